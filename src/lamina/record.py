@@ -1,0 +1,70 @@
+"""What one compilation did: each stage's value, seconds and decisions, in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lamina.base.decision import Decision
+
+__all__ = ["Record", "Stage"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of one region: its value, how long it took (seconds) and what it decided."""
+
+    region: str
+    name: str
+    value: object
+    seconds: float
+    decisions: tuple[Decision, ...] = ()
+
+
+@dataclass(slots=True)
+class Record:
+    """The log of one compiled callable. Stages append to it; explain, dump and tests read it."""
+
+    name: str = "lamina"
+    stages: list[Stage] = field(default_factory=list)
+
+    def step(self, region: str, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call ``function``, time it and keep its value.
+
+        A result that has a ``decisions`` attribute contributes those decisions to the stage.
+        """
+        start = time.perf_counter()
+        value = function(*args, **kwargs)
+        decisions = tuple(getattr(value, "decisions", ()))
+        self.stages.append(Stage(region, name, value, time.perf_counter() - start, decisions))
+        return value
+
+    def add(self, region: str, name: str, seconds: float, value: object = None) -> None:
+        """Note a stage that was timed by its caller (capture, AOTAutograd, the C++ compiler)."""
+        self.stages.append(Stage(region, name, value, seconds))
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by stage name, summed over regions, in order of first appearance."""
+        total: dict[str, float] = {}
+        for stage in self.stages:
+            total[stage.name] = total.get(stage.name, 0.0) + stage.seconds
+        return total
+
+    def decisions(self, kind: str | None = None) -> list[Decision]:
+        """Every decision taken, in order; only those of one kind when ``kind`` is given."""
+        return [d for s in self.stages for d in s.decisions if kind is None or d.kind == kind]
+
+    def dump(self, folder: Path) -> None:
+        """Write each stage's value as a numbered text file into ``folder`` (created if missing)."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, stage in enumerate(self.stages):
+            if stage.value is None:
+                continue
+            text = getattr(stage.value, "text", None)
+            body = text() if callable(text) else str(stage.value)
+            (folder / f"{number:03d}_{stage.region}_{stage.name}.txt").write_text(body, encoding="utf-8")
