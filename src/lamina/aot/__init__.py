@@ -1,0 +1,1 @@
+"""Captured graph to functional forward and backward graphs."""

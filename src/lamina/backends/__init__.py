@@ -1,0 +1,1 @@
+"""Named ways through the pipeline: which stages run, for which device."""

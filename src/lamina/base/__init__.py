@@ -1,0 +1,1 @@
+"""Values that every other package uses and that use none of them."""

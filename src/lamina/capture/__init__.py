@@ -1,0 +1,1 @@
+"""Python callable to FX graph of torch calls with guards."""

@@ -1,0 +1,1 @@
+"""Decompositions of ops outside the core, one file for each op family."""

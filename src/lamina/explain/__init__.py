@@ -1,0 +1,1 @@
+"""Reports made from a `Record`: text, dumps, bisection and minimised reproductions."""

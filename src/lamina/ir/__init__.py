@@ -1,0 +1,1 @@
+"""The compiler's values: the op table, index expressions, loop programs and plans."""

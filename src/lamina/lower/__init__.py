@@ -1,0 +1,1 @@
+"""One rule for each core op: FX graph to loop program."""

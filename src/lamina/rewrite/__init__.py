@@ -1,0 +1,1 @@
+"""FX graph to FX graph: patterns, folding and layout."""

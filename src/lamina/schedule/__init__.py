@@ -1,0 +1,1 @@
+"""Loop program to plan: what is fused, in which order, in which memory."""

@@ -1,0 +1,1 @@
+"""Choosing among candidate schedules and backends by measurement."""
