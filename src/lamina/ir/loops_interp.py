@@ -1,0 +1,237 @@
+"""Runs a loop program with torch: the executable specification that every code generator is tested against.
+
+Each equation is evaluated over the whole iteration space at once, a value being a tensor with one dimension for
+each axis of its nest (size one where it does not vary). Slow and memory-hungry on purpose: nothing is clever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from lamina.base.dtypes import torch_dtype
+from lamina.base.philox import uniform
+from lamina.ir.index import Expr, Size
+from lamina.ir.loops import (
+    Buffer,
+    BufferView,
+    Check,
+    Compute,
+    Constant,
+    Equation,
+    Index,
+    LibraryCall,
+    Load,
+    LoopProgram,
+    Nest,
+    Random,
+    Reduce,
+    Scan,
+    SizeInput,
+    Store,
+)
+from lamina.ir.ops import OPS, SCANS
+
+__all__ = ["run_nest", "run_program"]
+
+Values = dict[str, torch.Tensor]
+
+
+def run_program(program: LoopProgram, args: Sequence[Any]) -> list[Any]:
+    """Run a program on real inputs; input buffers that it overwrites are overwritten."""
+    sizes: dict[str, int] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    for given, value in zip(program.inputs, args, strict=True):
+        if isinstance(given, SizeInput):
+            _bind_size(given.expr, int(value), sizes)
+        elif given is not None:
+            tensors[given] = value
+    buffers = program.buffer_map()
+    for buffer in program.buffers:
+        if buffer.name not in tensors:
+            tensors[buffer.name] = _allocate(buffer, sizes)
+    for step in program.steps:
+        if isinstance(step, Nest):
+            run_nest(step, tensors, sizes)
+        else:
+            _run_library(step, tensors, buffers, sizes)
+    return [_output(out, tensors, sizes) for out in program.outputs]
+
+
+def run_nest(nest: Nest, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+    """Run one nest on buffers given as tensors of their logical shape, writing its stores in place."""
+    extents = [int(axis.extent.evaluate(sizes)) for axis in nest.axes]
+    if 0 in extents and not any(isinstance(e, Reduce) for e in nest.body):
+        return
+    env: dict[str, Any] = dict(sizes)
+    for position, axis in enumerate(nest.axes):
+        shape = [1] * len(extents)
+        shape[position] = extents[position]
+        env[axis.name] = torch.arange(extents[position]).reshape(shape)
+    _Runner(nest, extents, env, tensors).run()
+
+
+class _Runner:
+    def __init__(self, nest: Nest, extents: list[int], env: dict[str, Any], tensors: Mapping[str, torch.Tensor]):
+        self.extents, self.env, self.tensors = extents, env, tensors
+        self.nest = nest
+        self.dims = {axis.name: i for i, axis in enumerate(nest.axes)}
+
+    def run(self) -> None:
+        for eqn in self.nest.body:
+            self.step(eqn)
+
+    def index(self, expr: Expr) -> torch.Tensor:
+        value = expr.evaluate(self.env)
+        return torch.as_tensor(value, dtype=torch.int64)
+
+    def step(self, eqn: Equation) -> None:
+        env = self.env
+        if isinstance(eqn, Load):
+            env[eqn.out] = self.load(eqn)
+        elif isinstance(eqn, Constant):
+            env[eqn.out] = torch.tensor(eqn.value, dtype=torch_dtype(eqn.dtype))
+        elif isinstance(eqn, Index):
+            env[eqn.out] = self.index(eqn.expr).to(torch_dtype(eqn.dtype))
+        elif isinstance(eqn, Compute):
+            ins = [env[name] for name in eqn.ins]
+            env[eqn.out] = OPS[eqn.op].reference(*ins).to(torch_dtype(eqn.dtype))
+        elif isinstance(eqn, Random):
+            seed = int(env[eqn.seed].reshape(-1)[0])
+            env[eqn.out] = uniform(self.index(eqn.index), seed, eqn.stream).to(torch_dtype(eqn.dtype))
+        elif isinstance(eqn, Reduce):
+            for name, result in zip(eqn.outs, self.reduce(eqn), strict=True):
+                env[name] = result
+        elif isinstance(eqn, Scan):
+            env[eqn.out] = self.scan(eqn)
+        elif isinstance(eqn, Store):
+            self.store(eqn)
+        elif isinstance(eqn, Check):
+            if not bool(torch.as_tensor(env[eqn.cond]).all()):
+                raise IndexError(eqn.message)
+
+    def load(self, eqn: Load) -> torch.Tensor:
+        source = self.tensors[eqn.buffer]
+        index = [self.index(e) for e in eqn.index]
+        if eqn.mask is None:
+            return source[tuple(index)] if index else source
+        mask = self.env[eqn.mask]
+        if source.numel() == 0:
+            return torch.full(mask.shape, eqn.fill, dtype=source.dtype)
+        index = [torch.where(mask, e, torch.zeros_like(e)) for e in index]
+        value = source[tuple(index)] if index else source
+        return torch.where(mask, value, torch.tensor(eqn.fill, dtype=source.dtype))
+
+    def spread(self, value: torch.Tensor, axes: Sequence[str]) -> torch.Tensor:
+        """The value with its full extent along ``axes``."""
+        shape = list(value.shape) if value.dim() else [1] * len(self.extents)
+        for name in axes:
+            shape[self.dims[name]] = self.extents[self.dims[name]]
+        return value.expand(shape)
+
+    def reduce(self, eqn: Reduce) -> tuple[torch.Tensor, ...]:
+        dims = sorted(self.dims[a] for a in eqn.axes)
+        value = self.spread(self.env[eqn.value], eqn.axes)
+        keep = [1 if i in dims else n for i, n in enumerate(value.shape)]
+        rest = [i for i in range(value.dim()) if i not in dims]
+        rows = value.permute(*rest, *dims).reshape([value.shape[i] for i in rest] + [-1])
+        results = _reduce_last(eqn.op, rows, torch_dtype(eqn.dtype))
+        return tuple(r.reshape(keep) for r in results)
+
+    def scan(self, eqn: Scan) -> torch.Tensor:
+        dim = self.dims[eqn.axis]
+        value = self.spread(self.env[eqn.value], (eqn.axis,))
+        if eqn.reverse:
+            return SCANS[eqn.op](value.flip(dim), dim).flip(dim)
+        return SCANS[eqn.op](value.contiguous(), dim)
+
+    def store(self, eqn: Store) -> None:
+        target = self.tensors[eqn.buffer]
+        value = torch.as_tensor(self.env[eqn.value]).to(target.dtype)
+        index = [self.index(e) for e in eqn.index]
+        if not index:
+            if eqn.mode == "set":
+                target.copy_(value.reshape(()))
+            else:
+                target.add_(value.sum())
+            return
+        shape = torch.broadcast_shapes(value.shape, *(e.shape for e in index))
+        index = [e.expand(shape) for e in index]
+        value = value.expand(shape)
+        if eqn.mask is not None:
+            mask = self.env[eqn.mask].expand(shape)
+            index, value = [e[mask] for e in index], value[mask]
+        target.index_put_(tuple(index), value, accumulate=eqn.mode == "add")
+
+
+def _reduce_last(op: str, rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    if op == "sum":
+        return (rows.sum(-1, dtype=dtype),)
+    if op == "prod":
+        return (rows.prod(-1, dtype=dtype),)
+    if op == "max":
+        return (rows.amax(-1),)
+    if op == "min":
+        return (rows.amin(-1),)
+    if op in ("any", "all"):
+        return (rows.any(-1) if op == "any" else rows.all(-1),)
+    if op in ("argmax", "argmin"):
+        return (rows.argmax(-1) if op == "argmax" else rows.argmin(-1),)
+    if op == "welford":
+        mean = rows.mean(-1, keepdim=True)
+        return mean.squeeze(-1), (rows - mean).square().sum(-1)
+    raise KeyError(op)
+
+
+def _bind_size(expr: Expr, value: int, sizes: dict[str, int]) -> None:
+    atoms = expr.atoms()
+    if len(atoms) == 1 and expr == Expr((((next(iter(atoms)),), 1),), 0):
+        atom = next(iter(atoms))
+        if isinstance(atom, Size):
+            sizes[atom.name] = value
+
+
+def _allocate(buffer: Buffer, sizes: Mapping[str, int]) -> torch.Tensor:
+    shape = [int(e.evaluate(sizes)) for e in buffer.shape]
+    strides = [int(e.evaluate(sizes)) for e in buffer.strides]
+    return torch.empty_strided(shape, strides, dtype=torch_dtype(buffer.dtype), device=buffer.device)
+
+
+def _concrete(arg: Any, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> Any:
+    if isinstance(arg, BufferView):
+        return _output(arg, tensors, sizes)
+    if isinstance(arg, Expr):
+        return int(arg.evaluate(sizes))
+    if isinstance(arg, tuple):
+        return [_concrete(a, tensors, sizes) for a in arg]
+    return arg
+
+
+def _run_library(
+    call: LibraryCall, tensors: dict[str, torch.Tensor], buffers: Mapping[str, Buffer], sizes: Mapping[str, int]
+) -> None:
+    namespace, name, overload = call.op.split(".")
+    function = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    args = [_concrete(a, tensors, sizes) for a in call.args]
+    kwargs = {key: _concrete(a, tensors, sizes) for key, a in call.kwargs}
+    result = function(*args, **kwargs)
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    for out, value in zip(call.outs, results, strict=False):
+        if out is not None:
+            shape = [int(e.evaluate(sizes)) for e in buffers[out].shape]
+            tensors[out] = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+            if list(tensors[out].shape) != shape:
+                raise ValueError(f"{call.op} gave shape {list(tensors[out].shape)} for {out} of shape {shape}")
+
+
+def _output(out: BufferView | Expr | None, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> Any:
+    if out is None:
+        return None
+    if isinstance(out, Expr):
+        return int(out.evaluate(sizes))
+    base = tensors[out.buffer]
+    shape = [int(e.evaluate(sizes)) for e in out.shape]
+    strides = [int(e.evaluate(sizes)) for e in out.strides]
+    return base.as_strided(shape, strides, base.storage_offset() + int(out.offset.evaluate(sizes)))

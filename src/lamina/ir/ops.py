@@ -1,0 +1,132 @@
+"""The one table of scalar, reduction and scan operations of the loop IR.
+
+``reference`` is the torch function that says what the operation means (the interpreter calls it), ``result``
+the type rule: "same" (operands and result share one dtype), "bool" (operands share one dtype, the result is
+bool), "where" (bool, then two of the result's dtype), "cast" (any to the equation's dtype). ``cost`` is a rough
+number of machine instructions for one element, used to judge recomputation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["OPS", "REDUCTIONS", "SCANS", "Op", "ReductionOp"]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A scalar operation, applied at each point of a nest."""
+
+    name: str
+    arity: int
+    result: str
+    reference: Callable[..., Any]
+    cost: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionOp:
+    """A reduction: number of operands and results, and whether the result keeps the operand's dtype."""
+
+    name: str
+    operands: int
+    results: int
+    result: str
+
+
+def _where(cond: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.where(cond, a, b)
+
+
+def _floor_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.div(a, b, rounding_mode="floor")
+
+
+def _trunc_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.div(a, b, rounding_mode="trunc")
+
+
+def _select(name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(torch, name)
+    return found
+
+
+def _rows() -> list[Op]:
+    rows = [
+        Op("identity", 1, "same", lambda a: a, 0),
+        Op("cast", 1, "cast", lambda a: a),
+        Op("where", 3, "where", _where),
+        Op("floor_div", 2, "same", _floor_div, 6),
+        Op("trunc_div", 2, "same", _trunc_div, 6),
+        Op("div", 2, "same", torch.true_divide, 4),
+        Op("mod", 2, "same", torch.remainder, 8),
+        Op("fmod", 2, "same", torch.fmod, 8),
+        Op("minimum", 2, "same", torch.minimum, 3),
+        Op("maximum", 2, "same", torch.maximum, 3),
+        Op("shl", 2, "same", torch.bitwise_left_shift),
+        Op("shr", 2, "same", torch.bitwise_right_shift),
+        Op("rsqrt", 1, "same", torch.rsqrt, 6),
+        Op("sqrt", 1, "same", torch.sqrt, 5),
+        Op("relu", 1, "same", torch.relu),
+        Op("sigmoid", 1, "same", torch.sigmoid, 14),
+        Op("not", 1, "same", torch.logical_not),
+        Op("and", 2, "same", torch.logical_and),
+        Op("or", 2, "same", torch.logical_or),
+        Op("xor", 2, "same", torch.logical_xor),
+        Op("isnan", 1, "bool", torch.isnan),
+        Op("isinf", 1, "bool", torch.isinf),
+        Op("signbit", 1, "bool", torch.signbit),
+    ]
+    rows += [Op(n, 1, "same", _select(n)) for n in ("neg", "abs", "sign", "floor", "ceil", "trunc", "round", "bitwise_not")]
+    rows += [Op(n, 2, "same", _select(n)) for n in ("add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor")]
+    rows += [Op(n, 2, "same", _select(n), 3) for n in ("copysign", "nextafter", "fmin", "fmax")]
+    rows += [Op(n, 2, "bool", _select(n)) for n in ("eq", "ne", "lt", "le", "gt", "ge")]
+    rows += [
+        Op(n, 1, "same", _select(n), 12)
+        for n in (
+            *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf"),
+        )
+    ]
+    rows += [
+        Op(n, 1, "same", _select(n), 30)
+        for n in (
+            *("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "erfinv"),
+            *("lgamma", "digamma"),
+        )
+    ]
+    rows += [Op(n, 2, "same", _select(n), 30) for n in ("pow", "atan2", "hypot")]
+    return rows
+
+
+OPS: dict[str, Op] = {op.name: op for op in _rows()}
+"""Scalar operations by name."""
+
+REDUCTIONS: dict[str, ReductionOp] = {
+    r.name: r
+    for r in (
+        ReductionOp("sum", 1, 1, "same"),
+        ReductionOp("prod", 1, 1, "same"),
+        ReductionOp("max", 1, 1, "same"),
+        ReductionOp("min", 1, 1, "same"),
+        ReductionOp("any", 1, 1, "same"),
+        ReductionOp("all", 1, 1, "same"),
+        ReductionOp("argmax", 1, 1, "int64"),
+        ReductionOp("argmin", 1, 1, "int64"),
+        ReductionOp("welford", 1, 2, "same"),
+    )
+}
+"""Reductions by name. max and min propagate NaN; argmax and argmin give the first position, counted over the
+reduced axes in order, and NaN wins; welford gives the mean and the sum of squared deviations from it."""
+
+SCANS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "sum": lambda value, dim: torch.cumsum(value, dim, dtype=value.dtype),
+    "prod": lambda value, dim: torch.cumprod(value, dim, dtype=value.dtype),
+    "max": lambda value, dim: torch.cummax(value, dim).values,
+    "min": lambda value, dim: torch.cummin(value, dim).values,
+    "logaddexp": torch.logcumsumexp,
+}
+"""Inclusive scans by name, with their torch meaning along one dimension."""

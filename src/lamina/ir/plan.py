@@ -1,0 +1,107 @@
+"""The Plan: fused kernels and library calls in order, where every buffer lives, and why each choice was made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from lamina.base.decision import Decision
+from lamina.ir.index import Expr
+from lamina.ir.loops import Buffer, BufferView, LibraryCall, Nest, SizeInput, Source
+
+__all__ = ["Kernel", "KernelCall", "Place", "Plan", "PlanStep", "Schedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How one nest is iterated. Code generation has no choice left to make.
+
+    ``kind``: "pointwise" (no reduction), "rows" (reductions over the inner axes only), "columns" (reductions over
+    the outer axes), "mixed" (both), "scan", "serial" (nothing of it may run in parallel).
+    ``outer`` axes are collapsed and shared among threads, ``inner`` axes run inside, innermost last; together they
+    are all axes of the nest. ``vector`` is the axis whose consecutive points share a SIMD register, ``width`` the
+    register's size in bytes (0: scalar code). ``tile`` gives block sizes of blocked axes, ``kept`` the values
+    that stay in a row buffer between phases (the others that cross a phase are computed again). ``parallel`` is the
+    number of points below which one thread does all.
+    """
+
+    kind: str
+    outer: tuple[str, ...]
+    inner: tuple[str, ...]
+    vector: str | None = None
+    width: int = 0
+    tile: tuple[tuple[str, int], ...] = ()
+    kept: tuple[str, ...] = ()
+    parallel: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A function of generated code, in canonical names, so that equal layers share it.
+
+    In ``nests`` every buffer is flat (one index: the offset in elements from the buffer's first element) and is
+    called ``b0, b1, ...``; sizes are ``s0, s1, ...``. ``dtypes`` gives each buffer's element type and ``sizes`` the
+    size names, both in argument order: the C signature is ``int64_t name(void* b0, ..., int64_t s0, ...)``.
+    It returns 0, or the 1-based number of the failed Check.
+    """
+
+    name: str
+    nests: tuple[Nest, ...]
+    schedules: tuple[Schedule, ...]
+    dtypes: tuple[str, ...]
+    sizes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """Run kernel ``kernel`` on these buffers and sizes. ``writes`` are those of ``buffers`` that it stores to."""
+
+    name: str
+    kernel: str
+    buffers: tuple[str, ...]
+    sizes: tuple[Expr, ...]
+    writes: tuple[str, ...]
+    nests: tuple[Nest, ...]
+
+
+PlanStep: TypeAlias = KernelCall | LibraryCall
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a buffer lives: "input", "output" (fresh memory that the caller owns), "library" (made by a library
+    call) or "arena" (at ``offset`` bytes of the region's workspace)."""
+
+    buffer: str
+    where: str
+    offset: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A scheduled region. ``kernels`` are distinct; several ``KernelCall`` steps may share one."""
+
+    name: str
+    inputs: tuple[str | SizeInput | None, ...]
+    buffers: tuple[Buffer, ...]
+    kernels: tuple[Kernel, ...]
+    steps: tuple[PlanStep, ...]
+    outputs: tuple[BufferView | Expr | None, ...]
+    places: tuple[Place, ...]
+    arena_bytes: Expr
+    decisions: tuple[Decision, ...] = ()
+    sources: tuple[Source, ...] = ()
+
+    @property
+    def kernel_count(self) -> int:
+        """Kernel launches in one run of the region."""
+        return sum(isinstance(s, KernelCall) for s in self.steps)
+
+    @property
+    def library_count(self) -> int:
+        """Library calls in one run of the region."""
+        return sum(isinstance(s, LibraryCall) for s in self.steps)
+
+    def buffer_map(self) -> dict[str, Buffer]:
+        """Buffers by name."""
+        return {b.name: b for b in self.buffers}
