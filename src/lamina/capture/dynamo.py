@@ -1,0 +1,95 @@
+"""Capture through torch.compile's public backend contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lamina.capture.module import is_transparent, original_of, transparent
+from lamina.capture.torch_private import guard_empty_hooks, seconds_since_compile_started, watch_compile_start
+from lamina.record import Record, Stage
+
+__all__ = ["Backend", "Captured", "compile_callable", "note_capture"]
+
+Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """One region of the user's program as Dynamo saw it.
+
+    ``gm`` is an FX graph of torch calls, ``example_inputs`` its inputs (FakeTensors and SymInts), ``hook_guards``
+    the number of module hook dictionaries whose emptiness the region depends on.
+    """
+
+    gm: torch.fx.GraphModule
+    example_inputs: tuple[Any, ...]
+    hook_guards: int
+
+    def text(self) -> str:
+        """The graph as readable Python."""
+        return str(self.gm.print_readable(print_output=False))
+
+
+def note_capture(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], record: Record | None) -> Captured:
+    """Describe the region a backend was just handed, make its guards sound and put it in ``record``.
+
+    Call it first thing in a backend, while Dynamo's trace is still open.
+    """
+    captured = Captured(gm, tuple(example_inputs), guard_empty_hooks())
+    if record is not None:
+        record.stages.append(Stage("", "capture", captured, seconds_since_compile_started()))
+    return captured
+
+
+class _Backend:
+    """What torch.compile sees: notes the capture, then calls the compiler.
+
+    Equal when the compilers behind them and Dynamo's settings are equal, so that instances of one module class,
+    compiled alike, share their graphs instead of compiling each of them again.
+    """
+
+    def __init__(self, compiler: Backend, settings: tuple[object, ...], record: Record | None) -> None:
+        self.compiler, self.settings, self.record = compiler, settings, record
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        note_capture(gm, example_inputs, self.record)
+        return self.compiler(gm, example_inputs)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Backend):
+            return NotImplemented
+        return self.compiler == other.compiler and self.settings == other.settings
+
+    def __hash__(self) -> int:
+        return hash((self.compiler, self.settings))
+
+
+def compile_callable(
+    target: Any,
+    *,
+    backend_callable: Backend,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    record: Record | None = None,
+) -> Any:
+    """``target`` with its tensor regions compiled by ``backend_callable``.
+
+    A module gives a transparent module (see ``transparent``); a function, method or module class gives what
+    torch.compile gives. Each captured region is noted in ``record``.
+    """
+    watch_compile_start()
+    backend = _Backend(backend_callable, (fullgraph, dynamic), record)
+
+    def compiled(function: Any) -> Any:
+        return torch.compile(function, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
+
+    if isinstance(target, torch.nn.Module):
+        module = original_of(target) if is_transparent(target) else target
+        if isinstance(module, torch.jit.ScriptModule):
+            return compiled(module)
+        return transparent(module, compiled)
+    return compiled(target)

@@ -1,0 +1,101 @@
+"""A compiled module that stays, to everything but the clock, the module it was made from."""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["is_transparent", "original_of", "transparent"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """The original module, how it is compiled, and its compiled call."""
+
+    original: torch.nn.Module
+    compile: Callable[[Any], Any]
+    call: Callable[..., Any]
+
+
+class _Transparent:
+    """Comes before the original class in the bases of a transparent module's class."""
+
+    __slots__ = ()
+    _lamina_link: _Link
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Ends here: the original class's own hook must not take the derived class for one of the user's."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """``type(module)(...)`` in user code means another module of the original class."""
+        return type(cls._lamina_link.original)(*args, **kwargs)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._lamina_link.original)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._lamina_link.call(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._lamina_link.original.__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        link = self._lamina_link
+        twin = transparent(copy.deepcopy(link.original, memo), link.compile)
+        memo[id(self)] = twin
+        return twin
+
+    def __copy__(self) -> Any:
+        link = self._lamina_link
+        return transparent(copy.copy(link.original), link.compile)
+
+
+def is_transparent(module: object) -> bool:
+    """Whether ``module`` came from ``transparent``."""
+    return isinstance(module, _Transparent)
+
+
+def original_of(module: Any) -> torch.nn.Module:
+    """The module that a transparent module was made from."""
+    link: _Link = module._lamina_link
+    return link.original
+
+
+def transparent(module: torch.nn.Module, compile: Callable[[Any], Any]) -> torch.nn.Module:
+    """``module`` with calls to it going through ``compile(module)``.
+
+    The result is an instance of a subclass of ``type(module)`` that shares the original's ``__dict__``: parameters,
+    ``state_dict`` keys, hooks, mode and attributes are one and the same on both. It pickles as the original
+    module; ``copy.deepcopy`` gives a compiled copy. Calling ``forward`` by hand skips hooks and the compiler, as it
+    skips hooks in eager.
+    """
+    original = type(module)
+    link = _Link(module, compile, _compiled_call(module, compile))
+    body = {
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
+        "__doc__": original.__doc__,
+        "_lamina_link": link,
+    }
+    derived = types.new_class(original.__name__, (_Transparent, original), {}, lambda space: space.update(body))
+    result: torch.nn.Module = object.__new__(derived)
+    object.__setattr__(result, "__dict__", module.__dict__)
+    for name in copyreg._slotnames(original):  # type: ignore[attr-defined]
+        if hasattr(module, name):
+            object.__setattr__(result, name, getattr(module, name))
+    return result
+
+
+def _compiled_call(module: torch.nn.Module, compile: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The compiled call, without the module call of torch.compile's wrapper around it."""
+    wrapper = compile(module)
+    forward = getattr(wrapper, "forward", None)
+    call: Callable[..., Any] = forward if isinstance(wrapper, torch.nn.Module) and callable(forward) else wrapper
+    return call

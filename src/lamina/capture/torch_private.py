@@ -1,0 +1,50 @@
+"""Every private torch name that capture uses, with the versions it was read in (2.11 to 2.13)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from torch._dynamo.callback import callback_handler
+from torch._dynamo.guards import GuardBuilder
+from torch._guards import TracingContext
+
+__all__ = ["guard_empty_hooks", "seconds_since_compile_started", "watch_compile_start"]
+
+_started = threading.local()
+
+
+def guard_empty_hooks() -> int:
+    """Make the graph being compiled depend on the hooks its modules do not have yet.
+
+    Dynamo traces a module's hook dictionaries but by default installs no guard on the empty ones, so that a hook
+    registered after the first call never fires. Those placeholders sit in the guard set of the current trace, each
+    naming its dictionary; giving them the ordinary length guard closes the hole for this graph alone, with no
+    global setting touched and nothing to do per call. Returns how many guards were strengthened.
+    """
+    context = TracingContext.try_get()
+    if context is None:
+        return 0
+    found = 0
+    for guard in context.guards_context.dynamo_guards:
+        if guard.create_fn is GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT:
+            guard.create_fn = GuardBuilder.SEQUENCE_LENGTH
+            found += 1
+    return found
+
+
+def watch_compile_start() -> None:
+    """Note, per thread, when Dynamo starts on a frame, from now to the next ``torch.compiler.reset()``."""
+    if _note_start not in callback_handler.start_callbacks:
+        callback_handler.register_start_callback(_note_start)
+
+
+def _note_start(*_: Any) -> None:
+    _started.at = time.perf_counter()
+
+
+def seconds_since_compile_started() -> float:
+    """Seconds since Dynamo started on the frame being compiled in this thread; 0 when that was not seen."""
+    at: float | None = getattr(_started, "at", None)
+    return 0.0 if at is None else time.perf_counter() - at
