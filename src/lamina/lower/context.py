@@ -1,0 +1,184 @@
+"""What a lowering rule works with: buffers, nests and the helpers most rules are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.fx import Node
+
+from lamina.base.dtypes import DTYPES, dtype_of
+from lamina.ir.index import Expr, as_expr
+from lamina.ir.loops import Buffer, BufferView, LibraryCall, Source, Step
+from lamina.lower.builder import NestBuilder, Scalar, Value, opmath
+from lamina.lower.rules import Decline
+from lamina.lower.sizes import expr_of
+from lamina.lower.values import TensorValue, linear_view, whole
+
+__all__ = ["Lowering", "Operand"]
+
+Operand: TypeAlias = TensorValue | Expr | Scalar
+
+
+class Lowering:
+    """The program under construction, and the services rules call on it."""
+
+    def __init__(self, region: str, numerics: str = "fast") -> None:
+        self.region, self.numerics = region, numerics
+        self.buffers: dict[str, Buffer] = {}
+        self.steps: list[Step] = []
+        self.sources: list[Source] = []
+        self._names: dict[str, int] = {}
+
+    # ---- buffers ----------------------------------------------------------------------------------------------
+
+    def unique(self, hint: str) -> str:
+        """A name not used yet in this program."""
+        count = self._names.get(hint, 0)
+        self._names[hint] = count + 1
+        return hint if count == 0 else f"{hint}_{count}"
+
+    def buffer(
+        self,
+        hint: str,
+        dtype: str,
+        shape: Sequence[Expr | int],
+        strides: Sequence[Expr | int] | None = None,
+        device: str = "cpu",
+        kind: str = "temp",
+    ) -> TensorValue:
+        """A new buffer (contiguous unless strides are given) and the tensor that is all of it."""
+        dims = tuple(as_expr(n) for n in shape)
+        if strides is None:
+            steps: list[Expr] = []
+            running = as_expr(1)
+            for n in reversed(dims):
+                steps.append(running)
+                running = running * n
+            strides = steps[::-1]
+        made = Buffer(self.unique(hint), dtype, dims, tuple(as_expr(s) for s in strides), device, kind)
+        self.buffers[made.name] = made
+        return whole(made)
+
+    def like(self, hint: str, val: torch.Tensor) -> TensorValue:
+        """A new buffer with the dtype, shape and (if dense) strides of a fake tensor."""
+        shape = [expr_of(n) for n in val.shape]
+        strides = [expr_of(s) for s in val.stride()]
+        if not _dense(shape, strides):
+            return self.buffer(hint, dtype_of(val.dtype), shape, device=str(val.device))
+        return self.buffer(hint, dtype_of(val.dtype), shape, strides, str(val.device))
+
+    def result(self, node: Node, position: int | None = None) -> TensorValue:
+        """A new buffer for the node's result (for its ``position``-th result)."""
+        val = node.meta["val"]
+        return self.like(node.name, val if position is None else val[position])
+
+    # ---- nests ------------------------------------------------------------------------------------------------
+
+    def nest(self, node: Node, shape: Sequence[Expr]) -> NestBuilder:
+        """Start a nest over ``shape`` for this node; ``finish`` adds it to the program."""
+        return NestBuilder(self.unique(f"n_{node.name}"), shape, (node.name,))
+
+    def finish(self, builder: NestBuilder) -> None:
+        """Append the finished nest."""
+        self.steps.append(builder.nest())
+
+    def operand(self, b: NestBuilder, value: Operand, dtype: str) -> Value:
+        """An operand read at the nest's own position and converted to ``dtype``."""
+        if isinstance(value, TensorValue):
+            return b.load(value).to(dtype)
+        if isinstance(value, Expr):
+            return b.index(value).to(dtype) if value.terms else b.constant(value.const, dtype)
+        if isinstance(value, torch.SymFloat | torch.SymBool | complex):
+            raise Decline("symbolic float")
+        return b.constant(value, dtype)
+
+    def pointwise(
+        self, node: Node, function: Callable[..., Value], *inputs: Operand, dtype: str | None = None
+    ) -> TensorValue:
+        """One output element from one element of each (broadcast) input.
+
+        ``function`` gets values of ``dtype``: by default the arithmetic type of the node's result. Its result
+        is converted to the node's dtype.
+        """
+        out = self.result(node)
+        self.plain(out.dtype, *(v.dtype for v in inputs if isinstance(v, TensorValue)))
+        b = self.nest(node, out.shape)
+        kin = opmath(out.dtype) if dtype is None else dtype
+        b.store(out, function(*(self.operand(b, v, kin) for v in inputs)))
+        self.finish(b)
+        return out
+
+    def plain(self, *dtypes: str) -> None:
+        """Decline unless every dtype is one that kernels compute with."""
+        for name in dtypes:
+            if DTYPES[name].kind == "complex" or name.startswith("float8"):
+                raise Decline(f"{name} is left to the library")
+
+    def promoted(self, *values: Any) -> str:
+        """The dtype torch promotes these FX arguments (nodes or numbers) to, before any opmath."""
+        fakes = [v.meta["val"] if isinstance(v, Node) else v for v in values]
+        result = fakes[0]
+        if len(fakes) == 1:
+            return dtype_of(result.dtype)
+        kin = torch.result_type(fakes[0], fakes[1])
+        for fake in fakes[2:]:
+            kin = torch.promote_types(kin, fake.dtype) if isinstance(fake, torch.Tensor) else kin
+        return dtype_of(kin)
+
+    # ---- library calls ----------------------------------------------------------------------------------------
+
+    def strided(self, node: Node, value: TensorValue) -> BufferView:
+        """The value as a strided window; copied into a new buffer first when its addresses are not linear."""
+        found = linear_view(value, self.buffers[value.buffer])
+        if found is None:
+            found = linear_view(copied := self.copy(node, value), self.buffers[copied.buffer])
+            assert found is not None
+        return found
+
+    def copy(self, node: Node, value: TensorValue) -> TensorValue:
+        """The value in a new contiguous buffer."""
+        out = self.buffer(f"{node.name}_copy", value.dtype, value.shape)
+        b = self.nest(node, out.shape)
+        b.store(out, b.load(value))
+        self.finish(b)
+        return out
+
+    def library(
+        self, node: Node, op: str, args: Sequence[Any], kwargs: dict[str, Any], outs: Sequence[TensorValue | None], reason: str
+    ) -> None:
+        """Append a call of ``op``; tensor arguments become strided windows."""
+        self.steps.append(
+            LibraryCall(
+                self.unique(f"l_{node.name}"),
+                op,
+                tuple(self._argument(node, a) for a in args),
+                tuple((k, self._argument(node, v)) for k, v in kwargs.items()),
+                tuple(o.buffer if o is not None else None for o in outs),
+                reason=reason,
+                origin=(node.name,),
+            )
+        )
+
+    def _argument(self, node: Node, value: Any) -> Any:
+        if isinstance(value, TensorValue):
+            return self.strided(node, value)
+        if isinstance(value, list | tuple):
+            return tuple(self._argument(node, v) for v in value)
+        return value
+
+
+def _dense(shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
+    """Whether the strides enumerate the elements without gaps or overlap, in some order of the dims."""
+    left = [(s, n) for s, n in zip(strides, shape, strict=True) if n != 1]
+    expected = as_expr(1)
+    while left:
+        for k, (s, n) in enumerate(left):
+            if s == expected:
+                expected = expected * n
+                del left[k]
+                break
+        else:
+            return any(n == 0 for n in shape)
+    return True

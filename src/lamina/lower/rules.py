@@ -1,0 +1,31 @@
+"""The table of lowering rules: one row for each core operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["RULES", "Decline", "rule"]
+
+Rule = Callable[..., Any]
+R = TypeVar("R", bound=Rule)
+
+RULES: dict[str, Rule] = {}
+"""Operation name ("aten.add.Tensor") to rule. Filled when the rule files are imported, then only read."""
+
+
+class Decline(Exception):
+    """Raised by a rule that does not cover this use of its operation; the use becomes a library call."""
+
+
+def rule(*names: str) -> Callable[[R], R]:
+    """Register a function ``(low: Lowering, node: Node, *args, **kwargs) -> value`` for the operations ``names``."""
+
+    def register(function: R) -> R:
+        for name in names:
+            if name in RULES:
+                raise ValueError(f"two rules for {name}")
+            RULES[name] = function
+        return function
+
+    return register

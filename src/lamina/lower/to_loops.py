@@ -1,0 +1,145 @@
+"""Lowering: an FX graph in normal form becomes a ``LoopProgram``, node by node, through the table of rules."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from lamina.base.dtypes import dtype_of
+from lamina.ir.index import Expr, as_expr
+from lamina.ir.loops import BufferView, LoopProgram, SizeInput, Source
+from lamina.lower import families
+from lamina.lower.context import Lowering
+from lamina.lower.rules import RULES, Decline
+from lamina.lower.sizes import UnknownSize, expr_of
+from lamina.lower.values import TensorValue
+
+__all__ = ["CannotLower", "lower"]
+
+
+class CannotLower(Exception):
+    """A graph that holds something no loop program can express; it runs as ATen calls instead."""
+
+
+def lower(gm: GraphModule, region: str, numerics: str = "fast") -> LoopProgram:
+    """Lower a functional ATen graph (every node with ``meta["val"]``) to a loop program.
+
+    An operation without a rule becomes a library call. Raises ``CannotLower`` for what is neither.
+    """
+    assert families.LOADED
+    low = Lowering(region, numerics)
+    env: dict[Node, Any] = {}
+    inputs: list[str | SizeInput | None] = []
+    outputs: tuple[BufferView | Expr | None, ...] = ()
+    for node in gm.graph.nodes:
+        low.sources.append(Source(node.name, str(node.target), str(node.meta.get("source", ""))))
+        if node.op == "placeholder":
+            inputs.append(_placeholder(low, env, node))
+        elif node.op == "get_attr":
+            raise CannotLower(f"the graph holds a constant or a subgraph, {node.target}")
+        elif node.op == "call_function":
+            env[node] = _call(low, env, node)
+        elif node.op == "output":
+            outputs = tuple(_output(low, node, value) for value in _flatten(_arguments(env, node.args[0])))
+        else:
+            raise CannotLower(f"{node.op} {node.target}")
+    used = {o.buffer for o in outputs if isinstance(o, BufferView)}
+    buffers = tuple(
+        b if b.name not in used or b.kind != "temp" else type(b)(b.name, b.dtype, b.shape, b.strides, b.device, "output")
+        for b in low.buffers.values()
+    )
+    return LoopProgram(region, tuple(inputs), buffers, tuple(low.steps), outputs, tuple(low.sources))
+
+
+def _placeholder(low: Lowering, env: dict[Node, Any], node: Node) -> str | SizeInput | None:
+    val = node.meta.get("val")
+    if isinstance(val, torch.Tensor):
+        if type(val).__name__ not in ("FakeTensor", "Tensor", "Parameter") or val.layout is not torch.strided:
+            raise CannotLower(f"input {node.name} is a {type(val).__name__} of layout {val.layout}")
+        shape, strides = [expr_of(n) for n in val.shape], [expr_of(s) for s in val.stride()]
+        made = low.buffer(node.name, dtype_of(val.dtype), shape, strides, str(val.device), "input")
+        env[node] = made
+        return made.buffer
+    if isinstance(val, int | torch.SymInt) and not isinstance(val, bool):
+        env[node] = expr_of(val)
+        return SizeInput(node.name, env[node])
+    if val is None:
+        env[node] = None
+        return None
+    raise CannotLower(f"input {node.name} is a {type(val).__name__}")
+
+
+def _arguments(env: dict[Node, Any], value: Any) -> Any:
+    if isinstance(value, Node):
+        return env[value]
+    if isinstance(value, list | tuple):
+        return [_arguments(env, v) for v in value]
+    if isinstance(value, dict):
+        return {k: _arguments(env, v) for k, v in value.items()}
+    if isinstance(value, torch.SymInt):
+        return expr_of(value)
+    if isinstance(value, slice):
+        raise CannotLower("a slice object among a call's arguments")
+    return value
+
+
+def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
+    val = node.meta.get("val")
+    if isinstance(val, torch.SymInt) or (isinstance(val, int) and not isinstance(val, bool)):
+        return expr_of(val)
+    if isinstance(val, torch.SymBool | torch.SymFloat | bool | float):
+        raise CannotLower(f"{node.target} gives a {type(val).__name__}")
+    if node.target is operator.getitem:
+        return _arguments(env, node.args[0])[node.args[1]]
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        raise CannotLower(f"{target} is not an ATen operation")
+    args, kwargs = _arguments(env, node.args), _arguments(env, node.kwargs)
+    mark = len(low.steps)
+    buffers = dict(low.buffers)
+    found = RULES.get(str(target))
+    reason = "no lowering rule"
+    if found is not None:
+        try:
+            return found(low, node, *args, **kwargs)
+        except (Decline, UnknownSize) as why:
+            del low.steps[mark:]
+            low.buffers = buffers
+            reason = str(why)
+    return _library(low, node, target, args, kwargs, reason)
+
+
+def _library(low: Lowering, node: Node, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
+    if target._schema.is_mutable:
+        raise CannotLower(f"{target} writes to its arguments")
+    val = node.meta["val"]
+    vals = list(val) if isinstance(val, list | tuple) else [val]
+    if any(v is not None and not isinstance(v, torch.Tensor) for v in vals):
+        raise CannotLower(f"{target} gives something that is not a tensor")
+    outs = [low.like(node.name, v) if v is not None else None for v in vals]
+    low.library(node, str(target), args, kwargs, outs, reason)
+    return outs if isinstance(val, list | tuple) else outs[0]
+
+
+def _flatten(value: Any) -> Iterable[Any]:
+    if isinstance(value, list | tuple):
+        for v in value:
+            yield from _flatten(v)
+    else:
+        yield value
+
+
+def _output(low: Lowering, node: Node, value: Any) -> BufferView | Expr | None:
+    if value is None:
+        return None
+    if isinstance(value, TensorValue):
+        return low.strided(node, value)
+    if isinstance(value, int | Expr):
+        return as_expr(value)
+    raise CannotLower(f"output of type {type(value).__name__}")
+
+

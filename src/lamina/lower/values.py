@@ -1,0 +1,145 @@
+"""What an FX node's value is while lowering: a tensor is a window onto a buffer, described by index expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lamina.ir.index import Atom, Axis, Expr, as_expr, prod
+from lamina.ir.loops import Buffer, BufferView
+
+__all__ = ["TensorValue", "broadcast_index", "linear_view", "reshape_index", "whole"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorValue:
+    """A tensor: element ``[d0, d1, ...]`` is ``buffer[index]``, where ``index`` is written in the axes ``dims``."""
+
+    buffer: str
+    dtype: str
+    dims: tuple[Axis, ...]
+    index: tuple[Expr, ...]
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        return tuple(d.extent for d in self.dims)
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    def numel(self) -> Expr:
+        """Number of elements."""
+        return prod(self.shape)
+
+    def at(self, position: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The buffer index of the element at ``position``."""
+        mapping: dict[Atom, Expr | int] = dict(zip(self.dims, position, strict=True))
+        return tuple(e.substitute(mapping) for e in self.index)
+
+    def view(self, shape: Sequence[Expr], position: Sequence[Expr]) -> TensorValue:
+        """A view of ``shape``; ``position`` gives, in the axes ``fresh_dims(shape)``, the element of this tensor."""
+        return TensorValue(self.buffer, self.dtype, fresh_dims(shape), self.at(position))
+
+
+def fresh_dims(shape: Sequence[Expr]) -> tuple[Axis, ...]:
+    """Placeholder axes ``d0, d1, ...`` of a view."""
+    return tuple(Axis(f"d{i}", n) for i, n in enumerate(shape))
+
+
+def whole(buffer: Buffer) -> TensorValue:
+    """The tensor that is all of a buffer."""
+    dims = fresh_dims(buffer.shape)
+    return TensorValue(buffer.name, buffer.dtype, dims, tuple(as_expr(d) for d in dims))
+
+
+def broadcast_index(source: Sequence[Expr], position: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Where an operand of shape ``source`` is read for element ``position`` of the broadcast result."""
+    offset = len(position) - len(source)
+    return tuple(as_expr(0) if n == 1 else position[offset + i] for i, n in enumerate(source))
+
+
+def reshape_index(source: Sequence[Expr], target: Sequence[Expr]) -> tuple[Expr, ...]:
+    """For a reshape from ``source`` to ``target``: the source position of each target position.
+
+    Groups of axes with equal products are matched first, so that most dimensions need no division.
+    """
+    dims = [as_expr(d) for d in fresh_dims(target)]
+    result: list[Expr] = []
+    i = j = 0
+    while i < len(source) or j < len(target):
+        left, right = as_expr(1), as_expr(1)
+        first_i, first_j = i, j
+        if i < len(source):
+            left, i = left * source[i], i + 1
+        if j < len(target):
+            right, j = right * target[j], j + 1
+        while left != right and (i < len(source) or j < len(target)):
+            if j >= len(target) or (i < len(source) and _smaller(left, right)):
+                left, i = left * source[i], i + 1
+            else:
+                right, j = right * target[j], j + 1
+        result += _unravel(_ravel(dims[first_j:j], target[first_j:j]), source[first_i:i])
+    return tuple(result)
+
+
+def _smaller(left: Expr, right: Expr) -> bool:
+    if left.is_int and right.is_int:
+        return left.const < right.const
+    low = (right - left).bounds()[0]
+    if low is not None and low >= 0:
+        return True
+    if left.is_int != right.is_int:
+        return left.is_int
+    return len(left.terms[0][0]) < len(right.terms[0][0])
+
+
+def _ravel(position: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
+    flat = as_expr(0)
+    for p, n in zip(position, shape, strict=True):
+        flat = flat * n + (p if n != 1 else 0)
+    return flat
+
+
+def _unravel(flat: Expr, shape: Sequence[Expr]) -> list[Expr]:
+    position: list[Expr] = []
+    inner = as_expr(1)
+    for k in range(len(shape) - 1, -1, -1):
+        here = flat // inner
+        position.append(as_expr(0) if shape[k] == 1 else here if k == 0 else here % shape[k])
+        inner = inner * shape[k]
+    return position[::-1]
+
+
+def linear_view(value: TensorValue, buffer: Buffer) -> BufferView | None:
+    """The value as a strided window onto its buffer, or ``None`` when its addresses are not linear in its dims."""
+    flat = as_expr(0)
+    for e, stride in zip(value.index, buffer.strides, strict=True):
+        flat = flat + e * stride
+    strides: list[Expr] = []
+    rest = flat
+    for dim in value.dims:
+        factor = flat.coefficient(dim)
+        if factor is None:
+            return None
+        if dim.extent == 1:
+            strides.append(as_expr(1))
+            rest = rest.substitute({dim: 0})
+            continue
+        strides.append(factor)
+        rest = rest - factor * as_expr(dim)
+    if any(isinstance(a, Axis) for a in rest.atoms()):
+        return None
+    return BufferView(value.buffer, value.shape, tuple(_nonzero(strides, value.shape)), rest)
+
+
+def _nonzero(strides: list[Expr], shape: tuple[Expr, ...]) -> list[Expr]:
+    """Strides of size-one dimensions as a contiguous tensor would have them, which libraries expect."""
+    running = as_expr(1)
+    result = list(strides)
+    for k in range(len(shape) - 1, -1, -1):
+        if shape[k] == 1:
+            result[k] = running
+        else:
+            running = strides[k] * shape[k]
+    return result
