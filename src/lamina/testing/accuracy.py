@@ -1,0 +1,127 @@
+"""How far a result is from an fp64 reference, and whether that is at most twice as far as eager is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["FLOOR_ULPS", "RATIO", "Error", "error", "judge", "mismatch", "tensors"]
+
+FLOOR_ULPS = 4.0
+"""Errors below this many units in the last place of the largest element are never called worse than eager's."""
+
+RATIO = 2.0
+"""A compiled result may be this many times as far from the reference as eager's."""
+
+NOISE = 0.5
+"""Eager error, relative to the largest element, from which on a tensor holds rounding noise and no digit is right.
+
+A gradient that is zero in exact arithmetic is such a tensor: that of a bias in front of a batch norm, for example.
+"""
+
+NOISE_RATIO = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Distance to the reference in units of the reference's largest element: of the worst element, and rms."""
+
+    largest: float
+    rms: float
+
+    @property
+    def is_noise(self) -> bool:
+        """True if not one digit of the result can be trusted."""
+        return self.largest > NOISE
+
+
+def tensors(value: object) -> list[Tensor]:
+    """All tensors in nested tuples, lists and mappings (model outputs are mappings), in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [t for item in value.values() for t in tensors(item)]
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [t for item in value for t in tensors(item)]
+    return []
+
+
+def error(actual: Tensor, exact: Tensor) -> Error:
+    """The error of ``actual`` against ``exact`` over the elements that are finite in both, 0 for empty tensors."""
+    wide = torch.complex128 if exact.is_complex() or actual.is_complex() else torch.float64
+    a, e = actual.detach().to(wide).reshape(-1), exact.detach().to(wide).reshape(-1)
+    kept = torch.isfinite(a) & torch.isfinite(e)
+    a, e = a[kept], e[kept]
+    if a.numel() == 0:
+        return Error(0.0, 0.0)
+    gap = (a - e).abs()
+    if float(gap.max()) == 0.0:
+        return Error(0.0, 0.0)
+    gap = gap / max(float(e.abs().max()), torch.finfo(torch.float64).tiny)
+    return Error(float(gap.max()), float(gap.square().mean().sqrt()))
+
+
+def mismatch(ours: Tensor, eager: Tensor, exact: Tensor | None = None, *, strides: bool = False) -> str:
+    """What differs between two results besides rounding, "" if nothing does.
+
+    Compared are dtype, shape, device, layout, gradient flag, strides if asked, integer and boolean values, and the
+    places of NaN and infinities. A finite result where eager overflowed is right if ``exact`` is finite there.
+    """
+    for what in ("dtype", "shape", "device", "layout", "requires_grad"):
+        mine, theirs = getattr(ours, what), getattr(eager, what)
+        if mine != theirs:
+            return f"{what} is {mine}, eager's is {theirs}"
+    if strides and ours.numel() > 1 and _significant_strides(ours) != _significant_strides(eager):
+        return f"strides are {ours.stride()}, eager's are {eager.stride()}"
+    if not (ours.is_floating_point() or ours.is_complex()):
+        wrong = int((ours != eager).sum())
+        return f"{wrong} of {ours.numel()} elements differ" if wrong else ""
+    return _special_values(ours.detach(), eager.detach(), exact)
+
+
+def judge(
+    ours: Tensor,
+    eager: Tensor,
+    exact: Tensor,
+    *,
+    floor: float = FLOOR_ULPS,
+    strides: bool = False,
+    typical: Error | None = None,
+) -> str:
+    """Why ``ours`` is unacceptable, "" if it is fine: not eager's kind of result, or over twice eager's error.
+
+    The worst element and the root mean square are both judged. ``floor`` is in units of the last place of the dtype;
+    ``typical`` is eager's usual error among the tensors of the same run, the measure where eager was merely lucky.
+    """
+    complaint = mismatch(ours, eager, exact, strides=strides)
+    if complaint or not (ours.is_floating_point() or ours.is_complex()):
+        return complaint
+    ulp = torch.finfo(ours.dtype).eps
+    mine, theirs = error(ours, exact), error(eager, exact)
+    usual = typical or Error(0.0, 0.0)
+    ratio = NOISE_RATIO if theirs.is_noise else RATIO
+    if mine.largest > ratio * max(theirs.largest, usual.largest) + floor * ulp:
+        return f"largest error {mine.largest:.3g} of the largest element, eager's {theirs.largest:.3g}"
+    if mine.rms > ratio * max(theirs.rms, usual.rms) + floor / 4 * ulp:
+        return f"rms error {mine.rms:.3g} of the largest element, eager's {theirs.rms:.3g}"
+    return ""
+
+
+def _significant_strides(tensor: Tensor) -> tuple[int, ...]:
+    # A stride along an axis of one element never reaches memory.
+    return tuple(step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
+
+
+def _special_values(ours: Tensor, eager: Tensor, exact: Tensor | None) -> str:
+    if ours.is_complex():
+        ours, eager = torch.view_as_real(ours.resolve_conj()), torch.view_as_real(eager.resolve_conj())
+        exact = None if exact is None else torch.view_as_real(exact.resolve_conj())
+    same = (ours == eager) | (torch.isnan(ours) & torch.isnan(eager))
+    wrong = ~same & ~(torch.isfinite(ours) & torch.isfinite(eager))
+    if exact is not None:
+        wrong = wrong & ~(torch.isfinite(ours) & torch.isfinite(exact))
+    count = int(wrong.sum())
+    return f"{count} of {ours.numel()} elements are NaN or infinite in one result only" if count else ""
