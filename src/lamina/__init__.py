@@ -1,0 +1,24 @@
+"""Lamina: a layered tensor compiler for PyTorch."""
+
+from lamina.base.decision import Decision
+from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
+from lamina.errors import BadArgument, InvalidIR, LaminaError, StageFailed, UnknownOption
+from lamina.options import Options
+from lamina.record import Record, Stage
+
+__all__ = [
+    "BadArgument",
+    "Decision",
+    "InvalidIR",
+    "LaminaError",
+    "Measurement",
+    "Options",
+    "Record",
+    "Rivals",
+    "Stage",
+    "StageFailed",
+    "UnknownOption",
+    "alternate",
+    "benchmark",
+    "warmup",
+]

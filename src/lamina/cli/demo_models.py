@@ -10,16 +10,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["DEMOS", "Attention", "Demo", "GPT", "ResidualBlock"]
+__all__ = ["DEMOS", "GPT", "Attention", "Demo", "Example", "ResidualBlock"]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A model with random weights, the arguments of one inference call and those of one training call."""
+
+    model: nn.Module
+    inference: tuple[Tensor, ...]
+    training: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """One model of the demo: ``make(device)`` gives it with random weights and the arguments of one call."""
+    """One model of the demo by the name that ``--only`` takes."""
 
     name: str
     title: str
-    make: Callable[[torch.device], tuple[nn.Module, tuple[Tensor, ...]]]
+    make: Callable[[], Example]
 
 
 class ResidualBlock(nn.Module):
@@ -67,7 +76,9 @@ class Attention(nn.Module):
         if mask is not None:
             scores = scores.masked_fill(mask == 0, -1e9)
         mixed = torch.matmul(functional.softmax(scores, dim=-1), v)
-        return self.out(mixed.transpose(1, 2).contiguous().view(batch, -1, self.heads * self.head_width))
+        joined = mixed.transpose(1, 2).contiguous().view(batch, -1, self.heads * self.head_width)
+        result: Tensor = self.out(joined)
+        return result
 
 
 class _Block(nn.Module):
@@ -81,7 +92,8 @@ class _Block(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         h = self.norm1(x)
         x = x + self.attention(h, h, h, mask)
-        return x + self.feed(self.norm2(x))
+        result: Tensor = x + self.feed(self.norm2(x))
+        return result
 
 
 class GPT(nn.Module):
@@ -97,33 +109,37 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.register_buffer("mask", torch.ones(length, length).tril(), persistent=False)
 
-    def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Two (batch, length) of integers to the (batch, length, vocabulary) logits and the mean cross entropy."""
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """(batch, length) to (batch, length, vocabulary) logits or, with targets, to the mean cross entropy."""
         length = tokens.size(1)
         x = self.tokens(tokens) + self.positions(torch.arange(length, device=tokens.device))
         for block in self.blocks:
             x = block(x, self.mask[:length, :length])
         logits = functional.linear(self.norm(x), self.tokens.weight)
-        return logits, functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        if targets is None:
+            return logits
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def _resnet(device: torch.device) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    return ResidualBlock(64, 64).to(device), (torch.randn(4, 64, 56, 56, device=device),)
+def _resnet() -> Example:
+    args = (torch.randn(4, 64, 56, 56),)
+    return Example(ResidualBlock(64, 64), args, args)
 
 
-def _attention(device: torch.device) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    x = torch.randn(2, 256, 512, device=device)
-    return Attention(512, 8).to(device), (x, x, x)
+def _attention() -> Example:
+    x = torch.randn(2, 256, 512)
+    return Example(Attention(512, 8), (x, x, x), (x, x, x))
 
 
-def _gpt(device: torch.device) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    model = GPT(vocabulary=256, length=64, width=128, heads=4, layers=12).to(device)
-    tokens = torch.randint(256, (4, 65), device=device)
-    return model, (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+def _gpt() -> Example:
+    model = GPT(vocabulary=256, length=64, width=128, heads=4, layers=12)
+    tokens = torch.randint(256, (4, 65))
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    return Example(model, (inputs,), (inputs, targets))
 
 
 DEMOS = (
-    Demo("resnet", "ResNet block, 64 channels, 4x56x56", _resnet),
-    Demo("attention", "attention by hand, 8 heads, 2x256x512", _attention),
-    Demo("gpt", "GPT, 12 layers of width 128, 4x64 tokens", _gpt),
+    Demo("resnet", "ResNet block", _resnet),
+    Demo("attention", "attention by hand", _attention),
+    Demo("gpt", "GPT, 12 layers", _gpt),
 )

@@ -61,7 +61,7 @@ class Comparison:
         if self.complaints:
             return "\n".join(self.complaints)
         return (
-            f"{len(self.tensors)} tensors agree: largest error {self.max_error_compiled:.2g} at {self.where}, "
+            f"{len(self.tensors)} tensors compared: largest error {self.max_error_compiled:.2g} at {self.where}, "
             f"eager's {self.max_error_eager:.2g}"
         )
 
@@ -99,7 +99,8 @@ def compare(
     cotangents: list[Tensor] = []
     plain = _run(eager, base, copied((tuple(args), kwargs)), grads, cotangents, seed)
     _restore(base, saved)
-    own = _module_of(compiled) or base
+    own = _module_of(compiled)  # a module wrapper may have no truth value
+    own = base if own is None else own
     ours = _run(compiled, own, copied((tuple(args), kwargs)), grads, cotangents, seed)
     _restore(base, saved)
     if plain.raised or ours.raised:

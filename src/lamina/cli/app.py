@@ -1,0 +1,98 @@
+"""The `lamina` command: what each subcommand is called and what its options are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from torch import nn
+
+import lamina
+from lamina.cli.demo import CompileFunction, Row, chosen, demonstrate, table
+from lamina.cli.demo_models import DEMOS
+from lamina.cli.doctor import examine
+from lamina.errors import LaminaError
+from lamina.options import Options
+
+__all__ = ["app", "main"]
+
+NARROWEST = 120
+
+app = typer.Typer(
+    help="Lamina, a layered tensor compiler for PyTorch.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """Run the command line; a mistake that Lamina knows is told without a traceback, and exits with status 2."""
+    try:
+        app()
+    except LaminaError as error:
+        Console(stderr=True).print(str(error), style="red", markup=False, highlight=False)
+        raise SystemExit(2) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"lamina {version('lamina')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Lamina, a layered tensor compiler for PyTorch."""
+
+
+@app.command()
+def demo(
+    only: Annotated[list[str] | None, typer.Option(help="Only this model; may be given again.")] = None,
+    torch_compile: Annotated[bool, typer.Option(help="Time torch.compile's default mode too.")] = True,
+    seconds: Annotated[float, typer.Option(help="How long to time each callable.", min=0.01)] = 1.0,
+) -> None:
+    """Compile three models, check them against eager in double precision and print one table."""
+    names = [item.name for item in DEMOS]
+    unknown = [name for name in only or [] if name not in names]
+    if unknown:
+        raise typer.BadParameter(f"no model is called {unknown[0]!r}; there are {', '.join(names)}")
+    raise typer.Exit(run_demo(only or [], _compile, torch.compile if torch_compile else None, seconds))
+
+
+@app.command()
+def doctor() -> None:
+    """Say in ten lines what this machine has for Lamina and what to do about what is missing."""
+    console = Console(soft_wrap=True, highlight=False)
+    findings = examine(Options.from_environment())
+    for finding in findings:
+        console.print(finding.line())
+    raise typer.Exit(1 if any(finding.state == "bad" for finding in findings) else 0)
+
+
+def run_demo(only: list[str], compile_function: CompileFunction, rival: CompileFunction | None, seconds: float) -> int:
+    """Run the demo, print the table and the complaints, and return the exit status: 0 if every check held."""
+    out = Console()
+    progress = Console(stderr=True, highlight=False)
+    rows: list[Row] = []
+    for row in demonstrate(chosen(only), compile_function, rival, progress, seconds):
+        rows.append(row)
+        progress.print(f"{row.title}, {row.step}: {'failed' if row.failure else 'ok'}", markup=False)
+    out.width = max(out.width, NARROWEST)
+    out.print(table(rows))
+    failed = [row for row in rows if row.failure]
+    for row in failed:
+        out.print(f"{row.title}, {row.step}: {row.failure}", style="red", markup=False, highlight=False)
+    return 1 if failed else 0
+
+
+def _compile(model: nn.Module) -> Callable[..., Any]:
+    return lamina.compile(model, options={"progress": False})

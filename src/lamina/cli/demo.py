@@ -1,0 +1,181 @@
+"""`lamina demo`: three models compiled, checked against eager in double precision, timed, in one table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from lamina.bench import Rivals, alternate
+from lamina.cli.demo_models import DEMOS, Demo
+from lamina.cli.progress import announced
+from lamina.ir.plan import Plan
+from lamina.record import Record
+from lamina.testing import Comparison, compare
+
+__all__ = ["CompileFunction", "Counts", "Row", "counts", "demonstrate", "table"]
+
+HEADERS = (
+    "graphs",
+    "kernels",
+    "library\ncalls",
+    "torch\ncompile s",
+    "lamina\ncompile s",
+    "eager\nms",
+    "torch\nms",
+    "lamina\nms",
+    "eager\nerror",
+    "lamina\nerror",
+)
+
+CompileFunction: TypeAlias = Callable[[nn.Module], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one compiled callable consists of: graphs, and kernel and library calls in one run of all of them."""
+
+    graphs: int
+    kernels: int
+    library_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. ``seconds`` are those of the first call, by compiler; ``failure`` is "" if all is well."""
+
+    title: str
+    step: str
+    counts: Counts | None
+    seconds: dict[str, float]
+    times: Rivals | None
+    comparison: Comparison | None
+    failure: str = ""
+
+
+def demonstrate(
+    demos: Sequence[Demo],
+    compile_function: CompileFunction,
+    rival: CompileFunction | None,
+    progress: Console,
+    seconds: float = 1.0,
+) -> Iterator[Row]:
+    """Run each demo's inference call and training step; yields a row as soon as it is measured.
+
+    ``rival`` is the compiler to compare with, if any; ``seconds`` is how long each callable is timed.
+    """
+    for demo in demos:
+        for training in (False, True):
+            torch.compiler.reset()
+            yield _row(demo, training, compile_function, rival, progress, seconds)
+
+
+def _row(
+    demo: Demo,
+    training: bool,
+    compile_function: CompileFunction,
+    rival: CompileFunction | None,
+    progress: Console,
+    seconds: float,
+) -> Row:
+    step = "training" if training else "inference"
+    torch.manual_seed(0)
+    example = demo.make()
+    model = example.model.train(training)
+    args = example.training if training else example.inference
+    runs: dict[str, Callable[..., Any]] = {"eager": model}
+    first: dict[str, float] = {}
+    try:
+        for name, function in (("torch.compile", rival), ("lamina", compile_function)):
+            if function is not None:
+                runs[name] = function(model)
+                with announced(progress, f"{demo.name}, {step}: {name} compiles"):
+                    first[name] = _seconds(_step(model, runs[name], training), args)
+        with announced(progress, f"{demo.name}, {step}: comparing with double precision"):
+            comparison = compare(model, runs["lamina"], args, grads=training)
+        with announced(progress, f"{demo.name}, {step}: measuring"):
+            times = alternate({n: _step(model, run, training) for n, run in runs.items()}, *args, seconds=seconds)
+    except Exception as error:
+        # The demo is a check as well: a crash in one model is a row that says so, and the others still run.
+        return Row(demo.title, step, None, first, None, None, f"{type(error).__name__}: {error}")
+    failure = "" if comparison.ok else str(comparison)
+    return Row(demo.title, step, counts(runs["lamina"]), first, times, comparison, failure)
+
+
+def _step(model: nn.Module, run: Callable[..., Any], training: bool) -> Callable[..., Any]:
+    """One call as it is timed: a forward pass without gradients, or a forward and a backward pass."""
+    if not training:
+        return torch.no_grad()(run)
+
+    def step(*args: Tensor) -> None:
+        model.zero_grad(set_to_none=True)
+        out = run(*args)
+        out.backward(torch.ones_like(out))
+
+    return step
+
+
+def _seconds(step: Callable[..., Any], args: tuple[Tensor, ...]) -> float:
+    start = time.perf_counter()
+    step(*args)
+    return time.perf_counter() - start
+
+
+def counts(compiled: Callable[..., Any]) -> Counts | None:
+    """Graphs, kernels and library calls of a callable that Lamina compiled; None if it keeps no record."""
+    record = getattr(compiled, "record", None)
+    if not isinstance(record, Record):
+        return None
+    plans = [stage.value for stage in record.stages if isinstance(stage.value, Plan)]
+    graphs = sum(stage.name == "capture" for stage in record.stages)
+    return Counts(graphs, sum(p.kernel_count for p in plans), sum(p.library_count for p in plans))
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The rows as one table; times in milliseconds, errors relative to each tensor's largest element."""
+    result = Table(caption=_caption(rows), caption_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    result.add_column("model", no_wrap=True)
+    result.add_column("step", no_wrap=True)
+    for header in HEADERS:
+        result.add_column(header, justify="right", no_wrap=True)
+    result.add_column("check", no_wrap=True)
+    for row in rows:
+        result.add_row(*_cells(row))
+    return result
+
+
+def _cells(row: Row) -> list[str]:
+    number = ["-"] * 3
+    if row.counts:
+        number = [str(row.counts.graphs), str(row.counts.kernels), str(row.counts.library_calls)]
+    compiling = [f"{row.seconds[name]:.1f}" if name in row.seconds else "-" for name in ("torch.compile", "lamina")]
+    times = {m.name: f"{m.median * 1e3:.2f}" for m in row.times.measurements} if row.times else {}
+    errors = ["-", "-"]
+    if row.comparison:
+        errors = [f"{row.comparison.max_error_eager:.1e}", f"{row.comparison.max_error_compiled:.1e}"]
+    verdict = "[red]failed[/red]" if row.failure else "[green]ok[/green]"
+    speeds = [times.get(name, "-") for name in ("eager", "torch.compile", "lamina")]
+    return [row.title, row.step, *number, *compiling, *speeds, *errors, verdict]
+
+
+def _caption(rows: Sequence[Row]) -> str:
+    checked = sum(len(row.comparison.tensors) for row in rows if row.comparison)
+    return (
+        "torch: torch.compile's default mode. training: forward and backward. compile s: the first call, caches\n"
+        f"as they were. ms: median of calls in turns, {torch.get_num_threads()} threads. error: largest distance from\n"
+        f"double precision, relative to the tensor's largest element, over {checked} outputs, gradients and buffers\n"
+        "in all; ok: none more than twice as far as eager's."
+    )
+
+
+def chosen(only: Sequence[str]) -> list[Demo]:
+    """The demos with these names, all for none. Raises ``KeyError`` for a name that is no demo."""
+    by_name = {demo.name: demo for demo in DEMOS}
+    return [by_name[name] for name in only] if only else list(DEMOS)
