@@ -1,0 +1,335 @@
+"""Fusion: a loop program's nests are joined into fewer, larger ones; every yes and no is a decision with its reason.
+
+Nests are taken in program order. One that only computes cheap things from few operands is copied into its readers;
+otherwise a nest joins the earlier group with which it shares the most bytes, if the two iteration spaces can be
+aligned, no third step must run between them, and the result is still one kernel.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lamina.base.decision import Decision
+from lamina.base.dtypes import DTYPES
+from lamina.errors import InvalidIR
+from lamina.ir.index import Expr, Size, prod
+from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, Load, LoopProgram, Nest, Step, Store
+from lamina.schedule.align import align
+from lamina.schedule.group import Facts, Group, illegal, join
+from lamina.schedule.inline import inline_into
+from lamina.schedule.simplify import simplify
+
+__all__ = ["Fused", "fuse"]
+
+_MAX_EQUATIONS = 400
+_MAX_BUFFERS = 40
+_CHEAP = 4
+_SIZE_GUESS = 64
+"""What an unknown size counts as when bytes are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A program whose nests are the kernels to be, and what was decided on the way."""
+
+    program: LoopProgram
+    decisions: tuple[Decision, ...]
+
+
+def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
+    """Join nests of ``program``; the meaning stays the same."""
+    return _Fuser(program, numerics).run()
+
+
+def _buffers_in(value: object) -> list[str]:
+    if isinstance(value, BufferView):
+        return [value.buffer]
+    if isinstance(value, tuple):
+        return [b for v in value for b in _buffers_in(v)]
+    return []
+
+
+class _Fuser:
+    def __init__(self, program: LoopProgram, numerics: str) -> None:
+        self.program, self.numerics = program, numerics
+        self.buffers = program.buffer_map()
+        self.decisions: list[Decision] = []
+        self.groups: dict[int, Group] = {}
+        self.bytes: dict[str, int] = {b.name: _bytes(b) for b in program.buffers}
+        self.writers: dict[str, list[int]] = defaultdict(list)
+        self.readers: dict[str, list[int]] = defaultdict(list)
+        self.outputs = {o.buffer for o in program.outputs if isinstance(o, BufferView)}
+        self.fixed = {b.name for b in program.buffers if b.kind == "input"} | self.outputs
+        self.library_reads = {
+            b for s in program.steps if isinstance(s, LibraryCall) for b in _buffers_in((s.args, s.kwargs))
+        }
+
+    def run(self) -> Fused:
+        steps = self.inlined(_live_steps(self.program.steps, self.fixed))
+        for number, step in enumerate(steps):
+            group = self.group(number, step)
+            if group.nest is not None:
+                group = self.place(group)
+            self.register(group)
+        ordered = self.order()
+        steps = _live_steps(ordered, self.fixed)
+        used = self.fixed | {b for s in steps for b in _touched(s)}
+        buffers = tuple(b for b in self.program.buffers if b.name in used)
+        program = replace(self.program, steps=tuple(steps), buffers=buffers)
+        return Fused(program, tuple(self.decisions))
+
+    # ---- inlining ---------------------------------------------------------------------------------------------
+
+    def inlined(self, steps: Sequence[Step]) -> list[Step]:
+        """Copy cheap producers into the nests that read them; producers nobody reads then disappear."""
+        writers: dict[str, int] = defaultdict(int)
+        readers: dict[str, int] = defaultdict(int)
+        last_write: dict[str, int] = {}
+        for k, step in enumerate(steps):
+            for b in _touched(step, writes=True):
+                writers[b] += 1
+                last_write[b] = k
+            for b in set(_touched(step, writes=False)):
+                readers[b] += 1
+        cheap: dict[str, Nest] = {}
+        result: list[Step] = []
+        for number, step in enumerate(steps):
+            if isinstance(step, LibraryCall):
+                result.append(step)
+                continue
+            nest = Nest(step.name, step.axes, simplify(step.body, self.numerics))
+            for name in [b for b in dict.fromkeys(_touched(nest, writes=False)) if b in cheap]:
+                changed = inline_into(nest, name, cheap[name], self.numerics)
+                if changed is not None:
+                    nest = changed
+                    self.decide("inline", (cheap[name].name, nest.name), True, "cheap to compute again")
+            result.append(nest)
+            facts = Facts.of(nest)
+            settled = all(last_write.get(b, -1) < number for b in facts.loads)
+            if facts.pure and settled and self.is_cheap(facts, writers, readers):
+                cheap[next(iter(facts.stores))] = nest
+        return _live_steps(result, self.fixed)
+
+    def is_cheap(self, facts: Facts, writers: dict[str, int], readers: dict[str, int]) -> bool:
+        (buffer,) = facts.stores
+        if writers[buffer] != 1 or buffer in self.fixed:
+            return False
+        if not facts.loads:
+            return facts.cost <= 3 * _CHEAP
+        if buffer in self.library_reads:
+            return False
+        grows = sum(self.bytes[b] for b in facts.loads) > 2 * self.bytes[buffer]
+        limit = _CHEAP if readers[buffer] > 1 else 2 * _CHEAP
+        return facts.cost <= limit and len(facts.loads) <= 2 and not grows
+
+    # ---- groups -----------------------------------------------------------------------------------------------
+
+    def group(self, number: int, step: Step) -> Group:
+        reads, writes = set(_touched(step, writes=False)), set(_touched(step, writes=True))
+        if isinstance(step, LibraryCall):
+            made = Group(number, None, step, reads, writes)
+        else:
+            made = Group(number, step, None, reads, writes, Facts.of(step))
+        for b in reads:
+            made.deps.update(self.writers.get(b, ()))
+        for b in writes:
+            made.deps.update(self.writers.get(b, ()))
+            made.deps.update(self.readers.get(b, ()))
+        for k in made.deps:
+            made.ancestors |= self.groups[k].ancestors | (1 << k)
+        return made
+
+    def register(self, group: Group) -> None:
+        self.groups[group.number] = group
+        for b in group.reads:
+            if group.number not in self.readers[b]:
+                self.readers[b].append(group.number)
+        for b in group.writes:
+            if group.number not in self.writers[b]:
+                self.writers[b].append(group.number)
+
+    def candidates(self, group: Group) -> list[Group]:
+        """Earlier groups sharing bytes with this one, most first."""
+        shared: dict[int, int] = defaultdict(int)
+        for b in group.reads:
+            for k in self.writers.get(b, ()):
+                shared[k] += 2 * self.bytes[b]
+            for k in self.readers.get(b, ()):
+                shared[k] += self.bytes[b]
+        ranked = sorted(shared, key=lambda k: (-shared[k], -k))
+        return [self.groups[k] for k in ranked if self.groups[k].nest is not None]
+
+    def place(self, group: Group) -> Group:
+        """Join the group with the best earlier group it fits, again and again until none fits."""
+        refused: set[int] = set()
+        while True:
+            made = self.joined(group, refused)
+            if made is None:
+                return group
+            group = made
+
+    def joined(self, group: Group, refused: set[int]) -> Group | None:
+        for other in self.candidates(group)[:8]:
+            if other.number in refused or other.number == group.number:
+                continue
+            swap = bool(other.ancestors >> group.number & 1)
+            first, second = (group, other) if swap else (other, group)
+            result = self.try_join(first, second)
+            if isinstance(result, Group):
+                self.decide("fuse", (first.name, second.name), True, "shared bytes", self.shared(first, second))
+                self.absorb(first, second, result)
+                return result
+            refused.add(other.number)
+            if first.writes & second.reads:
+                self.decide("fuse", (first.name, second.name), False, result)
+        return None
+
+    def shared(self, first: Group, second: Group) -> int:
+        return sum(self.bytes[b] for b in (first.reads | first.writes) & second.reads)
+
+    def absorb(self, first: Group, second: Group, made: Group) -> None:
+        """Replace ``first`` and ``second`` by ``made``, which has ``first``'s number."""
+        for old in (first, second):
+            for b in old.reads:
+                if old.number in self.readers[b]:
+                    self.readers[b].remove(old.number)
+            for b in old.writes:
+                if old.number in self.writers[b]:
+                    self.writers[b].remove(old.number)
+            self.groups.pop(old.number, None)
+        self.register(made)
+        bit, gone = 1 << made.number, 1 << second.number
+        for other in self.groups.values():
+            if second.number in other.deps:
+                other.deps.discard(second.number)
+                other.deps.add(made.number)
+            if other.number != made.number and other.ancestors & (bit | gone):
+                other.ancestors |= made.ancestors | bit
+
+    def try_join(self, first: Group, second: Group) -> Group | str:
+        """The joined group, or why there is none."""
+        if first.nest is None or second.nest is None or first.facts is None or second.facts is None:
+            return "a library call"
+        a, b = first.facts, second.facts
+        if a.scatters or b.scatters:
+            return "one of them scatters"
+        if len(first.nest.body) + len(second.nest.body) > _MAX_EQUATIONS:
+            return "too many equations"
+        if len(first.reads | first.writes | second.reads | second.writes) > _MAX_BUFFERS:
+            return "too many buffers"
+        between = second.deps - {first.number}
+        if any(self.groups[k].ancestors >> first.number & 1 for k in between):
+            return "another step must run between them"
+        required, hints = [], []
+        for name in (first.reads | first.writes) & (second.reads | second.writes):
+            if name in first.writes or name in second.writes:
+                if name in b.masked or (len(self.writers[name]) > 1 and name in first.writes):
+                    return "the value is read shifted or has several writers"
+                left = a.stores.get(name, a.loads.get(name, [])) if name in first.writes else a.loads[name]
+                right = b.loads.get(name, []) + b.stores.get(name, [])
+                required += [(p, q) for p in left for q in right]
+            else:
+                hints.append((self.bytes[name], a.loads[name][0], b.loads[name][0]))
+        hints.sort(key=lambda h: -h[0])
+        vertical = bool(required)
+        found = align(
+            first.nest.axes, second.nest.axes, required, [(p, q) for _, p, q in hints], by_position=vertical
+        )
+        if found is None:
+            return "their loops do not line up"
+        if not vertical and found.bound < max(len(first.nest.axes), len(second.nest.axes)):
+            return "their loops do not line up"
+        nest = join(first.nest, second.nest, found, self.numerics)
+        facts = Facts.of(nest)
+        why = illegal(nest, self.buffers, fresh=facts.inner and not (a.inner or b.inner))
+        if why:
+            return why
+        mine = (1 << first.number) | (1 << second.number)
+        return Group(
+            first.number,
+            nest,
+            None,
+            set(facts.loads),
+            set(facts.stores),
+            facts,
+            (first.deps | second.deps) - {first.number, second.number},
+            (first.ancestors | second.ancestors) & ~mine,
+        )
+
+    # ---- result -----------------------------------------------------------------------------------------------
+
+    def order(self) -> list[Step]:
+        """Groups in a dependence-respecting order, near program order."""
+        result: list[Step] = []
+        done: set[int] = set()
+        left = sorted(self.groups)
+        while left:
+            waiting: list[int] = []
+            for k in left:
+                group = self.groups[k]
+                if group.deps <= done:
+                    found = group.nest if group.nest is not None else group.call
+                    assert found is not None
+                    result.append(found)
+                    done.add(k)
+                else:
+                    waiting.append(k)
+            if len(waiting) == len(left):
+                raise InvalidIR("fusion made a cycle of steps", where=self.program.name)
+            left = waiting
+        return result
+
+    def decide(self, kind: str, subject: tuple[str, ...], taken: bool, reason: str, shared: int = 0) -> None:
+        facts = (("bytes", shared),) if shared else ()
+        self.decisions.append(Decision(kind, subject, taken, reason, facts))
+
+
+def _bytes(buffer: Buffer) -> int:
+    count = prod(buffer.shape)
+    return _guess(count) * DTYPES[buffer.dtype].size
+
+
+def _guess(count: Expr) -> int:
+    if count.is_int:
+        return count.const
+    return int(count.evaluate({a.name: _SIZE_GUESS for a in count.atoms() if isinstance(a, Size)}))
+
+
+def _touched(step: Step, writes: bool | None = None) -> list[str]:
+    """Buffers a step reads, writes, or both."""
+    found: list[str] = []
+    if isinstance(step, LibraryCall):
+        if writes is not True:
+            found += _buffers_in((step.args, tuple(v for _, v in step.kwargs)))
+        if writes is not False:
+            found += [o for o in step.outs if o is not None] + list(step.mutates)
+        return found
+    for eqn in step.body:
+        if isinstance(eqn, Store):
+            if writes is not False or eqn.mode != "set":
+                found.append(eqn.buffer)
+        elif isinstance(eqn, Load) and writes is not True:
+            found.append(eqn.buffer)
+    return found
+
+
+def _live_steps(steps: Sequence[Step], fixed: set[str]) -> list[Step]:
+    """Steps that something needs, with stores that nobody reads taken out."""
+    needed = set(fixed)
+    kept: list[Step] = []
+    for step in reversed(steps):
+        writes = _touched(step, writes=True)
+        if isinstance(step, LibraryCall):
+            if not any(b in needed for b in writes) and step.outs:
+                continue
+        else:
+            body = tuple(e for e in step.body if not (isinstance(e, Store) and e.buffer not in needed))
+            if not any(isinstance(e, Store | Check) for e in body):
+                continue
+            if len(body) != len(step.body):
+                step = Nest(step.name, step.axes, simplify(body, "eager"))
+        needed.update(_touched(step, writes=False))
+        kept.append(step)
+    return kept[::-1]

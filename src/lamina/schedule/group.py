@@ -1,0 +1,250 @@
+"""A group of nests on its way to becoming one nest: what it reads and writes, and what joining two of them means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lamina.ir.index import Atom, Axis, Expr, Loaded
+from lamina.ir.loops import (
+    Buffer,
+    Check,
+    Compute,
+    Constant,
+    Equation,
+    Index,
+    LibraryCall,
+    Load,
+    Nest,
+    Reduce,
+    Scan,
+    Store,
+    axes_of_values,
+    defined,
+    operands,
+)
+from lamina.ir.ops import OPS
+from lamina.schedule.align import Alignment, bare_axis, radix
+from lamina.schedule.simplify import rename, simplify
+
+__all__ = ["Facts", "Group", "illegal", "join", "renamed_axes"]
+
+
+@dataclass(slots=True)
+class Facts:
+    """What fusion asks of a nest, computed once."""
+
+    loads: dict[str, list[tuple[Expr, ...]]]
+    stores: dict[str, list[tuple[Expr, ...]]]
+    pure: bool
+    reduces: bool
+    scans: bool
+    scatters: bool
+    masked: frozenset[str]
+    cost: int
+    inner: bool
+
+    @classmethod
+    def of(cls, nest: Nest) -> Facts:
+        loads: dict[str, list[tuple[Expr, ...]]] = {}
+        stores: dict[str, list[tuple[Expr, ...]]] = {}
+        masked: set[str] = set()
+        reduces = scans = scatters = checks = False
+        cost = 0
+        for eqn in nest.body:
+            if isinstance(eqn, Load):
+                places = loads.setdefault(eqn.buffer, [])
+                if eqn.index not in places:
+                    places.append(eqn.index)
+                if eqn.mask:
+                    masked.add(eqn.buffer)
+            elif isinstance(eqn, Compute):
+                cost += OPS[eqn.op].cost
+            elif isinstance(eqn, Store):
+                stores.setdefault(eqn.buffer, []).append(eqn.index)
+                scatters |= eqn.mode != "set" or eqn.mask is not None or _indirect(eqn.index)
+            elif isinstance(eqn, Reduce):
+                reduces = True
+            elif isinstance(eqn, Scan):
+                scans = True
+            elif isinstance(eqn, Check):
+                checks = True
+            elif not isinstance(eqn, Constant | Index):
+                cost += 20
+        pure = not (reduces or scans or scatters or checks) and len(stores) == 1
+        inner = reduces and bool(_inner_axes(nest, axes_of_values(nest)))
+        return cls(loads, stores, pure, reduces, scans, scatters, frozenset(masked), cost, inner)
+
+
+def _indirect(index: tuple[Expr, ...]) -> bool:
+    return any(isinstance(a, Loaded) for e in index if e.terms for a in e.atoms())
+
+
+@dataclass(slots=True)
+class Group:
+    """One future kernel, or a library call. ``number`` is its bit in the ancestor masks."""
+
+    number: int
+    nest: Nest | None
+    call: LibraryCall | None
+    reads: set[str]
+    writes: set[str]
+    facts: Facts | None = None
+    deps: set[int] = field(default_factory=set)
+    ancestors: int = 0
+
+    @property
+    def name(self) -> str:
+        """The nest's or the call's name."""
+        found = self.nest if self.nest is not None else self.call
+        assert found is not None
+        return found.name
+
+
+def renamed_axes(names: tuple[str, ...], axes: Iterable[Axis], mapping: Mapping[Atom, Expr | int]) -> tuple[str, ...]:
+    """Names of reduced axes after substitution: an axis may have become one axis or several."""
+    by_name = {a.name: a for a in axes}
+    result: list[str] = []
+    for name in names:
+        target = mapping.get(by_name[name])
+        if target is None:
+            result.append(name)
+            continue
+        assert isinstance(target, Expr)
+        parts = radix(target)
+        assert parts is not None
+        result += [p.name for p in parts]
+    return tuple(result)
+
+
+def _moved(nest: Nest, mapping: Mapping[Atom, Expr | int], prefix: dict[str, str]) -> list[Equation]:
+    """The body in the common space, with fresh value names."""
+    result: list[Equation] = []
+    axes = dict(mapping)
+    for eqn in nest.body:
+        made = rename(eqn, prefix, axes)
+        if isinstance(made, Reduce) and axes:
+            names = renamed_axes(made.axes, nest.axes, axes)
+            made = Reduce(made.outs, made.op, made.value, names, made.dtype, made.origin)
+        elif isinstance(made, Scan) and axes:
+            (name,) = renamed_axes((made.axis,), nest.axes, axes)
+            made = Scan(made.out, made.op, made.value, name, made.dtype, made.reverse, made.origin)
+        result.append(made)
+    return result
+
+
+def _numbered(body: Iterable[Equation], start: int) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for eqn in body:
+        for name in defined(eqn):
+            names[name] = f"v{start + len(names)}"
+    return names
+
+
+def join(first: Nest, second: Nest, found: Alignment, numerics: str) -> Nest:
+    """One nest that does ``first`` and then ``second`` in the aligned space.
+
+    Loads of what ``first`` stores become uses of the stored value.
+    """
+    names_first = _numbered(first.body, 0)
+    names_second = _numbered(second.body, len(names_first))
+    body = _moved(first, found.left, names_first)
+    stored: dict[tuple[str, tuple[Expr, ...]], str] = {}
+    for eqn in body:
+        if isinstance(eqn, Store):
+            stored[eqn.buffer, eqn.index] = eqn.value
+    forwarded: dict[str, str] = {}
+    for eqn in _moved(second, found.right, names_second):
+        eqn = rename(eqn, forwarded) if forwarded else eqn
+        if isinstance(eqn, Load):
+            value = stored.get((eqn.buffer, eqn.index))
+            if value is not None and eqn.mask is None:
+                forwarded[eqn.out] = value
+                continue
+        body.append(eqn)
+    return Nest(first.name, found.axes, simplify(body, numerics))
+
+
+def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool) -> str:
+    """Why the nest cannot be one kernel, or an empty string.
+
+    All reductions whose results are used further inside the nest must reduce the same axes (the inner loops); the
+    others may only end in stores. A buffer that is both read and written is touched at one index only, and not
+    beside reductions. ``fresh``: the use of a reduction inside is new, so the reduced axes must hold the
+    fastest axis of the largest operand.
+    """
+    varies = axes_of_values(nest)
+    reduces = [e for e in nest.body if isinstance(e, Reduce)]
+    scans = [e for e in nest.body if isinstance(e, Scan)]
+    if scans and reduces:
+        return "a scan beside a reduction"
+    if len({e.axis for e in scans}) > 1:
+        return "scans along different axes"
+    used = _inner_axes(nest, varies)
+    if len(used) > 1:
+        return "reductions used inside are over different axes"
+    inner = next(iter(used), None)
+    ends = {frozenset(r.axes) for r in reduces} - ({inner} if inner is not None else set())
+    if len(ends) > (1 if inner is not None else 2):
+        return "too many different sets of reduced axes"
+    if inner is not None and fresh and not _holds_fast_axis(nest, inner, buffers):
+        return "the reduced axes do not hold the fast axis, a second kernel reads the memory in better order"
+    return _rewrites(nest, bool(reduces or scans))
+
+
+def _inner_axes(nest: Nest, varies: Mapping[str, frozenset[str]]) -> set[frozenset[str]]:
+    """The sets of axes reduced by reductions whose results are used inside the nest."""
+    return {frozenset(e.axes) for e in nest.body if isinstance(e, Reduce) and _used_inside(nest, e, varies)}
+
+
+def _rewrites(nest: Nest, phases: bool) -> str:
+    stores: dict[str, set[tuple[Expr, ...]]] = {}
+    for eqn in nest.body:
+        if isinstance(eqn, Store):
+            stores.setdefault(eqn.buffer, set()).add(eqn.index)
+    for eqn in nest.body:
+        if isinstance(eqn, Load) and eqn.buffer in stores and (phases or stores[eqn.buffer] != {eqn.index}):
+            return "a buffer is read and written at different points"
+    return ""
+
+
+def _used_inside(nest: Nest, reduce: Reduce, varies: Mapping[str, frozenset[str]]) -> bool:
+    reach = set(reduce.outs)
+    over = set(reduce.axes)
+    started = False
+    for eqn in nest.body:
+        if eqn is reduce:
+            started = True
+            continue
+        if not started or not any(name in reach for name in operands(eqn)):
+            continue
+        if isinstance(eqn, Reduce | Scan):
+            return True
+        if isinstance(eqn, Store | Check):
+            touched = set().union(*(varies[n] for n in operands(eqn)))
+            index_axes = {a for e in eqn.index for a in e.axes()} if isinstance(eqn, Store) else set()
+            if over & (touched | index_axes):
+                return True
+            continue
+        for name in defined(eqn):
+            if over & varies[name]:
+                return True
+            reach.add(name)
+    return False
+
+
+def _holds_fast_axis(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer]) -> bool:
+    best, fast = -1, True
+    for eqn in nest.body:
+        if not isinstance(eqn, Load):
+            continue
+        axes = {a for e in eqn.index for a in e.axes()}
+        if len(axes) <= best:
+            continue
+        for e, stride in zip(eqn.index, buffers[eqn.buffer].strides, strict=True):
+            if stride == 1:
+                axis = bare_axis(e - e.const)
+                parts = (axis,) if axis is not None else radix(e - e.const)
+                if parts:
+                    best, fast = len(axes), parts[-1].name in inner
+    return fast

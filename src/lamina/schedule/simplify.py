@@ -1,0 +1,149 @@
+"""Cleans the body of a nest: one load per element, common values once, no needless casts, nothing dead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Atom, Expr, Loaded, as_expr
+from lamina.ir.loops import (
+    Check,
+    Compute,
+    Constant,
+    Equation,
+    Index,
+    Load,
+    Random,
+    Reduce,
+    Scan,
+    Store,
+    defined,
+    operands,
+)
+
+__all__ = ["rename", "simplify"]
+
+
+def simplify(body: Sequence[Equation], numerics: str) -> tuple[Equation, ...]:
+    """An equivalent body: duplicates merged, casts cancelled (with numerics "fast" also a rounding to a half type and
+    back), equations nobody needs removed. Loads after a store to the same buffer are kept apart.
+    """
+    same: dict[Any, str] = {}
+    names: dict[str, str] = {}
+    made: dict[str, Equation] = {}
+    kept: list[Equation] = []
+    stored: dict[str, int] = {}
+    for eqn in body:
+        eqn = rename(eqn, names) if names else eqn
+        if isinstance(eqn, Store):
+            stored[eqn.buffer] = stored.get(eqn.buffer, 0) + 1
+            kept.append(eqn)
+            continue
+        if isinstance(eqn, Compute) and eqn.op == "cast":
+            source = _cast_source(eqn, made, numerics)
+            if source is not None:
+                names[eqn.out] = source
+                continue
+        key = _key(eqn, stored)
+        if key is not None:
+            found = same.get(key)
+            if found is not None:
+                names[eqn.out] = found  # type: ignore[union-attr]
+                continue
+            same[key] = eqn.out  # type: ignore[union-attr]
+        for name in defined(eqn):
+            made[name] = eqn
+        kept.append(eqn)
+    return _live(kept)
+
+
+def _key(eqn: Equation, stored: dict[str, int]) -> Any:
+    if isinstance(eqn, Compute):
+        return (eqn.op, eqn.ins, eqn.dtype)
+    if isinstance(eqn, Load):
+        return ("load", eqn.buffer, eqn.index, eqn.mask, eqn.fill, stored.get(eqn.buffer, 0))
+    if isinstance(eqn, Constant):
+        return ("constant", repr(eqn.value), eqn.dtype)
+    if isinstance(eqn, Index):
+        return ("index", eqn.expr, eqn.dtype)
+    if isinstance(eqn, Random):
+        return ("random", eqn.seed, eqn.stream, eqn.index, eqn.dtype)
+    return None
+
+
+def _cast_source(eqn: Compute, made: dict[str, Equation], numerics: str) -> str | None:
+    """The value that a cast may be replaced by, if any."""
+    source = made.get(eqn.ins[0])
+    if source is None:
+        return None
+    dtype = getattr(source, "dtype", None)
+    if dtype == eqn.dtype:
+        return eqn.ins[0]
+    if not (isinstance(source, Compute) and source.op == "cast"):
+        return None
+    inner = made.get(source.ins[0])
+    inner_dtype = getattr(inner, "dtype", None)
+    if inner_dtype != eqn.dtype or dtype is None:
+        return None
+    halves = dtype in ("bfloat16", "float16")
+    if numerics == "fast" and halves and eqn.dtype == "float32":
+        return source.ins[0]
+    wider = DTYPES[dtype].size > DTYPES[eqn.dtype].size and DTYPES[dtype].kind == DTYPES[eqn.dtype].kind
+    return source.ins[0] if wider else None
+
+
+def _live(body: list[Equation]) -> tuple[Equation, ...]:
+    needed: set[str] = set()
+    kept: list[Equation] = []
+    for eqn in reversed(body):
+        if isinstance(eqn, Store | Check) or any(name in needed for name in defined(eqn)):
+            needed.update(operands(eqn))
+            kept.append(eqn)
+    return tuple(reversed(kept))
+
+
+def _index(index: tuple[Expr, ...], names: dict[str, str], axes: dict[Atom, Any]) -> tuple[Expr, ...]:
+    result = []
+    for e in index:
+        if e.terms:
+            mapping: dict[Atom, Expr | int] = dict(axes)
+            for atom in e.atoms():
+                if isinstance(atom, Loaded) and atom.name in names:
+                    mapping[atom] = as_expr(Loaded(names[atom.name], atom.bound))
+            e = e.substitute(mapping)
+        result.append(e)
+    return tuple(result)
+
+
+def rename(eqn: Equation, names: dict[str, str], axes: dict[Atom, Any] | None = None) -> Equation:
+    """The equation with values renamed and, if given, axes substituted in its indices.
+
+    Reduced and scanned axes are named in the equation itself: they are left to the caller.
+    """
+    get = names.get
+    axes = axes or {}
+    if isinstance(eqn, Compute):
+        return Compute(get(eqn.out, eqn.out), eqn.op, tuple([get(i, i) for i in eqn.ins]), eqn.dtype, eqn.origin)
+    if isinstance(eqn, Load):
+        mask = get(eqn.mask, eqn.mask) if eqn.mask else None
+        index = _index(eqn.index, names, axes)
+        return Load(get(eqn.out, eqn.out), eqn.buffer, index, eqn.dtype, mask, eqn.fill, eqn.origin)
+    if isinstance(eqn, Constant):
+        return Constant(get(eqn.out, eqn.out), eqn.value, eqn.dtype, eqn.origin)
+    if isinstance(eqn, Index):
+        return Index(get(eqn.out, eqn.out), _index((eqn.expr,), names, axes)[0], eqn.dtype, eqn.origin)
+    if isinstance(eqn, Random):
+        index = _index((eqn.index,), names, axes)
+        return Random(get(eqn.out, eqn.out), get(eqn.seed, eqn.seed), eqn.stream, index[0], eqn.dtype, eqn.origin)
+    if isinstance(eqn, Reduce):
+        outs = tuple([get(o, o) for o in eqn.outs])
+        return Reduce(outs, eqn.op, get(eqn.value, eqn.value), eqn.axes, eqn.dtype, eqn.origin)
+    if isinstance(eqn, Scan):
+        value = get(eqn.value, eqn.value)
+        return Scan(get(eqn.out, eqn.out), eqn.op, value, eqn.axis, eqn.dtype, eqn.reverse, eqn.origin)
+    if isinstance(eqn, Store):
+        mask = get(eqn.mask, eqn.mask) if eqn.mask else None
+        index = _index(eqn.index, names, axes)
+        return Store(eqn.buffer, index, get(eqn.value, eqn.value), eqn.mode, mask, eqn.origin)
+    return Check(get(eqn.cond, eqn.cond), eqn.message, eqn.origin)
