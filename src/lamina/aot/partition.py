@@ -1,0 +1,267 @@
+"""Which values of the forward the backward reads from memory and which it computes again.
+
+The joint graph becomes a flow network whose minimum cut is the cheapest choice. A value that exists in the forward
+has two vertices, in and out: "out" on the sink's side means that the backward has the value, "in" there as well that
+it computes it again. Cutting in -> out pays for saving, source -> in for computing again; an operand's out is tied to
+its user's in, because what is computed again needs its operands. (Checkmate and torch's min-cut partitioner leave
+the price of computing again out or at zero; on a CPU an exponential costs more than the load it replaces.)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from lamina.aot.cost import CostModel, OpClass, bytes_of, classify
+from lamina.aot.extract import Effects, Split, extract
+from lamina.aot.flow import INFINITE, Network
+from lamina.base.decision import Decision
+
+__all__ = ["Partition", "partition"]
+
+_SCALE = 4
+"""Capacities are quarter bytes, so that a fraction of a byte of work counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The forward and the backward graph, what passes between them (bytes by hint) and why."""
+
+    forward: GraphModule
+    backward: GraphModule
+    saved: tuple[str, ...]
+    saved_bytes: int
+    recomputed: tuple[str, ...]
+    decisions: tuple[Decision, ...]
+
+    def text(self) -> str:
+        """Both graphs, after a line for each decision."""
+        lines = [f"# {d.kind} {d.subject[0]}: {d.reason}" for d in self.decisions]
+        graphs = [gm.print_readable(print_output=False) for gm in (self.forward, self.backward)]
+        return "\n".join([*lines, *graphs])
+
+
+def partition(joint: GraphModule, forward_outputs: int, static: Sequence[int], device: str) -> Partition:
+    """Split ``joint`` after its first ``forward_outputs`` outputs.
+
+    ``static`` are the positions of parameters and buffers among the forward's inputs; ``device`` the type of device
+    whose costs count. Raises ``OverflowError`` for a graph whose backward needs what cannot be had twice.
+    """
+    view = _Joint(joint, forward_outputs, static)
+    network, vertices = _network(view, CostModel.of(device))
+    _, sink_side = network.min_cut()
+    saved, recomputed = list[Node](), list[Node]()
+    for node, (inside, outside) in vertices.items():
+        if sink_side[inside]:
+            recomputed.append(node)
+        elif sink_side[outside]:
+            saved.append(node)
+    split: Split = extract(joint, forward_outputs, saved, view.effects)
+    decisions = _decisions(view, saved, recomputed)
+    return Partition(
+        split.forward,
+        split.backward,
+        tuple(n.name for n in split.saved),
+        sum(bytes_of(n.meta["val"]) for n in split.saved if n.name not in view.static_names),
+        tuple(n.name for n in recomputed if view.needed_forward(n) and view.kinds[n].kind != "view"),
+        decisions,
+    )
+
+
+class _Joint:
+    """The joint graph with the sets the network is built from."""
+
+    def __init__(self, joint: GraphModule, forward_outputs: int, static: Sequence[int]) -> None:
+        self.nodes = [n for n in joint.graph.nodes if n.op != "output"]
+        outputs = next(iter(joint.graph.find_nodes(op="output"))).args[0]
+        self.forward_results = {n for n in outputs[:forward_outputs] if isinstance(n, Node)}
+        backward_results = [n for n in outputs[forward_outputs:] if isinstance(n, Node)]
+        primals = [n for n in self.nodes if n.op == "placeholder" and "tangents" not in str(n.target)]
+        self.static_names = {primals[i].name for i in static if i < len(primals)}
+        self.after = self._after_tangents()
+        self.kinds: dict[Node, OpClass] = {n: classify(n) for n in self.nodes if n.op != "placeholder"}
+        self.effects = self._effects()
+        self.forward_nodes = _ancestors([*self.forward_results, *self.effects.forward])
+        users = self.after.union(self.effects.backward)
+        demanded = [n for user in self.nodes if user in users for n in user.all_input_nodes]
+        self.demanded = {n for n in (*demanded, *backward_results) if n not in self.after}
+        self.relevant = _ancestors(self.demanded)
+        self._materialised()
+
+    def needed_forward(self, node: Node) -> bool:
+        """Whether the forward's results depend on ``node``."""
+        return node in self.forward_nodes
+
+    def _after_tangents(self) -> set[Node]:
+        after: set[Node] = set()
+        for node in self.nodes:
+            tangent = node.op == "placeholder" and "tangents" in str(node.target)
+            if tangent or any(n in after for n in node.all_input_nodes):
+                after.add(node)
+        return after
+
+    def _effects(self) -> Effects:
+        impure = [n for n in self.nodes if n.op == "call_function" and n.is_impure()]
+        backward = [n for n in impure if n in self.after or _tagged_backward(n)]
+        forward = [n for n in impure if n not in set(backward)]
+        copies = tuple(n for n in forward if n.target is torch.ops.aten.copy_.default)
+        mutated = frozenset(n.args[0] for n in copies if isinstance(n.args[0], Node))
+        return Effects(tuple(forward), tuple(backward), copies, mutated)
+
+    def _materialised(self) -> None:
+        """Find the values that reach memory whatever is saved.
+
+        That is what a library call makes or reads, in the forward or in the backward, and what is read on both sides
+        of a library call, since no kernel spans one.
+        """
+        depth: dict[Node, int] = {}
+        for node in self.nodes:
+            above = max((depth[n] for n in node.all_input_nodes), default=0)
+            depth[node] = above + (node.op != "placeholder" and self.kinds[node].kind in ("library", "random"))
+        self.written: set[Node] = set()
+        self.read_by_library: set[Node] = set()
+        for node in reversed(self.nodes):
+            if node.op == "placeholder":
+                self.written.add(node)
+                continue
+            kind = self.kinds[node].kind
+            for user in node.users:
+                if user.op == "output":
+                    continue
+                user_kind = self.kinds[user].kind
+                library = user_kind == "library" or user_kind == "random"
+                if user in self.forward_nodes and (
+                    library or depth[user] > depth[node] or (user_kind == "view" and user in self.written)
+                ):
+                    self.written.add(node)
+                if user not in self.forward_nodes and (
+                    library or (user_kind == "view" and user in self.read_by_library)
+                ):
+                    self.read_by_library.add(node)
+            if kind in ("library", "reduction") or node in self.forward_results or _of_library(node, self.kinds):
+                self.written.add(node)
+
+
+def _tagged_backward(node: Node) -> bool:
+    """Whether AOTAutograd says that ``node``, which needs no tangent, runs in the backward."""
+    return node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
+
+
+def _of_library(node: Node, kinds: dict[Node, OpClass]) -> bool:
+    """Whether ``node`` takes a result out of a library call or a reduction."""
+    if node.target is not operator.getitem:
+        return False
+    producer = node.args[0]
+    return isinstance(producer, Node) and producer in kinds and kinds[producer].kind in ("library", "reduction")
+
+
+def _ancestors(roots: Any) -> set[Node]:
+    """``roots`` and everything they are computed from."""
+    seen = set(roots)
+    stack = list(seen)
+    while stack:
+        for node in stack.pop().all_input_nodes:
+            if node not in seen:
+                seen.add(node)
+                stack.append(node)
+    return seen
+
+
+def _network(view: _Joint, model: CostModel) -> tuple[Network, dict[Node, tuple[int, int]]]:
+    network = Network()
+    vertices: dict[Node, tuple[int, int]] = {}
+    for node in view.nodes:
+        if node not in view.relevant:
+            continue
+        inside, outside = vertices[node] = network.vertex(), network.vertex()
+        network.edge(inside, outside, _save_capacity(view, model, node))
+        network.edge(0, inside, _recompute_capacity(view, model, node))
+        for operand in node.all_input_nodes:
+            network.edge(vertices[operand][1], inside, INFINITE)
+        if node in view.demanded:
+            network.edge(outside, 1, INFINITE)
+    return network, vertices
+
+
+def _save_capacity(view: _Joint, model: CostModel, node: Node) -> int:
+    value = node.meta.get("val")
+    if isinstance(value, (torch.SymFloat, torch.SymBool)) and node.op != "placeholder":
+        return INFINITE
+    if isinstance(value, (torch.SymInt, torch.SymFloat, int, float)):
+        return 1
+    if not isinstance(value, torch.Tensor):
+        return INFINITE
+    size = bytes_of(value)
+    if node.op == "placeholder":
+        if node in view.effects.mutated:
+            return _capacity(model.save(size, written=False, kept=False)) + 1
+        return 1 if node.name in view.static_names else _capacity(model.save(size, written=True, kept=True)) + 1
+    if _is_view(view, node) or (view.kinds[node].kind == "random" and not view.needed_forward(node)):
+        return INFINITE
+    written = node in view.written
+    return _capacity(model.save(size, written=written, kept=node in view.forward_results)) + 2
+
+
+def _recompute_capacity(view: _Joint, model: CostModel, node: Node) -> int:
+    if node.op == "placeholder":
+        return INFINITE
+    if not view.needed_forward(node):
+        return 0
+    kind = view.kinds[node]
+    if kind.kind in ("library", "random"):
+        return INFINITE
+    cost = model.recompute(node, kind)
+    value = node.meta.get("val")
+    if node in view.read_by_library and not _is_view(view, node):
+        cost += bytes_of(value)
+    return _capacity(cost)
+
+
+def _capacity(cost: float) -> int:
+    return int(cost * _SCALE)
+
+
+def _is_view(view: _Joint, node: Node) -> bool:
+    """Whether ``node`` only looks at its operand's memory; an item of a tuple is a view if its producer makes views."""
+    if node.target is operator.getitem:
+        producer = node.args[0]
+        return isinstance(producer, Node) and producer in view.kinds and view.kinds[producer].kind == "view"
+    return view.kinds[node].kind == "view"
+
+
+def _decisions(view: _Joint, saved: Sequence[Node], recomputed: Sequence[Node]) -> tuple[Decision, ...]:
+    made = []
+    for node in saved:
+        size = bytes_of(node.meta.get("val"))
+        made.append(Decision("save", (node.name,), True, _why_saved(view, node), (("bytes", size),)))
+    for node in recomputed:
+        if view.needed_forward(node) and not _is_view(view, node):
+            size, work = bytes_of(node.meta.get("val")), view.kinds[node].work
+            reason = "computing it again costs less than a write and a read"
+            made.append(Decision("recompute", (node.name,), True, reason, (("bytes", size), ("work", work))))
+    return tuple(made)
+
+
+def _why_saved(view: _Joint, node: Node) -> str:
+    if node.op == "placeholder":
+        return "mutated by the forward: a copy is kept" if node in view.effects.mutated else "an input, alive anyway"
+    if node in view.forward_results:
+        return "an output, alive anyway"
+    kind = view.kinds[node].kind
+    if node.target is operator.getitem:
+        producer = node.args[0]
+        kind = view.kinds[producer].kind if isinstance(producer, Node) else kind
+    if kind == "library":
+        return "the result of a library call"
+    if kind == "random":
+        return "a random draw"
+    if kind == "reduction":
+        return "a reduction would read its input again"
+    if node in view.written:
+        return "reaches memory in the forward anyway"
+    return "its operations cost more than a write and a read"

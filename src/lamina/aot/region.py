@@ -1,0 +1,50 @@
+"""What AOTAutograd hands to the compiler: one functional graph with what is known of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import GraphModule
+
+__all__ = ["CompileRegion", "Region", "RegionInput"]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionInput:
+    """One placeholder of a region.
+
+    ``role`` is "primal" (an input of the user's function, parameters and buffers included), "saved" (kept by the
+    forward for the backward), "tangent" (a gradient coming in) or "symbol" (a size, given as an integer).
+    ``static`` says that the tensor is a parameter or buffer: same address at every call.
+    """
+
+    name: str
+    role: str
+    static: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A graph to compile.
+
+    ``gm`` is in normal form: functional ATen except for trailing ``aten.copy_`` into placeholders, every node with
+    ``meta["val"]`` and ``meta["source"]``. ``example_inputs`` are FakeTensors, SymInts and integers, one for each
+    placeholder, ``inputs`` what is known of them. ``kind`` is "inference", "forward" or "backward". ``name`` is
+    unique within one compilation and readable.
+    """
+
+    gm: GraphModule
+    example_inputs: tuple[Any, ...]
+    kind: str
+    name: str
+    inputs: tuple[RegionInput, ...]
+
+    def text(self) -> str:
+        """The graph as readable Python."""
+        return str(self.gm.print_readable(print_output=False))
+
+
+CompileRegion = Callable[[Region], Callable[..., Any]]
+"""Compiles a region to a callable that takes one list of inputs (and may empty it) and returns the outputs."""

@@ -1,0 +1,156 @@
+"""From a captured region to compiled forward and backward graphs, through torch's AOTAutograd."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from lamina.aot.joint import prepare, unsupported
+from lamina.aot.partition import Partition, partition
+from lamina.aot.region import CompileRegion, Region, RegionInput
+from lamina.aot.source import annotate_sources
+from lamina.aot.torch_private import run_aot_autograd, static_input_indices, torch_partition
+from lamina.base.decision import Decision
+from lamina.options import Options
+from lamina.record import Record, Stage
+
+__all__ = ["compile_captured"]
+
+Pass = Callable[[GraphModule], GraphModule]
+
+
+def compile_captured(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    compile_region: CompileRegion,
+    decompositions: dict[Any, Callable[..., Any]],
+    record: Record,
+    options: Options,
+    name: str = "graph",
+    passes: Sequence[Pass] = (),
+) -> Callable[..., Any]:
+    """The callable that torch.compile's backend contract asks for.
+
+    AOTAutograd makes ``gm`` functional and differentiates it; ``compile_region`` compiles each graph that results
+    (one for inference, else the forward now and the backward when it is first needed). ``passes`` run on the joint
+    graph before it is partitioned, and on an inference graph before it is compiled. Stages "aot" and "partition"
+    of ``name`` go into ``record``. Errors of AOTAutograd pass through, and must pass through the backend as well:
+    some ask Dynamo to trace again.
+    """
+    job = _Job(compile_region, record, options, name, tuple(passes))
+    start = time.perf_counter()
+    compiled = run_aot_autograd(
+        gm,
+        example_inputs,
+        forward=job.compiler("forward"),
+        backward=job.compiler("backward"),
+        inference=job.compiler("inference"),
+        partition=job.partition,
+        decompositions=decompositions,
+    )
+    record.add(name, "aot", time.perf_counter() - start - job.seconds)
+    return compiled
+
+
+class _Job:
+    """One run of AOTAutograd: the callbacks it is given and the seconds they took."""
+
+    def __init__(
+        self, compile_region: CompileRegion, record: Record, options: Options, name: str, passes: tuple[Pass, ...]
+    ) -> None:
+        self.compile_region, self.record, self.options = compile_region, record, options
+        self.name, self.passes = name, passes
+        self.seconds = 0.0
+        self.static_names: frozenset[str] = frozenset()
+
+    def compiler(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
+        """What AOTAutograd calls to compile a graph of ``kind``."""
+
+        def compile(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            start = time.perf_counter()
+            if kind == "inference":
+                gm = self._prepared(gm)
+            inputs = self._inputs(gm, kind)
+            region = Region(gm, tuple(example_inputs), kind, f"{self.name}_{kind}", inputs)
+            compiled = _boxed(self.compile_region(region))
+            self.seconds += time.perf_counter() - start
+            return compiled
+
+        return compile
+
+    def partition(
+        self,
+        joint: GraphModule,
+        joint_inputs: Any,
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: Sequence[int] | None = None,
+        **_: Any,
+    ) -> tuple[GraphModule, GraphModule]:
+        """AOTAutograd's partition function."""
+        start = time.perf_counter()
+        joint = self._prepared(joint)
+        static = list(static_lifetime_input_indices or ())
+        inputs = joint.graph.find_nodes(op="placeholder")
+        self.static_names = frozenset(inputs[i].name for i in static if i < len(inputs))
+        refusal = unsupported(joint)
+        if refusal:
+            forward, backward = torch_partition(
+                joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_lifetime_input_indices=static
+            )
+            decision = Decision("partition", (self.name,), False, f"left to torch's partitioner: {refusal}")
+            annotate_sources(forward.graph)
+            annotate_sources(backward.graph)
+            result = Partition(forward, backward, (), 0, (), (decision,))
+        else:
+            result = partition(joint, num_fwd_outputs, static, _device(joint))
+        seconds = time.perf_counter() - start
+        self.record.stages.append(Stage(self.name, "partition", result, seconds, result.decisions))
+        self.seconds += seconds
+        return result.forward, result.backward
+
+    def _prepared(self, gm: GraphModule) -> GraphModule:
+        prepare(gm)
+        for change in self.passes:
+            gm = change(gm)
+        return gm
+
+    def _inputs(self, gm: GraphModule, kind: str) -> tuple[RegionInput, ...]:
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        if kind == "backward":
+            return tuple(RegionInput(n.name, _role(n, "saved"), n.name in self.static_names) for n in placeholders)
+        static = static_input_indices()
+        return tuple(RegionInput(n.name, _role(n, "primal"), i in static) for i, n in enumerate(placeholders))
+
+
+def _role(node: Node, otherwise: str) -> str:
+    if "tangents" in str(node.target):
+        return "tangent"
+    return otherwise if _is_tensor(node.meta.get("val")) else "symbol"
+
+
+def _device(gm: GraphModule) -> str:
+    """The type of device most of the graph's inputs live on."""
+    types = [n.meta["val"].device.type for n in gm.graph.find_nodes(op="placeholder") if _is_tensor(n.meta.get("val"))]
+    return max(types, key=types.count, default="cpu")
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """``compiled`` marked as taking one list, which AOTAutograd then hands over without copying it."""
+    if getattr(compiled, "_boxed_call", False):
+        return compiled
+
+    def call(args: list[Any]) -> Any:
+        return compiled(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
