@@ -1,0 +1,33 @@
+"""Every private torch name that the benchmarks and the test harnesses use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters
+from torch._functorch.aot_autograd import make_boxed_func
+
+__all__ = ["aot_backend", "graph_count", "reset_graph_count"]
+
+
+def aot_backend(compile_graph: Callable[..., Callable[..., Any]]) -> Any:
+    """A torch.compile backend that compiles forward and backward graphs with ``compile_graph(gm, inputs)``."""
+
+    def boxed(gm: Any, example_inputs: Any) -> Any:
+        return make_boxed_func(compile_graph(gm, example_inputs))
+
+    return aot_autograd(fw_compiler=boxed, bw_compiler=boxed)
+
+
+def graph_count() -> int:
+    """Graphs that Dynamo has captured since the last reset."""
+    return int(counters["stats"]["unique_graphs"])
+
+
+def reset_graph_count() -> None:
+    """Forget all captured graphs and set the count to zero."""
+    torch.compiler.reset()
+    counters.clear()

@@ -1,0 +1,1 @@
+"""The tests. ``--compile NAME`` runs those of the compiled programs with another compile function."""

@@ -1,0 +1,1 @@
+"""Random programs: compiled against eager and fp64."""

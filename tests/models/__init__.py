@@ -1,0 +1,1 @@
+"""Real architectures from tiny configurations: forward and gradients against an fp64 run."""

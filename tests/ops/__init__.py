@@ -1,0 +1,1 @@
+"""Samples of torch's operator database: compiled against eager."""

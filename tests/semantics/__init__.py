@@ -1,0 +1,1 @@
+"""What a compiled program must share with the eager one besides its values."""

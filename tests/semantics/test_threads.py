@@ -1,0 +1,82 @@
+"""Several threads compile and call the same functions."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.compilers import CompileFunction
+
+THREADS = 4
+
+
+def _program(x: Tensor, w: Tensor) -> Tensor:
+    return F.layer_norm((x @ w).sin(), (w.shape[1],)).sum(1)
+
+
+def _check(compiled: object, seed: int, calls: int, barrier: Barrier) -> None:
+    barrier.wait()
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(calls):
+        x = torch.randn(16, 8, generator=generator).requires_grad_()
+        w = torch.randn(8, 24, generator=generator).requires_grad_()
+        mine, theirs = compiled(x, w), _program(x, w)  # type: ignore[operator]
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+        ours, true = (torch.autograd.grad(out.square().sum(), (x, w)) for out in (mine, theirs))
+        for a, b in zip(ours, true, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_calls_from_many_threads(compile: CompileFunction) -> None:
+    compiled = compile(_program, dynamic=False)
+    compiled(torch.randn(16, 8, requires_grad=True), torch.randn(8, 24, requires_grad=True)).sum().backward()
+    barrier = Barrier(THREADS)
+    with ThreadPoolExecutor(THREADS) as pool:
+        for future in [pool.submit(_check, compiled, seed, 200, barrier) for seed in range(THREADS)]:
+            future.result()
+
+
+def test_first_call_from_many_threads_at_once(compile: CompileFunction) -> None:
+    compiled = compile(_program, dynamic=False)
+    barrier = Barrier(THREADS)
+    with ThreadPoolExecutor(THREADS) as pool:
+        for future in [pool.submit(_check, compiled, seed, 3, barrier) for seed in range(THREADS)]:
+            future.result()
+
+
+def test_different_functions_compiled_at_once(compile: CompileFunction) -> None:
+    def worker(power: int) -> None:
+        compiled = compile(lambda x: (x**power).sum(0) + power, dynamic=False)
+        for _ in range(20):
+            x = torch.rand(32, 8)
+            torch.testing.assert_close(compiled(x), (x**power).sum(0) + power)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(worker, range(2, 2 + THREADS)))
+
+
+def test_one_thread_trains_while_another_infers(compile: CompileFunction) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+    compiled = compile(model, dynamic=False)
+    x = torch.randn(5, 8)
+    expected = model(x).detach()
+
+    def train() -> None:
+        for _ in range(50):
+            assert compiled(x).requires_grad
+
+    def infer() -> None:
+        for _ in range(50):
+            with torch.no_grad():
+                out = compiled(x)
+            assert not out.requires_grad
+            torch.testing.assert_close(out, expected)
+
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(train), pool.submit(infer)]:
+            future.result()

@@ -1,0 +1,161 @@
+"""Outputs that are inputs or views of them, outputs that share storage, and the strides of outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.compilers import CompileFunction
+from tests.semantics.program import agree
+
+VIEWS = {
+    "identity": lambda x: x,
+    "identity_twice": lambda x: (x, x),
+    "view": lambda x: x.view(-1),
+    "transpose": lambda x: x.t(),
+    "row": lambda x: x[1],
+    "slice": lambda x: x[:, 1:3],
+    "step": lambda x: x[::2, ::3],
+    "expand": lambda x: x[:, None].expand(4, 5, 6),
+    "detach": lambda x: (x.detach(), x + 1),
+    "two_views": lambda x: (x[0], x[0:2]),
+    "unbind": lambda x: x.unbind(1),
+    "chunk": lambda x: x.chunk(2),
+    "as_strided": lambda x: x.as_strided((3, 2), (2, 1), 1),
+    "view_and_value": lambda x: (x.view(2, 12), x * 2),
+    "narrow_squeeze": lambda x: x.narrow(0, 1, 1).squeeze(0),
+    "diagonal": lambda x: x.diagonal(),
+    "unfold": lambda x: x.unfold(1, 2, 2),
+}
+
+INTERMEDIATES = {
+    "value_and_view": lambda x: (lambda y: (y, y.view(-1)))(x * 2),
+    "two_views": lambda x: (lambda y: (y[0], y[1:]))(x.sin()),
+    "same_value_twice": lambda x: (lambda y: (y, y))(x + 1),
+    "transpose_of_value": lambda x: (x * 2).t(),
+    "split": lambda x: (x * 3).split(2),
+    "detached": lambda x: (lambda y: (y, y.detach()))(x.cos()),
+    "expanded": lambda x: x.sum(1, keepdim=True).expand(4, 6),
+}
+
+STRIDES = {
+    "transposed_operand": lambda x: x.t() + 1,
+    "mixed_operands": lambda x: x.t() + torch.ones(6, 4),
+    "permuted": lambda x: x.view(2, 2, 6).permute(2, 0, 1) * 2,
+    "permuted_contiguous": lambda x: x.view(2, 2, 6).permute(2, 0, 1).contiguous() * 2,
+    "clone": lambda x: x.t().clone(),
+    "reduced": lambda x: x.view(2, 2, 6).permute(2, 0, 1).sum(1),
+    "reduced_keepdim": lambda x: x.t().amax(0, keepdim=True),
+    "channels_last": lambda x: F.relu(x.view(1, 2, 2, 6).to(memory_format=torch.channels_last)),
+    "to_contiguous_format": lambda x: x.t().clone(memory_format=torch.contiguous_format),
+    "softmax_of_transposed": lambda x: x.t().softmax(0),
+    "concatenated": lambda x: torch.cat([x.t(), x.t()], 1),
+    "stack_then_select": lambda x: torch.stack([x, x * 2], -1)[..., 0],
+    "matrix_product": lambda x: (x @ x.t()).t(),
+    "empty_like": lambda x: torch.zeros_like(x.t()) + 0,
+    "broadcast": lambda x: x.t()[:, None] * x.t()[:, :, None],
+    "expanded_operand": lambda x: x[:1].expand(4, 6) * 2,
+    "where": lambda x: torch.where(x.t() > 0, x.t(), 0.0),
+    "layer_norm_of_transposed": lambda x: F.layer_norm(x.t(), (4,)),
+    "channels_last_pool": lambda x: F.avg_pool2d(x.view(1, 2, 2, 6).to(memory_format=torch.channels_last), 2),
+}
+
+
+def _table(table: dict[str, Any]) -> Any:
+    return pytest.mark.parametrize("program", list(table.values()), ids=list(table))
+
+
+@_table(VIEWS)
+@pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
+def test_views_of_inputs(compile: CompileFunction, program: Any, grad: bool) -> None:
+    agree(compile, lambda: (program, (torch.randn(4, 6, requires_grad=grad),)))
+
+
+@_table(INTERMEDIATES)
+@pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
+def test_views_of_intermediates(compile: CompileFunction, program: Any, grad: bool) -> None:
+    agree(compile, lambda: (program, (torch.randn(4, 6, requires_grad=grad),)))
+
+
+@_table(STRIDES)
+@pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
+def test_strides_are_those_of_eager(compile: CompileFunction, program: Any, grad: bool) -> None:
+    agree(compile, lambda: (program, (torch.randn(4, 6, requires_grad=grad),)))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_convolution_keeps_the_layout(compile: CompileFunction, layout: str) -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        return F.relu(F.conv2d(x, w) + 1)
+
+    def build() -> Any:
+        x = torch.randn(2, 4, 8, 8)
+        if layout == "channels_last":
+            x = x.to(memory_format=torch.channels_last)
+        return program, (x, torch.randn(8, 4, 3, 3))
+
+    agree(compile, build)
+
+
+def test_writing_to_a_returned_view_changes_the_input(compile: CompileFunction) -> None:
+    x = torch.zeros(4, 4)
+    compiled = compile(lambda t: (t.t()[1:], t + 1), dynamic=False)
+    view, value = compiled(x)
+    view.fill_(3)
+    value.fill_(5)
+    expected = torch.zeros(4, 4)
+    expected.t()[1:].fill_(3)
+    torch.testing.assert_close(x, expected, rtol=0, atol=0)
+
+
+def test_results_of_earlier_calls_are_left_alone(compile: CompileFunction) -> None:
+    compiled = compile(lambda t: (t.exp().sum(1), t.sin() * 2), dynamic=False)
+    inputs = [torch.randn(64, 256) for _ in range(6)]
+    results = [compiled(x) for x in inputs]
+    for x, (total, wave) in zip(inputs, results, strict=True):
+        torch.testing.assert_close(total, x.exp().sum(1))
+        torch.testing.assert_close(wave, x.sin() * 2)
+
+
+def test_gradients_of_earlier_calls_are_left_alone(compile: CompileFunction) -> None:
+    compiled = compile(lambda t: (t.exp() * t.sin()).sum(), dynamic=False)
+    inputs = [torch.randn(64, 64, requires_grad=True) for _ in range(4)]
+    losses = [compiled(x) for x in inputs]
+    gradients = [torch.autograd.grad(loss, x)[0] for loss, x in reversed(list(zip(losses, inputs, strict=True)))]
+    for x, gradient in zip(reversed(inputs), gradients, strict=True):
+        expected = (x.exp() * (x.sin() + x.cos())).detach()
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_result_used_as_the_next_input(compile: CompileFunction) -> None:
+    compiled = compile(lambda t: t * 1.5 + t.sum(), dynamic=False)
+    x = expected = torch.randn(100)
+    for _ in range(5):
+        x, expected = compiled(x), expected * 1.5 + expected.sum()
+    torch.testing.assert_close(x, expected)
+
+
+def test_in_place_on_a_returned_value_does_not_leak(compile: CompileFunction) -> None:
+    compiled = compile(lambda t: t.sum(0) + torch.ones(8), dynamic=False)
+    x = torch.randn(3, 8)
+    first = compiled(x)
+    first.mul_(1000)
+    torch.testing.assert_close(compiled(x), x.sum(0) + 1)
+
+
+def test_complex_views(compile: CompileFunction) -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.view_as_real(x), torch.view_as_complex(torch.view_as_real(x) * 2)
+
+    agree(compile, lambda: (program, (torch.randn(4, 3, dtype=torch.complex64),)))
+
+
+def test_reinterpreted_bits(compile: CompileFunction) -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.view(torch.int32), (x * 2).view(torch.int16) & 3
+
+    agree(compile, lambda: (program, (torch.randn(4, 6),)), exact=False)
