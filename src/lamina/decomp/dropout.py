@@ -1,0 +1,61 @@
+"""Dropout by counter-based random numbers."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lamina.decomp.random_ops import philox_seed, philox_uniform
+from lamina.decomp.torch_private import current_trace
+
+__all__ = ["dropout_decompositions"]
+
+aten = torch.ops.aten
+
+
+class _Streams:
+    """One seed for each graph and device, and for each use of it another offset."""
+
+    def __init__(self) -> None:
+        self._graphs: weakref.WeakKeyDictionary[Any, dict[torch.device, list[Any]]] = weakref.WeakKeyDictionary()
+
+    def draw(self, device: torch.device) -> tuple[Tensor, int]:
+        """The seed of the graph being traced and an offset no other use in it has."""
+        trace = current_trace()
+        if trace is None:
+            return philox_seed(device), 0
+        state = self._graphs.setdefault(trace, {})
+        if device not in state:
+            state[device] = [philox_seed(device), 0]
+        entry = state[device]
+        entry[1] += 1
+        return entry[0], entry[1] - 1
+
+
+_STREAMS = _Streams()
+
+
+def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """``x`` with each element zeroed with probability ``p``, the others scaled by 1/(1-p), and the others' mask."""
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
+    seed, offset = _STREAMS.draw(x.device)
+    mask = philox_uniform(x.shape, seed, offset, torch.float32, x.device) >= p
+    return x * mask * (1.0 / (1.0 - p)), mask
+
+
+def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return grad * mask * scale
+
+
+def dropout_decompositions() -> dict[Any, Any]:
+    """The rows for ``numerics="fast"``; with "eager" dropout stays a library call that draws what eager draws."""
+    return {
+        aten.native_dropout.default: _native_dropout,
+        aten.native_dropout_backward.default: _native_dropout_backward,
+    }
