@@ -40,12 +40,10 @@ def _uniform(size: Sequence[int], seed: Tensor, offset: int, dtype: torch.dtype,
     return uniform(index, int(seed), offset).to(dtype).reshape(tuple(size))
 
 
-@torch.library.register_fake("lamina::philox_seed")
 def _fake_seed(device: torch.device) -> Tensor:
     return torch.empty((), dtype=torch.int64, device=device)
 
 
-@torch.library.register_fake("lamina::philox_uniform")
 def _fake_uniform(size: Sequence[int], seed: Tensor, offset: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     _check(seed, dtype)
     return torch.empty(size, dtype=dtype, device=device)
@@ -58,6 +56,9 @@ def _check(seed: Tensor, dtype: torch.dtype) -> None:
     if seed.dtype != torch.int64 or seed.dim():
         raise TypeError("the seed of philox_uniform is one 64-bit integer")
 
+
+torch.library.register_fake("lamina::philox_seed", _fake_seed)
+torch.library.register_fake("lamina::philox_uniform", _fake_uniform)
 
 philox_seed = torch.ops.lamina.philox_seed.default
 philox_uniform = torch.ops.lamina.philox_uniform.default
