@@ -95,4 +95,5 @@ def run_demo(only: list[str], compile_function: CompileFunction, rival: CompileF
 
 
 def _compile(model: nn.Module) -> Callable[..., Any]:
-    return lamina.compile(model, options={"progress": False})
+    compiled: Callable[..., Any] = lamina.compile(model, options={"progress": False})
+    return compiled

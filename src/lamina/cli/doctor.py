@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -14,12 +13,14 @@ from pathlib import Path
 import torch
 
 from lamina.options import Options
-from lamina.runtime.toolchain import Compiler, cache_root, find_compiler, host_isa
+from lamina.runtime.cache import cache_root
+from lamina.runtime.toolchain import ISAS, Compiler, NoCompiler, host_isa, probe
 
 __all__ = ["Finding", "examine"]
 
 PYTHONS = ((3, 11), (3, 13))
 TORCHES = ((2, 11), (2, 13))
+ISA_NAMES = {"avx512": "AVX-512, 64-byte vectors", "avx2": "AVX2, 32-byte vectors", "plain": "baseline vectors only"}
 MARKS = {"good": "[green]ok[/green]  ", "fair": "[yellow]note[/yellow]", "bad": "[red]bad[/red] "}
 
 
@@ -39,20 +40,27 @@ class Finding:
 
 
 def examine(options: Options) -> list[Finding]:
-    """The ten findings, in a fixed order."""
-    compiler = find_compiler(options.cxx)
-    return [
-        Finding("lamina", "good", f"{version('lamina')}, options: mode {options.mode}, numerics {options.numerics}"),
+    """The ten findings, in a fixed order; the last one sums up the others."""
+    compiler = _found_compiler(options)
+    findings = [
+        Finding("lamina", "good", f"{version('lamina')}, mode {options.mode}, numerics {options.numerics}"),
         _python(),
         _torch(),
         _triton(),
-        _compiler(compiler, options),
+        _compiler(compiler),
+        _instructions(compiler, options),
         _openmp(compiler),
-        _isa(compiler),
         _gpu(),
         _cache(cache_root(options.cache_dir), options),
-        _threads(),
     ]
+    return [*findings, _verdict(findings)]
+
+
+def _found_compiler(options: Options) -> Compiler | NoCompiler:
+    try:
+        return probe(options.cxx)
+    except NoCompiler as error:
+        return error
 
 
 def _between(found: tuple[int, int], bounds: tuple[tuple[int, int], tuple[int, int]]) -> bool:
@@ -82,33 +90,34 @@ def _triton() -> Finding:
         return Finding("triton", "good", "not installed; only GPU kernels need it (pip install 'lamina\\[gpu]')")
 
 
-def _compiler(compiler: Compiler | None, options: Options) -> Finding:
-    if compiler:
-        return Finding("compiler", "good", f"{compiler.kind} {compiler.version} at {compiler.path}")
-    asked = f"LAMINA_CXX names {options.cxx}, which is not there" if options.cxx else "no C++ compiler on the PATH"
-    remedy = "install g++ or clang++ and, if it is elsewhere, name it in LAMINA_CXX; until then ATen calls are used"
-    return Finding("compiler", "fair", asked, remedy)
+def _compiler(compiler: Compiler | NoCompiler) -> Finding:
+    if isinstance(compiler, Compiler):
+        return Finding("compiler", "good", f"{compiler}; it built a trial kernel")
+    remedy = "install g++, or name a compiler in LAMINA_CXX; until then whole graphs run as ATen calls"
+    return Finding("compiler", "fair", compiler.what, remedy)
 
 
-def _openmp(compiler: Compiler | None) -> Finding:
-    if compiler is None:
-        return Finding("openmp", "fair", "unknown without a compiler")
-    program = "#include <omp.h>\nint main() { return omp_get_max_threads() < 1; }\n"
-    with tempfile.TemporaryDirectory() as folder:
-        source, binary = Path(folder, "probe.cpp"), Path(folder, "probe")
-        source.write_text(program, encoding="utf-8")
-        command = [str(compiler.path), "-fopenmp", str(source), "-o", str(binary)]
-        built = subprocess.run(command, capture_output=True, check=False)
-        if built.returncode == 0 and subprocess.run([str(binary)], check=False).returncode == 0:
-            return Finding("openmp", "good", "the compiler builds and runs OpenMP programs")
-    return Finding("openmp", "fair", "the compiler cannot build OpenMP programs", "install its libgomp or libomp")
+def _instructions(compiler: Compiler | NoCompiler, options: Options) -> Finding:
+    widest = host_isa()
+    used = widest if options.simd == "auto" else options.simd
+    text = f"{ISA_NAMES[used]} on {platform.machine()}"
+    if ISAS.index(used) < ISAS.index(widest):
+        return Finding(
+            "instructions", "bad", text, f"LAMINA_SIMD asks for more than this machine has: set it to {widest}"
+        )
+    return Finding("instructions", "good" if isinstance(compiler, Compiler) else "fair", text)
 
 
-def _isa(compiler: Compiler | None) -> Finding:
-    names = {"avx512": "AVX-512, 64-byte vectors", "avx2": "AVX2, 32-byte vectors", "plain": "no AVX2; scalar code"}
-    isa = host_isa()
-    text = f"{names.get(isa, isa)} ({platform.machine()})"
-    return Finding("instructions", "good" if compiler else "fair", text)
+def _openmp(compiler: Compiler | NoCompiler) -> Finding:
+    cores, threads = os.cpu_count() or 1, torch.get_num_threads()
+    if not torch.backends.openmp.is_available():  # type: ignore[no-untyped-call]
+        return Finding(
+            "openmp", "fair", "this torch has none; kernels run on one thread", "install a torch with OpenMP"
+        )
+    text = f"kernels share torch's threads: {threads}, on {cores} logical cores"
+    if threads > cores:
+        return Finding("openmp", "fair", text, "call torch.set_num_threads with at most the number of cores")
+    return Finding("openmp", "good" if isinstance(compiler, Compiler) else "fair", text)
 
 
 def _gpu() -> Finding:
@@ -145,9 +154,11 @@ def _can_write(folder: Path) -> bool:
         return False
 
 
-def _threads() -> Finding:
-    cores, threads = os.cpu_count() or 1, torch.get_num_threads()
-    text = f"{threads} threads for kernels, {cores} logical cores"
-    if threads > cores:
-        return Finding("threads", "fair", text, "call torch.set_num_threads with at most the number of cores")
-    return Finding("threads", "good", text)
+def _verdict(findings: list[Finding]) -> Finding:
+    bad = [f.subject for f in findings if f.state == "bad"]
+    fair = [f.subject for f in findings if f.state == "fair"]
+    if bad:
+        return Finding("verdict", "bad", f"will not work before this is put right: {', '.join(bad)}")
+    if fair:
+        return Finding("verdict", "fair", f"works; would be better with: {', '.join(fair)}")
+    return Finding("verdict", "good", "nothing is missing")

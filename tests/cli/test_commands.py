@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+from typer.testing import CliRunner
+
+from lamina.cli.app import app, run_demo
+from lamina.cli.demo_models import DEMOS
+from lamina.cli.progress import announced
+
+SUBJECTS = ["lamina", "python", "torch", "triton", "compiler", "instructions", "openmp", "gpu", "cache", "verdict"]
+
+
+def doctor(**environment: str) -> tuple[int, list[str]]:
+    done = CliRunner().invoke(app, ["doctor"], env=environment)
+    return done.exit_code, done.stdout.splitlines()
+
+
+def test_doctor_says_ten_things(tmp_path: Path) -> None:
+    status, lines = doctor(LAMINA_CACHE_DIR=str(tmp_path))
+    assert [line.split()[1] for line in lines] == SUBJECTS
+    assert torch.__version__ in lines[2]
+    assert str(tmp_path) in lines[8]
+    assert status == 0
+
+
+def test_doctor_says_what_to_do_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, lines = doctor()
+    assert lines[4].startswith("note compiler")
+    assert "-> install g++" in lines[4]
+    assert "compiler" in lines[9]
+    assert status == 0
+    assert "no-such-compiler" in doctor(LAMINA_CXX="no-such-compiler")[1][4]
+
+
+def test_doctor_measures_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "entry").mkdir()
+    (tmp_path / "entry" / "kernel.so").write_bytes(bytes(3 << 20))
+    assert "1 files, 3.0 MiB, writable" in doctor(LAMINA_CACHE_DIR=str(tmp_path))[1][8]
+    assert "not made yet" in doctor(LAMINA_CACHE_DIR=str(tmp_path / "later"))[1][8]
+    assert "switched off" in doctor(LAMINA_CACHE="0")[1][8]
+
+
+def test_doctor_refuses_instructions_the_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.cli.doctor.host_isa", lambda: "plain")
+    status, lines = doctor(LAMINA_SIMD="avx512")
+    assert lines[5].startswith("bad")
+    assert status == 1
+
+
+def test_version_and_unknown_model() -> None:
+    assert re.fullmatch(r"lamina \d+\.\d+\.\d+\n", CliRunner().invoke(app, ["--version"]).stdout)
+    done = CliRunner().invoke(app, ["demo", "--only", "alexnet"])
+    assert done.exit_code == 2
+    assert "attention" in done.output
+
+
+def wrong(model: nn.Module) -> nn.Module:
+    class Wrong(nn.Module):
+        def forward(self, *args: torch.Tensor) -> torch.Tensor:
+            return model(*args) * 1.001
+
+    return Wrong()
+
+
+def broken(model: nn.Module) -> nn.Module:
+    raise NotImplementedError("no kernels today")
+
+
+def test_the_demo_succeeds_with_a_right_compiler(capsys: pytest.CaptureFixture[str]) -> None:
+    status = run_demo(["attention"], lambda model: model, lambda model: model, seconds=0.01)
+    out = capsys.readouterr().out
+    assert status == 0
+    assert out.count("attention by hand") == 2
+    assert out.count(" ok") >= 2
+    assert "…" not in out
+
+
+@pytest.mark.parametrize(("compiler", "complaint"), [(wrong, "output 0: largest error"), (broken, "no kernels today")])
+def test_the_demo_fails_with_a_wrong_compiler(
+    compiler: object, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = run_demo(["attention"], compiler, None, seconds=0.01)  # type: ignore[arg-type]
+    out = capsys.readouterr().out
+    assert status == 1
+    assert out.count("failed") == 2
+    assert complaint in out
+
+
+@pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.name)
+def test_the_models_run_and_differentiate(demo: object) -> None:
+    example = demo.make()  # type: ignore[attr-defined]
+    out = example.model(*example.training)
+    out.backward(torch.ones_like(out))
+    assert all(p.grad is not None for p in example.model.parameters())
+    assert example.model.eval()(*example.inference).isfinite().all()
+
+
+def test_slow_work_announces_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with announced(Console(), "thinking", patience=0.01, every=10.0):
+        for _ in range(500):
+            if out := capsys.readouterr().out:
+                break
+            torch.randn(100, 100)
+    assert out.startswith("thinking: 0 s so far")
+    with announced(Console(), "thinking", patience=5.0):
+        pass
+    assert not capsys.readouterr().out

@@ -1,0 +1,1 @@
+"""Every error class, raised by a real mistake."""

@@ -1,0 +1,91 @@
+"""Each error class is raised here by the mistake it stands for, through the function that a user calls."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import lamina
+from lamina.errors import LaminaError
+from lamina.options import Options
+from tests.architecture.source import sources
+
+
+def errors(base: type[LaminaError] = LaminaError) -> Iterator[type[LaminaError]]:
+    for file in sources():
+        importlib.import_module(file.module)
+    yield from _below(base)
+
+
+def _below(base: type[LaminaError]) -> Iterator[type[LaminaError]]:
+    for found in base.__subclasses__():
+        if found.__module__.startswith("lamina."):
+            yield found
+            yield from _below(found)
+
+
+MISTAKES: dict[str, Callable[[], object]] = {
+    "a negative count": lambda: lamina.benchmark(int, repeats=-1),
+    "no call to warm up": lambda: lamina.warmup(int, calls=0),
+    "nothing to time": lambda: lamina.alternate({}),
+    "an option that does not exist": lambda: Options.from_environment({"speed": 11}),
+    "an option of the wrong type": lambda: Options.from_environment({"verify": "yes"}),
+    "a value that is no choice": lambda: Options().replace(numerics="sloppy"),
+}
+EXPECTED = {
+    "a negative count": lamina.BadArgument,
+    "no call to warm up": lamina.BadArgument,
+    "nothing to time": lamina.BadArgument,
+    "an option that does not exist": lamina.UnknownOption,
+    "an option of the wrong type": lamina.UnknownOption,
+    "a value that is no choice": lamina.UnknownOption,
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_raises_its_class_and_says_what_to_do(mistake: str) -> None:
+    with pytest.raises(LaminaError) as caught:
+        MISTAKES[mistake]()
+    error = caught.value
+    assert type(error) is EXPECTED[mistake]
+    assert error.what
+    assert error.remedy
+    assert str(error).startswith(f"{error.code} {type(error).__name__}: {error.what}")
+    assert f"do: {error.remedy}" in str(error)
+
+
+def test_the_environment_is_checked_like_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_JOBS", "many")
+    with pytest.raises(lamina.UnknownOption, match="'many'"):
+        Options.from_environment()
+    monkeypatch.setenv("LAMINA_JOBS", "3")
+    monkeypatch.setenv("LAMINA_VERIFY", "true")
+    options = Options.from_environment({"verify": False})
+    assert (options.jobs, options.verify) == (3, False)
+
+
+def test_an_error_shows_the_users_line() -> None:
+    error = lamina.StageFailed("no rule", where="model.py:41", remedy="unset strict")
+    assert str(error) == "LM011 StageFailed: no rule\n  at model.py:41\n  do: unset strict"
+
+
+def test_codes_are_stable_and_distinct() -> None:
+    codes = {LaminaError: LaminaError.code} | {error: error.code for error in errors()}
+    assert len(set(codes.values())) == len(codes), codes
+    assert all(re.fullmatch(r"LM\d{3}", code) for code in codes.values())
+    assert {error.__name__: code for error, code in codes.items()}.items() >= {
+        "LaminaError": "LM000",
+        "BadArgument": "LM001",
+        "UnknownOption": "LM002",
+        "InvalidIR": "LM010",
+        "StageFailed": "LM011",
+    }.items()
+
+
+def test_every_class_says_which_mistake_it_stands_for() -> None:
+    for error in errors():
+        assert error.__doc__
+        assert "code" in vars(error), f"{error.__name__} has no code of its own"
