@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from lamina.base.dtypes import DTYPES, dtype_of
 from lamina.ir.index import Expr, as_expr
-from lamina.ir.loops import Buffer, BufferView, LibraryCall, Source, Step
+from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, Source, Step, Store
 from lamina.lower.builder import NestBuilder, Scalar, Value, opmath
 from lamina.lower.rules import Decline
 from lamina.lower.sizes import expr_of
@@ -36,8 +36,13 @@ class Lowering:
     def unique(self, hint: str) -> str:
         """A name not used yet in this program."""
         count = self._names.get(hint, 0)
+        name = hint if count == 0 else f"{hint}_{count}"
+        while count and name in self._names:
+            count += 1
+            name = f"{hint}_{count}"
         self._names[hint] = count + 1
-        return hint if count == 0 else f"{hint}_{count}"
+        self._names.setdefault(name, 1)
+        return name
 
     def buffer(
         self,
@@ -81,8 +86,11 @@ class Lowering:
         return NestBuilder(self.unique(f"n_{node.name}"), shape, (node.name,))
 
     def finish(self, builder: NestBuilder) -> None:
-        """Append the finished nest."""
-        self.steps.append(builder.nest())
+        """Append the finished nest, unless all it does is write tensors without elements."""
+        nest = builder.nest()
+        writes = [self.buffers[e.buffer] for e in nest.body if isinstance(e, Store)]
+        if any(isinstance(e, Check) for e in nest.body) or any(0 not in b.shape for b in writes):
+            self.steps.append(nest)
 
     def operand(self, b: NestBuilder, value: Operand, dtype: str) -> Value:
         """An operand read at the nest's own position and converted to ``dtype``."""
@@ -102,7 +110,17 @@ class Lowering:
         ``function`` gets values of ``dtype``: by default the arithmetic type of the node's result. Its result
         is converted to the node's dtype.
         """
-        out = self.result(node)
+        return self.into(node, self.result(node), function, *inputs, dtype=dtype)
+
+    def into(
+        self,
+        node: Node,
+        out: TensorValue,
+        function: Callable[..., Value],
+        *inputs: Operand,
+        dtype: str | None = None,
+    ) -> TensorValue:
+        """As ``pointwise``, with the result written to ``out``, which is returned."""
         self.plain(out.dtype, *(v.dtype for v in inputs if isinstance(v, TensorValue)))
         b = self.nest(node, out.shape)
         kin = opmath(out.dtype) if dtype is None else dtype

@@ -1,0 +1,164 @@
+"""The driver: the whole compiler as one straight line, from a Python callable to a compiled one."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from lamina.aot.region import Region
+from lamina.aot.run import compile_captured
+from lamina.backends.registry import Executor, executor
+from lamina.capture.dynamo import compile_callable
+from lamina.decomp.table import decompositions
+from lamina.errors import BadArgument, StageFailed
+from lamina.ir.loops import LoopProgram
+from lamina.ir.loops_verify import verify_program
+from lamina.lower.to_loops import CannotLower, lower
+from lamina.options import Options
+from lamina.record import Record
+from lamina.rewrite.passes import clean
+from lamina.schedule.fuse import fuse
+
+__all__ = ["compile", "compile_graph", "lamina_backend"]
+
+
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "lamina",
+    mode: str | None = None,
+    options: Mapping[str, Any] | Options | None = None,
+    disable: bool = False,
+) -> Any:
+    """Compile a function, method, module or module class; as ``torch.compile``, and usable as a decorator.
+
+    ``backend`` is "lamina" (kernels for this machine), "interp" (the loop program run by its reference
+    interpreter: slow, for checking) or anything ``torch.compile`` takes. ``mode`` is one of torch.compile's four
+    modes, ``options`` an ``Options`` or a mapping of its fields. The result has a ``record`` of what was done.
+    Raises ``BadArgument`` or ``UnknownOption`` for wrong arguments.
+    """
+    if model is None:
+        return functools.partial(
+            compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
+        )
+    if not callable(model):
+        raise BadArgument(
+            f"lamina.compile was given a {type(model).__name__}", remedy="pass a function, a method or a torch.nn.Module"
+        )
+    if disable:
+        return model
+    if backend not in ("lamina", "interp"):
+        given = dict(options) if isinstance(options, Mapping) else None
+        return torch.compile(model, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=given)
+    chosen = _options(mode, options)
+    record = Record(getattr(model, "__name__", type(model).__name__))
+    compiled = compile_callable(
+        model,
+        backend_callable=_Compiler(chosen, str(backend), record),
+        fullgraph=fullgraph,
+        dynamic=dynamic,
+        record=record,
+    )
+    object.__setattr__(compiled, "record", record)
+    return compiled
+
+
+def lamina_backend(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The backend behind ``torch.compile(model, backend="lamina")``."""
+    return _Compiler(_options(mode, options), "lamina", Record())(gm, example_inputs)
+
+
+def _options(mode: str | None, options: Mapping[str, Any] | Options | None) -> Options:
+    if isinstance(options, Options):
+        return options if mode is None else options.replace(mode=mode)
+    given = dict(options or {})
+    if mode is not None:
+        given["mode"] = mode
+    return Options.from_environment(given)
+
+
+class _Compiler:
+    """The backend of one ``compile`` call. Equal settings compare equal, so that instances share graphs."""
+
+    def __init__(self, options: Options, backend: str, record: Record) -> None:
+        self.options, self.backend, self.record = options, backend, record
+        self.graphs = 0
+
+    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.graphs += 1
+        name = f"graph{self.graphs - 1}"
+        return compile_graph(gm, example_inputs, self.options, self.record, name, self.backend)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Compiler) and (self.options, self.backend) == (other.options, other.backend)
+
+    def __hash__(self) -> int:
+        return hash((self.options, self.backend))
+
+
+def compile_graph(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    options: Options,
+    record: Record,
+    name: str = "graph0",
+    backend: str = "lamina",
+) -> Callable[..., Any]:
+    """Compile one captured graph: torch.compile's backend contract."""
+    execute = executor(backend, options)
+    return compile_captured(
+        gm,
+        example_inputs,
+        compile_region=lambda region: compile_region(region, options, record, execute),
+        decompositions=decompositions(options.numerics),
+        record=record,
+        options=options,
+        name=name,
+        passes=(clean,),
+    )
+
+
+def compile_region(region: Region, options: Options, record: Record, execute: Executor) -> Callable[..., Any]:
+    """Lower, fuse and build one functional graph; run it as ATen calls, with one warning, when that fails."""
+    name = region.name
+    try:
+        program: LoopProgram = record.step(name, "lower", lower, region.gm, name, options.numerics)
+        if options.verify:
+            record.step(name, "verify", verify_program, program)
+        fused = record.step(name, "fuse", fuse, program, options.numerics)
+        if options.verify:
+            record.step(name, "verify", verify_program, fused.program)
+        return execute(fused, record, region.gm)
+    except CannotLower as why:
+        record.add(name, "aten", 0.0, f"run as ATen calls: {why}")
+    except Exception as error:
+        if options.strict:
+            raise StageFailed(f"compiling {name} failed: {error}", remedy="unset the option strict") from error
+        warnings.warn(f"lamina runs {name} as ATen calls: {type(error).__name__}: {error}", stacklevel=2)
+        record.add(name, "aten", 0.0, f"{type(error).__name__}: {error}")
+    return aten_calls(region.gm)
+
+
+def aten_calls(gm: GraphModule) -> Callable[[list[Any]], Any]:
+    """The graph run node by node through ATen."""
+
+    def call(args: list[Any]) -> Any:
+        inputs = list(args)
+        args.clear()
+        return gm.forward(*inputs)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,118 @@
+"""Scheduling: a fused program becomes a Plan of canonical kernels, library calls and memory."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+
+from lamina.base.decision import Decision
+from lamina.ir.access import origins, writes
+from lamina.ir.index import Axis, Expr, Size, as_expr
+from lamina.ir.loops import LoopProgram, Nest, Reduce, Scan, Step
+from lamina.ir.plan import Kernel, KernelCall, Plan, PlanStep
+from lamina.schedule.flatten import Flat, flatten
+from lamina.schedule.fuse import Fused
+from lamina.schedule.memory import plan_memory
+from lamina.schedule.order import order
+from lamina.schedule.simplify import rename
+from lamina.schedule.target import Target
+from lamina.schedule.tile import choose
+
+__all__ = ["make_plan"]
+
+
+def make_plan(fused: Fused, target: Target) -> Plan:
+    """Order the steps, give each nest a shared canonical kernel with a schedule, and every buffer a place."""
+    program = fused.program
+    table = _Kernels(program, target)
+    steps = [table.step(step) for step in order(program.steps, program.buffer_map(), program.inputs, program.outputs)]
+    places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs)
+    return Plan(
+        program.name,
+        program.inputs,
+        program.buffers,
+        tuple(table.kernels.values()),
+        tuple(steps),
+        program.outputs,
+        places,
+        arena,
+        (*fused.decisions, *table.decisions),
+        program.sources,
+    )
+
+
+class _Kernels:
+    """The distinct kernels of a program."""
+
+    def __init__(self, program: LoopProgram, target: Target) -> None:
+        self.buffers = program.buffer_map()
+        self.operations: Mapping[str, str] = {s.node: s.op for s in program.sources}
+        self.target = target
+        self.kernels: dict[object, Kernel] = {}
+        self.decisions: list[Decision] = []
+
+    def step(self, step: Step) -> PlanStep:
+        if not isinstance(step, Nest):
+            return step
+        flat = _general(flatten((step,), self.buffers))
+        key = (flat.nests, flat.dtypes)
+        kernel = self.kernels.get(key)
+        if kernel is None:
+            kernel = self.kernels[key] = self.kernel(step, flat)
+        else:
+            self.decisions.append(Decision("share", (step.name, kernel.name), True, "an equal kernel exists"))
+        return KernelCall(step.name, kernel.name, flat.buffers, flat.sizes, tuple(sorted(writes(step))), (step,))
+
+    def kernel(self, step: Nest, flat: Flat) -> Kernel:
+        sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))
+        schedules = tuple(choose(nest, flat.dtypes, self.target) for nest in flat.nests)
+        text = repr((flat.nests, flat.dtypes, schedules))
+        mark = hashlib.sha256(text.encode()).hexdigest()[:10]
+        return Kernel(f"{self.title(step)}_{mark}", flat.nests, schedules, flat.dtypes, sizes)
+
+    def title(self, step: Nest) -> str:
+        """A readable name from the operations the nest comes from."""
+        names: list[str] = []
+        for node in origins(step):
+            parts = self.operations.get(node, "op").split(".")
+            name = re.sub(r"\W", "", parts[1] if len(parts) > 1 else parts[0]).strip("_")
+            if name and name not in names:
+                names.append(name)
+        return "_".join(names[:4]) or "kernel"
+
+
+def _general(flat: Flat) -> Flat:
+    """Single flat loops with their length as a parameter, so that tensors of every size share a kernel."""
+    if len(flat.nests) != 1:
+        return flat
+    (nest,) = flat.nests
+    if len(nest.axes) != 1 or not nest.axes[0].extent.is_int:
+        return flat
+    if any(isinstance(e, Reduce | Scan) for e in nest.body):
+        return flat
+    axis = nest.axes[0]
+    size = Size(f"s{len(flat.sizes)}", 1)
+    general = Axis(axis.name, as_expr(size))
+    if not _linear_in(nest, axis):
+        return flat
+    body = tuple(rename(eqn, {}, {axis: as_expr(general)}) for eqn in nest.body)
+    made = Nest(nest.name, (general,), body)
+    return Flat((made,), flat.buffers, flat.dtypes, (*flat.sizes, axis.extent))
+
+
+def _linear_in(nest: Nest, axis: Axis) -> bool:
+    """Whether every index of the nest is linear in the axis (no division that its length simplified)."""
+    for eqn in nest.body:
+        for expr in _indices(eqn):
+            if expr.terms and expr.coefficient(axis) is None:
+                return False
+    return True
+
+
+def _indices(eqn: object) -> Sequence[Expr]:
+    index = getattr(eqn, "index", ())
+    if isinstance(index, Expr):
+        return (index,)
+    expr = getattr(eqn, "expr", None)
+    return (*index, expr) if isinstance(expr, Expr) else tuple(index)
