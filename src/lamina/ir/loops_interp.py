@@ -6,8 +6,8 @@ each axis of its nest (size one where it does not vary). Slow and memory-hungry 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 
@@ -37,6 +37,7 @@ from lamina.ir.ops import OPS, SCANS
 __all__ = ["run_nest", "run_program"]
 
 Values = dict[str, torch.Tensor]
+_broadcast_shapes: Callable[..., torch.Size] = cast(Any, torch.broadcast_shapes)
 
 
 def run_program(program: LoopProgram, args: Sequence[Any]) -> list[Any]:
@@ -108,9 +109,8 @@ class _Runner:
             env[eqn.out] = self.scan(eqn)
         elif isinstance(eqn, Store):
             self.store(eqn)
-        elif isinstance(eqn, Check):
-            if not bool(torch.as_tensor(env[eqn.cond]).all()):
-                raise IndexError(eqn.message)
+        elif isinstance(eqn, Check) and not bool(torch.as_tensor(env[eqn.cond]).all()):
+            raise IndexError(eqn.message)
 
     def load(self, eqn: Load) -> torch.Tensor:
         source = self.tensors[eqn.buffer]
@@ -157,7 +157,7 @@ class _Runner:
             else:
                 target.add_(value.sum())
             return
-        shape = torch.broadcast_shapes(value.shape, *(e.shape for e in index))
+        shape = _broadcast_shapes(value.shape, *(e.shape for e in index))
         index = [e.expand(shape) for e in index]
         value = value.expand(shape)
         if eqn.mask is not None:

@@ -81,7 +81,8 @@ def _rows() -> list[Op]:
         Op("isinf", 1, "bool", torch.isinf),
         Op("signbit", 1, "bool", torch.signbit),
     ]
-    rows += [Op(n, 1, "same", _select(n)) for n in ("neg", "abs", "sign", "floor", "ceil", "trunc", "round", "bitwise_not")]
+    rows += [Op(n, 1, "same", _select(n)) for n in ("neg", "abs", "sign", "floor", "ceil", "trunc", "round")]
+    rows += [Op(n, 1, "same", _select(n)) for n in ("bitwise_not",)]
     rows += [Op(n, 2, "same", _select(n)) for n in ("add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor")]
     rows += [Op(n, 2, "same", _select(n), 3) for n in ("copysign", "nextafter", "fmin", "fmax")]
     rows += [Op(n, 2, "bool", _select(n)) for n in ("eq", "ne", "lt", "le", "gt", "ge")]

@@ -70,7 +70,8 @@ PlanStep: TypeAlias = KernelCall | LibraryCall
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a buffer lives: "input", "output" (fresh memory that the caller owns), "library" (made by a library
-    call) or "arena" (at ``offset`` bytes of the region's workspace)."""
+    call) or "arena" (at ``offset`` bytes of the region's workspace).
+    """
 
     buffer: str
     where: str

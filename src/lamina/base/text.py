@@ -1,0 +1,80 @@
+"""Indented program text, with a source map from its lines to where they come from and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+__all__ = ["SourceMap", "Writer"]
+
+Origin = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMap:
+    """For each line of a text (line 1 first), the names it comes from: those of FX nodes, or any other."""
+
+    origins: tuple[Origin, ...]
+
+    def origin(self, line: int) -> Origin:
+        """Names that line number ``line`` (from 1) comes from; empty for punctuation and lines outside the text."""
+        return self.origins[line - 1] if 1 <= line <= len(self.origins) else ()
+
+    def lines(self, name: str) -> tuple[int, ...]:
+        """Numbers (from 1) of the lines that come from ``name``."""
+        return tuple(number for number, origin in enumerate(self.origins, 1) if name in origin)
+
+
+class Writer:
+    """Collects lines at the present depth. Linear in the length of the text.
+
+    >>> w = Writer()
+    >>> w.line("def f():")
+    >>> with w.indent():
+    ...     w.line("return 1", ("add",))
+    >>> print(w.text(), end="")
+    def f():
+        return 1
+    """
+
+    def __init__(self, step: str = "    ") -> None:
+        self._step, self._prefix = step, ""
+        self._lines: list[str] = []
+        self._origins: list[Origin] = []
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def line(self, text: str = "", origin: Origin = ()) -> None:
+        """Add one line at the present depth (text with line breaks: each of them)."""
+        for part in text.split("\n"):
+            self._lines.append(self._prefix + part if part else "")
+            self._origins.append(origin)
+
+    def extend(self, other: Writer) -> None:
+        """Add all lines of another writer at the present depth."""
+        for part, origin in zip(other._lines, other._origins, strict=True):
+            self._lines.append(self._prefix + part if part else "")
+            self._origins.append(origin)
+
+    @contextmanager
+    def indent(self, opening: str = "", closing: str = "") -> Iterator[None]:
+        """One step deeper, between the lines ``opening`` and ``closing`` where they are given."""
+        if opening:
+            self.line(opening)
+        before, self._prefix = self._prefix, self._prefix + self._step
+        try:
+            yield
+        finally:
+            self._prefix = before
+        if closing:
+            self.line(closing)
+
+    def text(self) -> str:
+        """All lines, each ended by a line break."""
+        return "\n".join([*self._lines, ""]) if self._lines else ""
+
+    def source_map(self) -> SourceMap:
+        """Where each line comes from."""
+        return SourceMap(tuple(self._origins))

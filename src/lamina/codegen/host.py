@@ -1,0 +1,333 @@
+"""The host program of a region: one flat Python function that runs a Plan.
+
+It unpacks the inputs, takes a workspace, launches kernels and calls libraries in order, frees what is used up and
+returns the outputs. What can be decided before the call is decided here: addresses in the workspace are integers, and
+tensors over it are made once for each workspace, as are the packed arguments of a kernel that touches nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lamina.base.text import SourceMap, Writer
+from lamina.codegen.host_example import example_block
+from lamina.codegen.host_values import Names, Values, literal, provenance, tuple_text
+from lamina.errors import InvalidIR
+from lamina.ir.access import origins, reads, views, writes
+from lamina.ir.index import Expr, Size, as_expr
+from lamina.ir.library import OUT_VARIANTS, QUICK_CALLS
+from lamina.ir.loops import BufferView, Check, LibraryCall, SizeInput
+from lamina.ir.plan import Kernel, KernelCall, Plan, PlanStep
+
+__all__ = ["HostKernel", "HostProgram", "emit_host"]
+
+_RESERVED = (
+    *("torch", "kernels", "checkin", "checkout", "empty", "restride", "prepare", "KEY"),
+    *("call", "args", "ws", "base", "held", "failed", "_"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostKernel:
+    """A kernel that a host program launches: its name in the Plan, its parameters, whether it returns a code.
+
+    ``parameters`` has a letter for each: ``p`` for the address of a buffer, ``q`` for a 64-bit size. A ``checked``
+    kernel returns 0, or the 1-based number of the Check that failed.
+    """
+
+    name: str
+    parameters: str
+    checked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HostProgram:
+    """Generated source that defines ``call(args: list) -> tuple``; ``args`` is emptied.
+
+    Run ``text`` in a namespace where ``kernels`` maps each name in this program's ``kernels`` to an object with
+    ``launch`` and ``pack``: ``launch(pack(address, ..., size, ...))`` runs the kernel.
+    """
+
+    name: str
+    text: str
+    kernels: tuple[HostKernel, ...]
+    source_map: SourceMap
+    plan: Plan
+
+    def standalone(self, kernels: str, sizes: Mapping[str, int] | None = None) -> str:
+        """The program with a main block that runs it on random inputs.
+
+        ``kernels`` is the source text of an expression that gives the kernels, or of lines that assign them to
+        ``kernels``. Sizes without a value are 8.
+        """
+        setup = kernels if "\n" in kernels or kernels.startswith("kernels =") else f"kernels = {kernels}"
+        return f"{setup.rstrip()}\n{self.text}\n\n{example_block(self.plan, dict(sizes or {}))}"
+
+
+def emit_host(plan: Plan) -> HostProgram:
+    """The host program of a plan. Linear in its steps. Raises ``InvalidIR`` for a size that no input gives."""
+    return _Host(plan).program()
+
+
+class _Host:
+    """The program under construction."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.names = Names(_RESERVED)
+        self.values = Values(plan, self.names)
+        self.sources = {s.node: (s.op, s.place) for s in plan.sources}
+        self.kernel_names: dict[str, tuple[str, str]] = {}
+        self.globals: dict[str, str] = {}
+        self.packed: dict[str, str] = {}
+        self.allocated: set[str] = set()
+        self.body = Writer()
+        for item in plan.inputs:
+            if isinstance(item, str):
+                self.values.local(item)
+        self.last, self.laid_out = self._uses()
+
+    def program(self) -> HostProgram:
+        kernels = tuple(self._kernel(k) for k in self.plan.kernels)
+        for at, step in enumerate(self.plan.steps):
+            self._step(at, step)
+        self.body.line(f"return {tuple_text([self._result(o) for o in self.plan.outputs])}")
+        arena = self.values.size(self.plan.arena_bytes)
+        out = Writer()
+        self._header(out)
+        if self.held:
+            self._prepare(out)
+        with out.indent("def call(args):"):
+            self._unpack(out)
+            if self.values.uses_base or self.values.uses_workspace or self.held:
+                out.line(f"ws = checkout({arena})")
+                with out.indent("try:"):
+                    self._workspace(out)
+                    out.extend(self.body)
+                with out.indent("finally:"):
+                    out.line("checkin(ws)")
+            else:
+                out.extend(self.body)
+        return HostProgram(self.plan.name, out.text(), kernels, out.source_map(), self.plan)
+
+    @property
+    def held(self) -> dict[str, str]:
+        """What is made once for each workspace: source text by variable."""
+        values = self.values
+        windows = {
+            name: f"ws.typed({self._dtype(key[0])}).{values.arena_window(key)}" for key, name in values.cached.items()
+        }
+        return windows | self.packed
+
+    # ---- around the steps -------------------------------------------------------------------------------------
+
+    def _header(self, out: Writer) -> None:
+        plan, held = self.plan, self.held
+        counts = f"{plan.kernel_count} kernels, {plan.library_count} library calls"
+        out.line(f'"""Host program of region {plan.name}: {counts}."""')
+        out.line()
+        out.line("import torch")
+        out.line()
+        out.line("from lamina.runtime.host import checkin, checkout, empty, restride")
+        out.line()
+        for name, (launch, pack) in self.kernel_names.items():
+            out.line(f'{launch}, {pack} = kernels["{name}"].launch, kernels["{name}"].pack')
+        for path, name in self.globals.items():
+            out.line(f"{name} = {path}")
+        if held:
+            out.line("KEY = object()")
+        out.line()
+        out.line()
+
+    def _prepare(self, out: Writer) -> None:
+        """The function that fills a workspace's cache for this program."""
+        with out.indent("def prepare(ws):"):
+            out.line('"""Tensors over the workspace for library calls, packed arguments for kernels."""')
+            if self.packed:
+                out.line("base = ws.address")
+            with out.indent("with torch.inference_mode(False):"), out.indent("held = ws.held[KEY] = (", ")"):
+                for name, text in self.held.items():
+                    out.line(f"{text},  # {name}")
+            out.line("return held")
+        out.line()
+        out.line()
+
+    def _workspace(self, out: Writer) -> None:
+        if self.held:
+            out.line(f"{_targets(list(self.held))} = ws.held.get(KEY) or prepare(ws)")
+        if self.values.uses_base:
+            out.line("base = ws.address")
+
+    def _unpack(self, out: Writer) -> None:
+        """Inputs to locals; sizes that are no input of their own from the shapes of tensors."""
+        targets: list[str] = []
+        bound: set[str] = set()
+        for item in self.plan.inputs:
+            if isinstance(item, str):
+                targets.append(self.values.local(item))
+            elif isinstance(item, SizeInput) and (name := _symbol(item.expr)) and name not in bound:
+                bound.add(name)
+                targets.append(self.values.size_name(name))
+            else:
+                targets.append("_")
+        if targets:
+            out.line(f"{_targets(targets)} = args")
+        out.line("args.clear()")
+        for name in sorted(self.values.used_sizes - bound):
+            out.line(f"{self.values.size_name(name)} = {self._size_from_shape(name)}")
+        unused = [self.values.local(n) for n in self.plan.inputs if isinstance(n, str) and n not in self.last]
+        if unused:
+            out.line(f"del {', '.join(unused)}")
+
+    def _size_from_shape(self, name: str) -> str:
+        for item in self.plan.inputs:
+            if not isinstance(item, str):
+                continue
+            buffer = self.values.buffers[item]
+            for method, exprs in (("size", buffer.shape), ("stride", buffer.strides)):
+                for dim, expr in enumerate(exprs):
+                    if _symbol(expr) == name:
+                        self.last.setdefault(item, -1)
+                        return f"{self.values.local(item)}.{method}({dim})"
+        raise InvalidIR(f"no input of region {self.plan.name} gives the size {name}")
+
+    def _result(self, out: BufferView | Expr | None) -> str:
+        if out is None:
+            return "None"
+        if isinstance(out, Expr):
+            return self.values.size(out)
+        if self.values.places[out.buffer].where == "output":
+            self._allocate(out.buffer)
+        return self.values.tensor(out, self.body.line)
+
+    # ---- steps ------------------------------------------------------------------------------------------------
+
+    def _step(self, at: int, step: PlanStep) -> None:
+        origin = origins(step)
+        for name in sorted(writes(step) | reads(step)):
+            if self.values.places[name].where == "output":
+                self._allocate(name)
+        comment = provenance(origin, self.sources)
+        if comment:
+            self.body.line(f"# {comment}", origin)
+        if isinstance(step, KernelCall):
+            self._launch(step, origin)
+        else:
+            self._library(at, step, origin)
+        gone = [
+            variable
+            for name in sorted(reads(step) | writes(step))
+            if self.last.get(name) == at and self.values.places[name].where in ("input", "library")
+            for variable in (self.values.local(name), *self.values.bound(name))
+        ]
+        if gone:
+            self.body.line(f"del {', '.join(gone)}")
+
+    def _launch(self, step: KernelCall, origin: tuple[str, ...]) -> None:
+        values = self.values
+        launch, pack = self.kernel_names[step.kernel]
+        constant = all(e.is_int for e in step.sizes) and all(values.fixed(b) for b in step.buffers)
+        parts = [values.address(b, self._emit, held=constant) for b in step.buffers]
+        text = f"{pack}({', '.join([*parts, *(values.size(e) for e in step.sizes)])})"
+        if constant:
+            name = self.names.fresh(f"{launch}_args")
+            self.packed[name] = text
+            text = name
+        inputs = ", ".join(b for b in step.buffers if b not in step.writes)
+        what = f"  # {inputs} -> {', '.join(step.writes)}"
+        messages = [e.message for nest in step.nests for e in nest.body if isinstance(e, Check)]
+        if not messages:
+            self.body.line(f"{launch}({text}){what}", origin)
+            return
+        with self.body.indent(f"if failed := {launch}({text}):{what}"):
+            self.body.line(f"raise IndexError({tuple_text([literal(m) for m in messages])}[failed - 1])", origin)
+
+    def _library(self, at: int, step: LibraryCall, origin: tuple[str, ...]) -> None:
+        values = self.values
+        arguments = [values.argument(a, self._emit) for a in step.args]
+        arguments += [f"{key}={values.argument(a, self._emit)}" for key, a in step.kwargs]
+        outs = [out for out in step.outs if out is not None]
+        if outs and values.places[outs[0]].where != "library":
+            buffer = values.buffers[outs[0]]
+            whole = BufferView(buffer.name, buffer.shape, buffer.strides, as_expr(0))
+            arguments.append(f"out={values.tensor(whole, self._emit)}")
+            self.body.line(f"{self._global(OUT_VARIANTS[step.op])}({', '.join(arguments)})", origin)
+            return
+        namespace = f"torch.ops.{step.op}"
+        call = f"{self._global(QUICK_CALLS.get(step.op, namespace))}({', '.join(arguments)})"
+        names = [values.local(out) if out is not None else "_" for out in step.outs]
+        if not outs:
+            self.body.line(call, origin)
+        elif len(names) > 1 or step.list_result:
+            self.body.line(f"{_targets(names)} = {call}", origin)
+        else:
+            self.body.line(f"{names[0]} = {call}", origin)
+        for out in outs:
+            if out in self.laid_out:
+                self._restride(out, origin)
+
+    def _restride(self, out: str, origin: tuple[str, ...]) -> None:
+        """Kernels address a library's result by the strides it was planned with: hold it to them."""
+        buffer, name = self.values.buffers[out], self.values.local(out)
+        strides = self.values.dims(buffer.strides)
+        with self.body.indent(f"if {name}.stride() != {strides}:"):
+            self.body.line(f"{name} = restride({name}, {self.values.dims(buffer.shape)}, {strides})", origin)
+
+    # ---- pieces -----------------------------------------------------------------------------------------------
+
+    def _emit(self, line: str) -> None:
+        self.body.line(line)
+
+    def _allocate(self, name: str) -> None:
+        if name in self.allocated:
+            return
+        self.allocated.add(name)
+        values, buffer = self.values, self.values.buffers[name]
+        shape, strides = values.dims(buffer.shape), values.dims(buffer.strides)
+        self.body.line(f"{values.local(name)} = empty({shape}, {strides}, {self._dtype(name)})")
+
+    def _dtype(self, buffer: str) -> str:
+        return self._global(f"torch.{self.values.buffers[buffer].dtype}")
+
+    def _global(self, path: str) -> str:
+        """The module-level variable that holds the torch object at ``path``."""
+        found = self.globals.get(path)
+        if found is None:
+            parts = path.split(".")
+            found = self.names.fresh(parts[-2] if parts[-1] == "default" else "_".join(parts[3:] or parts[-1:]))
+            self.globals[path] = found
+        return found
+
+    def _kernel(self, kernel: Kernel) -> HostKernel:
+        launch = self.names.fresh(kernel.name)
+        self.kernel_names[kernel.name] = (launch, self.names.fresh(f"{launch}_pack"))
+        checked = any(isinstance(e, Check) for nest in kernel.nests for e in nest.body)
+        return HostKernel(kernel.name, "p" * len(kernel.dtypes) + "q" * len(kernel.sizes), checked)
+
+    def _uses(self) -> tuple[dict[str, int], set[str]]:
+        """Last step that touches each buffer (past the end for outputs), and the buffers whose strides matter."""
+        last: dict[str, int] = {}
+        laid_out: set[str] = set()
+        for at, step in enumerate(self.plan.steps):
+            last.update(dict.fromkeys(reads(step) | writes(step), at))
+            if isinstance(step, KernelCall):
+                laid_out.update(step.buffers)
+            else:
+                laid_out.update(v.buffer for v in views(step) if not self.values.whole(v))
+        returned = {o.buffer for o in self.plan.outputs if isinstance(o, BufferView)}
+        last.update(dict.fromkeys(returned, len(self.plan.steps)))
+        return last, laid_out | returned
+
+
+def _targets(names: Sequence[str]) -> str:
+    return f"{names[0]}," if len(names) == 1 else ", ".join(names)
+
+
+def _symbol(expr: Expr) -> str | None:
+    """The name of a plain size symbol."""
+    if len(expr.terms) == 1 and not expr.const:
+        (mono, factor) = expr.terms[0]
+        if factor == 1 and len(mono) == 1 and isinstance(mono[0], Size):
+            return mono[0].name
+    return None

@@ -1,0 +1,244 @@
+"""How values appear in host programs: names, sizes, literals, tensors and addresses."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.access import views
+from lamina.ir.index import Atom, Expr, Size
+from lamina.ir.loops import BufferView
+from lamina.ir.plan import KernelCall, Place, Plan
+
+__all__ = ["Names", "Values", "literal", "provenance", "tuple_text"]
+
+_NOT_A_NAME = re.compile(r"\W")
+
+
+class Names:
+    """Python identifiers that are unique in a program and shadow nothing."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = {*taken, *keyword.kwlist, *dir(builtins)}
+        self._count: Counter[str] = Counter()
+
+    def fresh(self, wanted: str) -> str:
+        """``wanted``, or the nearest identifier that is free."""
+        name = stem = _NOT_A_NAME.sub("_", wanted) or "v"
+        if stem[0].isdigit():
+            name = stem = "v" + stem
+        while name in self._taken:
+            self._count[stem] += 1
+            name = f"{stem}_{self._count[stem]}"
+        self._taken.add(name)
+        return name
+
+
+def tuple_text(items: Iterable[str]) -> str:
+    """A tuple display of the given source texts."""
+    parts = list(items)
+    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+
+
+def literal(value: Any) -> str:
+    """Source text of a plain argument: a number, string, dtype, device, layout or memory format."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    if isinstance(value, complex):
+        return f"complex({literal(value.real)}, {literal(value.imag)})"
+    if isinstance(value, torch.device):
+        return f'torch.device("{value}")'
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+        return str(value)
+    raise TypeError(f"a host program cannot hold an argument of type {type(value).__name__}")
+
+
+def provenance(origins: Iterable[str], sources: Mapping[str, tuple[str, str]], most: int = 4) -> str:
+    """A comment such as ``model.py:41 gelu, mul; model.py:42 add`` for FX nodes; ``sources``: (op, place) by node."""
+    by_place: dict[str, list[str]] = {}
+    for name in origins:
+        op, place = sources.get(name, (name, ""))
+        parts = op.split(".")
+        short = parts[1] if len(parts) == 3 else parts[-1]
+        found = by_place.setdefault(place, [])
+        if short not in found:
+            found.append(short)
+    texts = [f"{place} {', '.join(ops)}".strip() for place, ops in by_place.items()]
+    more = f"; and {len(texts) - most} more lines" if len(texts) > most else ""
+    return ("; ".join(texts[:most]) + more).replace("\n", " ")
+
+
+ViewKey = tuple[str, tuple[Expr, ...], tuple[Expr, ...], Expr]
+
+
+class Values:
+    """Source texts for the buffers and sizes of one plan.
+
+    Buffers of the arena are addresses (``base + offset``); a tensor over one is made only where a library call takes
+    it, once for each workspace when its size is known.
+    """
+
+    def __init__(self, plan: Plan, names: Names) -> None:
+        self.plan, self.names = plan, names
+        self.buffers = plan.buffer_map()
+        self.places: dict[str, Place] = {p.buffer: p for p in plan.places}
+        self.used_sizes: set[str] = set()
+        self.cached: dict[ViewKey, str] = {}
+        self.uses_base = self.uses_workspace = False
+        self._sizes: dict[str, str] = {}
+        self._locals: dict[str, str] = {}
+        self._bound: dict[ViewKey, str] = {}
+        self._pointers: dict[str, str] = {}
+        self._pointer_uses: Counter[str] = Counter()
+        self._view_uses: Counter[ViewKey] = Counter()
+        for step in plan.steps:
+            if isinstance(step, KernelCall):
+                self._pointer_uses.update(step.buffers)
+            else:
+                self._view_uses.update(_key(v) for v in views(step))
+
+    # ---- names and sizes --------------------------------------------------------------------------------------
+
+    def local(self, buffer: str) -> str:
+        """The variable that holds the tensor of an input, output or library buffer."""
+        found = self._locals.get(buffer)
+        if found is None:
+            found = self._locals[buffer] = self.names.fresh(buffer)
+        return found
+
+    def size_name(self, name: str) -> str:
+        """The variable that holds a size."""
+        found = self._sizes.get(name)
+        if found is None:
+            found = self._sizes[name] = self.names.fresh(name)
+        return found
+
+    def size(self, expr: Expr) -> str:
+        """Source text of a run-time integer."""
+        return str(expr.const) if expr.is_int else expr.text(self._atom)
+
+    def _atom(self, atom: Atom) -> str:
+        if isinstance(atom, Size):
+            self.used_sizes.add(atom.name)
+            return self.size_name(atom.name)
+        num, den = getattr(atom, "num", None), getattr(atom, "den", None)
+        if num is None or den is None:
+            raise TypeError(f"{atom} is not known outside kernels")
+        sign = "//" if type(atom).__name__ == "Div" else "%"
+        return f"(({num.text(self._atom)}) {sign} ({den.text(self._atom)}))"
+
+    def dims(self, exprs: Iterable[Expr]) -> str:
+        """A tuple of sizes."""
+        return tuple_text(self.size(e) for e in exprs)
+
+    # ---- tensors and addresses --------------------------------------------------------------------------------
+
+    def whole(self, view: BufferView) -> bool:
+        """Whether the window is its buffer, unchanged."""
+        buffer = self.buffers[view.buffer]
+        return view.shape == buffer.shape and view.offset == 0 and _same_strides(view, buffer.strides)
+
+    def tensor(self, view: BufferView, emit: Callable[[str], None]) -> str:
+        """An expression for the tensor of a window; lines it needs before go through ``emit``."""
+        place = self.places[view.buffer]
+        if place.where == "arena":
+            return self._arena_tensor(view, place, emit)
+        base = self.local(view.buffer)
+        if self.whole(view):
+            return base
+        key = _key(view)
+        found = self._bound.get(key)
+        if found is not None:
+            return found
+        text = f"{base}.as_strided({self.dims(view.shape)}, {self.dims(view.strides)}"
+        if view.offset == 0:
+            # Without a storage offset, as_strided starts where the tensor itself starts.
+            text += ")"
+        elif place.where == "output":
+            text += f", {self.size(view.offset)})"
+        else:
+            text += f", {base}.storage_offset() + {self.size(view.offset)})"
+        if self._view_uses[key] < 2:
+            return text
+        name = self._bound[key] = self.names.fresh(f"{base}_view")
+        emit(f"{name} = {text}")
+        return name
+
+    def bound(self, buffer: str) -> list[str]:
+        """Variables that hold windows onto a buffer and so keep its memory alive."""
+        return [name for key, name in self._bound.items() if key[0] == buffer]
+
+    def _arena_tensor(self, view: BufferView, place: Place, emit: Callable[[str], None]) -> str:
+        key = _key(view)
+        found = self.cached.get(key) or self._bound.get(key)
+        if found is not None:
+            return found
+        assert place.offset is not None
+        static = place.offset.is_int and all(e.is_int for e in (*view.shape, *view.strides, view.offset))
+        name = self.names.fresh(view.buffer)
+        if static:
+            self.cached[key] = name
+        else:
+            self._bound[key] = name
+            dtype = self.buffers[view.buffer].dtype
+            emit(f"{name} = ws.typed(torch.{dtype}).{self.arena_window(key)}")
+            self.uses_workspace = True
+        return name
+
+    def arena_window(self, key: ViewKey) -> str:
+        """The ``as_strided`` call that makes a window from a tensor of the whole workspace."""
+        buffer, shape, strides, offset = key
+        start = self.places[buffer].offset
+        assert start is not None
+        item = DTYPES[self.buffers[buffer].dtype].size
+        return f"as_strided({self.dims(shape)}, {self.dims(strides)}, {self.size(start // item + offset)})"
+
+    def fixed(self, buffer: str) -> bool:
+        """Whether the buffer's address follows from the workspace's alone."""
+        offset = self.places[buffer].offset
+        return self.places[buffer].where == "arena" and offset is not None and offset.is_int
+
+    def address(self, buffer: str, emit: Callable[[str], None], held: bool = False) -> str:
+        """An expression for the address of a buffer's first element; ``held``: computed once for each workspace."""
+        place = self.places[buffer]
+        if place.where == "arena":
+            self.uses_base = self.uses_base or not held
+            assert place.offset is not None
+            return "base" if place.offset == 0 else f"base + {self.size(place.offset)}"
+        found = self._pointers.get(buffer)
+        if found is not None:
+            return found
+        text = f"{self.local(buffer)}.data_ptr()"
+        if self._pointer_uses[buffer] < 2:
+            return text
+        name = self._pointers[buffer] = self.names.fresh(f"{self.local(buffer)}_ptr")
+        emit(f"{name} = {text}")
+        return name
+
+    def argument(self, value: Any, emit: Callable[[str], None]) -> str:
+        """Source text of a library call's argument."""
+        if isinstance(value, BufferView):
+            return self.tensor(value, emit)
+        if isinstance(value, Expr):
+            return self.size(value)
+        if isinstance(value, tuple | list):
+            return f"[{', '.join(self.argument(v, emit) for v in value)}]"
+        return literal(value)
+
+
+def _key(view: BufferView) -> ViewKey:
+    return (view.buffer, view.shape, view.strides, view.offset)
+
+
+def _same_strides(view: BufferView, strides: tuple[Expr, ...]) -> bool:
+    return all(a == b or n == 1 for a, b, n in zip(view.strides, strides, view.shape, strict=True))

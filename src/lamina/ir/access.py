@@ -1,0 +1,66 @@
+"""Which buffers a step reads and writes: what order, memory planning and verification rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lamina.ir.loops import BufferView, LibraryCall, Load, Nest, Store
+from lamina.ir.plan import KernelCall
+
+__all__ = ["AnyStep", "arguments", "origins", "reads", "views", "writes"]
+
+AnyStep = Nest | LibraryCall | KernelCall
+
+
+def arguments(call: LibraryCall) -> Iterator[Any]:
+    """Every argument of a library call, lists flattened, keywords after positions."""
+    stack: list[Any] = [*reversed([value for _, value in call.kwargs]), *reversed(call.args)]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, tuple | list):
+            stack.extend(reversed(value))
+        else:
+            yield value
+
+
+def views(call: LibraryCall) -> list[BufferView]:
+    """The windows a library call takes, in order."""
+    return [a for a in arguments(call) if isinstance(a, BufferView)]
+
+
+def reads(step: AnyStep) -> set[str]:
+    """Buffers whose contents the step may use. Accumulating and masked stores use what was there before."""
+    if isinstance(step, LibraryCall):
+        return {view.buffer for view in views(step)} | set(step.mutates)
+    if isinstance(step, Nest):
+        return _nest_reads(step)
+    found = set(step.buffers) - set(step.writes)
+    for nest in step.nests:
+        found |= _nest_reads(nest)
+    return found if step.nests else set(step.buffers)
+
+
+def writes(step: AnyStep) -> set[str]:
+    """Buffers that the step defines or overwrites."""
+    if isinstance(step, LibraryCall):
+        return {out for out in step.outs if out is not None} | set(step.mutates)
+    if isinstance(step, Nest):
+        return {eqn.buffer for eqn in step.body if isinstance(eqn, Store)}
+    return set(step.writes)
+
+
+def origins(step: AnyStep) -> tuple[str, ...]:
+    """Names of the FX nodes a step comes from, in order of first appearance."""
+    if isinstance(step, LibraryCall):
+        return step.origin
+    nests = step.nests if isinstance(step, KernelCall) else (step,)
+    return tuple(dict.fromkeys(name for nest in nests for eqn in nest.body for name in eqn.origin))
+
+
+def _nest_reads(nest: Nest) -> set[str]:
+    found: set[str] = set()
+    for eqn in nest.body:
+        if isinstance(eqn, Load) or (isinstance(eqn, Store) and (eqn.mode != "set" or eqn.mask is not None)):
+            found.add(eqn.buffer)
+    return found

@@ -1,0 +1,35 @@
+"""Facts about ATen operations that planning and host code rest on: who can write into given memory, who may alias."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["OUT_VARIANTS", "QUICK_CALLS", "may_alias", "overload"]
+
+QUICK_CALLS: dict[str, str] = {
+    f"aten.{name}.default": f"torch.{name}"
+    for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "dot", "convolution", "native_batch_norm", "native_layer_norm")
+}
+"""Python functions that reach the same kernel as the overload with less work on the way (2.0 us for 4.5 us of mm)."""
+
+OUT_VARIANTS: dict[str, str] = {
+    f"aten.{name}.default": f"torch.{name}" for name in ("mm", "bmm", "addmm", "baddbmm")
+}
+"""Operations that write their one result into memory given as ``out=`` at no extra cost, with any dense strides."""
+
+_MAY_ALIAS = frozenset(
+    ("reshape", "contiguous", "to", "lift_fresh", "flatten", "ravel", "expand_as", "type_as", "conj", "resolve_conj")
+) | frozenset(("resolve_neg", "positive", "real", "imag", "view_as", "reshape_as", "_reshape_alias", "detach", "alias"))
+
+
+def overload(op: str) -> Any:
+    """The ATen operation called ``op``, for example "aten.mm.default". ``AttributeError`` when there is none."""
+    namespace, name, which = op.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), which)
+
+
+def may_alias(op: str) -> bool:
+    """Whether a result of ``op`` may share memory with an argument, so that the argument must live as long."""
+    return op.split(".")[1] in _MAY_ALIAS or bool(overload(op).is_view)
