@@ -1,0 +1,135 @@
+"""Memory that lasts no longer than a call: one workspace per call, laid out by the compiler, used again by the next.
+
+A fresh page costs more than most kernels do with it, so the memory of a workspace is kept, on huge pages where the
+system gives them. Regions share their workspaces: those that run one after another find the memory still in the
+processor's caches.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+
+import torch
+
+__all__ = ["ALIGNMENT", "Arena", "Workspace", "allocate_pages", "release_workspaces"]
+
+ALIGNMENT = 64  # bytes; a cache line, and the widest vector
+_HUGE_PAGE = 2 << 20
+_KEPT = 4  # idle workspaces: one is enough unless threads run side by side
+_KEPT_VIEWS = 512  # tensors are remembered for so many regions per workspace
+
+
+class Workspace:
+    """``nbytes`` of memory at ``address`` (a multiple of 64), for one call at a time.
+
+    Tensors made of it are for use inside the call only: the next call overwrites them.
+    """
+
+    __slots__ = ("_bytes", "_typed", "_views", "address", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        # Inference tensors could not be written to outside of inference mode, and a workspace outlives the mode.
+        with torch.inference_mode(False):
+            self._bytes = allocate_pages(nbytes)
+        self.address, self.nbytes = self._bytes.data_ptr(), nbytes
+        self._typed: dict[torch.dtype, torch.Tensor] = {torch.uint8: self._bytes}
+        self._views: dict[int, dict[object, torch.Tensor]] = {}
+
+    def tensor(self, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor that begins ``offset`` bytes into the workspace (a multiple of the element size); strides count
+        elements. Raises torch's ``RuntimeError`` for one that would lie outside.
+        """
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):
+                return self.tensor(offset, shape, strides, dtype)
+        typed = self._typed.get(dtype)
+        if typed is None:
+            typed = self._typed[dtype] = self._bytes.view(dtype)
+        return typed.as_strided(shape, strides, typed.storage_offset() + offset // dtype.itemsize)
+
+    def views_of(self, region: int) -> dict[object, torch.Tensor]:
+        """Where a region remembers the tensors that it has made of this workspace, under names of its own."""
+        views = self._views.get(region)
+        if views is None:
+            if len(self._views) >= _KEPT_VIEWS:
+                self._views.clear()
+            views = self._views[region] = {}
+        return views
+
+
+class Arena:
+    """Workspaces for one region. Safe to use from several threads: each call has a workspace to itself.
+
+    A host program takes one at its start and gives it back at its end; one that is not given back because of an
+    exception is simply freed.
+    """
+
+    __slots__ = ("region",)
+
+    _numbers = count()
+
+    def __init__(self) -> None:
+        self.region = next(Arena._numbers)
+
+    def take(self, nbytes: int) -> Workspace:
+        """A workspace of at least ``nbytes`` bytes, its content undefined."""
+        tried: list[Workspace] = []
+        found: Workspace | None = None
+        while _IDLE:
+            try:
+                workspace = _IDLE.pop()  # the last one used, which the caches may still hold
+            except IndexError:  # another thread was faster
+                break
+            if workspace.nbytes >= nbytes:
+                found = workspace
+                break
+            tried.append(workspace)
+        if found is None:
+            # One that was too small is replaced by the new one, else sizes that grow would pile up.
+            tried = tried[1:]
+            found = Workspace(_rounded(nbytes))
+        _IDLE.extendleft(tried)
+        return found
+
+    def give(self, workspace: Workspace) -> None:
+        """Give back a workspace that no tensor is used of any more."""
+        _IDLE.append(workspace)
+        if len(_IDLE) > _KEPT:
+            try:
+                _IDLE.popleft()
+            except IndexError:  # another thread was faster
+                return
+
+
+# Operations on a deque are atomic, so no lock is needed, and none can be held when a process forks.
+_IDLE: deque[Workspace] = deque()
+
+
+def release_workspaces() -> None:
+    """Return the memory of all workspaces that are not in use to the system."""
+    _IDLE.clear()
+
+
+def allocate_pages(nbytes: int) -> torch.Tensor:
+    """``nbytes`` fresh bytes, aligned to 64, on huge pages if they are many and the system has them."""
+    huge = nbytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
+    try:
+        pages = mmap.mmap(-1, nbytes + (_HUGE_PAGE if huge else 0) or 1)
+        if huge:
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:  # no such advice, or a limit on mappings: the allocator may still have something
+        return _aligned(torch.empty(nbytes + ALIGNMENT, dtype=torch.uint8), ALIGNMENT, nbytes)
+    return _aligned(torch.frombuffer(pages, dtype=torch.uint8), _HUGE_PAGE if huge else ALIGNMENT, nbytes)
+
+
+def _aligned(memory: torch.Tensor, alignment: int, nbytes: int) -> torch.Tensor:
+    skip = -memory.data_ptr() % alignment
+    return memory[skip : skip + nbytes]
+
+
+def _rounded(nbytes: int) -> int:
+    unit = _HUGE_PAGE if nbytes >= _HUGE_PAGE else mmap.PAGESIZE
+    return max(1, -(-nbytes // unit)) * unit

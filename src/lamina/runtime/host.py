@@ -1,0 +1,78 @@
+"""What a generated host program imports, and how its text becomes a function.
+
+A host program is flat Python: memory, kernel launches and ATen calls in order. It calls nothing else of Lamina.
+"""
+
+from __future__ import annotations
+
+import linecache
+import weakref
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import count
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from lamina.errors import BadArgument
+from lamina.runtime.arena import Arena, Workspace
+from lamina.runtime.kernel import Kernel
+from lamina.runtime.outputs import empty, empty_large, empty_small
+from lamina.runtime.torch_private import reinterpret
+
+__all__ = [
+    "Arena",
+    "Kernel",
+    "Workspace",
+    "aten",
+    "empty",
+    "empty_large",
+    "empty_small",
+    "load_program",
+    "reinterpret",
+    "share_threads",
+    "view",
+]
+
+view = torch.as_strided  # view(tensor, shape, strides, offset): the offset counts elements from the storage's start
+
+# A thread that has not run an op of torch has OpenMP's default number of threads; asking torch sets torch's own.
+# A host program calls this first (about 50 ns); its kernels then see torch.get_num_threads() threads.
+share_threads = torch.get_num_threads
+
+
+@cache
+def aten(name: str) -> Callable[..., Any]:
+    """The op overload of that name: ``mm.default``, or with a namespace as in ``prims::sum.default``."""
+    space, _, rest = name.rpartition("::")
+    op, _, overload = rest.partition(".")
+    try:
+        found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, space or "aten"), op), overload or "default")
+    except AttributeError:
+        raise BadArgument(f"torch {torch.__version__} has no op {name!r}") from None
+    return found
+
+
+_PROGRAMS = count(1)
+
+
+def load_program(text: str, name: str, namespace: Mapping[str, Any] | None = None) -> FunctionType:
+    """Execute the text of a host program and return the function called ``name`` that it defines.
+
+    ``namespace`` holds global names the text refers to beyond those it imports. The text shows in tracebacks and
+    debuggers for as long as the function lives. Raises ``BadArgument`` if the text defines no such function.
+    """
+    file = f"<lamina {name} {next(_PROGRAMS)}>"
+    scope: dict[str, Any] = {"__name__": f"lamina.programs.{name}", **(namespace or {})}
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    try:
+        exec(compile(text, file, "exec"), scope)
+        function = scope.get(name)
+        if not isinstance(function, FunctionType):
+            raise BadArgument(f"the host program defines no function {name!r}")
+    except BaseException:
+        linecache.cache.pop(file, None)
+        raise
+    weakref.finalize(function, linecache.cache.pop, file, None)
+    return function

@@ -1,0 +1,133 @@
+"""What a kernel is before it is built (a unit of source) and after (something to launch)."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from lamina.errors import BadArgument, LaminaError
+from lamina.runtime.cache import digest
+
+__all__ = ["SLOTS", "Kernel", "KernelError", "KernelFunction", "KernelUnit", "kernel_hash", "source_unit"]
+
+# A kernel takes one pointer to 8-byte slots: packing them in one call of struct.pack is two to five times
+# cheaper than having ctypes convert each argument. A slot converts to the very type that the parameter has.
+SLOTS = """\
+struct lamina_slot {
+  long long bits;
+  template <class T> operator T*() const { return (T*)bits; }
+  operator long long() const { return bits; }
+  operator unsigned long long() const { return (unsigned long long)bits; }
+  operator long() const { return (long)bits; }
+  operator unsigned long() const { return (unsigned long)bits; }
+  operator int() const { return (int)bits; }
+  operator bool() const { return bits != 0; }
+  operator double() const { double value; __builtin_memcpy(&value, &bits, 8); return value; }
+  operator float() const { double value; __builtin_memcpy(&value, &bits, 8); return (float)value; }
+};
+"""
+_ABI = "1"
+_FORMATS = {"p": "P", "q": "q", "d": "d"}
+
+
+class KernelError(LaminaError):
+    """A kernel that could not be compiled or loaded; ``what`` holds the compiler's message."""
+
+    code = "LM031"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFunction:
+    """One function of a unit that host programs call: its name in the source, and a letter for each parameter.
+
+    ``p`` is a pointer (an address, 0 for null), ``q`` an integer of 64 bits or fewer, ``d`` a double or float.
+    """
+
+    name: str
+    parameters: str
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or not set(self.parameters) <= set(_FORMATS):
+            raise BadArgument(f"no kernel function can be {self.name!r} with parameters {self.parameters!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUnit:
+    """The source of one kernel.
+
+    ``name`` is what the caller calls it, and no part of its identity: units that differ only in name or in ``//``
+    comments are compiled once. ``source`` defines the ``functions``, best as ``static void`` functions; it is compiled
+    inside a namespace of its own after ``prelude``, which stands at global scope and is shared by units that have the
+    same text. ``flags`` are added to the compiler's.
+    """
+
+    name: str
+    source: str
+    functions: tuple[KernelFunction, ...]
+    prelude: str = ""
+    flags: tuple[str, ...] = ()
+
+
+class Kernel:
+    """A loaded kernel function.
+
+    A host program calls ``launch(pack(a.data_ptr(), ..., n))``, with both names bound beforehand;
+    ``kernel(a.data_ptr(), ..., n)`` is the same and easier to read. The GIL is released while the kernel runs.
+    Pointers are not checked.
+    """
+
+    __slots__ = ("launch", "name", "pack", "parameters")
+
+    def __init__(self, name: str, parameters: str, launch: Callable[[bytes], None]) -> None:
+        self.name, self.parameters, self.launch = name, parameters, launch
+        self.pack: Callable[..., bytes] = struct.Struct("@" + "".join(_FORMATS[p] for p in parameters)).pack
+
+    def __call__(self, *arguments: float) -> None:
+        self.launch(self.pack(*arguments))
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name!r}, {self.parameters!r})"
+
+
+_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*')
+
+
+def _meaning(source: str) -> str:
+    """The source without what does not change its meaning: ``//`` comments, ends of lines, empty lines."""
+    text = _COMMENT.sub(lambda found: found[0] if found[0].startswith('"') else "", source)
+    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
+
+
+def kernel_hash(unit: KernelUnit, flags: Sequence[str], machine: str) -> str:
+    """The identity of a kernel's code: everything that decides it but the compiler."""
+    functions = (f"{f.name}({f.parameters})" for f in unit.functions)
+    texts = (_meaning(unit.prelude), _meaning(unit.source))
+    return digest("kernel", _ABI, machine, *functions, "with", *flags, *unit.flags, "of", *texts)
+
+
+def symbol(function: str, identity: str) -> str:
+    """The exported name of a function of the kernel with this hash."""
+    return f"{function}_{identity[:16]}"
+
+
+def label(unit: KernelUnit, identity: str) -> str:
+    """The file name under which the compiler reports a unit's lines."""
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', unit.name)}_{identity[:16]}"
+
+
+def source_unit(kernels: Iterable[tuple[str, KernelUnit]]) -> str:
+    """One C++ file that holds several kernels, given with their hashes; all have the same prelude."""
+    parts: list[str] = []
+    for identity, unit in kernels:
+        if not parts:
+            parts += ['#line 1 "lamina_slot"', SLOTS, '#line 1 "prelude"', unit.prelude]
+        # Names begin a line of their own, so that a message about a line of the unit names the unit.
+        parts += [f"namespace kernel_{identity[:16]} {{", f'#line 1 "{label(unit, identity)}"', unit.source]
+        for function in unit.functions:
+            values = ", ".join(f"slots[{i}]" for i in range(len(function.parameters)))
+            entry = symbol(function.name, identity)
+            parts.append(f'extern "C" void {entry}(const lamina_slot* slots) {{ {function.name}({values}); }}')
+        parts.append("}")
+    return "\n".join(parts) + "\n"

@@ -1,0 +1,33 @@
+"""The names of torch that are not public, and what stands in for them where a torch lacks one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+__all__ = ["CAN_COUNT_USES", "empty_strided_cpu", "reinterpret", "storage_uses"]
+
+_guards = getattr(torch._C, "_dynamo").guards  # noqa: B009  the stub file does not declare it
+
+CAN_COUNT_USES: bool = hasattr(torch._C, "_storage_Use_Count") and hasattr(_guards, "_reinterpret_tensor")
+
+
+def _empty_strided(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype)
+
+
+def storage_uses(address: int) -> int:
+    """How many tensors and other owners hold the storage whose ``_cdata`` is ``address``. It must be alive."""
+    return torch._C._storage_Use_Count(address)
+
+
+# empty_strided(shape, strides, dtype) of the CPU without the cost of torch's argument parser.
+empty_strided_cpu: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor] = getattr(
+    _guards, "_empty_strided_cpu", _empty_strided
+)
+
+# reinterpret(tensor, shape, strides, offset): another tensor on the same storage that autograd does not see as a view.
+reinterpret: Callable[[torch.Tensor, Sequence[int], Sequence[int], int], torch.Tensor] = getattr(
+    _guards, "_reinterpret_tensor", torch.as_strided
+)
