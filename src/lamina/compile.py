@@ -123,7 +123,7 @@ def compile_graph(
         gm,
         example_inputs,
         compile_region=lambda region: compile_region(region, options, record, execute),
-        decompositions=decompositions(options.numerics),
+        decompositions=dict(decompositions(options.numerics)),
         record=record,
         options=options,
         name=name,

@@ -20,6 +20,7 @@ from lamina.schedule.align import align
 from lamina.schedule.group import Facts, Group, illegal, join
 from lamina.schedule.inline import inline_into
 from lamina.schedule.simplify import simplify
+from lamina.schedule.split import split_concats
 
 __all__ = ["Fused", "fuse"]
 
@@ -40,7 +41,7 @@ class Fused:
 
 def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
     """Join nests of ``program``; the meaning stays the same."""
-    return _Fuser(program, numerics).run()
+    return _Fuser(split_concats(program), numerics).run()
 
 
 def _buffers_in(value: object) -> list[str]:

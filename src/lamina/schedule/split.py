@@ -1,0 +1,154 @@
+"""Splits elementwise readers of a concatenation into one nest for each piece.
+
+A concatenation is a buffer with one writer for each piece. A nest that reads all of it could fuse with none of the
+writers; cut along the concatenated axis, each part reads one piece only, which then is a buffer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lamina.ir.access import reads, writes
+from lamina.ir.index import Atom, Axis, Expr, as_expr
+from lamina.ir.loops import Buffer, Equation, Load, LoopProgram, Nest, Step, Store
+from lamina.schedule.align import bare_axis
+from lamina.schedule.group import Facts
+from lamina.schedule.simplify import rename
+
+__all__ = ["split_concats"]
+
+_MOST_PIECES = 4
+"""Each piece costs a kernel; beyond a few, one more pass over the memory is cheaper."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Concat:
+    """A buffer written in pieces along dimension ``dim``: (first index, extent) of each writer's piece."""
+
+    buffer: Buffer
+    dim: int
+    pieces: dict[str, tuple[Expr, Expr]]
+
+
+def split_concats(program: LoopProgram) -> LoopProgram:
+    """The program with concatenations dissolved where all their readers can be cut; else the same object."""
+    concats = _concats(program)
+    for concat in concats:
+        program = _dissolve(program, concat)
+    return program
+
+
+def _concats(program: LoopProgram) -> list[_Concat]:
+    buffers = program.buffer_map()
+    writers: dict[str, list[Step]] = {}
+    for step in program.steps:
+        for name in writes(step):
+            writers.setdefault(name, []).append(step)
+    found = []
+    for name, steps in writers.items():
+        if len(steps) > 1 and buffers[name].kind == "temp" and all(isinstance(s, Nest) for s in steps):
+            concat = _as_concat(buffers[name], [s for s in steps if isinstance(s, Nest)])
+            if concat is not None:
+                found.append(concat)
+    return found
+
+
+def _as_concat(buffer: Buffer, nests: Sequence[Nest]) -> _Concat | None:
+    pieces: dict[str, tuple[Expr, Expr]] = {}
+    dims: set[int] = set()
+    for nest in nests:
+        stores = [e for e in nest.body if isinstance(e, Store) and e.buffer == buffer.name]
+        if len(stores) != 1 or stores[0].mode != "set" or stores[0].mask is not None:
+            return None
+        for dim, (e, n) in enumerate(zip(stores[0].index, buffer.shape, strict=True)):
+            axis = bare_axis(e - e.const)
+            if axis is None:
+                if e.terms or n != 1:
+                    return None
+            elif axis.extent != n:
+                dims.add(dim)
+                pieces[nest.name] = (as_expr(e.const), axis.extent)
+    if len(dims) != 1 or len(pieces) != len(nests) or len(pieces) > _MOST_PIECES:
+        return None
+    (dim,) = dims
+    if sum((n for _, n in pieces.values()), as_expr(0)) != buffer.shape[dim]:
+        return None
+    return _Concat(buffer, dim, pieces)
+
+
+def _cut_axis(nest: Nest, concat: _Concat, program: LoopProgram) -> Axis | None:
+    """The axis along which the reader can be cut, if it can."""
+    facts = Facts.of(nest)
+    if not facts.pure or concat.buffer.name in facts.masked:
+        return None
+    (target,) = facts.stores
+    for step in program.steps:
+        if isinstance(step, Nest) and target in reads(step) and not Facts.of(step).pure:
+            return None
+    axes = {bare_axis(index[concat.dim]) for index in facts.loads[concat.buffer.name]}
+    axis = axes.pop() if len(axes) == 1 else None
+    if axis is None or axis.extent != concat.buffer.shape[concat.dim]:
+        return None
+    return axis
+
+
+def _dissolve(program: LoopProgram, concat: _Concat) -> LoopProgram:
+    name = concat.buffer.name
+    readers = [s for s in program.steps if name in reads(s)]
+    cuts: dict[str, Axis] = {}
+    for step in readers:
+        axis = _cut_axis(step, concat, program) if isinstance(step, Nest) else None
+        if axis is None:
+            return program
+        cuts[step.name] = axis
+    if not readers:
+        return program
+    parts: dict[str, Buffer] = {}
+    for k, (writer, (_, extent)) in enumerate(concat.pieces.items()):
+        shape = _with(concat.buffer.shape, concat.dim, extent)
+        parts[writer] = replace(concat.buffer, name=f"{name}_piece{k}", shape=shape, strides=_contiguous(shape))
+    steps: list[Step] = []
+    for step in program.steps:
+        if isinstance(step, Nest) and step.name in concat.pieces:
+            steps.append(_retarget(step, concat, parts[step.name], concat.pieces[step.name][0]))
+        elif isinstance(step, Nest) and step.name in cuts:
+            for writer, (start, extent) in concat.pieces.items():
+                steps.append(_part(step, cuts[step.name], concat, parts[writer], start, extent))
+        else:
+            steps.append(step)
+    buffers = [b for b in program.buffers if b.name != name] + list(parts.values())
+    return replace(program, steps=tuple(steps), buffers=tuple(buffers))
+
+
+def _with(shape: tuple[Expr, ...], dim: int, extent: Expr) -> tuple[Expr, ...]:
+    return (*shape[:dim], extent, *shape[dim + 1 :])
+
+
+def _contiguous(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    strides: list[Expr] = []
+    running = as_expr(1)
+    for n in reversed(shape):
+        strides.append(running)
+        running = running * n
+    return tuple(reversed(strides))
+
+
+def _retarget(nest: Nest, concat: _Concat, part: Buffer, start: Expr) -> Nest:
+    """The nest storing to or loading from the piece's own buffer, whose first index is zero."""
+    body: list[Equation] = []
+    for eqn in nest.body:
+        if isinstance(eqn, Load | Store) and eqn.buffer == concat.buffer.name:
+            moved = _with(eqn.index, concat.dim, eqn.index[concat.dim] - start)
+            eqn = replace(eqn, buffer=part.name, index=moved)
+        body.append(eqn)
+    return Nest(nest.name, nest.axes, tuple(body))
+
+
+def _part(nest: Nest, axis: Axis, concat: _Concat, part: Buffer, start: Expr, extent: Expr) -> Nest:
+    """The reader restricted to one piece of the concatenated axis."""
+    short = Axis(axis.name, extent)
+    mapping: dict[Atom, Expr | int] = {axis: as_expr(short) + start}
+    body = tuple(rename(eqn, {}, mapping) for eqn in nest.body)
+    axes = tuple(short if a == axis else a for a in nest.axes)
+    return _retarget(Nest(f"{nest.name}_{part.name}", axes, body), concat, part, start)
