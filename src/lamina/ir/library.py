@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["OUT_VARIANTS", "QUICK_CALLS", "may_alias", "overload"]
+__all__ = ["OUT_VARIANTS", "QUICK_CALLS", "has_effect", "may_alias", "overload"]
 
 QUICK_CALLS: dict[str, str] = {
     f"aten.{name}.default": f"torch.{name}"
@@ -33,3 +33,9 @@ def overload(op: str) -> Any:
 def may_alias(op: str) -> bool:
     """Whether a result of ``op`` may share memory with an argument, so that the argument must live as long."""
     return op.split(".")[1] in _MAY_ALIAS or bool(overload(op).is_view)
+
+
+def has_effect(op: str) -> bool:
+    """Whether ``op`` draws from the random generator, or checks something: such calls keep their order."""
+    found = overload(op)
+    return torch.Tag.nondeterministic_seeded in found.tags or "assert" in op
