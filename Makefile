@@ -33,7 +33,7 @@ test-full: lint ## also the tests that take minutes
 lint: .venv/ready-dev ## ruff, mypy and the import contracts
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
+	$(BIN)/lint-imports --no-cache --no-logo
 
 bench: .venv/ready-dev ## measure the patterns and models under benchmarks/
 	$(BIN)/python -m benchmarks

@@ -40,11 +40,15 @@ CompileFunction: TypeAlias = Callable[[nn.Module], Callable[..., Any]]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What one compiled callable consists of: graphs, and kernel and library calls in one run of all of them."""
+    """What one compiled callable consists of: graphs, and kernel and library calls in one run of all of them.
+
+    ``fallbacks`` are the forward or backward graphs that run as ATen calls throughout, because compiling them failed.
+    """
 
     graphs: int
     kernels: int
     library_calls: int
+    fallbacks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +138,9 @@ def counts(compiled: Callable[..., Any]) -> Counts | None:
     if not isinstance(record, Record):
         return None
     plans = [stage.value for stage in record.stages if isinstance(stage.value, Plan)]
-    graphs = sum(stage.name == "capture" for stage in record.stages)
-    return Counts(graphs, sum(p.kernel_count for p in plans), sum(p.library_count for p in plans))
+    names = [stage.name for stage in record.stages]
+    kernels, library_calls = sum(p.kernel_count for p in plans), sum(p.library_count for p in plans)
+    return Counts(names.count("aot"), kernels, library_calls, names.count("aten"))
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -161,6 +166,8 @@ def _cells(row: Row) -> list[str]:
     if row.comparison:
         errors = [f"{row.comparison.max_error_eager:.1e}", f"{row.comparison.max_error_compiled:.1e}"]
     verdict = "[red]failed[/red]" if row.failure else "[green]ok[/green]"
+    if not row.failure and row.counts and row.counts.fallbacks:
+        verdict = "[yellow]ok, not compiled[/yellow]"
     speeds = [times.get(name, "-") for name in ("eager", "torch.compile", "lamina")]
     return [row.title, row.step, *number, *compiling, *speeds, *errors, verdict]
 
