@@ -11,6 +11,7 @@ import mmap
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
+from typing import Any
 
 import torch
 
@@ -22,13 +23,22 @@ _KEPT = 4  # idle workspaces: one is enough unless threads run side by side
 _KEPT_VIEWS = 512  # tensors are remembered for so many regions per workspace
 
 
+class _Held(dict[object, tuple[Any, ...]]):
+    """What programs made of a workspace, by program. Emptied when there are many, so that dead programs are let go."""
+
+    def __setitem__(self, key: object, value: tuple[Any, ...]) -> None:
+        if len(self) >= _KEPT_VIEWS:
+            self.clear()
+        super().__setitem__(key, value)
+
+
 class Workspace:
     """``nbytes`` of memory at ``address`` (a multiple of 64), for one call at a time.
 
     Tensors made of it are for use inside the call only: the next call overwrites them.
     """
 
-    __slots__ = ("_bytes", "_typed", "_views", "address", "nbytes")
+    __slots__ = ("_bytes", "_typed", "_views", "address", "held", "nbytes")
 
     def __init__(self, nbytes: int) -> None:
         # Inference tensors could not be written to outside of inference mode, and a workspace outlives the mode.
@@ -37,6 +47,14 @@ class Workspace:
         self.address, self.nbytes = self._bytes.data_ptr(), nbytes
         self._typed: dict[torch.dtype, torch.Tensor] = {torch.uint8: self._bytes}
         self._views: dict[int, dict[object, torch.Tensor]] = {}
+        self.held: dict[object, tuple[Any, ...]] = _Held()
+
+    def typed(self, dtype: torch.dtype) -> torch.Tensor:
+        """All of the workspace as a vector of ``dtype``."""
+        typed = self._typed.get(dtype)
+        if typed is None:
+            typed = self._typed[dtype] = self._bytes.view(dtype)
+        return typed
 
     def tensor(self, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor that begins ``offset`` bytes into the workspace (a multiple of the element size); strides count
@@ -45,9 +63,7 @@ class Workspace:
         if torch.is_inference_mode_enabled():
             with torch.inference_mode(False):
                 return self.tensor(offset, shape, strides, dtype)
-        typed = self._typed.get(dtype)
-        if typed is None:
-            typed = self._typed[dtype] = self._bytes.view(dtype)
+        typed = self.typed(dtype)
         return typed.as_strided(shape, strides, typed.storage_offset() + offset // dtype.itemsize)
 
     def views_of(self, region: int) -> dict[object, torch.Tensor]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import linecache
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import count
 from types import FunctionType
@@ -26,20 +26,32 @@ __all__ = [
     "Kernel",
     "Workspace",
     "aten",
+    "checkin",
+    "checkout",
     "empty",
     "empty_large",
     "empty_small",
     "load_program",
     "reinterpret",
+    "restride",
     "share_threads",
     "view",
 ]
 
 view = torch.as_strided  # view(tensor, shape, strides, offset): the offset counts elements from the storage's start
 
+_SHARED = Arena()
+checkout = _SHARED.take  # checkout(nbytes): a workspace for one call
+checkin = _SHARED.give  # checkin(workspace): at the end of the call
+
 # A thread that has not run an op of torch has OpenMP's default number of threads; asking torch sets torch's own.
 # A host program calls this first (about 50 ns); its kernels then see torch.get_num_threads() threads.
 share_threads = torch.get_num_threads
+
+
+def restride(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """A copy of ``tensor`` with the given strides: for library results laid out otherwise than was planned."""
+    return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 @cache

@@ -28,7 +28,7 @@ struct lamina_slot {
   operator float() const { double value; __builtin_memcpy(&value, &bits, 8); return (float)value; }
 };
 """
-_ABI = "1"
+_ABI = "2"
 _FORMATS = {"p": "P", "q": "q", "d": "d"}
 
 
@@ -43,10 +43,12 @@ class KernelFunction:
     """One function of a unit that host programs call: its name in the source, and a letter for each parameter.
 
     ``p`` is a pointer (an address, 0 for null), ``q`` an integer of 64 bits or fewer, ``d`` a double or float.
+    A ``checked`` function returns an integer, which its launch gives back; the launch of any other gives 0.
     """
 
     name: str
     parameters: str
+    checked: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or not set(self.parameters) <= set(_FORMATS):
@@ -80,12 +82,12 @@ class Kernel:
 
     __slots__ = ("launch", "name", "pack", "parameters")
 
-    def __init__(self, name: str, parameters: str, launch: Callable[[bytes], None]) -> None:
+    def __init__(self, name: str, parameters: str, launch: Callable[[bytes], int]) -> None:
         self.name, self.parameters, self.launch = name, parameters, launch
         self.pack: Callable[..., bytes] = struct.Struct("@" + "".join(_FORMATS[p] for p in parameters)).pack
 
-    def __call__(self, *arguments: float) -> None:
-        self.launch(self.pack(*arguments))
+    def __call__(self, *arguments: float) -> int:
+        return self.launch(self.pack(*arguments))
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, {self.parameters!r})"
@@ -102,7 +104,7 @@ def _meaning(source: str) -> str:
 
 def kernel_hash(unit: KernelUnit, flags: Sequence[str], machine: str) -> str:
     """The identity of a kernel's code: everything that decides it but the compiler."""
-    functions = (f"{f.name}({f.parameters})" for f in unit.functions)
+    functions = (f"{f.name}({f.parameters}){f.checked}" for f in unit.functions)
     texts = (_meaning(unit.prelude), _meaning(unit.source))
     return digest("kernel", _ABI, machine, *functions, "with", *flags, *unit.flags, "of", *texts)
 
@@ -128,6 +130,7 @@ def source_unit(kernels: Iterable[tuple[str, KernelUnit]]) -> str:
         for function in unit.functions:
             values = ", ".join(f"slots[{i}]" for i in range(len(function.parameters)))
             entry = symbol(function.name, identity)
-            parts.append(f'extern "C" void {entry}(const lamina_slot* slots) {{ {function.name}({values}); }}')
+            call = f"return {function.name}({values});" if function.checked else f"{function.name}({values}); return 0;"
+            parts.append(f'extern "C" long long {entry}(const lamina_slot* slots) {{ {call} }}')
         parts.append("}")
     return "\n".join(parts) + "\n"

@@ -13,7 +13,7 @@ from lamina.runtime.toolchain import Compiler, load_library
 __all__ = ["OBJECT", "Functions", "Library", "recall", "remember"]
 
 OBJECT = "kernels.so"
-Functions = Mapping[str, Callable[[bytes], None]]
+Functions = Mapping[str, Callable[[bytes], int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ def _open(unit: KernelUnit, identity: str, name: str, cache: Cache) -> Functions
 
 
 def _functions(unit: KernelUnit, identity: str, library: Library) -> Functions:
-    functions: dict[str, Callable[[bytes], None]] = {}
+    functions: dict[str, Callable[[bytes], int]] = {}
     for function in unit.functions:
         found = getattr(library.handle, symbol(function.name, identity))
-        found.argtypes, found.restype = (ctypes.c_void_p,), None
+        found.argtypes, found.restype = (ctypes.c_void_p,), ctypes.c_longlong
         functions[function.name] = found
     return functions
