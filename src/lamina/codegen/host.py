@@ -17,15 +17,18 @@ from lamina.errors import InvalidIR
 from lamina.ir.access import origins, reads, views, writes
 from lamina.ir.index import Expr, Size, as_expr
 from lamina.ir.library import OUT_VARIANTS, QUICK_CALLS
-from lamina.ir.loops import BufferView, Check, LibraryCall, SizeInput
+from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, SizeInput, storage_bytes
 from lamina.ir.plan import Kernel, KernelCall, Plan, PlanStep
 
 __all__ = ["HostKernel", "HostProgram", "emit_host"]
 
 _RESERVED = (
-    *("torch", "kernels", "checkin", "checkout", "empty", "restride", "prepare", "KEY"),
-    *("call", "args", "ws", "base", "held", "failed", "_"),
+    *("Arena", "arena", "empty", "empty_large", "empty_small", "give", "kernels", "share_threads", "take", "torch"),
+    *("REGION", "args", "base", "call", "failed", "made", "prepare", "views", "ws", "_"),
 )
+
+_LARGE = 1 << 20
+"""Bytes from which fresh memory is worth asking the runtime's pool of blocks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class _Host:
         self.globals: dict[str, str] = {}
         self.packed: dict[str, str] = {}
         self.allocated: set[str] = set()
+        self.allocators: set[str] = set()
+        self.uses_workspace = False
         self.body = Writer()
         for item in plan.inputs:
             if isinstance(item, str):
@@ -92,23 +97,29 @@ class _Host:
         kernels = tuple(self._kernel(k) for k in self.plan.kernels)
         for at, step in enumerate(self.plan.steps):
             self._step(at, step)
-        self.body.line(f"return {tuple_text([self._result(o) for o in self.plan.outputs])}")
-        arena = self.values.size(self.plan.arena_bytes)
+        results = tuple_text([self._result(o) for o in self.plan.outputs])
+        held, arena = self.held, self.values.size(self.plan.arena_bytes)
+        self.uses_workspace = bool(self.values.uses_base or self.values.uses_workspace or held)
+        if self.uses_workspace:
+            # A workspace that is not given back because of an exception is simply freed.
+            self.body.line("give(ws)")
+        self.body.line(f"return {results}")
         out = Writer()
-        self._header(out)
-        if self.held:
-            self._prepare(out)
+        self._header(out, held)
+        if held:
+            self._prepare(out, held)
         with out.indent("def call(args):"):
+            if self.plan.kernels:
+                out.line("share_threads()")
             self._unpack(out)
-            if self.values.uses_base or self.values.uses_workspace or self.held:
-                out.line(f"ws = checkout({arena})")
-                with out.indent("try:"):
-                    self._workspace(out)
-                    out.extend(self.body)
-                with out.indent("finally:"):
-                    out.line("checkin(ws)")
-            else:
-                out.extend(self.body)
+            if self.uses_workspace:
+                out.line(f"ws = take({arena})")
+                if held:
+                    out.line("views = ws.views_of(REGION)")
+                    out.line(f'{_targets(list(held))} = views.get("all") or prepare(ws, views)')
+                if self.values.uses_base:
+                    out.line("base = ws.address")
+            out.extend(self.body)
         return HostProgram(self.plan.name, out.text(), kernels, out.source_map(), self.plan)
 
     @property
@@ -116,48 +127,52 @@ class _Host:
         """What is made once for each workspace: source text by variable."""
         values = self.values
         windows = {
-            name: f"ws.typed({self._dtype(key[0])}).{values.arena_window(key)}" for key, name in values.cached.items()
+            name: f"ws.tensor({values.arena_window(key)}, {self._dtype(key[0])})" for key, name in values.cached.items()
         }
         return windows | self.packed
 
     # ---- around the steps -------------------------------------------------------------------------------------
 
-    def _header(self, out: Writer) -> None:
-        plan, held = self.plan, self.held
+    def _header(self, out: Writer, held: Mapping[str, str]) -> None:
+        plan = self.plan
         counts = f"{plan.kernel_count} kernels, {plan.library_count} library calls"
         out.line(f'"""Host program of region {plan.name}: {counts}."""')
         out.line()
         out.line("import torch")
         out.line()
-        out.line("from lamina.runtime.host import checkin, checkout, empty, restride")
-        out.line()
+        names = [name for name, used in self._imports(held) if used]
+        if names:
+            out.line(f"from lamina.runtime.host import {', '.join(names)}")
+            out.line()
         for name, (launch, pack) in self.kernel_names.items():
             out.line(f'{launch}, {pack} = kernels["{name}"].launch, kernels["{name}"].pack')
         for path, name in self.globals.items():
             out.line(f"{name} = {path}")
-        if held:
-            out.line("KEY = object()")
+        if self.uses_workspace:
+            out.line("arena = Arena()")
+            out.line("take, give, REGION = arena.take, arena.give, arena.region")
         out.line()
         out.line()
 
-    def _prepare(self, out: Writer) -> None:
+    def _imports(self, held: Mapping[str, str]) -> tuple[tuple[str, bool], ...]:
+        return (
+            ("Arena", self.uses_workspace),
+            *((name, name in self.allocators) for name in ("empty", "empty_large", "empty_small")),
+            ("share_threads", bool(self.plan.kernels)),
+        )
+
+    def _prepare(self, out: Writer, held: Mapping[str, str]) -> None:
         """The function that fills a workspace's cache for this program."""
-        with out.indent("def prepare(ws):"):
-            out.line('"""Tensors over the workspace for library calls, packed arguments for kernels."""')
+        with out.indent("def prepare(ws, views):"):
+            out.line('"""Tensors over the workspace for library calls, packed arguments for kernels; made once."""')
             if self.packed:
                 out.line("base = ws.address")
-            with out.indent("with torch.inference_mode(False):"), out.indent("held = ws.held[KEY] = (", ")"):
-                for name, text in self.held.items():
+            with out.indent('views["all"] = made = (', ")"):
+                for name, text in held.items():
                     out.line(f"{text},  # {name}")
-            out.line("return held")
+            out.line("return made")
         out.line()
         out.line()
-
-    def _workspace(self, out: Writer) -> None:
-        if self.held:
-            out.line(f"{_targets(list(self.held))} = ws.held.get(KEY) or prepare(ws)")
-        if self.values.uses_base:
-            out.line("base = ws.address")
 
     def _unpack(self, out: Writer) -> None:
         """Inputs to locals; sizes that are no input of their own from the shapes of tensors."""
@@ -272,7 +287,7 @@ class _Host:
         buffer, name = self.values.buffers[out], self.values.local(out)
         strides = self.values.dims(buffer.strides)
         with self.body.indent(f"if {name}.stride() != {strides}:"):
-            self.body.line(f"{name} = restride({name}, {self.values.dims(buffer.shape)}, {strides})", origin)
+            self.body.line(f"{name} = {self._empty(buffer)}.copy_({name})", origin)
 
     # ---- pieces -----------------------------------------------------------------------------------------------
 
@@ -283,9 +298,16 @@ class _Host:
         if name in self.allocated:
             return
         self.allocated.add(name)
-        values, buffer = self.values, self.values.buffers[name]
-        shape, strides = values.dims(buffer.shape), values.dims(buffer.strides)
-        self.body.line(f"{values.local(name)} = empty({shape}, {strides}, {self._dtype(name)})")
+        self.body.line(f"{self.values.local(name)} = {self._empty(self.values.buffers[name])}")
+
+    def _empty(self, buffer: Buffer) -> str:
+        """Source text for fresh memory that outlives the call."""
+        values, nbytes = self.values, storage_bytes(buffer)
+        name = "empty" if not nbytes.is_int else "empty_small" if nbytes.const < _LARGE else "empty_large"
+        self.allocators.add(name)
+        size = f", {nbytes.const}" if name == "empty_large" else ""
+        dtype = self._dtype(buffer.name)
+        return f"{name}({values.dims(buffer.shape)}, {values.dims(buffer.strides)}, {dtype}{size})"
 
     def _dtype(self, buffer: str) -> str:
         return self._global(f"torch.{self.values.buffers[buffer].dtype}")

@@ -190,18 +190,17 @@ class Values:
             self.cached[key] = name
         else:
             self._bound[key] = name
-            dtype = self.buffers[view.buffer].dtype
-            emit(f"{name} = ws.typed(torch.{dtype}).{self.arena_window(key)}")
+            emit(f"{name} = ws.tensor({self.arena_window(key)}, torch.{self.buffers[view.buffer].dtype})")
             self.uses_workspace = True
         return name
 
     def arena_window(self, key: ViewKey) -> str:
-        """The ``as_strided`` call that makes a window from a tensor of the whole workspace."""
+        """Byte offset, shape and strides of a window onto a buffer of the arena."""
         buffer, shape, strides, offset = key
         start = self.places[buffer].offset
         assert start is not None
         item = DTYPES[self.buffers[buffer].dtype].size
-        return f"as_strided({self.dims(shape)}, {self.dims(strides)}, {self.size(start // item + offset)})"
+        return f"{self.size(start + offset * item)}, {self.dims(shape)}, {self.dims(strides)}"
 
     def fixed(self, buffer: str) -> bool:
         """Whether the buffer's address follows from the workspace's alone."""

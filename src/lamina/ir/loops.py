@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from lamina.ir.index import Axis, Expr, Loaded
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Axis, Expr, Loaded, as_expr
 
 __all__ = [
     "Buffer",
@@ -38,6 +39,7 @@ __all__ = [
     "axes_of_values",
     "defined",
     "operands",
+    "storage_bytes",
 ]
 
 Origin: TypeAlias = tuple[str, ...]
@@ -272,6 +274,16 @@ def operands(eqn: Equation) -> tuple[str, ...]:
     if isinstance(eqn, Index):
         return _loaded((eqn.expr,))
     return ()
+
+
+def storage_bytes(buffer: Buffer) -> Expr:
+    """Bytes from the buffer's first element to the end of its last."""
+    if any(n == 0 for n in buffer.shape):
+        return as_expr(0)
+    span = as_expr(1)
+    for n, stride in zip(buffer.shape, buffer.strides, strict=True):
+        span = span + (n - 1) * stride
+    return span * DTYPES[buffer.dtype].size
 
 
 def _loaded(index: tuple[Expr, ...]) -> tuple[str, ...]:

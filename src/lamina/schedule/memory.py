@@ -11,14 +11,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 
-from lamina.base.dtypes import DTYPES
 from lamina.ir.access import reads, views, writes
 from lamina.ir.index import Expr, as_expr, ceildiv
 from lamina.ir.library import OUT_VARIANTS, may_alias
-from lamina.ir.loops import Buffer, BufferView, LibraryCall, SizeInput
+from lamina.ir.loops import Buffer, BufferView, LibraryCall, SizeInput, storage_bytes
 from lamina.ir.plan import Place, PlanStep
 
-__all__ = ["ALIGNMENT", "live_ranges", "plan_memory", "storage_bytes"]
+__all__ = ["ALIGNMENT", "live_ranges", "plan_memory"]
 
 ALIGNMENT = 64
 """Bytes: one cache line and the widest SIMD register."""
@@ -81,16 +80,6 @@ def live_ranges(steps: Sequence[PlanStep], returned: set[str]) -> tuple[dict[str
             if any(out in kept for out in outs):
                 kept.add(view.buffer)
     return {name: (first[name], last[name]) for name in first}, kept
-
-
-def storage_bytes(buffer: Buffer) -> Expr:
-    """Bytes from the buffer's first element to the end of its last."""
-    if any(n == 0 for n in buffer.shape):
-        return as_expr(0)
-    span = as_expr(1)
-    for n, stride in zip(buffer.shape, buffer.strides, strict=True):
-        span = span + (n - 1) * stride
-    return span * DTYPES[buffer.dtype].size
 
 
 def _place(temporaries: Sequence[Buffer], spans: Mapping[str, tuple[int, int]]) -> tuple[dict[str, Expr], Expr]:

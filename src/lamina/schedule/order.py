@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from lamina.ir.access import reads, views, writes
 from lamina.ir.index import Expr, Size
 from lamina.ir.library import has_effect, may_alias
-from lamina.ir.loops import Buffer, BufferView, LibraryCall, SizeInput, Step
-from lamina.schedule.memory import storage_bytes
+from lamina.ir.loops import Buffer, BufferView, LibraryCall, SizeInput, Step, storage_bytes
 
 __all__ = ["dependences", "order", "peak_bytes"]
 
