@@ -42,7 +42,7 @@ def _place(stack: str) -> str:
 
 
 def _operation(node: Node) -> str:
-    """The user's call: "gelu" or "gelu backward"; the ATen operation where that is not known."""
+    """The user's call ("gelu", "LayerNorm backward"); the ATen operation where that is not known."""
     meta = node.meta
     calls = meta.get("source_fn_stack")
     if calls:

@@ -1,0 +1,61 @@
+"""A compiler that runs each region's FX graph as it is: what the front half is tested with."""
+
+from collections.abc import Mapping
+
+import torch
+
+from lamina.aot.region import Region
+from lamina.aot.run import compile_captured
+from lamina.capture.dynamo import compile_callable
+from lamina.decomp.table import decompositions
+from lamina.options import Options
+from lamina.record import Record
+from lamina.rewrite.verify import verify_fx
+
+
+class Reference:
+    """Compiles with ``compile_captured`` and keeps the regions it was given."""
+
+    def __init__(self, numerics: str = "fast", table: Mapping | None = None) -> None:
+        self.regions: list[Region] = []
+        self.record = Record()
+        self.options = Options().replace(numerics=numerics)
+        self.table = dict(decompositions(numerics) if table is None else table)
+
+    def __call__(self, gm, example_inputs):
+        return compile_captured(
+            gm,
+            example_inputs,
+            compile_region=self.region,
+            decompositions=self.table,
+            record=self.record,
+            options=self.options,
+        )
+
+    def region(self, region: Region):
+        verify_fx(region.gm, region.name)
+        assert len(region.inputs) == len(region.example_inputs)
+        self.regions.append(region)
+
+        def run(args):
+            values = list(args)
+            args.clear()
+            return torch.fx.Interpreter(region.gm).boxed_run(values)
+
+        run._boxed_call = True
+        return run
+
+    def compile(self, target, **kwargs):
+        return compile_callable(target, backend_callable=self, record=self.record, **kwargs)
+
+    def graph(self, kind: str):
+        (found,) = [r for r in self.regions if r.kind == kind]
+        return found.gm.graph
+
+    def partition(self):
+        (found,) = [s.value for s in self.record.stages if s.name == "partition"]
+        return found
+
+
+def operations(graph) -> list[str]:
+    return [str(n.target) for n in graph.nodes if n.op == "call_function"]
