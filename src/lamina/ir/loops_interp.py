@@ -220,10 +220,11 @@ def _run_library(
     results = list(result) if isinstance(result, tuple | list) else [result]
     for out, value in zip(call.outs, results, strict=False):
         if out is not None:
-            shape = [int(e.evaluate(sizes)) for e in buffers[out].shape]
-            tensors[out] = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-            if list(tensors[out].shape) != shape:
-                raise ValueError(f"{call.op} gave shape {list(tensors[out].shape)} for {out} of shape {shape}")
+            made = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+            planned = _allocate(buffers[out], sizes)
+            if made.shape != planned.shape:
+                raise ValueError(f"{call.op} gave shape {list(made.shape)} for {out} of shape {list(planned.shape)}")
+            tensors[out] = made if made.stride() == planned.stride() else planned.copy_(made)
 
 
 def _output(out: BufferView | Expr | None, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> Any:
