@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 
-from lamina.base.dtypes import DTYPES
+import torch
+
+from lamina.base.dtypes import DTYPES, torch_dtype
 from lamina.ir.index import Axis, Expr, Loaded, as_expr
 from lamina.ir.loops import Check, Compute, Constant, Equation, Index, Load, Nest, Random, Reduce, Scan, Store
 from lamina.ir.ops import OPS
+from lamina.lower.rules import Decline
 from lamina.lower.values import TensorValue, broadcast_index
 
 __all__ = ["NestBuilder", "Scalar", "Value", "opmath"]
@@ -18,6 +22,11 @@ Scalar = int | float | bool
 def opmath(dtype: str) -> str:
     """The dtype in which arithmetic on ``dtype`` is done: float32 for the half types, else itself."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def _fits(value: int, dtype: str) -> bool:
+    limits = torch.iinfo(torch_dtype(dtype))
+    return limits.min <= value <= limits.max
 
 
 class Value:
@@ -124,9 +133,16 @@ class NestBuilder:
         return Value(self, out, source.dtype)
 
     def constant(self, value: Scalar, dtype: str) -> Value:
-        """A literal of ``dtype``."""
+        """A literal of ``dtype``. Declines a number that an integer type cannot hold: eager raises for most."""
         kind = DTYPES[dtype].kind
-        value = bool(value) if kind == "bool" else float(value) if kind == "float" else int(value)
+        if kind == "float":
+            value = float(value)
+        elif kind == "bool":
+            value = bool(value)
+        elif isfinite(value) and _fits(int(value), dtype):
+            value = int(value)
+        else:
+            raise Decline(f"{value} does not fit in {dtype}")
         key = (repr(value), dtype)
         if key not in self._constants:
             out = self._name()

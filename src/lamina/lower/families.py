@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from lamina.lower import pointwise, reduction, views
+from lamina.lower import (
+    activations,
+    activations_backward,
+    batch_norm,
+    comparison,
+    creation,
+    losses,
+    nll_loss,
+    norms,
+    pointwise,
+    pointwise_math,
+    random,
+    reduction,
+    softmax,
+    views,
+)
 
 __all__ = ["LOADED"]
 
-LOADED = (pointwise, reduction, views)
+LOADED = (
+    *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
+    *(batch_norm, losses, nll_loss, norms),
+    *(views,),
+)
 """The rule files."""

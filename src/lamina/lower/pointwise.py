@@ -1,4 +1,4 @@
-"""Elementwise operations: arithmetic, comparison, casts."""
+"""Elementwise arithmetic on two or more operands."""
 
 from __future__ import annotations
 
@@ -6,30 +6,242 @@ from typing import Any
 
 from torch.fx import Node
 
-from lamina.lower.builder import Value, opmath
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Expr, as_expr
+from lamina.lower.builder import Value
 from lamina.lower.context import Lowering, Operand
-from lamina.lower.rules import rule
-from lamina.lower.values import TensorValue
+from lamina.lower.rules import Decline, rule
+from lamina.lower.values import TensorValue, fresh_dims
 
-__all__: list[str] = []
-
-
-@rule("aten.add.Tensor", "aten.add.Scalar")
-def add(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Any = 1) -> TensorValue:
-    return low.pointwise(node, lambda a, b: a + (b if alpha == 1 else b * alpha), x, y)
+__all__ = ["add_scaled", "added", "divided", "largest", "lerped", "multiplied", "never_zero", "powered", "smallest"]
 
 
-@rule("aten.mul.Tensor", "aten.mul.Scalar")
+def added(a: Value, b: Value) -> Value:
+    """Sum; on booleans "or", as in eager."""
+    return a | b if a.dtype == "bool" else a + b
+
+
+def multiplied(a: Value, b: Value) -> Value:
+    """Product; on booleans "and", as in eager."""
+    return a & b if a.dtype == "bool" else a * b
+
+
+def divided(a: Value, b: Value, mode: str | None = None) -> Value:
+    """Quotient: true division, or rounded by ``mode`` ("floor", "trunc")."""
+    return a / b if mode is None else a.op(f"{mode}_div", b)
+
+
+def largest(a: Value, b: Value) -> Value:
+    """The greater; NaN if either is."""
+    return a | b if a.dtype == "bool" else a.op("maximum", b)
+
+
+def smallest(a: Value, b: Value) -> Value:
+    """The lesser; NaN if either is."""
+    return a & b if a.dtype == "bool" else a.op("minimum", b)
+
+
+def add_scaled(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Operand, out: TensorValue) -> TensorValue:
+    """``x + alpha * y`` into ``out``."""
+    if alpha == 1:
+        return low.into(node, out, added, x, y)
+    return low.into(node, out, lambda a, b, s: added(a, multiplied(b, s)), x, y, alpha)
+
+
+@rule("aten.add.Tensor", "aten.add.Scalar", "prims.add.default")
+def add(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Operand = 1) -> TensorValue:
+    return add_scaled(low, node, x, y, alpha, low.result(node))
+
+
+@rule("aten.sub.Tensor", "aten.sub.Scalar", "prims.sub.default")
+def sub(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Operand = 1) -> TensorValue:
+    if alpha == 1:
+        return low.pointwise(node, lambda a, b: a - b, x, y)
+    return low.pointwise(node, lambda a, b, s: a - b * s, x, y, alpha)
+
+
+@rule("aten.rsub.Tensor", "aten.rsub.Scalar")
+def rsub(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Operand = 1) -> TensorValue:
+    return sub(low, node, y, x, alpha)
+
+
+@rule("aten.mul.Tensor", "aten.mul.Scalar", "prims.mul.default")
 def mul(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
-    return low.pointwise(node, lambda a, b: a * b, x, y)
+    return low.pointwise(node, multiplied, x, y)
 
 
-@rule("aten.gelu.default")
-def gelu(low: Lowering, node: Node, x: TensorValue, approximate: str = "none") -> TensorValue:
-    def body(v: Value) -> Value:
-        if approximate == "tanh":
-            inner = (v + v * v * v * 0.044715) * 0.7978845608028654
-            return v * 0.5 * (inner.op("tanh") + 1.0)
-        return v * 0.5 * ((v * 0.7071067811865476).op("erf") + 1.0)
+def never_zero(divisor: Operand) -> None:
+    """Decline an integer division whose divisor may be zero: eager raises ``RuntimeError`` for it."""
+    if isinstance(divisor, TensorValue):
+        if not DTYPES[divisor.dtype].is_float:
+            raise Decline("an integer tensor as divisor may hold a zero, for which eager raises RuntimeError")
+    elif isinstance(divisor, Expr):
+        lowest = divisor.bounds()[0]
+        if lowest is None or lowest <= 0:
+            raise Decline("a size as divisor may be zero")
+    elif divisor == 0 and not isinstance(divisor, float):
+        raise Decline("integer division by zero")
 
-    return low.pointwise(node, body, x, dtype=opmath(x.dtype))
+
+@rule(
+    *("aten.div.Tensor", "aten.div.Scalar", "aten.div.Tensor_mode", "aten.div.Scalar_mode"),
+    *("aten.true_divide.Tensor", "aten.true_divide.Scalar"),
+)
+def div(low: Lowering, node: Node, x: Operand, y: Operand, rounding_mode: str | None = None) -> TensorValue:
+    out = low.result(node)
+    if rounding_mode is not None and not DTYPES[out.dtype].is_float:
+        never_zero(y)
+    return low.into(node, out, lambda a, b: divided(a, b, rounding_mode), x, y)
+
+
+@rule("aten.floor_divide.default", "aten.floor_divide.Scalar")
+def floor_divide(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
+    return div(low, node, x, y, "floor")
+
+
+@rule("prims.div.default")
+def prims_div(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
+    return div(low, node, x, y, None if DTYPES[low.result(node).dtype].is_float else "trunc")
+
+
+@rule("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor", "prims.remainder.default")
+def remainder(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
+    return _rest(low, node, "mod", x, y)
+
+
+@rule("aten.fmod.Tensor", "aten.fmod.Scalar", "prims.fmod.default")
+def fmod(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
+    return _rest(low, node, "fmod", x, y)
+
+
+def _rest(low: Lowering, node: Node, op: str, x: Operand, y: Operand) -> TensorValue:
+    out = low.result(node)
+    if not DTYPES[out.dtype].is_float:
+        never_zero(y)
+    return low.into(node, out, lambda a, b: a.op(op, b), x, y)
+
+
+@rule("aten.maximum.default", "aten.max.other", "prims.maximum.default")
+def maximum(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
+    return low.pointwise(node, largest, x, y)
+
+
+@rule("aten.minimum.default", "aten.min.other", "prims.minimum.default")
+def minimum(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
+    return low.pointwise(node, smallest, x, y)
+
+
+@rule("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
+def clamp(
+    low: Lowering, node: Node, x: TensorValue, min: Operand | None = None, max: Operand | None = None
+) -> TensorValue:
+    limits = [v for v in (min, max) if v is not None]
+
+    def body(v: Value, *bounds: Value) -> Value:
+        rest = list(bounds)
+        if min is not None:
+            v = largest(v, rest.pop(0))
+        return smallest(v, rest.pop(0)) if max is not None else v
+
+    return low.pointwise(node, body, x, *limits)
+
+
+@rule("aten.clamp_min.default", "aten.clamp_min.Tensor")
+def clamp_min(low: Lowering, node: Node, x: TensorValue, min: Operand) -> TensorValue:
+    return low.pointwise(node, largest, x, min)
+
+
+@rule("aten.clamp_max.default", "aten.clamp_max.Tensor")
+def clamp_max(low: Lowering, node: Node, x: TensorValue, max: Operand) -> TensorValue:
+    return low.pointwise(node, smallest, x, max)
+
+
+_SMALL_POWERS = {0.5: "sqrt", -0.5: "rsqrt"}
+
+
+def powered(x: Value, exponent: Operand) -> Value | None:
+    """``x ** exponent`` for the exponents that eager, too, computes without ``pow``; else ``None``."""
+    if not isinstance(exponent, int | float):
+        return None
+    is_float = DTYPES[x.dtype].is_float
+    if is_float and exponent in _SMALL_POWERS:
+        return x.op(_SMALL_POWERS[exponent])
+    if not abs(exponent) < 64 or exponent != int(exponent):
+        return None
+    count = int(exponent)
+    if is_float and not -2 <= count <= 3:
+        return None
+    if count < 0:
+        return None if not is_float else 1.0 / (x if count == -1 else x * x)
+    if count == 0:
+        return x.builder.constant(1, x.dtype)
+    result: Value | None = None
+    square = x
+    while True:
+        if count & 1:
+            result = square if result is None else multiplied(result, square)
+        count >>= 1
+        if not count:
+            assert result is not None
+            return result
+        square = multiplied(square, square)
+
+
+def power(low: Lowering, node: Node, out: TensorValue, x: Operand, y: Operand) -> TensorValue:
+    """``x ** y`` into ``out``."""
+
+    def body(a: Value) -> Value:
+        short = powered(a, y)
+        return a.op("pow", low.operand(a.builder, y, a.dtype)) if short is None else short
+
+    if not DTYPES[out.dtype].is_float and (not isinstance(y, int) or not 0 <= y < 64):
+        raise Decline("integer power with an exponent known only at run time")
+    return low.into(node, out, body, x)
+
+
+@rule("aten.pow.Tensor_Tensor", "aten.pow.Tensor_Scalar", "aten.pow.Scalar", "prims.pow.default")
+def pow(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
+    return power(low, node, low.result(node), x, y)
+
+
+def lerped(a: Value, b: Value, weight: Value) -> Value:
+    """``a`` towards ``b`` by ``weight``, exact at both ends."""
+    step = b - a
+    near = a + weight * step
+    return a.builder.where(weight.op("abs") < 0.5, near, b - step * (1.0 - weight))
+
+
+@rule("aten.lerp.Scalar", "aten.lerp.Tensor")
+def lerp(low: Lowering, node: Node, x: Operand, end: Operand, weight: Operand) -> TensorValue:
+    return low.pointwise(node, lerped, x, end, weight)
+
+
+@rule("aten.addcmul.default")
+def addcmul(low: Lowering, node: Node, x: Operand, a: Operand, b: Operand, value: Operand = 1) -> TensorValue:
+    if value == 1:
+        return low.pointwise(node, lambda x, a, b: x + a * b, x, a, b)
+    return low.pointwise(node, lambda x, a, b, s: x + s * a * b, x, a, b, value)
+
+
+@rule("aten.addcdiv.default")
+def addcdiv(low: Lowering, node: Node, x: Operand, a: Operand, b: Operand, value: Operand = 1) -> TensorValue:
+    if value == 1:
+        return low.pointwise(node, lambda x, a, b: x + a / b, x, a, b)
+    return low.pointwise(node, lambda x, a, b, s: x + s * (a / b), x, a, b, value)
+
+
+@rule("aten.addr.default")
+def addr(
+    low: Lowering, node: Node, x: Operand, left: TensorValue, right: TensorValue, beta: Any = 1, alpha: Any = 1
+) -> TensorValue:
+    out = low.result(node)
+    low.plain(out.dtype)
+    if not DTYPES[out.dtype].is_float:
+        raise Decline("outer product of integers")
+    column = left.view([left.shape[0], as_expr(1)], [as_expr(fresh_dims([left.shape[0]])[0])])
+
+    def body(a: Value, b: Value, c: Value) -> Value:
+        product = b * c if alpha == 1 else b * c * alpha
+        return product if beta == 0 else a * beta + product
+
+    return low.into(node, out, body, x, column, right)

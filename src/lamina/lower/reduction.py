@@ -1,28 +1,343 @@
-"""Reductions and what is made of them: sums, softmax, norms, losses, and their backward passes."""
+"""Reductions: sums, means, products, extremes with and without their places, variances and vector norms."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
 from torch.fx import Node
 
-from lamina.lower.builder import opmath
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Expr, as_expr, prod
+from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
-from lamina.lower.rules import rule
+from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
 
-__all__: list[str] = []
+__all__ = ["Dims", "count", "keep_position", "over", "reduced", "reduced_dims", "store_reduced", "vector_norm"]
+
+Dims: TypeAlias = int | Sequence[int] | None
 
 
-@rule("aten._softmax.default")
-def softmax(low: Lowering, node: Node, x: TensorValue, dim: int, half_to_float: bool = False) -> TensorValue:
+def reduced_dims(x: TensorValue, dims: Dims, empty_is_all: bool = True) -> list[int]:
+    """The positions of the dimensions that ``dims`` names; ``None`` names all of them."""
+    if dims is None:
+        return list(range(x.rank))
+    listed = [dims] if isinstance(dims, int) else list(dims)
+    if not listed and empty_is_all:
+        return list(range(x.rank))
+    return sorted(d % x.rank for d in listed) if x.rank else []
+
+
+def count(b: NestBuilder, shape: Sequence[Expr], dtype: str) -> Value:
+    """How many elements there are in a box, as a number."""
+    total = prod(shape)
+    return b.constant(int(total), dtype) if total.is_int else b.index(total).to(dtype)
+
+
+def keep_position(b: NestBuilder, out: TensorValue, dims: Sequence[int]) -> list[Expr]:
+    """Where a result of reducing ``dims`` of the nest's axes is stored, with or without the reduced dimensions."""
+    if out.rank == len(b.axes):
+        return [as_expr(0) if k in dims else axis for k, axis in enumerate(b.axes)]
+    return [axis for k, axis in enumerate(b.axes) if k not in dims]
+
+
+def store_reduced(b: NestBuilder, out: TensorValue, value: Value, dims: Sequence[int]) -> None:
+    """Store a value from which ``dims`` have been reduced."""
+    b.store(out, value, keep_position(b, out, dims))
+
+
+Reducer: TypeAlias = Callable[[NestBuilder, Value, list[int]], Value]
+
+
+def reduced(
+    low: Lowering, node: Node, out: TensorValue, x: TensorValue, dims: list[int], kin: str, body: Reducer
+) -> TensorValue:
+    """One nest over ``x``, read as ``kin``, whose ``body`` reduces ``dims``; the result goes to ``out``."""
+    low.plain(out.dtype, x.dtype, kin)
+    b = low.nest(node, x.shape)
+    store_reduced(b, out, body(b, b.load(x).to(kin), dims), dims)
+    low.finish(b)
+    return out
+
+
+def over(b: NestBuilder, op: str, value: Value, dims: list[int]) -> Value:
+    """Reduce ``dims``; a value without dimensions is its own reduction."""
+    return b.reduce(op, value, dims) if dims else value
+
+
+@rule("aten.sum.default", "aten.sum.dim_IntList")
+def sum(
+    low: Lowering, node: Node, x: TensorValue, dim: Dims = None, keepdim: bool = False, dtype: Any = None
+) -> TensorValue:
     out = low.result(node)
+    return reduced(low, node, out, x, reduced_dims(x, dim), opmath(out.dtype), lambda b, v, d: over(b, "sum", v, d))
+
+
+@rule("prims.sum.default", "prims.prod.default", "prims.amax.default", "prims.amin.default")
+def prims_reduction(low: Lowering, node: Node, x: TensorValue, dims: Dims, **options: Any) -> TensorValue:
+    out = low.result(node)
+    op = {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min"}[str(node.target).split(".")[1]]
+    return reduced(
+        low, node, out, x, reduced_dims(x, dims, False), opmath(out.dtype), lambda b, v, d: over(b, op, v, d)
+    )
+
+
+@rule("aten.nansum.default")
+def nansum(
+    low: Lowering, node: Node, x: TensorValue, dim: Dims = None, keepdim: bool = False, dtype: Any = None
+) -> TensorValue:
+    out = low.result(node)
+
+    def body(b: NestBuilder, v: Value, dims: list[int]) -> Value:
+        known = b.where(v.op("isnan"), 0, v) if DTYPES[v.dtype].is_float else v
+        return over(b, "sum", known, dims)
+
+    return reduced(low, node, out, x, reduced_dims(x, dim), opmath(out.dtype), body)
+
+
+@rule("aten.mean.default", "aten.mean.dim")
+def mean(
+    low: Lowering, node: Node, x: TensorValue, dim: Dims = None, keepdim: bool = False, dtype: Any = None
+) -> TensorValue:
+    out = low.result(node)
+    dims = reduced_dims(x, dim)
+
+    def body(b: NestBuilder, v: Value, dims: list[int]) -> Value:
+        return over(b, "sum", v, dims) / count(b, [x.shape[d] for d in dims], v.dtype)
+
+    return reduced(low, node, out, x, dims, opmath(out.dtype), body)
+
+
+@rule("aten.prod.default", "aten.prod.dim_int")
+def prod_(
+    low: Lowering, node: Node, x: TensorValue, dim: Dims = None, keepdim: bool = False, dtype: Any = None
+) -> TensorValue:
+    out = low.result(node)
+    return reduced(low, node, out, x, reduced_dims(x, dim), opmath(out.dtype), lambda b, v, d: over(b, "prod", v, d))
+
+
+def _extreme(op: str) -> Reducer:
+    def body(b: NestBuilder, v: Value, dims: list[int]) -> Value:
+        if v.dtype == "bool":
+            return over(b, {"max": "any", "min": "all"}[op], v, dims)
+        return over(b, op, v, dims)
+
+    return body
+
+
+@rule("aten.amax.default", "aten.max.default")
+def amax(low: Lowering, node: Node, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
+    return reduced(low, node, low.result(node), x, reduced_dims(x, dim), opmath(x.dtype), _extreme("max"))
+
+
+@rule("aten.amin.default", "aten.min.default")
+def amin(low: Lowering, node: Node, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
+    return reduced(low, node, low.result(node), x, reduced_dims(x, dim), opmath(x.dtype), _extreme("min"))
+
+
+@rule("aten.aminmax.default")
+def aminmax(
+    low: Lowering, node: Node, x: TensorValue, dim: int | None = None, keepdim: bool = False
+) -> list[TensorValue]:
+    outs = [low.result(node, 0), low.result(node, 1)]
     low.plain(x.dtype)
-    b = low.nest(node, out.shape)
+    dims = reduced_dims(x, dim)
+    b = low.nest(node, x.shape)
     v = b.load(x).to(opmath(x.dtype))
-    if x.rank == 0:
-        b.store(out, b.constant(1, out.dtype))
-    else:
-        axis = [dim % x.rank]
-        e = (v - b.reduce("max", v, axis)).op("exp")
-        b.store(out, e / b.reduce("sum", e, axis))
+    for out, op in zip(outs, ("min", "max"), strict=True):
+        store_reduced(b, out, _extreme(op)(b, v, dims), dims)
+    low.finish(b)
+    return outs
+
+
+def _ordered(v: Value) -> Value:
+    """The value in a type that has an order."""
+    return v.to("uint8") if v.dtype == "bool" else v
+
+
+def _place(b: NestBuilder, op: str, v: Value, dims: list[int]) -> Value:
+    return b.reduce(f"arg{op}", _ordered(v), dims) if dims else b.constant(0, "int64")
+
+
+@rule("aten.argmax.default", "aten.argmin.default")
+def argmax(low: Lowering, node: Node, x: TensorValue, dim: int | None = None, keepdim: bool = False) -> TensorValue:
+    op = str(node.target).split(".")[1].removeprefix("arg")
+    return reduced(
+        low, node, low.result(node), x, reduced_dims(x, dim), opmath(x.dtype), lambda b, v, d: _place(b, op, v, d)
+    )
+
+
+@rule("aten.max.dim", "aten.min.dim")
+def max_dim(low: Lowering, node: Node, x: TensorValue, dim: int, keepdim: bool = False) -> list[TensorValue]:
+    op = str(node.target).split(".")[1]
+    values, places = low.result(node, 0), low.result(node, 1)
+    low.plain(x.dtype)
+    dims = reduced_dims(x, dim)
+    b = low.nest(node, x.shape)
+    v = b.load(x).to(opmath(x.dtype))
+    store_reduced(b, values, _extreme(op)(b, v, dims), dims)
+    store_reduced(b, places, _place(b, op, v, dims), dims)
+    low.finish(b)
+    return [values, places]
+
+
+@rule("aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim", "aten.all.dims")
+def any(low: Lowering, node: Node, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
+    op = str(node.target).split(".")[1]
+    dims = reduced_dims(x, dim, empty_is_all=False)
+    return reduced(low, node, low.result(node), x, dims, "bool", lambda b, v, d: over(b, op, v, d))
+
+
+@rule("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList")
+def count_nonzero(low: Lowering, node: Node, x: TensorValue, dim: Dims = None) -> TensorValue:
+    body: Reducer = lambda b, v, d: over(b, "sum", v.to("int64"), d)  # noqa: E731
+    return reduced(low, node, low.result(node), x, reduced_dims(x, dim), "bool", body)
+
+
+def _moments(
+    low: Lowering, node: Node, x: TensorValue, dim: Dims, correction: float, outs: Sequence[TensorValue], root: bool
+) -> None:
+    """Variance (or its root) into ``outs[0]`` and, where there is one, the mean into ``outs[1]``."""
+    low.plain(x.dtype)
+    dims = reduced_dims(x, dim)
+    kin = opmath(x.dtype)
+    if not DTYPES[kin].is_float:
+        raise Decline("variance of integers")
+    b = low.nest(node, x.shape)
+    v = b.load(x).to(kin)
+    average, deviation = b.reduce_many("welford", v, dims) if dims else (v, v - v)
+    degrees = (count(b, [x.shape[d] for d in dims], kin) - correction).op("maximum", 0.0)
+    variance = deviation / degrees
+    store_reduced(b, outs[0], variance.op("sqrt") if root else variance, dims)
+    if len(outs) > 1:
+        store_reduced(b, outs[1], average, dims)
+    low.finish(b)
+
+
+def _correction(correction: Any) -> float:
+    return 1.0 if correction is None else float(correction)
+
+
+@rule("aten.var.correction", "aten.std.correction")
+def var(
+    low: Lowering, node: Node, x: TensorValue, dim: Dims = None, correction: Any = None, keepdim: bool = False
+) -> TensorValue:
+    out = low.result(node)
+    _moments(low, node, x, dim, _correction(correction), [out], ".std." in str(node.target))
+    return out
+
+
+@rule("aten.var.default", "aten.std.default")
+def var_all(low: Lowering, node: Node, x: TensorValue, unbiased: bool = True) -> TensorValue:
+    return var(low, node, x, None, int(unbiased))
+
+
+@rule("aten.var.dim", "aten.std.dim")
+def var_dim(
+    low: Lowering, node: Node, x: TensorValue, dim: Dims, unbiased: bool = True, keepdim: bool = False
+) -> TensorValue:
+    return var(low, node, x, dim, int(unbiased))
+
+
+@rule("prims.var.default")
+def prims_var(
+    low: Lowering, node: Node, x: TensorValue, dims: Dims, correction: Any = 1, **options: Any
+) -> TensorValue:
+    return var(low, node, x, dims, correction)
+
+
+@rule("aten.var_mean.correction", "aten.std_mean.correction")
+def var_mean(
+    low: Lowering, node: Node, x: TensorValue, dim: Dims = None, correction: Any = None, keepdim: bool = False
+) -> list[TensorValue]:
+    outs = [low.result(node, 0), low.result(node, 1)]
+    _moments(low, node, x, dim, _correction(correction), outs, ".std_mean." in str(node.target))
+    return outs
+
+
+@rule("aten.var_mean.default", "aten.std_mean.default")
+def var_mean_all(low: Lowering, node: Node, x: TensorValue, unbiased: bool = True) -> list[TensorValue]:
+    return var_mean(low, node, x, None, int(unbiased))
+
+
+@rule("aten.var_mean.dim", "aten.std_mean.dim")
+def var_mean_dim(
+    low: Lowering, node: Node, x: TensorValue, dim: Dims, unbiased: bool = True, keepdim: bool = False
+) -> list[TensorValue]:
+    return var_mean(low, node, x, dim, int(unbiased))
+
+
+def vector_norm(b: NestBuilder, v: Value, dims: list[int], order: float) -> Value:
+    """The norm of that order over ``dims``."""
+    size = v.op("abs")
+    if order == math.inf:
+        return over(b, "max", size, dims)
+    if order == -math.inf:
+        return over(b, "min", size, dims)
+    if order == 0:
+        return over(b, "sum", v.op("ne", 0).to(v.dtype), dims)
+    if order == 1:
+        return over(b, "sum", size, dims)
+    if not dims:
+        return size
+    if order == 2:
+        return over(b, "sum", v * v, dims).op("sqrt")
+    return over(b, "sum", size.op("pow", order), dims).op("pow", 1.0 / order)
+
+
+def norm_into(low: Lowering, node: Node, out: TensorValue, x: TensorValue, order: Any, dims: list[int]) -> TensorValue:
+    """The vector norm of ``x`` over ``dims`` into ``out``."""
+    if not isinstance(order, int | float):
+        raise Decline("order of the norm is not a number")
+    kin = opmath(out.dtype)
+    return reduced(low, node, out, x, dims, kin, lambda b, v, d: vector_norm(b, v, d, float(order)))
+
+
+@rule("aten.linalg_vector_norm.default")
+def linalg_vector_norm(
+    low: Lowering, node: Node, x: TensorValue, ord: Any = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None
+) -> TensorValue:
+    return norm_into(low, node, low.result(node), x, ord, reduced_dims(x, dim))
+
+
+@rule("aten.norm.Scalar", "aten.norm.ScalarOpt_dim", "aten.norm.ScalarOpt_dim_dtype", "aten.norm.ScalarOpt_dtype")
+def norm(
+    low: Lowering, node: Node, x: TensorValue, p: Any = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None
+) -> TensorValue:
+    return norm_into(low, node, low.result(node), x, 2 if p is None else p, reduced_dims(x, dim))
+
+
+@rule("aten.dist.default")
+def dist(low: Lowering, node: Node, x: TensorValue, y: TensorValue, p: Any = 2) -> TensorValue:
+    if not isinstance(p, int | float):
+        raise Decline("order of the norm is not a number")
+    out = low.result(node)
+    low.plain(out.dtype)
+    rank = max(x.rank, y.rank)
+    joined = [_wider(x, y, k - rank) for k in range(rank)]
+    b = low.nest(node, joined)
+    kin = opmath(out.dtype)
+    dims = list(range(len(joined)))
+    b.store(out, vector_norm(b, b.load(x).to(kin) - b.load(y).to(kin), dims, float(p)), [])
+    low.finish(b)
+    return out
+
+
+def _wider(x: TensorValue, y: TensorValue, position: int) -> Expr:
+    sizes = [v.shape[position] for v in (x, y) if -position <= v.rank]
+    return next((n for n in sizes if n != 1), sizes[0])
+
+
+@rule("aten.trace.default")
+def trace(low: Lowering, node: Node, x: TensorValue) -> TensorValue:
+    rows, columns = x.shape
+    if not (rows.is_int and columns.is_int):
+        raise Decline("the trace of a matrix of unknown shape")
+    out = low.result(node)
+    low.plain(out.dtype)
+    b = low.nest(node, [as_expr(min(int(rows), int(columns)))])
+    b.store(out, b.reduce("sum", b.load(x, [b.axes[0], b.axes[0]]).to(opmath(out.dtype)), [0]), [])
     low.finish(b)
     return out

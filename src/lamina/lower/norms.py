@@ -1,0 +1,248 @@
+"""Layer, group and root-mean-square normalisation, forward and backward: one nest each.
+
+The backward nests hold row sums (for the input's gradient) and column sums (for the weights') at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.fx import Node
+
+from lamina.ir.index import Expr
+from lamina.lower.builder import NestBuilder, Value, opmath
+from lamina.lower.context import Lowering
+from lamina.lower.reduction import count
+from lamina.lower.rules import Decline, rule
+from lamina.lower.values import TensorValue
+
+__all__ = ["normalised", "optional_results"]
+
+
+def optional_results(low: Lowering, node: Node, mask: Sequence[bool]) -> list[TensorValue | None]:
+    """A new buffer for each result that the caller asked for."""
+    val = node.meta["val"]
+    wanted = zip(mask, val, strict=True)
+    return [low.result(node, k) if asked and v is not None else None for k, (asked, v) in enumerate(wanted)]
+
+
+def normalised(b: NestBuilder, v: Value, dims: list[int], eps: float, shape: Sequence[Expr]) -> tuple[Value, Value]:
+    """Mean and reciprocal standard deviation of ``v`` over ``dims``."""
+    average, deviation = b.reduce_many("welford", v, dims)
+    variance = deviation / count(b, [shape[d] for d in dims], v.dtype)
+    return average, (variance + eps).op("rsqrt")
+
+
+def _affine(v: Value, weight: Value | None, bias: Value | None) -> Value:
+    v = v if weight is None else v * weight
+    return v if bias is None else v + bias
+
+
+@rule("aten.native_layer_norm.default")
+def layer_norm(
+    low: Lowering,
+    node: Node,
+    x: TensorValue,
+    shape: Sequence[Any],
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    eps: float,
+) -> list[TensorValue]:
+    out, mean, rstd = (low.result(node, k) for k in range(3))
+    low.plain(x.dtype, out.dtype)
+    kin = opmath(x.dtype)
+    dims = list(range(x.rank - len(shape), x.rank))
+    b = low.nest(node, x.shape)
+    v = b.load(x).to(kin)
+    average, scale = normalised(b, v, dims, eps, x.shape)
+    factors = [b.load(t).to(kin) if t is not None else None for t in (weight, bias)]
+    b.store(out, _affine((v - average) * scale, *factors))
+    for target, value in ((mean, average), (rstd, scale)):
+        b.store(target, value, _kept(b, target, dims))
+    low.finish(b)
+    return [out, mean, rstd]
+
+
+def _kept(b: NestBuilder, target: TensorValue, dims: Sequence[int]) -> list[Expr]:
+    """The position, in a statistic that keeps or drops the reduced dimensions, of the nest's own position."""
+    outer = len(b.axes) - len(dims)
+    return [b.axes[k] if k < outer else b.axes[k] * 0 for k in range(target.rank)]
+
+
+@rule("aten.native_layer_norm_backward.default")
+def layer_norm_backward(
+    low: Lowering,
+    node: Node,
+    grad: TensorValue,
+    x: TensorValue,
+    shape: Sequence[Any],
+    mean: TensorValue,
+    rstd: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    mask: Sequence[bool],
+) -> list[TensorValue | None]:
+    outs = optional_results(low, node, mask)
+    low.plain(x.dtype)
+    kin = opmath(x.dtype)
+    outer = x.rank - len(shape)
+    inner, rows = list(range(outer, x.rank)), list(range(outer))
+    b = low.nest(node, x.shape)
+    g = b.load(grad).to(kin)
+    average, scale = (b.load(t, _kept(b, t, inner)).to(kin) for t in (mean, rstd))
+    unit = (b.load(x).to(kin) - average) * scale
+    if outs[0] is not None:
+        weighted = g if weight is None else g * b.load(weight).to(kin)
+        b.store(outs[0], _input_gradient(b, weighted, unit, scale, inner, x.shape))
+    for out, value in ((outs[1], g * unit if outs[1] is not None else g), (outs[2], g)):
+        if out is not None:
+            b.store(out, b.reduce("sum", value, rows) if rows else value, b.axes[outer:])
+    low.finish(b)
+    return outs
+
+
+def _input_gradient(
+    b: NestBuilder, weighted: Value, unit: Value, scale: Value, dims: list[int], shape: Sequence[Expr]
+) -> Value:
+    """The gradient through a normalisation over ``dims``: what is left after removing its mean and its unit part."""
+    number = count(b, [shape[d] for d in dims], unit.dtype)
+    offset = b.reduce("sum", weighted, dims) / number
+    slope = b.reduce("sum", weighted * unit, dims) / number
+    return (weighted - offset - unit * slope) * scale
+
+
+class _Groups:
+    """The nest of a group norm: axes are sample, group, channel of the group, then the spatial axes."""
+
+    def __init__(self, low: Lowering, node: Node, x: TensorValue, groups: int) -> None:
+        self.width = x.shape[1] // groups
+        self.shape = [x.shape[0], x.shape[1] * 0 + groups, self.width, *x.shape[2:]]
+        self.b = low.nest(node, self.shape)
+        n, g, c, *space = self.b.axes
+        self.channel = g * self.width + c
+        self.position = [n, self.channel, *space]
+        self.group = [n, g]
+        self.inside = list(range(2, len(self.shape)))
+
+    def per_channel(self, source: TensorValue | None, dtype: str) -> Value | None:
+        """A vector with one element for each channel."""
+        return None if source is None else self.b.load(source, [self.channel]).to(dtype)
+
+
+@rule("aten.native_group_norm.default")
+def group_norm(
+    low: Lowering,
+    node: Node,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    samples: Any,
+    channels: Any,
+    area: Any,
+    groups: int,
+    eps: float,
+) -> list[TensorValue]:
+    if x.rank < 2:
+        raise Decline("group norm of fewer than two dimensions")
+    out, mean, rstd = (low.result(node, k) for k in range(3))
+    low.plain(x.dtype, out.dtype)
+    kin = opmath(x.dtype)
+    grouped = _Groups(low, node, x, groups)
+    b = grouped.b
+    v = b.load(x, grouped.position).to(kin)
+    average, scale = normalised(b, v, grouped.inside, eps, grouped.shape)
+    factors = [grouped.per_channel(t, kin) for t in (weight, bias)]
+    b.store(out, _affine((v - average) * scale, *factors), grouped.position)
+    b.store(mean, average, grouped.group)
+    b.store(rstd, scale, grouped.group)
+    low.finish(b)
+    return [out, mean, rstd]
+
+
+@rule("aten.native_group_norm_backward.default")
+def group_norm_backward(
+    low: Lowering,
+    node: Node,
+    grad: TensorValue,
+    x: TensorValue,
+    mean: TensorValue,
+    rstd: TensorValue,
+    weight: TensorValue | None,
+    samples: Any,
+    channels: Any,
+    area: Any,
+    groups: int,
+    mask: Sequence[bool],
+) -> list[TensorValue | None]:
+    if x.rank < 2:
+        raise Decline("group norm of fewer than two dimensions")
+    outs = optional_results(low, node, mask)
+    low.plain(x.dtype)
+    kin = opmath(x.dtype)
+    grouped = _Groups(low, node, x, groups)
+    b = grouped.b
+    g = b.load(grad, grouped.position).to(kin)
+    average, scale = (b.load(t, grouped.group).to(kin) for t in (mean, rstd))
+    unit = (b.load(x, grouped.position).to(kin) - average) * scale
+    if outs[0] is not None:
+        factor = grouped.per_channel(weight, kin)
+        weighted = g if factor is None else g * factor
+        value = _input_gradient(b, weighted, unit, scale, grouped.inside, grouped.shape)
+        b.store(outs[0], value, grouped.position)
+    across = [0, *range(3, len(grouped.shape))]
+    for out, value in ((outs[1], g * unit if outs[1] is not None else g), (outs[2], g)):
+        if out is not None:
+            b.store(out, b.reduce("sum", value, across), [grouped.channel])
+    low.finish(b)
+    return outs
+
+
+@rule("aten._fused_rms_norm.default")
+def rms_norm(
+    low: Lowering, node: Node, x: TensorValue, shape: Sequence[Any], weight: TensorValue | None, eps: float | None
+) -> list[TensorValue]:
+    if eps is None:
+        raise Decline("the default epsilon depends on the device's arithmetic")
+    out, rstd = low.result(node, 0), low.result(node, 1)
+    low.plain(x.dtype, out.dtype)
+    kin = opmath(x.dtype)
+    dims = list(range(x.rank - len(shape), x.rank))
+    b = low.nest(node, x.shape)
+    v = b.load(x).to(kin)
+    square = b.reduce("sum", v * v, dims) / count(b, [x.shape[d] for d in dims], kin)
+    scale = (square + eps).op("rsqrt")
+    b.store(out, _affine(v * scale, b.load(weight).to(kin) if weight is not None else None, None))
+    b.store(rstd, scale, _kept(b, rstd, dims))
+    low.finish(b)
+    return [out, rstd]
+
+
+@rule("aten._fused_rms_norm_backward.default")
+def rms_norm_backward(
+    low: Lowering,
+    node: Node,
+    grad: TensorValue,
+    x: TensorValue,
+    shape: Sequence[Any],
+    rstd: TensorValue,
+    weight: TensorValue | None,
+    mask: Sequence[bool],
+) -> list[TensorValue | None]:
+    outs = optional_results(low, node, mask)
+    low.plain(x.dtype)
+    kin = opmath(x.dtype)
+    outer = x.rank - len(shape)
+    inner, rows = list(range(outer, x.rank)), list(range(outer))
+    b = low.nest(node, x.shape)
+    g, scale = b.load(grad).to(kin), b.load(rstd, _kept(b, rstd, inner)).to(kin)
+    unit = b.load(x).to(kin) * scale
+    if outs[0] is not None:
+        weighted = g if weight is None else g * b.load(weight).to(kin)
+        slope = b.reduce("sum", weighted * unit, inner) / count(b, x.shape[outer:], kin)
+        b.store(outs[0], (weighted - unit * slope) * scale)
+    if outs[1] is not None:
+        product = g * unit
+        b.store(outs[1], b.reduce("sum", product, rows) if rows else product, b.axes[outer:])
+    low.finish(b)
+    return outs
