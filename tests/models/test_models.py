@@ -1,0 +1,124 @@
+"""Forward and gradients of real architectures: errors against fp64 at most twice eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from benchmarks.compilers import CompileFunction, compile_function
+from lamina.testing import compare, doubled
+from lamina.testing.reference import copied, in_double
+from tests.models.architectures import ARCHITECTURES, Architecture, Case, case
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PLAIN = [a for a in ARCHITECTURES if a.name != "mixtral"]
+MIXTRAL = next(a for a in ARCHITECTURES if a.name == "mixtral")
+
+FAST = ("bert", "llama", "resnet_block")
+"""Inference of these is tested every time; a training step, which contains it, of all."""
+
+CLEAR_MARGIN = 0.04
+"""Distance between the last expert chosen and the first not, in standard deviations of the router's logits, that
+bfloat16 rounding of these models does not bridge."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Transformers' notes about missing CUDA packages are of no use here."""
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    yield
+    transformers.logging.set_verbosity(before)
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("architecture", PLAIN, ids=lambda a: a.name)
+def test_training_step(compile: CompileFunction, architecture: Architecture, dtype: str) -> None:
+    built = case(architecture, DTYPES[dtype])
+    comparison = compare(built.model, compile(built.model, dynamic=False), (), built.inputs)
+    assert comparison.ok, str(comparison)
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize(
+    "architecture",
+    [a if a.name in FAST else pytest.param(a, marks=pytest.mark.slow) for a in PLAIN],
+    ids=lambda a: a.name,
+)
+def test_inference(compile: CompileFunction, architecture: Architecture, dtype: str) -> None:
+    built = case(architecture, DTYPES[dtype])
+    comparison = compare(built.model, compile(built.model, dynamic=False), (), built.inputs, grads=False)
+    assert comparison.ok, str(comparison)
+
+
+@pytest.mark.parametrize("grads", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize("dtype", list(DTYPES))
+def test_mixture_of_experts(compile: CompileFunction, dtype: str, grads: bool) -> None:
+    """Which experts a token takes hangs on a comparison: the seed is one where no rounding can turn it."""
+    built, reference = _decided(DTYPES[dtype])
+    comparison = compare(
+        built.model, compile(built.model, dynamic=False), (), built.inputs, grads=grads, reference=reference
+    )
+    assert comparison.ok, str(comparison)
+
+
+def _decided(dtype: torch.dtype) -> tuple[Case, nn.Module]:
+    for seed in range(200):
+        built = case(MIXTRAL, dtype, seed)
+        reference: Any = doubled(built.model)
+        reference.set_experts_implementation("batched_mm")  # the default one has no fp64 product
+        with in_double(), torch.no_grad():
+            true = reference(**copied(built.inputs, wide=True), output_router_logits=True).router_logits
+        if min(_margin(logits) for logits in true) > CLEAR_MARGIN:
+            with torch.no_grad():
+                eager = built.model(**built.inputs, output_router_logits=True).router_logits
+            pairs = zip(true, eager, strict=True)
+            assert all(torch.equal(_experts(a), _experts(b)) for a, b in pairs), "eager itself routes otherwise"
+            return built, reference
+    raise AssertionError("no seed decides all routes clearly")
+
+
+def _margin(logits: Tensor) -> float:
+    ordered = logits.double().sort(-1, descending=True).values
+    return float(((ordered[:, 1] - ordered[:, 2]) / logits.double().std()).min())
+
+
+def _experts(logits: Tensor) -> Tensor:
+    return logits.topk(2).indices.sort(-1).values
+
+
+def test_generation_with_a_cache(compile: CompileFunction) -> None:
+    """Greedy decoding, token by token, with the keys and values of the tokens before."""
+    gpt2 = next(a for a in ARCHITECTURES if a.name == "gpt2")
+    model = case(gpt2, torch.float32).model
+    compiled = compile(model, dynamic=True)
+    torch.manual_seed(1)
+    prompt = torch.randint(3, 61, (2, 4))
+    with torch.no_grad():
+        assert torch.equal(_decoded(compiled, prompt), _decoded(model, prompt))
+
+
+def _decoded(model: Callable[..., Any], prompt: Tensor, steps: int = 5) -> Tensor:
+    tokens, cache, following = prompt, None, prompt
+    for _ in range(steps):
+        out = model(input_ids=following, past_key_values=cache, use_cache=True)
+        cache, following = out.past_key_values, out.logits[:, -1:].argmax(-1)
+        tokens = torch.cat([tokens, following], 1)
+    return tokens
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "resnet_block"])
+def test_these_tests_see_a_result_that_is_wrong_by_one_in_three_hundred(name: str) -> None:
+    torch.compiler.reset()
+    architecture = next(a for a in ARCHITECTURES if a.name == name)
+    built = case(architecture, torch.float32)
+    wrong = compile_function("wrong")(built.model, dynamic=False)
+    comparison = compare(built.model, wrong, (), built.inputs)
+    assert not comparison.ok
+    assert len(comparison.complaints) > 3
+    torch.compiler.reset()
