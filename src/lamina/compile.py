@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 
 from lamina.aot.region import Region
 from lamina.aot.run import compile_captured
+from lamina.backends.cpu import aten_calls
 from lamina.backends.registry import Executor, executor
 from lamina.capture.dynamo import compile_callable
 from lamina.decomp.table import decompositions
@@ -50,7 +51,8 @@ def compile(
         )
     if not callable(model):
         raise BadArgument(
-            f"lamina.compile was given a {type(model).__name__}", remedy="pass a function, a method or a torch.nn.Module"
+            f"lamina.compile was given a {type(model).__name__}",
+            remedy="pass a function, a method or a torch.nn.Module",
         )
     if disable:
         return model
@@ -150,15 +152,3 @@ def compile_region(region: Region, options: Options, record: Record, execute: Ex
         warnings.warn(f"lamina runs {name} as ATen calls: {type(error).__name__}: {error}", stacklevel=2)
         record.add(name, "aten", 0.0, f"{type(error).__name__}: {error}")
     return aten_calls(region.gm)
-
-
-def aten_calls(gm: GraphModule) -> Callable[[list[Any]], Any]:
-    """The graph run node by node through ATen."""
-
-    def call(args: list[Any]) -> Any:
-        inputs = list(args)
-        args.clear()
-        return gm.forward(*inputs)
-
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from torch.fx import GraphModule
 
+from lamina.backends.cpu import CpuBackend
 from lamina.backends.interp import run_interpreted
 from lamina.options import Options
 from lamina.record import Record
@@ -18,7 +20,7 @@ Executor = Callable[[Fused, Record, GraphModule], Callable[[list[Any]], Any]]
 """Turns a fused program into a callable that takes one list of inputs and returns the list of outputs."""
 
 
+@lru_cache(maxsize=32)
 def executor(name: str, options: Options) -> Executor:
     """The executor called ``name``: "lamina" or "interp"."""
-    del options
-    return {"interp": run_interpreted, "lamina": run_interpreted}[name]
+    return run_interpreted if name == "interp" else CpuBackend(options)

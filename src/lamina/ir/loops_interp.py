@@ -50,6 +50,10 @@ def run_program(program: LoopProgram, args: Sequence[Any]) -> list[Any]:
         elif given is not None:
             tensors[given] = value
     buffers = program.buffer_map()
+    for name, tensor in tensors.items():
+        for exprs, real in ((buffers[name].shape, tensor.shape), (buffers[name].strides, tensor.stride())):
+            for expr, value in zip(exprs, real, strict=True):
+                _bind_size(expr, int(value), sizes)
     for buffer in program.buffers:
         if buffer.name not in tensors:
             tensors[buffer.name] = _allocate(buffer, sizes)

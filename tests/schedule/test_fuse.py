@@ -1,0 +1,137 @@
+"""Fusion keeps meaning (checked by the interpreter) and reaches the kernel counts it exists for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from lamina.ir.loops import LibraryCall, Nest
+from lamina.ir.loops_interp import run_program
+from lamina.lower.to_loops import lower
+from lamina.schedule.fuse import Fused, fuse
+
+
+def fused(function: Callable[..., Any], *args: Any, mode: str = "fake") -> Fused:
+    """The fused program of ``function``, after checking that it computes what the function does."""
+    gm = make_fx(function, tracing_mode=mode)(*args)
+    result = fuse(lower(gm, "test"))
+    inputs = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+    expected = function(*args)
+    expected = expected if isinstance(expected, tuple | list) else (expected,)
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    if len(placeholders) == len(inputs):
+        for got, want in zip(run_program(result.program, inputs), expected, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    return result
+
+
+def nests(result: Fused) -> int:
+    return sum(isinstance(s, Nest) for s in result.program.steps)
+
+
+def calls(result: Fused) -> int:
+    return sum(isinstance(s, LibraryCall) for s in result.program.steps)
+
+
+def test_pointwise_chain_is_one_nest() -> None:
+    result = fused(lambda x, y: torch.relu(x * y + 1).exp() - x, torch.randn(4, 6), torch.randn(6))
+    assert nests(result) == 1
+
+
+def test_softmax_with_work_on_both_sides_is_one_nest() -> None:
+    result = fused(lambda x, b: torch.softmax(x * 0.5 + b, -1).mul(3), torch.randn(2, 5, 8), torch.randn(8))
+    assert nests(result) == 1
+
+
+def test_layer_norm_after_a_residual_is_one_nest() -> None:
+    def function(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = x + r
+        return h, F.layer_norm(h, (8,), w, b)
+
+    result = fused(function, torch.randn(2, 3, 8), torch.randn(2, 3, 8), torch.randn(8), torch.randn(8))
+    assert nests(result) == 1
+
+
+def test_views_between_producer_and_consumer_do_not_stop_fusion() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        a = (x * 2).view(2, 3, 8)
+        return torch.softmax(a + y, -1).reshape(6, 8)
+
+    assert nests(fused(function, torch.randn(6, 8), torch.randn(2, 3, 8))) == 1
+
+
+def test_split_and_merged_axes_line_up() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(x)
+        return h.view(2, 4, 3, 5).sum((2, 3)) + h.view(2, 4, 15).amax(-1)
+
+    assert nests(fused(function, torch.randn(8, 15))) == 1
+
+
+def test_row_result_and_column_sums_come_from_one_read() -> None:
+    def function(x: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        d = g * (x > 0)
+        return d, d.sum(0)
+
+    assert nests(fused(function, torch.randn(16, 8), torch.randn(16, 8))) == 1
+
+
+def test_reductions_over_different_axes_used_inside_stay_apart() -> None:
+    result = fused(lambda x: torch.softmax(x, 0) + torch.softmax(x, 1), torch.randn(6, 8))
+    assert nests(result) == 2
+    refused = [d.reason for d in result.decisions if d.kind == "fuse" and not d.taken]
+    assert any("different axes" in reason for reason in refused)
+
+
+def test_a_library_call_between_two_nests_keeps_them_apart() -> None:
+    result = fused(lambda x, w: torch.relu(torch.relu(x) @ w + x), torch.randn(8, 8), torch.randn(8, 8))
+    assert (nests(result), calls(result)) == (2, 1)
+
+
+def test_rotary_dissolves_its_concatenation() -> None:
+    def rotary(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        a, b = q.chunk(2, -1)
+        return q * cos + torch.cat((-b, a), -1) * sin
+
+    result = fused(rotary, torch.randn(2, 4, 6, 8), torch.randn(6, 8), torch.randn(6, 8))
+    stored = {e.buffer for s in result.program.steps if isinstance(s, Nest) for e in s.body if hasattr(e, "mode")}
+    assert len(stored) == 1, "only the result is written, not the concatenation"
+
+
+def test_writes_to_an_input_come_after_its_readers() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = x.sum(0)
+        x.copy_(y * 2)
+        return total + x[0]
+
+    gm = make_fx(torch.func.functionalize(function), tracing_mode="fake")(torch.randn(4, 3), torch.randn(4, 3))
+    program = fuse(lower(gm, "test")).program
+    x, y = torch.randn(4, 3), torch.randn(4, 3)
+    kept = x.clone()
+    (got,) = run_program(program, [x, y])
+    torch.testing.assert_close(got, function(kept, y))
+    torch.testing.assert_close(x, kept)
+
+
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+def test_rounding_between_operations_follows_numerics(numerics: str) -> None:
+    x = torch.randn(64, dtype=torch.bfloat16)
+    gm = make_fx(lambda v: (v * 1.7) * 1.3, tracing_mode="fake")(x)
+    (got,) = run_program(fuse(lower(gm, "test"), numerics).program, [x])
+    step = (x * 1.7) * 1.3
+    once = ((x.float() * 1.7) * 1.3).bfloat16()
+    assert not torch.equal(step, once), "the sample must tell the two apart"
+    assert torch.equal(got, step if numerics == "eager" else once)
+
+
+def test_symbolic_sizes_fuse_like_static_ones() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        b, s, c = x.shape
+        return torch.softmax(torch.tanh(x).view(b * s, c) * 2, -1).view(b, s, c) + x
+
+    assert nests(fused(function, torch.randn(3, 5, 7), mode="symbolic")) == 1
