@@ -23,8 +23,8 @@ from lamina.ir.plan import Kernel, KernelCall, Plan, PlanStep
 __all__ = ["HostKernel", "HostProgram", "emit_host"]
 
 _RESERVED = (
-    *("Arena", "arena", "empty", "empty_large", "empty_small", "give", "kernels", "share_threads", "take", "torch"),
-    *("REGION", "args", "base", "call", "failed", "made", "prepare", "views", "ws", "_"),
+    *("checkin", "checkout", "empty", "empty_large", "empty_small", "kernels", "restride", "share_threads", "torch"),
+    *("KEY", "args", "base", "call", "failed", "made", "prepare", "ws", "_"),
 )
 
 _LARGE = 1 << 20
@@ -102,7 +102,7 @@ class _Host:
         self.uses_workspace = bool(self.values.uses_base or self.values.uses_workspace or held)
         if self.uses_workspace:
             # A workspace that is not given back because of an exception is simply freed.
-            self.body.line("give(ws)")
+            self.body.line("checkin(ws)")
         self.body.line(f"return {results}")
         out = Writer()
         self._header(out, held)
@@ -113,10 +113,9 @@ class _Host:
                 out.line("share_threads()")
             self._unpack(out)
             if self.uses_workspace:
-                out.line(f"ws = take({arena})")
+                out.line(f"ws = checkout({arena})")
                 if held:
-                    out.line("views = ws.views_of(REGION)")
-                    out.line(f'{_targets(list(held))} = views.get("all") or prepare(ws, views)')
+                    out.line(f"{_targets(list(held))} = ws.held.get(KEY) or prepare(ws)")
                 if self.values.uses_base:
                     out.line("base = ws.address")
             out.extend(self.body)
@@ -148,26 +147,25 @@ class _Host:
             out.line(f'{launch}, {pack} = kernels["{name}"].launch, kernels["{name}"].pack')
         for path, name in self.globals.items():
             out.line(f"{name} = {path}")
-        if self.uses_workspace:
-            out.line("arena = Arena()")
-            out.line("take, give, REGION = arena.take, arena.give, arena.region")
+        if held:
+            out.line("KEY = object()")
         out.line()
         out.line()
 
     def _imports(self, held: Mapping[str, str]) -> tuple[tuple[str, bool], ...]:
         return (
-            ("Arena", self.uses_workspace),
-            *((name, name in self.allocators) for name in ("empty", "empty_large", "empty_small")),
+            *((name, self.uses_workspace) for name in ("checkin", "checkout")),
+            *((name, name in self.allocators) for name in ("empty", "empty_large", "empty_small", "restride")),
             ("share_threads", bool(self.plan.kernels)),
         )
 
     def _prepare(self, out: Writer, held: Mapping[str, str]) -> None:
         """The function that fills a workspace's cache for this program."""
-        with out.indent("def prepare(ws, views):"):
+        with out.indent("def prepare(ws):"):
             out.line('"""Tensors over the workspace for library calls, packed arguments for kernels; made once."""')
             if self.packed:
                 out.line("base = ws.address")
-            with out.indent('views["all"] = made = (', ")"):
+            with out.indent("made = ws.held[KEY] = (", ")"):
                 for name, text in held.items():
                     out.line(f"{text},  # {name}")
             out.line("return made")
@@ -287,7 +285,8 @@ class _Host:
         buffer, name = self.values.buffers[out], self.values.local(out)
         strides = self.values.dims(buffer.strides)
         with self.body.indent(f"if {name}.stride() != {strides}:"):
-            self.body.line(f"{name} = {self._empty(buffer)}.copy_({name})", origin)
+            self.body.line(f"{name} = restride({name}, {self.values.dims(buffer.shape)}, {strides})", origin)
+        self.allocators.add("restride")
 
     # ---- pieces -----------------------------------------------------------------------------------------------
 
