@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from lamina.base.text import SourceMap, Writer
 from lamina.codegen.host_example import example_block
@@ -23,8 +24,8 @@ from lamina.ir.plan import Kernel, KernelCall, Plan, PlanStep
 __all__ = ["HostKernel", "HostProgram", "emit_host"]
 
 _RESERVED = (
-    *("checkin", "checkout", "empty", "empty_large", "empty_small", "kernels", "restride", "share_threads", "torch"),
-    *("KEY", "args", "base", "call", "failed", "made", "prepare", "ws", "_"),
+    *("checkin", "checkout", "empty", "empty_large", "empty_small", "kernels", "reinterpret", "restride"),
+    *("KEY", "args", "base", "call", "failed", "made", "prepare", "share_threads", "torch", "ws", "_"),
 )
 
 _LARGE = 1 << 20
@@ -115,7 +116,7 @@ class _Host:
             if self.uses_workspace:
                 out.line(f"ws = checkout({arena})")
                 if held:
-                    out.line(f"{_targets(list(held))} = ws.held.get(KEY) or prepare(ws)")
+                    _assign(out, list(held), "ws.held.get(KEY) or prepare(ws)")
                 if self.values.uses_base:
                     out.line("base = ws.address")
             out.extend(self.body)
@@ -128,14 +129,14 @@ class _Host:
         windows = {
             name: f"ws.tensor({values.arena_window(key)}, {self._dtype(key[0])})" for key, name in values.cached.items()
         }
-        return windows | self.packed
+        return windows | {name: text for text, name in self.packed.items()}
 
     # ---- around the steps -------------------------------------------------------------------------------------
 
     def _header(self, out: Writer, held: Mapping[str, str]) -> None:
         plan = self.plan
-        counts = f"{plan.kernel_count} kernels, {plan.library_count} library calls"
-        out.line(f'"""Host program of region {plan.name}: {counts}."""')
+        counts = f"kernel launches: {plan.kernel_count}, library calls: {plan.library_count}"
+        out.line(f'"""Host program of region {plan.name}; {counts}."""')
         out.line()
         out.line("import torch")
         out.line()
@@ -155,7 +156,9 @@ class _Host:
     def _imports(self, held: Mapping[str, str]) -> tuple[tuple[str, bool], ...]:
         return (
             *((name, self.uses_workspace) for name in ("checkin", "checkout")),
-            *((name, name in self.allocators) for name in ("empty", "empty_large", "empty_small", "restride")),
+            *((name, name in self.allocators) for name in ("empty", "empty_large", "empty_small")),
+            ("reinterpret", self.values.reinterprets),
+            ("restride", "restride" in self.allocators),
             ("share_threads", bool(self.plan.kernels)),
         )
 
@@ -185,7 +188,7 @@ class _Host:
             else:
                 targets.append("_")
         if targets:
-            out.line(f"{_targets(targets)} = args")
+            _assign(out, targets, "args")
         out.line("args.clear()")
         for name in sorted(self.values.used_sizes - bound):
             out.line(f"{self.values.size_name(name)} = {self._size_from_shape(name)}")
@@ -244,9 +247,9 @@ class _Host:
         parts = [values.address(b, self._emit, held=constant) for b in step.buffers]
         text = f"{pack}({', '.join([*parts, *(values.size(e) for e in step.sizes)])})"
         if constant:
-            name = self.names.fresh(f"{launch}_args")
-            self.packed[name] = text
-            text = name
+            if text not in self.packed:
+                self.packed[text] = self.names.fresh(f"{launch}_args")
+            text = self.packed[text]
         inputs = ", ".join(b for b in step.buffers if b not in step.writes)
         what = f"  # {inputs} -> {', '.join(step.writes)}"
         messages = [e.message for nest in step.nests for e in nest.body if isinstance(e, Check)]
@@ -343,6 +346,16 @@ class _Host:
 
 def _targets(names: Sequence[str]) -> str:
     return f"{names[0]}," if len(names) == 1 else ", ".join(names)
+
+
+def _assign(out: Writer, names: Sequence[str], value: str) -> None:
+    """Unpack ``value`` into ``names``, in as many lines as that takes."""
+    if len(line := f"{_targets(names)} = {value}") <= 110:
+        out.line(line)
+        return
+    with out.indent("(", f") = {value}"):
+        for text in wrap(", ".join(names), 105):
+            out.line(text)
 
 
 def _symbol(expr: Expr) -> str | None:

@@ -94,7 +94,7 @@ class Values:
         self.places: dict[str, Place] = {p.buffer: p for p in plan.places}
         self.used_sizes: set[str] = set()
         self.cached: dict[ViewKey, str] = {}
-        self.uses_base = self.uses_workspace = False
+        self.uses_base = self.uses_workspace = self.reinterprets = False
         self._sizes: dict[str, str] = {}
         self._locals: dict[str, str] = {}
         self._bound: dict[ViewKey, str] = {}
@@ -160,14 +160,9 @@ class Values:
         found = self._bound.get(key)
         if found is not None:
             return found
-        text = f"{base}.as_strided({self.dims(view.shape)}, {self.dims(view.strides)}"
-        if view.offset == 0:
-            # Without a storage offset, as_strided starts where the tensor itself starts.
-            text += ")"
-        elif place.where == "output":
-            text += f", {self.size(view.offset)})"
-        else:
-            text += f", {base}.storage_offset() + {self.size(view.offset)})"
+        shape, strides, offset = self.dims(view.shape), self.dims(view.strides), self.size(view.offset)
+        self.reinterprets = True
+        text = f"reinterpret({base}, {shape}, {strides}, {offset})"
         if self._view_uses[key] < 2:
             return text
         name = self._bound[key] = self.names.fresh(f"{base}_view")
