@@ -91,6 +91,7 @@ class _Joint:
         demanded = [n for user in self.nodes if user in users for n in user.all_input_nodes]
         self.demanded = {n for n in (*demanded, *backward_results) if n not in self.after}
         self.relevant = _ancestors(self.demanded)
+        self.refused = self._refused(primals, [n for i, n in enumerate(primals) if i in set(static)], outputs)
         self._materialised()
 
     def needed_forward(self, node: Node) -> bool:
@@ -104,6 +105,25 @@ class _Joint:
             if tangent or any(n in after for n in node.all_input_nodes):
                 after.add(node)
         return after
+
+    def _refused(self, primals: list[Node], static: list[Node], outputs: Sequence[Any]) -> set[Node]:
+        """Tensors that are not to be saved because eager would not save them, and the user may write to them.
+
+        Those are returned tensors and buffers that no backward formula asks for: saving one only to compute
+        something else again would make a later in-place write an error that eager does not raise.
+        """
+        gradients = outputs[-len(primals) :] if primals else ()
+        trained = {p for p, gradient in zip(primals, gradients, strict=False) if gradient is not None}
+        visible = {n for n in static if n not in trained}
+        asked: set[Node] = set(self.demanded)
+        for node in reversed(self.nodes):
+            views = node.op != "placeholder" and self.kinds[node].kind == "view"
+            if views and (node in visible or node in self.forward_results):
+                visible.update(node.all_input_nodes)
+            if node not in self.forward_nodes or (views and node in asked):
+                asked.update(node.all_input_nodes)
+        visible |= self.forward_results
+        return visible - asked
 
     def _effects(self) -> Effects:
         impure = [n for n in self.nodes if n.op == "call_function" and n.is_impure()]
@@ -195,6 +215,8 @@ def _save_capacity(view: _Joint, model: CostModel, node: Node) -> int:
     if isinstance(value, (torch.SymInt, torch.SymFloat, int, float)):
         return 1
     if not isinstance(value, torch.Tensor):
+        return INFINITE
+    if node in view.refused:
         return INFINITE
     size = bytes_of(value)
     if node.op == "placeholder":

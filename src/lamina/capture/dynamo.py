@@ -91,5 +91,5 @@ def compile_callable(
         module = original_of(target) if is_transparent(target) else target
         if isinstance(module, torch.jit.ScriptModule):
             return compiled(module)
-        return transparent(module, compiled)
+        return transparent(module, compiled, record)
     return compiled(target)

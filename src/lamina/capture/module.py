@@ -21,6 +21,7 @@ class _Link:
     original: torch.nn.Module
     compile: Callable[[Any], Any]
     call: Callable[..., Any]
+    record: object
 
 
 class _Transparent:
@@ -48,13 +49,13 @@ class _Transparent:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         link = self._lamina_link
-        twin = transparent(copy.deepcopy(link.original, memo), link.compile)
+        twin = transparent(copy.deepcopy(link.original, memo), link.compile, link.record)
         memo[id(self)] = twin
         return twin
 
     def __copy__(self) -> Any:
         link = self._lamina_link
-        return transparent(copy.copy(link.original), link.compile)
+        return transparent(copy.copy(link.original), link.compile, link.record)
 
 
 def is_transparent(module: object) -> bool:
@@ -68,22 +69,24 @@ def original_of(module: Any) -> torch.nn.Module:
     return link.original
 
 
-def transparent(module: torch.nn.Module, compile: Callable[[Any], Any]) -> torch.nn.Module:
+def transparent(module: torch.nn.Module, compile: Callable[[Any], Any], record: object = None) -> torch.nn.Module:
     """``module`` with calls to it going through ``compile(module)``.
 
     The result is an instance of a subclass of ``type(module)`` that shares the original's ``__dict__``: parameters,
     ``state_dict`` keys, hooks, mode and attributes are one and the same on both. It pickles as the original
     module; ``copy.deepcopy`` gives a compiled copy. Calling ``forward`` by hand skips hooks and the compiler, as it
-    skips hooks in eager.
+    skips hooks in eager. ``record`` is found as an attribute of that name, unless the module has one of its own.
     """
     original = type(module)
-    link = _Link(module, compile, _compiled_call(module, compile))
-    body = {
+    link = _Link(module, compile, _compiled_call(module, compile), record)
+    body: dict[str, Any] = {
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
         "_lamina_link": link,
     }
+    if not hasattr(module, "record"):
+        body["record"] = record
     derived = types.new_class(original.__name__, (_Transparent, original), {}, lambda space: space.update(body))
     result: torch.nn.Module = object.__new__(derived)
     object.__setattr__(result, "__dict__", module.__dict__)

@@ -1,0 +1,169 @@
+"""Small exact rewrites: dead code, common subexpressions, operations that do nothing.
+
+Each pass takes a graph module and returns a new one, or the very same when it changes nothing. All are linear in the
+graph. Two values of the user's program stay two tensors wherever the user can tell: a node that reaches an output,
+itself or through views, is never merged or removed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from lamina.rewrite.rebuild import Substitution, rebuild
+from lamina.rewrite.torch_private import same_size
+
+__all__ = ["clean", "merge_common", "remove_dead_code", "remove_no_ops"]
+
+aten = torch.ops.aten
+
+_SAME_VALUE = {
+    aten.alias.default,
+    aten.detach.default,
+    aten.clone.default,
+    aten._to_copy.default,
+    aten.expand.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.permute.default,
+    aten.slice.Tensor,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.contiguous.default,
+}
+"""Operations whose result has the operand's elements; in the same places, if shape and strides are the operand's.
+
+A permutation that changes neither only swaps sizes of one; a slice that keeps the size keeps its start.
+"""
+
+_NEUTRAL: dict[Any, int] = {
+    aten.mul.Tensor: 1,
+    aten.mul.Scalar: 1,
+    aten.div.Tensor: 1,
+    aten.div.Scalar: 1,
+    aten.sub.Tensor: 0,
+    aten.sub.Scalar: 0,
+    aten.pow.Tensor_Scalar: 1,
+}
+"""Operations that give back their first operand when the second is this number. Adding 0 is not one: it loses -0.0."""
+
+
+def remove_dead_code(gm: GraphModule) -> GraphModule:
+    """Drop calls without effect whose results nothing uses."""
+    return rebuild(gm, {})
+
+
+def remove_no_ops(gm: GraphModule) -> GraphModule:
+    """Drop copies, casts, views and arithmetic that give back their operand unchanged."""
+    stand_in: Substitution = {}
+    _find_no_ops(gm.graph, stand_in, _escaping(gm.graph))
+    return rebuild(gm, stand_in) if stand_in else gm
+
+
+def merge_common(gm: GraphModule) -> GraphModule:
+    """Compute equal pure calls once."""
+    stand_in: Substitution = {}
+    _find_common(gm.graph, stand_in, _escaping(gm.graph))
+    return rebuild(gm, stand_in) if stand_in else gm
+
+
+def clean(gm: GraphModule) -> GraphModule:
+    """All passes of this file, with one new graph at most."""
+    stand_in: Substitution = {}
+    escaping = _escaping(gm.graph)
+    _find_no_ops(gm.graph, stand_in, escaping)
+    _find_common(gm.graph, stand_in, escaping)
+    return rebuild(gm, stand_in)
+
+
+def _escaping(graph: Graph) -> set[Node]:
+    """Nodes the caller can see: those returned, and what those are views of."""
+    escaping: set[Node] = set(graph.output_node().all_input_nodes)
+    for node in reversed(graph.nodes):
+        if node in escaping and _may_alias(node):
+            escaping.update(node.all_input_nodes)
+    return escaping
+
+
+def _may_alias(node: Node) -> bool:
+    """Whether the result may share memory with an operand."""
+    if node.target is operator.getitem:
+        return True
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return node.op == "call_function"
+    return any(result.alias_info is not None for result in target._schema.returns) or target in (
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.contiguous.default,
+    )
+
+
+def _find_no_ops(graph: Graph, stand_in: Substitution, escaping: set[Node]) -> None:
+    for node in graph.nodes:
+        if node.op != "call_function" or node in escaping or not node.args:
+            continue
+        source = node.args[0]
+        if isinstance(source, Node) and _gives_back(node, source):
+            stand_in[node] = stand_in.get(source, source)
+
+
+def _gives_back(node: Node, source: Node) -> bool:
+    if node.target in _SAME_VALUE:
+        return _same_layout(node, source)
+    neutral = _NEUTRAL.get(node.target)
+    if neutral is None or len(node.args) < 2 or node.kwargs:
+        return False
+    other = node.args[1]
+    return isinstance(other, (int, float)) and other == neutral and _same_layout(node, source)
+
+
+def _same_layout(node: Node, source: Node) -> bool:
+    """Whether two nodes have one dtype, device, shape and strides, as far as symbols tell."""
+    a, b = node.meta.get("val"), source.meta.get("val")
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return False
+    if a.dtype != b.dtype or a.device != b.device or a.dim() != b.dim() or a.layout != torch.strided:
+        return False
+    if b.layout != torch.strided or a.is_conj() != b.is_conj() or a.is_neg() != b.is_neg():
+        return False
+    pairs = zip((*a.shape, *a.stride()), (*b.shape, *b.stride()), strict=True)
+    return all(same_size(x, y) for x, y in pairs)
+
+
+def _find_common(graph: Graph, stand_in: Substitution, escaping: set[Node]) -> None:
+    first: dict[Hashable, Node] = {}
+    for node in graph.nodes:
+        if node in stand_in or node in escaping or not _is_mergeable(node):
+            continue
+        key = (node.target, _key(node.args, stand_in), _key(node.kwargs, stand_in))
+        other = first.setdefault(key, node)
+        if other is not node:
+            stand_in[node] = other
+
+
+def _is_mergeable(node: Node) -> bool:
+    if node.op == "get_attr":
+        return True
+    if node.op != "call_function" or node.is_impure():
+        return False
+    return node.target is operator.getitem or isinstance(node.target, torch._ops.OpOverload)
+
+
+def _key(value: Any, stand_in: Substitution) -> Hashable:
+    """``value`` as something that is equal exactly when it means the same: 1, 1.0 and True do not, nor 0.0 and -0.0."""
+    if isinstance(value, Node):
+        return stand_in.get(value, value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_key(item, stand_in) for item in value)
+    if isinstance(value, dict):
+        return tuple((name, _key(item, stand_in)) for name, item in sorted(value.items()))
+    if isinstance(value, slice):
+        return (slice, _key((value.start, value.stop, value.step), stand_in))
+    return (type(value), repr(value)) if isinstance(value, (float, complex)) else (type(value), value)
