@@ -140,7 +140,7 @@ class _Runner:
         value = self.spread(self.env[eqn.value], eqn.axes)
         keep = [1 if i in dims else n for i, n in enumerate(value.shape)]
         rest = [i for i in range(value.dim()) if i not in dims]
-        rows = value.permute(*rest, *dims).reshape([value.shape[i] for i in rest] + [-1])
+        rows = value.permute(*rest, *dims).flatten(len(rest))
         results = _reduce_last(eqn.op, rows, torch_dtype(eqn.dtype))
         return tuple(r.reshape(keep) for r in results)
 
