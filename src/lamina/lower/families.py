@@ -8,6 +8,7 @@ from lamina.lower import (
     batch_norm,
     comparison,
     creation,
+    foreach,
     losses,
     nll_loss,
     norms,
@@ -23,7 +24,7 @@ __all__ = ["LOADED"]
 
 LOADED = (
     *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
-    *(batch_norm, losses, nll_loss, norms),
+    *(batch_norm, foreach, losses, nll_loss, norms),
     *(views,),
 )
 """The rule files."""

@@ -15,7 +15,17 @@ from lamina.lower.context import Lowering
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
 
-__all__ = ["Dims", "count", "keep_position", "over", "reduced", "reduced_dims", "store_reduced", "vector_norm"]
+__all__ = [
+    "Dims",
+    "count",
+    "keep_position",
+    "norm_into",
+    "over",
+    "reduced",
+    "reduced_dims",
+    "store_reduced",
+    "vector_norm",
+]
 
 Dims: TypeAlias = int | Sequence[int] | None
 
