@@ -1,12 +1,16 @@
-"""Indented program text, with a source map from its lines to where they come from and back."""
+"""Program text: literals, and indented lines with a source map from its lines to where they come from and back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["SourceMap", "Writer"]
+import torch
+
+__all__ = ["SourceMap", "Writer", "literal", "tuple_text"]
 
 Origin = tuple[str, ...]
 
@@ -78,3 +82,27 @@ class Writer:
     def source_map(self) -> SourceMap:
         """Where each line comes from."""
         return SourceMap(tuple(self._origins))
+
+
+def tuple_text(items: Iterable[str]) -> str:
+    """A tuple display of the given source texts."""
+    parts = list(items)
+    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+
+
+def literal(value: Any) -> str:
+    """Source text of a plain value: a number, string, dtype, device, layout or memory format. ``TypeError`` for others.
+
+    It needs nothing but the builtins and ``torch``.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return repr(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else f'float("{value}")'
+    if isinstance(value, complex):
+        return f"complex({literal(value.real)}, {literal(value.imag)})"
+    if isinstance(value, torch.device):
+        return f'torch.device("{value}")'
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+        return str(value)
+    raise TypeError(f"no source text for a value of type {type(value).__name__}")

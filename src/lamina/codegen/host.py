@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
-from lamina.base.text import SourceMap, Writer
+from lamina.base.text import SourceMap, Writer, literal, tuple_text
 from lamina.codegen.host_example import example_block
-from lamina.codegen.host_values import Names, Values, literal, provenance, tuple_text
+from lamina.codegen.host_values import Names, Values
 from lamina.errors import InvalidIR
-from lamina.ir.access import origins, reads, views, writes
+from lamina.ir.access import origins, provenance, reads, views, writes
 from lamina.ir.index import Expr, Size, as_expr
 from lamina.ir.library import OUT_VARIANTS, QUICK_CALLS
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, SizeInput, storage_bytes
@@ -81,7 +81,7 @@ class _Host:
         self.plan = plan
         self.names = Names(_RESERVED)
         self.values = Values(plan, self.names)
-        self.sources = {s.node: (s.op, s.place) for s in plan.sources}
+        self.sources = {s.node: s for s in plan.sources}
         self.kernel_names: dict[str, tuple[str, str]] = {}
         self.globals: dict[str, str] = {}
         self.packed: dict[str, str] = {}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lamina.base.text import Writer
-from lamina.codegen.host_values import tuple_text
+from lamina.base.text import Writer, tuple_text
 from lamina.ir.index import Expr, Size
 from lamina.ir.loops import SizeInput
 from lamina.ir.plan import Plan

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import builtins
 import keyword
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
-
 from lamina.base.dtypes import DTYPES
+from lamina.base.text import literal, tuple_text
 from lamina.ir.access import views
 from lamina.ir.index import Atom, Expr, Size
 from lamina.ir.loops import BufferView
 from lamina.ir.plan import KernelCall, Place, Plan
 
-__all__ = ["Names", "Values", "literal", "provenance", "tuple_text"]
+__all__ = ["Names", "Values"]
 
 _NOT_A_NAME = re.compile(r"\W")
 
@@ -40,42 +38,6 @@ class Names:
             name = f"{stem}_{self._count[stem]}"
         self._taken.add(name)
         return name
-
-
-def tuple_text(items: Iterable[str]) -> str:
-    """A tuple display of the given source texts."""
-    parts = list(items)
-    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
-
-
-def literal(value: Any) -> str:
-    """Source text of a plain argument: a number, string, dtype, device, layout or memory format."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    if isinstance(value, complex):
-        return f"complex({literal(value.real)}, {literal(value.imag)})"
-    if isinstance(value, torch.device):
-        return f'torch.device("{value}")'
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
-    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
-        return str(value)
-    raise TypeError(f"a host program cannot hold an argument of type {type(value).__name__}")
-
-
-def provenance(origins: Iterable[str], sources: Mapping[str, tuple[str, str]], most: int = 4) -> str:
-    """A comment such as ``model.py:41 gelu, mul; model.py:42 add`` for FX nodes; ``sources``: (op, place) by node."""
-    by_place: dict[str, list[str]] = {}
-    for name in origins:
-        op, place = sources.get(name, (name, ""))
-        parts = op.split(".")
-        short = parts[1] if len(parts) == 3 else parts[-1]
-        found = by_place.setdefault(place, [])
-        if short not in found:
-            found.append(short)
-    texts = [f"{place} {', '.join(ops)}".strip() for place, ops in by_place.items()]
-    more = f"; and {len(texts) - most} more lines" if len(texts) > most else ""
-    return ("; ".join(texts[:most]) + more).replace("\n", " ")
 
 
 ViewKey = tuple[str, tuple[Expr, ...], tuple[Expr, ...], Expr]

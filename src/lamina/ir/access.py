@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from lamina.ir.loops import BufferView, LibraryCall, Load, Nest, Store
+from lamina.ir.loops import BufferView, LibraryCall, Load, Nest, Source, Store
 from lamina.ir.plan import KernelCall
 
-__all__ = ["AnyStep", "arguments", "origins", "reads", "views", "writes"]
+__all__ = ["AnyStep", "arguments", "origins", "provenance", "reads", "views", "writes"]
 
 AnyStep = Nest | LibraryCall | KernelCall
 
@@ -64,3 +64,18 @@ def _nest_reads(nest: Nest) -> set[str]:
         if isinstance(eqn, Load) or (isinstance(eqn, Store) and (eqn.mode != "set" or eqn.mask is not None)):
             found.add(eqn.buffer)
     return found
+
+
+def provenance(origins: Iterable[str], sources: Mapping[str, Source], most: int = 4) -> str:
+    """A comment such as ``model.py:41 gelu, mul; model.py:42 add`` for FX nodes; ``sources`` by node."""
+    by_place: dict[str, list[str]] = {}
+    for name in origins:
+        source = sources.get(name) or Source(name, name)
+        parts = source.op.split(".")
+        short = parts[1] if len(parts) == 3 else parts[-1]
+        found = by_place.setdefault(source.place, [])
+        if short not in found:
+            found.append(short)
+    texts = [f"{place} {', '.join(ops)}".strip() for place, ops in by_place.items()]
+    more = f"; and {len(texts) - most} more lines" if len(texts) > most else ""
+    return ("; ".join(texts[:most]) + more).replace("\n", " ")
