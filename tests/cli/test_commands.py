@@ -61,6 +61,19 @@ def test_version_and_unknown_model() -> None:
     assert "attention" in done.output
 
 
+def test_the_demo_command_compiles_checks_and_exits_with_zero() -> None:
+    done = CliRunner().invoke(app, ["demo", "--only", "attention", "--no-torch-compile", "--seconds", "0.05"])
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith(" attention by hand")]
+    assert [line[3] for line in lines] == ["inference", "training"]
+    for line in lines:
+        graphs, kernels, library_calls = map(int, line[4:7])
+        assert graphs == 1
+        assert kernels >= 1
+        assert library_calls >= 6  # four projections and the two products of attention
+        assert line[-1] == "ok"
+
+
 def wrong(model: nn.Module) -> nn.Module:
     class Wrong(nn.Module):
         def forward(self, *args: torch.Tensor) -> torch.Tensor:

@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 
 import lamina
 from lamina.errors import LaminaError
 from lamina.options import Options
+from lamina.runtime.toolchain import NoCompiler, probe
 from tests.architecture.source import sources
 
 
@@ -27,34 +29,42 @@ def _below(base: type[LaminaError]) -> Iterator[type[LaminaError]]:
             yield from _below(found)
 
 
-MISTAKES: dict[str, Callable[[], object]] = {
-    "a negative count": lambda: lamina.benchmark(int, repeats=-1),
-    "no call to warm up": lambda: lamina.warmup(int, calls=0),
-    "nothing to time": lambda: lamina.alternate({}),
-    "an option that does not exist": lambda: Options.from_environment({"speed": 11}),
-    "an option of the wrong type": lambda: Options.from_environment({"verify": "yes"}),
-    "a value that is no choice": lambda: Options().replace(numerics="sloppy"),
-}
-EXPECTED = {
-    "a negative count": lamina.BadArgument,
-    "no call to warm up": lamina.BadArgument,
-    "nothing to time": lamina.BadArgument,
-    "an option that does not exist": lamina.UnknownOption,
-    "an option of the wrong type": lamina.UnknownOption,
-    "a value that is no choice": lamina.UnknownOption,
+MISTAKES: dict[str, tuple[type[LaminaError], Callable[[], object]]] = {
+    "a negative count": (lamina.BadArgument, lambda: lamina.benchmark(int, repeats=-1)),
+    "no call to warm up": (lamina.BadArgument, lambda: lamina.warmup(int, calls=0)),
+    "nothing to time": (lamina.BadArgument, lambda: lamina.alternate({})),
+    "not a callable": (lamina.BadArgument, lambda: lamina.compile(3)),
+    "an option that does not exist": (lamina.UnknownOption, lambda: lamina.compile(abs, options={"speed": 11})),
+    "an option of the wrong type": (lamina.UnknownOption, lambda: lamina.compile(abs, options={"verify": "yes"})),
+    "a mode that does not exist": (lamina.UnknownOption, lambda: lamina.compile(abs, mode="ludicrous")),
+    "a value that is no choice": (lamina.UnknownOption, lambda: Options().replace(numerics="sloppy")),
+    "a compiler that is not there": (NoCompiler, lambda: probe("no-such-compiler")),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_raises_its_class_and_says_what_to_do(mistake: str) -> None:
     with pytest.raises(LaminaError) as caught:
-        MISTAKES[mistake]()
+        MISTAKES[mistake][1]()
     error = caught.value
-    assert type(error) is EXPECTED[mistake]
+    assert type(error) is MISTAKES[mistake][0]
     assert error.what
     assert error.remedy
     assert str(error).startswith(f"{error.code} {type(error).__name__}: {error.what}")
     assert f"do: {error.remedy}" in str(error)
+
+
+def test_a_failing_stage_runs_eager_with_one_warning_unless_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> object:
+        raise ZeroDivisionError("a bug of the compiler")
+
+    monkeypatch.setattr("lamina.compile.lower", fail)
+    x = torch.randn(5)
+    with pytest.warns(UserWarning, match="a bug of the compiler"):
+        assert torch.equal(lamina.compile(lambda x: x * 2 + 1)(x), x * 2 + 1)
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=r"LM011 StageFailed.*a bug of the compiler"):
+        lamina.compile(lambda x: x * 2 + 1, options={"strict": True})(x)
 
 
 def test_the_environment_is_checked_like_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
