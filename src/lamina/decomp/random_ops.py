@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lamina.base.philox import uniform
+from lamina.base.philox import uniform_range
 
 __all__ = ["philox_seed", "philox_uniform"]
 
@@ -36,8 +36,7 @@ def _uniform(size: Sequence[int], seed: Tensor, offset: int, dtype: torch.dtype,
     count = 1
     for extent in size:
         count *= extent
-    index = torch.arange(count, dtype=torch.int64, device=device)
-    return uniform(index, int(seed), offset).to(dtype).reshape(tuple(size))
+    return uniform_range(count, int(seed), offset).to(device=device, dtype=dtype).reshape(tuple(size))
 
 
 def _fake_seed(device: torch.device) -> Tensor:
