@@ -66,7 +66,8 @@ class _Kernels:
 
     def kernel(self, step: Nest, flat: Flat) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))
-        schedules = tuple(choose(nest, flat.dtypes, self.target) for nest in flat.nests)
+        dtypes = {f"b{k}": dtype for k, dtype in enumerate(flat.dtypes)}
+        schedules = tuple(choose(nest, dtypes, self.target) for nest in flat.nests)
         text = repr((flat.nests, flat.dtypes, schedules))
         mark = hashlib.sha256(text.encode()).hexdigest()[:10]
         return Kernel(f"{self.title(step)}_{mark}", flat.nests, schedules, flat.dtypes, sizes)
