@@ -133,7 +133,9 @@ def allocate_pages(nbytes: int) -> torch.Tensor:
     """``nbytes`` fresh bytes, aligned to 64, on huge pages if they are many and the system has them."""
     huge = nbytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
     try:
-        pages = mmap.mmap(-1, nbytes + (_HUGE_PAGE if huge else 0) or 1)
+        # Private: a forked child must not write to its parent's memory, which is what Python maps by default.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        pages = mmap.mmap(-1, nbytes + (_HUGE_PAGE if huge else 0) or 1, flags=flags)
         if huge:
             pages.madvise(mmap.MADV_HUGEPAGE)
     except OSError:  # no such advice, or a limit on mappings: the allocator may still have something

@@ -22,7 +22,6 @@ import tempfile
 import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +88,7 @@ class Cache:
 
     def __init__(self, root: Path | str | None) -> None:
         self.problem = ""  # why the root is not read, or not written
-        self.damages: deque[Miss] = deque(maxlen=1000)  # bad entries met so far
+        self.damages: list[Miss] = []  # bad entries met so far, each once
         self._reading: list[Path] = []
         self._writing: Path | None = None
         self._swept: set[Path] = set()
@@ -114,8 +113,13 @@ class Cache:
                 return found
             if found.damaged:
                 miss = found
-                self.damages.append(found)
+                self.report(found)
         return miss
+
+    def report(self, damage: Miss) -> None:
+        """Remember that a bad entry was met."""
+        if damage not in self.damages:
+            self.damages.append(damage)
 
     def put(self, key: str, build: Callable[[Path], Mapping[str, Any]]) -> Entry:
         """Have ``build`` fill an empty folder, publish it under ``key`` and return it.
@@ -159,7 +163,7 @@ class Cache:
             if content is not None and content.get("name") == name:
                 return content
             if why or content is not None:
-                self.damages.append(Miss(name, why or "the note belongs to another name", damaged=True))
+                self.report(Miss(name, why or "the note belongs to another name", damaged=True))
         return None
 
     def notes_of(self, prefix: str) -> tuple[str, ...]:

@@ -69,11 +69,11 @@ def _open(unit: KernelUnit, identity: str, name: str, cache: Cache) -> Functions
         try:
             library = Library(entry, load_library(entry.path / OBJECT))
         except OSError as error:
-            cache.damages.append(Miss(key, f"{OBJECT} cannot be loaded: {error}", damaged=True))
+            cache.report(Miss(key, f"{OBJECT} cannot be loaded: {error}", damaged=True))
             return None
         library = _LIBRARIES.setdefault(key, library)
     if identity not in library.entry.fields.get("kernels", ()):
-        cache.damages.append(Miss(name, "the note names an object without this kernel", damaged=True))
+        cache.report(Miss(name, "the note names an object without this kernel", damaged=True))
         return None
     return _functions(unit, identity, library)
 
