@@ -2,6 +2,8 @@
 
 from lamina.base.decision import Decision
 from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
+from lamina.compile import compile
+from lamina.compile import compile, lamina_backend
 from lamina.errors import BadArgument, InvalidIR, LaminaError, StageFailed, UnknownOption
 from lamina.options import Options
 from lamina.record import Record, Stage
@@ -20,5 +22,8 @@ __all__ = [
     "UnknownOption",
     "alternate",
     "benchmark",
+    "compile",
+    "lamina_backend",
+    "compile",
     "warmup",
 ]
