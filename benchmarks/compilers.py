@@ -31,7 +31,7 @@ def compile_function(name: str) -> CompileFunction:
     if name not in NAMES:
         raise ValueError(f"no compile function is called {name!r}; there are {', '.join(NAMES)}")
     if name == "lamina":
-        if not hasattr(lamina, "compile"):
+        if not callable(getattr(lamina, "compile", None)):
             raise RuntimeError("this checkout has no lamina.compile")
         return lamina.compile  # type: ignore[no-any-return]
     if name == "eager":

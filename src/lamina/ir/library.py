@@ -14,9 +14,7 @@ QUICK_CALLS: dict[str, str] = {
 }
 """Python functions that reach the same kernel as the overload with less work on the way (2.0 us for 4.5 us of mm)."""
 
-OUT_VARIANTS: dict[str, str] = {
-    f"aten.{name}.default": f"torch.{name}" for name in ("mm", "bmm", "addmm", "baddbmm")
-}
+OUT_VARIANTS: dict[str, str] = {f"aten.{name}.default": f"torch.{name}" for name in ("mm", "bmm", "addmm", "baddbmm")}
 """Operations that write their one result into memory given as ``out=`` at no extra cost, with any dense strides."""
 
 _MAY_ALIAS = frozenset(

@@ -316,4 +316,3 @@ def axes_of_values(nest: Nest) -> dict[str, frozenset[str]]:
         for name in defined(eqn):
             axes[name] = frozenset(found)
     return axes
-

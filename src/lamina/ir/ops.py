@@ -88,9 +88,7 @@ def _rows() -> list[Op]:
     rows += [Op(n, 2, "bool", _select(n)) for n in ("eq", "ne", "lt", "le", "gt", "ge")]
     rows += [
         Op(n, 1, "same", _select(n), 12)
-        for n in (
-            *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf"),
-        )
+        for n in (*("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf"),)
     ]
     rows += [
         Op(n, 1, "same", _select(n), 30)

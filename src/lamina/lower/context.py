@@ -164,7 +164,13 @@ class Lowering:
         return out
 
     def library(
-        self, node: Node, op: str, args: Sequence[Any], kwargs: dict[str, Any], outs: Sequence[TensorValue | None], reason: str
+        self,
+        node: Node,
+        op: str,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        outs: Sequence[TensorValue | None],
+        reason: str,
     ) -> None:
         """Append a call of ``op``; tensor arguments become strided windows."""
         self.steps.append(

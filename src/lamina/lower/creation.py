@@ -12,6 +12,7 @@ from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.rules import Decline, rule
+from lamina.lower.sizes import expr_of
 from lamina.lower.values import TensorValue, linear_view
 
 __all__: list[str] = []
@@ -64,6 +65,9 @@ def ones(low: Lowering, node: Node, *like: Any, **options: Any) -> TensorValue:
 )
 def zeros(low: Lowering, node: Node, *like: Any, **options: Any) -> TensorValue:
     """Zeros; also for "empty", whose elements may be anything, so that no run differs from another."""
+    out = low.result(node)
+    if [expr_of(s) for s in node.meta["val"].stride()] != list(low.buffers[out.buffer].strides):
+        raise Decline("a tensor with gaps or overlaps")
     return _filled(low, node, 0)
 
 
@@ -160,7 +164,9 @@ def copy_into_input(
         raise Decline("a copy into something that is not an input")
     assert isinstance(node.args[1], Node)
     _same_device(node, node.args[1])
-    if x.buffer == target.buffer and x != target:
+    if x == target:
+        return target
+    if x.buffer == target.buffer:
         x = low.copy(node, x)
     return low.into(node, target, lambda v: v, x, dtype=x.dtype)
 

@@ -49,7 +49,9 @@ def lower(gm: GraphModule, region: str, numerics: str = "fast") -> LoopProgram:
             raise CannotLower(f"{node.op} {node.target}")
     used = {o.buffer for o in outputs if isinstance(o, BufferView)}
     buffers = tuple(
-        b if b.name not in used or b.kind != "temp" else type(b)(b.name, b.dtype, b.shape, b.strides, b.device, "output")
+        b
+        if b.name not in used or b.kind != "temp"
+        else type(b)(b.name, b.dtype, b.shape, b.strides, b.device, "output")
         for b in low.buffers.values()
     )
     return LoopProgram(region, tuple(inputs), buffers, tuple(low.steps), outputs, tuple(low.sources))
@@ -141,5 +143,3 @@ def _output(low: Lowering, node: Node, value: Any) -> BufferView | Expr | None:
     if isinstance(value, int | Expr):
         return as_expr(value)
     raise CannotLower(f"output of type {type(value).__name__}")
-
-

@@ -235,9 +235,7 @@ class _Fuser:
                 hints.append((self.bytes[name], a.loads[name][0], b.loads[name][0]))
         hints.sort(key=lambda h: -h[0])
         vertical = bool(required)
-        found = align(
-            first.nest.axes, second.nest.axes, required, [(p, q) for _, p, q in hints], by_position=vertical
-        )
+        found = align(first.nest.axes, second.nest.axes, required, [(p, q) for _, p, q in hints], by_position=vertical)
         if found is None:
             return "their loops do not line up"
         if not vertical and found.bound < max(len(first.nest.axes), len(second.nest.axes)):

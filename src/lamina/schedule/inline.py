@@ -74,4 +74,3 @@ def _copy(
     body.append(Constant(other, load.fill, load.dtype, load.origin))
     body.append(Compute(chosen, "where", (load.mask, value, other), load.dtype, load.origin))
     return chosen
-
