@@ -1,0 +1,158 @@
+"""What code generation asks of a nest: types, axes and producers of values, and which loop runs over which axis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Axis, Expr, Loaded, prod
+from lamina.ir.loops import (
+    Check,
+    Compute,
+    Constant,
+    Equation,
+    Index,
+    Load,
+    Nest,
+    Random,
+    Reduce,
+    Scan,
+    Store,
+    axes_of_values,
+    defined,
+    operands,
+)
+from lamina.ir.plan import Schedule
+
+__all__ = ["Facts", "prepared"]
+
+_SPLITS = ("sum", "prod", "max", "min", "any", "all")
+
+
+def prepared(nest: Nest, schedule: Schedule) -> Nest:
+    """The nest with welford as two sums, and reductions over both shared and inner axes done in two steps."""
+    axes = {a.name: a for a in nest.axes}
+    body: list[Equation] = []
+    for eqn in nest.body:
+        body.extend(_two_pass(eqn, axes) if isinstance(eqn, Reduce) and eqn.op == "welford" else (eqn,))
+    outer = set(schedule.outer)
+    split: list[Equation] = []
+    for eqn in body:
+        if isinstance(eqn, Reduce) and eqn.op in _SPLITS:
+            far = tuple(a for a in eqn.axes if a in outer)
+            near = tuple(a for a in eqn.axes if a not in outer)
+            if far and near:
+                half = f"{eqn.outs[0]}_near"
+                split.append(replace(eqn, outs=(half,), axes=near))
+                eqn = replace(eqn, value=half, axes=far)
+        split.append(eqn)
+    return replace(nest, body=tuple(split))
+
+
+def _two_pass(eqn: Reduce, axes: dict[str, Axis]) -> tuple[Equation, ...]:
+    """Mean and sum of squared deviations by two sums: exact where a running update would have to be corrected."""
+    mean, squares = eqn.outs
+    kind = "float32" if eqn.dtype in ("float16", "bfloat16") else eqn.dtype
+    count: Expr = prod(axes[a].extent for a in eqn.axes)
+    wide = kind != eqn.dtype
+    value, average, total = (f"{mean}_x", f"{mean}_f", f"{squares}_f") if wide else (eqn.value, mean, squares)
+    steps: list[Equation] = [Compute(value, "cast", (eqn.value,), kind)] if wide else []
+    steps += [
+        Reduce((f"{mean}_s",), "sum", value, eqn.axes, kind),
+        Index(f"{mean}_n", count, kind),
+        Compute(average, "div", (f"{mean}_s", f"{mean}_n"), kind),
+        Compute(f"{mean}_d", "sub", (value, average), kind),
+        Compute(f"{mean}_q", "mul", (f"{mean}_d", f"{mean}_d"), kind),
+        Reduce((total,), "sum", f"{mean}_q", eqn.axes, kind),
+    ]
+    if wide:
+        steps += [Compute(mean, "cast", (average,), eqn.dtype), Compute(squares, "cast", (total,), eqn.dtype)]
+    return tuple(steps)
+
+
+class Facts:
+    """A prepared nest and its schedule, indexed. Equations are known by their position in the body."""
+
+    def __init__(self, nest: Nest, schedule: Schedule) -> None:
+        self.nest, self.schedule = prepared(nest, schedule), schedule
+        self.body = self.nest.body
+        self.extent = {a.name: a.extent for a in nest.axes}
+        self.order = (*schedule.outer, *schedule.inner)
+        self.loop = dict.fromkeys(schedule.outer, 0)
+        self.tiled = schedule.tile[0][0] if schedule.kind == "columns" else None
+        self.tile_loop = f"{self.tiled}_tile"
+        self.shared = bool(schedule.outer) or self.tiled is not None
+        first = 1 if self.shared else 0
+        self.loop.update({a: first + k for k, a in enumerate(schedule.inner)})
+        self.vector = schedule.vector if schedule.width else None
+        self.axes = axes_of_values(self.nest)
+        self.dtype: dict[str, str] = {}
+        self.producer: dict[str, int] = {}
+        self.users: dict[str, list[int]] = {}
+        self.needs: list[tuple[str, ...]] = []
+        self.checks: list[int] = []
+        self.guards: list[tuple[int, ...]] = []
+        self.check_number: dict[int, int] = {}
+        for position, eqn in enumerate(self.body):
+            self.note(position, eqn)
+
+    def note(self, position: int, eqn: Equation) -> None:
+        names = operands(eqn)
+        self.needs.append(names)
+        for name in names:
+            self.users.setdefault(name, []).append(position)
+        if isinstance(eqn, Check):
+            self.checks.append(position)
+            self.check_number[position] = len(self.checks)
+        indirect = isinstance(eqn, Load | Store) and any(isinstance(a, Loaded) for a in eqn.index[0].atoms())
+        axes = self.axes_at(position)
+        self.guards.append(
+            tuple(c for c in self.checks if c != position and self.axes_at(c) <= axes) if indirect else ()
+        )
+        if not isinstance(eqn, Store | Check):
+            for name in defined(eqn):
+                self.dtype[name] = eqn.dtype
+                self.producer[name] = position
+
+    def axes_at(self, position: int) -> frozenset[str]:
+        """Axes of the points at which an equation runs."""
+        eqn = self.body[position]
+        found: set[str] = set()
+        for name in operands(eqn):
+            found |= self.axes[name]
+        if isinstance(eqn, Load | Store):
+            found |= eqn.index[0].axes()
+        elif isinstance(eqn, Index):
+            found |= eqn.expr.axes()
+        elif isinstance(eqn, Random):
+            found |= eqn.index.axes()
+        elif isinstance(eqn, Reduce):
+            found |= set(eqn.axes)
+        elif isinstance(eqn, Scan):
+            found.add(eqn.axis)
+        return frozenset(found)
+
+    def kept_axes(self, eqn: Reduce) -> tuple[str, ...]:
+        """Axes that a reduction's result still varies over, in loop order."""
+        left = self.axes[eqn.outs[0]]
+        return tuple(a for a in self.order if a in left)
+
+    def first_loop(self, axes: frozenset[str], open_axes: frozenset[str]) -> int | None:
+        """The outermost loop over ``axes`` that is not open yet."""
+        if self.tiled in axes and self.tile_loop not in open_axes:
+            return 0
+        loops = [self.loop[a] for a in axes if a not in open_axes]
+        return min(loops) if loops else None
+
+    def only_stored(self, name: str) -> bool:
+        """Whether a half value is only written to memory of its own type, so that the store does the rounding."""
+        return self.dtype[name] in ("float16", "bfloat16") and all(
+            isinstance(self.body[u], Store) for u in self.users.get(name, ())
+        )
+
+    def is_float(self, name: str) -> bool:
+        return DTYPES[self.dtype[name]].is_float
+
+    def constant(self, name: str) -> Constant | None:
+        eqn = self.body[self.producer[name]]
+        return eqn if isinstance(eqn, Constant) else None

@@ -1,0 +1,306 @@
+// What every kernel may use: fixed-width types, conversions, scalar operations, threads and scratch memory.
+#pragma GCC diagnostic ignored "-Wpsabi"
+#include <stddef.h>
+#include <stdint.h>
+
+#define INLINE inline __attribute__((always_inline))
+#define STEP __attribute__((always_inline))
+
+typedef float f32;
+typedef double f64;
+typedef bool b8;
+typedef int8_t i8;
+typedef int16_t i16;
+typedef int32_t i32;
+typedef int64_t i64;
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+struct bf16 { u16 bits; };
+struct f16 { u16 bits; };
+
+extern "C" {
+int omp_get_max_threads(void);
+int omp_get_thread_num(void);
+int omp_get_num_threads(void);
+int omp_in_parallel(void);
+void* aligned_alloc(size_t, size_t) noexcept;
+void free(void*) noexcept;
+}
+
+template <class To, class From> static INLINE To bits_of(From x) {
+  static_assert(sizeof(To) == sizeof(From), "sizes differ");
+  To y;
+  __builtin_memcpy(&y, &x, sizeof y);
+  return y;
+}
+
+// ---- half types: stored as 16 bits, computed with as float ----------------------------------------------------------
+static INLINE f32 widen(bf16 x) { return bits_of<f32>((u32)x.bits << 16); }
+static INLINE bf16 to_bf16(f32 x) {
+  u32 u = bits_of<u32>(x);
+  return bf16{x != x ? (u16)0x7fc0 : (u16)((u + 0x7fff + ((u >> 16) & 1)) >> 16)};
+}
+static INLINE f32 widen(f16 x) {
+#ifdef __F16C__
+  typedef short v8 __attribute__((vector_size(16)));
+  v8 h = {(short)x.bits};
+  return __builtin_ia32_vcvtph2ps(h)[0];
+#else
+  u32 sign = (u32)(x.bits & 0x8000) << 16, rest = x.bits & 0x7fff;
+  if (rest >= 0x7c00) return bits_of<f32>(sign | 0x7f800000 | ((rest & 0x3ff) << 13) | ((rest & 0x3ff) ? 0x400000 : 0));
+  f32 magnitude = bits_of<f32>(rest << 13) * 0x1p112f;
+  return bits_of<f32>(bits_of<u32>(magnitude) | sign);
+#endif
+}
+static INLINE f16 to_f16(f32 x) {
+#ifdef __F16C__
+  typedef f32 v4 __attribute__((vector_size(16)));
+  v4 v = {x};
+  return f16{(u16)__builtin_ia32_vcvtps2ph(v, 0)[0]};
+#else
+  u32 u = bits_of<u32>(x), sign = (u >> 16) & 0x8000, a = u & 0x7fffffff;
+  if (a > 0x7f800000) return f16{(u16)(sign | 0x7e00)};
+  if (a >= 0x477ff000) return f16{(u16)(sign | 0x7c00)};
+  if (a < 0x38800000) {
+    f32 t = bits_of<f32>(a) + 0.5f;
+    return f16{(u16)(sign | (bits_of<u32>(t) - 0x3f000000))};
+  }
+  return f16{(u16)(sign | ((a + 0xfff + ((a >> 13) & 1) - 0x38000000) >> 13))};
+#endif
+}
+
+// ---- scalar loads and stores: half types widen, bool is any non-zero byte -------------------------------------------
+#define SCALAR_MEMORY(T)                                    \
+  static INLINE T load_##T(const T* p) { return *p; }       \
+  static INLINE void store_##T(T* p, T x) { *p = x; }
+SCALAR_MEMORY(f32) SCALAR_MEMORY(f64) SCALAR_MEMORY(i8) SCALAR_MEMORY(i16) SCALAR_MEMORY(i32) SCALAR_MEMORY(i64)
+SCALAR_MEMORY(u8) SCALAR_MEMORY(u16) SCALAR_MEMORY(u32) SCALAR_MEMORY(u64)
+static INLINE bool load_b8(const b8* p) { return *(const u8*)p != 0; }
+static INLINE void store_b8(b8* p, bool x) { *p = x; }
+static INLINE f32 load_bf16(const bf16* p) { return widen(*p); }
+static INLINE void store_bf16(bf16* p, f32 x) { *p = to_bf16(x); }
+static INLINE f32 load_f16(const f16* p) { return widen(*p); }
+static INLINE void store_f16(f16* p, f32 x) { *p = to_f16(x); }
+static INLINE f32 round_bf16(f32 x) { return widen(to_bf16(x)); }
+static INLINE f32 round_f16(f32 x) { return widen(to_f16(x)); }
+
+// ---- integers wrap around, also where C++ calls it undefined --------------------------------------------------------
+template <class T> struct unsigned_of { typedef T type; };
+template <> struct unsigned_of<i8> { typedef u32 type; };
+template <> struct unsigned_of<i16> { typedef u32 type; };
+template <> struct unsigned_of<u8> { typedef u32 type; };
+template <> struct unsigned_of<u16> { typedef u32 type; };
+template <> struct unsigned_of<i32> { typedef u32 type; };
+template <> struct unsigned_of<i64> { typedef u64 type; };
+template <class T> static INLINE T wrap_add(T a, T b) { typedef typename unsigned_of<T>::type U; return (T)((U)a + (U)b); }
+template <class T> static INLINE T wrap_sub(T a, T b) { typedef typename unsigned_of<T>::type U; return (T)((U)a - (U)b); }
+template <class T> static INLINE T wrap_mul(T a, T b) { typedef typename unsigned_of<T>::type U; return (T)((U)a * (U)b); }
+// Division by zero gives zero; the lowest integer divided by minus one wraps around.
+template <class T> static INLINE bool minus_one(T b) { return (T)-1 < (T)0 && b == (T)-1; }
+template <class T> static INLINE T trunc_div(T a, T b) { return b == 0 ? (T)0 : minus_one(b) ? wrap_sub((T)0, a) : (T)(a / b); }
+template <class T> static INLINE T fmod_int(T a, T b) { return b == 0 || minus_one(b) ? (T)0 : (T)(a % b); }
+template <class T> static INLINE T floor_div(T a, T b) {
+  T q = trunc_div(a, b);
+  return fmod_int(a, b) != 0 && (a < 0) != (b < 0) ? (T)(q - 1) : q;
+}
+template <class T> static INLINE T floor_mod(T a, T b) {
+  T r = fmod_int(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? (T)(r + b) : r;
+}
+template <class T> static INLINE T shift_left(T a, T b) {
+  typedef typename unsigned_of<T>::type U;
+  return (b < 0 || (u64)b >= 8 * sizeof(T)) ? (T)0 : (T)((U)a << b);
+}
+template <class T> static INLINE T shift_right(T a, T b) {
+  return (b < 0 || (u64)b >= 8 * sizeof(T)) ? (T)(a < 0 ? -1 : 0) : (T)(a >> b);
+}
+static INLINE i64 index_div(i64 a, i64 b) { i64 q = a / b; return q - (q * b > a); }
+static INLINE i64 index_mod(i64 a, i64 b) { return a - index_div(a, b) * b; }
+
+// ---- scalar floating point ------------------------------------------------------------------------------------------
+template <class T> static INLINE T maximum(T a, T b) { return a != a ? a : (b != b ? b : (a > b ? a : b)); }
+template <class T> static INLINE T minimum(T a, T b) { return a != a ? a : (b != b ? b : (a < b ? a : b)); }
+template <class T> static INLINE T select(bool c, T a, T b) { return c ? a : b; }
+template <class T> static INLINE T sign_of(T x) { return (T)((x > 0) - (x < 0)); }
+template <class T> static INLINE T relu(T x) { return x < 0 ? (T)0 : x; }
+template <class T> static INLINE T abs_int(T x) { return x < 0 ? wrap_sub((T)0, x) : x; }
+#define SCALAR_MATH(T, S, C)                                                                       \
+  static INLINE T exp_(T x) { return __builtin_exp##S(x); }                                        \
+  static INLINE T exp2_(T x) { return __builtin_exp2##S(x); }                                      \
+  static INLINE T expm1_(T x) { return __builtin_expm1##S(x); }                                    \
+  static INLINE T log_(T x) { return __builtin_log##S(x); }                                        \
+  static INLINE T log2_(T x) { return __builtin_log2##S(x); }                                      \
+  static INLINE T log10_(T x) { return __builtin_log10##S(x); }                                    \
+  static INLINE T log1p_(T x) { return __builtin_log1p##S(x); }                                    \
+  static INLINE T sin_(T x) { return __builtin_sin##S(x); }                                        \
+  static INLINE T cos_(T x) { return __builtin_cos##S(x); }                                        \
+  static INLINE T tan_(T x) { return __builtin_tan##S(x); }                                        \
+  static INLINE T asin_(T x) { return __builtin_asin##S(x); }                                      \
+  static INLINE T acos_(T x) { return __builtin_acos##S(x); }                                      \
+  static INLINE T atan_(T x) { return __builtin_atan##S(x); }                                      \
+  static INLINE T sinh_(T x) { return __builtin_sinh##S(x); }                                      \
+  static INLINE T cosh_(T x) { return __builtin_cosh##S(x); }                                      \
+  static INLINE T tanh_(T x) { return __builtin_tanh##S(x); }                                      \
+  static INLINE T asinh_(T x) { return __builtin_asinh##S(x); }                                    \
+  static INLINE T acosh_(T x) { return __builtin_acosh##S(x); }                                    \
+  static INLINE T atanh_(T x) { return __builtin_atanh##S(x); }                                    \
+  static INLINE T erf_(T x) { return __builtin_erf##S(x); }                                        \
+  static INLINE T erfc_(T x) { return __builtin_erfc##S(x); }                                      \
+  static INLINE T lgamma_(T x) { return __builtin_lgamma##S(x); }                                  \
+  static INLINE T pow_(T x, T y) { return __builtin_pow##S(x, y); }                                \
+  static INLINE T atan2_(T x, T y) { return __builtin_atan2##S(x, y); }                            \
+  static INLINE T hypot_(T x, T y) { return __builtin_hypot##S(x, y); }                            \
+  static INLINE T fmod_(T x, T y) { return __builtin_fmod##S(x, y); }                              \
+  static INLINE T nextafter_(T x, T y) { return __builtin_nextafter##S(x, y); }                    \
+  static INLINE T copysign_(T x, T y) { return __builtin_copysign##S(x, y); }                      \
+  static INLINE T fmin_(T x, T y) { return __builtin_fmin##S(x, y); }                              \
+  static INLINE T fmax_(T x, T y) { return __builtin_fmax##S(x, y); }                              \
+  static INLINE T sqrt_(T x) { return __builtin_sqrt##S(x); }                                      \
+  static INLINE T rsqrt_(T x) { return (T)1 / __builtin_sqrt##S(x); }                              \
+  static INLINE T floor_(T x) { return __builtin_floor##S(x); }                                    \
+  static INLINE T ceil_(T x) { return __builtin_ceil##S(x); }                                      \
+  static INLINE T trunc_(T x) { return __builtin_trunc##S(x); }                                    \
+  static INLINE T round_(T x) { return __builtin_nearbyint##S(x); }                                \
+  static INLINE T abs_(T x) { return __builtin_fabs##S(x); }                                       \
+  static INLINE T sigmoid_(T x) { return (T)1 / ((T)1 + __builtin_exp##S(-x)); }                   \
+  static INLINE bool signbit_(T x) { return __builtin_signbit(x); }                                \
+  static INLINE bool isinf_(T x) { return __builtin_fabs##S(x) == (T)C; }                          \
+  static INLINE T trunc_div_float(T a, T b) { return __builtin_trunc##S(a / b); }                  \
+  static INLINE T mod_(T a, T b) {                                                                 \
+    T r = __builtin_fmod##S(a, b);                                                                 \
+    return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r;                                           \
+  }                                                                                                \
+  static INLINE T floor_div_float(T a, T b) {                                                      \
+    if (b == 0) return a / b;                                                                      \
+    T m = __builtin_fmod##S(a, b), d = (a - m) / b;                                                \
+    if (m != 0 && (b < 0) != (m < 0)) d -= 1;                                                      \
+    if (d == 0) return __builtin_copysign##S((T)0, a / b);                                         \
+    T f = __builtin_floor##S(d);                                                                   \
+    return d - f > (T)0.5 ? f + 1 : f;                                                             \
+  }
+SCALAR_MATH(f32, f, __builtin_inff())
+SCALAR_MATH(f64, , __builtin_inf())
+
+// A floating value as an integer, as the processor does it: what does not fit becomes the lowest integer.
+template <class To> static INLINE To to_int(f64 x) { return x >= -0x1p63 && x < 0x1p63 ? (To)(i64)x : (To)INT64_MIN; }
+template <> INLINE i32 to_int<i32>(f64 x) { return x > -2147483649.0 && x < 2147483648.0 ? (i32)x : INT32_MIN; }
+template <> INLINE i8 to_int<i8>(f64 x) { return (i8)to_int<i32>(x); }
+template <> INLINE i16 to_int<i16>(f64 x) { return (i16)to_int<i32>(x); }
+template <> INLINE u8 to_int<u8>(f64 x) { return (u8)to_int<i32>(x); }
+template <> INLINE u64 to_int<u64>(f64 x) { return x >= 0x1p63 ? (u64)x : (u64)to_int<i64>(x); }
+
+static const f64 DIGAMMA[] = {8.33333333333333333333e-2, -2.10927960927960927961e-2, 7.57575757575757575758e-3,
+                              -4.16666666666666666667e-3, 3.96825396825396825397e-3, -8.33333333333333333333e-3,
+                              8.33333333333333333333e-2};
+static inline f64 digamma_(f64 x) {
+  if (x == 0) return __builtin_copysign(__builtin_inf(), -x);
+  f64 result = 0;
+  if (x < 0) {
+    f64 whole = __builtin_trunc(x);
+    if (whole == x) return __builtin_nan("");
+    f64 part = x - whole;
+    result = -3.14159265358979323846 / __builtin_tan(3.14159265358979323846 * part);
+    x = 1 - x;
+  }
+  while (x < 10) { result -= 1 / x; x += 1; }
+  if (x == 10) return result + 2.25175258906672110764;
+  f64 y = 0;
+  if (x < 1.0e17) {
+    f64 z = 1 / (x * x), p = 0;
+    for (int k = 6; k >= 0; --k) p = p * z + DIGAMMA[6 - k];
+    y = z * p;
+  }
+  return result + __builtin_log(x) - 0.5 / x - y;
+}
+static inline f32 digamma_(f32 x) { return (f32)digamma_((f64)x); }
+// Inverse of the error function: a rational start (Giles, 2010), then two Newton steps in double.
+static inline f64 erfinv_(f64 x) {
+  if (!(x >= -1 && x <= 1)) return __builtin_nan("");
+  if (x == 1 || x == -1) return x * __builtin_inf();
+  f64 w = -__builtin_log((1 - x) * (1 + x)), p;
+  if (w < 5) {
+    w -= 2.5;
+    p = 2.81022636e-08; p = 3.43273939e-07 + p * w; p = -3.5233877e-06 + p * w; p = -4.39150654e-06 + p * w;
+    p = 0.00021858087 + p * w; p = -0.00125372503 + p * w; p = -0.00417768164 + p * w; p = 0.246640727 + p * w;
+    p = 1.50140941 + p * w;
+  } else {
+    w = __builtin_sqrt(w) - 3;
+    p = -0.000200214257; p = 0.000100950558 + p * w; p = 0.00134934322 + p * w; p = -0.00367342844 + p * w;
+    p = 0.00573950773 + p * w; p = -0.0076224613 + p * w; p = 0.00943887047 + p * w; p = 1.00167406 + p * w;
+    p = 2.83297682 + p * w;
+  }
+  f64 y = p * x;
+  for (int k = 0; k < 2; ++k) {
+    f64 residual = y < 0 ? __builtin_erfc(-y) - (1 + x) : (1 - x) - __builtin_erfc(y);
+    y -= residual / (1.12837916709551257390 * __builtin_exp(-y * y));
+  }
+  return y;
+}
+static inline f32 erfinv_(f32 x) { return (f32)erfinv_((f64)x); }
+
+// ---- Philox4x32-10 (Salmon et al., 2011) ----------------------------------------------------------------------------
+static INLINE f32 philox(i64 index, i64 seed, u32 stream) {
+  u64 block = (u64)(index >> 2);
+  u32 c0 = (u32)block, c1 = (u32)(block >> 32), c2 = stream, c3 = 0, k0 = (u32)seed, k1 = (u32)((u64)seed >> 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+    u64 p0 = (u64)0xD2511F53u * c0, p1 = (u64)0xCD9E8D57u * c2;
+    u32 n0 = (u32)(p1 >> 32) ^ c1 ^ k0, n2 = (u32)(p0 >> 32) ^ c3 ^ k1;
+    c0 = n0; c1 = (u32)p1; c2 = n2; c3 = (u32)p0;
+    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+  }
+  u32 word = (index & 2) ? ((index & 1) ? c3 : c2) : ((index & 1) ? c1 : c0);
+  return (f32)(word >> 8) * 0x1p-24f;
+}
+
+// ---- threads and scratch memory -------------------------------------------------------------------------------------
+static INLINE i64 least(i64 a, i64 b) { return a < b ? a : b; }
+static INLINE i64 most(i64 a, i64 b) { return a > b ? a : b; }
+static inline i64 thread_count(i64 points, i64 grain) {
+  if (points < grain || omp_in_parallel()) return 1;
+  return omp_get_max_threads();
+}
+// Runs part(begin, end, thread) on each thread's share of 0 <= i < count; returns 0 or the number of a failed check.
+template <class F> static INLINE i64 share(i64 count, i64 threads, const F& part) {
+  if (threads <= 1) return part((i64)0, count, (i64)0);
+  i64 failed = 0;
+#pragma omp parallel num_threads(threads)
+  {
+    i64 t = omp_get_thread_num(), team = omp_get_num_threads();
+    i64 code = part(count * t / team, count * (t + 1) / team, t);
+    if (code) __atomic_store_n(&failed, code, __ATOMIC_RELAXED);
+  }
+  return failed;
+}
+// Memory that a kernel's calls reuse: grown, never shrunk, one block for each thread that calls kernels.
+static INLINE i64 rounded(i64 bytes) { return (bytes + 127) & ~(i64)127; }
+static inline char* scratch(i64 bytes) {
+  static thread_local char* block = nullptr;
+  static thread_local i64 size = 0;
+  if (bytes > size) {
+    free(block);
+    size = rounded(bytes + bytes / 4 + 4096);
+    block = (char*)aligned_alloc(128, (size_t)size);
+  }
+  return block;
+}
+// step(i, k) for begin <= i < end, k counting up to UNROLL in turn: k picks one of several accumulators.
+template <int UNROLL, class F> static INLINE void each(i64 begin, i64 end, const F& step) {
+  i64 i = begin;
+  if constexpr (UNROLL == 4)
+    for (; i + 4 <= end; i += 4) { step(i, 0); step(i + 1, 1); step(i + 2, 2); step(i + 3, 3); }
+  for (; i < end; ++i) step(i, 0);
+}
+template <class T> static inline T pow_int(T a, T b) {
+  if (b < 0) return a == 1 ? (T)1 : a == (T)-1 ? (T)((b & 1) ? -1 : 1) : (T)0;
+  T r = 1;
+  for (; b; b = (T)(b >> 1)) { if (b & 1) r = wrap_mul(r, a); a = wrap_mul(a, a); }
+  return r;
+}
+static inline f64 logaddexp(f64 a, f64 b) {
+  f64 high = maximum(a, b), low = minimum(a, b);
+  return low != high || __builtin_isfinite(low) ? __builtin_log1p(__builtin_exp(low - high)) + high : a;
+}
+static inline f32 logaddexp(f32 a, f32 b) { return (f32)logaddexp((f64)a, (f64)b); }

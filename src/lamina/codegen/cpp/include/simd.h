@@ -1,0 +1,299 @@
+// Vectors of LANES elements, whatever the element: 4-byte elements fill one register, 8-byte elements a pair of them,
+// 1- and 2-byte elements are widened to 32 bits in registers. A bool vector is 0 or -1 in each 32-bit lane.
+// Memory operations take how many lanes count: all of them, or the first few (the end of a row).
+#if defined(__AVX512F__) && defined(LAMINA_AVX512)
+#define LANES 16
+#else
+#define LANES 8
+#endif
+#define HALF (LANES / 2)
+#define WIDTH (LANES * 4)
+typedef f32 vf32 __attribute__((vector_size(WIDTH)));
+typedef i32 vi32 __attribute__((vector_size(WIDTH)));
+typedef u32 vu32 __attribute__((vector_size(WIDTH)));
+typedef f64 hf64 __attribute__((vector_size(WIDTH)));
+typedef i64 hi64 __attribute__((vector_size(WIDTH)));
+typedef f32 hf32 __attribute__((vector_size(WIDTH / 2)));
+typedef i32 hi32 __attribute__((vector_size(WIDTH / 2)));
+typedef f32 uf32 __attribute__((vector_size(WIDTH), aligned(4), may_alias));
+typedef i32 ui32 __attribute__((vector_size(WIDTH), aligned(4), may_alias));
+typedef f64 uf64 __attribute__((vector_size(WIDTH), aligned(8), may_alias));
+typedef i64 ui64 __attribute__((vector_size(WIDTH), aligned(8), may_alias));
+typedef vi32 vb8;
+struct vf64 { hf64 lo, hi; };
+struct vi64 { hi64 lo, hi; };
+
+struct All { static constexpr bool full = true; };
+struct Some { static constexpr bool full = false; i64 count; };
+static constexpr All all{};
+
+#if LANES == 8
+static const vi32 LANE = {0, 1, 2, 3, 4, 5, 6, 7};
+static INLINE hi32 low_half(vi32 x) { return __builtin_shufflevector(x, x, 0, 1, 2, 3); }
+static INLINE hi32 high_half(vi32 x) { return __builtin_shufflevector(x, x, 4, 5, 6, 7); }
+static INLINE hf32 low_half(vf32 x) { return __builtin_shufflevector(x, x, 0, 1, 2, 3); }
+static INLINE hf32 high_half(vf32 x) { return __builtin_shufflevector(x, x, 4, 5, 6, 7); }
+static INLINE vi32 joined(hi32 a, hi32 b) { return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7); }
+static INLINE vf32 joined(hf32 a, hf32 b) { return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7); }
+static INLINE vi32 low_words(hi64 a, hi64 b) { return __builtin_shufflevector((vi32)a, (vi32)b, 0, 2, 4, 6, 8, 10, 12, 14); }
+#define EACH_LANE(E) {E(0), E(1), E(2), E(3), E(4), E(5), E(6), E(7)}
+#else
+static const vi32 LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#define LOWS 0, 1, 2, 3, 4, 5, 6, 7
+#define HIGHS 8, 9, 10, 11, 12, 13, 14, 15
+static INLINE hi32 low_half(vi32 x) { return __builtin_shufflevector(x, x, LOWS); }
+static INLINE hi32 high_half(vi32 x) { return __builtin_shufflevector(x, x, HIGHS); }
+static INLINE hf32 low_half(vf32 x) { return __builtin_shufflevector(x, x, LOWS); }
+static INLINE hf32 high_half(vf32 x) { return __builtin_shufflevector(x, x, HIGHS); }
+static INLINE vi32 joined(hi32 a, hi32 b) { return __builtin_shufflevector(a, b, LOWS, HIGHS); }
+static INLINE vf32 joined(hf32 a, hf32 b) { return __builtin_shufflevector(a, b, LOWS, HIGHS); }
+static INLINE vi32 low_words(hi64 a, hi64 b) {
+  return __builtin_shufflevector((vi32)a, (vi32)b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+}
+#define EACH_LANE(E) {E(0), E(1), E(2), E(3), E(4), E(5), E(6), E(7), E(8), E(9), E(10), E(11), E(12), E(13), E(14), E(15)}
+#endif
+
+// ---- arithmetic on pairs of registers -------------------------------------------------------------------------------
+#define PAIR(T, OP) static INLINE T operator OP(T a, T b) { return T{a.lo OP b.lo, a.hi OP b.hi}; }
+PAIR(vf64, +) PAIR(vf64, -) PAIR(vf64, *) PAIR(vf64, /)
+PAIR(vi64, +) PAIR(vi64, -) PAIR(vi64, *) PAIR(vi64, &) PAIR(vi64, |) PAIR(vi64, ^)
+static INLINE vf64 operator-(vf64 a) { return vf64{-a.lo, -a.hi}; }
+static INLINE vi64 operator-(vi64 a) { return vi64{-a.lo, -a.hi}; }
+static INLINE vi64 operator~(vi64 a) { return vi64{~a.lo, ~a.hi}; }
+static INLINE vf64& operator+=(vf64& a, vf64 b) { return a = a + b; }
+static INLINE vi64& operator+=(vi64& a, vi64 b) { return a = a + b; }
+#define COMPARE(T, OP) static INLINE vb8 operator OP(T a, T b) { return low_words((hi64)(a.lo OP b.lo), (hi64)(a.hi OP b.hi)); }
+#define COMPARES(T) COMPARE(T, ==) COMPARE(T, !=) COMPARE(T, <) COMPARE(T, <=) COMPARE(T, >) COMPARE(T, >=)
+COMPARES(vf64) COMPARES(vi64)
+
+static INLINE vf32 splat_f32(f32 x) { return x - vf32{}; }
+static INLINE vi32 splat_i32(i32 x) { return x - vi32{}; }
+static INLINE vi32 splat_i8(i8 x) { return splat_i32(x); }
+static INLINE vi32 splat_u8(u8 x) { return splat_i32(x); }
+static INLINE vi32 splat_i16(i16 x) { return splat_i32(x); }
+static INLINE vb8 splat_b8(bool x) { return splat_i32(-(i32)x); }
+static INLINE vf64 splat_f64(f64 x) { hf64 h = x - hf64{}; return vf64{h, h}; }
+static INLINE vi64 splat_i64(i64 x) { hi64 h = x - hi64{}; return vi64{h, h}; }
+
+static INLINE vi64 wide_mask(vb8 m) {
+  return vi64{__builtin_convertvector(low_half(m), hi64), __builtin_convertvector(high_half(m), hi64)};
+}
+static INLINE vf32 select(vb8 c, vf32 a, vf32 b) { return c ? a : b; }
+static INLINE vi32 select(vb8 c, vi32 a, vi32 b) { return c ? a : b; }
+static INLINE vf64 select(vb8 c, vf64 a, vf64 b) {
+  vi64 m = wide_mask(c);
+  return vf64{m.lo ? a.lo : b.lo, m.hi ? a.hi : b.hi};
+}
+static INLINE vi64 select(vb8 c, vi64 a, vi64 b) {
+  vi64 m = wide_mask(c);
+  return vi64{m.lo ? a.lo : b.lo, m.hi ? a.hi : b.hi};
+}
+static INLINE vb8 first_lanes(i64 count) { return LANE < (i32)count; }
+static INLINE vb8 lanes(All) { return LANE >= 0; }
+static INLINE vb8 lanes(Some n) { return first_lanes(n.count); }
+#if LANES == 8
+static INLINE i32 mask_bits(vb8 m) { return __builtin_ia32_movmskps256((vf32)m); }
+#else
+static INLINE i32 mask_bits(vb8 m) { return (i32)(u16)__builtin_ia32_cvtd2mask512((vi32)m); }
+#endif
+static INLINE bool any_lane(vb8 m) { return mask_bits(m) != 0; }
+static INLINE bool every_lane(vb8 m) { return mask_bits(m) == (1 << LANES) - 1; }
+static INLINE i64 lane_count(All) { return LANES; }
+static INLINE i64 lane_count(Some n) { return n.count; }
+
+// ---- conversions ----------------------------------------------------------------------------------------------------
+static INLINE vf64 to_vf64(vf32 x) {
+  return vf64{__builtin_convertvector(low_half(x), hf64), __builtin_convertvector(high_half(x), hf64)};
+}
+static INLINE vf64 to_vf64(vi32 x) {
+  return vf64{__builtin_convertvector(low_half(x), hf64), __builtin_convertvector(high_half(x), hf64)};
+}
+static INLINE vf64 to_vf64(vi64 x) {
+  vf64 r;
+  for (int k = 0; k < HALF; ++k) { r.lo[k] = (f64)x.lo[k]; r.hi[k] = (f64)x.hi[k]; }
+  return r;
+}
+static INLINE vf32 to_vf32(vf64 x) { return joined(__builtin_convertvector(x.lo, hf32), __builtin_convertvector(x.hi, hf32)); }
+static INLINE vf32 to_vf32(vi32 x) { return __builtin_convertvector(x, vf32); }
+static INLINE vf32 to_vf32(vi64 x) {
+  vf32 r;
+  for (int k = 0; k < HALF; ++k) { r[k] = (f32)x.lo[k]; r[k + HALF] = (f32)x.hi[k]; }
+  return r;
+}
+static INLINE vi64 to_vi64(vi32 x) { return wide_mask(x); }
+static INLINE vi64 to_vi64(vf64 x) {
+  vi64 r;
+  for (int k = 0; k < HALF; ++k) { r.lo[k] = to_int<i64>(x.lo[k]); r.hi[k] = to_int<i64>(x.hi[k]); }
+  return r;
+}
+static INLINE vi64 to_vi64(vf32 x) { return to_vi64(to_vf64(x)); }
+static INLINE vi32 to_vi32(vi64 x) { return low_words(x.lo, x.hi); }
+static INLINE vi32 to_vi32(vf32 x) { return __builtin_convertvector(x, vi32); }
+static INLINE vi32 to_vi32(vf64 x) { return joined(__builtin_convertvector(x.lo, hi32), __builtin_convertvector(x.hi, hi32)); }
+static INLINE vi32 wrap_i8(vi32 x) { return (x << 24) >> 24; }
+static INLINE vi32 wrap_u8(vi32 x) { return x & 255; }
+static INLINE vi32 wrap_i16(vi32 x) { return (x << 16) >> 16; }
+static INLINE vi32 number(vb8 m) { return m & 1; }
+static INLINE vf32 round_bf16(vf32 x) {
+  vu32 u = (vu32)x;
+  vu32 r = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+  return x != x ? splat_f32(__builtin_nanf("")) : (vf32)r;
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+typedef u16 h16 __attribute__((vector_size(LANES * 2)));
+typedef u16 uh16 __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+typedef i8 h8 __attribute__((vector_size(LANES)));
+typedef i8 uh8 __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef char bytes16 __attribute__((vector_size(16)));
+#if LANES == 8
+typedef short s8x16 __attribute__((vector_size(16)));
+static INLINE vi32 signed8(h8 x) {
+  bytes16 wide = {};
+  __builtin_memcpy(&wide, &x, 8);
+  return (vi32)__builtin_ia32_pmovsxbd256(wide);
+}
+static INLINE vi32 unsigned8(h8 x) {
+  bytes16 wide = {};
+  __builtin_memcpy(&wide, &x, 8);
+  return (vi32)__builtin_ia32_pmovzxbd256(wide);
+}
+static INLINE vi32 signed16(h16 x) { return (vi32)__builtin_ia32_pmovsxwd256((s8x16)x); }
+static INLINE vu32 unsigned16(h16 x) { return (vu32)__builtin_ia32_pmovzxwd256((s8x16)x); }
+static INLINE vf32 half_to_float(h16 x) { return __builtin_ia32_vcvtph2ps256((s8x16)x); }
+static INLINE h16 float_to_half(vf32 x) { return (h16)__builtin_ia32_vcvtps2ph256(x, 0); }
+static INLINE h16 narrow16(vi32 x) {  // the lanes fit in 16 bits
+  bytes16 a = (bytes16)__builtin_shufflevector(x, x, 0, 1, 2, 3), b = (bytes16)__builtin_shufflevector(x, x, 4, 5, 6, 7);
+  return (h16)__builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29);
+}
+static INLINE h8 narrow8(vi32 x) {
+  bytes16 a = (bytes16)__builtin_shufflevector(x, x, 0, 1, 2, 3), b = (bytes16)__builtin_shufflevector(x, x, 4, 5, 6, 7);
+  bytes16 c = __builtin_shufflevector(a, b, 0, 4, 8, 12, 16, 20, 24, 28, 0, 0, 0, 0, 0, 0, 0, 0);
+  h8 r;
+  __builtin_memcpy(&r, &c, 8);
+  return r;
+}
+#else
+static INLINE vi32 signed8(h8 x) { return __builtin_convertvector(x, vi32); }
+static INLINE vi32 unsigned8(h8 x) { return signed8(x) & 255; }
+static INLINE vi32 signed16(h16 x) { typedef i16 t __attribute__((vector_size(32))); return __builtin_convertvector((t)x, vi32); }
+static INLINE vu32 unsigned16(h16 x) { return __builtin_convertvector(x, vu32); }
+static INLINE vf32 half_to_float(h16 x) {
+  typedef short t __attribute__((vector_size(32)));
+  return __builtin_ia32_vcvtph2ps512_mask((t)x, vf32{}, -1, 4);
+}
+static INLINE h16 float_to_half(vf32 x) {
+  typedef short t __attribute__((vector_size(32)));
+  return (h16)__builtin_ia32_vcvtps2ph512_mask(x, 0, t{}, -1);
+}
+static INLINE h16 narrow16(vi32 x) { return __builtin_convertvector(x, h16); }
+static INLINE h8 narrow8(vi32 x) { return __builtin_convertvector(x, h8); }
+#endif
+static INLINE vf32 round_f16(vf32 x) { return half_to_float(float_to_half(x)); }
+
+// The first few elements of a row, without touching what lies behind them.
+template <class V, class T> static INLINE V first_few(const T* p, i64 count) {
+  V v = {};
+  if (count & (LANES / 2)) {
+    __builtin_memcpy(&v, p, LANES / 2 * sizeof(T));
+    i64 k = LANES / 2;
+    if (LANES == 16 && (count & 4)) { __builtin_memcpy((T*)&v + k, p + k, 4 * sizeof(T)); k += 4; }
+    if (count & 2) { __builtin_memcpy((T*)&v + k, p + k, 2 * sizeof(T)); k += 2; }
+    if (count & 1) ((T*)&v)[k] = p[k];
+  } else {
+    i64 k = 0;
+    if (LANES == 16 && (count & 4)) { __builtin_memcpy((T*)&v, p, 4 * sizeof(T)); k = 4; }
+    if (count & 2) { __builtin_memcpy((T*)&v + k, p + k, 2 * sizeof(T)); k += 2; }
+    if (count & 1) ((T*)&v)[k] = p[k];
+  }
+  return v;
+}
+template <class V, class T> static INLINE void keep_few(T* p, V v, i64 count) {
+  i64 k = 0;
+  if (count & (LANES / 2)) { __builtin_memcpy(p, &v, LANES / 2 * sizeof(T)); k = LANES / 2; }
+  if (LANES == 16 && (count & 4)) { __builtin_memcpy(p + k, (T*)&v + k, 4 * sizeof(T)); k += 4; }
+  if (count & 2) { __builtin_memcpy(p + k, (T*)&v + k, 2 * sizeof(T)); k += 2; }
+  if (count & 1) p[k] = ((T*)&v)[k];
+}
+static INLINE vf32 load_f32(const f32* p, All) { return *(const uf32*)p; }
+static INLINE vi32 load_i32(const i32* p, All) { return *(const ui32*)p; }
+static INLINE vf64 load_f64(const f64* p, All) { return vf64{*(const uf64*)p, *(const uf64*)(p + HALF)}; }
+static INLINE vi64 load_i64(const i64* p, All) { return vi64{*(const ui64*)p, *(const ui64*)(p + HALF)}; }
+static INLINE void store_f32(f32* p, vf32 x, All) { *(uf32*)p = x; }
+static INLINE void store_i32(i32* p, vi32 x, All) { *(ui32*)p = x; }
+static INLINE void store_f64(f64* p, vf64 x, All) { *(uf64*)p = x.lo; *(uf64*)(p + HALF) = x.hi; }
+static INLINE void store_i64(i64* p, vi64 x, All) { *(ui64*)p = x.lo; *(ui64*)(p + HALF) = x.hi; }
+#if LANES == 8
+typedef long long m64 __attribute__((vector_size(WIDTH)));
+static INLINE vf32 load_f32(const f32* p, Some n) { return __builtin_ia32_maskloadps256((const vf32*)p, lanes(n)); }
+static INLINE vi32 load_i32(const i32* p, Some n) { return (vi32)load_f32((const f32*)p, n); }
+static INLINE void store_f32(f32* p, vf32 x, Some n) { __builtin_ia32_maskstoreps256((vf32*)p, lanes(n), x); }
+static INLINE void store_i32(i32* p, vi32 x, Some n) { store_f32((f32*)p, (vf32)x, n); }
+static INLINE vf64 load_f64(const f64* p, Some n) {
+  vi64 m = wide_mask(lanes(n));
+  return vf64{__builtin_ia32_maskloadpd256((const hf64*)p, (m64)m.lo), __builtin_ia32_maskloadpd256((const hf64*)(p + HALF), (m64)m.hi)};
+}
+static INLINE void store_f64(f64* p, vf64 x, Some n) {
+  vi64 m = wide_mask(lanes(n));
+  __builtin_ia32_maskstorepd256((hf64*)p, (m64)m.lo, x.lo);
+  __builtin_ia32_maskstorepd256((hf64*)(p + HALF), (m64)m.hi, x.hi);
+}
+#else
+static INLINE vf32 load_f32(const f32* p, Some n) { return first_few<vf32>(p, n.count); }
+static INLINE vi32 load_i32(const i32* p, Some n) { return first_few<vi32>(p, n.count); }
+static INLINE void store_f32(f32* p, vf32 x, Some n) { keep_few(p, x, n.count); }
+static INLINE void store_i32(i32* p, vi32 x, Some n) { keep_few(p, x, n.count); }
+static INLINE vf64 load_f64(const f64* p, Some n) { return first_few<vf64>(p, n.count); }
+static INLINE void store_f64(f64* p, vf64 x, Some n) { keep_few(p, x, n.count); }
+#endif
+static INLINE vi64 load_i64(const i64* p, Some n) { vf64 x = load_f64((const f64*)p, n); return vi64{(hi64)x.lo, (hi64)x.hi}; }
+static INLINE void store_i64(i64* p, vi64 x, Some n) { store_f64((f64*)p, vf64{(hf64)x.lo, (hf64)x.hi}, n); }
+
+static INLINE h16 raw16(const void* p, All) { return *(const uh16*)p; }
+static INLINE h16 raw16(const void* p, Some n) { return first_few<h16>((const u16*)p, n.count); }
+static INLINE void keep16(void* p, h16 x, All) { *(uh16*)p = x; }
+static INLINE void keep16(void* p, h16 x, Some n) { keep_few((u16*)p, x, n.count); }
+static INLINE h8 raw8(const void* p, All) { return *(const uh8*)p; }
+static INLINE h8 raw8(const void* p, Some n) { return first_few<h8>((const i8*)p, n.count); }
+static INLINE void keep8(void* p, h8 x, All) { *(uh8*)p = x; }
+static INLINE void keep8(void* p, h8 x, Some n) { keep_few((i8*)p, x, n.count); }
+#define MEMORY(T, V, LOAD, KEEP)                                                                    \
+  template <class N> static INLINE V load_##T(const T* p, N n) { return LOAD; }                     \
+  template <class N> static INLINE void store_##T(T* p, V x, N n) { KEEP; }
+MEMORY(bf16, vf32, (vf32)(unsigned16(raw16(p, n)) << 16), keep16(p, narrow16((vi32)((vu32)round_bf16(x) >> 16)), n))
+MEMORY(f16, vf32, half_to_float(raw16(p, n)), keep16(p, float_to_half(x), n))
+MEMORY(i16, vi32, signed16(raw16(p, n)), keep16(p, narrow16(x), n))
+MEMORY(i8, vi32, signed8(raw8(p, n)), keep8(p, narrow8(x), n))
+MEMORY(u8, vi32, unsigned8(raw8(p, n)), keep8(p, narrow8(x), n))
+MEMORY(b8, vb8, signed8(raw8(p, n)) != 0, keep8(p, narrow8(x & 1), n))
+
+// ---- lane by lane: what has no vector form --------------------------------------------------------------------------
+static INLINE f32 lane(vf32 x, i64 k) { return x[k]; }
+static INLINE i32 lane(vi32 x, i64 k) { return x[k]; }
+static INLINE f64 lane(vf64 x, i64 k) { return k < HALF ? x.lo[k] : x.hi[k - HALF]; }
+static INLINE i64 lane(vi64 x, i64 k) { return k < HALF ? x.lo[k] : x.hi[k - HALF]; }
+template <class V, class T, class F> static INLINE V gathered(i64 count, const F& element) {
+  alignas(WIDTH) T out[LANES] = {};
+  for (i64 k = 0; k < count; ++k) out[k] = element(k);
+  V v;
+  __builtin_memcpy(&v, out, sizeof v);
+  return v;
+}
+// element(k) for each lane that counts, as a vector; scattered calls put(k) for each.
+template <class F> static INLINE vf32 lanes_f32(i64 n, const F& e) { return gathered<vf32, f32>(n, e); }
+template <class F> static INLINE vi32 lanes_i32(i64 n, const F& e) { return gathered<vi32, i32>(n, e); }
+template <class F> static INLINE vb8 lanes_b8(i64 n, const F& e) {
+  return gathered<vi32, i32>(n, [&](i64 k) STEP { return -(i32)(bool)e(k); });
+}
+template <class F> static INLINE vf64 lanes_f64(i64 n, const F& e) { return gathered<vf64, f64>(n, e); }
+template <class F> static INLINE vi64 lanes_i64(i64 n, const F& e) { return gathered<vi64, i64>(n, e); }
+#define MAP1(NAME, V, T, CALL) \
+  static inline V NAME(V x) { T a[LANES]; __builtin_memcpy(a, &x, sizeof x); for (int k = 0; k < LANES; ++k) a[k] = CALL(a[k]); __builtin_memcpy(&x, a, sizeof x); return x; }
+#define MAP2(NAME, V, T, CALL)                                                            \
+  static inline V NAME(V x, V y) {                                                        \
+    T a[LANES], b[LANES];                                                                 \
+    __builtin_memcpy(a, &x, sizeof x); __builtin_memcpy(b, &y, sizeof y);                 \
+    for (int k = 0; k < LANES; ++k) a[k] = CALL(a[k], b[k]);                              \
+    __builtin_memcpy(&x, a, sizeof x);                                                    \
+    return x;                                                                             \
+  }

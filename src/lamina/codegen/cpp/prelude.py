@@ -1,0 +1,27 @@
+"""The definitions that every generated translation unit starts with."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+__all__ = ["prelude"]
+
+_FOLDER = Path(__file__).parent / "include"
+
+
+@cache
+def prelude(isa: str, precise: bool = False) -> str:
+    """C++ source of the types and operations that kernels for ``isa`` use, once per translation unit.
+
+    With ``precise`` every elementary function is the one eager calls, bit for bit.
+    """
+    parts = []
+    if isa == "avx512":
+        parts.append("#define LAMINA_AVX512 1\n")
+    if precise:
+        parts.append("#define LAMINA_PRECISE 1\n")
+    simd = ("simd.h", "accumulate.h", "simd_ops.h", "simd_math.h")
+    files = ("base.h", "accumulate.h") if isa == "plain" else ("base.h", *simd)
+    parts += [(_FOLDER / name).read_text(encoding="utf-8") for name in files]
+    return "".join(parts)

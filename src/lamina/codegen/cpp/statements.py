@@ -1,0 +1,219 @@
+"""One C++ statement for each equation, for a single point or for a vector of consecutive points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lamina.base.dtypes import DTYPES
+from lamina.codegen.cpp.expressions import (
+    SHORT,
+    cast,
+    compute,
+    element,
+    index_text,
+    literal,
+    scalar_type,
+    splat,
+    vector_type,
+)
+from lamina.codegen.cpp.facts import Facts
+from lamina.ir.index import Axis, Expr, Loaded, Size
+from lamina.ir.loops import Compute, Index, Load, Random, Store
+
+__all__ = ["Array", "Statements"]
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A value kept in memory of the kernel: for each point of ``axes`` (loop order), counted from ``begin``."""
+
+    pointer: str
+    axes: tuple[str, ...]
+    extents: tuple[str, ...]
+    kind: str
+    begin: str = ""
+
+    def at(self) -> str:
+        """Address of the current point."""
+        text = ""
+        for axis, extent in zip(self.axes, self.extents, strict=True):
+            text = axis if not text else f"({text}) * {extent} + {axis}"
+        return f"{self.pointer} + {text}{f' - {self.begin}' if self.begin else ''}" if text else self.pointer
+
+    def count(self) -> str:
+        return " * ".join(self.extents) or "1"
+
+
+class Statements:
+    """Text of single equations of a nest. ``dtypes`` gives the element type of every buffer."""
+
+    def __init__(self, facts: Facts, dtypes: Mapping[str, str]) -> None:
+        self.facts, self.dtypes = facts, dtypes
+
+    # ---- operands -----------------------------------------------------------------------------------------------
+
+    def is_vector(self, name: str) -> bool:
+        return self.facts.vector is not None and self.facts.vector in self.facts.axes[name]
+
+    def value(self, name: str, vector: bool) -> str:
+        """A value as an operand: in vector code everything is a vector."""
+        constant = self.facts.constant(name)
+        text = literal(constant.value, constant.dtype) if constant is not None else name
+        return splat(self.facts.dtype[name], text) if vector and not self.is_vector(name) else text
+
+    # ---- equations ----------------------------------------------------------------------------------------------
+
+    def define(self, position: int) -> str:
+        """``const T v = ...;`` for a Load, Compute, Index or Random."""
+        eqn = self.facts.body[position]
+        assert isinstance(eqn, Load | Compute | Index | Random)
+        vector = self.is_vector(eqn.out)
+        kind = vector_type(eqn.dtype) if vector else scalar_type(eqn.dtype)
+        if isinstance(eqn, Load):
+            text, note = self.load(eqn, vector), f"load {eqn.buffer}"
+        elif isinstance(eqn, Compute):
+            text, note = self.compute(eqn, vector), f"{eqn.op}{' to ' + eqn.dtype if eqn.op == 'cast' else ''}"
+        elif isinstance(eqn, Index):
+            text, note = self.index(eqn, vector), "index"
+        else:
+            text, note = self.random(eqn, vector), "random"
+        return f"const {kind} {eqn.out} = {text};  // {note}"
+
+    def compute(self, eqn: Compute, vector: bool) -> str:
+        ins = [self.value(v, vector) for v in eqn.ins]
+        kinds = [self.facts.dtype[v] for v in eqn.ins]
+        if eqn.op == "cast" and self.facts.only_stored(eqn.out):
+            return cast(ins[0], kinds[0], "float32", vector)
+        return compute(eqn.op, ins, kinds, eqn.dtype, vector)
+
+    def stride(self, expr: Expr) -> Expr | None:
+        """Factor of the vector axis in an index, ``None`` where the lanes follow no straight line."""
+        axis = self.facts.vector
+        assert axis is not None
+        if any(isinstance(a, Loaded) and self.is_vector(a.name) for a in expr.atoms()):
+            return None
+        return expr.coefficient(Axis(axis, self.facts.extent[axis]))
+
+    def lanes(self, expr: Expr) -> tuple[str, str]:
+        """An index for lane ``k``: what to declare first, and the index itself."""
+        axis = self.facts.vector
+        assert axis is not None
+        names = {axis: "j"}
+        for atom in expr.atoms():
+            if isinstance(atom, Loaded) and self.is_vector(atom.name):
+                names[atom.name] = f"lane({atom.name}, k)"
+        return f"const i64 j = {axis} + k; ", index_text(expr, names)
+
+    def at(self, buffer: str, expr: Expr, names: Mapping[str, str] | None = None) -> str:
+        text = index_text(expr, names or {})
+        return buffer if text == "0" else f"{buffer} + {text}"
+
+    def load(self, eqn: Load, vector: bool) -> str:
+        kind = SHORT[self.dtypes[eqn.buffer]]
+        expr = eqn.index[0]
+        if not vector:
+            text = f"load_{kind}({self.at(eqn.buffer, expr)})"
+            if eqn.mask is None:
+                return text
+            return f"({self.value(eqn.mask, False)} ? {text} : {literal(eqn.fill, eqn.dtype)})"
+        if self.stride(expr) == 1:
+            where = self.at(eqn.buffer, expr)
+            if eqn.mask is None:
+                return f"load_{kind}({where}, n)"
+            fill = splat(eqn.dtype, literal(eqn.fill, eqn.dtype))
+            return f"masked_{kind}({where}, {self.value(eqn.mask, True)}, {fill}, n)"
+        declare, index = self.lanes(expr)
+        text = f"load_{kind}({eqn.buffer} + {index})"
+        if eqn.mask is not None:
+            cond = f"lane({eqn.mask}, k)" if self.is_vector(eqn.mask) else self.value(eqn.mask, False)
+            text = f"{cond} ? {text} : {literal(eqn.fill, eqn.dtype)}"
+        lane_kind = {"vi32": "i32"}.get(vector_type(eqn.dtype) or "", element(eqn.dtype))
+        lane_kind = "b8" if eqn.dtype == "bool" else lane_kind
+        return f"lanes_{lane_kind}(lane_count(n), [&](i64 k) STEP {{ {declare}return {text}; }})"
+
+    def store(self, eqn: Store, vector: bool) -> str:
+        kind = SHORT[self.dtypes[eqn.buffer]]
+        expr = eqn.index[0]
+        if not vector:
+            where = self.at(eqn.buffer, expr)
+            value = self.value(eqn.value, False)
+            text = f"store_{kind}({where}, {self.added(eqn, f'load_{kind}({where})', value, False)});"
+            return f"if ({self.value(eqn.mask, False)}) {text}" if eqn.mask is not None else text
+        value = self.value(eqn.value, True)
+        if self.stride(expr) == 1:
+            where = self.at(eqn.buffer, expr)
+            if eqn.mask is None:
+                return f"store_{kind}({where}, {self.added(eqn, f'load_{kind}({where}, n)', value, True)}, n);"
+            if eqn.mode == "set":
+                return f"store_masked_{kind}({where}, {value}, {self.value(eqn.mask, True)}, n);"
+        declare, index = self.lanes(expr)
+        where = f"{eqn.buffer} + {index}"
+        one = f"lane({eqn.value}, k)" if self.is_vector(eqn.value) else self.value(eqn.value, False)
+        if self.facts.dtype[eqn.value] == "bool":
+            one = f"(bool){one}"
+        text = f"store_{kind}({where}, {self.added(eqn, f'load_{kind}({where})', one, False)});"
+        if eqn.mask is not None:
+            cond = f"lane({eqn.mask}, k)" if self.is_vector(eqn.mask) else self.value(eqn.mask, False)
+            text = f"if ({cond}) {text}"
+        return f"for (i64 k = 0; k < lane_count(n); ++k) {{ {declare}{text} }}"
+
+    def added(self, eqn: Store, old: str, value: str, vector: bool) -> str:
+        if eqn.mode == "set":
+            return value
+        dtype = self.dtypes[eqn.buffer]
+        if dtype == "bool":
+            return f"{old} | {value}"
+        if DTYPES[dtype].is_float or vector:
+            return f"{old} + {value}"
+        return f"wrap_add<{SHORT[dtype]}>({old}, {value})"
+
+    def index(self, eqn: Index, vector: bool) -> str:
+        if not vector:
+            return cast(f"(i64)({index_text(eqn.expr, {})})", "int64", eqn.dtype, False)
+        factor = self.stride(eqn.expr)
+        base = index_text(eqn.expr, {})
+        if factor is None:
+            declare, index = self.lanes(eqn.expr)
+            text = f"lanes_i64(lane_count(n), [&](i64 k) STEP {{ {declare}return {index}; }})"
+            return cast(text, "int64", eqn.dtype, True)
+        if self.fits_32(eqn.expr):
+            return cast(f"index_lanes32((i32)({base}), (i32)({index_text(factor, {})}))", "int32", eqn.dtype, True)
+        return cast(f"index_lanes({base}, {index_text(factor, {})})", "int64", eqn.dtype, True)
+
+    def fits_32(self, expr: Expr) -> bool:
+        """Whether every value is known to fit in 32 bits, a whole vector behind the end included."""
+        low, high = expr.bounds()
+        return low is not None and low >= -(2**30) and high is not None and high.is_int and high.const < 2**30
+
+    def random(self, eqn: Random, vector: bool) -> str:
+        seed = f"(i64){self.value(eqn.seed, False)}"
+        stream = f"{eqn.stream & 0xFFFFFFFF}u"
+        if not vector:
+            return f"philox((i64)({index_text(eqn.index, {})}), {seed}, {stream})"
+        factor = self.stride(eqn.index)
+        if factor is not None:
+            lanes = f"index_lanes({index_text(eqn.index, {})}, {index_text(factor, {})})"
+        else:
+            declare, index = self.lanes(eqn.index)
+            lanes = f"lanes_i64(lane_count(n), [&](i64 k) STEP {{ {declare}return {index}; }})"
+        return cast(f"philox({lanes}, {seed}, {stream})", "float32", eqn.dtype, True)
+
+    def array_load(self, name: str, array: Array) -> str:
+        """A value read back from the kernel's own memory."""
+        dtype = self.facts.dtype[name]
+        if self.is_vector(name):
+            text = f"load_{element(dtype)}({array.at()}, n)"
+            return f"const {vector_type(dtype)} {name} = {text};  // kept"
+        return f"const {scalar_type(dtype)} {name} = load_{element(dtype)}({array.at()});  // kept"
+
+    def array_store(self, name: str, array: Array) -> str:
+        kind = element(self.facts.dtype[name])
+        if self.is_vector(name):
+            return f"store_{kind}({array.at()}, {self.value(name, True)}, n);  // keep {name}"
+        return f"store_{kind}({array.at()}, {self.value(name, False)});  // keep {name}"
+
+
+def sizes_in(expr: Expr) -> set[str]:
+    """Names of run-time sizes an expression depends on."""
+    return {a.name for a in expr.atoms() if isinstance(a, Size)}

@@ -1,0 +1,201 @@
+"""How a flat nest is iterated: which axes threads share, which axis fills SIMD registers, what a row keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Axis, Expr, Loaded, prod
+from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, axes_of_values, defined, operands
+from lamina.ir.ops import OPS
+from lamina.ir.plan import Schedule
+from lamina.schedule.target import Target
+
+__all__ = ["candidates", "choose"]
+
+_GRAIN_OPS = 60_000
+"""Instructions (by ``Op.cost``) below which starting other threads costs more than it gains."""
+_KEEP_COST = 8
+_SCALAR_ONLY = ("uint16", "uint32", "uint64")
+
+
+def choose(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Schedule:
+    """The schedule to use when nothing is measured."""
+    return candidates(nest, dtypes, target)[0]
+
+
+def candidates(nest: Nest, dtypes: Mapping[str, str], target: Target) -> list[Schedule]:
+    """Ways to iterate the nest, best first. ``dtypes`` gives each flat buffer's element type."""
+    return [_Chooser(nest, dtypes, target).schedule()]
+
+
+class _Chooser:
+    def __init__(self, nest: Nest, dtypes: Mapping[str, str], target: Target) -> None:
+        self.nest, self.dtypes, self.target = nest, dtypes, target
+        self.names = [a.name for a in nest.axes]
+        self.axis = {a.name: a for a in nest.axes}
+        self.values = axes_of_values(nest)
+        self.reduces = [frozenset(e.axes) for e in nest.body if isinstance(e, Reduce)]
+        self.scanned = {e.axis for e in nest.body if isinstance(e, Scan)}
+
+    def schedule(self) -> Schedule:
+        vector = self.vector()
+        width = self.target.vector_bytes if vector else 0
+        if self.must_be_serial():
+            return Schedule("serial", (), tuple(self.ordered(self.names, vector)), vector, width)
+        free = [a for a in self.names if a not in self.scanned and not any(a in r for r in self.reduces)]
+        if not self.reduces and not self.scanned:
+            return self.pointwise(vector, width)
+        outer = tuple(a for a in free if a != vector)
+        units = self.size(outer)
+        wanted = 4 * self.target.threads if self.target.threads > 1 else 1
+        if self.scanned:
+            return self.rows("scan", outer, vector, width)
+        if vector in free and self.size((vector,)) >= 1:
+            return self.columns(outer, units, wanted, vector, width)
+        if units >= wanted or (self.target.threads == 1 and outer):
+            return self.rows("rows", outer, vector, width)
+        return self.mixed(outer, vector, width)
+
+    # ---- kinds --------------------------------------------------------------------------------------------------
+
+    def pointwise(self, vector: str | None, width: int) -> Schedule:
+        outer = tuple(a for a in self.names if a != vector)
+        if not outer and self.names:
+            return Schedule("pointwise", tuple(self.names), (), vector, width, parallel=self.grain())
+        inner = (vector,) if vector else ()
+        return Schedule("pointwise", outer, inner, vector, width, parallel=self.grain())
+
+    def rows(self, kind: str, outer: tuple[str, ...], vector: str | None, width: int) -> Schedule:
+        inner = tuple(self.ordered([a for a in self.names if a not in outer], vector))
+        kept = self.kept(inner)
+        return Schedule(kind, outer, inner, vector, width, kept=kept, parallel=self.grain())
+
+    def columns(self, outer: tuple[str, ...], units: int, wanted: int, vector: str | None, width: int) -> Schedule:
+        """Reductions over axes outside a kept contiguous one."""
+        assert vector is not None
+        extent = self.size((vector,))
+        lanes = max(width // 4, 1)
+        if self.target.threads == 1 or units >= wanted:
+            tile = 512
+        else:
+            tile = min(512, max(64, extent * max(units, 1) // wanted // lanes * lanes))
+        blocks = -(-extent // tile)
+        if units * blocks >= self.target.threads or self.target.threads == 1:
+            inner = tuple(self.ordered([a for a in self.names if a not in outer], vector))
+            return Schedule(
+                "columns", (*outer,), inner, vector, width, ((vector, tile),), self.kept(inner), self.grain()
+            )
+        return self.mixed(outer, vector, width)
+
+    def mixed(self, outer: tuple[str, ...], vector: str | None, width: int) -> Schedule:
+        """Threads share an axis that is reduced: each sums for itself, and the sums are joined in order."""
+        for name in self.names:
+            if name == vector and len(self.names) > 1:
+                continue
+            shared = (name,)
+            if all(not (set(shared) & r) or self.splits(name, r) for r in self.reduces) and self.size(shared) > 1:
+                inner = tuple(self.ordered([a for a in self.names if a != name], vector))
+                return Schedule("mixed", shared, inner, vector, width, kept=(), parallel=self.grain())
+        return self.rows("rows", outer, vector, width)
+
+    def splits(self, name: str, axes: frozenset[str]) -> bool:
+        """Whether every reduction over these axes may be shared along ``name``."""
+        single = {"argmax", "argmin"}
+        return all(
+            e.op not in single or len(e.axes) == 1 for e in self.nest.body if isinstance(e, Reduce) and name in e.axes
+        )
+
+    def must_be_serial(self) -> bool:
+        """Accumulating stores whose places may collide run in order."""
+        return any(isinstance(e, Store) and e.mode == "add" and self.collides(e) for e in self.nest.body)
+
+    def collides(self, eqn: Store) -> bool:
+        expr = eqn.index[0]
+        return any(isinstance(a, Loaded) for a in expr.atoms()) or expr.axes() != set(self.names)
+
+    # ---- choices ------------------------------------------------------------------------------------------------
+
+    def vector(self) -> str | None:
+        """The axis along which most accesses are contiguous."""
+        if not self.target.vector_bytes or not self.names:
+            return None
+        if any(d in _SCALAR_ONLY for d in self.all_dtypes()):
+            return None
+        score = {name: 0 for name in self.names if name not in self.scanned}
+        for eqn in self.nest.body:
+            if isinstance(eqn, Load | Store):
+                for name in score:
+                    factor = eqn.index[0].coefficient(Axis(name, self.axis[name].extent))
+                    if factor == 1:
+                        score[name] += 3 if isinstance(eqn, Store) else 2
+        best = max(score, key=lambda a: (score[a], self.names.index(a)), default=None)
+        if best is None or score[best] == 0:
+            return None
+        if self.size((best,)) < 3 and self.axis[best].extent.is_int:
+            return None
+        return best
+
+    def all_dtypes(self) -> set[str]:
+        found = {self.dtypes[e.buffer] for e in self.nest.body if isinstance(e, Load | Store)}
+        return found | {e.dtype for e in self.nest.body if hasattr(e, "dtype")}
+
+    def ordered(self, names: list[str], vector: str | None) -> list[str]:
+        """The axes in order, the vector axis last."""
+        return [a for a in names if a != vector] + ([vector] if vector in names and vector is not None else [])
+
+    def size(self, axes: tuple[str, ...]) -> int:
+        """Number of points along ``axes``, unknown sizes counted as 64."""
+        return _guess(prod(self.axis[a].extent for a in axes))
+
+    def grain(self) -> int:
+        """Points below which one thread does all the work."""
+        cost = 1
+        for eqn in self.nest.body:
+            if isinstance(eqn, Compute):
+                cost += OPS[eqn.op].cost
+            elif isinstance(eqn, Random):
+                cost += 30
+            elif isinstance(eqn, Load | Store):
+                cost += 1
+        return max(_GRAIN_OPS * 8 // cost // 4, 1024)
+
+    def kept(self, inner: tuple[str, ...]) -> tuple[str, ...]:
+        """Values that cost much, vary inside a row, and are needed again after a reduction."""
+        phase: dict[str, int] = {}
+        cost: dict[str, int] = {}
+        wanted: dict[str, None] = {}
+        for eqn in self.nest.body:
+            names = operands(eqn)
+            when = max((phase[n] for n in names), default=0)
+            for name in names:
+                if phase[name] < when and cost[name] >= _KEEP_COST and self.values[name] & set(inner):
+                    wanted[name] = None
+            price = sum(cost[n] for n in names if n not in wanted)
+            if isinstance(eqn, Compute):
+                price += OPS[eqn.op].cost
+            elif isinstance(eqn, Random):
+                price += 30
+            elif isinstance(eqn, Load):
+                price = 1
+            for name in defined(eqn):
+                phase[name] = when + isinstance(eqn, Reduce)
+                cost[name] = 0 if isinstance(eqn, Reduce) else price
+        return tuple(n for n in wanted if self.row_bytes(n, inner) <= self.target.l2_bytes // 2)
+
+    def row_bytes(self, name: str, inner: tuple[str, ...]) -> int:
+        return self.size(tuple(a for a in inner if a in self.values[name])) * 4
+
+
+def _guess(extent: Expr) -> int:
+    if extent.is_int:
+        return extent.const
+    total = extent.const
+    for mono, coef in extent.terms:
+        total += coef * 64 ** len(mono)
+    return max(total, 1)
+
+
+def is_half(dtype: str) -> bool:
+    """Whether a dtype is stored in two bytes and computed in four."""
+    return DTYPES[dtype].is_float and DTYPES[dtype].size == 2
