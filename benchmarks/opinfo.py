@@ -1,0 +1,190 @@
+"""Torch's operator database against a compile function: every operator's first sample, in processes that may crash.
+
+``python -m benchmarks.opinfo --compile lamina --jobs 2``; ``--only NAME..`` for some, ``--compile aot_eager
+--write-limits`` to note again what torch's own capture and AOTAutograd get wrong before any backend sees it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.compilers import NAMES, compile_function
+from benchmarks.report import RESULTS, print_table, write_results
+from tests.ops.check import Result, check
+from tests.ops.torch_private import operators
+
+__all__ = ["LIMITS", "main"]
+
+LIMITS = Path(__file__).parent / "results" / "opinfo_torch_limits.json"
+"""Operators that fail with the backend aot_eager, which runs the captured graph as it is: torch's limits, not ours."""
+
+FAILURES = ("mismatch", "strides", "exception", "crash", "timeout")
+START, RESULT = "START ", "RESULT "
+
+
+def _work(compile_name: str, names: Sequence[str], threads: int) -> None:
+    """Child process: check each operator, and say before each which one it is."""
+    torch.set_num_threads(threads)
+    warnings.simplefilter("ignore")
+    known, compile = operators(), compile_function(compile_name)
+    for name in names:
+        print(START + name, flush=True)
+        print(RESULT + json.dumps(asdict(check(name, known[name], compile))), flush=True)
+
+
+class _Crew:
+    """Worker processes that take operators in chunks; a chunk whose process dies goes on after the culprit."""
+
+    def __init__(self, compile_name: str, names: Sequence[str], chunk: int, limit: float) -> None:
+        self.compile_name, self.limit = compile_name, limit
+        self.chunks: queue.Queue[list[str]] = queue.Queue()
+        for start in range(0, len(names), chunk):
+            self.chunks.put(list(names[start : start + chunk]))
+        self.results: dict[str, Result] = {}
+        self.total, self.started = len(names), time.monotonic()
+
+    def run(self, jobs: int) -> dict[str, Result]:
+        threads = [threading.Thread(target=self._serve) for _ in range(jobs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return self.results
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                names = self.chunks.get_nowait()
+            except queue.Empty:
+                return
+            while names:
+                names = self._chunk(names)
+
+    def _chunk(self, names: list[str]) -> list[str]:
+        """Run one process over ``names``; returns what is left if it died or hung."""
+        command = [sys.executable, "-u", "-m", "benchmarks.opinfo", "--child", "--compile", self.compile_name]
+        child = subprocess.Popen(
+            [*command, "--only", *names], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert child.stdout is not None
+        current, hung = "", threading.Event()
+        timer = self._timer(child, hung)
+        for line in child.stdout:
+            if line.startswith(START):
+                current = line.removeprefix(START).strip()
+                timer.cancel()
+                timer = self._timer(child, hung)
+            elif line.startswith(RESULT):
+                self._note(Result(**json.loads(line.removeprefix(RESULT))))
+                current = ""
+        timer.cancel()
+        code = child.wait()
+        done = [name for name in names if name in self.results]
+        if len(done) == len(names):
+            return []
+        culprit = current or next(name for name in names if name not in self.results)
+        status, detail = ("timeout", f"over {self.limit:.0f} s") if hung.is_set() else ("crash", f"exit status {code}")
+        self._note(Result(culprit, status, detail))
+        return [name for name in names if name not in self.results]
+
+    def _timer(self, child: subprocess.Popen[str], hung: threading.Event) -> threading.Timer:
+        def stop() -> None:
+            hung.set()
+            child.kill()
+
+        timer = threading.Timer(self.limit, stop)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _note(self, result: Result) -> None:
+        self.results[result.name] = result
+        done = len(self.results)
+        if result.status in FAILURES:
+            print(f"[{done}/{self.total}] {result.name}: {result.status}: {result.detail[:150]}", flush=True)
+        elif done % 50 == 0:
+            print(f"[{done}/{self.total}] {time.monotonic() - self.started:.0f} s", flush=True)
+
+
+def _limits() -> dict[str, dict[str, str]]:
+    return json.loads(LIMITS.read_text(encoding="utf-8"))["limits"] if LIMITS.exists() else {}  # type: ignore[no-any-return]
+
+
+def _summary(results: Sequence[Result], limits: dict[str, dict[str, str]]) -> tuple[dict[str, Any], list[Result]]:
+    """Counts, and the failures that are not torch's."""
+    failed = [r for r in results if r.status in FAILURES]
+    ours = [r for r in failed if limits.get(r.name, {}).get("status") != r.status]
+    ran = [r for r in results if r.status not in ("skipped", "crash", "timeout")]
+    with_plan = [r for r in ran if r.kernels or r.libraries]
+    own = [r for r in with_plan if r.kernels and not r.libraries]
+    mixed = [r for r in with_plan if r.kernels and r.libraries]
+    steps = sum(r.kernels + r.libraries for r in with_plan)
+    return {
+        "operators": len(results),
+        "ran": len(ran),
+        "with_gradients": sum(r.gradients for r in ran),
+        "random": sum(r.random for r in ran),
+        "by_status": dict(Counter(r.status for r in results)),
+        "failures_of_torch": len(failed) - len(ours),
+        "failures": {r.name: f"{r.status}: {r.detail}" for r in ours},
+        "only_own_kernels": len(own),
+        "own_kernels_and_library_calls": len(mixed),
+        "only_library_calls": len(with_plan) - len(own) - len(mixed),
+        "share_of_operators_in_own_kernels": len(own) / len(with_plan) if with_plan else 0.0,
+        "share_of_steps_in_own_kernels": sum(r.kernels for r in with_plan) / steps if steps else 0.0,
+    }, ours
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, print, write JSON; 1 if anything fails that torch's own front end does not fail on."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--compile", default="lamina", choices=NAMES)
+    parser.add_argument("--only", nargs="*", default=[], help="full names of operators; default all")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--chunk", type=int, default=40, help="operators per process")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one operator")
+    parser.add_argument("--write-limits", action="store_true", help=f"note the failures in {LIMITS.name}")
+    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    names = args.only or list(operators())
+    if unknown := set(names) - set(operators()):
+        raise SystemExit(f"no operator is called {', '.join(sorted(unknown))}")
+    if args.child:
+        _work(args.compile, names, threads=1)
+        return 0
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    results = sorted(_Crew(args.compile, names, args.chunk, args.limit).run(args.jobs).values(), key=lambda r: r.name)
+    limits = {} if args.write_limits else _limits()
+    summary, ours = _summary(results, limits)
+    table = [[r.name, r.status, r.detail[:110]] for r in results if r.status in (*FAILURES, "skipped")]
+    table = [[*row, "torch" if limits.get(row[0], {}).get("status") == row[1] else ""] for row in table]
+    print_table(f"Operators with something to say, {args.compile}", ["operator", "status", "detail", "known of"], table)
+    for key, value in summary.items():
+        print(f"{key}: {value:.3f}" if isinstance(value, float) else f"{key}: {value}")
+    if args.write_limits:
+        failed = {r.name: {"status": r.status, "reason": r.detail} for r in results if r.status in FAILURES}
+        write_results(LIMITS, {"backend": args.compile, "limits": failed})
+        return 0
+    path = args.json or RESULTS / f"opinfo_{args.compile}.json"
+    write_results(path, {"compile": args.compile, "summary": summary, "results": [asdict(r) for r in results]})
+    return 1 if ours else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

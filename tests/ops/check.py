@@ -1,0 +1,188 @@
+"""One operator of torch's database, compiled against eager: values, gradients, kind of result, exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.compilers import CompileFunction
+from lamina.testing import judge, mismatch, tensors
+from lamina.testing.reference import copied, in_double
+from tests.ops.torch_private import DrawsWatch, first_sample
+
+__all__ = ["Result", "check"]
+
+UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+"""Only the kind of their results is compared: the values are whatever the memory held."""
+
+FLOOR = 16.0
+LOOSE_FLOOR = 256.0
+"""In units of the last place, where an operator has no fp64 run to tell its rounding error from a mistake."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of one operator. ``status`` is passed, mismatch, strides, exception or skipped."""
+
+    name: str
+    status: str
+    detail: str = ""
+    dtype: str = ""
+    gradients: bool = False
+    random: bool = False
+    kernels: int = 0
+    libraries: int = 0
+    complaints: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Run:
+    outputs: list[Tensor]
+    gradients: list[Tensor | None]
+    inputs: list[Tensor]
+    plain: str
+
+
+def check(name: str, operator: Any, compile: CompileFunction) -> Result:
+    """Run the first sample of ``operator`` eagerly, compiled and in fp64. Never raises."""
+    torch.compiler.reset()
+    try:
+        sample = first_sample(operator)
+    except Exception as problem:
+        return Result(name, "skipped", f"no sample: {_brief(problem)}")
+    result = Result(name, "passed", dtype=str(sample.dtype).removeprefix("torch."))
+    arguments = (sample.input, sample.args, sample.kwargs)
+
+    def program(first: Any, rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return operator.op(first, *rest, **named)
+
+    try:
+        eager = _run(program, copied(arguments), seed=1)
+        with DrawsWatch() as watch:
+            _run(program, copied(arguments), seed=1)
+    except Exception as problem:
+        result.status, result.detail = "skipped", f"eager raises: {_brief(problem)}"
+        return result
+    result.gradients = any(g is not None for g in eager.gradients)
+    result.random = watch.draws
+    options = {"numerics": "eager"} if result.random else None
+    compiled = compile(program, dynamic=False, options=options)
+    try:
+        ours = _run(compiled, copied(arguments), seed=1)
+    except Exception as problem:
+        result.status, result.detail = "exception", _brief(problem)
+        return result
+    finally:
+        result.kernels, result.libraries = _counts(compiled)
+    _judge(result, eager, ours, _exact(program, arguments, eager))
+    return result
+
+
+def _run(function: Callable[..., Any], arguments: tuple[Any, ...], seed: int) -> _Run:
+    torch.manual_seed(seed)
+    value = function(*arguments)
+    given, outputs = tensors(arguments), tensors(value)
+    differentiable = [t for t in outputs if t.requires_grad]
+    leaves = [t for t in given if t.requires_grad]
+    gradients: list[Tensor | None] = []
+    if differentiable and leaves:
+        cotangents = [_cotangent(t, number) for number, t in enumerate(differentiable)]
+        gradients = list(torch.autograd.grad(differentiable, leaves, cotangents, allow_unused=True))
+    return _Run(outputs, gradients, [t.detach() for t in given], "" if outputs else repr(value))
+
+
+def _cotangent(output: Tensor, number: int) -> Tensor:
+    generator = torch.Generator().manual_seed(number)
+    eighths = torch.randint(-8, 9, output.shape, generator=generator)
+    dense = (eighths / 8).to(output.dtype)
+    return dense if output.layout == torch.strided else dense.to_sparse(layout=output.layout)
+
+
+def _exact(program: Callable[..., Any], arguments: tuple[Any, ...], eager: _Run) -> _Run | None:
+    """The same in double precision, if the operator runs in it and gives results of the same shapes."""
+    try:
+        with in_double():
+            exact = _run(program, copied(arguments, wide=True), seed=1)
+    except Exception:
+        return None
+    pairs = zip(_all(exact), _all(eager), strict=False)
+    if len(_all(exact)) != len(_all(eager)) or any(a.shape != b.shape for _, (a, b) in enumerate(_tensors(pairs))):
+        return None
+    return exact
+
+
+def _tensors(pairs: Any) -> list[tuple[Tensor, Tensor]]:
+    return [(a, b) for a, b in pairs if a is not None and b is not None]
+
+
+def _all(run: _Run) -> list[Tensor | None]:
+    return [*run.outputs, *run.gradients, *run.inputs]
+
+
+def _names(run: _Run) -> list[str]:
+    groups = (("output", run.outputs), ("gradient", run.gradients), ("input afterwards", run.inputs))
+    return [f"{name} {number}" for name, group in groups for number in range(len(group))]
+
+
+def _judge(result: Result, eager: _Run, ours: _Run, exact: _Run | None) -> None:
+    if ours.plain != eager.plain:
+        result.complaints.append(f"value is {ours.plain}, eager's is {eager.plain}")
+    if len(_all(ours)) != len(_all(eager)):
+        result.complaints.append(f"{len(ours.outputs)} outputs, eager has {len(eager.outputs)}")
+    reference = _all(exact) if exact else _all(eager)
+    layout = []
+    values_known = result.name.split(".")[0] not in UNINITIALISED
+    floor = FLOOR if exact else LOOSE_FLOOR
+    if not result.complaints:
+        for name, a, b, e in zip(_names(eager), _all(ours), _all(eager), reference, strict=True):
+            complaint = _one(a, b, e, values_known, floor)
+            if complaint:
+                result.complaints.append(f"{name}: {complaint}")
+            elif a is not None and b is not None and name.startswith("output") and b.layout == torch.strided:
+                complaint = mismatch(a.detach(), b.detach(), strides=True) if values_known else ""
+                if "strides" in complaint:
+                    layout.append(f"{name}: {complaint}")
+    if result.complaints:
+        result.status, result.detail = "mismatch", result.complaints[0]
+    elif layout:
+        result.status, result.detail, result.complaints = "strides", layout[0], layout
+
+
+def _one(ours: Tensor | None, eager: Tensor | None, exact: Tensor | None, values_known: bool, floor: float) -> str:
+    if ours is None or eager is None or exact is None:
+        return "" if ours is None and eager is None else f"is {_kind(ours)}, eager's is {_kind(eager)}"
+    if ours.layout != eager.layout or ours.shape != eager.shape or ours.dtype != eager.dtype:
+        return f"is {_kind(ours)}, eager's is {_kind(eager)}"
+    if ours.requires_grad != eager.requires_grad:
+        return f"requires_grad is {ours.requires_grad}, eager's is {eager.requires_grad}"
+    if not values_known:
+        return ""
+    ours, eager, exact = (_dense(t) for t in (ours, eager, exact))
+    if torch.equal(ours, eager):
+        return ""
+    return judge(ours, eager, exact, floor=floor)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    return tensor.resolve_conj().resolve_neg()
+
+
+def _kind(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)} {tensor.layout}"
+
+
+def _counts(compiled: Any) -> tuple[int, int]:
+    record = getattr(compiled, "record", None)
+    plans = [s.value for s in record.stages if hasattr(s.value, "kernel_count")] if record is not None else []
+    return sum(p.kernel_count for p in plans), sum(p.library_count for p in plans)
+
+
+def _brief(problem: BaseException) -> str:
+    lines = [line for line in str(problem).splitlines() if line.strip()]
+    return f"{type(problem).__name__}: {' | '.join(lines[:3])}"[:500]
