@@ -68,7 +68,8 @@ def compile(
         dynamic=dynamic,
         record=record,
     )
-    object.__setattr__(compiled, "record", record)
+    if not isinstance(compiled, torch.nn.Module):  # a module has it already, and shares its attributes with the original
+        compiled.record = record
     return compiled
 
 
