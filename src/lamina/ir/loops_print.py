@@ -248,11 +248,10 @@ class Printer:
 
     def step(self, step: Nest | LibraryCall) -> str:
         """Lines that define a step; returns its variable."""
-        name = self.fresh(step.name)
         if isinstance(step, Nest):
-            self.nest(step, name)
-        else:
-            self.library(step, name)
+            return self.nest_variable(step, step.name)
+        name = self.fresh(step.name)
+        self.library(step, name)
         return name
 
     def nest(self, nest: Nest, name: str) -> None:
@@ -262,6 +261,12 @@ class Printer:
             for eqn in nest.body:
                 self.out.line(f"{self.equation(eqn)},{self.comment(eqn.origin)}", eqn.origin)
         self.out.line()
+
+    def nest_variable(self, nest: Nest, wanted: str) -> str:
+        """Lines that define a nest; returns its variable, called ``wanted`` if that is free."""
+        name = self.fresh(wanted)
+        self.nest(nest, name)
+        return name
 
     def library(self, call: LibraryCall, name: str) -> None:
         """Lines that define a library call."""

@@ -14,7 +14,7 @@ from lamina.ir.library import overload
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, LoopProgram, Nest, SizeInput, Step
 from lamina.ir.nest_verify import verify_nest
 
-__all__ = ["known_sizes", "verify_call", "verify_declarations", "verify_order", "verify_program", "verify_view"]
+__all__ = ["known_sizes", "verify_call", "verify_declarations", "verify_program", "verify_sizes", "verify_view"]
 
 
 def verify_program(program: LoopProgram) -> None:
@@ -32,7 +32,7 @@ def verify_program(program: LoopProgram) -> None:
         else:
             verify_call(step, buffers, sizes)
             _origins(step, sources)
-    verify_order(program.name, program.steps, buffers, program.inputs, program.outputs)
+    _order(program.name, program.steps, buffers, program.inputs, program.outputs)
 
 
 def verify_declarations(
@@ -155,7 +155,7 @@ def verify_call(call: LibraryCall, buffers: Mapping[str, Buffer], sizes: set[str
         raise InvalidIR(f"{what} mutates {', '.join(sorted(missing))}, which it does not take")
 
 
-def verify_order(
+def _order(
     region: str,
     steps: Iterable[Step],
     buffers: Mapping[str, Buffer],
