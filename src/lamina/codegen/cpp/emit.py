@@ -42,8 +42,8 @@ def emit(kernel: Kernel, target: CpuTarget) -> str:
         writer.run(main)
         parts += writer.parts
         checks += sum(isinstance(e, Check) for e in nest.body)
-    arguments = [f"void* {b}_" for b in dtypes] + [f"i64 {s}" for s in kernel.sizes]
-    head = [f'extern "C" i64 {kernel.name}({", ".join(arguments)}) {{']
+    arguments = [f"void* {b}_" for b in dtypes] + [f"int64 {s}" for s in kernel.sizes]
+    head = [f'extern "C" int64 {kernel.name}({", ".join(arguments)}) {{']
     head += [f"  {SHORT[d]}* const {b} = ({SHORT[d]}*){b}_;" for b, d in dtypes.items()]
     return "\n".join([*parts, *head, *main.lines, "  return 0;", "}", ""])
 
@@ -94,9 +94,9 @@ class _NestWriter(Region):
         main.open(f"{{  // {facts.schedule.kind}: {shape}")
         if facts.shared:
             points = index_text(prod(facts.extent.values()), {})
-            main.add(f"const i64 threads = thread_count({points}, {facts.schedule.parallel});")
+            main.add(f"const int64 threads = thread_count({points}, {facts.schedule.parallel});")
         if self.shared.total() != "0" or self.private:
-            main.add(f"const i64 shared = {self.shared.total()}, own = {' + '.join(self.private) or '0'};")
+            main.add(f"const int64 shared = {self.shared.total()}, own = {' + '.join(self.private) or '0'};")
             threads = "threads" if facts.shared else "1"
             main.add(f"char* const memory = scratch(shared + {threads} * own);")
         main.lines += inside.lines
@@ -117,8 +117,8 @@ class _NestWriter(Region):
             params += [f"{kind}* {pointer}" for pointer, kind in partial.pointers]
             args += [pointer for pointer, _ in partial.pointers]
         part, memory = Text(0), Memory("own")
-        part.open(f"static i64 {name}({', '.join([*params, 'char* own', 'i64 begin', 'i64 end', 'i64 thread'])}) {{")
-        part.add("i64 failed = 0;")
+        part.open(f"static int64 {name}({', '.join([*params, 'char* own', 'int64 begin', 'int64 end', 'int64 thread'])}) {{")
+        part.add("int64 failed = 0;")
         self.part(Scope(part, memory, "continue"), known, goals, partials)
         part.add("return failed;")
         part.close()
@@ -129,7 +129,7 @@ class _NestWriter(Region):
             own = "memory + shared + thread * own"
         call = ", ".join([*args, own, "begin", "end", "thread"])
         text = scope.text
-        text.open(f"if (i64 failed = share({self.count()}, threads, [&](i64 begin, i64 end, i64 thread) {{")
+        text.open(f"if (int64 failed = share({self.count()}, threads, [&](int64 begin, int64 end, int64 thread) {{")
         text.add(f"return {name}({call});")
         text.close("})) return failed;")
         for partial in partials:
@@ -148,7 +148,7 @@ class _NestWriter(Region):
         if self.whole():
             axis = facts.schedule.outer[0]
             extent = index_text(facts.extent[axis], {})
-            text.add(f"const i64 {axis}_begin = begin * 64, {axis}_end = least(end * 64, {extent});")
+            text.add(f"const int64 {axis}_begin = begin * 64, {axis}_end = least(end * 64, {extent});")
             self.blocks[axis] = (f"{axis}_begin", f"{axis}_end")
             self.strip(scope, axis, known, goals, *self.blocks[axis])
             del self.blocks[axis]
@@ -170,20 +170,20 @@ class _NestWriter(Region):
             tile = self.tile[blocked]
             counters.append((f"{blocked}_tile", f"({index_text(facts.extent[blocked], {})} + {tile - 1}) / {tile}"))
         if len(counters) == 1:
-            text.open(f"for (i64 {counters[0][0]} = begin; {counters[0][0]} < end; ++{counters[0][0]}) {{")
+            text.open(f"for (int64 {counters[0][0]} = begin; {counters[0][0]} < end; ++{counters[0][0]}) {{")
         else:
-            text.add("i64 rest = begin;")
+            text.add("int64 rest = begin;")
             for name, extent in reversed(counters[1:]):
-                text.add(f"i64 {name} = rest % ({extent}); rest /= {extent if extent.isdigit() else f'({extent})'};")
-            text.add(f"i64 {counters[0][0]} = rest;")
+                text.add(f"int64 {name} = rest % ({extent}); rest /= {extent if extent.isdigit() else f'({extent})'};")
+            text.add(f"int64 {counters[0][0]} = rest;")
             step = f"++{counters[0][0]}"
             for name, extent in counters[1:]:
                 step = f"++{name} == {extent} ? ({name} = 0, {step}) : 0"
-            text.open(f"for (i64 point = begin; point < end; ++point, ({step})) {{")
+            text.open(f"for (int64 point = begin; point < end; ++point, ({step})) {{")
         if blocked is not None:
             extent = index_text(facts.extent[blocked], {})
-            text.add(f"const i64 {blocked}_begin = {blocked}_tile * {self.tile[blocked]};")
-            text.add(f"const i64 {blocked}_end = least({blocked}_begin + {self.tile[blocked]}, {extent});")
+            text.add(f"const int64 {blocked}_begin = {blocked}_tile * {self.tile[blocked]};")
+            text.add(f"const int64 {blocked}_end = least({blocked}_begin + {self.tile[blocked]}, {extent});")
             self.blocks[blocked] = (f"{blocked}_begin", f"{blocked}_end")
         opened = frozenset([*axes, self.facts.tile_loop] if blocked else axes)
         self.region(Scope(text, scope.memory, "continue", scope.stack), opened, known, goals)
@@ -201,7 +201,7 @@ class _NestWriter(Region):
         kept = self.facts.kept_axes(eqn)
         best = eqn.op in ("argmax", "argmin")
         kind = scalar_type(self.facts.dtype[eqn.value])
-        pointers = [(f"{out}_part", kind), *([(f"{out}_place", "i64")] if best else [])]
+        pointers = [(f"{out}_part", kind), *([(f"{out}_place", "int64")] if best else [])]
         extents = tuple(_atomic(index_text(self.facts.extent[a], {})) for a in kept)
         array = Array(f"{out}_part", kept, extents, kind)
         count = f"threads * {array.count()}" if kept else "threads"
@@ -218,14 +218,14 @@ class _NestWriter(Region):
         for name, pointer, kind in mine:
             text.add(f"{kind}* const {name} = {pointer} + thread * {count};")
             start = self.start(partial.eqn) if pointer.endswith("_part") else "0"
-            text.add(f"for (i64 k = 0; k < {count}; ++k) {name}[k] = {start};")
+            text.add(f"for (int64 k = 0; k < {count}; ++k) {name}[k] = {start};")
         own = replace(array, pointer=mine[0][0])
         self.targets[partial.out] = "array"
         self.arrays[partial.out] = own
         if len(mine) > 1:
             self.targets[partial.out] = "bests"
             self.best_values[partial.out] = own
-            self.arrays[partial.out] = replace(array, pointer=mine[1][0], kind="i64")
+            self.arrays[partial.out] = replace(array, pointer=mine[1][0], kind="int64")
 
     def partial_end(self, text: Text, partial: _Partial) -> None:
         """Hand over the thread's own result."""
@@ -245,22 +245,22 @@ class _NestWriter(Region):
             kind = scalar_type(eqn.dtype)
             if best:
                 text.add(f"{self.best(eqn, False)} {out}_t = {{{out}_part[0], {out}_place[0]}};")
-                text.add(f"for (i64 t = 1; t < threads; ++t) {out}_t.join({out}_part[t], {out}_place[t]);")
+                text.add(f"for (int64 t = 1; t < threads; ++t) {out}_t.join({out}_part[t], {out}_place[t]);")
                 text.add(f"const {kind} {out} = {out}_t.at;  // {eqn.op} over {', '.join(eqn.axes)}")
                 return
             text.add(f"{acc.scalar} {out}_t = {out}_part[0];")
-            text.add(f"for (i64 t = 1; t < threads; ++t) {out}_t = {acc.join(f'{out}_t', f'{out}_part[t]', False)};")
+            text.add(f"for (int64 t = 1; t < threads; ++t) {out}_t = {acc.join(f'{out}_t', f'{out}_part[t]', False)};")
             text.add(f"const {kind} {out} = {self.rounded(eqn, f'{out}_t')};  // {eqn.op} over {', '.join(eqn.axes)}")
             return
         count = _atomic(partial.array.count())
-        text.open(f"for (i64 t = 1; t < threads; ++t) {{  // {eqn.op} over {', '.join(eqn.axes)}")
-        text.open(f"for (i64 k = 0; k < {count}; ++k) {{")
+        text.open(f"for (int64 t = 1; t < threads; ++t) {{  // {eqn.op} over {', '.join(eqn.axes)}")
+        text.open(f"for (int64 k = 0; k < {count}; ++k) {{")
         if best:
             text.add(f"{self.best(eqn, False)} b = {{{out}_part[k], {out}_place[k]}};")
             text.add(f"b.join({out}_part[t * {count} + k], {out}_place[t * {count} + k]);")
             text.add(f"{out}_part[k] = b.value;")
             text.add(f"{out}_place[k] = b.at;")
-            self.arrays[out] = replace(partial.array, pointer=f"{out}_place", kind="i64")
+            self.arrays[out] = replace(partial.array, pointer=f"{out}_place", kind="int64")
         else:
             text.add(f"{out}_part[k] = {acc.join(f'{out}_part[k]', f'{out}_part[t * {count} + k]', False)};")
             self.arrays[out] = partial.array
@@ -270,7 +270,7 @@ class _NestWriter(Region):
     def parameters(self, known: frozenset[str]) -> tuple[list[str], list[str]]:
         """Buffers, sizes, and values and arrays of the calling thread, as parameters and as arguments."""
         facts = self.facts
-        params = [f"{SHORT[d]}* {b}" for b, d in self.write.dtypes.items()] + [f"i64 {s}" for s in self.sizes]
+        params = [f"{SHORT[d]}* {b}" for b, d in self.write.dtypes.items()] + [f"int64 {s}" for s in self.sizes]
         args = [*self.write.dtypes, *self.sizes]
         for value in sorted(known):
             params.append(f"{scalar_type(facts.dtype[value])} {value}")

@@ -12,15 +12,15 @@ from lamina.ir.index import Atom, Div, Expr, Loaded, Mod
 __all__ = ["SHORT", "cast", "compute", "element", "index_text", "literal", "scalar_type", "splat", "vector_type"]
 
 SHORT = {
-    "bool": "b8",
-    "int8": "i8",
-    "uint8": "u8",
-    "int16": "i16",
-    "uint16": "u16",
-    "int32": "i32",
-    "uint32": "u32",
-    "int64": "i64",
-    "uint64": "u64",
+    "bool": "flag",
+    "int8": "int8",
+    "uint8": "uint8",
+    "int16": "int16",
+    "uint16": "uint16",
+    "int32": "int32",
+    "uint32": "uint32",
+    "int64": "int64",
+    "uint64": "uint64",
     "float16": "f16",
     "bfloat16": "bf16",
     "float32": "f32",
@@ -30,7 +30,7 @@ SHORT = {
 
 _HALF = ("float16", "bfloat16")
 _VECTOR = {
-    "bool": "vb8",
+    "bool": "vflag",
     "int8": "vi32",
     "uint8": "vi32",
     "int16": "vi32",
@@ -107,10 +107,10 @@ def index_text(expr: Expr, names: Mapping[str, str]) -> str:
                 return f"(({num}) {'/' if isinstance(a, Div) else '%'} ({den}))"
             return f"index_{'div' if isinstance(a, Div) else 'mod'}({num}, {den})"
         text = names.get(a.name, a.name)
-        return f"(i64){text}" if isinstance(a, Loaded) else text
+        return f"(int64){text}" if isinstance(a, Loaded) else text
 
     if expr.is_int and abs(expr.const) >= 2**31:
-        return f"(i64){expr.const}"
+        return f"(int64){expr.const}"
     return expr.text(atom)
 
 
@@ -202,6 +202,10 @@ def compute(op: str, ins: list[str], kinds: list[str], dtype: str, vector: bool)
         text = _bool(op, ins, vector)
         return text if dtype == "bool" else cast(f"({text})", "bool", dtype, vector)
     if DTYPES[kinds[0]].is_float:
+        if dtype in _HALF and op == "trunc_div":
+            return f"trunc_(round_{SHORT[dtype]}({ins[0]} / {ins[1]}))"
+        if dtype in _HALF and op == "nextafter":
+            raise NotImplementedError(f"nextafter of {dtype}")
         text = _float(op, ins, vector)
         return f"round_{SHORT[dtype]}({text})" if dtype in _HALF and op not in ("identity", "neg") else text
     return _int(op, ins, kinds[0], vector)

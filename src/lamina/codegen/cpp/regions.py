@@ -21,7 +21,7 @@ __all__ = ["Goal", "Memory", "Region", "Text"]
 
 _BLOCK = 4096
 _STACK_BYTES = 16384
-_BYTES = {"f64": 8, "i64": 8, "u64": 8, "bool": 1, "b8": 1}
+_BYTES = {"f64": 8, "int64": 8, "uint64": 8, "bool": 1, "flag": 1}
 
 
 class Text:
@@ -336,9 +336,9 @@ class Region:
             return
         backward = any(isinstance(e, Scan) and e.axis == axis and e.reverse for e in self.facts.body)
         if backward:
-            scope.text.open(f"for (i64 {axis} = {end} - 1; {axis} >= {begin}; --{axis}) {{")
+            scope.text.open(f"for (int64 {axis} = {end} - 1; {axis} >= {begin}; --{axis}) {{")
         else:
-            scope.text.open(f"for (i64 {axis} = {begin}; {axis} < {end}; ++{axis}) {{")
+            scope.text.open(f"for (int64 {axis} = {begin}; {axis} < {end}; ++{axis}) {{")
         inner = Scope(scope.text, scope.memory, "continue", scope.stack)
         self.region(inner, opened | {axis}, known, goals)
         scope.text.close()
@@ -360,13 +360,13 @@ class Region:
         extent = self.facts.extent[axis]
         blocks = not self.short(axis) and any(self.targets[self.out(p)] == "total" for p in folding)
         if blocks:
-            text.open(f"for (i64 {axis}_block = {begin}; {axis}_block < {end}; {axis}_block += {_BLOCK}) {{")
+            text.open(f"for (int64 {axis}_block = {begin}; {axis}_block < {end}; {axis}_block += {_BLOCK}) {{")
             begin, end = f"{axis}_block", f"least({axis}_block + {_BLOCK}, {end})"
         for position in folding:
             self.declare_lanes(text, position, unroll)
         lanes = 16 if self.facts.schedule.width == 64 else 8
         even = extent.is_int and extent.const % lanes == 0 and axis not in self.blocks and not blocks
-        text.open(f"strip{'_even' if even else ''}<{unroll}>({begin}, {end}, [&](i64 {axis}, auto n, int k) STEP {{")
+        text.open(f"strip{'_even' if even else ''}<{unroll}>({begin}, {end}, [&](int64 {axis}, auto n, int k) STEP {{")
         for line in body:
             text.add(line)
         text.close("});")
@@ -461,7 +461,7 @@ class Region:
         array = self.array(scope, f"{out}_sum", kept, "f32" if acc.scalar == "f32" else acc.scalar)
         count = array.count()
         start = acc.start_scalar()
-        scope.text.add(f"for (i64 k = 0; k < {count}; ++k) {array.pointer}[k] = {start};")
+        scope.text.add(f"for (int64 k = 0; k < {count}; ++k) {array.pointer}[k] = {start};")
         self.arrays[out] = array
 
     def array(self, scope: Scope, name: str, axes: tuple[str, ...], kind: str) -> Array:
@@ -528,7 +528,7 @@ class Region:
             return self.meet_kept(eqn, True)
         if self.targets[out] == "array":
             array = self.arrays[out]
-            kind = "b8" if acc.dtype == "bool" else element(acc.dtype)
+            kind = "flag" if acc.dtype == "bool" else element(acc.dtype)
             old = f"load_{kind}({array.at()}, n)"
             return f"store_{kind}({array.at()}, {acc.join(old, value, True)}, n);  // {eqn.op}"
         return f"{out}_a[k] = counted({out}_a[k], {acc.join(f'{out}_a[k]', value, True)}, n);  // {eqn.op}"
@@ -583,7 +583,7 @@ class Region:
         largest = "true" if eqn.op == "argmax" else "false"
         if vector:
             return f"Best<{largest}, {vector_type(value)}, vi64>"
-        return f"Best<{largest}, {scalar_type(value)}, i64>"
+        return f"Best<{largest}, {scalar_type(value)}, int64>"
 
     def place(self, eqn: Reduce, vector: bool) -> str:
         """Position within the reduced axes, in the order the reduction names them."""
@@ -591,9 +591,9 @@ class Region:
         for axis in eqn.axes:
             text = axis if not text else f"({text}) * ({index_text(self.facts.extent[axis], {})}) + {axis}"
         if not vector:
-            return f"(i64)({text})"
+            return f"(int64)({text})"
         if self.facts.vector not in eqn.axes:
-            return f"splat_i64({text})"
+            return f"splat_int64({text})"
         stride = "1"
         for axis in reversed(eqn.axes):
             if axis == self.facts.vector:
@@ -606,8 +606,8 @@ class Region:
         start = accumulator(eqn.op[3:], self.facts.dtype[eqn.value]).start
         if kept:
             values = self.array(scope, f"{out}_value", kept, scalar_type(self.facts.dtype[eqn.value]))
-            places = self.array(scope, f"{out}_place", kept, "i64")
-            scope.text.open(f"for (i64 k = 0; k < {values.count()}; ++k) {{")
+            places = self.array(scope, f"{out}_place", kept, "int64")
+            scope.text.open(f"for (int64 k = 0; k < {values.count()}; ++k) {{")
             scope.text.add(f"{values.pointer}[k] = {start(False)};")
             scope.text.add(f"{places.pointer}[k] = 0;")
             scope.text.close()
@@ -628,8 +628,8 @@ class Region:
         value = self.write.value(eqn.value, vector)
         place = self.place(eqn, vector)
         return (
-            f"{{ {best} b = {{load_{kind}({values}{tail}), load_i64({places}{tail})}}; b.meet({value}, {place}); "
-            f"store_{kind}({values}, b.value{tail}); store_i64({places}, b.at{tail}); }}  // {eqn.op}"
+            f"{{ {best} b = {{load_{kind}({values}{tail}), load_int64({places}{tail})}}; b.meet({value}, {place}); "
+            f"store_{kind}({values}, b.value{tail}); store_int64({places}, b.at{tail}); }}  // {eqn.op}"
         )
 
     def best_folded(self, eqn: Reduce) -> str:
@@ -664,7 +664,7 @@ class Region:
             scope.text.add(f"{scalar_type(dtype)} {eqn.out}_s = {start};")
             return
         array = self.array(scope, f"{eqn.out}_s", inner, scalar_type(dtype))
-        scope.text.add(f"for (i64 k = 0; k < {array.count()}; ++k) {array.pointer}[k] = {start};")
+        scope.text.add(f"for (int64 k = 0; k < {array.count()}; ++k) {array.pointer}[k] = {start};")
         self.running[eqn.out] = array
 
     def scan_dtype(self, eqn: Scan) -> str:

@@ -103,7 +103,7 @@ class Statements:
         for atom in expr.atoms():
             if isinstance(atom, Loaded) and self.is_vector(atom.name):
                 names[atom.name] = f"lane({atom.name}, k)"
-        return f"const i64 j = {axis} + k; ", index_text(expr, names)
+        return f"const int64 j = {axis} + k; ", index_text(expr, names)
 
     def at(self, buffer: str, expr: Expr, names: Mapping[str, str] | None = None) -> str:
         text = index_text(expr, names or {})
@@ -128,9 +128,9 @@ class Statements:
         if eqn.mask is not None:
             cond = f"lane({eqn.mask}, k)" if self.is_vector(eqn.mask) else self.value(eqn.mask, False)
             text = f"{cond} ? {text} : {literal(eqn.fill, eqn.dtype)}"
-        lane_kind = {"vi32": "i32"}.get(vector_type(eqn.dtype) or "", element(eqn.dtype))
-        lane_kind = "b8" if eqn.dtype == "bool" else lane_kind
-        return f"lanes_{lane_kind}(lane_count(n), [&](i64 k) STEP {{ {declare}return {text}; }})"
+        lane_kind = {"vi32": "int32"}.get(vector_type(eqn.dtype) or "", element(eqn.dtype))
+        lane_kind = "flag" if eqn.dtype == "bool" else lane_kind
+        return f"lanes_{lane_kind}(lane_count(n), [&](int64 k) STEP {{ {declare}return {text}; }})"
 
     def store(self, eqn: Store, vector: bool) -> str:
         kind = SHORT[self.dtypes[eqn.buffer]]
@@ -156,7 +156,7 @@ class Statements:
         if eqn.mask is not None:
             cond = f"lane({eqn.mask}, k)" if self.is_vector(eqn.mask) else self.value(eqn.mask, False)
             text = f"if ({cond}) {text}"
-        return f"for (i64 k = 0; k < lane_count(n); ++k) {{ {declare}{text} }}"
+        return f"for (int64 k = 0; k < lane_count(n); ++k) {{ {declare}{text} }}"
 
     def added(self, eqn: Store, old: str, value: str, vector: bool) -> str:
         if eqn.mode == "set":
@@ -170,15 +170,15 @@ class Statements:
 
     def index(self, eqn: Index, vector: bool) -> str:
         if not vector:
-            return cast(f"(i64)({index_text(eqn.expr, {})})", "int64", eqn.dtype, False)
+            return cast(f"(int64)({index_text(eqn.expr, {})})", "int64", eqn.dtype, False)
         factor = self.stride(eqn.expr)
         base = index_text(eqn.expr, {})
         if factor is None:
             declare, index = self.lanes(eqn.expr)
-            text = f"lanes_i64(lane_count(n), [&](i64 k) STEP {{ {declare}return {index}; }})"
+            text = f"lanes_int64(lane_count(n), [&](int64 k) STEP {{ {declare}return {index}; }})"
             return cast(text, "int64", eqn.dtype, True)
         if self.fits_32(eqn.expr):
-            return cast(f"index_lanes32((i32)({base}), (i32)({index_text(factor, {})}))", "int32", eqn.dtype, True)
+            return cast(f"index_lanes32((int32)({base}), (int32)({index_text(factor, {})}))", "int32", eqn.dtype, True)
         return cast(f"index_lanes({base}, {index_text(factor, {})})", "int64", eqn.dtype, True)
 
     def fits_32(self, expr: Expr) -> bool:
@@ -187,16 +187,16 @@ class Statements:
         return low is not None and low >= -(2**30) and high is not None and high.is_int and high.const < 2**30
 
     def random(self, eqn: Random, vector: bool) -> str:
-        seed = f"(i64){self.value(eqn.seed, False)}"
+        seed = f"(int64){self.value(eqn.seed, False)}"
         stream = f"{eqn.stream & 0xFFFFFFFF}u"
         if not vector:
-            return f"philox((i64)({index_text(eqn.index, {})}), {seed}, {stream})"
+            return f"philox((int64)({index_text(eqn.index, {})}), {seed}, {stream})"
         factor = self.stride(eqn.index)
         if factor is not None:
             lanes = f"index_lanes({index_text(eqn.index, {})}, {index_text(factor, {})})"
         else:
             declare, index = self.lanes(eqn.index)
-            lanes = f"lanes_i64(lane_count(n), [&](i64 k) STEP {{ {declare}return {index}; }})"
+            lanes = f"lanes_int64(lane_count(n), [&](int64 k) STEP {{ {declare}return {index}; }})"
         return cast(f"philox({lanes}, {seed}, {stream})", "float32", eqn.dtype, True)
 
     def array_load(self, name: str, array: Array) -> str:

@@ -8,17 +8,17 @@
 
 typedef float f32;
 typedef double f64;
-typedef bool b8;
-typedef int8_t i8;
-typedef int16_t i16;
-typedef int32_t i32;
-typedef int64_t i64;
-typedef uint8_t u8;
-typedef uint16_t u16;
-typedef uint32_t u32;
-typedef uint64_t u64;
-struct bf16 { u16 bits; };
-struct f16 { u16 bits; };
+typedef bool flag;
+typedef int8_t int8;
+typedef int16_t int16;
+typedef int32_t int32;
+typedef int64_t int64;
+typedef uint8_t uint8;
+typedef uint16_t uint16;
+typedef uint32_t uint32;
+typedef uint64_t uint64;
+struct bf16 { uint16 bits; };
+struct f16 { uint16 bits; };
 
 extern "C" {
 int omp_get_max_threads(void);
@@ -37,10 +37,10 @@ template <class To, class From> static INLINE To bits_of(From x) {
 }
 
 // ---- half types: stored as 16 bits, computed with as float ----------------------------------------------------------
-static INLINE f32 widen(bf16 x) { return bits_of<f32>((u32)x.bits << 16); }
+static INLINE f32 widen(bf16 x) { return bits_of<f32>((uint32)x.bits << 16); }
 static INLINE bf16 to_bf16(f32 x) {
-  u32 u = bits_of<u32>(x);
-  return bf16{x != x ? (u16)0x7fc0 : (u16)((u + 0x7fff + ((u >> 16) & 1)) >> 16)};
+  uint32 u = bits_of<uint32>(x);
+  return bf16{x != x ? (uint16)0x7fc0 : (uint16)((u + 0x7fff + ((u >> 16) & 1)) >> 16)};
 }
 static INLINE f32 widen(f16 x) {
 #ifdef __F16C__
@@ -48,26 +48,26 @@ static INLINE f32 widen(f16 x) {
   v8 h = {(short)x.bits};
   return __builtin_ia32_vcvtph2ps(h)[0];
 #else
-  u32 sign = (u32)(x.bits & 0x8000) << 16, rest = x.bits & 0x7fff;
+  uint32 sign = (uint32)(x.bits & 0x8000) << 16, rest = x.bits & 0x7fff;
   if (rest >= 0x7c00) return bits_of<f32>(sign | 0x7f800000 | ((rest & 0x3ff) << 13) | ((rest & 0x3ff) ? 0x400000 : 0));
   f32 magnitude = bits_of<f32>(rest << 13) * 0x1p112f;
-  return bits_of<f32>(bits_of<u32>(magnitude) | sign);
+  return bits_of<f32>(bits_of<uint32>(magnitude) | sign);
 #endif
 }
 static INLINE f16 to_f16(f32 x) {
 #ifdef __F16C__
   typedef f32 v4 __attribute__((vector_size(16)));
   v4 v = {x};
-  return f16{(u16)__builtin_ia32_vcvtps2ph(v, 0)[0]};
+  return f16{(uint16)__builtin_ia32_vcvtps2ph(v, 0)[0]};
 #else
-  u32 u = bits_of<u32>(x), sign = (u >> 16) & 0x8000, a = u & 0x7fffffff;
-  if (a > 0x7f800000) return f16{(u16)(sign | 0x7e00)};
-  if (a >= 0x477ff000) return f16{(u16)(sign | 0x7c00)};
+  uint32 u = bits_of<uint32>(x), sign = (u >> 16) & 0x8000, a = u & 0x7fffffff;
+  if (a > 0x7f800000) return f16{(uint16)(sign | 0x7e00)};
+  if (a >= 0x477ff000) return f16{(uint16)(sign | 0x7c00)};
   if (a < 0x38800000) {
     f32 t = bits_of<f32>(a) + 0.5f;
-    return f16{(u16)(sign | (bits_of<u32>(t) - 0x3f000000))};
+    return f16{(uint16)(sign | (bits_of<uint32>(t) - 0x3f000000))};
   }
-  return f16{(u16)(sign | ((a + 0xfff + ((a >> 13) & 1) - 0x38000000) >> 13))};
+  return f16{(uint16)(sign | ((a + 0xfff + ((a >> 13) & 1) - 0x38000000) >> 13))};
 #endif
 }
 
@@ -75,10 +75,10 @@ static INLINE f16 to_f16(f32 x) {
 #define SCALAR_MEMORY(T)                                    \
   static INLINE T load_##T(const T* p) { return *p; }       \
   static INLINE void store_##T(T* p, T x) { *p = x; }
-SCALAR_MEMORY(f32) SCALAR_MEMORY(f64) SCALAR_MEMORY(i8) SCALAR_MEMORY(i16) SCALAR_MEMORY(i32) SCALAR_MEMORY(i64)
-SCALAR_MEMORY(u8) SCALAR_MEMORY(u16) SCALAR_MEMORY(u32) SCALAR_MEMORY(u64)
-static INLINE bool load_b8(const b8* p) { return *(const u8*)p != 0; }
-static INLINE void store_b8(b8* p, bool x) { *p = x; }
+SCALAR_MEMORY(f32) SCALAR_MEMORY(f64) SCALAR_MEMORY(int8) SCALAR_MEMORY(int16) SCALAR_MEMORY(int32) SCALAR_MEMORY(int64)
+SCALAR_MEMORY(uint8) SCALAR_MEMORY(uint16) SCALAR_MEMORY(uint32) SCALAR_MEMORY(uint64)
+static INLINE bool load_flag(const flag* p) { return *(const uint8*)p != 0; }
+static INLINE void store_flag(flag* p, bool x) { *p = x; }
 static INLINE f32 load_bf16(const bf16* p) { return widen(*p); }
 static INLINE void store_bf16(bf16* p, f32 x) { *p = to_bf16(x); }
 static INLINE f32 load_f16(const f16* p) { return widen(*p); }
@@ -88,12 +88,12 @@ static INLINE f32 round_f16(f32 x) { return widen(to_f16(x)); }
 
 // ---- integers wrap around, also where C++ calls it undefined --------------------------------------------------------
 template <class T> struct unsigned_of { typedef T type; };
-template <> struct unsigned_of<i8> { typedef u32 type; };
-template <> struct unsigned_of<i16> { typedef u32 type; };
-template <> struct unsigned_of<u8> { typedef u32 type; };
-template <> struct unsigned_of<u16> { typedef u32 type; };
-template <> struct unsigned_of<i32> { typedef u32 type; };
-template <> struct unsigned_of<i64> { typedef u64 type; };
+template <> struct unsigned_of<int8> { typedef uint32 type; };
+template <> struct unsigned_of<int16> { typedef uint32 type; };
+template <> struct unsigned_of<uint8> { typedef uint32 type; };
+template <> struct unsigned_of<uint16> { typedef uint32 type; };
+template <> struct unsigned_of<int32> { typedef uint32 type; };
+template <> struct unsigned_of<int64> { typedef uint64 type; };
 template <class T> static INLINE T wrap_add(T a, T b) { typedef typename unsigned_of<T>::type U; return (T)((U)a + (U)b); }
 template <class T> static INLINE T wrap_sub(T a, T b) { typedef typename unsigned_of<T>::type U; return (T)((U)a - (U)b); }
 template <class T> static INLINE T wrap_mul(T a, T b) { typedef typename unsigned_of<T>::type U; return (T)((U)a * (U)b); }
@@ -111,13 +111,13 @@ template <class T> static INLINE T floor_mod(T a, T b) {
 }
 template <class T> static INLINE T shift_left(T a, T b) {
   typedef typename unsigned_of<T>::type U;
-  return (b < 0 || (u64)b >= 8 * sizeof(T)) ? (T)0 : (T)((U)a << b);
+  return (b < 0 || (uint64)b >= 8 * sizeof(T)) ? (T)0 : (T)((U)a << b);
 }
 template <class T> static INLINE T shift_right(T a, T b) {
-  return (b < 0 || (u64)b >= 8 * sizeof(T)) ? (T)(a < 0 ? -1 : 0) : (T)(a >> b);
+  return (b < 0 || (uint64)b >= 8 * sizeof(T)) ? (T)(a < 0 ? -1 : 0) : (T)(a >> b);
 }
-static INLINE i64 index_div(i64 a, i64 b) { i64 q = a / b; return q - (q * b > a); }
-static INLINE i64 index_mod(i64 a, i64 b) { return a - index_div(a, b) * b; }
+static INLINE int64 index_div(int64 a, int64 b) { int64 q = a / b; return q - (q * b > a); }
+static INLINE int64 index_mod(int64 a, int64 b) { return a - index_div(a, b) * b; }
 
 // ---- scalar floating point ------------------------------------------------------------------------------------------
 template <class T> static INLINE T maximum(T a, T b) { return a != a ? a : (b != b ? b : (a > b ? a : b)); }
@@ -184,12 +184,12 @@ SCALAR_MATH(f32, f, __builtin_inff())
 SCALAR_MATH(f64, , __builtin_inf())
 
 // A floating value as an integer, as the processor does it: what does not fit becomes the lowest integer.
-template <class To> static INLINE To to_int(f64 x) { return x >= -0x1p63 && x < 0x1p63 ? (To)(i64)x : (To)INT64_MIN; }
-template <> INLINE i32 to_int<i32>(f64 x) { return x > -2147483649.0 && x < 2147483648.0 ? (i32)x : INT32_MIN; }
-template <> INLINE i8 to_int<i8>(f64 x) { return (i8)to_int<i32>(x); }
-template <> INLINE i16 to_int<i16>(f64 x) { return (i16)to_int<i32>(x); }
-template <> INLINE u8 to_int<u8>(f64 x) { return (u8)to_int<i32>(x); }
-template <> INLINE u64 to_int<u64>(f64 x) { return x >= 0x1p63 ? (u64)x : (u64)to_int<i64>(x); }
+template <class To> static INLINE To to_int(f64 x) { return x >= -0x1p63 && x < 0x1p63 ? (To)(int64)x : (To)INT64_MIN; }
+template <> INLINE int32 to_int<int32>(f64 x) { return x > -2147483649.0 && x < 2147483648.0 ? (int32)x : INT32_MIN; }
+template <> INLINE int8 to_int<int8>(f64 x) { return (int8)to_int<int32>(x); }
+template <> INLINE int16 to_int<int16>(f64 x) { return (int16)to_int<int32>(x); }
+template <> INLINE uint8 to_int<uint8>(f64 x) { return (uint8)to_int<int32>(x); }
+template <> INLINE uint64 to_int<uint64>(f64 x) { return x >= 0x1p63 ? (uint64)x : (uint64)to_int<int64>(x); }
 
 static const f64 DIGAMMA[] = {8.33333333333333333333e-2, -2.10927960927960927961e-2, 7.57575757575757575758e-3,
                               -4.16666666666666666667e-3, 3.96825396825396825397e-3, -8.33333333333333333333e-3,
@@ -241,44 +241,44 @@ static inline f64 erfinv_(f64 x) {
 static inline f32 erfinv_(f32 x) { return (f32)erfinv_((f64)x); }
 
 // ---- Philox4x32-10 (Salmon et al., 2011) ----------------------------------------------------------------------------
-static INLINE f32 philox(i64 index, i64 seed, u32 stream) {
-  u64 block = (u64)(index >> 2);
-  u32 c0 = (u32)block, c1 = (u32)(block >> 32), c2 = stream, c3 = 0, k0 = (u32)seed, k1 = (u32)((u64)seed >> 32);
+static INLINE f32 philox(int64 index, int64 seed, uint32 stream) {
+  uint64 block = (uint64)(index >> 2);
+  uint32 c0 = (uint32)block, c1 = (uint32)(block >> 32), c2 = stream, c3 = 0, k0 = (uint32)seed, k1 = (uint32)((uint64)seed >> 32);
 #pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
-    u64 p0 = (u64)0xD2511F53u * c0, p1 = (u64)0xCD9E8D57u * c2;
-    u32 n0 = (u32)(p1 >> 32) ^ c1 ^ k0, n2 = (u32)(p0 >> 32) ^ c3 ^ k1;
-    c0 = n0; c1 = (u32)p1; c2 = n2; c3 = (u32)p0;
+    uint64 p0 = (uint64)0xD2511F53u * c0, p1 = (uint64)0xCD9E8D57u * c2;
+    uint32 n0 = (uint32)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32)(p0 >> 32) ^ c3 ^ k1;
+    c0 = n0; c1 = (uint32)p1; c2 = n2; c3 = (uint32)p0;
     k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
   }
-  u32 word = (index & 2) ? ((index & 1) ? c3 : c2) : ((index & 1) ? c1 : c0);
+  uint32 word = (index & 2) ? ((index & 1) ? c3 : c2) : ((index & 1) ? c1 : c0);
   return (f32)(word >> 8) * 0x1p-24f;
 }
 
 // ---- threads and scratch memory -------------------------------------------------------------------------------------
-static INLINE i64 least(i64 a, i64 b) { return a < b ? a : b; }
-static INLINE i64 most(i64 a, i64 b) { return a > b ? a : b; }
-static inline i64 thread_count(i64 points, i64 grain) {
+static INLINE int64 least(int64 a, int64 b) { return a < b ? a : b; }
+static INLINE int64 most(int64 a, int64 b) { return a > b ? a : b; }
+static inline int64 thread_count(int64 points, int64 grain) {
   if (points < grain || omp_in_parallel()) return 1;
   return omp_get_max_threads();
 }
 // Runs part(begin, end, thread) on each thread's share of 0 <= i < count; returns 0 or the number of a failed check.
-template <class F> static INLINE i64 share(i64 count, i64 threads, const F& part) {
-  if (threads <= 1) return part((i64)0, count, (i64)0);
-  i64 failed = 0;
+template <class F> static INLINE int64 share(int64 count, int64 threads, const F& part) {
+  if (threads <= 1) return part((int64)0, count, (int64)0);
+  int64 failed = 0;
 #pragma omp parallel num_threads(threads)
   {
-    i64 t = omp_get_thread_num(), team = omp_get_num_threads();
-    i64 code = part(count * t / team, count * (t + 1) / team, t);
+    int64 t = omp_get_thread_num(), team = omp_get_num_threads();
+    int64 code = part(count * t / team, count * (t + 1) / team, t);
     if (code) __atomic_store_n(&failed, code, __ATOMIC_RELAXED);
   }
   return failed;
 }
 // Memory that a kernel's calls reuse: grown, never shrunk, one block for each thread that calls kernels.
-static INLINE i64 rounded(i64 bytes) { return (bytes + 127) & ~(i64)127; }
-static inline char* scratch(i64 bytes) {
+static INLINE int64 rounded(int64 bytes) { return (bytes + 127) & ~(int64)127; }
+static inline char* scratch(int64 bytes) {
   static thread_local char* block = nullptr;
-  static thread_local i64 size = 0;
+  static thread_local int64 size = 0;
   if (bytes > size) {
     free(block);
     size = rounded(bytes + bytes / 4 + 4096);
@@ -287,8 +287,8 @@ static inline char* scratch(i64 bytes) {
   return block;
 }
 // step(i, k) for begin <= i < end, k counting up to UNROLL in turn: k picks one of several accumulators.
-template <int UNROLL, class F> static INLINE void each(i64 begin, i64 end, const F& step) {
-  i64 i = begin;
+template <int UNROLL, class F> static INLINE void each(int64 begin, int64 end, const F& step) {
+  int64 i = begin;
   if constexpr (UNROLL == 4)
     for (; i + 4 <= end; i += 4) { step(i, 0); step(i + 1, 1); step(i + 2, 2); step(i + 3, 3); }
   for (; i < end; ++i) step(i, 0);

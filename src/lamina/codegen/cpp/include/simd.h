@@ -9,22 +9,22 @@
 #define HALF (LANES / 2)
 #define WIDTH (LANES * 4)
 typedef f32 vf32 __attribute__((vector_size(WIDTH)));
-typedef i32 vi32 __attribute__((vector_size(WIDTH)));
-typedef u32 vu32 __attribute__((vector_size(WIDTH)));
+typedef int32 vi32 __attribute__((vector_size(WIDTH)));
+typedef uint32 vu32 __attribute__((vector_size(WIDTH)));
 typedef f64 hf64 __attribute__((vector_size(WIDTH)));
-typedef i64 hi64 __attribute__((vector_size(WIDTH)));
+typedef int64 hi64 __attribute__((vector_size(WIDTH)));
 typedef f32 hf32 __attribute__((vector_size(WIDTH / 2)));
-typedef i32 hi32 __attribute__((vector_size(WIDTH / 2)));
+typedef int32 hi32 __attribute__((vector_size(WIDTH / 2)));
 typedef f32 uf32 __attribute__((vector_size(WIDTH), aligned(4), may_alias));
-typedef i32 ui32 __attribute__((vector_size(WIDTH), aligned(4), may_alias));
+typedef int32 ui32 __attribute__((vector_size(WIDTH), aligned(4), may_alias));
 typedef f64 uf64 __attribute__((vector_size(WIDTH), aligned(8), may_alias));
-typedef i64 ui64 __attribute__((vector_size(WIDTH), aligned(8), may_alias));
-typedef vi32 vb8;
+typedef int64 ui64 __attribute__((vector_size(WIDTH), aligned(8), may_alias));
+typedef vi32 vflag;
 struct vf64 { hf64 lo, hi; };
 struct vi64 { hi64 lo, hi; };
 
 struct All { static constexpr bool full = true; };
-struct Some { static constexpr bool full = false; i64 count; };
+struct Some { static constexpr bool full = false; int64 count; };
 static constexpr All all{};
 
 #if LANES == 8
@@ -62,44 +62,44 @@ static INLINE vi64 operator-(vi64 a) { return vi64{-a.lo, -a.hi}; }
 static INLINE vi64 operator~(vi64 a) { return vi64{~a.lo, ~a.hi}; }
 static INLINE vf64& operator+=(vf64& a, vf64 b) { return a = a + b; }
 static INLINE vi64& operator+=(vi64& a, vi64 b) { return a = a + b; }
-#define COMPARE(T, OP) static INLINE vb8 operator OP(T a, T b) { return low_words((hi64)(a.lo OP b.lo), (hi64)(a.hi OP b.hi)); }
+#define COMPARE(T, OP) static INLINE vflag operator OP(T a, T b) { return low_words((hi64)(a.lo OP b.lo), (hi64)(a.hi OP b.hi)); }
 #define COMPARES(T) COMPARE(T, ==) COMPARE(T, !=) COMPARE(T, <) COMPARE(T, <=) COMPARE(T, >) COMPARE(T, >=)
 COMPARES(vf64) COMPARES(vi64)
 
 static INLINE vf32 splat_f32(f32 x) { return x - vf32{}; }
-static INLINE vi32 splat_i32(i32 x) { return x - vi32{}; }
-static INLINE vi32 splat_i8(i8 x) { return splat_i32(x); }
-static INLINE vi32 splat_u8(u8 x) { return splat_i32(x); }
-static INLINE vi32 splat_i16(i16 x) { return splat_i32(x); }
-static INLINE vb8 splat_b8(bool x) { return splat_i32(-(i32)x); }
+static INLINE vi32 splat_int32(int32 x) { return x - vi32{}; }
+static INLINE vi32 splat_int8(int8 x) { return splat_int32(x); }
+static INLINE vi32 splat_uint8(uint8 x) { return splat_int32(x); }
+static INLINE vi32 splat_int16(int16 x) { return splat_int32(x); }
+static INLINE vflag splat_flag(bool x) { return splat_int32(-(int32)x); }
 static INLINE vf64 splat_f64(f64 x) { hf64 h = x - hf64{}; return vf64{h, h}; }
-static INLINE vi64 splat_i64(i64 x) { hi64 h = x - hi64{}; return vi64{h, h}; }
+static INLINE vi64 splat_int64(int64 x) { hi64 h = x - hi64{}; return vi64{h, h}; }
 
-static INLINE vi64 wide_mask(vb8 m) {
+static INLINE vi64 wide_mask(vflag m) {
   return vi64{__builtin_convertvector(low_half(m), hi64), __builtin_convertvector(high_half(m), hi64)};
 }
-static INLINE vf32 select(vb8 c, vf32 a, vf32 b) { return c ? a : b; }
-static INLINE vi32 select(vb8 c, vi32 a, vi32 b) { return c ? a : b; }
-static INLINE vf64 select(vb8 c, vf64 a, vf64 b) {
+static INLINE vf32 select(vflag c, vf32 a, vf32 b) { return c ? a : b; }
+static INLINE vi32 select(vflag c, vi32 a, vi32 b) { return c ? a : b; }
+static INLINE vf64 select(vflag c, vf64 a, vf64 b) {
   vi64 m = wide_mask(c);
   return vf64{m.lo ? a.lo : b.lo, m.hi ? a.hi : b.hi};
 }
-static INLINE vi64 select(vb8 c, vi64 a, vi64 b) {
+static INLINE vi64 select(vflag c, vi64 a, vi64 b) {
   vi64 m = wide_mask(c);
   return vi64{m.lo ? a.lo : b.lo, m.hi ? a.hi : b.hi};
 }
-static INLINE vb8 first_lanes(i64 count) { return LANE < (i32)count; }
-static INLINE vb8 lanes(All) { return LANE >= 0; }
-static INLINE vb8 lanes(Some n) { return first_lanes(n.count); }
+static INLINE vflag first_lanes(int64 count) { return LANE < (int32)count; }
+static INLINE vflag lanes(All) { return LANE >= 0; }
+static INLINE vflag lanes(Some n) { return first_lanes(n.count); }
 #if LANES == 8
-static INLINE i32 mask_bits(vb8 m) { return __builtin_ia32_movmskps256((vf32)m); }
+static INLINE int32 mask_bits(vflag m) { return __builtin_ia32_movmskps256((vf32)m); }
 #else
-static INLINE i32 mask_bits(vb8 m) { return (i32)(u16)__builtin_ia32_cvtd2mask512((vi32)m); }
+static INLINE int32 mask_bits(vflag m) { return (int32)(uint16)__builtin_ia32_cvtd2mask512((vi32)m); }
 #endif
-static INLINE bool any_lane(vb8 m) { return mask_bits(m) != 0; }
-static INLINE bool every_lane(vb8 m) { return mask_bits(m) == (1 << LANES) - 1; }
-static INLINE i64 lane_count(All) { return LANES; }
-static INLINE i64 lane_count(Some n) { return n.count; }
+static INLINE bool any_lane(vflag m) { return mask_bits(m) != 0; }
+static INLINE bool every_lane(vflag m) { return mask_bits(m) == (1 << LANES) - 1; }
+static INLINE int64 lane_count(All) { return LANES; }
+static INLINE int64 lane_count(Some n) { return n.count; }
 
 // ---- conversions ----------------------------------------------------------------------------------------------------
 static INLINE vf64 to_vf64(vf32 x) {
@@ -123,17 +123,17 @@ static INLINE vf32 to_vf32(vi64 x) {
 static INLINE vi64 to_vi64(vi32 x) { return wide_mask(x); }
 static INLINE vi64 to_vi64(vf64 x) {
   vi64 r;
-  for (int k = 0; k < HALF; ++k) { r.lo[k] = to_int<i64>(x.lo[k]); r.hi[k] = to_int<i64>(x.hi[k]); }
+  for (int k = 0; k < HALF; ++k) { r.lo[k] = to_int<int64>(x.lo[k]); r.hi[k] = to_int<int64>(x.hi[k]); }
   return r;
 }
 static INLINE vi64 to_vi64(vf32 x) { return to_vi64(to_vf64(x)); }
 static INLINE vi32 to_vi32(vi64 x) { return low_words(x.lo, x.hi); }
 static INLINE vi32 to_vi32(vf32 x) { return __builtin_convertvector(x, vi32); }
 static INLINE vi32 to_vi32(vf64 x) { return joined(__builtin_convertvector(x.lo, hi32), __builtin_convertvector(x.hi, hi32)); }
-static INLINE vi32 wrap_i8(vi32 x) { return (x << 24) >> 24; }
-static INLINE vi32 wrap_u8(vi32 x) { return x & 255; }
-static INLINE vi32 wrap_i16(vi32 x) { return (x << 16) >> 16; }
-static INLINE vi32 number(vb8 m) { return m & 1; }
+static INLINE vi32 wrap_int8(vi32 x) { return (x << 24) >> 24; }
+static INLINE vi32 wrap_uint8(vi32 x) { return x & 255; }
+static INLINE vi32 wrap_int16(vi32 x) { return (x << 16) >> 16; }
+static INLINE vi32 number(vflag m) { return m & 1; }
 static INLINE vf32 round_bf16(vf32 x) {
   vu32 u = (vu32)x;
   vu32 r = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
@@ -141,10 +141,10 @@ static INLINE vf32 round_bf16(vf32 x) {
 }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
-typedef u16 h16 __attribute__((vector_size(LANES * 2)));
-typedef u16 uh16 __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
-typedef i8 h8 __attribute__((vector_size(LANES)));
-typedef i8 uh8 __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef uint16 h16 __attribute__((vector_size(LANES * 2)));
+typedef uint16 uh16 __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+typedef int8 h8 __attribute__((vector_size(LANES)));
+typedef int8 uh8 __attribute__((vector_size(LANES), aligned(1), may_alias));
 typedef char bytes16 __attribute__((vector_size(16)));
 #if LANES == 8
 typedef short s8x16 __attribute__((vector_size(16)));
@@ -176,7 +176,7 @@ static INLINE h8 narrow8(vi32 x) {
 #else
 static INLINE vi32 signed8(h8 x) { return __builtin_convertvector(x, vi32); }
 static INLINE vi32 unsigned8(h8 x) { return signed8(x) & 255; }
-static INLINE vi32 signed16(h16 x) { typedef i16 t __attribute__((vector_size(32))); return __builtin_convertvector((t)x, vi32); }
+static INLINE vi32 signed16(h16 x) { typedef int16 t __attribute__((vector_size(32))); return __builtin_convertvector((t)x, vi32); }
 static INLINE vu32 unsigned16(h16 x) { return __builtin_convertvector(x, vu32); }
 static INLINE vf32 half_to_float(h16 x) {
   typedef short t __attribute__((vector_size(32)));
@@ -192,43 +192,43 @@ static INLINE h8 narrow8(vi32 x) { return __builtin_convertvector(x, h8); }
 static INLINE vf32 round_f16(vf32 x) { return half_to_float(float_to_half(x)); }
 
 // The first few elements of a row, without touching what lies behind them.
-template <class V, class T> static INLINE V first_few(const T* p, i64 count) {
+template <class V, class T> static INLINE V first_few(const T* p, int64 count) {
   V v = {};
   if (count & (LANES / 2)) {
     __builtin_memcpy(&v, p, LANES / 2 * sizeof(T));
-    i64 k = LANES / 2;
+    int64 k = LANES / 2;
     if (LANES == 16 && (count & 4)) { __builtin_memcpy((T*)&v + k, p + k, 4 * sizeof(T)); k += 4; }
     if (count & 2) { __builtin_memcpy((T*)&v + k, p + k, 2 * sizeof(T)); k += 2; }
     if (count & 1) ((T*)&v)[k] = p[k];
   } else {
-    i64 k = 0;
+    int64 k = 0;
     if (LANES == 16 && (count & 4)) { __builtin_memcpy((T*)&v, p, 4 * sizeof(T)); k = 4; }
     if (count & 2) { __builtin_memcpy((T*)&v + k, p + k, 2 * sizeof(T)); k += 2; }
     if (count & 1) ((T*)&v)[k] = p[k];
   }
   return v;
 }
-template <class V, class T> static INLINE void keep_few(T* p, V v, i64 count) {
-  i64 k = 0;
+template <class V, class T> static INLINE void keep_few(T* p, V v, int64 count) {
+  int64 k = 0;
   if (count & (LANES / 2)) { __builtin_memcpy(p, &v, LANES / 2 * sizeof(T)); k = LANES / 2; }
   if (LANES == 16 && (count & 4)) { __builtin_memcpy(p + k, (T*)&v + k, 4 * sizeof(T)); k += 4; }
   if (count & 2) { __builtin_memcpy(p + k, (T*)&v + k, 2 * sizeof(T)); k += 2; }
   if (count & 1) p[k] = ((T*)&v)[k];
 }
 static INLINE vf32 load_f32(const f32* p, All) { return *(const uf32*)p; }
-static INLINE vi32 load_i32(const i32* p, All) { return *(const ui32*)p; }
+static INLINE vi32 load_int32(const int32* p, All) { return *(const ui32*)p; }
 static INLINE vf64 load_f64(const f64* p, All) { return vf64{*(const uf64*)p, *(const uf64*)(p + HALF)}; }
-static INLINE vi64 load_i64(const i64* p, All) { return vi64{*(const ui64*)p, *(const ui64*)(p + HALF)}; }
+static INLINE vi64 load_int64(const int64* p, All) { return vi64{*(const ui64*)p, *(const ui64*)(p + HALF)}; }
 static INLINE void store_f32(f32* p, vf32 x, All) { *(uf32*)p = x; }
-static INLINE void store_i32(i32* p, vi32 x, All) { *(ui32*)p = x; }
+static INLINE void store_int32(int32* p, vi32 x, All) { *(ui32*)p = x; }
 static INLINE void store_f64(f64* p, vf64 x, All) { *(uf64*)p = x.lo; *(uf64*)(p + HALF) = x.hi; }
-static INLINE void store_i64(i64* p, vi64 x, All) { *(ui64*)p = x.lo; *(ui64*)(p + HALF) = x.hi; }
+static INLINE void store_int64(int64* p, vi64 x, All) { *(ui64*)p = x.lo; *(ui64*)(p + HALF) = x.hi; }
 #if LANES == 8
 typedef long long m64 __attribute__((vector_size(WIDTH)));
 static INLINE vf32 load_f32(const f32* p, Some n) { return __builtin_ia32_maskloadps256((const vf32*)p, lanes(n)); }
-static INLINE vi32 load_i32(const i32* p, Some n) { return (vi32)load_f32((const f32*)p, n); }
+static INLINE vi32 load_int32(const int32* p, Some n) { return (vi32)load_f32((const f32*)p, n); }
 static INLINE void store_f32(f32* p, vf32 x, Some n) { __builtin_ia32_maskstoreps256((vf32*)p, lanes(n), x); }
-static INLINE void store_i32(i32* p, vi32 x, Some n) { store_f32((f32*)p, (vf32)x, n); }
+static INLINE void store_int32(int32* p, vi32 x, Some n) { store_f32((f32*)p, (vf32)x, n); }
 static INLINE vf64 load_f64(const f64* p, Some n) {
   vi64 m = wide_mask(lanes(n));
   return vf64{__builtin_ia32_maskloadpd256((const hf64*)p, (m64)m.lo), __builtin_ia32_maskloadpd256((const hf64*)(p + HALF), (m64)m.hi)};
@@ -240,53 +240,53 @@ static INLINE void store_f64(f64* p, vf64 x, Some n) {
 }
 #else
 static INLINE vf32 load_f32(const f32* p, Some n) { return first_few<vf32>(p, n.count); }
-static INLINE vi32 load_i32(const i32* p, Some n) { return first_few<vi32>(p, n.count); }
+static INLINE vi32 load_int32(const int32* p, Some n) { return first_few<vi32>(p, n.count); }
 static INLINE void store_f32(f32* p, vf32 x, Some n) { keep_few(p, x, n.count); }
-static INLINE void store_i32(i32* p, vi32 x, Some n) { keep_few(p, x, n.count); }
+static INLINE void store_int32(int32* p, vi32 x, Some n) { keep_few(p, x, n.count); }
 static INLINE vf64 load_f64(const f64* p, Some n) { return first_few<vf64>(p, n.count); }
 static INLINE void store_f64(f64* p, vf64 x, Some n) { keep_few(p, x, n.count); }
 #endif
-static INLINE vi64 load_i64(const i64* p, Some n) { vf64 x = load_f64((const f64*)p, n); return vi64{(hi64)x.lo, (hi64)x.hi}; }
-static INLINE void store_i64(i64* p, vi64 x, Some n) { store_f64((f64*)p, vf64{(hf64)x.lo, (hf64)x.hi}, n); }
+static INLINE vi64 load_int64(const int64* p, Some n) { vf64 x = load_f64((const f64*)p, n); return vi64{(hi64)x.lo, (hi64)x.hi}; }
+static INLINE void store_int64(int64* p, vi64 x, Some n) { store_f64((f64*)p, vf64{(hf64)x.lo, (hf64)x.hi}, n); }
 
 static INLINE h16 raw16(const void* p, All) { return *(const uh16*)p; }
-static INLINE h16 raw16(const void* p, Some n) { return first_few<h16>((const u16*)p, n.count); }
+static INLINE h16 raw16(const void* p, Some n) { return first_few<h16>((const uint16*)p, n.count); }
 static INLINE void keep16(void* p, h16 x, All) { *(uh16*)p = x; }
-static INLINE void keep16(void* p, h16 x, Some n) { keep_few((u16*)p, x, n.count); }
+static INLINE void keep16(void* p, h16 x, Some n) { keep_few((uint16*)p, x, n.count); }
 static INLINE h8 raw8(const void* p, All) { return *(const uh8*)p; }
-static INLINE h8 raw8(const void* p, Some n) { return first_few<h8>((const i8*)p, n.count); }
+static INLINE h8 raw8(const void* p, Some n) { return first_few<h8>((const int8*)p, n.count); }
 static INLINE void keep8(void* p, h8 x, All) { *(uh8*)p = x; }
-static INLINE void keep8(void* p, h8 x, Some n) { keep_few((i8*)p, x, n.count); }
+static INLINE void keep8(void* p, h8 x, Some n) { keep_few((int8*)p, x, n.count); }
 #define MEMORY(T, V, LOAD, KEEP)                                                                    \
   template <class N> static INLINE V load_##T(const T* p, N n) { return LOAD; }                     \
   template <class N> static INLINE void store_##T(T* p, V x, N n) { KEEP; }
 MEMORY(bf16, vf32, (vf32)(unsigned16(raw16(p, n)) << 16), keep16(p, narrow16((vi32)((vu32)round_bf16(x) >> 16)), n))
 MEMORY(f16, vf32, half_to_float(raw16(p, n)), keep16(p, float_to_half(x), n))
-MEMORY(i16, vi32, signed16(raw16(p, n)), keep16(p, narrow16(x), n))
-MEMORY(i8, vi32, signed8(raw8(p, n)), keep8(p, narrow8(x), n))
-MEMORY(u8, vi32, unsigned8(raw8(p, n)), keep8(p, narrow8(x), n))
-MEMORY(b8, vb8, signed8(raw8(p, n)) != 0, keep8(p, narrow8(x & 1), n))
+MEMORY(int16, vi32, signed16(raw16(p, n)), keep16(p, narrow16(x), n))
+MEMORY(int8, vi32, signed8(raw8(p, n)), keep8(p, narrow8(x), n))
+MEMORY(uint8, vi32, unsigned8(raw8(p, n)), keep8(p, narrow8(x), n))
+MEMORY(flag, vflag, signed8(raw8(p, n)) != 0, keep8(p, narrow8(x & 1), n))
 
 // ---- lane by lane: what has no vector form --------------------------------------------------------------------------
-static INLINE f32 lane(vf32 x, i64 k) { return x[k]; }
-static INLINE i32 lane(vi32 x, i64 k) { return x[k]; }
-static INLINE f64 lane(vf64 x, i64 k) { return k < HALF ? x.lo[k] : x.hi[k - HALF]; }
-static INLINE i64 lane(vi64 x, i64 k) { return k < HALF ? x.lo[k] : x.hi[k - HALF]; }
-template <class V, class T, class F> static INLINE V gathered(i64 count, const F& element) {
+static INLINE f32 lane(vf32 x, int64 k) { return x[k]; }
+static INLINE int32 lane(vi32 x, int64 k) { return x[k]; }
+static INLINE f64 lane(vf64 x, int64 k) { return k < HALF ? x.lo[k] : x.hi[k - HALF]; }
+static INLINE int64 lane(vi64 x, int64 k) { return k < HALF ? x.lo[k] : x.hi[k - HALF]; }
+template <class V, class T, class F> static INLINE V gathered(int64 count, const F& element) {
   alignas(WIDTH) T out[LANES] = {};
-  for (i64 k = 0; k < count; ++k) out[k] = element(k);
+  for (int64 k = 0; k < count; ++k) out[k] = element(k);
   V v;
   __builtin_memcpy(&v, out, sizeof v);
   return v;
 }
 // element(k) for each lane that counts, as a vector; scattered calls put(k) for each.
-template <class F> static INLINE vf32 lanes_f32(i64 n, const F& e) { return gathered<vf32, f32>(n, e); }
-template <class F> static INLINE vi32 lanes_i32(i64 n, const F& e) { return gathered<vi32, i32>(n, e); }
-template <class F> static INLINE vb8 lanes_b8(i64 n, const F& e) {
-  return gathered<vi32, i32>(n, [&](i64 k) STEP { return -(i32)(bool)e(k); });
+template <class F> static INLINE vf32 lanes_f32(int64 n, const F& e) { return gathered<vf32, f32>(n, e); }
+template <class F> static INLINE vi32 lanes_int32(int64 n, const F& e) { return gathered<vi32, int32>(n, e); }
+template <class F> static INLINE vflag lanes_flag(int64 n, const F& e) {
+  return gathered<vi32, int32>(n, [&](int64 k) STEP { return -(int32)(bool)e(k); });
 }
-template <class F> static INLINE vf64 lanes_f64(i64 n, const F& e) { return gathered<vf64, f64>(n, e); }
-template <class F> static INLINE vi64 lanes_i64(i64 n, const F& e) { return gathered<vi64, i64>(n, e); }
+template <class F> static INLINE vf64 lanes_f64(int64 n, const F& e) { return gathered<vf64, f64>(n, e); }
+template <class F> static INLINE vi64 lanes_int64(int64 n, const F& e) { return gathered<vi64, int64>(n, e); }
 #define MAP1(NAME, V, T, CALL) \
   static inline V NAME(V x) { T a[LANES]; __builtin_memcpy(a, &x, sizeof x); for (int k = 0; k < LANES; ++k) a[k] = CALL(a[k]); __builtin_memcpy(&x, a, sizeof x); return x; }
 #define MAP2(NAME, V, T, CALL)                                                            \

@@ -3,23 +3,23 @@
   MAP2(trunc_div, V, T, trunc_div<T>) MAP2(floor_div, V, T, floor_div<T>)                                    \
   MAP2(fmod_int, V, T, fmod_int<T>) MAP2(floor_mod, V, T, floor_mod<T>)                                      \
   MAP2(shift_left, V, T, shift_left<T>) MAP2(shift_right, V, T, shift_right<T>)
-MAP_INT(vi32, i32) MAP_INT(vi64, i64)
+MAP_INT(vi32, int32) MAP_INT(vi64, int64)
 #define INTEGERS(V, T)                                                                                       \
   static INLINE V maximum_int(V a, V b) { return select(a > b, a, b); }                                      \
   static INLINE V minimum_int(V a, V b) { return select(a < b, a, b); }                                      \
   static INLINE V abs_int(V a) { return select(a < V{}, V{} - a, a); }                                       \
   static INLINE V sign_of(V a) { return select(a > V{}, splat_##T(1), select(a < V{}, splat_##T(-1), V{})); } \
   static INLINE V relu_int(V a) { return select(a < V{}, V{}, a); }
-INTEGERS(vi32, i32) INTEGERS(vi64, i64)
+INTEGERS(vi32, int32) INTEGERS(vi64, int64)
 
 static INLINE vf32 abs_(vf32 x) { return (vf32)((vi32)x & 0x7fffffff); }
 static INLINE vf64 abs_(vf64 x) { return vf64{(hf64)((hi64)x.lo & INT64_MAX), (hf64)((hi64)x.hi & INT64_MAX)}; }
-static INLINE vf32 copysign_(vf32 x, vf32 y) { return (vf32)(((vi32)x & 0x7fffffff) | ((vi32)y & (i32)0x80000000)); }
+static INLINE vf32 copysign_(vf32 x, vf32 y) { return (vf32)(((vi32)x & 0x7fffffff) | ((vi32)y & (int32)0x80000000)); }
 static INLINE vf64 copysign_(vf64 x, vf64 y) {
   return vf64{(hf64)(((hi64)x.lo & INT64_MAX) | ((hi64)y.lo & INT64_MIN)), (hf64)(((hi64)x.hi & INT64_MAX) | ((hi64)y.hi & INT64_MIN))};
 }
-static INLINE vb8 signbit_(vf32 x) { return (vi32)x < 0; }
-static INLINE vb8 signbit_(vf64 x) { return vi64{(hi64)x.lo, (hi64)x.hi} < vi64{}; }
+static INLINE vflag signbit_(vf32 x) { return (vi32)x < 0; }
+static INLINE vflag signbit_(vf64 x) { return vi64{(hi64)x.lo, (hi64)x.hi} < vi64{}; }
 #if LANES == 8
 static INLINE vf32 larger(vf32 a, vf32 b) { return __builtin_ia32_maxps256(a, b); }  // b where either is NaN
 static INLINE vf32 smaller(vf32 a, vf32 b) { return __builtin_ia32_minps256(a, b); }
@@ -55,7 +55,7 @@ static INLINE vf64 smaller(vf64 a, vf64 b) { return vf64{smaller(a.lo, b.lo), sm
   static INLINE V fmin_(V a, V b) { return select(b != b, a, smaller(a, b)); }                                \
   static INLINE V relu(V x) { return select(x < V{}, V{}, x); }                                               \
   static INLINE V sign_of(V x) { return select(x > V{}, splat_##T(1), select(x < V{}, splat_##T(-1), V{})); } \
-  static INLINE vb8 isinf_(V x) { return abs_(x) == splat_##T(INF); }                                         \
+  static INLINE vflag isinf_(V x) { return abs_(x) == splat_##T(INF); }                                         \
   static INLINE V rsqrt_(V x) { return splat_##T(1) / sqrt_(x); }                                             \
   static INLINE V trunc_div_float(V a, V b) { return trunc_(a / b); }
 FLOATS(vf32, f32, __builtin_inff()) FLOATS(vf64, f64, __builtin_inf())
@@ -82,10 +82,10 @@ template <class V> static INLINE V lanes_swapped(V x, int by) {
     return a[0];                                                          \
   }
 FOLD(fold_prod, vf32, f32, , p * q) FOLD(fold_prod, vf64, f64, , p * q)
-FOLD(fold_prod, vi32, i32, , wrap_mul(p, q)) FOLD(fold_prod, vi64, i64, , wrap_mul(p, q))
-FOLD(fold_sum, vi32, i32, , wrap_add(p, q)) FOLD(fold_sum, vi64, i64, , wrap_add(p, q)) FOLD(fold_sum, vf64, f64, , p + q)
-FOLD(fold_max, vi32, i32, , p > q ? p : q) FOLD(fold_max, vi64, i64, , p > q ? p : q) FOLD(fold_max, vf64, f64, , maximum(p, q))
-FOLD(fold_min, vi32, i32, , p < q ? p : q) FOLD(fold_min, vi64, i64, , p < q ? p : q) FOLD(fold_min, vf64, f64, , minimum(p, q))
+FOLD(fold_prod, vi32, int32, , wrap_mul(p, q)) FOLD(fold_prod, vi64, int64, , wrap_mul(p, q))
+FOLD(fold_sum, vi32, int32, , wrap_add(p, q)) FOLD(fold_sum, vi64, int64, , wrap_add(p, q)) FOLD(fold_sum, vf64, f64, , p + q)
+FOLD(fold_max, vi32, int32, , p > q ? p : q) FOLD(fold_max, vi64, int64, , p > q ? p : q) FOLD(fold_max, vf64, f64, , maximum(p, q))
+FOLD(fold_min, vi32, int32, , p < q ? p : q) FOLD(fold_min, vi64, int64, , p < q ? p : q) FOLD(fold_min, vf64, f64, , minimum(p, q))
 typedef f32 qf32 __attribute__((vector_size(16)));
 static INLINE qf32 quarter(hf32 x, int which) {
 #if LANES == 8
@@ -115,8 +115,8 @@ static INLINE f32 fold_sum(vf32 x) {
 FOLD_EXTREME(fold_max, >) FOLD_EXTREME(fold_min, <)
 
 // strip(begin, end, step): step(i, n, k) on LANES elements at a time, UNROLL of them before k starts again at 0.
-template <int UNROLL, class F> static INLINE void strip(i64 begin, i64 end, const F& step) {
-  i64 i = begin;
+template <int UNROLL, class F> static INLINE void strip(int64 begin, int64 end, const F& step) {
+  int64 i = begin;
   if constexpr (UNROLL == 4)
     for (; i + 4 * LANES <= end; i += 4 * LANES) {
       step(i, all, 0); step(i + LANES, all, 1); step(i + 2 * LANES, all, 2); step(i + 3 * LANES, all, 3);
@@ -127,8 +127,8 @@ template <int UNROLL, class F> static INLINE void strip(i64 begin, i64 end, cons
   if (i < end) step(i, Some{end - i}, 0);
 }
 // The same where end - begin is known to be a multiple of LANES.
-template <int UNROLL, class F> static INLINE void strip_even(i64 begin, i64 end, const F& step) {
-  i64 i = begin;
+template <int UNROLL, class F> static INLINE void strip_even(int64 begin, int64 end, const F& step) {
+  int64 i = begin;
   if constexpr (UNROLL == 4)
     for (; i + 4 * LANES <= end; i += 4 * LANES) {
       step(i, all, 0); step(i + LANES, all, 1); step(i + 2 * LANES, all, 2); step(i + 3 * LANES, all, 3);
@@ -137,17 +137,17 @@ template <int UNROLL, class F> static INLINE void strip_even(i64 begin, i64 end,
     for (; i + 2 * LANES <= end; i += 2 * LANES) { step(i, all, 0); step(i + LANES, all, 1); }
   for (; i + LANES <= end; i += LANES) step(i, all, 0);
 }
-static INLINE vi64 index_lanes(i64 first, i64 stride) {
+static INLINE vi64 index_lanes(int64 first, int64 stride) {
   vi64 k = to_vi64(LANE);
-  return splat_i64(first) + k * splat_i64(stride);
+  return splat_int64(first) + k * splat_int64(stride);
 }
-static INLINE vi32 index_lanes32(i32 first, i32 stride) { return first + LANE * stride; }
-static INLINE vf32 philox(vi64 index, i64 seed, u32 stream) {
+static INLINE vi32 index_lanes32(int32 first, int32 stride) { return first + LANE * stride; }
+static INLINE vf32 philox(vi64 index, int64 seed, uint32 stream) {
   vf32 r;
   for (int k = 0; k < LANES; ++k) r[k] = philox(lane(index, k), seed, stream);
   return r;
 }
-MAP2(pow_int, vi32, i32, pow_int<i32>) MAP2(pow_int, vi64, i64, pow_int<i64>)
+MAP2(pow_int, vi32, int32, pow_int<int32>) MAP2(pow_int, vi64, int64, pow_int<int64>)
 // Accumulators change in the lanes that count.
 template <class V> static INLINE V counted(V, V fresh, All) { return fresh; }
 template <class V> static INLINE V counted(V old, V fresh, Some n) { return select(lanes(n), fresh, old); }
@@ -158,30 +158,30 @@ template <bool MAX, class V, class I> static INLINE void meet(Best<MAX, V, I>& b
   b.value = select(lanes(n), c.value, b.value);
   b.at = select(lanes(n), c.at, b.at);
 }
-template <bool MAX, class T, class V> static INLINE Best<MAX, T, i64> fold_best(const Best<MAX, V, vi64>& b) {
-  Best<MAX, T, i64> r{(T)lane(b.value, 0), lane(b.at, 0)};
+template <bool MAX, class T, class V> static INLINE Best<MAX, T, int64> fold_best(const Best<MAX, V, vi64>& b) {
+  Best<MAX, T, int64> r{(T)lane(b.value, 0), lane(b.at, 0)};
   for (int k = 1; k < LANES; ++k) r.join((T)lane(b.value, k), lane(b.at, k));
   return r;
 }
 // Loads under a mask: memory is touched only where it holds.
 #define MASKED(T, V)                                                                              \
-  template <class N> static INLINE V masked_##T(const T* p, vb8 m, V fill, N n) {                  \
-    vb8 in = lanes(n);                                                                            \
+  template <class N> static INLINE V masked_##T(const T* p, vflag m, V fill, N n) {                  \
+    vflag in = lanes(n);                                                                            \
     if (every_lane(m | ~in)) return load_##T(p, n);                                               \
     if (!any_lane(m & in)) return fill;                                                           \
     return select(m, lanes_##T##_at(p, m, lane_count(n)), fill);                                  \
   }                                                                                               \
-  template <class N> static INLINE void store_masked_##T(T* p, V x, vb8 m, N n) {                  \
+  template <class N> static INLINE void store_masked_##T(T* p, V x, vflag m, N n) {                  \
     if (every_lane(m | ~lanes(n))) return store_##T(p, x, n);                                     \
-    for (i64 k = 0; k < lane_count(n); ++k) if (m[k]) store_##T(p + k, lane(x, k));               \
+    for (int64 k = 0; k < lane_count(n); ++k) if (m[k]) store_##T(p + k, lane(x, k));               \
   }
 #define LANES_AT(T, E, GATHER)                                                                    \
-  static INLINE auto lanes_##T##_at(const T* p, vb8 m, i64 count) {                               \
-    return GATHER(count, [&](i64 k) STEP { return m[k] ? load_##T(p + k) : (E)0; });               \
+  static INLINE auto lanes_##T##_at(const T* p, vflag m, int64 count) {                               \
+    return GATHER(count, [&](int64 k) STEP { return m[k] ? load_##T(p + k) : (E)0; });               \
   }
 LANES_AT(f32, f32, lanes_f32) LANES_AT(bf16, f32, lanes_f32) LANES_AT(f16, f32, lanes_f32) LANES_AT(f64, f64, lanes_f64)
-LANES_AT(i8, i32, lanes_i32) LANES_AT(u8, i32, lanes_i32) LANES_AT(i16, i32, lanes_i32) LANES_AT(i32, i32, lanes_i32)
-LANES_AT(i64, i64, lanes_i64) LANES_AT(b8, bool, lanes_b8)
+LANES_AT(int8, int32, lanes_int32) LANES_AT(uint8, int32, lanes_int32) LANES_AT(int16, int32, lanes_int32) LANES_AT(int32, int32, lanes_int32)
+LANES_AT(int64, int64, lanes_int64) LANES_AT(flag, bool, lanes_flag)
 MASKED(f32, vf32) MASKED(bf16, vf32) MASKED(f16, vf32) MASKED(f64, vf64)
-MASKED(i8, vi32) MASKED(u8, vi32) MASKED(i16, vi32) MASKED(i32, vi32) MASKED(i64, vi64) MASKED(b8, vb8)
+MASKED(int8, vi32) MASKED(uint8, vi32) MASKED(int16, vi32) MASKED(int32, vi32) MASKED(int64, vi64) MASKED(flag, vflag)
 MAP2(logaddexp, vf32, f32, logaddexp) MAP2(logaddexp, vf64, f64, logaddexp)
