@@ -7,11 +7,14 @@ from lamina.lower import (
     activations_backward,
     batch_norm,
     comparison,
+    concat,
     creation,
     foreach,
+    indexing,
     losses,
     nll_loss,
     norms,
+    padding,
     pointwise,
     pointwise_math,
     random,
@@ -25,6 +28,6 @@ __all__ = ["LOADED"]
 LOADED = (
     *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, nll_loss, norms),
-    *(views,),
+    *(concat, indexing, padding, views),
 )
 """The rule files."""

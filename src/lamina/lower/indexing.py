@@ -1,0 +1,262 @@
+"""Reading elements at computed places, and embeddings. Out-of-range indices raise ``IndexError`` as in eager."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.fx import Node
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Expr, as_expr
+from lamina.lower.builder import NestBuilder
+from lamina.lower.context import Lowering
+from lamina.lower.positions import (
+    at_least_1d,
+    bounded_index,
+    dimension,
+    filled,
+    integer,
+    moved,
+    replaced,
+    shape_of,
+    wrapped_index,
+)
+from lamina.lower.rules import Decline, rule
+from lamina.lower.values import TensorValue, broadcast_index
+
+__all__ = ["advanced_position", "in_dimension", "out_of_range", "unravelled"]
+
+OUT_OF_RANGE = "index out of range in self"
+
+
+def out_of_range(dim: int, size: Expr) -> str:
+    """What indexing says; eager also names the index, which a kernel does not report."""
+    return f"index is out of bounds for dimension {dim}" + (f" with size {size}" if size.is_int else "")
+
+
+def in_dimension(b: NestBuilder, x: TensorValue, dim: int, index: TensorValue, place: Sequence[Expr]) -> list[Expr]:
+    """The nest's position ``place`` in ``x``, with the element of ``index`` there as the place in dimension ``dim``."""
+    found = bounded_index(b, b.load(index, place), x.shape[dim], out_of_range(dim, x.shape[dim]))
+    return replaced(place, dim, found)
+
+
+@rule("aten.gather.default")
+def gather(
+    low: Lowering, node: Node, x: TensorValue, dim: int, index: TensorValue, *, sparse_grad: bool = False
+) -> TensorValue:
+    out = low.result(node)
+    low.plain(x.dtype)
+    source, places = at_least_1d(x), at_least_1d(index)
+    b = low.nest(node, places.shape)
+    position = in_dimension(b, source, dimension(dim, source.rank), places, b.axes)
+    b.store(at_least_1d(out), b.load(source, position))
+    low.finish(b)
+    return out
+
+
+@rule("aten.index_select.default")
+def index_select(low: Lowering, node: Node, x: TensorValue, dim: int, index: TensorValue) -> TensorValue:
+    out = low.result(node)
+    low.plain(x.dtype)
+    dim, source, places, target = dimension(dim, x.rank), at_least_1d(x), at_least_1d(index), at_least_1d(out)
+    b = low.nest(node, target.shape)
+    found = bounded_index(b, b.load(places, [b.axes[dim]]), source.shape[dim], OUT_OF_RANGE)
+    b.store(target, b.load(source, replaced(b.axes, dim, found)))
+    low.finish(b)
+    return out
+
+
+def unravelled(flat: Expr, shape: Sequence[Expr]) -> list[Expr]:
+    """The position of the element with number ``flat`` in row-major order."""
+    position: list[Expr] = []
+    inner = as_expr(1)
+    for k in range(len(shape) - 1, -1, -1):
+        position.append(flat // inner if k == 0 else (flat // inner) % shape[k])
+        inner = inner * shape[k]
+    return position[::-1]
+
+
+@rule("aten.take.default")
+def take(low: Lowering, node: Node, x: TensorValue, index: TensorValue) -> TensorValue:
+    out = low.result(node)
+    low.plain(x.dtype)
+    b = low.nest(node, out.shape)
+    found = wrapped_index(b, b.load(index), x.numel(), "out of range: tried to access an index beyond the elements")
+    b.store(out, b.load(x, unravelled(found, x.shape)))
+    low.finish(b)
+    return out
+
+
+def advanced_position(
+    b: NestBuilder, x: TensorValue, indices: Sequence[TensorValue | None], rank: int, checked: bool = True
+) -> list[Expr]:
+    """Where in ``x`` the element at the nest's position comes from, for ``x[indices]`` with result rank ``rank``.
+
+    ``rank`` counts the broadcast dimensions of the index tensors. These come first in the result, unless the index
+    tensors stand next to each other; then they take the place of the dimensions that are indexed.
+    """
+    used = [k for k, index in enumerate(indices) if index is not None]
+    for k in used:
+        index = indices[k]
+        assert index is not None
+        if DTYPES[index.dtype].kind == "bool" or index.dtype == "uint8":
+            raise Decline("a mask as index: the size of the result depends on its values")
+    together = used[-1] - used[0] + 1 == len(used)
+    at = used[0] if together else 0
+    shared = b.axes[at : at + rank]
+    plain = iter([*b.axes[:at], *b.axes[at + rank :]])
+    position: list[Expr] = []
+    for k, size in enumerate(x.shape):
+        index = indices[k] if k < len(indices) else None
+        if index is None:
+            position.append(next(plain))
+            continue
+        loaded = b.load(index, broadcast_index(index.shape, shared))
+        position.append(wrapped_index(b, loaded, size, out_of_range(k, size) if checked else None))
+    return position
+
+
+def _broadcast_rank(indices: Sequence[TensorValue | None]) -> int:
+    return max(index.rank for index in indices if index is not None)
+
+
+@rule("aten.index.Tensor", "aten._unsafe_index.Tensor")
+def index_(low: Lowering, node: Node, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
+    out = low.result(node)
+    low.plain(x.dtype)
+    if all(index is None for index in indices):
+        return low.into(node, out, lambda v: v, x, dtype=x.dtype)
+    b = low.nest(node, out.shape)
+    position = advanced_position(b, x, indices, _broadcast_rank(indices), "_unsafe" not in str(node.target))
+    b.store(out, b.load(x, position))
+    low.finish(b)
+    return out
+
+
+@rule("aten.embedding.default")
+def embedding(
+    low: Lowering,
+    node: Node,
+    weight: TensorValue,
+    indices: TensorValue,
+    padding_idx: int | Expr = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> TensorValue:
+    out = low.result(node)
+    low.plain(weight.dtype)
+    b = low.nest(node, out.shape)
+    row = bounded_index(b, b.load(indices, b.axes[: indices.rank]), weight.shape[0], OUT_OF_RANGE)
+    b.store(out, b.load(weight, [row, *b.axes[indices.rank :]]))
+    low.finish(b)
+    return out
+
+
+@rule("aten.embedding_dense_backward.default")
+def embedding_dense_backward(
+    low: Lowering,
+    node: Node,
+    grad: TensorValue,
+    indices: TensorValue,
+    rows: int | Expr,
+    padding_idx: int | Expr,
+    scale_grad_by_freq: bool,
+) -> TensorValue:
+    """Zeros, then each row of the gradient added to the row of its index; none for the padding index."""
+    if scale_grad_by_freq:
+        raise Decline("gradients divided by the frequency of each index")
+    low.plain(grad.dtype)
+    padding = integer(padding_idx, "the padding index is")
+    out = filled(low, node)
+    b = low.nest(node, grad.shape)
+    index = b.load(indices, b.axes[: indices.rank]).to("int64")
+    size = out.shape[0]
+    counted = (index >= 0) & (index < (b.constant(int(size), "int64") if size.is_int else b.index(size)))
+    if padding >= 0:
+        counted = counted & index.op("ne", padding)
+    row = b.loaded(b.where(counted, index, 0), size)
+    b.store(out, b.load(grad), [row, *b.axes[indices.rank :]], "add", counted)
+    low.finish(b)
+    return out
+
+
+@rule("aten.flip.default", "prims.rev.default")
+def flip(low: Lowering, node: Node, x: TensorValue, dims: Sequence[int]) -> TensorValue:
+    turned = {dimension(d, x.rank) for d in dims}
+    return moved(
+        low, node, x, lambda at: [x.shape[k] - 1 - p if k in turned else p for k, p in enumerate(at)]
+    )
+
+
+@rule("aten.rot90.default")
+def rot90(low: Lowering, node: Node, x: TensorValue, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorValue:
+    first, second = (d % x.rank for d in dims)
+
+    def position(at: Sequence[Expr]) -> list[Expr]:
+        place = list(at)
+        i, j = at[first], at[second]
+        if k % 4 == 1:
+            i, j = j, x.shape[second] - 1 - i
+        elif k % 4 == 2:
+            i, j = x.shape[first] - 1 - i, x.shape[second] - 1 - j
+        elif k % 4 == 3:
+            i, j = x.shape[first] - 1 - j, i
+        place[first], place[second] = i, j
+        return place
+
+    return moved(low, node, x, position)
+
+
+@rule("aten.roll.default")
+def roll(
+    low: Lowering, node: Node, x: TensorValue, shifts: Sequence[int | Expr] | int, dims: Sequence[int] = ()
+) -> TensorValue:
+    steps = list(shifts) if isinstance(shifts, list | tuple) else [shifts]
+    if any(n == 0 for n in x.shape):
+        return low.result(node)
+    if not dims:
+        total = x.numel()
+
+        def flat(at: Sequence[Expr]) -> Sequence[Expr]:
+            number = as_expr(0)
+            for p, n in zip(at, x.shape, strict=True):
+                number = number * n + p
+            return unravelled((number - steps[0]) % total, x.shape)
+
+        return moved(low, node, x, flat)
+
+    def position(at: Sequence[Expr]) -> list[Expr]:
+        place = list(at)
+        for shift, dim in zip(steps, dims, strict=True):
+            d = dim % x.rank
+            place[d] = (place[d] - shift) % x.shape[d]
+        return place
+
+    return moved(low, node, x, position)
+
+
+@rule("aten.repeat.default")
+def repeat(low: Lowering, node: Node, x: TensorValue, repeats: Sequence[int | Expr]) -> TensorValue:
+    if any(n == 0 for n in shape_of(node)):
+        return low.result(node)
+    lead = len(repeats) - x.rank
+    return moved(low, node, x, lambda at: [p % n for p, n in zip(at[lead:], x.shape, strict=True)])
+
+
+@rule("aten.diag_embed.default")
+def diag_embed(
+    low: Lowering, node: Node, x: TensorValue, offset: int = 0, dim1: int = -2, dim2: int = -1
+) -> TensorValue:
+    out = low.result(node)
+    low.plain(x.dtype)
+    dim1, dim2 = dim1 % out.rank, dim2 % out.rank
+    b = low.nest(node, out.shape)
+    i, j = b.axes[dim1], b.axes[dim2]
+    others = [a for k, a in enumerate(b.axes) if k not in (dim1, dim2)]
+    on_diagonal = b.index(i + offset).equals(b.index(j))
+    b.store(out, b.load(x, [*others, i - max(-offset, 0)], on_diagonal, 0))
+    low.finish(b)
+    return out
+
+
