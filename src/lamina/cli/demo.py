@@ -18,6 +18,7 @@ from lamina.cli.demo_models import DEMOS, Demo
 from lamina.cli.progress import announced
 from lamina.ir.plan import Plan
 from lamina.record import Record
+from lamina.runtime.build import BuildResult
 from lamina.testing import Comparison, compare
 
 __all__ = ["CompileFunction", "Counts", "Row", "counts", "demonstrate", "table"]
@@ -137,10 +138,18 @@ def counts(compiled: Callable[..., Any]) -> Counts | None:
     record = getattr(compiled, "record", None)
     if not isinstance(record, Record):
         return None
-    plans = [stage.value for stage in record.stages if isinstance(stage.value, Plan)]
-    names = [stage.name for stage in record.stages]
-    kernels, library_calls = sum(p.kernel_count for p in plans), sum(p.library_count for p in plans)
-    return Counts(names.count("aot"), kernels, library_calls, names.count("aten"))
+    fallen = {stage.region for stage in record.stages if stage.name == "aten" or _unbuilt(stage.value)}
+    plans = [s.value for s in record.stages if isinstance(s.value, Plan) and s.region not in fallen]
+    return Counts(
+        graphs=sum(stage.name == "aot" for stage in record.stages),
+        kernels=sum(plan.kernel_count for plan in plans),
+        library_calls=sum(plan.library_count for plan in plans),
+        fallbacks=len(fallen),
+    )
+
+
+def _unbuilt(value: object) -> bool:
+    return isinstance(value, BuildResult) and bool(value.errors)
 
 
 def table(rows: Sequence[Row]) -> Table:
