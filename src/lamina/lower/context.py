@@ -13,7 +13,7 @@ from lamina.ir.index import Expr, as_expr
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, Source, Step, Store
 from lamina.lower.builder import NestBuilder, Scalar, Value, opmath
 from lamina.lower.rules import Decline
-from lamina.lower.sizes import expr_of
+from lamina.lower.sizes import expr_of, stride_of
 from lamina.lower.values import TensorValue, linear_view, whole
 
 __all__ = ["Lowering", "Operand"]
@@ -69,7 +69,7 @@ class Lowering:
     def like(self, hint: str, val: torch.Tensor) -> TensorValue:
         """A new buffer with the dtype, shape and (if dense) strides of a fake tensor."""
         shape = [expr_of(n) for n in val.shape]
-        strides = [expr_of(s) for s in val.stride()]
+        strides = [stride_of(s) for s in val.stride()]
         if not _dense(shape, strides):
             return self.buffer(hint, dtype_of(val.dtype), shape, device=str(val.device))
         return self.buffer(hint, dtype_of(val.dtype), shape, strides, str(val.device))

@@ -12,7 +12,7 @@ from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.rules import Decline, rule
-from lamina.lower.sizes import expr_of
+from lamina.lower.sizes import stride_of
 from lamina.lower.values import TensorValue, linear_view
 
 __all__: list[str] = []
@@ -66,7 +66,7 @@ def ones(low: Lowering, node: Node, *like: Any, **options: Any) -> TensorValue:
 def zeros(low: Lowering, node: Node, *like: Any, **options: Any) -> TensorValue:
     """Zeros; also for "empty", whose elements may be anything, so that no run differs from another."""
     out = low.result(node)
-    if [expr_of(s) for s in node.meta["val"].stride()] != list(low.buffers[out.buffer].strides):
+    if [stride_of(s) for s in node.meta["val"].stride()] != list(low.buffers[out.buffer].strides):
         raise Decline("a tensor with gaps or overlaps")
     return _filled(low, node, 0)
 

@@ -61,7 +61,7 @@ def nll_loss(
     importance = b.constant(1, kin) if weight is None else b.load(weight, [chosen]).to(kin)
     loss = b.where(usable, loss * importance if weight is not None else loss, 0.0)
     importance = b.where(usable, importance, 0.0)
-    if reduction == 0 and out.rank == len(place):
+    if reduction == 0 and place:
         b.store(out, loss)
         low.finish(b)
         b = low.nest(node, ())

@@ -9,7 +9,7 @@ import torch
 
 from lamina.ir.index import Expr, Size, as_expr, ceildiv
 
-__all__ = ["UnknownSize", "expr_of"]
+__all__ = ["UnknownSize", "expr_of", "stride_of"]
 
 
 class UnknownSize(Exception):
@@ -23,6 +23,24 @@ def expr_of(value: int | torch.SymInt | Expr) -> Expr:
     if isinstance(value, torch.SymInt):
         return _convert(value.node.expr)
     return as_expr(int(value))
+
+
+def stride_of(value: int | torch.SymInt) -> Expr:
+    """A stride as an ``Expr``. ``Max(1, n)``, a size that counts as one where it is zero, is taken as ``n``.
+
+    The two differ only for a tensor without elements, in which no stride reaches memory.
+    """
+    if isinstance(value, torch.SymInt):
+        return _convert(value.node.expr.replace(_is_count, _counted))
+    return as_expr(int(value))
+
+
+def _is_count(e: Any) -> bool:
+    return type(e).__name__ == "Max" and len(e.args) == 2 and e.args[0] == 1
+
+
+def _counted(e: Any) -> Any:
+    return e.args[1]
 
 
 def _convert(e: Any) -> Expr:

@@ -10,12 +10,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.base.dtypes import dtype_of
-from lamina.ir.index import Expr, as_expr
+from lamina.ir.index import Expr, Size, as_expr
 from lamina.ir.loops import BufferView, LoopProgram, SizeInput, Source
 from lamina.lower import families
 from lamina.lower.context import Lowering
 from lamina.lower.rules import RULES, Decline
-from lamina.lower.sizes import UnknownSize, expr_of
+from lamina.lower.sizes import UnknownSize, expr_of, stride_of
 from lamina.lower.values import TensorValue
 
 __all__ = ["CannotLower", "lower"]
@@ -30,6 +30,28 @@ def lower(gm: GraphModule, region: str, numerics: str = "fast") -> LoopProgram:
 
     An operation without a rule becomes a library call. Raises ``CannotLower`` for what is neither.
     """
+    try:
+        program = _lower(gm, region, numerics)
+    except UnknownSize as why:
+        raise CannotLower(f"a size that index expressions cannot hold: {why}") from why
+    _require_known_sizes(program)
+    return program
+
+
+def _require_known_sizes(program: LoopProgram) -> None:
+    """Refuse buffers whose size no input tells: the result of an operation whose shape depends on data."""
+    buffers = program.buffer_map()
+    known: set[object] = set()
+    for given in program.inputs:
+        sizes = buffers[given].shape if isinstance(given, str) else (given.expr,) if given is not None else ()
+        known.update(atom for size in sizes for atom in size.atoms())
+    for buffer in program.buffers:
+        unknown = {atom for size in buffer.shape for atom in size.atoms() if isinstance(atom, Size)} - known
+        if unknown:
+            raise CannotLower(f"{buffer.name} has the size {', '.join(map(str, unknown))}, known only at run time")
+
+
+def _lower(gm: GraphModule, region: str, numerics: str) -> LoopProgram:
     assert families.LOADED
     low = Lowering(region, numerics)
     env: dict[Node, Any] = {}
@@ -62,7 +84,7 @@ def _placeholder(low: Lowering, env: dict[Node, Any], node: Node) -> str | SizeI
     if isinstance(val, torch.Tensor):
         if type(val).__name__ not in ("FakeTensor", "Tensor", "Parameter") or val.layout is not torch.strided:
             raise CannotLower(f"input {node.name} is a {type(val).__name__} of layout {val.layout}")
-        shape, strides = [expr_of(n) for n in val.shape], [expr_of(s) for s in val.stride()]
+        shape, strides = [expr_of(n) for n in val.shape], [stride_of(s) for s in val.stride()]
         made = low.buffer(node.name, dtype_of(val.dtype), shape, strides, str(val.device), "input")
         env[node] = made
         return made.buffer
@@ -118,7 +140,7 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
 def _library(low: Lowering, node: Node, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
     if target._schema.is_mutable:
         raise CannotLower(f"{target} writes to its arguments")
-    val = node.meta["val"]
+    val = node.meta.get("val")
     vals = list(val) if isinstance(val, list | tuple) else [val]
     if any(v is not None and not isinstance(v, torch.Tensor) for v in vals):
         raise CannotLower(f"{target} gives something that is not a tensor")

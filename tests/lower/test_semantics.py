@@ -1,0 +1,219 @@
+"""Edge values: NaN, infinities, signed zeros, booleans, integers, and errors, as eager has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lamina.ir.loops import Check, Nest
+from lamina.ir.loops_interp import run_program
+from lamina.lower.to_loops import lower
+
+from .harness import check, outcome
+from .torch_private import traced
+
+aten = torch.ops.aten
+SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, -3.0, 6.0, 20.5, -30.0, 100.0, inf, -inf, nan])
+INTEGERS = torch.tensor([0, 1, -1, 2, -7, 7, 100, -128, 127, 2**31, -(2**63)])
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": torch.relu,
+    "relu6": F.relu6,
+    "clamp": lambda x: torch.clamp(x, -1.0, 2.0),
+    "clamp_low": lambda x: torch.clamp(x, min=0.0),
+    "clamp_nan": lambda x: torch.clamp(x, max=nan),
+    "hardtanh": F.hardtanh,
+    "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish,
+    "hardshrink": F.hardshrink,
+    "softshrink": F.softshrink,
+    "softplus": F.softplus,
+    "threshold": lambda x: F.threshold(x, 0.5, 7.0),
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "selu": F.selu,
+    "celu": lambda x: F.celu(x, 2.0),
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "mish": F.mish,
+    "logsigmoid": F.logsigmoid,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "sign": torch.sign,
+    "round": torch.round,
+    "trunc": torch.trunc,
+    "frac": torch.frac,
+    "nan_to_num": torch.nan_to_num,
+    "isnan": torch.isnan,
+    "isinf": torch.isinf,
+    "isfinite": torch.isfinite,
+    "isposinf": torch.isposinf,
+    "isneginf": torch.isneginf,
+    "signbit": torch.signbit,
+    "logical_not": torch.logical_not,
+    "to_bool": lambda x: x.bool(),
+    "to_half": lambda x: x.half(),
+    "angle": torch.angle,
+    "entr": torch.special.entr,
+    "xlogy": lambda x: torch.xlogy(x, 2.0),
+    "sinc": torch.sinc,
+    "pow_half": lambda x: x**0.5,
+    "pow_minus_half": lambda x: x**-0.5,
+    "pow_two": lambda x: x**2,
+    "pow_three": lambda x: x**3,
+    "pow_minus_one": lambda x: x**-1,
+    "pow_minus_two": lambda x: x**-2,
+    "pow_zero": lambda x: x**0,
+    "pow_fraction": lambda x: x**1.7,
+    "pow_base": lambda x: 2.0**x,
+    "floor_divide": lambda x: torch.div(x, 0.3, rounding_mode="floor"),
+    "trunc_divide": lambda x: torch.div(x, -0.3, rounding_mode="trunc"),
+    "divide_by_zero": lambda x: x / 0,
+    "remainder": lambda x: torch.remainder(x, -1.5),
+    "fmod": lambda x: torch.fmod(x, -1.5),
+    "masked_fill": lambda x: x.masked_fill(x > 0, -inf),
+    "where": lambda x: torch.where(x > 0, x, 0.0),
+    "max": lambda x: x.max(),
+    "amin": lambda x: x.amin(),
+    "argmax": lambda x: x.argmax(),
+    "nansum": torch.nansum,
+    "softmax": lambda x: F.softmax(x, 0),
+    "log_softmax": lambda x: F.log_softmax(x[:12], 0),
+    "logsumexp": lambda x: x[:12].logsumexp(0),
+    "logsumexp_infinite": lambda x: x[12:14].logsumexp(0),
+    "norm": lambda x: x[:12].norm(),
+    "norm_inf": lambda x: torch.linalg.vector_norm(x, inf),
+    "norm_zero": lambda x: torch.linalg.vector_norm(x, 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_special_values(name: str, dtype: torch.dtype) -> None:
+    found = outcome(FUNCTIONS[name], [SPECIAL.to(dtype)])
+    assert not found.complaints
+    assert found.nests
+    assert not [c for c in found.library if "slice" not in c[0]]
+
+
+@pytest.mark.parametrize("other", [SPECIAL.flip(0), SPECIAL.roll(5)], ids=["flipped", "rolled"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("maximum", "minimum", "fmax", "fmin", "copysign", "atan2", "hypot", "nextafter", "logaddexp", "logaddexp2"),
+        *("xlogy", "heaviside", "remainder", "fmod", "pow", "eq", "ne", "lt", "le", "gt", "ge", "logical_xor"),
+    ],
+)
+def test_special_pairs(name: str, other: torch.Tensor) -> None:
+    check(getattr(torch, name), SPECIAL, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("floor", lambda x: torch.div(x, 3, rounding_mode="floor")),
+        ("floor_negative", lambda x: torch.div(x, -3, rounding_mode="floor")),
+        ("trunc", lambda x: torch.div(x, -3, rounding_mode="trunc")),
+        ("remainder", lambda x: torch.remainder(x, -3)),
+        ("fmod", lambda x: torch.fmod(x, -3)),
+        ("true_division", lambda x: x / 3),
+        ("pow", lambda x: x**5),
+        ("pow_large", lambda x: x**63),
+        ("square_root", torch.sqrt),
+        ("sign", torch.sign),
+        ("signbit", torch.signbit),
+        ("isnan", torch.isnan),
+        ("round", torch.round),
+        ("to_uint8", lambda x: x.to(torch.uint8)),
+        ("to_float", lambda x: x.float()),
+        ("sum", torch.sum),
+        ("sum_int32", lambda x: x.to(torch.int32).sum()),
+        ("prod", torch.prod),
+        ("mean", lambda x: x.mean(dtype=torch.float32)),
+        ("shift", lambda x: (x << 3) ^ (x >> 2)),
+        ("invert", torch.bitwise_not),
+        ("compare_float", lambda x: x > 1.5),
+        ("mul_float", lambda x: x * 1.5),
+        ("clamp_float", lambda x: x.clamp(-1.5, 2.5)),
+        ("max_dim", lambda x: x.reshape(1, -1).max(1)),
+        ("count_nonzero", torch.count_nonzero),
+        ("any", torch.any),
+        ("sqrt_mean", lambda x: x.double().mean()),
+    ],
+)
+def test_integers(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    check(function, INTEGERS)
+
+
+def test_uint8_wraps_around() -> None:
+    x = torch.tensor([0, 1, 5, 250, 255], dtype=torch.uint8)
+    check(lambda x: (x + 10, x - 10, x * 3, -x, x.sum(), x.abs(), x.sign(), x.any()), x)
+
+
+def test_booleans() -> None:
+    x, y = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    check(
+        lambda x, y: (
+            *(x + y, x * y, x & y, x | y, x ^ y, ~x, x < y, x <= y, x == y, x.sum(), x.any(), x.all(), x.max()),
+            *(torch.maximum(x, y), torch.minimum(x, y), x + 1, x * 2.5, x.to(torch.bfloat16), x.sign()),
+        ),
+        x,
+        y,
+    )
+
+
+def test_a_python_number_is_rounded_to_the_tensors_type_in_comparisons() -> None:
+    x = torch.tensor([0.1, 0.2, 0.3], dtype=torch.bfloat16)
+    check(lambda x: (x == 0.1, x >= 0.2, x < 0.3), x)
+
+
+def test_type_promotion() -> None:
+    i, h, f = torch.arange(-3, 3, dtype=torch.int32), torch.randn(6).bfloat16(), torch.randn(6)
+    zero = torch.tensor(1.1, dtype=torch.float64)
+    check(
+        lambda i, h, f, z: (i + h, h * f, i < h, h >= f, h * z, i * z, torch.where(i > 0, h, f), i / i.abs()),
+        i,
+        h,
+        f,
+        zero,
+    )
+
+
+@pytest.mark.parametrize("op", [torch.remainder, torch.fmod, torch.floor_divide])
+def test_division_by_an_integer_tensor_is_left_to_eager_which_raises(op: Callable[..., torch.Tensor]) -> None:
+    x, y = torch.tensor([3, 4]), torch.tensor([2, 0])
+    program = lower(traced(op, [x, y]), "test")
+    with pytest.raises(RuntimeError, match="ZeroDivision"):
+        run_program(program, [x, y])
+    found = outcome(op, [x, torch.tensor([2, 3])])
+    assert not found.complaints
+    assert "RuntimeError" in found.library[0][1]
+
+
+def test_empty_tensors() -> None:
+    check(lambda x: (x.sum(), x.sum(0), x.mean(), x.prod(), x.any(), x.all(), x.sum(1)), torch.zeros(0, 3))
+    found = outcome(lambda x: (x + 1, F.softmax(x, 1), F.layer_norm(x, (3,))), [torch.zeros(0, 3)])
+    assert not found.complaints
+    assert not found.library
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("wrong", [-1, 4])
+def test_a_class_out_of_range_raises_index_error(reduction: str, wrong: int) -> None:
+    x, target = torch.randn(3, 4), torch.tensor([0, wrong, 2])
+    program = lower(traced(lambda x, t: F.nll_loss(x, t, reduction=reduction), [x, target]), "test")
+    assert any(isinstance(e, Check) for s in program.steps if isinstance(s, Nest) for e in s.body)
+    with pytest.raises(IndexError, match="out of bounds"):
+        run_program(program, [x, target])
+
+
+def test_an_ignored_class_may_be_out_of_range() -> None:
+    x, target, weight = torch.randn(5, 4), torch.tensor([0, -100, 2, 3, -100]), torch.rand(4)
+    check(lambda x, t, w: F.nll_loss(x, t, w), x, target, weight)
+    check(lambda x, t: F.nll_loss(x, t, ignore_index=2, reduction="none"), x, torch.tensor([0, 2, 2, 3, 1]))
+    check(lambda x, t: F.nll_loss(x, t, ignore_index=17), x, torch.full((5,), 17))

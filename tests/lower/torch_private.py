@@ -1,0 +1,30 @@
+"""Every private torch name that the lowering tests use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.func import functionalize
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo
+
+__all__ = ["OpInfo", "op_db", "traced"]
+
+
+def traced(fn: Callable[..., Any], args: Sequence[torch.Tensor], symbolic: bool = False) -> GraphModule:
+    """The functional ATen graph of ``fn``, without decompositions; with ``symbolic`` every size is a symbol.
+
+    A function of tensors that require gradients may call ``autograd.grad``.
+    """
+    mode = "symbolic" if symbolic else "fake"
+    inner = fn
+    if any(a.requires_grad for a in args):
+        inner = make_fx(lambda *given: fn(*given), tracing_mode=mode)(*args)
+    detached = [a.detach() for a in args]
+    gm = make_fx(lambda *given: functionalize(inner)(*given), tracing_mode=mode)(*detached)
+    gm.graph.eliminate_dead_code()
+    return gm
