@@ -1,0 +1,359 @@
+"""Whole nests of every kind against the interpreter: shapes, strides, element types, symbolic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from lamina.ir.index import Size, as_expr
+from lamina.ir.loops import Buffer
+from lamina.runtime.toolchain import host_isa
+from lamina.schedule.target import Target
+from tests.codegen.harness import Case, both, build, case, dense
+from tests.codegen.writer import Body
+
+ISAS = [isa for isa in ("plain", "avx2") if isa == "plain" or host_isa() != "plain"]
+Made = tuple[Case, dict[str, torch.Tensor], dict[str, int]]
+RECIPES: dict[str, Callable[[str, Target], Made]] = {}
+
+
+def recipe(make: Callable[..., tuple[Body, list[Buffer], dict[str, torch.Tensor], dict[str, int]]], name: str, *args):  # noqa: ANN002, ANN201
+    """Register a nest under a name."""
+
+    def run(full: str, target: Target) -> Made:
+        torch.manual_seed(0)
+        body, buffers, inputs, sizes = make(*args)
+        return case(full, [body.nest()], buffers, target), inputs, sizes
+
+    RECIPES[name] = run
+
+
+def table(*rows: tuple[str, str, tuple[object, ...]]) -> list[Buffer]:
+    return [dense(name, dtype, shape) for name, dtype, shape in rows]  # type: ignore[arg-type]
+
+
+def half(b: Body, value: str, dtype: str) -> str:
+    return value if dtype == "float32" else b.op("cast", value, dtype=dtype)
+
+
+def wide(b: Body, value: str, dtype: str) -> str:
+    return value if dtype in ("float32", "float64") else b.op("cast", value, dtype="float32")
+
+
+def softmax(n: int, c: int, dim: int, dtype: str, symbolic: bool = False):  # noqa: ANN201
+    s, t = (Size("n", 1), Size("c", 1)) if symbolic else (n, c)
+    b = Body(as_expr(s), as_expr(t))
+    x = wide(b, b.load("X", *b.at, dtype=dtype), dtype)
+    e = b.op("exp", b.op("sub", x, b.reduce("max", x, dim)))
+    y = b.op("div", e, b.reduce("sum", e, dim))
+    b.store("Y", b.at, half(b, y, dtype) if dtype != "float64" else y)
+    x0 = (torch.randn(n, c) * 3).to(getattr(torch, dtype))
+    if n * c:
+        x0.view(-1)[0] = -float("inf")
+        x0.view(-1)[-1] = float("nan")
+    return b, table(("X", dtype, (s, t)), ("Y", dtype, (s, t))), {"X": x0}, {"n": n, "c": c}
+
+
+def norm(n: int, c: int, dtype: str, symbolic: bool = False):  # noqa: ANN201
+    s, t = (Size("n", 1), Size("c", 1)) if symbolic else (n, c)
+    b = Body(as_expr(s), as_expr(t))
+    x = wide(b, b.load("X", *b.at, dtype=dtype), dtype)
+    mean, squares = b.reduces("welford", x, 1)
+    rstd = b.op("rsqrt", b.op("add", b.op("div", squares, b.index(as_expr(t), "float32")), 1e-5))
+    y = b.op("mul", b.op("sub", x, mean), rstd)
+    y = b.op("add", b.op("mul", y, wide(b, b.load("W", b.at[1], dtype=dtype), dtype)), b.load("B", b.at[1]))
+    b.store("Y", b.at, half(b, y, dtype))
+    b.store("M", (b.at[0],), mean)
+    buffers = table(("X", dtype, (s, t)), ("W", dtype, (t,)), ("B", "float32", (t,)), ("Y", dtype, (s, t)), ("M", "float32", (s,)))
+    kind = getattr(torch, dtype)
+    inputs = {"X": (torch.randn(n, c) + 100).to(kind), "W": torch.randn(c).to(kind), "B": torch.randn(c)}
+    return b, buffers, inputs, {"n": n, "c": c}
+
+
+def norm_backward(n: int, c: int, dtype: str, symbolic: bool = False):  # noqa: ANN201
+    s, t = (Size("n", 1), Size("c", 1)) if symbolic else (n, c)
+    b = Body(as_expr(s), as_expr(t))
+    g = wide(b, b.load("G", *b.at, dtype=dtype), dtype)
+    x = wide(b, b.load("X", *b.at, dtype=dtype), dtype)
+    w = b.load("W", b.at[1])
+    gw = b.op("mul", g, w)
+    first, second = b.reduce("sum", gw, 1), b.reduce("sum", b.op("mul", gw, x), 1)
+    dx = b.op("sub", b.op("sub", gw, b.op("mul", first, 0.01)), b.op("mul", x, b.op("mul", second, 0.01)))
+    b.store("DX", b.at, half(b, dx, dtype))
+    b.store("DW", (b.at[1],), half(b, b.reduce("sum", b.op("mul", g, x), 0), dtype))
+    b.store("DB", (b.at[1],), half(b, b.reduce("sum", g, 0), dtype))
+    b.store("T", (), b.reduce("sum", g, 0, 1))
+    buffers = table(
+        *(("G", dtype, (s, t)), ("X", dtype, (s, t)), ("W", "float32", (t,)), ("DX", dtype, (s, t))),
+        *(("DW", dtype, (t,)), ("DB", dtype, (t,)), ("T", "float32", ())),
+    )
+    kind = getattr(torch, dtype)
+    inputs = {"G": torch.randn(n, c).to(kind), "X": torch.randn(n, c).to(kind), "W": torch.randn(c)}
+    return b, buffers, inputs, {"n": n, "c": c}
+
+
+def reductions(shape: tuple[int, ...], dims: tuple[int, ...], dtype: str):  # noqa: ANN201
+    b = Body(*shape)
+    x = b.load("X", *b.at, dtype=dtype)
+    rest = [k for k in range(len(shape)) if k not in dims]
+    ops = ("any", "all") if dtype == "bool" else ("sum", "max", "min", "argmax", "argmin", "prod")
+    buffers = table(("X", dtype, shape))
+    for op in ops:
+        out = "int64" if op.startswith("arg") else dtype
+        b.store(op, [b.at[k] for k in rest], b.reduce(op, x, *dims))
+        buffers += table((op, out, tuple(shape[k] for k in rest)))
+    kind = getattr(torch, dtype)
+    if dtype == "bool":
+        x0 = torch.rand(shape) < 0.9
+    elif kind.is_floating_point:
+        x0 = (torch.rand(shape, dtype=torch.float64) + 0.6).to(kind)
+        x0.view(-1)[:: max(x0.numel() // 3, 1)] = 2.0
+    else:
+        x0 = torch.randint(0, 3, shape).to(kind)
+    return b, buffers, {"X": x0}, {}
+
+
+def pointwise(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str):  # noqa: ANN201
+    b = Body(*shape)
+    x = wide(b, b.load("X", *b.at, dtype=dtype), dtype)
+    y = b.op("mul", b.op("add", x, b.load("B", b.at[-1])), 2.0)
+    b.store("Y", b.at, half(b, y, dtype))
+    room = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    source = torch.randn(room).to(getattr(torch, dtype)).as_strided(shape, strides)
+    buffers = [
+        Buffer("X", dtype, tuple(map(as_expr, shape)), tuple(map(as_expr, strides))),
+        *table(("B", "float32", shape[-1:]), ("Y", dtype, shape)),
+    ]
+    return b, buffers, {"X": source, "B": torch.randn(shape[-1])}, {}
+
+
+def transposed(n: int, c: int, dtype: str):  # noqa: ANN201
+    b = Body(n, c)
+    x, z = b.load("X", *b.at, dtype=dtype), b.load("Z", b.at[1], b.at[0], dtype=dtype)
+    y = b.op("add", wide(b, x, dtype), wide(b, z, dtype))
+    b.store("Y", b.at, half(b, y, dtype))
+    kind = getattr(torch, dtype)
+    inputs = {"X": torch.randn(n, c).to(kind), "Z": torch.randn(c, n).to(kind)}
+    return b, table(("X", dtype, (n, c)), ("Z", dtype, (c, n)), ("Y", dtype, (n, c))), inputs, {}
+
+
+def batch_norm(n: int, c: int, hw: int):  # noqa: ANN201
+    b = Body(n, c, hw)
+    x = b.load("X", *b.at)
+    mean, squares = b.reduces("welford", x, 0, 2)
+    y = b.op("mul", b.op("sub", x, mean), b.op("rsqrt", squares))
+    b.store("Y", b.at, y)
+    b.store("M", (b.at[1],), mean)
+    return b, table(("X", "float32", (n, c, hw)), ("Y", "float32", (n, c, hw)), ("M", "float32", (c,))), {
+        "X": torch.randn(n, c, hw)
+    }, {}
+
+
+def group_norm_backward(n: int, g: int, c: int, hw: int):  # noqa: ANN201
+    b = Body(n, g, c, hw)
+    x, d = b.load("X", *b.at), b.load("D", *b.at)
+    rows = b.reduce("sum", b.op("mul", d, b.load("W", b.at[1], b.at[2])), 2, 3)
+    b.store("Y", b.at, b.op("sub", d, b.op("mul", x, rows)))
+    b.store("DW", (b.at[1], b.at[2]), b.reduce("sum", b.op("mul", d, x), 0, 3))
+    shape = (n, g, c, hw)
+    buffers = table(("X", "float32", shape), ("D", "float32", shape), ("Y", "float32", shape))
+    buffers += table(("W", "float32", (g, c)), ("DW", "float32", (g, c)))
+    return b, buffers, {"X": torch.randn(shape), "D": torch.randn(shape), "W": torch.randn(g, c)}, {}
+
+
+def group_quantise(rows: int, groups: int, width: int):  # noqa: ANN201
+    b = Body(rows, groups, width)
+    x = b.load("X", *b.at)
+    top = b.reduce("max", b.op("abs", x), 2)
+    b.store("S", b.at[:2], top)
+    b.store("Q", b.at, b.op("cast", b.op("round", b.op("div", b.op("mul", x, 127.0), top)), dtype="int8"))
+    b.store("R", b.at[:1], b.reduce("sum", top, 1))
+    shape = (rows, groups, width)
+    buffers = table(("X", "float32", shape), ("Q", "int8", shape), ("S", "float32", shape[:2]), ("R", "float32", shape[:1]))
+    return b, buffers, {"X": torch.randn(shape)}, {}
+
+
+def scans(n: int, c: int, dim: int, op: str, reverse: bool, dtype: str = "float32"):  # noqa: ANN201
+    b = Body(n, c)
+    x = b.load("X", *b.at, dtype=dtype)
+    b.store("Y", b.at, b.scan(op, x, dim, reverse))
+    x0 = torch.randn(n, c) if dtype == "float32" else torch.randint(-5, 5, (n, c)).to(getattr(torch, dtype))
+    return b, table(("X", dtype, (n, c)), ("Y", dtype, (n, c))), {"X": x0}, {}
+
+
+def gather(rows: int, width: int, count: int, symbolic: bool = False):  # noqa: ANN201
+    s = Size("count", 1) if symbolic else count
+    b = Body(as_expr(s), width)
+    i = b.load("I", b.at[0], dtype="int64")
+    ok = b.op("and", b.op("ge", i, 0, dtype="bool"), b.op("lt", i, rows, dtype="bool"))
+    b.check(ok)
+    b.store("Y", b.at, b.load("T", b.loaded(i, rows), b.at[1]))
+    buffers = table(("T", "float32", (rows, width)), ("I", "int64", (s,)), ("Y", "float32", (s, width)))
+    return b, buffers, {"T": torch.randn(rows, width), "I": torch.randint(0, rows, (count,))}, {"count": count}
+
+
+def gather_inside(rows: int, width: int):  # noqa: ANN201
+    b = Body(rows, width)
+    i = b.load("I", *b.at, dtype="int64")
+    b.check(b.op("lt", i, width, dtype="bool"))
+    b.store("Y", b.at, b.load("T", b.at[0], b.loaded(i, width)))
+    buffers = table(("T", "float32", (rows, width)), ("I", "int64", (rows, width)), ("Y", "float32", (rows, width)))
+    return b, buffers, {"T": torch.randn(rows, width), "I": torch.randint(0, width, (rows, width))}, {}
+
+
+def scatter_add(rows: int, width: int, count: int):  # noqa: ANN201
+    b = Body(count, width)
+    i = b.load("I", b.at[0], dtype="int64")
+    b.store("Y", (b.loaded(i, rows), b.at[1]), b.load("G", *b.at), mode="add")
+    buffers = table(("G", "float32", (count, width)), ("I", "int64", (count,)), ("Y", "float32", (rows, width)))
+    inputs = {"G": torch.randn(count, width), "I": torch.randint(0, rows, (count,)), "Y": torch.randn(rows, width)}
+    return b, buffers, inputs, {}
+
+
+def histogram(bins: int, count: int):  # noqa: ANN201
+    b = Body(count)
+    i = b.load("I", b.at[0], dtype="int64")
+    b.store("Y", (b.loaded(i, bins),), b.constant(1, "int64"), mode="add")
+    buffers = table(("I", "int64", (count,)), ("Y", "int64", (bins,)))
+    return b, buffers, {"I": torch.randint(0, bins, (count,)), "Y": torch.zeros(bins, dtype=torch.int64)}, {}
+
+
+def padding(n: int, c: int, left: int, right: int, dtype: str):  # noqa: ANN201
+    b = Body(n, c + left + right)
+    j = b.index(b.at[1])
+    inside = b.op("and", b.op("ge", j, left, dtype="bool"), b.op("lt", j, left + c, dtype="bool"))
+    b.store("Y", b.at, b.load("X", b.at[0], b.at[1] - left, dtype=dtype, mask=inside, fill=3))
+    x0 = (torch.randn(n, c) * 5).to(getattr(torch, dtype))
+    return b, table(("X", dtype, (n, c)), ("Y", dtype, (n, c + left + right))), {"X": x0}, {}
+
+
+def masked_store(n: int, c: int):  # noqa: ANN201
+    b = Body(n, c)
+    x = b.load("X", *b.at)
+    b.store("Y", b.at, x, mask=b.op("gt", x, 0.0, dtype="bool"))
+    return b, table(("X", "float32", (n, c)), ("Y", "float32", (n, c))), {"X": torch.randn(n, c), "Y": torch.randn(n, c)}, {}
+
+
+def dropout(n: int, c: int, symbolic: bool = False):  # noqa: ANN201
+    s = Size("n", 1) if symbolic else n
+    b = Body(as_expr(s), c)
+    seed = b.load("S", 0, dtype="int64")
+    keep = b.op("ge", b.random(seed, b.at[0] * c + b.at[1] + 3, stream=7), 0.3, dtype="bool")
+    b.store("Y", b.at, b.op("where", keep, b.op("mul", b.load("X", *b.at), 1.5), 0.0))
+    buffers = table(("S", "int64", (1,)), ("X", "float32", (s, c)), ("Y", "float32", (s, c)))
+    return b, buffers, {"S": torch.tensor([2**40 + 77]), "X": torch.randn(n, c)}, {"n": n}
+
+
+def rotate_half(rows: int, width: int):  # noqa: ANN201
+    b = Body(rows, width)
+    j, mid = b.at[1], width // 2
+    x = b.load("X", *b.at)
+    turned = b.load("X", b.at[0], (j + mid) % width)
+    low = b.op("lt", b.index(j), mid, dtype="bool")
+    turned = b.op("where", low, b.op("neg", turned), turned)
+    y = b.op("add", b.op("mul", x, b.load("C", *b.at)), b.op("mul", turned, b.load("S", *b.at)))
+    b.store("Y", b.at, y)
+    names = ("X", "C", "S", "Y")
+    buffers = table(*((n, "float32", (rows, width)) for n in names))
+    return b, buffers, {n: torch.randn(rows, width) for n in names[:3]}, {}
+
+
+def counting(n: int, c: int, dtype: str):  # noqa: ANN201
+    b = Body(n, c)
+    b.store("Y", b.at, b.index(b.at[0] * 3 + b.at[1] * 2 + 1, dtype))
+    b.store("Z", b.at, b.index((b.at[1] + 5) // 3, dtype))
+    return b, table(("Y", dtype, (n, c)), ("Z", dtype, (n, c))), {}, {}
+
+
+def in_place(n: int, c: int):  # noqa: ANN201
+    b = Body(n, c)
+    x = b.load("X", *b.at)
+    b.store("X", b.at, b.op("sub", x, b.reduce("max", x, 1)))
+    return b, table(("X", "float32", (n, c))), {"X": torch.randn(n, c)}, {}
+
+
+for n_, c_ in ((64, 128), (7, 77), (3, 5), (2, 9000), (300, 64), (1, 1)):
+    for dim_ in (0, 1):
+        recipe(softmax, f"softmax_{n_}_{c_}_{dim_}", n_, c_, dim_, "float32")
+    recipe(norm, f"norm_{n_}_{c_}", n_, c_, "float32")
+    recipe(norm_backward, f"norm_backward_{n_}_{c_}", n_, c_, "float32")
+for kind_ in ("bfloat16", "float16", "float64"):
+    recipe(softmax, f"softmax_{kind_}", 33, 130, 1, kind_)
+for kind_ in ("bfloat16", "float16"):
+    recipe(norm, f"norm_{kind_}", 33, 130, kind_)
+    recipe(norm_backward, f"norm_backward_{kind_}", 40, 130, kind_)
+    recipe(transposed, f"transposed_{kind_}", 40, 70, kind_)
+for n_, c_ in ((13, 77), (64, 1000)):
+    recipe(softmax, f"softmax_symbolic_{n_}_{c_}", n_, c_, 1, "float32", True)
+    recipe(softmax, f"softmax_symbolic0_{n_}_{c_}", n_, c_, 0, "float32", True)
+    recipe(norm, f"norm_symbolic_{n_}_{c_}", n_, c_, "float32", True)
+    recipe(norm_backward, f"norm_backward_symbolic_{n_}_{c_}", n_, c_, "float32", True)
+for kind_ in ("float32", "float64", "int64", "int32", "int8", "uint8", "bool"):
+    for label, shape_, dims_ in (
+        ("all", (17, 19), (0, 1)),
+        ("row", (17, 19), (1,)),
+        ("column", (17, 19), (0,)),
+        ("middle", (5, 6, 21), (1,)),
+        ("ends", (5, 6, 21), (0, 2)),
+    ):
+        recipe(reductions, f"reductions_{label}_{kind_}", shape_, dims_, kind_)
+recipe(reductions, "reductions_long", (70000,), (0,), "int64")
+recipe(reductions, "reductions_none", (0, 5), (0,), "bool")
+recipe(pointwise, "pointwise_dense", (33, 65), (65, 1), "float32")
+recipe(pointwise, "pointwise_padded", (33, 65), (80, 1), "bfloat16")
+recipe(pointwise, "pointwise_strided", (33, 65), (130, 2), "float32")
+recipe(pointwise, "pointwise_transposed", (33, 65), (1, 33), "float32")
+recipe(pointwise, "pointwise_expanded", (33, 65), (0, 1), "float16")
+recipe(pointwise, "pointwise_four", (3, 4, 5, 6), (200, 50, 6, 1), "float32")
+recipe(pointwise, "pointwise_none", (0, 6), (6, 1), "float32")
+recipe(transposed, "transposed", 70, 45, "float32")
+recipe(transposed, "transposed_large", 300, 257, "float32")
+recipe(batch_norm, "batch_norm", 6, 5, 49)
+recipe(batch_norm, "batch_norm_flat", 64, 40, 1)
+recipe(group_norm_backward, "group_norm_backward", 5, 3, 4, 50)
+recipe(group_quantise, "group_quantise", 6, 5, 33)
+for op_ in ("sum", "prod", "max", "min", "logaddexp"):
+    for dim_ in (0, 1):
+        recipe(scans, f"scan_{op_}_{dim_}", 20, 35, dim_, op_, dim_ == 0)
+recipe(scans, "scan_int", 20, 35, 1, "sum", True, "int64")
+recipe(gather, "gather", 11, 40, 19)
+recipe(gather, "gather_symbolic", 11, 40, 19, True)
+recipe(gather_inside, "gather_inside", 9, 37)
+recipe(scatter_add, "scatter_add", 7, 45, 60)
+recipe(histogram, "histogram", 5, 333)
+recipe(padding, "padding", 6, 40, 3, 10, "float32")
+recipe(padding, "padding_int8", 6, 40, 3, 10, "int8")
+recipe(padding, "padding_bf16", 6, 40, 9, 1, "bfloat16")
+recipe(masked_store, "masked_store", 6, 43)
+recipe(dropout, "dropout", 9, 61)
+recipe(dropout, "dropout_symbolic", 9, 61, True)
+recipe(rotate_half, "rotate_half", 12, 32)
+for kind_ in ("int64", "float32", "int32", "bfloat16"):
+    recipe(counting, f"counting_{kind_}", 6, 43, kind_)
+recipe(in_place, "in_place", 6, 43)
+
+
+@pytest.fixture(scope="module", params=ISAS)
+def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):  # noqa: ANN201
+    target = Target.of(request.param, 2)
+    made = {name: make(f"k_{name}", target) for name, make in RECIPES.items()}
+    folder = Path(tmp_path_factory.mktemp(request.param))
+    return made, build([m[0] for m in made.values()], target, folder)
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_nest(kernels, name: str) -> None:  # noqa: ANN001
+    made, library = kernels
+    spec, inputs, sizes = made[name]
+    got, want = both(spec, library, inputs, sizes)
+    for buffer in got:
+        g, w = got[buffer], want[buffer]
+        if not g.dtype.is_floating_point or "random" in name:
+            assert torch.equal(g, w), buffer
+            continue
+        eps = torch.finfo(g.dtype).eps
+        scale = float(w.double().nan_to_num(0, 0, 0).abs().max()) if w.numel() else 0.0
+        torch.testing.assert_close(g.double(), w.double(), rtol=8 * eps, atol=16 * max(eps, 1e-6) * scale, equal_nan=True)
