@@ -1,4 +1,4 @@
-"""Concatenation: one result, and a nest for each piece that writes its slice of it."""
+"""Joining tensors: one result, and one nest for each piece, so that a producer can write its piece itself."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from torch.fx import Node
 
-from lamina.ir.index import as_expr
+from lamina.ir.index import Expr, as_expr
 from lamina.lower.context import Lowering
+from lamina.lower.positions import dimension
 from lamina.lower.rules import rule
 from lamina.lower.values import TensorValue
 from lamina.lower.views import reshaped, sliced
@@ -15,31 +16,31 @@ from lamina.lower.views import reshaped, sliced
 __all__: list[str] = []
 
 
+def _write_piece(low: Lowering, node: Node, out: TensorValue, piece: TensorValue, dim: int, start: Expr) -> None:
+    b = low.nest(node, piece.shape)
+    b.store(sliced(out, dim, start, piece.shape[dim]), b.load(piece), b.axes)
+    low.finish(b)
+
+
+def _join(low: Lowering, node: Node, pieces: Sequence[TensorValue], dim: int) -> TensorValue:
+    out = low.result(node)
+    low.plain(out.dtype, *(x.dtype for x in pieces))
+    start = as_expr(0)
+    for piece in pieces:
+        if not any(n == 0 for n in piece.shape):
+            _write_piece(low, node, out, piece, dim, start)
+        start = start + piece.shape[dim]
+    return out
+
+
 @rule("aten.cat.default", "prims.cat.default")
 def cat(low: Lowering, node: Node, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
-    out = low.result(node)
-    pieces = [x for x in tensors if x.rank == out.rank and x.numel() != 0]
-    low.plain(out.dtype, *(x.dtype for x in pieces))
-    dim %= max(out.rank, 1)
-    start = as_expr(0)
-    for x in pieces:
-        _write(low, node, sliced(out, dim, start, x.shape[dim]), x)
-        start = start + x.shape[dim]
-    return out
+    rank = len(node.meta["val"].shape)
+    pieces = [t for t in tensors if t.rank == rank]  # a vector without elements joins tensors of any shape
+    return _join(low, node, pieces, dimension(dim, rank))
 
 
 @rule("aten.stack.default")
 def stack(low: Lowering, node: Node, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
-    out = low.result(node)
-    low.plain(out.dtype, *(x.dtype for x in tensors))
-    dim %= out.rank
-    for k, x in enumerate(tensors):
-        shape = [*x.shape[:dim], as_expr(1), *x.shape[dim:]]
-        _write(low, node, sliced(out, dim, as_expr(k), as_expr(1)), reshaped(x, shape))
-    return out
-
-
-def _write(low: Lowering, node: Node, target: TensorValue, x: TensorValue) -> None:
-    b = low.nest(node, x.shape)
-    b.store(target, b.load(x), b.axes)
-    low.finish(b)
+    dim = dim % (tensors[0].rank + 1)
+    return _join(low, node, [reshaped(t, [*t.shape[:dim], as_expr(1), *t.shape[dim:]]) for t in tensors], dim)

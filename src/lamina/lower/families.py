@@ -19,6 +19,7 @@ from lamina.lower import (
     pointwise_math,
     random,
     reduction,
+    scatter,
     softmax,
     views,
 )
@@ -28,6 +29,6 @@ __all__ = ["LOADED"]
 LOADED = (
     *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, nll_loss, norms),
-    *(concat, indexing, padding, views),
+    *(concat, indexing, padding, scatter, views),
 )
 """The rule files."""

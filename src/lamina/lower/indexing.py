@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch.fx import Node
 
@@ -184,9 +183,7 @@ def embedding_dense_backward(
 @rule("aten.flip.default", "prims.rev.default")
 def flip(low: Lowering, node: Node, x: TensorValue, dims: Sequence[int]) -> TensorValue:
     turned = {dimension(d, x.rank) for d in dims}
-    return moved(
-        low, node, x, lambda at: [x.shape[k] - 1 - p if k in turned else p for k, p in enumerate(at)]
-    )
+    return moved(low, node, x, lambda at: [x.shape[k] - 1 - p if k in turned else p for k, p in enumerate(at)])
 
 
 @rule("aten.rot90.default")
@@ -212,7 +209,7 @@ def rot90(low: Lowering, node: Node, x: TensorValue, k: int = 1, dims: Sequence[
 def roll(
     low: Lowering, node: Node, x: TensorValue, shifts: Sequence[int | Expr] | int, dims: Sequence[int] = ()
 ) -> TensorValue:
-    steps = list(shifts) if isinstance(shifts, list | tuple) else [shifts]
+    steps: list[int | Expr] = [shifts] if isinstance(shifts, int | Expr) else list(shifts)
     if any(n == 0 for n in x.shape):
         return low.result(node)
     if not dims:
@@ -258,5 +255,3 @@ def diag_embed(
     b.store(out, b.load(x, [*others, i - max(-offset, 0)], on_diagonal, 0))
     low.finish(b)
     return out
-
-

@@ -1,88 +1,102 @@
-"""Padding, and the gradients of views, which are zero outside of what the view showed."""
+"""Padding by a constant, by reflection and by repetition of the edge, and the gradients of the last two."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from torch.fx import Node
 
+from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, as_expr
-from lamina.lower.builder import NestBuilder, Value
-from lamina.lower.context import Lowering
+from lamina.lower.builder import NestBuilder, Scalar, Value
+from lamina.lower.context import Lowering, Operand
+from lamina.lower.positions import all_of, filled, inside
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
-from lamina.lower.views import _clamped
 
 __all__: list[str] = []
 
+Fold = Callable[[Value, Value], Value]
+"""A place outside ``[0, last]`` to the place that stands for it; ``last`` is the last place."""
 
-def within(b: NestBuilder, position: Expr, extent: Expr) -> Value:
-    """Whether ``0 <= position < extent``."""
-    place = b.index(position)
-    limit = b.index(extent) if extent.terms else b.constant(extent.const, "int64")
-    return (place >= 0) & (place < limit)
+
+def _literal(value: Operand, dtype: str) -> Scalar:
+    """The number as an element of ``dtype``."""
+    if not isinstance(value, int | float):
+        raise Decline("padding by a number known only at run time")
+    kind = DTYPES[dtype].kind
+    if kind == "float":
+        return float(value)
+    if kind == "bool":
+        return bool(value)
+    if value != int(value):
+        raise Decline(f"{value} as padding of {dtype}")
+    return int(value)
 
 
 @rule("aten.constant_pad_nd.default")
-def constant_pad_nd(low: Lowering, node: Node, x: TensorValue, pad: Sequence[Any], value: Any = 0) -> TensorValue:
-    out = low.result(node)
-    low.plain(out.dtype)
-    b = low.nest(node, out.shape)
-    position = list(b.axes)
-    tests: list[Value] = []
-    for k in range(len(pad) // 2):
-        before, after = as_expr(pad[2 * k]), as_expr(pad[2 * k + 1])
-        if before == 0 and after == 0:
-            continue
-        dim = x.rank - 1 - k
-        position[dim] = position[dim] - before
-        tests.append(within(b, position[dim], x.shape[dim]))
-    if not tests:
-        b.store(out, b.load(x))
-    else:
-        if isinstance(value, Expr):
-            raise Decline("a symbolic fill value")
-        inside = reduce(lambda p, q: p & q, tests)
-        b.store(out, b.load(x, position, inside, value))
-    low.finish(b)
-    return out
-
-
-@rule("aten.slice_backward.default")
-def slice_backward(
-    low: Lowering, node: Node, grad: TensorValue, sizes: Any, dim: int, start: Any, end: Any, step: int
+def constant_pad_nd(
+    low: Lowering, node: Node, x: TensorValue, pad: Sequence[int | Expr], value: Operand = 0
 ) -> TensorValue:
     out = low.result(node)
-    low.plain(out.dtype)
-    dim %= out.rank
-    first = _clamped(start, as_expr(0), out.shape[dim])
+    low.plain(x.dtype)
+    fill = _literal(value, x.dtype)
     b = low.nest(node, out.shape)
-    position = list(b.axes)
-    offset = b.axes[dim] - first
-    position[dim] = offset // step
-    inside = within(b, offset, grad.shape[dim] * step)
-    if step != 1:
-        inside = inside & b.index(offset % step).equals(0)
-    b.store(out, b.load(grad, position, inside, 0))
+    before = [as_expr(0)] * x.rank
+    for k in range(len(pad) // 2):
+        before[x.rank - 1 - k] = as_expr(pad[2 * k])
+    place = [axis - left for axis, left in zip(b.axes, before, strict=True)]
+    valid = all_of([inside(b, p, n) for p, n in zip(place, x.shape, strict=True)])
+    b.store(out, b.load(x, place, valid, fill))
     low.finish(b)
     return out
 
 
-@rule("aten.select_backward.default")
-def select_backward(low: Lowering, node: Node, grad: TensorValue, sizes: Any, dim: int, index: Any) -> TensorValue:
-    out = low.result(node)
-    low.plain(out.dtype)
-    dim %= out.rank
-    place = as_expr(index)
-    if not place.is_int:
-        raise Decline("a select at a symbolic index")
-    if place.const < 0:
-        place = place + out.shape[dim]
-    b = low.nest(node, out.shape)
-    hit = b.index(b.axes[dim] - place).equals(0)
-    position = [a for d, a in enumerate(b.axes) if d != dim]
-    b.store(out, b.load(grad, position, hit, 0))
-    low.finish(b)
-    return out
+def _reflected(place: Value, last: Value) -> Value:
+    return last - (last - place.op("abs")).op("abs")
+
+
+def _replicated(place: Value, last: Value) -> Value:
+    return place.op("maximum", 0).op("minimum", last)
+
+
+def _folded(b: NestBuilder, shape: Sequence[Expr], pad: Sequence[int | Expr], fold: Fold) -> list[Expr]:
+    """For the nest's position in the padded tensor, the place in one of ``shape`` that it copies."""
+    place = list(b.axes)
+    for k in range(len(pad) // 2):
+        dim = len(shape) - 1 - k
+        shifted = place[dim] - as_expr(pad[2 * k])
+        size = shape[dim]
+        if shifted.nonnegative() and shifted.below(size):
+            place[dim] = shifted
+            continue
+        last = b.constant(int(size) - 1, "int64") if size.is_int else b.index(size - 1)
+        place[dim] = b.loaded(fold(b.index(shifted), last), size)
+    return place
+
+
+def _register(name: str, rank: int, fold: Fold) -> None:
+    @rule(f"aten.{name}_pad{rank}d.default")
+    def pad_edges(low: Lowering, node: Node, x: TensorValue, pad: Sequence[int | Expr]) -> TensorValue:
+        out = low.result(node)
+        low.plain(x.dtype)
+        b = low.nest(node, out.shape)
+        b.store(out, b.load(x, _folded(b, x.shape, pad, fold)))
+        low.finish(b)
+        return out
+
+    @rule(f"aten.{name}_pad{rank}d_backward.default")
+    def pad_edges_backward(
+        low: Lowering, node: Node, grad: TensorValue, x: TensorValue, pad: Sequence[int | Expr]
+    ) -> TensorValue:
+        low.plain(grad.dtype)
+        out = filled(low, node)
+        b = low.nest(node, grad.shape)
+        b.store(out, b.load(grad), _folded(b, x.shape, pad, fold), "add")
+        low.finish(b)
+        return out
+
+
+for _rank in (1, 2, 3):
+    _register("reflection", _rank, _reflected)
+    _register("replication", _rank, _replicated)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
 from torch.fx import Node
 
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.context import Lowering
-from lamina.lower.rules import Decline, rule
+from lamina.lower.positions import dimension, shape_of, slice_start
+from lamina.lower.rules import RULES, Decline, rule
 from lamina.lower.sizes import expr_of
 from lamina.lower.values import TensorValue, fresh_dims, reshape_index
 
-__all__ = ["permuted", "reshaped", "sliced"]
-
-
-def shape_of(node: Node, position: int | None = None) -> list[Expr]:
-    """The shape of the node's result (of its ``position``-th result)."""
-    val = node.meta["val"]
-    return [expr_of(n) for n in (val if position is None else val[position]).shape]
+__all__ = ["permuted", "reshaped", "selected", "sliced"]
 
 
 def reshaped(x: TensorValue, shape: Sequence[Expr]) -> TensorValue:
@@ -41,18 +38,24 @@ def sliced(x: TensorValue, dim: int, start: Expr, length: Expr, step: int = 1) -
     return x.view(shape, position)
 
 
+def selected(x: TensorValue, dim: int, place: Expr) -> TensorValue:
+    """The elements at ``place`` of dimension ``dim``, which is dropped."""
+    shape = [*x.shape[:dim], *x.shape[dim + 1 :]]
+    dims = [as_expr(d) for d in fresh_dims(shape)]
+    return x.view(shape, [*dims[:dim], place, *dims[dim:]])
+
 
 @rule("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default")
 def view(low: Lowering, node: Node, x: TensorValue, *_: object) -> TensorValue:
     return reshaped(x, shape_of(node))
 
 
-@rule("aten.alias.default", "aten.detach.default", "aten.lift_fresh.default")
+@rule("aten.alias.default", "aten.detach.default", "aten.lift.default", "aten.lift_fresh.default")
 def alias(low: Lowering, node: Node, x: TensorValue) -> TensorValue:
     return x
 
 
-@rule("aten.permute.default")
+@rule("aten.permute.default", "prims.transpose.default")
 def permute(low: Lowering, node: Node, x: TensorValue, order: Sequence[int]) -> TensorValue:
     return permuted(x, [d % x.rank for d in order])
 
@@ -68,7 +71,7 @@ def transpose(low: Lowering, node: Node, x: TensorValue, first: int, second: int
 
 @rule("aten.t.default")
 def t(low: Lowering, node: Node, x: TensorValue) -> TensorValue:
-    return permuted(x, [1, 0]) if x.rank == 2 else x
+    return permuted(x, list(range(x.rank))[::-1])
 
 
 @rule("aten.movedim.int", "aten.moveaxis.int")
@@ -78,32 +81,55 @@ def movedim(low: Lowering, node: Node, x: TensorValue, source: int, target: int)
     return permuted(x, order)
 
 
+def _repeated(x: TensorValue, shape: Sequence[Expr], places: Sequence[int]) -> TensorValue:
+    """``x`` with its dimension ``k`` as dimension ``places[k]`` of ``shape``, repeated along all others."""
+    dims = [as_expr(d) for d in fresh_dims(shape)]
+    return x.view(shape, [as_expr(0) if n == 1 else dims[k] for n, k in zip(x.shape, places, strict=True)])
+
+
 @rule("aten.expand.default")
 def expand(low: Lowering, node: Node, x: TensorValue, size: Sequence[object], implicit: bool = False) -> TensorValue:
     shape = shape_of(node)
+    return _repeated(x, shape, range(len(shape) - x.rank, len(shape)))
+
+
+@rule("prims.broadcast_in_dim.default")
+def broadcast_in_dim(
+    low: Lowering, node: Node, x: TensorValue, size: Sequence[object], places: Sequence[int]
+) -> TensorValue:
+    return _repeated(x, shape_of(node), places)
+
+
+@rule("aten.unsqueeze.default")
+def unsqueeze(low: Lowering, node: Node, x: TensorValue, dim: int) -> TensorValue:
+    shape = shape_of(node)
     dims = [as_expr(d) for d in fresh_dims(shape)]
-    skip = len(shape) - x.rank
-    position = [as_expr(0) if n == 1 else dims[skip + k] for k, n in enumerate(x.shape)]
-    return x.view(shape, position)
+    del dims[dim % (x.rank + 1)]
+    return x.view(shape, dims)
 
 
-@rule("aten.unsqueeze.default", "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims")
-def squeeze(low: Lowering, node: Node, x: TensorValue, *_: object) -> TensorValue:
-    return reshaped(x, shape_of(node))
+@rule("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "prims.squeeze.default")
+def squeeze(low: Lowering, node: Node, x: TensorValue, dim: int | Sequence[int] | None = None) -> TensorValue:
+    named = range(x.rank) if dim is None else [dim] if isinstance(dim, int) else dim
+    gone = {dimension(d, x.rank) for d in named if x.rank and x.shape[dimension(d, x.rank)] == 1}
+    shape = shape_of(node)
+    if len(shape) != x.rank - len(gone):
+        raise Decline("dimensions of size one known only at run time")
+    dims = iter(fresh_dims(shape))
+    return x.view(shape, [as_expr(0) if d in gone else as_expr(next(dims)) for d in range(x.rank)])
 
 
-def _clamped(value: int | Expr | None, default: Expr, extent: Expr) -> Expr:
-    """A slice bound as Python takes it: negative from the end, cut to the extent."""
-    if value is None:
-        return default
-    bound = as_expr(value)
-    if bound.is_int and bound.const < 0:
-        bound = bound + extent
-    if bound.is_int and extent.is_int:
-        return as_expr(min(max(bound.const, 0), extent.const))
-    if bound.is_int and bound.const >= (1 << 62):
-        return extent
-    return bound
+def _start(node: Node, dim: int, start: int | Expr | None, size: Expr) -> Expr:
+    """The start of a slice; where its sign or clamping is a run-time matter, as torch recorded it in the offset."""
+    try:
+        return slice_start(start, size)
+    except Decline:
+        source, result = node.args[0], node.meta["val"]
+        assert isinstance(source, Node)
+        stride = expr_of(source.meta["val"].stride(dim))
+        if stride == 0:
+            return as_expr(0)
+        return expr_of(result.storage_offset() - source.meta["val"].storage_offset()) // stride
 
 
 @rule("aten.slice.Tensor")
@@ -114,96 +140,84 @@ def slice_(
     dim: int = 0,
     start: int | Expr | None = None,
     end: int | Expr | None = None,
-    step: int = 1,
+    step: int | Expr = 1,
 ) -> TensorValue:
-    dim %= x.rank
-    if not isinstance(step, int):
-        raise Decline("a slice with a symbolic step")
-    first = _clamped(start, as_expr(0), x.shape[dim])
-    return sliced(x, dim, first, shape_of(node)[dim], step)
+    if not as_expr(step).is_int:
+        raise Decline("a slice with a step known only at run time")
+    dim = dimension(dim, x.rank)
+    return sliced(x, dim, _start(node, dim, start, x.shape[dim]), shape_of(node)[dim], int(as_expr(step)))
 
 
 @rule("aten.narrow.default")
 def narrow(low: Lowering, node: Node, x: TensorValue, dim: int, start: int | Expr, length: int | Expr) -> TensorValue:
-    dim %= x.rank
-    return sliced(x, dim, _clamped(start, as_expr(0), x.shape[dim]), as_expr(length))
+    dim = dimension(dim, x.rank)
+    return sliced(x, dim, _start(node, dim, start, x.shape[dim]), shape_of(node)[dim])
 
 
 @rule("aten.select.int")
 def select(low: Lowering, node: Node, x: TensorValue, dim: int, index: int | Expr) -> TensorValue:
-    dim %= x.rank
-    place = as_expr(index)
-    if not place.is_int:
-        low_bound = place.bounds()[0]
-        if low_bound is None or low_bound < 0:
-            raise Decline("a select at an index of unknown sign")
-    elif place.const < 0:
-        place = place + x.shape[dim]
-    shape = [*x.shape[:dim], *x.shape[dim + 1 :]]
-    dims = [as_expr(d) for d in fresh_dims(shape)]
-    return x.view(shape, [*dims[:dim], place, *dims[dim:]])
+    dim = dimension(dim, x.rank)
+    return selected(x, dim, _start(node, dim, index, x.shape[dim]))
 
 
 @rule(
-    "aten.split.Tensor",
-    "aten.split_with_sizes.default",
-    "aten.chunk.default",
-    "aten.tensor_split.sections",
-    "aten.split.sizes",
+    *("aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default"),
+    *("aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default", "aten.unsafe_chunk.default"),
 )
 def split(low: Lowering, node: Node, x: TensorValue, how: object, dim: int = 0) -> list[TensorValue]:
-    dim %= x.rank
-    parts: list[TensorValue] = []
+    dim = dimension(dim, x.rank)
+    pieces: list[TensorValue] = []
     start = as_expr(0)
     for k in range(len(node.meta["val"])):
         length = shape_of(node, k)[dim]
-        parts.append(sliced(x, dim, start, length))
+        pieces.append(sliced(x, dim, start, length))
         start = start + length
-    return parts
+    return pieces
 
 
 @rule("aten.unbind.int")
 def unbind(low: Lowering, node: Node, x: TensorValue, dim: int = 0) -> list[TensorValue]:
-    return [select(low, node, x, dim, k) for k in range(len(node.meta["val"]))]
+    dim = dimension(dim, x.rank)
+    return [selected(x, dim, as_expr(k)) for k in range(len(node.meta["val"]))]
 
 
 @rule("aten.diagonal.default")
-def diagonal(
-    low: Lowering, node: Node, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> TensorValue:
+def diagonal(low: Lowering, node: Node, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorValue:
     dim1, dim2 = dim1 % x.rank, dim2 % x.rank
     shape = shape_of(node)
-    dims = [as_expr(d) for d in fresh_dims(shape)]
-    rest = iter(dims[:-1])
-    position = [as_expr(0)] * x.rank
-    for d in range(x.rank):
-        if d == dim1:
-            position[d] = dims[-1] + max(-offset, 0)
-        elif d == dim2:
-            position[d] = dims[-1] + max(offset, 0)
-        else:
-            position[d] = next(rest)
-    return x.view(shape, position)
+    *others, along = (as_expr(d) for d in fresh_dims(shape))
+    rest = iter(others)
+    places = {dim1: along + max(-offset, 0), dim2: along + max(offset, 0)}
+    return x.view(shape, [places[k] if k in places else next(rest) for k in range(x.rank)])
 
 
 @rule("aten.unfold.default")
 def unfold(low: Lowering, node: Node, x: TensorValue, dim: int, size: int, step: int) -> TensorValue:
-    if not x.rank or not isinstance(step, int):
-        raise Decline("unfold of a scalar, or with a symbolic step")
-    dim %= x.rank
     shape = shape_of(node)
-    dims = [as_expr(d) for d in fresh_dims(shape)]
-    position = dims[:-1]
-    position[dim] = position[dim] * step + dims[-1]
-    return x.view(shape, position)
+    if not x.rank:
+        return x.view(shape, [])
+    *dims, within = (as_expr(d) for d in fresh_dims(shape))
+    dim = dim % x.rank
+    return x.view(shape, [d * step + within if k == dim else d for k, d in enumerate(dims)])
 
 
-@rule("aten.flip.default")
-def flip(low: Lowering, node: Node, x: TensorValue, where: Sequence[int]) -> TensorValue:
-    out = low.result(node)
-    b = low.nest(node, out.shape)
-    turned = {d % x.rank for d in where} if x.rank else set()
-    position = [x.shape[d] - 1 - a if d in turned else a for d, a in enumerate(b.axes)]
-    b.store(out, b.load(x, position))
-    low.finish(b)
-    return out
+def _register_copy(name: str, viewer: Callable[..., Any]) -> None:
+    """The variant of a view that copies."""
+
+    @rule(name)
+    def copied(low: Lowering, node: Node, *args: Any, **kwargs: Any) -> Any:
+        seen = viewer(low, node, *args, **kwargs)
+        if not isinstance(seen, list):
+            return low.into(node, low.result(node), lambda v: v, seen, dtype=seen.dtype)
+        return [low.into(node, low.result(node, k), lambda v: v, v, dtype=v.dtype) for k, v in enumerate(seen)]
+
+
+for _name in (
+    *("view.default", "alias.default", "detach.default", "permute.default", "transpose.int", "t.default"),
+    *("expand.default", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "slice.Tensor"),
+    *("select.int", "split.Tensor", "split_with_sizes.default", "unbind.int", "diagonal.default", "unfold.default"),
+    "narrow.default",
+):
+    _base, _overload = _name.split(".")
+    if hasattr(torch.ops.aten, f"{_base}_copy"):
+        _register_copy(f"aten.{_base}_copy.{_overload}", RULES[f"aten.{_name}"])

@@ -1,0 +1,140 @@
+"""Where elements come from: dimensions, starts of slices, bounds and checked indices that data movement is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch.fx import Node
+
+from lamina.ir.index import Expr, as_expr
+from lamina.lower.builder import NestBuilder, Scalar, Value
+from lamina.lower.context import Lowering
+from lamina.lower.rules import Decline
+from lamina.lower.sizes import expr_of
+from lamina.lower.values import TensorValue
+
+__all__ = [
+    "Positions",
+    "all_of",
+    "at_least_1d",
+    "bounded_index",
+    "copy_of",
+    "dimension",
+    "filled",
+    "inside",
+    "integer",
+    "moved",
+    "replaced",
+    "shape_of",
+    "slice_start",
+    "wrapped_index",
+]
+
+Positions = Callable[[Sequence[Expr]], Sequence[Expr]]
+"""From a position in a result to the position in its source."""
+
+
+def shape_of(node: Node, position: int | None = None) -> list[Expr]:
+    """The shape of a node's result (of its ``position``-th result)."""
+    val = node.meta["val"]
+    return [expr_of(n) for n in (val if position is None else val[position]).shape]
+
+
+def dimension(dim: int, rank: int) -> int:
+    """The dimension counted from the front; a tensor without dimensions has one."""
+    return dim % max(rank, 1)
+
+
+def integer(value: int | Expr, what: str) -> int:
+    """A number that must be known while compiling; declines otherwise."""
+    expr = as_expr(value)
+    if not expr.is_int:
+        raise Decline(f"{what} known only at run time")
+    return int(expr)
+
+
+def replaced(position: Sequence[Expr], dim: int, place: Expr) -> list[Expr]:
+    """``position`` with ``place`` in dimension ``dim``."""
+    return [place if k == dim else p for k, p in enumerate(position)]
+
+
+def at_least_1d(x: TensorValue) -> TensorValue:
+    """A tensor without dimensions as a vector of one element; others as they are."""
+    return x if x.rank else x.view([as_expr(1)], [])
+
+
+def slice_start(start: int | Expr | None, size: Expr) -> Expr:
+    """The first position of a slice of a dimension of ``size``, counted from its front."""
+    first = as_expr(0 if start is None else start)
+    if first.nonnegative():
+        return as_expr(min(int(first), int(size))) if first.is_int and size.is_int else first
+    if not first.below(0):
+        raise Decline("the start of a slice may have either sign")
+    from_front = first + size
+    if from_front.is_int:
+        return as_expr(max(int(from_front), 0))
+    if not from_front.nonnegative():
+        raise Decline("a slice that starts at a run-time distance from the end")
+    return from_front
+
+
+def all_of(conditions: Sequence[Value | None]) -> Value | None:
+    """The conjunction of those conditions that are there."""
+    result: Value | None = None
+    for cond in conditions:
+        if cond is not None:
+            result = cond if result is None else result & cond
+    return result
+
+
+def inside(b: NestBuilder, place: Expr, size: Expr) -> Value | None:
+    """Whether ``0 <= place < size``, or ``None`` when that always holds."""
+    low = None if place.nonnegative() else b.index(place) >= 0
+    if place.below(size):
+        return low
+    high = b.index(place) < (int(size) if size.is_int else b.index(size))
+    return all_of([low, high])
+
+
+def _size(b: NestBuilder, size: Expr) -> Value:
+    return b.constant(int(size), "int64") if size.is_int else b.index(size)
+
+
+def _checked(b: NestBuilder, index: Value, size: Expr, message: str) -> Expr:
+    found = (index >= 0) & (index < _size(b, size))
+    b.check(found, message)
+    return b.loaded(b.where(found, index, 0), size)
+
+
+def bounded_index(b: NestBuilder, index: Value, size: Expr, message: str) -> Expr:
+    """A loaded index that must be in ``[0, size)``: otherwise the program fails with ``IndexError(message)``."""
+    return _checked(b, index.to("int64"), size, message)
+
+
+def wrapped_index(b: NestBuilder, index: Value, size: Expr, message: str | None) -> Expr:
+    """A loaded index that may count from the end; without a message it is taken to be in range."""
+    index = index.to("int64")
+    index = b.where(index < 0, index + _size(b, size), index)
+    return b.loaded(index, size) if message is None else _checked(b, index, size, message)
+
+
+def moved(low: Lowering, node: Node, x: TensorValue, position: Positions) -> TensorValue:
+    """The node's result, each element of which is the element of ``x`` at ``position``."""
+    out = low.result(node)
+    low.plain(x.dtype, out.dtype)
+    b = low.nest(node, out.shape)
+    b.store(out, b.load(x, position(b.axes)))
+    low.finish(b)
+    return out
+
+
+def copy_of(low: Lowering, node: Node, x: TensorValue) -> TensorValue:
+    """The node's result, so far a copy of ``x``."""
+    out = low.result(node)
+    return low.into(node, out, lambda v: v, x, dtype=x.dtype)
+
+
+def filled(low: Lowering, node: Node, value: Scalar = 0) -> TensorValue:
+    """The node's result, so far the same number everywhere."""
+    out = low.result(node)
+    return low.into(node, out, lambda v: v, value, dtype=out.dtype)
