@@ -96,13 +96,15 @@ def test_idle_workspaces_are_few_and_can_be_released() -> None:
     assert not arena_module._IDLE
 
 
-def test_a_region_remembers_its_tensors_per_workspace() -> None:
-    one, other = Arena(), Arena()
-    workspace = one.take(4096)
+def test_a_workspace_holds_what_programs_made_of_it_but_not_without_end() -> None:
+    workspace = Workspace(4096)
     tensor = workspace.tensor(0, (4,), (1,), torch.float32)
-    workspace.views_of(one.region)["h"] = tensor
-    assert workspace.views_of(one.region)["h"] is tensor
-    assert workspace.views_of(other.region) == {}
+    workspace.held["program"] = (tensor, b"packed")
+    assert workspace.held["program"][0] is tensor
+    for i in range(5000):
+        workspace.held[i] = (i,)
+    assert workspace.held[4999] == (4999,)
+    assert len(workspace.held) < 1000
 
 
 def test_tensors_made_in_inference_mode_can_be_used_after_it() -> None:

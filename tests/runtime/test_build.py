@@ -85,10 +85,52 @@ def test_names_and_comments_are_no_part_of_a_kernel(
     assert scaled_by(second.kernels["layer_2"]) == 3.0
 
 
+def test_equal_kernels_share_code_whatever_their_functions_are_called(counting: CountingCompiler, cache: Cache) -> None:
+    def unit(name: str, linkage: str = "static") -> KernelUnit:
+        source = f"{linkage} void {name}(double* o) {{ *o = 4; }}"
+        return KernelUnit(name, source, (KernelFunction(name, "p"),))
+
+    compiler = found(counting, cache)
+    result = build([unit("fill_0"), unit("fill_1")], compiler, cache)
+    assert result.compiled == 1
+    before = counting.starts()
+    result = build([unit("fill_2")], compiler, cache)
+    assert (result.reused, counting.starts()) == (1, before)
+    out = torch.zeros((), dtype=torch.float64)
+    result.kernels["fill_2"](out.data_ptr())
+    assert out.item() == 4.0
+
+
+def test_different_kernels_may_have_functions_of_one_name_with_c_linkage(compiler: Compiler, cache: Cache) -> None:
+    units = [
+        KernelUnit(f"k{i}", f'extern "C" long long same(double* o) {{ *o = {i}; return {i} - 1; }}', functions)
+        for i in range(3)
+        for functions in [(KernelFunction("same", "p", checked=True),)]
+    ]
+    result = build(units, compiler, cache, jobs=1)
+    assert not result.errors
+    assert len(list(cache.location.rglob("*.cpp"))) == 1
+    out = torch.zeros((), dtype=torch.float64)
+    for i in range(3):
+        assert result.kernels[f"k{i}"](out.data_ptr()) == i - 1
+        assert out.item() == i
+
+
+@pytest.mark.parametrize(("type_", "value"), [("int", -3), ("long", -(2**40)), ("long long", 2**62), ("bool", 1)])
+def test_what_a_function_returns_comes_back(compiler: Compiler, cache: Cache, type_: str, value: int) -> None:
+    unit = KernelUnit(
+        "answer", f"static {type_} answer() {{ return {value}L; }}", (KernelFunction("answer", "", checked=True),)
+    )
+    assert build([unit], compiler, cache).kernels["answer"]() == value
+    nothing = KernelUnit("nothing", "static void nothing() {}", (KernelFunction("nothing", ""),))
+    assert build([nothing], compiler, cache).kernels["nothing"]() == 0
+
+
 def test_what_decides_the_code_is_part_of_its_hash(scale_unit: MakeUnit) -> None:
     unit = scale_unit(2)
     same = kernel_hash(unit, ("-O3",), "x86_64")
     functions = (KernelFunction("scale", "ppd"),)
+    checked = (KernelFunction("scale", "ppq", checked=True),)
     others = [
         kernel_hash(scale_unit(3), ("-O3",), "x86_64"),
         kernel_hash(unit, ("-O2",), "x86_64"),
@@ -96,8 +138,11 @@ def test_what_decides_the_code_is_part_of_its_hash(scale_unit: MakeUnit) -> None
         kernel_hash(KernelUnit("x", unit.source, unit.functions, prelude="typedef int t;"), ("-O3",), "x86_64"),
         kernel_hash(KernelUnit("x", unit.source, unit.functions, flags=("-g",)), ("-O3",), "x86_64"),
         kernel_hash(KernelUnit("x", unit.source, functions), ("-O3",), "x86_64"),
+        kernel_hash(KernelUnit("x", unit.source, checked), ("-O3",), "x86_64"),
         kernel_hash(KernelUnit("x", unit.source.replace("x[i]", "x [i]"), unit.functions), ("-O3",), "x86_64"),
     ]
+    renamed = KernelUnit("x", unit.source.replace("scale(", "grow("), (KernelFunction("grow", "ppq"),))
+    assert kernel_hash(renamed, ("-O3",), "x86_64") == same
     assert len({same, *others}) == len(others) + 1
     quoted = [KernelUnit("s", f'const char* s = "//{c}";', ()) for c in "ab"]
     assert kernel_hash(quoted[0], (), "") != kernel_hash(quoted[1], (), "")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 from collections import deque
 from collections.abc import Sequence
-from itertools import count
 from typing import Any
 
 import torch
@@ -20,14 +19,14 @@ __all__ = ["ALIGNMENT", "Arena", "Workspace", "allocate_pages", "release_workspa
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector
 _HUGE_PAGE = 2 << 20
 _KEPT = 4  # idle workspaces: one is enough unless threads run side by side
-_KEPT_VIEWS = 512  # tensors are remembered for so many regions per workspace
+_KEPT_PROGRAMS = 512  # whose tensors a workspace remembers
 
 
 class _Held(dict[object, tuple[Any, ...]]):
     """What programs made of a workspace, by program. Emptied when there are many, so that dead programs are let go."""
 
     def __setitem__(self, key: object, value: tuple[Any, ...]) -> None:
-        if len(self) >= _KEPT_VIEWS:
+        if len(self) >= _KEPT_PROGRAMS:
             self.clear()
         super().__setitem__(key, value)
 
@@ -35,10 +34,11 @@ class _Held(dict[object, tuple[Any, ...]]):
 class Workspace:
     """``nbytes`` of memory at ``address`` (a multiple of 64), for one call at a time.
 
-    Tensors made of it are for use inside the call only: the next call overwrites them.
+    Tensors made of it are for use inside the call only: the next call overwrites them. ``held`` keeps what a program
+    made of it, for the next call of the same program, under a key of the program's own.
     """
 
-    __slots__ = ("_bytes", "_typed", "_views", "address", "held", "nbytes")
+    __slots__ = ("_bytes", "_typed", "address", "held", "nbytes")
 
     def __init__(self, nbytes: int) -> None:
         # Inference tensors could not be written to outside of inference mode, and a workspace outlives the mode.
@@ -46,7 +46,6 @@ class Workspace:
             self._bytes = allocate_pages(nbytes)
         self.address, self.nbytes = self._bytes.data_ptr(), nbytes
         self._typed: dict[torch.dtype, torch.Tensor] = {torch.uint8: self._bytes}
-        self._views: dict[int, dict[object, torch.Tensor]] = {}
         self.held: dict[object, tuple[Any, ...]] = _Held()
 
     def typed(self, dtype: torch.dtype) -> torch.Tensor:
@@ -66,29 +65,15 @@ class Workspace:
         typed = self.typed(dtype)
         return typed.as_strided(shape, strides, typed.storage_offset() + offset // dtype.itemsize)
 
-    def views_of(self, region: int) -> dict[object, torch.Tensor]:
-        """Where a region remembers the tensors that it has made of this workspace, under names of its own."""
-        views = self._views.get(region)
-        if views is None:
-            if len(self._views) >= _KEPT_VIEWS:
-                self._views.clear()
-            views = self._views[region] = {}
-        return views
-
 
 class Arena:
-    """Workspaces for one region. Safe to use from several threads: each call has a workspace to itself.
+    """Where host programs get their workspaces. Safe to use from several threads: each call has one to itself.
 
     A host program takes one at its start and gives it back at its end; one that is not given back because of an
     exception is simply freed.
     """
 
-    __slots__ = ("region",)
-
-    _numbers = count()
-
-    def __init__(self) -> None:
-        self.region = next(Arena._numbers)
+    __slots__ = ()
 
     def take(self, nbytes: int) -> Workspace:
         """A workspace of at least ``nbytes`` bytes, its content undefined."""

@@ -139,9 +139,9 @@ def _results(
         if identity in build.errors:
             errors[unit.name] = build.errors[identity]
             continue
-        for function in unit.functions:
+        for function, launch in zip(unit.functions, build.loaded[identity], strict=True):
             name = unit.name if len(unit.functions) == 1 else f"{unit.name}.{function.name}"
-            kernels[name] = Kernel(name, function.parameters, build.loaded[identity][function.name])
+            kernels[name] = Kernel(name, function.parameters, launch)
     return kernels, errors
 
 

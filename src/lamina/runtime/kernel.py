@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from lamina.errors import BadArgument, LaminaError
 from lamina.runtime.cache import digest
 
-__all__ = ["SLOTS", "Kernel", "KernelError", "KernelFunction", "KernelUnit", "kernel_hash", "source_unit"]
+__all__ = [
+    "SLOTS",
+    "Kernel",
+    "KernelError",
+    "KernelFunction",
+    "KernelUnit",
+    "kernel_hash",
+    "label",
+    "source_unit",
+    "symbol",
+]
 
 # A kernel takes one pointer to 8-byte slots: packing them in one call of struct.pack is two to five times
 # cheaper than having ctypes convert each argument. A slot converts to the very type that the parameter has.
@@ -59,10 +69,10 @@ class KernelFunction:
 class KernelUnit:
     """The source of one kernel.
 
-    ``name`` is what the caller calls it, and no part of its identity: units that differ only in name or in ``//``
-    comments are compiled once. ``source`` defines the ``functions``, best as ``static void`` functions; it is compiled
-    inside a namespace of its own after ``prelude``, which stands at global scope and is shared by units that have the
-    same text. ``flags`` are added to the compiler's.
+    ``name`` is what the caller calls it, and no part of its identity: units that differ only in their name, the names
+    of their functions or in ``//`` comments are compiled once. ``source`` defines the ``functions``, best as static
+    ones; it is compiled inside a namespace of its own after ``prelude``, which stands at global scope and is shared by
+    units that have the same text. ``flags`` are added to the compiler's.
     """
 
     name: str
@@ -76,8 +86,8 @@ class Kernel:
     """A loaded kernel function.
 
     A host program calls ``launch(pack(a.data_ptr(), ..., n))``, with both names bound beforehand;
-    ``kernel(a.data_ptr(), ..., n)`` is the same and easier to read. The GIL is released while the kernel runs.
-    Pointers are not checked.
+    ``kernel(a.data_ptr(), ..., n)`` is the same and easier to read. Both give back the code of a checked function.
+    The GIL is released while the kernel runs. Pointers are not checked.
     """
 
     __slots__ = ("launch", "name", "pack", "parameters")
@@ -96,22 +106,24 @@ class Kernel:
 _COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*')
 
 
-def _meaning(source: str) -> str:
-    """The source without what does not change its meaning: ``//`` comments, ends of lines, empty lines."""
+def _meaning(source: str, functions: Sequence[KernelFunction] = ()) -> str:
+    """The source without what does not change its meaning: ``//`` comments, empty lines, the names of its functions."""
     text = _COMMENT.sub(lambda found: found[0] if found[0].startswith('"') else "", source)
+    for i, function in enumerate(functions):
+        text = re.sub(rf"\b{function.name}\b", f"@{i}", text)
     return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
 
 
 def kernel_hash(unit: KernelUnit, flags: Sequence[str], machine: str) -> str:
     """The identity of a kernel's code: everything that decides it but the compiler."""
-    functions = (f"{f.name}({f.parameters}){f.checked}" for f in unit.functions)
-    texts = (_meaning(unit.prelude), _meaning(unit.source))
+    functions = (f"{f.parameters} {f.checked}" for f in unit.functions)
+    texts = (_meaning(unit.prelude), _meaning(unit.source, unit.functions))
     return digest("kernel", _ABI, machine, *functions, "with", *flags, *unit.flags, "of", *texts)
 
 
-def symbol(function: str, identity: str) -> str:
-    """The exported name of a function of the kernel with this hash."""
-    return f"{function}_{identity[:16]}"
+def symbol(index: int, identity: str) -> str:
+    """The exported name of a function, by its place among the functions of the kernel with this hash."""
+    return f"lamina_{identity[:16]}_{index}"
 
 
 def label(unit: KernelUnit, identity: str) -> str:
@@ -125,12 +137,14 @@ def source_unit(kernels: Iterable[tuple[str, KernelUnit]]) -> str:
     for identity, unit in kernels:
         if not parts:
             parts += ['#line 1 "lamina_slot"', SLOTS, '#line 1 "prelude"', unit.prelude]
-        # Names begin a line of their own, so that a message about a line of the unit names the unit.
-        parts += [f"namespace kernel_{identity[:16]} {{", f'#line 1 "{label(unit, identity)}"', unit.source]
-        for function in unit.functions:
+        parts.append(f"namespace kernel_{identity[:16]} {{")
+        # A name with C linkage is one and the same in every namespace.
+        parts += [f"#define {f.name} {f.name}_{identity[:16]}" for f in unit.functions]
+        parts += [f'#line 1 "{label(unit, identity)}"', unit.source, '#line 1 "entry"']
+        for index, function in enumerate(unit.functions):
             values = ", ".join(f"slots[{i}]" for i in range(len(function.parameters)))
-            entry = symbol(function.name, identity)
             call = f"return {function.name}({values});" if function.checked else f"{function.name}({values}); return 0;"
-            parts.append(f'extern "C" long long {entry}(const lamina_slot* slots) {{ {call} }}')
+            parts.append(f'extern "C" long long {symbol(index, identity)}(const lamina_slot* slots) {{ {call} }}')
+        parts += [f"#undef {f.name}" for f in unit.functions]
         parts.append("}")
     return "\n".join(parts) + "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lamina.runtime.cache import Cache, Entry, Miss
@@ -13,7 +13,7 @@ from lamina.runtime.toolchain import Compiler, load_library
 __all__ = ["OBJECT", "Functions", "Library", "recall", "remember"]
 
 OBJECT = "kernels.so"
-Functions = Mapping[str, Callable[[bytes], int]]
+Functions = tuple[Callable[[bytes], int], ...]  # in the order of the unit's functions
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ def _open(unit: KernelUnit, identity: str, name: str, cache: Cache) -> Functions
 
 
 def _functions(unit: KernelUnit, identity: str, library: Library) -> Functions:
-    functions: dict[str, Callable[[bytes], int]] = {}
-    for function in unit.functions:
-        found = getattr(library.handle, symbol(function.name, identity))
+    functions: list[Callable[[bytes], int]] = []
+    for index in range(len(unit.functions)):
+        found = getattr(library.handle, symbol(index, identity))
         found.argtypes, found.restype = (ctypes.c_void_p,), ctypes.c_longlong
-        functions[function.name] = found
-    return functions
+        functions.append(found)
+    return tuple(functions)
