@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._C import _jit_get_all_schemas
 from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
-__all__ = ["OpInfo", "op_db", "traced"]
+__all__ = ["OpInfo", "op_db", "tagged_operations", "traced"]
 
 
 def traced(fn: Callable[..., Any], args: Sequence[torch.Tensor], symbolic: bool = False) -> GraphModule:
@@ -28,3 +29,17 @@ def traced(fn: Callable[..., Any], args: Sequence[torch.Tensor], symbolic: bool 
     gm = make_fx(lambda *given: functionalize(inner)(*given), tracing_mode=mode)(*detached)
     gm.graph.eliminate_dead_code()
     return gm
+
+
+def tagged_operations(tag: str) -> list[str]:
+    """Functional ATen overloads ("aten.add.Tensor") that torch marks with the tag of that name."""
+    wanted = getattr(torch.Tag, tag)
+    names = sorted({s.name.removeprefix("aten::") for s in _jit_get_all_schemas() if s.name.startswith("aten::")})
+    found: list[str] = []
+    for name in names:
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            op = getattr(packet, overload)
+            if wanted in op.tags and not op._schema.is_mutable and "out" not in overload:
+                found.append(str(op))
+    return found

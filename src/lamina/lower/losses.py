@@ -8,10 +8,10 @@ from torch.fx import Node
 
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import Value, opmath
-from lamina.lower.context import Lowering, Operand
+from lamina.lower.context import Lowering
 from lamina.lower.pointwise_math import UNARY
 from lamina.lower.reduction import count
-from lamina.lower.rules import Decline, rule
+from lamina.lower.rules import rule
 from lamina.lower.values import TensorValue
 
 __all__ = ["joined_shape", "reduced_loss"]
@@ -140,11 +140,6 @@ def soft_margin_loss_backward(
     low: Lowering, node: Node, grad: TensorValue, x: TensorValue, target: TensorValue, reduction: int
 ) -> TensorValue:
     return loss_gradient(low, node, lambda x, t: -t * (-t * x).op("sigmoid"), reduction, grad, x, target)
-
-
-@rule("aten.binary_cross_entropy.default")
-def binary_cross_entropy(low: Lowering, node: Node, *args: Operand | None) -> TensorValue:
-    raise Decline("eager raises RuntimeError for inputs outside [0, 1], which a kernel does not check")
 
 
 @rule("aten.binary_cross_entropy_backward.default")

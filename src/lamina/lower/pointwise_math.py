@@ -235,3 +235,8 @@ def logit_backward(
         return v.builder.where(outside, math.nan if eps is None else 0.0, g / (v * (1.0 - v)))
 
     return low.pointwise(node, body, grad, x)
+
+
+@rule("aten.ldexp.Tensor")
+def ldexp(low: Lowering, node: Node, x: TensorValue, exponent: TensorValue) -> TensorValue:
+    return low.pointwise(node, lambda a, b: a * b.builder.constant(2, b.dtype).op("pow", b), x, exponent)

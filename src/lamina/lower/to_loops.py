@@ -14,6 +14,7 @@ from lamina.ir.index import Expr, Size, as_expr
 from lamina.ir.loops import BufferView, LoopProgram, SizeInput, Source
 from lamina.lower import families
 from lamina.lower.context import Lowering
+from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import RULES, Decline
 from lamina.lower.sizes import UnknownSize, expr_of, stride_of
 from lamina.lower.values import TensorValue
@@ -126,7 +127,7 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
     mark = len(low.steps)
     buffers = dict(low.buffers)
     found = RULES.get(str(target))
-    reason = "no lowering rule"
+    reason = REASONS.get(str(target), "no lowering rule")
     if found is not None:
         try:
             return found(low, node, *args, **kwargs)
