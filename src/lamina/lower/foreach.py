@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 from torch.fx import Node
 
 from lamina.base.dtypes import DTYPES
-from lamina.ir.index import as_expr
 from lamina.lower.builder import Value, opmath
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.pointwise import add_scaled, divided, largest, lerped, multiplied, never_zero, power, smallest
@@ -94,16 +93,7 @@ def foreach_pow_base(low: Lowering, node: Node, base: Operand, exponents: Tensor
     return [power(low, node, low.result(node, k), base, y) for k, y in enumerate(exponents)]
 
 
-def _scalars(value: Any, length: int) -> list[Operand]:
-    """The scalars of a fused multiply: one for all, one each, or the elements of a vector."""
-    if isinstance(value, TensorValue) and value.rank == 1:
-        return [value.view([], [as_expr(k)]) for k in range(length)]
-    return _column(value, length)
-
-
-@rule(
-    *_overloads("addcmul", "Scalar", "ScalarList", "Tensor"), *_overloads("addcdiv", "Scalar", "ScalarList", "Tensor")
-)
+@rule(*_overloads("addcmul", "Scalar", "ScalarList"), *_overloads("addcdiv", "Scalar", "ScalarList"))
 def foreach_addc(
     low: Lowering, node: Node, tensors: Tensors, first: Tensors, second: Tensors, value: Any = 1
 ) -> list[TensorValue]:
@@ -112,7 +102,7 @@ def foreach_addc(
     def body(x: Value, a: Value, b: Value, s: Value) -> Value:
         return x + s * (a / b) if divide else x + s * a * b
 
-    return _each(low, node, body, tensors, first, second, _scalars(value, len(tensors)))
+    return _each(low, node, body, tensors, first, second, value)
 
 
 @rule(*_overloads("lerp", "List", "Scalar", "ScalarList"))
