@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from lamina.base.decision import Decision
-from lamina.ir.access import origins, writes
-from lamina.ir.index import Axis, Expr, Size, as_expr
-from lamina.ir.loops import LoopProgram, Nest, Reduce, Scan, Step
+from lamina.ir.access import origins, reads, writes
+from lamina.ir.index import Axis, Expr, Size, as_expr, prod
+from lamina.ir.loops import LibraryCall, LoopProgram, Nest, Reduce, Scan, Step
 from lamina.ir.plan import Kernel, KernelCall, Plan, PlanStep
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
@@ -21,12 +21,17 @@ from lamina.schedule.tile import choose
 
 __all__ = ["make_plan"]
 
+_SMALL = 16384
+"""Points up to which a nest costs less than a few launches."""
+_MOST_GROUPED = 16
+
 
 def make_plan(fused: Fused, target: Target) -> Plan:
     """Order the steps, give each nest a shared canonical kernel with a schedule, and every buffer a place."""
     program = fused.program
     table = _Kernels(program, target)
-    steps = [table.step(step) for step in order(program.steps, program.buffer_map(), program.inputs, program.outputs)]
+    ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
+    steps = [table.step(group) for group in _grouped(ordered)]
     places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs)
     return Plan(
         program.name,
@@ -52,19 +57,24 @@ class _Kernels:
         self.kernels: dict[object, Kernel] = {}
         self.decisions: list[Decision] = []
 
-    def step(self, step: Step) -> PlanStep:
-        if not isinstance(step, Nest):
+    def step(self, step: tuple[Nest, ...] | LibraryCall) -> PlanStep:
+        """The launch of the nests' kernel, which is made if no equal one exists; a library call as it is."""
+        if isinstance(step, LibraryCall):
             return step
-        flat = _general(flatten((step,), self.buffers))
+        names = tuple(nest.name for nest in step)
+        if len(step) > 1:
+            self.decisions.append(Decision("group", names, True, "small and independent: one launch"))
+        flat = _general(flatten(step, self.buffers))
         key = (flat.nests, flat.dtypes)
         kernel = self.kernels.get(key)
         if kernel is None:
             kernel = self.kernels[key] = self.kernel(step, flat)
         else:
-            self.decisions.append(Decision("share", (step.name, kernel.name), True, "an equal kernel exists"))
-        return KernelCall(step.name, kernel.name, flat.buffers, flat.sizes, tuple(sorted(writes(step))), (step,))
+            self.decisions.append(Decision("share", (*names, kernel.name), True, "an equal kernel exists"))
+        stored = tuple(sorted({b for nest in step for b in writes(nest)}))
+        return KernelCall(names[0], kernel.name, flat.buffers, flat.sizes, stored, step)
 
-    def kernel(self, step: Nest, flat: Flat) -> Kernel:
+    def kernel(self, step: tuple[Nest, ...], flat: Flat) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))
         dtypes = {f"b{k}": dtype for k, dtype in enumerate(flat.dtypes)}
         schedules = tuple(choose(nest, dtypes, self.target) for nest in flat.nests)
@@ -72,15 +82,50 @@ class _Kernels:
         mark = hashlib.sha256(text.encode()).hexdigest()[:10]
         return Kernel(f"{self.title(step)}_{mark}", flat.nests, schedules, flat.dtypes, sizes)
 
-    def title(self, step: Nest) -> str:
-        """A readable name from the operations the nest comes from."""
+    def title(self, step: tuple[Nest, ...]) -> str:
+        """A readable name from the operations the nests come from."""
         names: list[str] = []
-        for node in origins(step):
+        for node in (node for nest in step for node in origins(nest)):
             parts = self.operations.get(node, "op").split(".")
             name = re.sub(r"\W", "", parts[1] if len(parts) > 1 else parts[0]).strip("_")
             if name and name not in names:
                 names.append(name)
         return "_".join(names[:4]) or "kernel"
+
+
+def _grouped(steps: Sequence[Step]) -> list[tuple[Nest, ...] | LibraryCall]:
+    """Neighbouring small nests that do not touch each other's results, together: their launches would cost the most."""
+    result: list[tuple[Nest, ...] | LibraryCall] = []
+    group: list[Nest] = []
+    read: set[str] = set()
+    written: set[str] = set()
+
+    def close() -> None:
+        if group:
+            result.append(tuple(group))
+        group.clear()
+        read.clear()
+        written.clear()
+
+    for step in steps:
+        if isinstance(step, LibraryCall):
+            close()
+            result.append(step)
+            continue
+        reading, writing = reads(step), writes(step)
+        apart = not (written & (reading | writing) or read & writing)
+        if not (apart and len(group) < _MOST_GROUPED and _small(step)) or not all(_small(n) for n in group[:1]):
+            close()
+        group.append(step)
+        read.update(reading)
+        written.update(writing)
+    close()
+    return result
+
+
+def _small(nest: Nest) -> bool:
+    points = prod(axis.extent for axis in nest.axes)
+    return points.is_int and points.const <= _SMALL
 
 
 def _general(flat: Flat) -> Flat:
