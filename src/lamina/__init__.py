@@ -2,7 +2,6 @@
 
 from lamina.base.decision import Decision
 from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
-from lamina.compile import compile
 from lamina.compile import compile, lamina_backend
 from lamina.errors import BadArgument, InvalidIR, LaminaError, StageFailed, UnknownOption
 from lamina.options import Options
@@ -24,6 +23,5 @@ __all__ = [
     "benchmark",
     "compile",
     "lamina_backend",
-    "compile",
     "warmup",
 ]

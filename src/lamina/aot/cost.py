@@ -15,6 +15,7 @@ import torch
 from torch.fx import Node
 
 from lamina.aot.torch_private import hint
+from lamina.base.torch_private import OpOverload
 
 __all__ = ["CostModel", "OpClass", "bytes_of", "classify", "operation_name"]
 
@@ -99,7 +100,7 @@ def classify(node: Node) -> OpClass:
     if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
         return _SYMBOL
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return _LIBRARY
     if torch.Tag.nondeterministic_seeded in target.tags:
         return _RANDOM

@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.base.dtypes import dtype_of
+from lamina.base.torch_private import OpOverload
 from lamina.ir.index import Expr, Size, as_expr
 from lamina.ir.loops import BufferView, LoopProgram, SizeInput, Source
 from lamina.lower import families
@@ -121,7 +122,7 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
     if node.target is operator.getitem:
         return _arguments(env, node.args[0])[node.args[1]]
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         raise CannotLower(f"{target} is not an ATen operation")
     args, kwargs = _arguments(env, node.args), _arguments(env, node.kwargs)
     mark = len(low.steps)

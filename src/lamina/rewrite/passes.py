@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.torch_private import OpOverload
 from lamina.rewrite.rebuild import Substitution, rebuild
 from lamina.rewrite.torch_private import same_size
 
@@ -96,7 +97,7 @@ def _may_alias(node: Node) -> bool:
     if node.target is operator.getitem:
         return True
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return node.op == "call_function"
     return any(result.alias_info is not None for result in target._schema.returns) or target in (
         aten._unsafe_view.default,
@@ -153,7 +154,7 @@ def _is_mergeable(node: Node) -> bool:
         return True
     if node.op != "call_function" or node.is_impure():
         return False
-    return node.target is operator.getitem or isinstance(node.target, torch._ops.OpOverload)
+    return node.target is operator.getitem or isinstance(node.target, OpOverload)
 
 
 def _key(value: Any, stand_in: Substitution) -> Hashable:
