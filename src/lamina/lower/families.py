@@ -17,6 +17,7 @@ from lamina.lower import (
     padding,
     pointwise,
     pointwise_math,
+    pooling,
     random,
     reduction,
     scatter,
@@ -29,6 +30,6 @@ __all__ = ["LOADED"]
 LOADED = (
     *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, nll_loss, norms),
-    *(concat, indexing, padding, scatter, views),
+    *(concat, indexing, padding, pooling, scatter, views),
 )
 """The rule files."""

@@ -1,0 +1,252 @@
+"""Pooling: the largest or the mean of each window, with gradients that gather instead of scatter."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from lamina.base.dtypes import DTYPES, torch_dtype
+from lamina.ir.index import Expr, as_expr, prod
+from lamina.lower.builder import NestBuilder, Scalar, Value, opmath
+from lamina.lower.context import Lowering
+from lamina.lower.indexing import unravelled
+from lamina.lower.rules import Decline, rule
+from lamina.lower.values import TensorValue
+from lamina.lower.windows import Adaptive, Fixed, Number, Sliding, Span, fixed_spans
+
+__all__: list[str] = []
+
+Ints = Sequence[int] | int
+
+
+def _smallest(dtype: str) -> Scalar:
+    if DTYPES[dtype].is_float:
+        return -math.inf
+    return torch.iinfo(torch_dtype(dtype)).min
+
+
+def _wants(node: Node, position: int) -> bool:
+    """Whether anything reads the ``position``-th result."""
+    return any(user.target is not operator.getitem or user.args[1] == position for user in node.users)
+
+
+def _flat(place: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
+    number = as_expr(0)
+    for p, n in zip(place, sizes, strict=True):
+        number = number * n + p
+    return number
+
+
+def _index_dtype(sizes: Sequence[Expr]) -> str:
+    """The type to compute flat places in: 32 bits where they are known to do."""
+    area = prod(sizes)
+    return "int32" if area.is_int and int(area) < 2**31 else "int64"
+
+
+def _first_place(b: NestBuilder, spans: Sequence[Fixed], at: Sequence[Expr], dtype: str) -> Value:
+    """The flat place of the first element of a window that is not padding: what an all-smallest window chooses."""
+    starts = [span.place(a, 0) for span, a in zip(spans, at, strict=True)]
+    sizes = [span.source for span in spans]
+    if all(start.nonnegative() for start in starts):
+        return b.index(_flat(starts, sizes), dtype)
+    result = b.constant(0, dtype)
+    for span, start in zip(spans, starts, strict=True):
+        place = b.index(start, dtype)
+        if not start.nonnegative():
+            place = b.where(place < 0, b.index(start % span.dilation, dtype), place)
+        size = b.constant(int(span.source), dtype) if span.source.is_int else b.index(span.source, dtype)
+        result = result * size + place
+    return result
+
+
+def _largest_place(s: Sliding, spans: Sequence[Fixed], values: Sequence[Value], dtype: str) -> Value:
+    """The flat place of the largest element of the window: the first of equals, the last NaN."""
+    b, sizes = s.b, [span.source for span in spans]
+    best, chosen = values[0], _first_place(b, spans, s.inner, dtype)
+    for number, v in zip(s.numbers[1:], values[1:], strict=True):
+        larger = v > best
+        if DTYPES[v.dtype].is_float:
+            larger = larger | v.op("isnan")
+        place = [span.place(a, j) for span, a, j in zip(spans, s.inner, number, strict=True)]
+        chosen = b.where(larger, b.index(_flat(place, sizes), dtype), chosen)
+        best = best.op("maximum", v)
+    return chosen
+
+
+def _largest_place_looped(s: Sliding, spans: Sequence[Fixed], value: Value, dtype: str) -> Value:
+    """As ``_largest_place``, for a window that is looped over; of several NaNs it gives the first."""
+    b, sizes = s.b, [span.source for span in spans]
+    counts = [as_expr(span.size) for span in spans]
+    number = b.reduce("argmax", value, list(range(len(s.at), len(b.axes))))
+    within = unravelled(b.loaded(number, prod(counts)), counts)
+    place = [span.place(a, j) for span, a, j in zip(spans, s.inner, within, strict=True)]
+    found = b.index(_flat(place, sizes), dtype)
+    if all(span.pad == 0 for span in spans):
+        return found
+    return b.where(number.equals(0), _first_place(b, spans, s.inner, dtype), found)
+
+
+def _max_pool(low: Lowering, node: Node, x: TensorValue, rank: int, *window: Any) -> list[TensorValue | None]:
+    defaults: tuple[Any, ...] = ((), 0, 1, False)
+    size, step, pad, dilation, ceil_mode = [*window, *defaults[len(window) - 1 :]]
+    out = low.result(node, 0)
+    low.plain(x.dtype)
+    spans = fixed_spans(x.shape[-rank:], out.shape[-rank:], size, step, pad, dilation, ceil_mode)
+    s = Sliding(low, node, out.shape, [span.size for span in spans])
+    values = [s.element(x, spans, number, _smallest(x.dtype)).to(opmath(x.dtype)) for number in s.numbers]
+    s.b.store(out, s.total("maximum", values), s.at)
+    places = low.result(node, 1) if _wants(node, 1) else None
+    if places is not None:
+        dtype = _index_dtype(x.shape[-rank:])
+        found = (
+            _largest_place_looped(s, spans, values[0], dtype) if s.looped else _largest_place(s, spans, values, dtype)
+        )
+        s.b.store(places, found, s.at)
+    low.finish(s.b)
+    return [out, places]
+
+
+@rule("aten.max_pool2d_with_indices.default")
+def max_pool2d(low: Lowering, node: Node, x: TensorValue, *window: Any) -> list[TensorValue | None]:
+    return _max_pool(low, node, x, 2, *window)
+
+
+@rule("aten.max_pool3d_with_indices.default")
+def max_pool3d(low: Lowering, node: Node, x: TensorValue, *window: Any) -> list[TensorValue | None]:
+    return _max_pool(low, node, x, 3, *window)
+
+
+def _max_pool_backward(
+    low: Lowering, node: Node, grad: TensorValue, x: TensorValue, rank: int, places: TensorValue, *window: Any
+) -> TensorValue:
+    """Each element sums the gradients of the windows that chose it."""
+    low.plain(grad.dtype)
+    spans = fixed_spans(x.shape[-rank:], grad.shape[-rank:], *window)
+    counts = [span.covers for span in spans]
+    out = low.result(node)
+    s = Sliding(low, node, out.shape, counts)
+    here = s.b.index(_flat(s.inner, x.shape[-rank:]))
+    values = [_chosen(s, spans, number, grad, places, here) for number in s.numbers]
+    s.b.store(out, s.total("add", values), s.at)
+    low.finish(s.b)
+    return out
+
+
+def _chosen(
+    s: Sliding, spans: Sequence[Fixed], number: Number, grad: TensorValue, places: TensorValue, here: Value
+) -> Value:
+    """The gradient of one window, where that window chose the element at the nest's position."""
+    position = [*s.outer, *(span.output(a, j) for span, a, j in zip(spans, s.inner, number, strict=True))]
+    exists = s.holds(spans, number)
+    chose = s.b.load(places, position, exists, -1).equals(here)
+    value = s.b.load(grad, position, exists).to(opmath(grad.dtype))
+    return s.b.where(chose, value, 0)
+
+
+@rule("aten.max_pool2d_with_indices_backward.default")
+def max_pool2d_backward(low: Lowering, node: Node, grad: TensorValue, x: TensorValue, *window: Any) -> TensorValue:
+    *given, places = window
+    return _max_pool_backward(low, node, grad, x, 2, places, *given)
+
+
+@rule("aten.max_pool3d_with_indices_backward.default")
+def max_pool3d_backward(low: Lowering, node: Node, grad: TensorValue, x: TensorValue, *window: Any) -> TensorValue:
+    *given, places = window
+    return _max_pool_backward(low, node, grad, x, 3, places, *given)
+
+
+def _divided(total: Value, number: Value) -> Value:
+    return total / number if DTYPES[total.dtype].is_float else total.op("trunc_div", number)
+
+
+def _window_mean(
+    low: Lowering, node: Node, x: TensorValue, spans: Sequence[Span], divisor: int | None = None
+) -> TensorValue:
+    out = low.result(node)
+    low.plain(x.dtype)
+    kin = opmath(x.dtype)
+    s = Sliding(low, node, out.shape, [span.size for span in spans])
+    total = s.total("add", [s.element(x, spans, number, 0).to(kin) for number in s.numbers])
+    counts = [span.count(s.b, a, kin) for span, a in zip(spans, s.inner, strict=True)]
+    number = s.area(counts, kin) if divisor is None else s.b.constant(divisor, kin)
+    s.b.store(out, _divided(total, number), s.at)
+    low.finish(s.b)
+    return out
+
+
+def _window_mean_backward(
+    low: Lowering, node: Node, grad: TensorValue, spans: Sequence[Span], divisor: int | None = None
+) -> TensorValue:
+    """Each element sums its share of the gradients of the windows it is in."""
+    out = low.result(node)
+    low.plain(grad.dtype)
+    kin = opmath(grad.dtype)
+    s = Sliding(low, node, out.shape, [span.covers for span in spans])
+    values = []
+    for number in s.numbers:
+        outputs = [span.output(a, j) for span, a, j in zip(spans, s.inner, number, strict=True)]
+        exists = s.holds(spans, number)
+        value = s.b.load(grad, [*s.outer, *outputs], exists).to(kin)
+        if divisor is not None:
+            values.append(value / divisor)
+            continue
+        counts = [span.count(s.b, o, kin) for span, o in zip(spans, outputs, strict=True)]
+        share = value / s.area(counts, kin)
+        values.append(share if exists is None else s.b.where(exists, share, 0))
+    s.b.store(out, s.total("add", values), s.at)
+    low.finish(s.b)
+    return out
+
+
+def _avg_spans(
+    source: Sequence[Expr],
+    result: Sequence[Expr],
+    size: Ints,
+    step: Ints = (),
+    pad: Ints = 0,
+    ceil_mode: bool = False,
+    padded: bool = True,
+    divisor: int | None = None,
+) -> list[Fixed]:
+    return fixed_spans(source, result, size, step, pad, 1, ceil_mode, padded)
+
+
+def _divisor(window: Sequence[Any]) -> int | None:
+    return window[5] if len(window) > 5 else None
+
+
+def _register_avg_pool(rank: int) -> None:
+    @rule(f"aten.avg_pool{rank}d.default")
+    def avg_pool(low: Lowering, node: Node, x: TensorValue, *window: Any) -> TensorValue:
+        result = [as_expr(n) for n in low.result(node).shape[-rank:]]
+        return _window_mean(low, node, x, _avg_spans(x.shape[-rank:], result, *window), _divisor(window))
+
+    @rule(f"aten.avg_pool{rank}d_backward.default")
+    def avg_pool_backward(low: Lowering, node: Node, grad: TensorValue, x: TensorValue, *window: Any) -> TensorValue:
+        spans = _avg_spans(x.shape[-rank:], grad.shape[-rank:], *window)
+        return _window_mean_backward(low, node, grad, spans, _divisor(window))
+
+    @rule(f"aten._adaptive_avg_pool{rank}d.default")
+    def adaptive_avg_pool(low: Lowering, node: Node, x: TensorValue, size: Any) -> TensorValue:
+        return _window_mean(low, node, x, _adaptive(x.shape[-rank:], node.meta["val"].shape[-rank:]))
+
+    @rule(f"aten._adaptive_avg_pool{rank}d_backward.default")
+    def adaptive_avg_pool_backward(low: Lowering, node: Node, grad: TensorValue, x: TensorValue) -> TensorValue:
+        return _window_mean_backward(low, node, grad, _adaptive(x.shape[-rank:], grad.shape[-rank:]))
+
+
+def _adaptive(source: Sequence[Any], result: Sequence[Any]) -> list[Adaptive]:
+    sizes = [(as_expr(n) if isinstance(n, int | Expr) else None) for n in (*source, *result)]
+    if any(n is None or not n.is_int or n == 0 for n in sizes):
+        raise Decline("sizes known only at run time, or zero")
+    known = [int(n) for n in sizes if n is not None]
+    return [Adaptive(n, k) for n, k in zip(known[: len(source)], known[len(source) :], strict=True)]
+
+
+for _rank in (2, 3):
+    _register_avg_pool(_rank)
