@@ -158,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--chunk", type=int, default=40, help="operators per process")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one operator")
-    parser.add_argument("--write-limits", action="store_true", help=f"note the failures in {LIMITS.name}")
+    parser.add_argument("--write-limits", action="store_true", help=f"note these operators' failures in {LIMITS.name}")
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -179,7 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{key}: {value:.3f}" if isinstance(value, float) else f"{key}: {value}")
     if args.write_limits:
         failed = {r.name: {"status": r.status, "reason": r.detail} for r in results if r.status in FAILURES}
-        write_results(LIMITS, {"backend": args.compile, "limits": failed})
+        kept = {name: limit for name, limit in _limits().items() if name not in names}
+        write_results(LIMITS, {"backend": args.compile, "limits": dict(sorted({**kept, **failed}.items()))})
         return 0
     path = args.json or RESULTS / f"opinfo_{args.compile}.json"
     write_results(path, {"compile": args.compile, "summary": summary, "results": [asdict(r) for r in results]})

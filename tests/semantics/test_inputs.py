@@ -127,7 +127,7 @@ def test_structures(compile: CompileFunction) -> None:
         pair = Pair(torch.randn(3), torch.randn(3))
         return (lambda t, p: program(t, p, scale=2.5, flag=True)), (tree, pair)
 
-    agree(compile, build, exact=False)
+    agree(compile, build)
 
 
 def test_python_numbers_may_change(compile: CompileFunction) -> None:

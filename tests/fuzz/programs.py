@@ -1,0 +1,192 @@
+"""Random programs: pointwise operations, reductions, views and broadcasts over a few inputs, as printable code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+__all__ = ["Program", "programs"]
+
+DTYPES = ("float32", "bfloat16", "float64", "int32", "int64", "uint8", "bool")
+SIZES = (1, 2, 3, 5, 8, 16, 17, 33)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A variable of the program while it is drawn: only its shape and kind matter."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def floating(self) -> bool:
+        return self.dtype.is_floating_point
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Runnable source: ``make_inputs()`` gives the arguments of ``program``."""
+
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...]
+    lines: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def source(self) -> str:
+        """A Python file that shows the program and runs it eagerly and compiled."""
+        names = ", ".join(name for name, _, _ in self.inputs)
+        body = "\n".join(f"    {line}" for line in self.lines)
+        made = "\n".join(
+            f"    {name} = sample({shape}, torch.{dtype}, {seed})"
+            for seed, (name, shape, dtype) in enumerate(self.inputs)
+        )
+        return (
+            "import torch\n\n\n"
+            "def sample(shape, dtype, seed):\n"
+            "    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))\n"
+            "    return values.to(dtype) if dtype.is_floating_point else (values * 3).abs().to(dtype)\n\n\n"
+            f"def make_inputs():\n{made}\n    return [{names}]\n\n\n"
+            f"def program({names}):\n{body}\n    return ({', '.join(self.outputs)},)\n"
+        )
+
+    def load(self) -> tuple[Callable[..., Any], list[Tensor]]:
+        """The function and its inputs, from the source."""
+        space: dict[str, Any] = {}
+        exec(compile(self.source(), "<random program>", "exec"), space)
+        return space["program"], space["make_inputs"]()
+
+
+UNARY = ("abs", "neg", "square")
+UNARY_FLOAT = ("sin", "cos", "tanh", "sigmoid", "relu", "exp2", "erf", "round", "floor", "sign")
+GUARDED = ("torch.exp({0}.clamp(max=4))", "torch.log({0}.abs() + 1)", "torch.rsqrt({0}.abs() + 0.5)")
+BINARY = ("{0} + {1}", "{0} - {1}", "{0} * {1}", "torch.maximum({0}, {1})", "torch.minimum({0}, {1})")
+COMPARE = ("{0} < {1}", "{0} >= {1}", "{0} == {1}")
+REDUCE = ("sum", "mean", "amax", "amin")
+SCALAR = ("{0} * 2", "{0} + 3", "1 - {0}", "{0}.clamp(min=1)")
+
+
+class _Writer:
+    """Draws one line at a time, keeping the variables made so far."""
+
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+        self.values: list[Value] = []
+        self.lines: list[str] = []
+        self.inputs: list[tuple[str, tuple[int, ...], str]] = []
+
+    def add_input(self) -> None:
+        rank = self.draw(st.integers(0, 3))
+        shape = tuple(self.draw(st.sampled_from(SIZES)) for _ in range(rank))
+        dtype = self.draw(st.sampled_from(DTYPES))
+        name = f"x{len(self.inputs)}"
+        self.inputs.append((name, shape, dtype))
+        self.values.append(Value(name, shape, getattr(torch, dtype)))
+
+    def add_line(self) -> None:
+        kinds = (self._unary, self._binary, self._reduce, self._view, self._select, self._row, self._cast, self._scan)
+        self.draw(st.sampled_from(kinds))(self.draw(st.sampled_from(self.values)))
+
+    def _emit(self, code: str) -> None:
+        """Add ``v = code``, with the shape and type that it has for zeros; drop it if torch refuses it."""
+        space = {v.name: torch.zeros(v.shape, dtype=v.dtype) for v in self.values}
+        try:
+            made = eval(code, {"torch": torch}, space)
+        except (RuntimeError, IndexError, TypeError, NotImplementedError):
+            return
+        if made.numel() > 60_000:
+            return
+        name = f"v{len(self.lines)}"
+        self.lines.append(f"{name} = {code}")
+        self.values.append(Value(name, tuple(made.shape), made.dtype))
+
+    def _unary(self, a: Value) -> None:
+        if a.floating:
+            choices = [f"torch.{f}({{0}})" for f in (*UNARY, *UNARY_FLOAT)] + [*GUARDED, *SCALAR]
+        else:
+            choices = ["torch.square({0})", *SCALAR] if a.dtype != torch.bool else ["~{0}", "{0} * 2"]
+        self._emit(self.draw(st.sampled_from(choices)).format(a.name))
+
+    def _binary(self, a: Value) -> None:
+        b = self.draw(st.sampled_from(self.values))
+        choices = list(BINARY)
+        if a.floating and b.floating:
+            choices.append("{0} / ({1}.abs() + 0.5)")
+        if self.draw(st.integers(0, 4)) == 0:
+            choices = list(COMPARE)
+        self._emit(self.draw(st.sampled_from(choices)).format(a.name, b.name))
+
+    def _select(self, a: Value) -> None:
+        b, c = (self.draw(st.sampled_from(self.values)) for _ in range(2))
+        self._emit(f"torch.where({c.name} > 0, {a.name}, {b.name})")
+
+    def _reduce(self, a: Value) -> None:
+        if not a.shape:
+            return
+        axes = self.draw(st.sets(st.integers(0, len(a.shape) - 1), min_size=1, max_size=len(a.shape)))
+        keep = self.draw(st.booleans())
+        names = REDUCE if a.floating else ("sum", "amax")
+        name = self.draw(st.sampled_from(names))
+        self._emit(f"{a.name}.{name}({tuple(sorted(axes))}, keepdim={keep})")
+
+    def _row(self, a: Value) -> None:
+        if not a.shape or not a.floating:
+            return
+        axis = self.draw(st.integers(0, len(a.shape) - 1))
+        choices = (
+            f"{a.name}.softmax({axis})",
+            f"{a.name}.var({axis}, correction=0, keepdim=True)",
+            f"{a.name} - {a.name}.mean({axis}, keepdim=True)",
+            f"torch.nn.functional.layer_norm({a.name}, ({a.shape[-1]},))",
+            f"{a.name}.logsumexp({axis})",
+        )
+        self._emit(self.draw(st.sampled_from(choices)))
+
+    def _view(self, a: Value) -> None:
+        rank = len(a.shape)
+        choices = [f"{a.name}.unsqueeze({self.draw(st.integers(0, rank))})", f"{a.name}.reshape(-1)"]
+        if rank:
+            axis = self.draw(st.integers(0, rank - 1))
+            start, step = self.draw(st.integers(0, 2)), self.draw(st.integers(1, 2))
+            index = ", ".join([":"] * axis + [f"{start}::{step}"])
+            if start < a.shape[axis]:
+                choices.append(f"{a.name}[{index}]")
+            choices += [
+                f"{a.name}.flip({axis})",
+                f"torch.cat([{a.name}, {a.name}], {axis})",
+                f"{a.name}.squeeze({axis})",
+            ]
+            order = self.draw(st.permutations(range(rank)))
+            choices += [f"{a.name}.permute({tuple(order)})", f"{a.name}.unsqueeze(0).expand({(2, *a.shape)})"]
+            choices.append(f"torch.nn.functional.pad({a.name}, (1, 2))")
+            choices.append(f"{a.name}.roll(1, {axis})")
+        self._emit(self.draw(st.sampled_from(choices)))
+
+    def _cast(self, a: Value) -> None:
+        target = self.draw(st.sampled_from(DTYPES))
+        source = f"{a.name}.clamp(0, 100)" if a.floating and target in ("uint8", "int32", "int64") else a.name
+        self._emit(f"{source}.to(torch.{target})")
+
+    def _scan(self, a: Value) -> None:
+        if a.shape:
+            self._emit(f"{a.name}.cumsum({self.draw(st.integers(0, len(a.shape) - 1))})")
+
+
+@st.composite
+def programs(draw: Any, lines: int = 10) -> Program:
+    """Programs with one to three inputs and up to ``lines`` operations; the last few variables are returned."""
+    writer = _Writer(draw)
+    for _ in range(draw(st.integers(1, 3))):
+        writer.add_input()
+    for _ in range(draw(st.integers(1, lines))):
+        writer.add_line()
+    if not writer.lines:
+        writer.lines.append("v0 = x0 + x0")
+        writer.values.append(Value("v0", writer.values[0].shape, writer.values[0].dtype))
+    made = [v.name for v in writer.values if v.name.startswith("v")]
+    outputs: Sequence[str] = made[-draw(st.integers(1, 3)) :]
+    return Program(tuple(writer.inputs), tuple(writer.lines), tuple(outputs))
