@@ -278,12 +278,15 @@ def operands(eqn: Equation) -> tuple[str, ...]:
 
 def storage_bytes(buffer: Buffer) -> Expr:
     """Bytes from the buffer's first element to the end of its last."""
-    if any(n == 0 for n in buffer.shape):
-        return as_expr(0)
-    span = as_expr(1)
+    known, rest = 1, as_expr(0)
     for n, stride in zip(buffer.shape, buffer.strides, strict=True):
-        span = span + (n - 1) * stride
-    return span * DTYPES[buffer.dtype].size
+        if n.terms or stride.terms:
+            rest = rest + (n - 1) * stride
+        elif n.const == 0:
+            return as_expr(0)
+        else:
+            known += (n.const - 1) * stride.const
+    return (rest + known) * DTYPES[buffer.dtype].size
 
 
 def _loaded(index: tuple[Expr, ...]) -> tuple[str, ...]:
