@@ -406,7 +406,49 @@ def test_a_compiler_that_is_killed_says_by_what(
     compiler: Compiler, cache: Cache, scale_unit: MakeUnit, tmp_path: Path
 ) -> None:
     dying = slow_compiler(tmp_path, compiler, "kill -SEGV $$")
-    assert "SIGSEGV" in str(build([scale_unit(1)], dying, cache).errors["scale_1"])
+    assert "killed by Segmentation fault" in str(build([scale_unit(1)], dying, cache).errors["scale_1"])
+
+
+def test_builds_in_several_threads_share_the_jobs_and_the_first_comes_first(
+    compiler: Compiler, cache: Cache, scale_unit: MakeUnit, tmp_path: Path
+) -> None:
+    script = f'echo start >> "{tmp_path}/log"; sleep 0.3; echo end >> "{tmp_path}/log"'
+    slow = slow_compiler(tmp_path, compiler, script)
+    order: list[int] = []
+
+    def ask(number: int) -> None:
+        units = [scale_unit(10 * number + i) for i in range(2)]
+        units = [KernelUnit(u.name, u.source, u.functions, flags=(f"-DU={u.name}",)) for u in units]  # a file for each
+        assert not build(units, slow, cache, jobs=1).errors
+        order.append(number)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "log").read_text().split() == ["start", "end"] * 6
+    assert order[0] == 0
+
+
+def test_an_interrupted_build_leaves_no_compiler_behind(
+    compiler: Compiler, cache: Cache, scale_unit: MakeUnit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = slow_compiler(tmp_path, compiler, f'echo $$ > "{tmp_path}/pid"; sleep 60')
+    monkeypatch.setattr(build_module, "_PROGRESS_SECONDS", 0.0)
+
+    def interrupt(*_: object) -> None:
+        if (tmp_path / "pid").exists():
+            raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        build([scale_unit(1)], slow, cache, on_progress=interrupt)
+    assert time.monotonic() - started < 20
+    process = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
+    assert not process.exists() or process.read_text().split()[2] == "Z"
+    assert build([scale_unit(1)], compiler, cache).compiled == 1  # no lock is left either
 
 
 def test_a_compiler_that_vanished(compiler: Compiler, cache: Cache, scale_unit: MakeUnit, tmp_path: Path) -> None:

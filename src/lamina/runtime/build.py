@@ -19,7 +19,7 @@ from typing import Any
 
 from lamina.errors import BadArgument
 from lamina.runtime.cache import Cache, Miss, digest
-from lamina.runtime.compilation import Command, Outcome, run_commands
+from lamina.runtime.compilation import Command, Outcome, run_command, run_commands
 from lamina.runtime.kernel import Kernel, KernelError, KernelUnit, kernel_hash, label, source_unit
 from lamina.runtime.library import OBJECT, Functions, Library, recall, remember
 from lamina.runtime.locks import Stripe, stripe_of
@@ -271,7 +271,7 @@ def _publish(build: _Build, compiler: Compiler, hashes: list[str], folder: Path)
     (folder / "stub.so").write_bytes(compiler.stub)
     objects = sorted(path.name for path in folder.glob("*.o"))
     words = (compiler.path, *objects, *link_flags("stub.so"), "-o", OBJECT)
-    [outcome] = run_commands([Command(words, folder, build.timeout)], 1, lambda _: None)
+    outcome = run_command(Command(words, folder, build.timeout))
     if not outcome.ok:
         raise _NotLoadable(f"linking failed:\n{outcome.message.strip()}")
 

@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Command", "Outcome", "run_commands"]
+__all__ = ["Command", "Outcome", "run_command", "run_commands"]
 
 _TICK_SECONDS = 0.5
 
@@ -37,11 +37,14 @@ class Outcome:
 def run_commands(commands: Sequence[Command], jobs: int, on_tick: Callable[[int], None]) -> list[Outcome]:
     """Run the commands, at most ``jobs`` at once, and return their outcomes in order.
 
-    ``on_tick(finished)`` is called in this thread now and then. If this thread is interrupted the commands are killed.
+    Calls in several threads share the ``jobs``: who came first is served first, for each would finish late if all
+    ran side by side. ``on_tick(finished)`` is called in this thread now and then. If this thread is interrupted the
+    commands are killed.
     """
+    turns = _TURNS.setdefault(jobs, threading.Semaphore(jobs))
     running = _Running()
     with ThreadPoolExecutor(max_workers=max(1, min(jobs, len(commands))), thread_name_prefix="lamina-compile") as pool:
-        futures = [pool.submit(_run, command, running) for command in commands]
+        futures = [pool.submit(_run_in_turn, command, running, turns) for command in commands]
         pending = set(futures)
         try:
             while pending:
@@ -52,6 +55,23 @@ def run_commands(commands: Sequence[Command], jobs: int, on_tick: Callable[[int]
             running.kill()
             raise
     return [future.result() for future in futures]
+
+
+def run_command(command: Command) -> Outcome:
+    """Run one short command at once, in this thread."""
+    running = _Running()
+    try:
+        return _run(command, running)
+    except BaseException:
+        running.kill()
+        raise
+
+
+# Semaphores wake those who wait in the order in which they came.
+_TURNS: dict[int, threading.Semaphore] = {}
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_TURNS.clear)  # turns taken by threads that the child does not have
 
 
 class _Running:
@@ -65,7 +85,7 @@ class _Running:
     def add(self, process: subprocess.Popen[str]) -> None:
         with self._guard:
             self._processes.add(process)
-            stopped = self._stopped
+            stopped = self._stopped  # stopped while this one was being started
         if stopped:
             _kill(process)
 
@@ -87,6 +107,11 @@ def _kill(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         process.kill()
+
+
+def _run_in_turn(command: Command, running: _Running, turns: threading.Semaphore) -> Outcome:
+    with turns:
+        return _run(command, running)
 
 
 def _run(command: Command, running: _Running) -> Outcome:
@@ -114,6 +139,6 @@ def _run(command: Command, running: _Running) -> Outcome:
     finally:
         running.remove(process)
     if process.returncode < 0:
-        name = signal.Signals(-process.returncode).name
+        name = signal.strsignal(-process.returncode) or f"signal {-process.returncode}"
         return Outcome(False, f"{command.words[0]} was killed by {name}\n{said}".rstrip())
     return Outcome(process.returncode == 0, said)
