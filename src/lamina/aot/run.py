@@ -9,11 +9,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.calls import Unsuitable
+from lamina.aot.function import Tangent, inference_function, training_function
 from lamina.aot.joint import prepare, unsupported
 from lamina.aot.partition import Partition, partition
 from lamina.aot.region import CompileRegion, Region, RegionInput
 from lamina.aot.source import annotate_sources
-from lamina.aot.torch_private import run_aot_autograd, static_input_indices, torch_partition
+from lamina.aot.stitch import Stitched, stitch
+from lamina.aot.torch_private import run_aot_autograd, static_input_indices, torch_partition, without_autocast
 from lamina.base.decision import Decision
 from lamina.options import Options
 from lamina.record import Record, Stage
@@ -36,14 +39,19 @@ def compile_captured(
 ) -> Callable[..., Any]:
     """The callable that torch.compile's backend contract asks for.
 
-    AOTAutograd makes ``gm`` functional and differentiates it; ``compile_region`` compiles each graph that results
-    (one for inference, else the forward now and the backward when it is first needed). ``passes`` run on the joint
+    ``gm`` is made functional and differentiated: stitched from its single calls where that is sound (see ``stitch``),
+    by AOTAutograd otherwise and whenever ``options.numerics`` is "eager". ``compile_region`` compiles each graph
+    there is (one for inference, else the forward now and the backward when first needed). ``passes`` run on the joint
     graph before it is partitioned, and on an inference graph before it is compiled. Stages "aot" and "partition"
     of ``name`` go into ``record``. Errors of AOTAutograd pass through, and must pass through the backend as well:
     some ask Dynamo to trace again.
     """
     job = _Job(compile_region, record, options, name, tuple(passes))
     start = time.perf_counter()
+    stitched = job.stitched(gm, example_inputs, decompositions)
+    if stitched is not None:
+        record.add(name, "aot", time.perf_counter() - start)
+        return job.finish(stitched)
     compiled = run_aot_autograd(
         gm,
         example_inputs,
@@ -67,6 +75,54 @@ class _Job:
         self.name, self.passes = name, passes
         self.seconds = 0.0
         self.static_names: frozenset[str] = frozenset()
+        self.static: frozenset[int] | None = None
+
+    def stitched(
+        self, gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
+    ) -> Stitched | None:
+        """The stitched graph, or None with the reason in the record."""
+        if self.options.numerics == "eager":
+            reason = "gradients are to be summed in the autograd engine's own order"
+        else:
+            try:
+                found = stitch(gm, example_inputs, decompositions)
+            except Unsuitable as why:
+                reason = str(why)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+            else:
+                self._note(True, f"{found.traced} distinct calls traced")
+                return found
+        self._note(False, f"left to AOTAutograd: {reason}")
+        return None
+
+    def _note(self, taken: bool, reason: str) -> None:
+        decision = Decision("stitch", (self.name,), taken, reason)
+        self.record.stages.append(Stage(self.name, "stitch", None, 0.0, (decision,)))
+
+    def finish(self, stitched: Stitched) -> Callable[..., Any]:
+        """Partition and compile a stitched graph."""
+        self.static = frozenset(stitched.static)
+        inputs = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if _role(n, "") != "tangent"]
+        if not stitched.differentiable:
+            return inference_function(self.compiler("inference")(stitched.joint, inputs), stitched.mutated)
+        tangents = [
+            n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if _role(n, "") == "tangent"
+        ]
+        forward, backward = self.partition(
+            stitched.joint, None, num_fwd_outputs=stitched.results, static_lifetime_input_indices=stitched.static
+        )
+        compiled = self.compiler("forward")(forward, inputs)
+        saved = [n.meta["val"] for n in backward.graph.find_nodes(op="placeholder")]
+        places: list[Tangent | None] = [None] * stitched.results
+        for place, fake in zip(stitched.differentiable, tangents, strict=True):
+            places[place] = Tangent(tuple(fake.shape), fake.stride(), fake.dtype, fake.device)
+
+        def compile_backward() -> Callable[..., Any]:
+            with torch.no_grad(), without_autocast():
+                return self.compiler("backward")(backward, saved)
+
+        return training_function(compiled, compile_backward, stitched.results, places, stitched.mutated)
 
     def compiler(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
         """What AOTAutograd calls to compile a graph of ``kind``."""
@@ -124,7 +180,7 @@ class _Job:
         placeholders = gm.graph.find_nodes(op="placeholder")
         if kind == "backward":
             return tuple(RegionInput(n.name, _role(n, "saved"), n.name in self.static_names) for n in placeholders)
-        static = static_input_indices()
+        static = static_input_indices() if self.static is None else self.static
         return tuple(RegionInput(n.name, _role(n, "primal"), i in static) for i, n in enumerate(placeholders))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-__all__ = ["annotate_sources"]
+__all__ = ["annotate_sources", "source_of"]
 
 _FRAME = re.compile(r'File "([^"]*)", line (\d+)')
 
@@ -30,6 +30,13 @@ def annotate_sources(graph: Graph) -> None:
         if place is None:
             place = places[stack] = _place(stack)
         node.meta["source"] = f"{place} {_operation(node)}"
+
+
+def source_of(node: Node) -> str:
+    """The same text for one node of a captured graph."""
+    calls = node.meta.get("source_fn_stack")
+    operation = _name(calls[-1][1]) if calls else _name(node.target)
+    return f"{_place(node.meta.get('stack_trace') or '')} {operation}"
 
 
 def _place(stack: str) -> str:

@@ -1,0 +1,118 @@
+"""The run-time side of a stitched graph: one autograd function around a compiled forward and backward."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from lamina.aot.torch_private import without_autocast
+
+__all__ = ["Tangent", "inference_function", "training_function"]
+
+Boxed = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+    """How the compiled backward takes the gradient of one output."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def inference_function(compiled: Boxed, mutated: Sequence[int]) -> Callable[..., Any]:
+    """``compiled`` as a function of its inputs, those at ``mutated`` being written to."""
+
+    def run(*inputs: Any) -> Any:
+        written = [inputs[i] for i in mutated]
+        results = compiled(list(inputs))
+        _note_writes(written)
+        return tuple(results)
+
+    return run
+
+
+def training_function(
+    forward: Boxed,
+    compile_backward: Callable[[], Boxed],
+    results: int,
+    tangents: Sequence[Tangent | None],
+    mutated: Sequence[int],
+) -> Callable[..., Any]:
+    """A differentiable function from a compiled forward and, compiled when first needed, its backward.
+
+    ``forward`` returns ``results`` outputs and then the tensors to save. ``tangents`` has None for an output without
+    gradient. Differentiating twice raises autograd's error for functions that are differentiable once.
+    """
+    backward = _Lazy(compile_backward)
+    constant = tuple(i for i, t in enumerate(tangents) if t is None)
+    taken = tuple((i, t) for i, t in enumerate(tangents) if t is not None)
+
+    class Compiled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            written = [inputs[i] for i in mutated]
+            values = forward(list(inputs))
+            _note_writes(written)
+            ctx.save_for_backward(*values[results:])
+            ctx.set_materialize_grads(False)
+            outputs = tuple(values[:results])
+            if constant:
+                ctx.mark_non_differentiable(*(outputs[i] for i in constant))
+            return outputs
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            arguments = list(ctx.saved_tensors)
+            arguments += [_laid_out(gradients[i], tangent) for i, tangent in taken]
+            with without_autocast():
+                return tuple(backward()(arguments))
+
+    apply: Callable[..., Any] = Compiled.apply
+    return apply
+
+
+def _note_writes(tensors: Sequence[Any]) -> None:
+    """Tell autograd that compiled code wrote to ``tensors``."""
+    for tensor in tensors:
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
+
+
+def _laid_out(gradient: Any, tangent: Tangent) -> torch.Tensor:
+    """``gradient``, or zeros where there is none, with the strides that the backward was compiled for."""
+    if gradient is None:
+        fresh = torch.empty_strided(tangent.shape, tangent.stride, dtype=tangent.dtype, device=tangent.device)
+        return fresh.zero_()
+    if gradient.stride() != tangent.stride or gradient.is_conj() or gradient.is_neg():
+        fresh = torch.empty_strided(tangent.shape, tangent.stride, dtype=tangent.dtype, device=tangent.device)
+        return fresh.copy_(gradient)
+    found: torch.Tensor = gradient
+    return found
+
+
+class _Lazy:
+    """Makes its value at the first call, once, whichever thread comes first."""
+
+    __slots__ = ("_lock", "_make", "_value")
+
+    def __init__(self, make: Callable[[], Boxed]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self._value: Boxed | None = None
+
+    def __call__(self) -> Boxed:
+        value = self._value
+        if value is None:
+            with self._lock:
+                value = self._value
+                if value is None:
+                    value = self._value = self._make()
+        return value
