@@ -60,15 +60,22 @@ def test_every_module_and_public_name_is_documented(module: str) -> None:
             assert not made_up, f"{module}.{name} has no docstring"
 
 
+def is_rule(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Whether a decorator with arguments enters the function into a table: that is then where it is called from."""
+    return isinstance(node, ast.FunctionDef) and any(
+        isinstance(decorator, ast.Call) and "rule" in ast.dump(decorator.func) for decorator in node.decorator_list
+    )
+
+
 def test_modules_with_public_names_list_them() -> None:
     missing = []
     for file in sources():
         names = [
             node.name
             for node in file.tree.body
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_") and not is_rule(node)
         ]
-        listed = any(isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__" for n in file.tree.body)
+        listed = re.search(r"^__all__\b", file.text, re.MULTILINE)
         if names and not listed:
             missing.append(file.name)
     assert not missing
