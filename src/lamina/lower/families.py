@@ -5,6 +5,7 @@ from __future__ import annotations
 from lamina.lower import (
     activations,
     activations_backward,
+    arrangement,
     batch_norm,
     comparison,
     concat,
@@ -20,8 +21,10 @@ from lamina.lower import (
     pooling,
     random,
     reduction,
+    scan,
     scatter,
     softmax,
+    upsample,
     views,
 )
 
@@ -30,6 +33,6 @@ __all__ = ["LOADED"]
 LOADED = (
     *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, nll_loss, norms),
-    *(concat, indexing, padding, pooling, scatter, views),
+    *(arrangement, concat, indexing, padding, pooling, scan, scatter, upsample, views),
 )
 """The rule files."""

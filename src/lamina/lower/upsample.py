@@ -1,0 +1,219 @@
+"""Resampling by the nearest element or by linear interpolation, and the gradients.
+
+Source places are computed in floating point exactly as eager does, because rounding decides between neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from lamina.base.dtypes import torch_dtype
+from lamina.ir.index import Expr, as_expr
+from lamina.lower.builder import NestBuilder, Value, opmath
+from lamina.lower.context import Lowering
+from lamina.lower.positions import filled
+from lamina.lower.rules import Decline, rule
+from lamina.lower.values import TensorValue
+
+__all__: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """One dimension's number of elements before and after, and the factor between them where it was given."""
+
+    source: int
+    result: int
+    scale: float | None
+
+    def ratio(self, dtype: str) -> float:
+        """Source elements for each result element, in eager's precision."""
+        if self.scale is not None and self.scale > 0:
+            return _rounded(1.0 / self.scale, dtype)
+        one = torch_dtype(dtype)
+        return float(torch.tensor(self.source, dtype=one) / torch.tensor(self.result, dtype=one))
+
+    def nearest(self, exact: bool) -> list[int]:
+        """The source place of each result place, by eager's float32 arithmetic."""
+        ratio = torch.tensor(self.ratio("float32"), dtype=torch.float32)
+        at = torch.arange(self.result, dtype=torch.float32)
+        places = torch.floor((at + 0.5) * ratio if exact else at * ratio)
+        found: list[int] = places.to(torch.int64).clamp(max=self.source - 1).tolist()
+        return found
+
+
+Share = tuple[Expr, Value | None]
+"""A source place and the weight it has (``None``: all of it)."""
+
+
+def _known(size: Expr) -> int:
+    if not size.is_int:
+        raise Decline("resampling of a size known only at run time")
+    return int(size)
+
+
+def _rounded(value: float, dtype: str) -> float:
+    """``value`` as a number of ``dtype``."""
+    return float(torch.tensor(value, dtype=torch_dtype(dtype)))
+
+
+def _nearest(b: NestBuilder, at: Expr, resize: Resize, exact: bool) -> Expr:
+    source, result = resize.source, resize.result
+    places = resize.nearest(exact)
+    if result % source == 0 and places == [k * source // result for k in range(result)]:
+        return at // (result // source)
+    if source % result == 0 and places == [k * (source // result) for k in range(result)]:
+        return at * (source // result)
+    v = b.index(at).to("float32")
+    ratio = resize.ratio("float32")
+    place = ((v + 0.5) * ratio if exact else v * ratio).op("floor").to("int64")
+    return b.loaded(place.op("minimum", source - 1), as_expr(source))
+
+
+def _linear(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str) -> list[Share]:
+    """The two neighbours of a result place and their weights."""
+    source, result = resize.source, resize.result
+    if source == result:
+        return [(at, None)]
+    v = b.index(at).to(dtype)
+    if corners:
+        real = v * (_rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)
+    else:
+        real = ((v + 0.5) * resize.ratio(dtype) - 0.5).op("maximum", 0.0)
+    left = real.to("int64").op("minimum", source - 1)
+    weight = (real - left.to(dtype)).op("maximum", 0.0).op("minimum", 1.0)
+    right = (left + 1).op("minimum", source - 1)
+    size = as_expr(source)
+    return [(b.loaded(left, size), 1.0 - weight), (b.loaded(right, size), weight)]
+
+
+def _sizes(source: Sequence[Expr], result: Sequence[Expr], scales: Sequence[float | None]) -> list[Resize]:
+    given = [*scales, *([None] * (len(source) - len(scales)))]
+    return [Resize(_known(n), _known(m), s) for n, m, s in zip(source, result, given, strict=True)]
+
+
+def _shares(
+    b: NestBuilder, sizes: Sequence[Resize], corners: bool | None, exact: bool, dtype: str
+) -> list[list[Share]]:
+    """For each dimension its source places with weights; ``corners`` of ``None`` asks for the nearest."""
+    along = zip(b.axes[-len(sizes) :], sizes, strict=True)
+    if corners is None:
+        return [[(_nearest(b, at, size, exact), None)] for at, size in along]
+    return [_linear(b, at, size, corners, dtype) for at, size in along]
+
+
+def _resampled(
+    low: Lowering,
+    node: Node,
+    x: TensorValue,
+    rank: int,
+    scales: Sequence[float | None],
+    corners: bool | None,
+    exact: bool = False,
+) -> TensorValue:
+    out = low.result(node)
+    low.plain(x.dtype)
+    kin = opmath(x.dtype) if corners is not None else x.dtype
+    sizes = _sizes(x.shape[-rank:], out.shape[-rank:], scales)
+    b = low.nest(node, out.shape)
+    shares = _shares(b, sizes, corners, exact, kin)
+    total: Value | None = None
+    for corner in product(*shares):
+        value = b.load(x, [*b.axes[:-rank], *(place for place, _ in corner)]).to(kin)
+        for _, weight in corner:
+            value = value if weight is None else value * weight
+        total = value if total is None else total + value
+    assert total is not None
+    b.store(out, total)
+    low.finish(b)
+    return out
+
+
+def _resampled_backward(
+    low: Lowering,
+    node: Node,
+    grad: TensorValue,
+    rank: int,
+    scales: Sequence[float | None],
+    corners: bool | None,
+    exact: bool = False,
+) -> TensorValue:
+    """The gradient of each result element, added to the source elements it was made of."""
+    low.plain(grad.dtype)
+    kin = opmath(grad.dtype)
+    out = low.result(node)
+    sizes = _sizes(out.shape[-rank:], grad.shape[-rank:], scales)
+    if corners is None and _repeats(sizes, exact):
+        return _summed_blocks(low, node, out, grad, [n.result // n.source for n in sizes])
+    del low.buffers[out.buffer]
+    out = filled(low, node)
+    b = low.nest(node, grad.shape)
+    shares = _shares(b, sizes, corners, exact, kin)
+    value = b.load(grad).to(kin)
+    for corner in product(*shares):
+        part = value
+        for _, weight in corner:
+            part = part if weight is None else part * weight
+        b.store(out, part, [*b.axes[:-rank], *(place for place, _ in corner)], "add")
+    low.finish(b)
+    return out
+
+
+def _repeats(sizes: Sequence[Resize], exact: bool) -> bool:
+    """Whether every source element is repeated the same number of times."""
+    return all(
+        n.result % n.source == 0 and n.nearest(exact) == [k * n.source // n.result for k in range(n.result)]
+        for n in sizes
+    )
+
+
+def _summed_blocks(
+    low: Lowering, node: Node, out: TensorValue, grad: TensorValue, counts: Sequence[int]
+) -> TensorValue:
+    rank = len(counts)
+    b = low.nest(node, [*out.shape, *(as_expr(n) for n in counts)])
+    at, within = b.axes[: out.rank], b.axes[out.rank :]
+    place = [a * n + j for a, n, j in zip(at[-rank:], counts, within, strict=True)]
+    value = b.load(grad, [*at[:-rank], *place]).to(opmath(grad.dtype))
+    b.store(out, b.reduce("sum", value, list(range(out.rank, out.rank + rank))), at)
+    low.finish(b)
+    return out
+
+
+def _register_nearest(rank: int, name: str, exact: bool) -> None:
+    @rule(f"aten.{name}{rank}d.default")
+    def nearest(low: Lowering, node: Node, x: TensorValue, size: Any, *scales: float | None) -> TensorValue:
+        return _resampled(low, node, x, rank, scales, None, exact)
+
+    @rule(f"aten.{name}{rank}d_backward.default")
+    def nearest_backward(
+        low: Lowering, node: Node, grad: TensorValue, size: Any, source: Any, *scales: float | None
+    ) -> TensorValue:
+        return _resampled_backward(low, node, grad, rank, scales, None, exact)
+
+
+def _register_linear(rank: int, name: str) -> None:
+    @rule(f"aten.{name}.default")
+    def linear(
+        low: Lowering, node: Node, x: TensorValue, size: Any, corners: bool, *scales: float | None
+    ) -> TensorValue:
+        return _resampled(low, node, x, rank, scales, corners)
+
+    @rule(f"aten.{name}_backward.default")
+    def linear_backward(
+        low: Lowering, node: Node, grad: TensorValue, size: Any, source: Any, corners: bool, *scales: float | None
+    ) -> TensorValue:
+        return _resampled_backward(low, node, grad, rank, scales, corners)
+
+
+for _rank in (1, 2, 3):
+    _register_nearest(_rank, "upsample_nearest", False)
+    _register_nearest(_rank, "_upsample_nearest_exact", True)
+for _rank, _name in ((1, "upsample_linear1d"), (2, "upsample_bilinear2d"), (3, "upsample_trilinear3d")):
+    _register_linear(_rank, _name)
