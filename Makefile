@@ -35,8 +35,10 @@ lint: .venv/ready-dev ## ruff, mypy and the import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 
-bench: .venv/ready-dev ## measure the patterns and models under benchmarks/
-	$(BIN)/python -m benchmarks
+bench: .venv/ready-dev ## take the measurements of benchmarks/ again, into benchmarks/results
+	$(BIN)/python -m benchmarks.cpu_patterns
+	$(BIN)/python -m benchmarks.compile_time
+	$(BIN)/python -m benchmarks.call_overhead
 
 clean: ## remove the virtual environment and everything made by the checks
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
