@@ -7,6 +7,7 @@ tensors over it are made once for each workspace, as are the packed arguments of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
@@ -27,6 +28,9 @@ _RESERVED = (
     *("checkin", "checkout", "empty", "empty_large", "empty_small", "kernels", "reinterpret", "restride"),
     *("KEY", "args", "base", "call", "failed", "made", "prepare", "share_threads", "torch", "ws", "_"),
 )
+
+_MARK = re.compile(r"^k_|_[0-9a-f]{10}$")
+"""What sets kernels of one name apart; a host program numbers them instead."""
 
 _LARGE = 1 << 20
 """Bytes from which fresh memory is worth asking the runtime's pool of blocks for."""
@@ -250,8 +254,8 @@ class _Host:
             if text not in self.packed:
                 self.packed[text] = self.names.fresh(f"{launch}_args")
             text = self.packed[text]
-        inputs = ", ".join(b for b in step.buffers if b not in step.writes)
-        what = f"  # {inputs} -> {', '.join(step.writes)}"
+        read = reads(step)
+        what = f"  # {', '.join(b for b in step.buffers if b in read)} -> {', '.join(step.writes)}"
         messages = [e.message for nest in step.nests for e in nest.body if isinstance(e, Check)]
         if not messages:
             self.body.line(f"{launch}({text}){what}", origin)
@@ -324,7 +328,7 @@ class _Host:
         return found
 
     def _kernel(self, kernel: Kernel) -> HostKernel:
-        launch = self.names.fresh(kernel.name)
+        launch = self.names.fresh(f"k_{_MARK.sub('', kernel.name)}")
         self.kernel_names[kernel.name] = (launch, self.names.fresh(f"{launch}_pack"))
         checked = any(isinstance(e, Check) for nest in kernel.nests for e in nest.body)
         return HostKernel(kernel.name, "p" * len(kernel.dtypes) + "q" * len(kernel.sizes), checked)
@@ -345,7 +349,7 @@ class _Host:
 
 
 def _targets(names: Sequence[str]) -> str:
-    return f"{names[0]}," if len(names) == 1 else ", ".join(names)
+    return tuple_text(names) if len(names) == 1 else ", ".join(names)
 
 
 def _assign(out: Writer, names: Sequence[str], value: str) -> None:
