@@ -92,7 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--seconds", type=float, default=1.0, help="time given to each rival of a case")
     parser.add_argument("--json", type=Path, default=RESULTS / "call_overhead.json")
+    parser.add_argument("--threads", type=int, default=1, help="torch's threads; these tensors are too small for two")
     args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
     rivals = list(dict.fromkeys([*args.rivals, args.compile]))
     results: dict[str, dict[str, float]] = {}
     for name, build in CASES.items():

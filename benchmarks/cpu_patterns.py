@@ -179,7 +179,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.6, help="time given to each rival of a row")
     parser.add_argument("--repeat", type=int, default=1, help="measure each row so often, keep the median row")
     parser.add_argument("--json", type=Path, default=RESULTS / "cpu_patterns.json", help="where to write the results")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
     rivals = list(dict.fromkeys(["eager", *args.rivals, args.compile]))
     rows = []
     chosen = _selected(args)
