@@ -117,6 +117,8 @@ class _Crew:
         done = len(self.results)
         if result.status in FAILURES:
             print(f"[{done}/{self.total}] {result.name}: {result.status}: {result.detail[:150]}", flush=True)
+        elif result.fallback:
+            print(f"[{done}/{self.total}] {result.name}: fell back: {result.fallback[:150]}", flush=True)
         elif done % 50 == 0:
             print(f"[{done}/{self.total}] {time.monotonic() - self.started:.0f} s", flush=True)
 
@@ -130,7 +132,7 @@ def _summary(results: Sequence[Result], limits: dict[str, dict[str, str]]) -> tu
     failed = [r for r in results if r.status in FAILURES]
     ours = [r for r in failed if limits.get(r.name, {}).get("status") != r.status]
     ran = [r for r in results if r.status not in ("skipped", "crash", "timeout")]
-    with_plan = [r for r in ran if r.kernels or r.libraries]
+    with_plan = [r for r in ran if (r.kernels or r.libraries) and not r.fallback]
     own = [r for r in with_plan if r.kernels and not r.libraries]
     mixed = [r for r in with_plan if r.kernels and r.libraries]
     steps = sum(r.kernels + r.libraries for r in with_plan)
@@ -142,6 +144,7 @@ def _summary(results: Sequence[Result], limits: dict[str, dict[str, str]]) -> tu
         "by_status": dict(Counter(r.status for r in results)),
         "failures_of_torch": len(failed) - len(ours),
         "failures": {r.name: f"{r.status}: {r.detail}" for r in ours},
+        "fell_back_to_eager_calls": {r.name: r.fallback for r in ran if r.fallback},
         "only_own_kernels": len(own),
         "own_kernels_and_library_calls": len(mixed),
         "only_library_calls": len(with_plan) - len(own) - len(mixed),
@@ -173,6 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     limits = {} if args.write_limits else _limits()
     summary, ours = _summary(results, limits)
     table = [[r.name, r.status, r.detail[:110]] for r in results if r.status in (*FAILURES, "skipped")]
+    table += [[r.name, "fallback", r.fallback[:110]] for r in results if r.fallback]
     table = [[*row, "torch" if limits.get(row[0], {}).get("status") == row[1] else ""] for row in table]
     print_table(f"Operators with something to say, {args.compile}", ["operator", "status", "detail", "known of"], table)
     for key, value in summary.items():

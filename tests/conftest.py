@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -27,8 +28,18 @@ def compiler_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def compile_session(compiler_name: str) -> CompileFunction:
-    """The compile function under test, for tests that keep compiled programs."""
-    return compile_function(compiler_name)
+    """The compile function under test, for tests that keep compiled programs.
+
+    Lamina is strict here: running a region eagerly because a stage failed would hide the failure.
+    """
+    function = compile_function(compiler_name)
+    if compiler_name not in ("lamina", "lamina_backend"):
+        return function
+
+    def strict(model: Any = None, *, options: dict[str, Any] | None = None, **more: Any) -> Any:
+        return function(model, options={**(options or {}), "strict": True}, **more)
+
+    return strict
 
 
 @pytest.fixture

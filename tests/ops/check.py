@@ -36,6 +36,7 @@ class Result:
     random: bool = False
     kernels: int = 0
     libraries: int = 0
+    fallback: str = ""
     complaints: list[str] = field(default_factory=list)
 
 
@@ -77,7 +78,7 @@ def check(name: str, operator: Any, compile: CompileFunction) -> Result:
         result.status, result.detail = "exception", _brief(problem)
         return result
     finally:
-        result.kernels, result.libraries = _counts(compiled)
+        result.kernels, result.libraries, result.fallback = _counts(compiled)
     _judge(result, eager, ours, _exact(program, arguments, eager))
     return result
 
@@ -177,10 +178,13 @@ def _kind(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)} {tensor.layout}"
 
 
-def _counts(compiled: Any) -> tuple[int, int]:
+def _counts(compiled: Any) -> tuple[int, int, str]:
+    """Kernels and library calls of everything compiled, and why regions ran as ATen calls."""
     record = getattr(compiled, "record", None)
-    plans = [s.value for s in record.stages if hasattr(s.value, "kernel_count")] if record is not None else []
-    return sum(p.kernel_count for p in plans), sum(p.library_count for p in plans)
+    stages = record.stages if record is not None else []
+    plans = [s.value for s in stages if hasattr(s.value, "kernel_count")]
+    reasons = " | ".join(str(s.value)[:200] for s in stages if s.name == "aten")
+    return sum(p.kernel_count for p in plans), sum(p.library_count for p in plans), reasons
 
 
 def _brief(problem: BaseException) -> str:
