@@ -6,14 +6,22 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 import lamina
 from lamina.errors import LaminaError
+from lamina.ir.index import as_expr
+from lamina.ir.loops import BufferView, LoopProgram
+from lamina.ir.loops_verify import verify_program
 from lamina.options import Options
-from lamina.runtime.toolchain import NoCompiler, probe
+from lamina.runtime.build import build_kernels
+from lamina.runtime.cache import Cache
+from lamina.runtime.kernel import KernelError, KernelFunction, KernelUnit
+from lamina.runtime.toolchain import NoCompiler, find_compiler, probe
 from tests.architecture.source import sources
 
 
@@ -66,6 +74,31 @@ def test_a_failing_stage_runs_eager_with_one_warning_unless_strict(monkeypatch: 
     torch.compiler.reset()
     with pytest.raises(Exception, match=r"LM011 StageFailed.*a bug of the compiler"):
         lamina.compile(lambda x: x * 2 + 1, options={"strict": True})(x)
+
+
+def test_an_ill_formed_value_is_refused_by_its_verifier() -> None:
+    good = LoopProgram("region", (), (), (), ())
+    verify_program(good)
+    nowhere = BufferView("nowhere", (), (), as_expr(0))
+    with pytest.raises(lamina.InvalidIR, match=r"LM010 InvalidIR: .*nowhere"):
+        verify_program(replace(good, outputs=(nowhere,)))
+
+
+def test_a_kernel_that_does_not_compile_is_reported_with_the_compilers_words(tmp_path: Path) -> None:
+    compiler = find_compiler()
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    unit = KernelUnit("bad", "static void bad(float* x) { x[0] = undeclared; }", (KernelFunction("bad", "p"),))
+    built = build_kernels([unit], compiler=compiler, isa="plain", cache=Cache(tmp_path), jobs=1)
+    error = built.errors["bad"]
+    assert isinstance(error, KernelError)
+    assert error.code == "LM031"
+    assert "undeclared" in str(error)
+
+
+def test_every_class_of_the_errors_module_is_raised_here() -> None:
+    raised = {expected for expected, _ in MISTAKES.values()} | {lamina.InvalidIR, lamina.StageFailed, LaminaError}
+    assert {getattr(lamina.errors, name) for name in lamina.errors.__all__} <= raised
 
 
 def test_the_environment_is_checked_like_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
