@@ -96,7 +96,7 @@ class _Chooser:
             shared = (name,)
             if all(not (set(shared) & r) or self.splits(name, r) for r in self.reduces) and self.size(shared) > 1:
                 inner = tuple(self.ordered([a for a in self.names if a != name], vector))
-                return Schedule("mixed", shared, inner, vector, width, kept=(), parallel=self.grain())
+                return Schedule("mixed", shared, inner, vector, width, kept=self.kept(inner), parallel=self.grain())
         return self.rows("rows", outer, vector, width)
 
     def splits(self, name: str, axes: frozenset[str]) -> bool:
@@ -122,13 +122,15 @@ class _Chooser:
             return None
         if any(d in _SCALAR_ONLY for d in self.all_dtypes()):
             return None
-        score = {name: 0 for name in self.names if name not in self.scanned}
+        score = {name: 0 for name in self.names}
         for eqn in self.nest.body:
             if isinstance(eqn, Load | Store):
-                for name in score:
-                    factor = eqn.index[0].coefficient(Axis(name, self.axis[name].extent))
-                    if factor == 1:
-                        score[name] += 3 if isinstance(eqn, Store) else 2
+                expr = eqn.index[0]
+                axes = expr.axes()
+                weight = self.size(tuple(axes)) * (3 if isinstance(eqn, Store) else 2)
+                for name in axes & score.keys():
+                    if expr.coefficient(Axis(name, self.axis[name].extent)) == 1:
+                        score[name] += weight
         best = max(score, key=lambda a: (score[a], self.names.index(a)), default=None)
         if best is None or score[best] == 0:
             return None

@@ -14,7 +14,7 @@ from lamina.codegen.cpp.accumulate import Accumulator, accumulator
 from lamina.codegen.cpp.expressions import cast, element, index_text, scalar_type, vector_type
 from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.statements import Array, Statements
-from lamina.ir.loops import Check, Compute, Constant, Reduce, Scan, Store, defined
+from lamina.ir.loops import Check, Compute, Constant, Random, Reduce, Scan, Store, defined
 from lamina.ir.ops import OPS
 
 __all__ = ["Goal", "Memory", "Region", "Text"]
@@ -334,8 +334,7 @@ class Region:
         if axis == self.facts.vector:
             self.strip(scope, axis, known, goals, begin, end)
             return
-        backward = any(isinstance(e, Scan) and e.axis == axis and e.reverse for e in self.facts.body)
-        if backward:
+        if self.backward(axis, self.scans(known, goals, axis)):
             scope.text.open(f"for (int64 {axis} = {end} - 1; {axis} >= {begin}; --{axis}) {{")
         else:
             scope.text.open(f"for (int64 {axis} = {begin}; {axis} < {end}; ++{axis}) {{")
@@ -366,7 +365,12 @@ class Region:
             self.declare_lanes(text, position, unroll)
         lanes = 16 if self.facts.schedule.width == 64 else 8
         even = extent.is_int and extent.const % lanes == 0 and axis not in self.blocks and not blocks
-        text.open(f"strip{'_even' if even else ''}<{unroll}>({begin}, {end}, [&](int64 {axis}, auto n, int k) STEP {{")
+        for eqn in self.randoms(known, goals):
+            text.add(f"PhiloxRun {eqn.out}_run;")
+        call = f"strip{'_even' if even else ''}<{unroll}>"
+        if self.backward(axis, self.scans(known, goals, axis)):
+            call = "strip_back"
+        text.open(f"{call}({begin}, {end}, [&](int64 {axis}, auto n, int k) STEP {{")
         for line in body:
             text.add(line)
         text.close("});")
@@ -654,6 +658,17 @@ class Region:
                 found.append(eqn)
         return found
 
+    def backward(self, axis: str, scans: list[Scan]) -> bool:
+        """Whether the loop over ``axis`` runs from its end."""
+        if len({e.reverse for e in scans}) > 1:
+            raise NotImplementedError(f"running forward and backward along {axis} in one loop")
+        return bool(scans) and scans[0].reverse
+
+    def randoms(self, known: frozenset[str], goals: list[Goal]) -> list[Random]:
+        """Random numbers drawn for consecutive indices in a vector loop."""
+        found = [self.facts.body[p] for p in sorted(self.needed(known, goals))]
+        return [e for e in found if isinstance(e, Random) and self.write.consecutive(e)]
+
     def begin_scan(self, scope: Scope, opened: frozenset[str], eqn: Scan) -> None:
         """Declare the running value of a scan: one, or one for each point of the axes inside it."""
         inner = tuple(a for a in self.facts.order if a in self.facts.axes[eqn.out] - opened and a != eqn.axis)
@@ -661,7 +676,8 @@ class Region:
         acc = accumulator("sum" if eqn.op == "logaddexp" else eqn.op, dtype)
         start = "-__builtin_inf()" if eqn.op == "logaddexp" else acc.start_scalar()
         if not inner:
-            scope.text.add(f"{scalar_type(dtype)} {eqn.out}_s = {start};")
+            lane = "int32" if self.facts.vector == eqn.axis and vector_type(dtype) == "vi32" else scalar_type(dtype)
+            scope.text.add(f"{lane} {eqn.out}_s = {start};")
             return
         array = self.array(scope, f"{eqn.out}_s", inner, scalar_type(dtype))
         scope.text.add(f"for (int64 k = 0; k < {array.count()}; ++k) {array.pointer}[k] = {start};")
@@ -676,6 +692,8 @@ class Region:
         """One step of a scan."""
         dtype, out, vector = self.scan_dtype(eqn), eqn.out, self.write.is_vector(eqn.out)
         value = cast(self.write.value(eqn.value, vector), self.facts.dtype[eqn.value], dtype, vector)
+        if vector and eqn.axis == self.facts.vector:
+            return self.advance_lanes(eqn, value, dtype)
         array = self.running.get(out)
         tail = ", n" if vector else ""
         old = f"load_{element(dtype)}({array.at()}{tail})" if array else f"{out}_s"
@@ -689,3 +707,22 @@ class Region:
         result = vector_type(eqn.dtype) if vector else scalar_type(eqn.dtype)
         lines.append(f"const {result} {out} = {cast(f'{out}_n', dtype, eqn.dtype, vector)};")
         return lines
+
+    def advance_lanes(self, eqn: Scan, value: str, dtype: str) -> list[str]:
+        """A scan along the vector axis: within the lanes, and from one vector to the next."""
+        out = eqn.out
+        if eqn.op == "sum" and dtype == "float64":
+            text = f"running_sum{'_back' if eqn.reverse else ''}({value}, {out}_s, n)"
+        else:
+            lane = {"vi32": "int32"}.get(vector_type(dtype) or "", scalar_type(dtype))
+            lane = "int32" if dtype == "bool" else lane
+            join = accumulator("sum" if eqn.op == "logaddexp" else eqn.op, dtype).join("p", "q", False)
+            join = "logaddexp(p, q)" if eqn.op == "logaddexp" else join
+            step = f"[]({scalar_type(dtype)} p, {scalar_type(dtype)} q) STEP {{ return {join}; }}"
+            back = "true" if eqn.reverse else "false"
+            text = f"running<{vector_type(dtype)}, {lane}>({value}, {out}_s, n, {back}, {step})"
+        result = vector_type(eqn.dtype)
+        return [
+            f"const {vector_type(dtype)} {out}_n = {text};  // running {eqn.op} along {eqn.axis}",
+            f"const {result} {out} = {cast(f'{out}_n', dtype, eqn.dtype, True)};",
+        ]

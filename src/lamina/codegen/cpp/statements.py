@@ -192,12 +192,19 @@ class Statements:
         if not vector:
             return f"philox((int64)({index_text(eqn.index, {})}), {seed}, {stream})"
         factor = self.stride(eqn.index)
+        if self.consecutive(eqn):
+            text = f"{eqn.out}_run.at({index_text(eqn.index, {})}, {seed}, {stream})"
+            return cast(text, "float32", eqn.dtype, True)
         if factor is not None:
             lanes = f"index_lanes({index_text(eqn.index, {})}, {index_text(factor, {})})"
         else:
             declare, index = self.lanes(eqn.index)
             lanes = f"lanes_int64(lane_count(n), [&](int64 k) STEP {{ {declare}return {index}; }})"
         return cast(f"philox({lanes}, {seed}, {stream})", "float32", eqn.dtype, True)
+
+    def consecutive(self, eqn: Random) -> bool:
+        """Whether the lanes of a vector draw consecutive numbers of one stream."""
+        return self.is_vector(eqn.out) and not self.is_vector(eqn.seed) and self.stride(eqn.index) == 1
 
     def array_load(self, name: str, array: Array) -> str:
         """A value read back from the kernel's own memory."""

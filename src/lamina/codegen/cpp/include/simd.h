@@ -108,7 +108,18 @@ static INLINE vf64 to_vf64(vf32 x) {
 static INLINE vf64 to_vf64(vi32 x) {
   return vf64{__builtin_convertvector(low_half(x), hf64), __builtin_convertvector(high_half(x), hf64)};
 }
+// 64-bit integers up to 2^51 go through the mantissa of 2^52 + 2^51; larger ones lane by lane.
+static INLINE bool mantissa_holds(vi64 x) {
+  hi64 far = ((x.lo + (1ll << 51)) | (x.hi + (1ll << 51))) >> 52;
+  bool any = false;
+  for (int k = 0; k < HALF; ++k) any |= far[k] != 0;
+  return !any;
+}
 static INLINE vf64 to_vf64(vi64 x) {
+  if (__builtin_expect(mantissa_holds(x), 1)) {
+    const f64 magic = 6755399441055744.0;
+    return vf64{(hf64)(x.lo + 0x4338000000000000ll) - magic, (hf64)(x.hi + 0x4338000000000000ll) - magic};
+  }
   vf64 r;
   for (int k = 0; k < HALF; ++k) { r.lo[k] = (f64)x.lo[k]; r.hi[k] = (f64)x.hi[k]; }
   return r;
@@ -116,6 +127,7 @@ static INLINE vf64 to_vf64(vi64 x) {
 static INLINE vf32 to_vf32(vf64 x) { return joined(__builtin_convertvector(x.lo, hf32), __builtin_convertvector(x.hi, hf32)); }
 static INLINE vf32 to_vf32(vi32 x) { return __builtin_convertvector(x, vf32); }
 static INLINE vf32 to_vf32(vi64 x) {
+  if (__builtin_expect(mantissa_holds(x), 1)) return to_vf32(to_vf64(x));
   vf32 r;
   for (int k = 0; k < HALF; ++k) { r[k] = (f32)x.lo[k]; r[k + HALF] = (f32)x.hi[k]; }
   return r;

@@ -45,23 +45,76 @@ static INLINE vf32 tanh_(vf32 x) { return sleef_tanh(x); }
 static INLINE vf32 erf_(vf32 x) { return sleef_erf(x); }
 static INLINE vf32 sigmoid_(vf32 x) { return 1.0f / (1.0f + sleef_exp(-x)); }
 #else
-// exp(x) = 2^n exp(r), |r| <= ln(2)/2; 2^n in two factors, so that results may be infinite or denormal.
-static INLINE vf32 exp_(vf32 x) {
-  vf32 c = smaller(splat_f32(89.0f), larger(splat_f32(-104.0f), x));
-  vf32 n = round_(c * 1.44269504088896341f);
-  vf32 r = c - n * 0.693145751953125f;
+// exp(x) = 2^n exp(r) with |r| <= ln(2)/2; gives exp(r) and leaves n in k. Polynomials here and below: own fits.
+static INLINE vf32 exp_parts(vf32 x, vi32& k) {
+  vf32 n = round_(x * 1.44269504088896341f);
+  vf32 r = x - n * 0.693145751953125f;
   r = r - n * 1.42860682030941723212e-6f;
-  vf32 p = r * 1.98756991e-4f + 1.39819994e-3f;
-  p = p * r + 8.33345205e-3f;
-  p = p * r + 4.16657962e-2f;
-  p = p * r + 1.66666657e-1f;
-  p = p * r + 0.5f;
-  p = p * (r * r) + r + 1.0f;
-  vi32 k = to_vi32(n), a = k >> 1;
+  vf32 p = r * 1.381460810e-3f + 8.368710056e-3f;
+  p = p * r + 4.166838899e-2f;
+  p = p * r + 1.666652113e-1f;
+  p = p * r + 0.4999999404f;
+  k = to_vi32(n);
+  return p * (r * r) + r + 1.0f;
+}
+// Where the result is known to be a normal number.
+static INLINE vf32 exp_inside(vf32 x) {
+  vi32 k;
+  vf32 p = exp_parts(x, k);
+  return (vf32)((vi32)p + (k << 23));
+}
+// 2^n in two factors, so that results may be infinite or denormal.
+static INLINE vf32 exp_(vf32 x) {
+  vi32 k;
+  vf32 p = exp_parts(smaller(splat_f32(89.0f), larger(splat_f32(-104.0f), x)), k);
+  vi32 a = k >> 1;
   return p * (vf32)((a + 127) << 23) * (vf32)((k - a + 127) << 23);
 }
 static INLINE vf32 sigmoid_(vf32 x) { return 1.0f / (1.0f + exp_(-x)); }
-static INLINE vf32 log_(vf32 x) { return sleef_log(x); }
-static INLINE vf32 tanh_(vf32 x) { return sleef_tanh(x); }
-static INLINE vf32 erf_(vf32 x) { return sleef_erf(x); }
+static INLINE vf32 log_(vf32 x) {
+  vflag tiny = x < 0x1p-126f;
+  vi32 bits = (vi32)select(tiny, x * 0x1p23f, x);
+  vi32 e = (bits - 0x3f3504f3) >> 23;
+  vf32 f = (vf32)(bits - (e << 23)) - 1.0f;
+  vf32 n = to_vf32(e - (tiny & 23));
+  vf32 p = f * 6.914580613e-2f - 1.178940684e-1f;
+  p = p * f + 1.187311783e-1f;
+  p = p * f - 1.238442659e-1f;
+  p = p * f + 1.421864927e-1f;
+  p = p * f - 1.666924655e-1f;
+  p = p * f + 2.000222653e-1f;
+  p = p * f - 2.499998659e-1f;
+  p = p * f + 3.333331048e-1f;
+  vf32 q = f * f;
+  vf32 low = q * f * p + n * 1.42860682030941723212e-6f;
+  vf32 y = (low - q * 0.5f) + f + n * 0.693145751953125f;
+  y = select(x < __builtin_inff(), y, x);
+  y = select(x == 0.0f, splat_f32(-__builtin_inff()), y);
+  return select(x < 0.0f, splat_f32(__builtin_nanf("")), y);
+}
+static INLINE vf32 tanh_(vf32 x) {
+  vf32 t = abs_(x), s = x * x;
+  vf32 p = s * -5.660769530e-3f + 2.060198784e-2f;
+  p = p * s - 5.372922495e-2f;
+  p = p * s + 1.333132833e-1f;
+  p = p * s - 3.333327770e-1f;
+  vf32 large = 1.0f - 2.0f / (exp_inside(smaller(splat_f32(20.0f), t + t)) + 1.0f);
+  return copysign_(select(t < 0.625f, t * s * p + t, large), x);
+}
+static INLINE vf32 erf_(vf32 x) {
+  vf32 t = smaller(splat_f32(4.0f), abs_(x)), s = x * x;
+  vf32 p = s * 7.889102562e-5f - 8.020836394e-4f;
+  p = p * s + 5.189534742e-3f;
+  p = p * s - 2.685444430e-2f;
+  p = p * s + 1.128360033e-1f;
+  p = p * s - 3.761262596e-1f;
+  p = p * s + 1.283791661e-1f;
+  vf32 q = t * 1.924272947e-4f - 3.008548636e-3f;
+  q = q * t + 2.208768576e-2f;
+  q = q * t - 1.036404073e-1f;
+  q = q * t - 6.375169158e-1f;
+  q = q * t - 1.127475023f;
+  q = q * t - 2.447015722e-4f;
+  return select(t < 1.0f, x * p + x, copysign_(1.0f - exp_inside(q), x));
+}
 #endif

@@ -68,11 +68,6 @@ MAP1(digamma_, vf32, f32, digamma_) MAP1(digamma_, vf64, f64, digamma_)
 MAP1(lgamma_, vf32, f32, lgamma_) MAP1(lgamma_, vf64, f64, lgamma_)
 
 // ---- combining lanes, always in the same order ----------------------------------------------------------------------
-template <class V> static INLINE V lanes_swapped(V x, int by) {
-  V y = x;
-  for (int k = 0; k < LANES; ++k) y[k] = x[k ^ by];
-  return y;
-}
 #define FOLD(NAME, V, T, H, EXPR)                                         \
   static INLINE T NAME(V x) {                                             \
     T a[LANES];                                                           \
@@ -146,6 +141,105 @@ static INLINE vf32 philox(vi64 index, int64 seed, uint32 stream) {
   vf32 r;
   for (int k = 0; k < LANES; ++k) r[k] = philox(lane(index, k), seed, stream);
   return r;
+}
+// Random numbers for consecutive indices: LANES blocks of four at a time, kept until they are used up.
+static INLINE void wide_product(vu32 a, uint32 m, vu32& high, vu32& low) {
+  vi32 x = (vi32)a, y = (vi32)((vu32){} + m);
+#if LANES == 8
+  vi32 even = (vi32)__builtin_ia32_pmuludq256(x, y), odd = (vi32)__builtin_ia32_pmuludq256(__builtin_shufflevector(x, x, 1, 1, 3, 3, 5, 5, 7, 7), y);
+  high = (vu32)__builtin_shufflevector(even, odd, 1, 9, 3, 11, 5, 13, 7, 15);
+#else
+  typedef long long w64 __attribute__((vector_size(WIDTH)));
+  vi32 even = (vi32)__builtin_ia32_pmuludq512_mask(x, y, w64{}, -1);
+  vi32 turned = __builtin_shufflevector(x, x, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15);
+  vi32 odd = (vi32)__builtin_ia32_pmuludq512_mask(turned, y, w64{}, -1);
+  high = (vu32)__builtin_shufflevector(even, odd, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+#endif
+  low = a * m;
+}
+struct PhiloxRun {
+  alignas(64) f32 values[4 * LANES];
+  int64 start = INT64_MIN / 2;
+  __attribute__((noinline)) void refill(int64 index, int64 seed, uint32 stream) {
+    start = index & ~(int64)3;
+    uint64 block = (uint64)start >> 2;
+    vu32 first = (vu32){} + (uint32)block, c0 = first + (vu32)LANE, c1 = (vu32){} + (uint32)(block >> 32);
+    c1 = c1 + ((vu32)(c0 < first) & 1u);
+    vu32 c2 = (vu32){} + stream, c3 = {};
+    uint32 k0 = (uint32)seed, k1 = (uint32)((uint64)seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+      vu32 h0, l0, h1, l1;
+      wide_product(c0, 0xD2511F53u, h0, l0);
+      wide_product(c2, 0xCD9E8D57u, h1, l1);
+      c0 = h1 ^ c1 ^ k0; c1 = l1; c2 = h0 ^ c3 ^ k1; c3 = l0;
+      k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+    }
+    alignas(64) f32 words[4][LANES];
+    vu32 c[4] = {c0, c1, c2, c3};
+    for (int w = 0; w < 4; ++w) *(vf32*)words[w] = to_vf32((vi32)(c[w] >> 8)) * 0x1p-24f;
+    for (int b = 0; b < LANES; ++b)
+      for (int w = 0; w < 4; ++w) values[4 * b + w] = words[w][b];
+  }
+  INLINE vf32 at(int64 index, int64 seed, uint32 stream) {
+    if (index < start || index + LANES > start + 4 * LANES) refill(index, seed, stream);
+    return *(const uf32*)(values + (index - start));
+  }
+};
+// Inclusive running sums; carry is the sum so far and takes in the first count lanes.
+#if LANES == 8
+static INLINE hf64 prefix(hf64 x) {
+  hf64 zero = {};
+  x = x + __builtin_shufflevector(zero, x, 0, 4, 5, 6);
+  return x + __builtin_shufflevector(zero, x, 0, 1, 4, 5);
+}
+static INLINE hf64 suffix(hf64 x) {
+  hf64 zero = {};
+  x = x + __builtin_shufflevector(x, zero, 1, 2, 3, 4);
+  return x + __builtin_shufflevector(x, zero, 2, 3, 4, 5);
+}
+#else
+static INLINE hf64 prefix(hf64 x) {
+  hf64 zero = {};
+  x = x + __builtin_shufflevector(zero, x, 0, 8, 9, 10, 11, 12, 13, 14);
+  x = x + __builtin_shufflevector(zero, x, 0, 1, 8, 9, 10, 11, 12, 13);
+  return x + __builtin_shufflevector(zero, x, 0, 1, 2, 3, 8, 9, 10, 11);
+}
+static INLINE hf64 suffix(hf64 x) {
+  hf64 zero = {};
+  x = x + __builtin_shufflevector(x, zero, 1, 2, 3, 4, 5, 6, 7, 8);
+  x = x + __builtin_shufflevector(x, zero, 2, 3, 4, 5, 6, 7, 8, 9);
+  return x + __builtin_shufflevector(x, zero, 4, 5, 6, 7, 8, 9, 10, 11);
+}
+#endif
+template <class N> static INLINE vf64 running_sum(vf64 x, f64& carry, N n) {
+  if constexpr (!N::full) x = select(lanes(n), x, vf64{});
+  hf64 lo = prefix(x.lo) + carry, hi = prefix(x.hi) + lo[HALF - 1];
+  carry = hi[HALF - 1];
+  return vf64{lo, hi};
+}
+template <class N> static INLINE vf64 running_sum_back(vf64 x, f64& carry, N n) {
+  if constexpr (!N::full) x = select(lanes(n), x, vf64{});
+  hf64 hi = suffix(x.hi) + carry, lo = suffix(x.lo) + hi[0];
+  carry = lo[0];
+  return vf64{lo, hi};
+}
+// Any other running combination, lane by lane.
+template <class V, class T, class N, class F> static INLINE V running(V x, T& carry, N n, bool back, const F& join) {
+  T a[LANES];
+  __builtin_memcpy(a, &x, sizeof x);
+  int64 count = lane_count(n);
+  for (int64 j = 0; j < count; ++j) {
+    int64 k = back ? count - 1 - j : j;
+    a[k] = carry = join(carry, a[k]);
+  }
+  __builtin_memcpy(&x, a, sizeof x);
+  return x;
+}
+// The strip from its end to its beginning.
+template <class F> static INLINE void strip_back(int64 begin, int64 end, const F& step) {
+  int64 i = begin + (end - begin) / LANES * LANES;
+  if (i < end) step(i, Some{end - i}, 0);
+  for (i -= LANES; i >= begin; i -= LANES) step(i, all, 0);
 }
 MAP2(pow_int, vi32, int32, pow_int<int32>) MAP2(pow_int, vi64, int64, pow_int<int64>)
 // Accumulators change in the lanes that count.
