@@ -23,6 +23,9 @@ class Size:
     name: str
     low: int = 0
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -33,6 +36,9 @@ class Axis:
 
     name: str
     extent: Expr
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __str__(self) -> str:
         return self.name
@@ -45,6 +51,9 @@ class Loaded:
     name: str
     bound: Expr
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -56,6 +65,9 @@ class Div:
     num: Expr
     den: Expr
 
+    def __hash__(self) -> int:
+        return self.num._hash * 3 + self.den._hash
+
     def __str__(self) -> str:
         return f"(({self.num}) // ({self.den}))"
 
@@ -66,6 +78,9 @@ class Mod:
 
     num: Expr
     den: Expr
+
+    def __hash__(self) -> int:
+        return self.num._hash * 5 + self.den._hash
 
     def __str__(self) -> str:
         return f"(({self.num}) % ({self.den}))"
@@ -81,9 +96,11 @@ _interned: dict[tuple[tuple[tuple[Monomial, int], ...], int], Expr] = {}
 class Expr:
     """A canonical integer expression. Immutable; build with ``as_expr`` and arithmetic."""
 
-    __slots__ = ("_bounds", "_hash", "_order", "const", "terms")
+    __slots__ = ("_atoms", "_axes", "_bounds", "_hash", "_order", "const", "terms")
     terms: tuple[tuple[Monomial, int], ...]
     const: int
+    _atoms: frozenset[Atom] | None
+    _axes: frozenset[str] | None
     _hash: int
     _order: str | None
     _bounds: tuple[int | None, Expr | None] | None
@@ -96,9 +113,12 @@ class Expr:
             set_ = object.__setattr__
             set_(found, "terms", terms)
             set_(found, "const", const)
-            set_(found, "_hash", hash(key))
+            # Equal to its number where it is one, so hashed like it.
+            set_(found, "_hash", hash(key if terms else const))
             set_(found, "_order", None)
             set_(found, "_bounds", None)
+            set_(found, "_atoms", None)
+            set_(found, "_axes", None)
             found = _interned.setdefault(key, found)
         return found
 
@@ -123,6 +143,8 @@ class Expr:
     def __add__(self, other: ExprLike) -> Expr:
         if isinstance(other, int):
             return Expr(self.terms, self.const + other) if other else self
+        if self is other:
+            return self * 2
         if not other.terms:
             return Expr(self.terms, self.const + other.const) if other.const else self
         if not self.terms:
@@ -181,22 +203,33 @@ class Expr:
             raise TypeError(f"{self} is not a plain integer")
         return self.const
 
-    def atoms(self) -> set[Atom]:
+    def atoms(self) -> frozenset[Atom]:
         """Every atom in the expression, inside divisions too."""
-        found: set[Atom] = set()
-        _atoms(self, found)
-        return found
+        atoms = self._atoms
+        if atoms is None:
+            found: set[Atom] = set()
+            for mono, _ in self.terms:
+                for atom in mono:
+                    found |= _atoms_of(atom)
+            atoms = frozenset(found)
+            object.__setattr__(self, "_atoms", atoms)
+        return atoms
 
-    def axes(self) -> set[str]:
+    def axes(self) -> frozenset[str]:
         """Names of the axes the expression varies over directly (not through loaded values)."""
-        return {a.name for a in self.atoms() if isinstance(a, Axis)}
+        axes = self._axes
+        if axes is None:
+            axes = frozenset(a.name for a in self.atoms() if isinstance(a, Axis))
+            object.__setattr__(self, "_axes", axes)
+        return axes
 
     def bounds(self) -> tuple[int | None, Expr | None]:
         """Lowest value as an integer and highest as an expression of sizes; ``None`` where unknown."""
-        if self._bounds is None:
-            object.__setattr__(self, "_bounds", _bounds(self))
-        assert self._bounds is not None
-        return self._bounds
+        bounds = self._bounds
+        if bounds is None:
+            bounds = _bounds(self)
+            object.__setattr__(self, "_bounds", bounds)
+        return bounds
 
     def nonnegative(self) -> bool:
         """Whether the expression is provably at least zero."""
@@ -223,15 +256,20 @@ class Expr:
 
     def substitute(self, mapping: Mapping[Atom, ExprLike]) -> Expr:
         """Replace atoms (axes, sizes, loaded values) by expressions, inside divisions too."""
-        if not self.terms or not mapping:
+        if not self.terms or mapping.keys().isdisjoint(self.atoms()):
             return self
-        result: Expr = _Const(self.const)
+        const = self.const
+        total: dict[Monomial, int] = {}
         for mono, coef in self.terms:
-            term: Expr = _Const(coef)
+            term: Expr | None = None
             for atom in mono:
-                term = term * _substitute_atom(atom, mapping)
-            result = result + term
-        return result
+                new = _substitute_atom(atom, mapping)
+                term = new if term is None else term * new
+            assert term is not None
+            const += term.const * coef
+            for made, factor in term.terms:
+                total[made] = total.get(made, 0) + factor * coef
+        return _collect(total, const)
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The value with every named atom looked up in ``values`` (integers, or arrays for axes)."""
@@ -297,8 +335,15 @@ def ceildiv(num: ExprLike, den: ExprLike) -> Expr:
     return (as_expr(num) + den - 1) // den
 
 
+_RANKS: dict[Atom, tuple[int, str]] = {}
+_ORDERS: dict[Monomial, tuple[tuple[tuple[int, str], ...], bool]] = {}
+
+
 def _rank(atom: Atom) -> tuple[int, str]:
-    return (0 if isinstance(atom, Size) else 1 if isinstance(atom, Axis) else 2, str(atom))
+    found = _RANKS.get(atom)
+    if found is None:
+        found = _RANKS[atom] = (0 if isinstance(atom, Size) else 1 if isinstance(atom, Axis) else 2, str(atom))
+    return found
 
 
 def _times(left: Monomial, right: Monomial) -> Monomial:
@@ -309,14 +354,24 @@ def _times(left: Monomial, right: Monomial) -> Monomial:
     return tuple(sorted(left + right, key=_rank))
 
 
+def _place(mono: Monomial) -> tuple[tuple[tuple[int, str], ...], bool]:
+    """Where a monomial stands among others, and whether a remainder is a factor of it."""
+    found = _ORDERS.get(mono)
+    if found is None:
+        found = _ORDERS[mono] = (tuple(_rank(a) for a in mono), any(isinstance(a, Mod) for a in mono))
+    return found
+
+
 def _order(item: tuple[Monomial, int]) -> tuple[tuple[int, str], ...]:
-    return tuple(_rank(a) for a in item[0])
+    return _place(item[0])[0]
 
 
 def _collect(total: dict[Monomial, int], const: int) -> Expr:
     terms = {m: c for m, c in total.items() if c}
+    if len(terms) < 2:
+        return Expr(tuple(terms.items()), const)
     for mono in terms:
-        for atom in mono:
+        for atom in mono if _place(mono)[1] else ():
             if isinstance(atom, Mod):
                 joined = _join_mod(terms, mono, atom, const)
                 if joined is not None:
@@ -375,11 +430,23 @@ def _split(num: Expr, den: Expr) -> tuple[Expr, Expr]:
     return q, r
 
 
+_QUOTIENTS: dict[tuple[Expr, Expr], Expr] = {}
+_REMAINDERS: dict[tuple[Expr, Expr], Expr] = {}
+
+
 def _floordiv(num: Expr, den: Expr) -> Expr:
-    if den == 1:
-        return num
-    if num.is_int and den.is_int:
-        return _Const(num.const // den.const)
+    if not den.terms:
+        if den.const == 1:
+            return num
+        if not num.terms:
+            return _Const(num.const // den.const)
+    found = _QUOTIENTS.get((num, den))
+    if found is None:
+        found = _QUOTIENTS[num, den] = _divide(num, den)
+    return found
+
+
+def _divide(num: Expr, den: Expr) -> Expr:
     quotient, rest = _split(num, den)
     if rest.nonnegative() and rest.below(den):
         return quotient
@@ -398,10 +465,18 @@ def _floordiv(num: Expr, den: Expr) -> Expr:
 
 
 def _mod(num: Expr, den: Expr) -> Expr:
-    if den == 1:
-        return _ZERO
-    if num.is_int and den.is_int:
-        return _Const(num.const % den.const)
+    if not den.terms:
+        if den.const == 1:
+            return _ZERO
+        if not num.terms:
+            return _Const(num.const % den.const)
+    found = _REMAINDERS.get((num, den))
+    if found is None:
+        found = _REMAINDERS[num, den] = _remainder(num, den)
+    return found
+
+
+def _remainder(num: Expr, den: Expr) -> Expr:
     _, rest = _split(num, den)
     if rest.nonnegative() and rest.below(den):
         return rest
@@ -425,22 +500,10 @@ def as_expr_atom(atom: Div | Mod) -> Expr:
     return Expr((((atom,), 1),), 0)
 
 
-def _atoms_of(atom: Atom) -> set[Atom]:
-    found: set[Atom] = {atom}
+def _atoms_of(atom: Atom) -> frozenset[Atom]:
     if isinstance(atom, Div | Mod):
-        _atoms(atom.num, found)
-        _atoms(atom.den, found)
-    return found
-
-
-def _atoms(expr: Expr, found: set[Atom]) -> None:
-    for mono, _ in expr.terms:
-        for atom in mono:
-            if atom not in found:
-                found.add(atom)
-                if isinstance(atom, Div | Mod):
-                    _atoms(atom.num, found)
-                    _atoms(atom.den, found)
+        return atom.num.atoms() | atom.den.atoms() | {atom}
+    return frozenset((atom,))
 
 
 def _atom_bounds(atom: Atom) -> tuple[int | None, Expr | None]:
