@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,7 +31,7 @@ def compiler_name(request: pytest.FixtureRequest) -> str:
 def compile_session(compiler_name: str) -> CompileFunction:
     """The compile function under test, for tests that keep compiled programs.
 
-    Lamina is strict here: running a region eagerly because a stage failed would hide the failure.
+    Lamina is strict here, and its warnings are errors: running a region eagerly because a stage failed would hide it.
     """
     function = compile_function(compiler_name)
     if compiler_name not in ("lamina", "lamina_backend"):
@@ -47,7 +48,9 @@ def compile(compile_session: CompileFunction) -> Iterator[CompileFunction]:
     """The compile function under test; what it captured is forgotten before and after the test."""
     torch.compiler.reset()
     torch.manual_seed(0)
-    yield compile_session
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="lamina runs")
+        yield compile_session
     torch.compiler.reset()
 
 
