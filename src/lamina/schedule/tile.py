@@ -16,6 +16,7 @@ __all__ = ["candidates", "choose"]
 _GRAIN_OPS = 60_000
 """Instructions (by ``Op.cost``) below which starting other threads costs more than it gains."""
 _KEEP_COST = 8
+_TILE = 32
 _SCALAR_ONLY = ("uint16", "uint32", "uint64")
 
 
@@ -64,7 +65,29 @@ class _Chooser:
         if not outer and self.names:
             return Schedule("pointwise", tuple(self.names), (), vector, width, parallel=self.grain())
         inner = (vector,) if vector else ()
+        slow = self.turned(vector)
+        if slow is not None and vector is not None:
+            outer = tuple(a for a in outer if a != slow)
+            tiles = ((slow, _TILE), (vector, _TILE))
+            return Schedule("pointwise", outer, (slow, vector), vector, width, tiles, parallel=self.grain())
         return Schedule("pointwise", outer, inner, vector, width, parallel=self.grain())
+
+    def turned(self, vector: str | None) -> str | None:
+        """Another axis along which some operand is contiguous where it is not along the vector axis."""
+        for eqn in self.nest.body:
+            if not isinstance(eqn, Load) or vector is None or eqn.mask is not None:
+                continue
+            expr = eqn.index[0]
+            if any(isinstance(a, Loaded) for a in expr.atoms()):
+                continue
+            along = expr.coefficient(Axis(vector, self.axis[vector].extent))
+            if along is None or along == 0 or along == 1:
+                continue
+            for name in self.names:
+                fast = name != vector and expr.coefficient(Axis(name, self.axis[name].extent)) == 1
+                if fast and self.size((name,)) >= 8 and self.size((vector,)) >= 8:
+                    return name
+        return None
 
     def rows(self, kind: str, outer: tuple[str, ...], vector: str | None, width: int) -> Schedule:
         inner = tuple(self.ordered([a for a in self.names if a not in outer], vector))

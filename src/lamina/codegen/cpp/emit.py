@@ -10,8 +10,8 @@ from lamina.codegen.cpp.expressions import SHORT, index_text, scalar_type
 from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.regions import Goal, Memory, Region, Scope, Text
 from lamina.codegen.cpp.statements import Array
-from lamina.ir.index import prod
-from lamina.ir.loops import Check, Nest, Reduce, Store
+from lamina.ir.index import Axis, Loaded, prod
+from lamina.ir.loops import Check, Load, Nest, Reduce, Store
 from lamina.ir.plan import Kernel, Schedule
 
 __all__ = ["CpuTarget", "emit"]
@@ -81,7 +81,6 @@ class _NestWriter(Region):
         self.parts: list[str] = []
         self.shared = Memory("memory")
         self.private: list[str] = []
-        self.tile = dict(schedule.tile)
 
     def run(self, main: Text) -> None:
         """Write the nest as a block of the kernel's function."""
@@ -163,33 +162,56 @@ class _NestWriter(Region):
 
     def shared_loop(self, scope: Scope, known: frozenset[str], goals: list[Goal]) -> None:
         facts, text = self.facts, scope.text
-        blocked = self.facts.tiled
-        axes = [a for a in facts.schedule.outer if a != blocked]
+        axes = list(facts.schedule.outer)
         counters = [(a, index_text(facts.extent[a], {})) for a in axes]
-        if blocked is not None:
-            tile = self.tile[blocked]
-            counters.append((f"{blocked}_tile", f"({index_text(facts.extent[blocked], {})} + {tile - 1}) / {tile}"))
+        for axis, tile in facts.tiles.items():
+            counters.append((f"{axis}_tile", f"(({index_text(facts.extent[axis], {})} + {tile - 1}) / {tile})"))
         if len(counters) == 1:
             text.open(f"for (int64 {counters[0][0]} = begin; {counters[0][0]} < end; ++{counters[0][0]}) {{")
         else:
             text.add("int64 rest = begin;")
             for name, extent in reversed(counters[1:]):
-                text.add(f"int64 {name} = rest % ({extent}); rest /= {extent if extent.isdigit() else f'({extent})'};")
+                text.add(f"int64 {name} = rest % ({extent}); rest /= {_atomic(extent)};")
             text.add(f"int64 {counters[0][0]} = rest;")
             step = f"++{counters[0][0]}"
             for name, extent in counters[1:]:
-                step = f"++{name} == {extent} ? ({name} = 0, {step}) : 0"
+                step = f"++{name} == {_atomic(extent)} ? ({name} = 0, {step}) : 0"
             text.open(f"for (int64 point = begin; point < end; ++point, ({step})) {{")
-        if blocked is not None:
-            extent = index_text(facts.extent[blocked], {})
-            text.add(f"const int64 {blocked}_begin = {blocked}_tile * {self.tile[blocked]};")
-            text.add(f"const int64 {blocked}_end = least({blocked}_begin + {self.tile[blocked]}, {extent});")
-            self.blocks[blocked] = (f"{blocked}_begin", f"{blocked}_end")
-        opened = frozenset([*axes, self.facts.tile_loop] if blocked else axes)
+        for axis, tile in facts.tiles.items():
+            extent = index_text(facts.extent[axis], {})
+            text.add(f"const int64 {axis}_begin = {axis}_tile * {tile};")
+            text.add(f"const int64 {axis}_end = least({axis}_begin + {tile}, {extent});")
+            self.blocks[axis] = (f"{axis}_begin", f"{axis}_end")
+        if len(facts.tiles) == 2:
+            self.transposes(scope)
+        opened = frozenset([*axes, *(f"{a}_tile" for a in facts.tiles)])
         self.region(Scope(text, scope.memory, "continue", scope.stack), opened, known, goals)
-        if blocked is not None:
-            del self.blocks[blocked]
+        for axis in facts.tiles:
+            del self.blocks[axis]
         text.close()
+
+    def transposes(self, scope: Scope) -> None:
+        """Turn the tiles of operands whose fast axis is not the vector axis, so that the loops read along rows."""
+        facts = self.facts
+        slow, fast = facts.tiles
+        atoms = {a: Axis(a, facts.extent[a]) for a in (slow, fast)}
+        for eqn in facts.body:
+            if not isinstance(eqn, Load) or eqn.mask is not None:
+                continue
+            expr = eqn.index[0]
+            pitch = expr.coefficient(atoms[fast])
+            if pitch is None or pitch == 0 or pitch == 1 or expr.coefficient(atoms[slow]) != 1:
+                continue
+            if any(isinstance(a, Loaded) for a in expr.atoms()):
+                continue
+            kind = SHORT[self.write.dtypes[eqn.buffer]]
+            name, rows, columns = f"{eqn.out}_turned", facts.tiles[slow], facts.tiles[fast]
+            begins = ((slow, f"{slow}_begin"), (fast, f"{fast}_begin"))
+            scope.text.add(f"alignas(64) {kind} {name}[{rows * columns}];")
+            source = self.write.at(eqn.buffer, expr, dict(begins))
+            counts = f"{slow}_end - {slow}_begin, {fast}_end - {fast}_begin"
+            scope.text.add(f"transpose({name}, {columns}, {source}, {index_text(pitch, {})}, {counts});")
+            self.arrays[eqn.out] = Array(name, (slow, fast), (str(rows), str(columns)), kind, begins)
 
     # ---- reductions over the shared loop: each thread its own, joined in the order of the threads ------------------
 
@@ -203,7 +225,7 @@ class _NestWriter(Region):
         kind = scalar_type(self.facts.dtype[eqn.value])
         pointers = [(f"{out}_part", kind), *([(f"{out}_place", "int64")] if best else [])]
         extents = tuple(_atomic(index_text(self.facts.extent[a], {})) for a in kept)
-        array = Array(f"{out}_part", kept, extents, kind)
+        array = Array(f"{out}_part", kept, extents, "flag" if kind == "bool" else kind)
         count = f"threads * {array.count()}" if kept else "threads"
         for pointer, held in pointers:
             scope.text.add(f"{held}* const {pointer} = {self.shared.take(held, count)};")
@@ -286,9 +308,8 @@ class _NestWriter(Region):
         if self.whole():
             return f"({index_text(facts.extent[facts.vector or ''], {})} + 63) / 64"
         counts = [index_text(facts.extent[a], {}) for a in facts.schedule.outer if a != facts.vector]
-        blocked = self.facts.tiled
-        if blocked is not None:
-            counts.append(f"({index_text(facts.extent[blocked], {})} + {self.tile[blocked] - 1}) / {self.tile[blocked]}")
+        for axis, tile in facts.tiles.items():
+            counts.append(f"({index_text(facts.extent[axis], {})} + {tile - 1}) / {tile}")
         return " * ".join(c if c.isdigit() or c.isidentifier() else f"({c})" for c in counts)
 
     def whole(self) -> bool:

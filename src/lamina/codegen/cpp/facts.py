@@ -79,9 +79,8 @@ class Facts:
         self.extent = {a.name: a.extent for a in nest.axes}
         self.order = (*schedule.outer, *schedule.inner)
         self.loop = dict.fromkeys(schedule.outer, 0)
-        self.tiled = schedule.tile[0][0] if schedule.kind == "columns" else None
-        self.tile_loop = f"{self.tiled}_tile"
-        self.shared = bool(schedule.outer) or self.tiled is not None
+        self.tiles = dict(schedule.tile)
+        self.shared = bool(schedule.outer) or bool(self.tiles)
         first = 1 if self.shared else 0
         self.loop.update({a: first + k for k, a in enumerate(schedule.inner)})
         self.vector = schedule.vector if schedule.width else None
@@ -139,7 +138,7 @@ class Facts:
 
     def first_loop(self, axes: frozenset[str], open_axes: frozenset[str]) -> int | None:
         """The outermost loop over ``axes`` that is not open yet."""
-        if self.tiled in axes and self.tile_loop not in open_axes:
+        if any(a in axes and f"{a}_tile" not in open_axes for a in self.tiles):
             return 0
         loops = [self.loop[a] for a in axes if a not in open_axes]
         return min(loops) if loops else None

@@ -281,8 +281,7 @@ class Region:
         """A store that does not depend on some open shared axis happens at its first point only."""
         axes = self.goal_axes(goal)
         missing = [a for a in self.facts.order if a in opened and a not in axes]
-        if self.facts.tile_loop in opened and self.facts.tiled not in axes:
-            missing.append(self.facts.tile_loop)
+        missing += [f"{a}_tile" for a in self.facts.tiles if f"{a}_tile" in opened and a not in axes]
         return f"if ({' && '.join(f'{a} == 0' for a in missing)}) " if missing else ""
 
     # ---- loops --------------------------------------------------------------------------------------------------
@@ -471,15 +470,15 @@ class Region:
     def array(self, scope: Scope, name: str, axes: tuple[str, ...], kind: str) -> Array:
         """Memory for a value over ``axes``: on the stack where it is small, else in scratch memory."""
         extents = []
-        begin = ""
+        begins = []
         for axis in axes:
             if axis in self.blocks:
-                begin = self.blocks[axis][0]
+                begins.append((axis, self.blocks[axis][0]))
                 extents.append(str(dict(self.facts.schedule.tile)[axis]))
             else:
                 extents.append(index_text(self.facts.extent[axis], {}))
         extents = [e if e.isidentifier() or e.isdigit() else f"({e})" for e in extents]
-        made = Array(name, axes, tuple(extents), kind, begin)
+        made = Array(name, axes, tuple(extents), "flag" if kind == "bool" else kind, tuple(begins))
         if all(e.isdigit() for e in extents):
             count = 1
             for e in extents:

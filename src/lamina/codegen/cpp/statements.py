@@ -26,20 +26,25 @@ __all__ = ["Array", "Statements"]
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A value kept in memory of the kernel: for each point of ``axes`` (loop order), counted from ``begin``."""
+    """A value kept in memory of the kernel: for each point of ``axes`` (loop order), counted from ``begins``.
+
+    ``kind`` is the element type in memory, ``begins`` the axes' first values where only a block of them is held.
+    """
 
     pointer: str
     axes: tuple[str, ...]
     extents: tuple[str, ...]
     kind: str
-    begin: str = ""
+    begins: tuple[tuple[str, str], ...] = ()
 
     def at(self) -> str:
         """Address of the current point."""
         text = ""
+        begins = dict(self.begins)
         for axis, extent in zip(self.axes, self.extents, strict=True):
-            text = axis if not text else f"({text}) * {extent} + {axis}"
-        return f"{self.pointer} + {text}{f' - {self.begin}' if self.begin else ''}" if text else self.pointer
+            place = f"{axis} - {begins[axis]}" if axis in begins else axis
+            text = place if not text else f"({text}) * {extent} + {place}"
+        return f"{self.pointer} + {text}" if text else self.pointer
 
     def count(self) -> str:
         return " * ".join(self.extents) or "1"
@@ -210,9 +215,8 @@ class Statements:
         """A value read back from the kernel's own memory."""
         dtype = self.facts.dtype[name]
         if self.is_vector(name):
-            text = f"load_{element(dtype)}({array.at()}, n)"
-            return f"const {vector_type(dtype)} {name} = {text};  // kept"
-        return f"const {scalar_type(dtype)} {name} = load_{element(dtype)}({array.at()});  // kept"
+            return f"const {vector_type(dtype)} {name} = load_{array.kind}({array.at()}, n);  // kept"
+        return f"const {scalar_type(dtype)} {name} = load_{array.kind}({array.at()});  // kept"
 
     def array_store(self, name: str, array: Array) -> str:
         kind = element(self.facts.dtype[name])

@@ -279,3 +279,33 @@ LANES_AT(int64, int64, lanes_int64) LANES_AT(flag, bool, lanes_flag)
 MASKED(f32, vf32) MASKED(bf16, vf32) MASKED(f16, vf32) MASKED(f64, vf64)
 MASKED(int8, vi32) MASKED(uint8, vi32) MASKED(int16, vi32) MASKED(int32, vi32) MASKED(int64, vi64) MASKED(flag, vflag)
 MAP2(logaddexp, vf32, f32, logaddexp) MAP2(logaddexp, vf64, f64, logaddexp)
+
+// to[j * pitch + i] = from[i * stride + j] for 0 <= i < columns, 0 <= j < rows: eight by eight in registers where it fits.
+template <class V, class T> static INLINE void transpose_eight(T* to, int64 pitch, const T* from, int64 stride) {
+  V r[8], t[8];
+  for (int k = 0; k < 8; ++k) __builtin_memcpy(&r[k], from + k * stride, sizeof(V));
+  for (int round = 0; round < 3; ++round) {
+    for (int k = 0; k < 4; ++k) {
+      t[2 * k] = __builtin_shufflevector(r[k], r[k + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      t[2 * k + 1] = __builtin_shufflevector(r[k], r[k + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+    for (int k = 0; k < 8; ++k) r[k] = t[k];
+  }
+  for (int k = 0; k < 8; ++k) __builtin_memcpy(to + k * pitch, &r[k], sizeof(V));
+}
+template <class T> static inline void transpose(T* to, int64 pitch, const T* from, int64 stride, int64 rows, int64 columns) {
+  typedef int32 w4 __attribute__((vector_size(32)));
+  typedef int16 w2 __attribute__((vector_size(16)));
+  int64 whole_rows = 0, whole_columns = 0;
+  if constexpr (sizeof(T) == 4 || sizeof(T) == 2) {
+    whole_rows = rows & ~(int64)7;
+    whole_columns = columns & ~(int64)7;
+    for (int64 i = 0; i < whole_columns; i += 8)
+      for (int64 j = 0; j < whole_rows; j += 8) {
+        if constexpr (sizeof(T) == 4) transpose_eight<w4>(to + j * pitch + i, pitch, from + i * stride + j, stride);
+        else transpose_eight<w2>(to + j * pitch + i, pitch, from + i * stride + j, stride);
+      }
+  }
+  for (int64 i = 0; i < columns; ++i)
+    for (int64 j = i < whole_columns ? whole_rows : 0; j < rows; ++j) to[j * pitch + i] = from[i * stride + j];
+}
