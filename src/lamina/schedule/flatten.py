@@ -131,7 +131,8 @@ class _Flattener:
         best: Coefs = {}
         for position, eqn in enumerate(self.nest.body):
             if isinstance(eqn, Load | Store):
-                coefs = self.piece(self.offsets[position])
+                # Axes of one point are gone from the order but still in the indices.
+                coefs = {name: c for name, c in self.piece(self.offsets[position]).items() if name in order}
                 if len(coefs) > len(best) or (len(coefs) == len(best) and isinstance(eqn, Store)):
                     best = coefs
         if len(best) < len(order):
