@@ -205,7 +205,7 @@ class _Verifier:
                 if isinstance(atom, Loaded):
                     covered |= self.varies[atom.name]
         mask = self.varies[eqn.mask] if eqn.mask is not None else frozenset()
-        lost = (self.varies[eqn.value] | mask) - covered
+        lost = {a for a in (self.varies[eqn.value] | mask) - covered if self.axes[a].extent != 1}
         if lost and eqn.mode == "set":
             self.fail(f"the value varies over {', '.join(sorted(lost))}, the index does not: who writes last would win")
 
