@@ -12,7 +12,7 @@ from lamina.base.dtypes import DTYPES, dtype_of
 from lamina.ir.index import Expr, as_expr
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, Source, Step, Store
 from lamina.lower.builder import NestBuilder, Scalar, Value, opmath
-from lamina.lower.rules import Decline
+from lamina.lower.rules import CannotLower, Decline
 from lamina.lower.sizes import expr_of, stride_of
 from lamina.lower.values import TensorValue, linear_view, whole
 
@@ -157,6 +157,8 @@ class Lowering:
 
     def copy(self, node: Node, value: TensorValue) -> TensorValue:
         """The value in a new contiguous buffer."""
+        if DTYPES[value.dtype].kind == "complex" or value.dtype.startswith("float8"):
+            raise CannotLower(f"a {value.dtype} tensor whose elements are not evenly spaced")
         out = self.buffer(f"{node.name}_copy", value.dtype, value.shape)
         b = self.nest(node, out.shape)
         b.store(out, b.load(value))
@@ -171,6 +173,7 @@ class Lowering:
         kwargs: dict[str, Any],
         outs: Sequence[TensorValue | None],
         reason: str,
+        list_result: bool = False,
     ) -> None:
         """Append a call of ``op``; tensor arguments become strided windows."""
         self.steps.append(
@@ -182,6 +185,7 @@ class Lowering:
                 tuple(o.buffer if o is not None else None for o in outs),
                 reason=reason,
                 origin=(node.name,),
+                list_result=list_result,
             )
         )
 

@@ -24,6 +24,7 @@ from lamina.lower import (
     scan,
     scatter,
     softmax,
+    strided,
     upsample,
     views,
 )
@@ -33,6 +34,6 @@ __all__ = ["LOADED"]
 LOADED = (
     *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, nll_loss, norms),
-    *(arrangement, concat, indexing, padding, pooling, scan, scatter, upsample, views),
+    *(arrangement, concat, indexing, padding, pooling, scan, scatter, strided, upsample, views),
 )
 """The rule files."""

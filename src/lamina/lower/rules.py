@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["RULES", "Decline", "rule"]
+__all__ = ["RULES", "CannotLower", "Decline", "rule"]
 
 Rule = Callable[..., Any]
 R = TypeVar("R", bound=Rule)
 
 RULES: dict[str, Rule] = {}
 """Operation name ("aten.add.Tensor") to rule. Filled when the rule files are imported, then only read."""
+
+
+class CannotLower(Exception):
+    """A graph that holds something no loop program can express; it runs as ATen calls instead."""
 
 
 class Decline(Exception):

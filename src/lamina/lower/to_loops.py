@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,17 +15,19 @@ from lamina.base.torch_private import OpOverload
 from lamina.ir.index import Expr, Size, as_expr
 from lamina.ir.loops import BufferView, LoopProgram, SizeInput, Source
 from lamina.lower import families
+from lamina.lower.builder import opmath
 from lamina.lower.context import Lowering
+from lamina.lower.library import call_library
 from lamina.lower.library_reasons import REASONS
-from lamina.lower.rules import RULES, Decline
+from lamina.lower.rules import RULES, CannotLower, Decline
 from lamina.lower.sizes import UnknownSize, expr_of, stride_of
 from lamina.lower.values import TensorValue
 
 __all__ = ["CannotLower", "lower"]
 
 
-class CannotLower(Exception):
-    """A graph that holds something no loop program can express; it runs as ATen calls instead."""
+MOST_LITERALS = 64
+"""Constants of more elements than this are not worth a kernel's text."""
 
 
 def lower(gm: GraphModule, region: str, numerics: str = "fast") -> LoopProgram:
@@ -64,7 +67,7 @@ def _lower(gm: GraphModule, region: str, numerics: str) -> LoopProgram:
         if node.op == "placeholder":
             inputs.append(_placeholder(low, env, node))
         elif node.op == "get_attr":
-            raise CannotLower(f"the graph holds a constant or a subgraph, {node.target}")
+            env[node] = _constant(low, node, getattr(gm, str(node.target), None))
         elif node.op == "call_function":
             env[node] = _call(low, env, node)
         elif node.op == "output":
@@ -86,6 +89,8 @@ def _placeholder(low: Lowering, env: dict[Node, Any], node: Node) -> str | SizeI
     if isinstance(val, torch.Tensor):
         if type(val).__name__ not in ("FakeTensor", "Tensor", "Parameter") or val.layout is not torch.strided:
             raise CannotLower(f"input {node.name} is a {type(val).__name__} of layout {val.layout}")
+        if val.is_conj() or val.is_neg():
+            raise CannotLower(f"input {node.name} is conjugated or negated lazily")
         shape, strides = [expr_of(n) for n in val.shape], [stride_of(s) for s in val.stride()]
         made = low.buffer(node.name, dtype_of(val.dtype), shape, strides, str(val.device), "input")
         env[node] = made
@@ -97,6 +102,31 @@ def _placeholder(low: Lowering, env: dict[Node, Any], node: Node) -> str | SizeI
         env[node] = None
         return None
     raise CannotLower(f"input {node.name} is a {type(val).__name__}")
+
+
+def _constant(low: Lowering, node: Node, value: Any) -> TensorValue:
+    """A small tensor that the user's code holds as a literal, written out element by element."""
+    if type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_complex():
+        raise CannotLower(f"the graph holds a subgraph or a {type(value).__name__}, {node.target}")
+    if value.numel() > MOST_LITERALS or value.device.type != "cpu":
+        raise CannotLower(f"the graph holds a constant of {value.numel()} elements, {node.target}")
+    out = low.buffer(node.name, dtype_of(value.dtype), value.shape)
+    low.plain(out.dtype)
+    b = low.nest(node, ())
+    # The one way to read a real tensor that asks no operation, which a fake tensor mode around us would refuse.
+    literals = _leaves(value.tolist())
+    for place, literal in zip(product(*(range(n) for n in value.shape)), literals, strict=True):
+        b.store(out, b.constant(literal, opmath(out.dtype)), [as_expr(p) for p in place])
+    low.finish(b)
+    return out
+
+
+def _leaves(nested: Any) -> Iterable[int | float | bool]:
+    if isinstance(nested, list):
+        for part in nested:
+            yield from _leaves(part)
+    else:
+        yield nested
 
 
 def _arguments(env: dict[Node, Any], value: Any) -> Any:
@@ -136,19 +166,7 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
             del low.steps[mark:]
             low.buffers = buffers
             reason = str(why)
-    return _library(low, node, target, args, kwargs, reason)
-
-
-def _library(low: Lowering, node: Node, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
-    if target._schema.is_mutable:
-        raise CannotLower(f"{target} writes to its arguments")
-    val = node.meta.get("val")
-    vals = list(val) if isinstance(val, list | tuple) else [val]
-    if any(v is not None and not isinstance(v, torch.Tensor) for v in vals):
-        raise CannotLower(f"{target} gives something that is not a tensor")
-    outs = [low.like(node.name, v) if v is not None else None for v in vals]
-    low.library(node, str(target), args, kwargs, outs, reason)
-    return outs if isinstance(val, list | tuple) else outs[0]
+    return call_library(low, node, target, args, kwargs, reason)
 
 
 def _flatten(value: Any) -> Iterable[Any]:

@@ -126,6 +126,8 @@ def linear_view(value: TensorValue, buffer: Buffer) -> BufferView | None:
             strides.append(as_expr(1))
             rest = rest.substitute({dim: 0})
             continue
+        if factor != 0 and (-factor).nonnegative():  # torch has no tensors that run backwards
+            return None
         strides.append(factor)
         rest = rest - factor * as_expr(dim)
     if any(isinstance(a, Axis) for a in rest.atoms()):
