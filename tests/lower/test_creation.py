@@ -12,7 +12,7 @@ import lamina.decomp.random_ops as random_ops
 from lamina.base.philox import uniform
 from lamina.ir.loops import Nest, Random
 from lamina.ir.loops_interp import run_program
-from lamina.lower.to_loops import lower
+from lamina.lower.to_loops import CannotLower, lower
 
 from .harness import check, outcome
 from .torch_private import traced
@@ -111,3 +111,14 @@ def test_the_seed_is_drawn_by_a_library_call() -> None:
     found = outcome(lambda x: aten.native_dropout_backward(x, x > 0, 2.0), [torch.randn(5)])
     assert not found.complaints
     assert not found.library
+
+
+def test_small_literal_tensors_are_written_out() -> None:
+    check(lambda x: x * torch.tensor([[1.5, -2.0], [float("inf"), 0.25]]) + torch.tensor(3), torch.rand(2, 2))
+    gm = traced(lambda x: x + 1, [torch.ones(2)])
+    with gm.graph.inserting_before(next(n for n in gm.graph.nodes if n.op == "call_function")):
+        node = gm.graph.get_attr("table")
+    gm.table = torch.zeros(1000)
+    node.meta["val"] = gm.table
+    with pytest.raises(CannotLower, match="1000 elements"):
+        lower(gm, "test")

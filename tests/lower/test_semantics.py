@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from math import inf, nan
 
@@ -9,8 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lamina.base.dtypes import dtype_of
 from lamina.ir.loops import Check, Nest
 from lamina.ir.loops_interp import run_program
+from lamina.lower.comparison import rounded
 from lamina.lower.to_loops import lower
 
 from .harness import check, outcome
@@ -170,6 +173,16 @@ def test_booleans() -> None:
 def test_a_python_number_is_rounded_to_the_tensors_type_in_comparisons() -> None:
     x = torch.tensor([0.1, 0.2, 0.3], dtype=torch.bfloat16)
     check(lambda x: (x == 0.1, x >= 0.2, x < 0.3), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_python_numbers_are_rounded_as_torch_rounds_them(dtype: torch.dtype) -> None:
+    generator = random.Random(0)
+    numbers = [generator.uniform(-1, 1) * 10.0 ** generator.randint(-9, 9) for _ in range(2000)]
+    numbers += [0.0, -0.0, inf, -inf, 1e39, -1e300, 65519.9, 65520.0, 3.3895e38, 1.00390625, 1.01171875, 5e-8]
+    for number in numbers:
+        mine = rounded(number, dtype_of(dtype))
+        assert str(mine) == str(torch.tensor(number, dtype=dtype).item())
 
 
 def test_type_promotion() -> None:

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 
-import torch
 from torch.fx import Node
 
-from lamina.base.dtypes import DTYPES, torch_dtype
+from lamina.base.dtypes import DTYPES
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.rules import rule
 from lamina.lower.values import TensorValue
 
-__all__: list[str] = []
+__all__ = ["rounded"]
 
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def rounded(value: float, dtype: str) -> float:
+    """The number of ``dtype`` that eager makes of a Python number: by way of float32 for the half types."""
+    if dtype == "float64" or value != value or abs(value) == math.inf:
+        return value
+    try:
+        (value,) = struct.unpack("<f", struct.pack("<f", value))
+        if dtype == "float16":
+            (value,) = struct.unpack("<e", struct.pack("<e", value))
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    if dtype == "bfloat16":
+        (bits,) = struct.unpack("<I", struct.pack("<f", value))
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        (value,) = struct.unpack("<f", struct.pack("<I", bits))
+    return value
 
 
 def compared(low: Lowering, b: NestBuilder, value: Operand, dtype: str) -> Value:
     """An operand of a comparison: rounded to the promoted ``dtype`` as eager does, then in its arithmetic type."""
     if isinstance(value, int | float) and DTYPES[dtype].is_float:
-        value = torch.tensor(value, dtype=torch_dtype(dtype)).item()
-        return b.constant(value, opmath(dtype))
+        return b.constant(rounded(float(value), dtype), opmath(dtype))
     return low.operand(b, value, dtype).to(opmath(dtype))
 
 
