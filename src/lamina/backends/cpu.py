@@ -32,6 +32,8 @@ __all__ = ["CpuBackend"]
 
 Boxed = Callable[[list[Any]], Any]
 
+_PROGRESS_SECONDS = 2.0
+
 
 class CpuBackend:
     """Compiles fused programs for this machine's CPU. One object serves one set of options."""
@@ -64,8 +66,13 @@ class CpuBackend:
     def build(self, region: str, units: list[KernelUnit]) -> BuildResult:
         """Look the kernels up in the cache and compile what is missing."""
 
+        said = 0.0
+
         def progress(finished: int, files: int, seconds: float) -> None:
-            print(f"lamina: {region}: compiling kernels, {finished}/{files} files, {seconds:.0f} s", file=sys.stderr)
+            nonlocal said
+            if seconds - said >= _PROGRESS_SECONDS:
+                said = seconds
+                print(f"lamina: {region}: compiling kernels, {finished}/{files} files, {seconds:.0f} s", file=sys.stderr)
 
         return build_kernels(
             units,

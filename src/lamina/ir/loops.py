@@ -126,11 +126,14 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """Philox4x32-10 uniform in [0, 1): the key is the int64 value ``seed``, the counter ``(index // 4, stream)``."""
+    """Philox4x32-10 uniform in [0, 1): the key is the int64 value ``seed``, the counter ``(index // 4, stream)``.
+
+    ``stream`` is a number, or in a shared kernel the size parameter that holds it.
+    """
 
     out: str
     seed: str
-    stream: int
+    stream: int | Expr
     index: Expr
     dtype: str
     origin: Origin = ()

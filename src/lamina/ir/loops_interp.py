@@ -105,7 +105,8 @@ class _Runner:
             env[eqn.out] = OPS[eqn.op].reference(*ins).to(torch_dtype(eqn.dtype))
         elif isinstance(eqn, Random):
             seed = int(env[eqn.seed].reshape(-1)[0])
-            env[eqn.out] = uniform(self.index(eqn.index), seed, eqn.stream).to(torch_dtype(eqn.dtype))
+            stream = eqn.stream if isinstance(eqn.stream, int) else int(eqn.stream.evaluate(env))
+            env[eqn.out] = uniform(self.index(eqn.index), seed, stream).to(torch_dtype(eqn.dtype))
         elif isinstance(eqn, Reduce):
             for name, result in zip(eqn.outs, self.reduce(eqn), strict=True):
                 env[name] = result

@@ -334,7 +334,7 @@ class Printer:
         if isinstance(eqn, Index):
             return f"Index({eqn.out!r}, {self.expr(eqn.expr)}, {eqn.dtype!r}{tail}"
         if isinstance(eqn, Random):
-            return f"Random({eqn.out!r}, {eqn.seed!r}, {eqn.stream}, {self.expr(eqn.index)}, {eqn.dtype!r}{tail}"
+            return f"Random({eqn.out!r}, {eqn.seed!r}, {eqn.stream if isinstance(eqn.stream, int) else self.expr(eqn.stream)}, {self.expr(eqn.index)}, {eqn.dtype!r}{tail}"
         if isinstance(eqn, Scan):
             reverse = ", reverse=True" if eqn.reverse else ""
             return f"Scan({eqn.out!r}, {eqn.op!r}, {eqn.value!r}, {eqn.axis!r}, {eqn.dtype!r}{reverse}{tail}"

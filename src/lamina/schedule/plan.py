@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lamina.base.decision import Decision
 from lamina.ir.access import origins, reads, writes
 from lamina.ir.index import Axis, Expr, Size, as_expr, prod
-from lamina.ir.loops import LibraryCall, LoopProgram, Nest, Reduce, Scan, Step
+from lamina.ir.loops import Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
 from lamina.ir.plan import Kernel, KernelCall, Plan, PlanStep
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
@@ -64,7 +65,7 @@ class _Kernels:
         names = tuple(nest.name for nest in step)
         if len(step) > 1:
             self.decisions.append(Decision("group", names, True, "small and independent: one launch"))
-        flat = _general(flatten(step, self.buffers))
+        flat = _streams(_general(flatten(step, self.buffers)))
         key = (flat.nests, flat.dtypes)
         kernel = self.kernels.get(key)
         if kernel is None:
@@ -145,6 +146,21 @@ def _general(flat: Flat) -> Flat:
     body = tuple(rename(eqn, {}, {axis: as_expr(general)}) for eqn in nest.body)
     made = Nest(nest.name, (general,), body)
     return Flat((made,), flat.buffers, flat.dtypes, (*flat.sizes, axis.extent))
+
+
+def _streams(flat: Flat) -> Flat:
+    """The random streams as parameters, so that layers which differ in nothing else share a kernel."""
+    sizes = list(flat.sizes)
+    nests: list[Nest] = []
+    for nest in flat.nests:
+        body: list[Equation] = []
+        for eqn in nest.body:
+            if isinstance(eqn, Random) and isinstance(eqn.stream, int):
+                sizes.append(as_expr(eqn.stream))
+                eqn = replace(eqn, stream=as_expr(Size(f"s{len(sizes) - 1}")))
+            body.append(eqn)
+        nests.append(Nest(nest.name, nest.axes, tuple(body)))
+    return flat if len(sizes) == len(flat.sizes) else Flat(tuple(nests), flat.buffers, flat.dtypes, tuple(sizes))
 
 
 def _linear_in(nest: Nest, axis: Axis) -> bool:

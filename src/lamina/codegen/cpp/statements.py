@@ -193,7 +193,8 @@ class Statements:
 
     def random(self, eqn: Random, vector: bool) -> str:
         seed = f"(int64){self.value(eqn.seed, False)}"
-        stream = f"{eqn.stream & 0xFFFFFFFF}u"
+        given = eqn.stream
+        stream = f"{given & 0xFFFFFFFF}u" if isinstance(given, int) else f"(uint32)({index_text(given, {})})"
         if not vector:
             return f"philox((int64)({index_text(eqn.index, {})}), {seed}, {stream})"
         factor = self.stride(eqn.index)
