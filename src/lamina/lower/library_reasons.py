@@ -8,6 +8,7 @@ __all__ = ["REASONS"]
 
 _PRODUCT = "matrix products are faster in the vendor's library than in nests"
 _CONVOLUTION = "convolutions are faster in the vendor's library than in nests"
+_ATTENTION = "attention is faster in the vendor's fused kernels than in nests"
 _RANDOM = "draws from eager's generator in eager's order"
 _SPECIAL = "a special function too rare and too long for kernels; ATen has the series"
 _DATA = "the size of the result, or its value as a Python number, depends on data"
@@ -27,17 +28,52 @@ _POLYNOMIALS = tuple(
 )
 
 _BY_REASON: dict[str, tuple[str, ...]] = {
-    _PRODUCT: ("aten.mm.default", "aten.bmm.default", "aten.addmm.default"),
+    _PRODUCT: (
+        *("aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default", "aten.addbmm.default"),
+        *("aten.mv.default", "aten.addmv.default", "aten.dot.default", "aten.vdot.default"),
+    ),
     _CONVOLUTION: ("aten.convolution.default", "aten.convolution_backward.default"),
     _RANDOM: (
         *("aten.rand.default", "aten.randn.default", "aten.randperm.default", "aten.native_dropout.default"),
         *("aten.rrelu.default", "lamina.philox_seed.default"),
     ),
     _DATA: (
-        *("aten.nonzero.default", "aten._local_scalar_dense.default", "aten.masked_scatter.default"),
+        *(
+            "aten.nonzero.default",
+            "aten.masked_select.default",
+            "aten.repeat_interleave.Tensor",
+            "aten._local_scalar_dense.default",
+            "aten.masked_scatter.default",
+        ),
         "aten.equal.default",
     ),
-    _ORDER: ("aten.sort.default", "aten.topk.default"),
+    _ORDER: (
+        *("aten.sort.default", "aten.sort.stable", "aten.topk.default", "aten.kthvalue.default", "aten.mode.default"),
+        *("aten.median.default", "aten.median.dim", "aten.nanmedian.default", "aten.nanmedian.dim"),
+        *("aten.searchsorted.Tensor", "aten.bucketize.Tensor"),
+    ),
+    "a scan that carries a place along with the value": ("aten.cummax.default", "aten.cummin.default"),
+    "an input that several indices may reach is combined otherwise than by a sum": ("aten.index_reduce.default",),
+    "each element reads at places that another tensor gives, several at a time": (
+        *("aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default", "aten.max_unpool2d.default"),
+        *("aten.grid_sampler_2d_backward.default", "aten.grid_sampler_3d_backward.default"),
+    ),
+    "sixteen weighted elements for each result; ATen's kernel is vectorised": (
+        *("aten.upsample_bicubic2d.default", "aten.upsample_bicubic2d_backward.default"),
+    ),
+    "complex numbers are left to the library": (
+        *("aten.complex.default", "aten.view_as_real.default", "aten.view_as_complex.default", "aten._conj.default"),
+        *("aten.polar.default", "aten._neg_view.default"),
+    ),
+    "the bits of a number read as another type": ("aten.view.dtype",),
+    _ATTENTION: tuple(
+        f"aten._scaled_dot_product_{kind}attention{rest}.default"
+        for kind, rest in (
+            *(("flash_", ""), ("flash_", "_backward"), ("flash_", "_for_cpu"), ("flash_", "_for_cpu_backward")),
+            *(("efficient_", ""), ("efficient_", "_backward"), ("cudnn_", ""), ("cudnn_", "_backward")),
+            *(("fused_", "_overrideable"), ("fused_", "_overrideable_backward")),
+        )
+    ),
     _FFT: ("aten._fft_c2r.default", "aten._fft_r2c.default"),
     _PLAIN_INTEGER: (
         *("aten.sym_is_contiguous.default", "aten.sym_numel.default", "aten.sym_size.int", "aten.sym_stride.int"),
@@ -53,6 +89,8 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         *("aten._conj_physical.default", "aten.conj_physical.default"),
     ),
     "a composite that tracing takes apart": (
+        *("aten.adaptive_avg_pool1d.default", "aten.avg_pool1d.default"),
+        *("aten.upsample_bilinear2d.vec", "aten.upsample_nearest2d.vec"),
         *("aten.float_power.Tensor_Tensor", "aten.float_power.Tensor_Scalar", "aten.float_power.Scalar"),
     ),
     "two results of different types from the bits of a number": ("aten.frexp.Tensor",),
