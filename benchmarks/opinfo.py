@@ -83,12 +83,12 @@ class _Crew:
         )
         assert child.stdout is not None
         current, hung = "", threading.Event()
-        timer = self._timer(child, hung)
+        timer = self._timer(child, hung, self.limit + 120)  # the first also covers the imports
         for line in child.stdout:
             if line.startswith(START):
                 current = line.removeprefix(START).strip()
                 timer.cancel()
-                timer = self._timer(child, hung)
+                timer = self._timer(child, hung, self.limit)
             elif line.startswith(RESULT):
                 self._note(Result(**json.loads(line.removeprefix(RESULT))))
                 current = ""
@@ -102,12 +102,13 @@ class _Crew:
         self._note(Result(culprit, status, detail))
         return [name for name in names if name not in self.results]
 
-    def _timer(self, child: subprocess.Popen[str], hung: threading.Event) -> threading.Timer:
+    @staticmethod
+    def _timer(child: subprocess.Popen[str], hung: threading.Event, seconds: float) -> threading.Timer:
         def stop() -> None:
             hung.set()
             child.kill()
 
-        timer = threading.Timer(self.limit, stop)
+        timer = threading.Timer(seconds, stop)
         timer.daemon = True
         timer.start()
         return timer

@@ -98,7 +98,12 @@ class _NestWriter(Region):
             main.add(f"const int64 shared = {self.shared.total()}, own = {' + '.join(self.private) or '0'};")
             threads = "threads" if facts.shared else "1"
             main.add(f"char* const memory = scratch(shared + {threads} * own);")
+        noted = any("{ failed = " in line for line in inside.lines)  # a vector's check leaves its lambda only
+        if noted:
+            main.add("int64 failed = 0;")
         main.lines += inside.lines
+        if noted:
+            main.add("if (failed) return failed;")
         main.close()
 
     # ---- the loop that threads share ----------------------------------------------------------------------------
@@ -141,7 +146,7 @@ class _NestWriter(Region):
         arrays = dict(self.arrays)
         for partial in partials:
             if partial.array:
-                self.partial_begin(text, partial)
+                self.partial_begin(scope, partial)
             else:
                 self.begin_reduce(scope, frozenset(), facts.schedule.outer[0], partial.position)
         if self.whole():
@@ -158,6 +163,9 @@ class _NestWriter(Region):
         for partial in partials:
             if not partial.array:
                 self.partial_end(text, partial)
+            elif partial.out in self.drains:
+                total = self.drains.pop(partial.out)[1]
+                text.add(f"drain({total.pointer}, {self.arrays[partial.out].pointer}, {total.count()});")
         self.arrays = arrays
 
     def shared_loop(self, scope: Scope, known: frozenset[str], goals: list[Goal]) -> None:
@@ -166,6 +174,9 @@ class _NestWriter(Region):
         counters = [(a, index_text(facts.extent[a], {})) for a in axes]
         for axis, tile in facts.tiles.items():
             counters.append((f"{axis}_tile", f"(({index_text(facts.extent[axis], {})} + {tile - 1}) / {tile})"))
+        if not facts.tiles and len(axes) == 1:
+            if self.row_blocks(scope, axes[0], "begin", "end", frozenset(), known, goals):
+                return
         if len(counters) == 1:
             text.open(f"for (int64 {counters[0][0]} = begin; {counters[0][0]} < end; ++{counters[0][0]}) {{")
         else:
@@ -188,6 +199,8 @@ class _NestWriter(Region):
         self.region(Scope(text, scope.memory, "continue", scope.stack), opened, known, goals)
         for axis in facts.tiles:
             del self.blocks[axis]
+        if not facts.tiles and len(axes) == 1:
+            self.drain_now_and_then(text, axes[0])
         text.close()
 
     def transposes(self, scope: Scope) -> None:
@@ -231,19 +244,24 @@ class _NestWriter(Region):
             scope.text.add(f"{held}* const {pointer} = {self.shared.take(held, count)};")
         return _Partial(out, position, eqn, acc, tuple(pointers), array if kept else None)
 
-    def partial_begin(self, text: Text, partial: _Partial) -> None:
+    def partial_begin(self, scope: Scope, partial: _Partial) -> None:
         """Point at the thread's own array and fill it with the start value."""
-        array = partial.array
+        array, text = partial.array, scope.text
         assert array is not None
         count = _atomic(array.count())
         mine = [(f"{partial.out}_own{'_at' if k else ''}", *p) for k, p in enumerate(partial.pointers)]
         for name, pointer, kind in mine:
             text.add(f"{kind}* const {name} = {pointer} + thread * {count};")
             start = self.start(partial.eqn) if pointer.endswith("_part") else "0"
-            text.add(f"for (int64 k = 0; k < {count}; ++k) {name}[k] = {start};")
+            text.add(f"fill({name}, {count}, ({kind}){start});")
         own = replace(array, pointer=mine[0][0])
         self.targets[partial.out] = "array"
         self.arrays[partial.out] = own
+        if partial.acc.exact and self.long(self.facts.schedule.outer[0]):
+            block = self.array(scope, f"{partial.out}_sum", array.axes, "f32")
+            text.add(f"fill({block.pointer}, {count}, 0.0f);")
+            self.arrays[partial.out] = block
+            self.drains[partial.out] = (self.facts.schedule.outer[0], own)
         if len(mine) > 1:
             self.targets[partial.out] = "bests"
             self.best_values[partial.out] = own
