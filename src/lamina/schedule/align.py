@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lamina.ir.index import Atom, Axis, Div, Expr, Mod, as_expr, prod
 
-__all__ = ["Alignment", "align", "bare_axis"]
+__all__ = ["Alignment", "align", "bare_axis", "disjoint", "radix"]
 
 IndexPair = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 
@@ -29,6 +29,16 @@ def bare_axis(expr: Expr) -> Axis | None:
         if coef == 1 and len(mono) == 1 and isinstance(mono[0], Axis):
             return mono[0]
     return None
+
+
+def disjoint(left: Sequence[Expr], right: Sequence[Expr]) -> bool:
+    """Whether two indices provably never name the same element: slices side by side along some dimension."""
+    for e, f in zip(left, right, strict=True):
+        lower, upper = (e, f) if e.const <= f.const else (f, e)
+        axis, other = bare_axis(lower - lower.const), bare_axis(upper - upper.const)
+        if axis is not None and other is not None and (as_expr(upper.const - lower.const) - axis.extent).nonnegative():
+            return True
+    return False
 
 
 class _Binder:
@@ -67,7 +77,7 @@ def align(
     """A space in which every required pair of indices is the same element, or ``None``.
 
     A pair holds the left nest's and the right nest's index of one buffer. ``hints`` are followed where they
-    do not contradict. Axes of one side that correspond to nothing stay as they are; ``None`` when both
+    do not contradict, whatever constant lies between their indices (slices of one buffer). Axes of one side that correspond to nothing stay as they are; ``None`` when both
     sides have such axes (the nests would only share part of their loops). ``by_position`` lets leftover axes of
     equal extent correspond in order.
     """
@@ -78,7 +88,7 @@ def align(
             return None
     for pair in hints:
         trial = binder.copy()
-        if _unify(trial, *pair):
+        if _unify(trial, *(tuple([e - e.const for e in side]) for side in pair)):
             binder = trial
     left_free = [a for a in left_axes if a not in binder.left]
     right_free = [a for a in right_axes if a not in binder.right]

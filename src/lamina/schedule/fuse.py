@@ -16,7 +16,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.errors import InvalidIR
 from lamina.ir.index import Expr, Size, prod
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, Load, LoopProgram, Nest, Step, Store
-from lamina.schedule.align import align
+from lamina.schedule.align import align, disjoint
 from lamina.schedule.group import Facts, Group, illegal, join
 from lamina.schedule.inline import inline_into
 from lamina.schedule.simplify import simplify
@@ -230,7 +230,11 @@ class _Fuser:
                     return "the value is read shifted or has several writers"
                 left = a.stores.get(name, a.loads.get(name, [])) if name in first.writes else a.loads[name]
                 right = b.loads.get(name, []) + b.stores.get(name, [])
-                required += [(p, q) for p in left for q in right]
+                pairs = [(p, q) for p in left for q in right]
+                if name not in b.loads and all(disjoint(p, q) for p, q in pairs):
+                    hints += [(self.bytes[name], p, q) for p, q in pairs]
+                else:
+                    required += pairs
             else:
                 hints.append((self.bytes[name], a.loads[name][0], b.loads[name][0]))
         hints.sort(key=lambda h: -h[0])

@@ -32,11 +32,17 @@ class _Concat:
 
 
 def split_concats(program: LoopProgram) -> LoopProgram:
-    """The program with concatenations dissolved where all their readers can be cut; else the same object."""
-    concats = _concats(program)
-    for concat in concats:
+    """The program with concatenations dissolved where all their readers can be cut; else the same object.
+
+    What a cut reader writes is a concatenation again, so its own readers come next.
+    """
+    tried: set[str] = set()
+    while True:
+        concat = next((c for c in _concats(program) if c.buffer.name not in tried), None)
+        if concat is None:
+            return program
+        tried.add(concat.buffer.name)
         program = _dissolve(program, concat)
-    return program
 
 
 def _concats(program: LoopProgram) -> list[_Concat]:
