@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
-from lamina.aot.torch_private import without_autocast
+from lamina.aot.torch_private import autocast_enabled, without_autocast
 
 __all__ = ["Tangent", "inference_function", "training_function"]
 
@@ -49,11 +48,19 @@ def training_function(
     """A differentiable function from a compiled forward and, compiled when first needed, its backward.
 
     ``forward`` returns ``results`` outputs and then the tensors to save. ``tangents`` has None for an output without
-    gradient. Differentiating twice raises autograd's error for functions that are differentiable once.
+    gradient. Differentiating twice (``create_graph=True``) raises ``RuntimeError`` when it comes to that.
     """
     backward = _Lazy(compile_backward)
     constant = tuple(i for i, t in enumerate(tangents) if t is None)
     taken = tuple((i, t) for i, t in enumerate(tangents) if t is not None)
+
+    def run_backward(ctx: Any, *gradients: Any) -> Any:
+        arguments = list(ctx.saved_tensors)
+        arguments += [_laid_out(gradients[i], tangent) for i, tangent in taken]
+        if not autocast_enabled():
+            return tuple(backward()(arguments))
+        with without_autocast():
+            return tuple(backward()(arguments))
 
     class Compiled(torch.autograd.Function):
         @staticmethod
@@ -69,15 +76,39 @@ def training_function(
             return outputs
 
         @staticmethod
-        @once_differentiable
         def backward(ctx: Any, *gradients: Any) -> Any:
-            arguments = list(ctx.saved_tensors)
-            arguments += [_laid_out(gradients[i], tangent) for i, tangent in taken]
-            with without_autocast():
-                return tuple(backward()(arguments))
+            if not torch.is_grad_enabled():
+                return run_backward(ctx, *gradients)
+            with torch.no_grad():
+                found = run_backward(ctx, *gradients)
+            return _refusing(found)
 
     apply: Callable[..., Any] = Compiled.apply
     return apply
+
+
+class _Once(torch.autograd.Function):
+    """Gives back its tensors and raises when a gradient would flow through them."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, *tensors: torch.Tensor) -> Any:
+        return tuple(t.view_as(t) for t in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(
+            "a compiled region cannot be differentiated twice (create_graph=True); leave it uncompiled for that"
+        )
+
+
+def _refusing(gradients: Sequence[Any]) -> tuple[Any, ...]:
+    """``gradients`` as results that look differentiable and refuse to be."""
+    places = [i for i, g in enumerate(gradients) if g is not None]
+    marked = _Once.apply(torch.empty(0, requires_grad=True), *(gradients[i] for i in places))
+    found = list(gradients)
+    for place, tensor in zip(places, marked, strict=True):
+        found[place] = tensor
+    return tuple(found)
 
 
 def _note_writes(tensors: Sequence[Any]) -> None:

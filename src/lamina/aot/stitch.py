@@ -9,6 +9,7 @@ What does not fit this picture (see ``Unsuitable``) goes to AOTAutograd.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -187,7 +188,7 @@ class _Stitcher:
             if copied is None:
                 copied = self.graph.node_copy(node, names.__getitem__)
             operation = f"{use.source} backward" if tag == "is_backward" else use.source
-            copied.meta = {"val": node.meta["val"], "source": operation, "partitioner_tag": tag, **use.meta}
+            copied.meta = {"val": node.meta.get("val"), "source": operation, "partitioner_tag": tag, **use.meta}
             names[node] = copied
             self.roots[copied] = self._roots_of(copied)
             made.append(copied)
@@ -263,6 +264,7 @@ class _Stitcher:
             fake = _dense(value.fake)
             tangent = self.graph.placeholder(f"tangents_{i + 1}")
             tangent.meta = {"val": fake, "partitioner_tag": "is_backward"}
+            self.roots[tangent] = frozenset([tangent])
             self.gradients[value] = tangent
         for use in reversed(self.uses):
             self._differentiate(use)
@@ -344,6 +346,7 @@ def _last_uses(graph: Graph) -> dict[Node, int]:
     return last
 
 
+@functools.cache
 def _makes_view(target: Any) -> bool:
     if not isinstance(target, OpOverload):
         return True

@@ -25,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import find_symbol_binding_fx_nodes, 
 
 __all__ = [
     "CallTrace",
+    "autocast_enabled",
     "backend_fakes",
     "binding_nodes",
     "flatten",
@@ -151,7 +152,7 @@ def is_fake(value: object) -> bool:
 def plain_dispatch() -> bool:
     """Whether operations mean what they mean without modes: no autocast, no function transform, no active mode."""
     return (
-        not torch._C._is_any_autocast_enabled()
+        not autocast_enabled()
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch._C._len_torch_dispatch_stack() == 0
     )
@@ -164,11 +165,15 @@ def tracing_state(fake_mode: Any) -> Iterator[None]:
         yield
 
 
+def autocast_enabled() -> bool:
+    """Whether autocast is on for any device."""
+    return bool(torch._C._is_any_autocast_enabled())
+
+
 def without_autocast() -> contextlib.AbstractContextManager[Any]:
     """Compiled graphs hold their casts already; library calls in them must not cast again."""
-    if torch._C._is_any_autocast_enabled():
-        return torch._C._DisableAutocast()
-    return contextlib.nullcontext()
+    disabled: contextlib.AbstractContextManager[Any] = torch._C._DisableAutocast()
+    return disabled
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +251,14 @@ class _Found:
         key = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
         with torch._C._ExcludeDispatchKeyGuard(key):
             leaves = [to_fun(p) for p in primals]
+            trained = [p for p in leaves if p.requires_grad]
             given = [p.clone() if i in self.written and p.requires_grad else p for i, p in enumerate(leaves)]
             results = self._results(leaves, given, self.call(list(given)))
             self.irregular = self.irregular or any(
                 has_metadata_mutation(f, p, check_only_storage_mutation=False)
                 for f, p in zip(leaves, primals, strict=True)
             )
-            gradients = self._gradients(leaves, results)
+            gradients = self._gradients(trained, results)
             return [None if t is None else from_fun(t) for t in (*results, *gradients)]
 
     def _results(self, leaves: list[Any], given: list[Any], value: Any) -> list[Any]:
@@ -280,9 +286,8 @@ class _Found:
         self.requires = [bool(t.requires_grad) for t in results]
         return results
 
-    def _gradients(self, leaves: list[Any], results: list[Any]) -> list[Any]:
+    def _gradients(self, wanted: list[Any], results: list[Any]) -> list[Any]:
         self.forward_end = self.tangents_end = _traced()
-        wanted = [p for p in leaves if p.requires_grad]
         if self.irregular or not wanted or not any(self.requires):
             return [None] * len(wanted)
         default = [(t.shape, t.stride(), t.dtype) if t.requires_grad else None for t in results]
