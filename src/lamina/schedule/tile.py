@@ -16,7 +16,7 @@ __all__ = ["candidates", "choose"]
 _GRAIN_OPS = 60_000
 """Instructions (by ``Op.cost``) below which starting other threads costs more than it gains."""
 _KEEP_COST = 8
-_TILE = 32
+_TILE = 64
 _SCALAR_ONLY = ("uint16", "uint32", "uint64")
 
 
@@ -52,8 +52,10 @@ class _Chooser:
         wanted = 4 * self.target.threads if self.target.threads > 1 else 1
         if self.scanned:
             return self.rows("scan", outer, vector, width)
-        if vector in free and self.size((vector,)) >= 1:
-            return self.columns(outer, units, wanted, vector, width)
+        if vector in free:
+            if not outer and self.one_pass() and self.reduced_size() >= 8 * self.target.threads:
+                return self.mixed(outer, vector, width)
+            return self.columns(outer, units, vector, width)
         if units >= wanted or (self.target.threads == 1 and outer):
             return self.rows("rows", outer, vector, width)
         return self.mixed(outer, vector, width)
@@ -94,22 +96,52 @@ class _Chooser:
         kept = self.kept(inner)
         return Schedule(kind, outer, inner, vector, width, kept=kept, parallel=self.grain())
 
-    def columns(self, outer: tuple[str, ...], units: int, wanted: int, vector: str | None, width: int) -> Schedule:
-        """Reductions over axes outside a kept contiguous one."""
+    def columns(self, outer: tuple[str, ...], units: int, vector: str | None, width: int) -> Schedule:
+        """Reductions over axes outside a kept contiguous one: threads share blocks of that axis."""
         assert vector is not None
-        extent = self.size((vector,))
-        lanes = max(width // 4, 1)
-        if self.target.threads == 1 or units >= wanted:
-            tile = 512
-        else:
-            tile = min(512, max(64, extent * max(units, 1) // wanted // lanes * lanes))
-        blocks = -(-extent // tile)
-        if units * blocks >= self.target.threads or self.target.threads == 1:
-            inner = tuple(self.ordered([a for a in self.names if a not in outer], vector))
-            return Schedule(
-                "columns", (*outer,), inner, vector, width, ((vector, tile),), self.kept(inner), self.grain()
-            )
-        return self.mixed(outer, vector, width)
+        threads, extent = self.target.threads, self.size((vector,))
+        tile = 2048 if units >= threads else max(64, extent * max(units, 1) // threads // 64 * 64)
+        if self.phases() > 1:  # what later phases read again should still be in the second-level cache
+            tile = min(tile, max(64, self.target.l2_bytes // 8 // max(self.reduced_size(), 1) // 64 * 64))
+        tile = min(tile, 2048)
+        if units * -(-extent // tile) < threads and self.reduced_size() >= 8 * threads and self.one_pass():
+            return self.mixed(outer, vector, width)
+        inner = tuple(self.ordered([a for a in self.names if a not in outer], vector))
+        return Schedule("columns", outer, inner, vector, width, ((vector, tile),), self.kept(inner), self.grain())
+
+    def reduced_size(self) -> int:
+        """Number of points over which the largest reduction goes."""
+        return max((self.size(tuple(r)) for r in self.reduces), default=1)
+
+    def phases(self) -> int:
+        """How many times the nest goes over its points: once more after each reduction that it reads again."""
+        phase: dict[str, int] = {}
+        last = 0
+        for eqn in self.nest.body:
+            when = max((phase[n] for n in operands(eqn)), default=0)
+            if isinstance(eqn, Store | Reduce):
+                last = max(last, when)
+            for name in defined(eqn):
+                phase[name] = when + isinstance(eqn, Reduce)
+        return last + 1
+
+    def one_pass(self) -> bool:
+        """Whether no value inside the loops depends on a reduction."""
+        after: set[str] = set()
+        inside = frozenset().union(*self.reduces) if self.reduces else frozenset()
+        for eqn in self.nest.body:
+            if isinstance(eqn, Reduce) and eqn.op != "welford":
+                if eqn.value in after:
+                    return False
+                after.update(eqn.outs)
+            elif isinstance(eqn, Reduce):
+                return False
+            elif any(n in after for n in operands(eqn)):
+                for name in defined(eqn):
+                    after.add(name)
+                    if self.values[name] & inside:
+                        return False
+        return True
 
     def mixed(self, outer: tuple[str, ...], vector: str | None, width: int) -> Schedule:
         """Threads share an axis that is reduced: each sums for itself, and the sums are joined in order."""

@@ -20,6 +20,7 @@ from lamina.ir.ops import OPS
 __all__ = ["Goal", "Memory", "Region", "Text"]
 
 _BLOCK = 4096
+_ROWS = 256
 _STACK_BYTES = 16384
 _BYTES = {"f64": 8, "int64": 8, "uint64": 8, "bool": 1, "flag": 1}
 
@@ -98,6 +99,7 @@ class Region:
         self.blocks: dict[str, tuple[str, str]] = {}
         self.best_values: Arrays = {}
         self.running: Arrays = {}
+        self.drains: dict[str, tuple[str, Array]] = {}
 
     # ---- one region ---------------------------------------------------------------------------------------------
 
@@ -333,13 +335,89 @@ class Region:
         if axis == self.facts.vector:
             self.strip(scope, axis, known, goals, begin, end)
             return
+        if self.row_blocks(scope, axis, begin, end, opened, known, goals):
+            return
         if self.backward(axis, self.scans(known, goals, axis)):
             scope.text.open(f"for (int64 {axis} = {end} - 1; {axis} >= {begin}; --{axis}) {{")
         else:
             scope.text.open(f"for (int64 {axis} = {begin}; {axis} < {end}; ++{axis}) {{")
         inner = Scope(scope.text, scope.memory, "continue", scope.stack)
         self.region(inner, opened | {axis}, known, goals)
+        self.drain_now_and_then(scope.text, axis)
         scope.text.close()
+
+    def row_blocks(
+        self,
+        scope: Scope,
+        axis: str,
+        begin: str,
+        end: str,
+        opened: frozenset[str],
+        known: frozenset[str],
+        goals: list[Goal],
+    ) -> bool:
+        """Column sums of cheap values: four rows are added up in registers before memory is touched."""
+        facts, text = self.facts, scope.text
+        sums = self.column_sums(axis, opened, known, goals)
+        if not sums:
+            return False
+        vector = facts.vector
+        assert vector is not None
+        low, high = self.bounds(vector)
+        text.open(f"auto {axis}_rows = [&](int64 first, auto count) STEP {{")
+        text.open(f"strip<1>({low}, {high}, [&](int64 {vector}, auto n, int k) STEP {{")
+        for eqn in sums:
+            acc, array = self.accumulator(eqn), self.arrays[eqn.outs[0]]
+            text.add(f"{acc.vector} {eqn.outs[0]}_s = load_{array.kind}({array.at()}, n);")
+            self.targets[eqn.outs[0]] = "row"
+        text.open(f"for (int64 {axis} = first; {axis} < first + count; ++{axis}) {{")
+        for line in self.vector_body(known, goals):
+            text.add(line)
+        text.close()
+        for eqn in sums:
+            array = self.arrays[eqn.outs[0]]
+            text.add(f"store_{array.kind}({array.at()}, {eqn.outs[0]}_s, n);")
+            self.targets[eqn.outs[0]] = "array"
+        text.close("});")
+        text.close("};")
+        text.add(f"int64 {axis}_at = {begin};")
+        text.open(f"for (; {axis}_at + 4 <= {end}; {axis}_at += 4) {{")
+        text.add(f"{axis}_rows({axis}_at, Times<4>{{}});")
+        self.drain_now_and_then(text, axis, f"{axis}_at")
+        text.close()
+        text.add(f"for (; {axis}_at < {end}; ++{axis}_at) {axis}_rows({axis}_at, Times<1>{{}});")
+        return True
+
+    def column_sums(
+        self, axis: str, opened: frozenset[str], known: frozenset[str], goals: list[Goal]
+    ) -> list[Reduce]:
+        """The reductions over ``axis`` into arrays, if the loop over it does nothing else but cheap vector work."""
+        facts = self.facts
+        if facts.vector is None or axis == facts.vector:
+            return []
+        inside = opened | {axis, facts.vector}
+        sums: list[Reduce] = []
+        for goal in goals:
+            eqn = facts.body[goal.position]
+            if goal.name or not self.goal_axes(goal) <= inside or facts.vector not in self.goal_axes(goal):
+                return []
+            if isinstance(eqn, Reduce) and self.targets[eqn.outs[0]] == "array":
+                sums.append(eqn)
+            elif not isinstance(eqn, Store):
+                return []
+        for position in self.needed(known, goals):
+            eqn = facts.body[position]
+            one_row = facts.axes_at(position) <= opened | {axis}
+            if isinstance(eqn, Reduce | Scan | Check) or (one_row and not isinstance(eqn, Constant)):
+                return []
+        return sums if self.unroll(known, goals) == 4 else []
+
+    def drain_now_and_then(self, text: Text, axis: str, at: str = "") -> None:
+        """Long column sums: add up a block of rows, then the blocks, so that errors stay small."""
+        for out, (owner, total) in self.drains.items():
+            if owner == axis:
+                last = f"({at} & {_ROWS - 1}) == 0" if at else f"({axis} & {_ROWS - 1}) == {_ROWS - 1}"
+                text.add(f"if ({last}) drain({total.pointer}, {self.arrays[out].pointer}, {total.count()});")
 
     def strip(
         self,
@@ -442,6 +520,10 @@ class Region:
         elif kept:
             self.arrays_begin(scope, out, kept, acc)
             self.targets[out] = "array"
+            if acc.exact and self.long(axis):
+                total = self.array(scope, f"{out}_total", kept, "f32")
+                scope.text.add(f"fill({total.pointer}, {total.count()}, 0.0f);")
+                self.drains[out] = (axis, total)
         elif self.facts.vector in eqn.axes:
             direct = axis == self.facts.vector and self.short(axis)
             self.targets[out] = "lanes" if direct or not acc.exact else "total"
@@ -460,11 +542,16 @@ class Region:
         extent = self.facts.extent[axis]
         return extent.is_int and extent.const <= _BLOCK and axis not in self.blocks
 
+    def long(self, axis: str) -> bool:
+        """Whether plain sums over the axis would lose digits."""
+        extent = self.facts.extent[axis]
+        return not extent.is_int or extent.const > 2 * _ROWS
+
     def arrays_begin(self, scope: Scope, out: str, kept: tuple[str, ...], acc: Accumulator) -> None:
         array = self.array(scope, f"{out}_sum", kept, "f32" if acc.scalar == "f32" else acc.scalar)
         count = array.count()
         start = acc.start_scalar()
-        scope.text.add(f"for (int64 k = 0; k < {count}; ++k) {array.pointer}[k] = {start};")
+        scope.text.add(f"fill({array.pointer}, {count}, ({acc.scalar}){start});")
         self.arrays[out] = array
 
     def array(self, scope: Scope, name: str, axes: tuple[str, ...], kind: str) -> Array:
@@ -529,6 +616,8 @@ class Region:
             return f"meet({out}_a[k], {value}, {self.place(eqn, True)}, n);  // {eqn.op}"
         if self.targets[out] == "bests":
             return self.meet_kept(eqn, True)
+        if self.targets[out] == "row":
+            return f"{out}_s = {acc.join(f'{out}_s', value, True)};  // {eqn.op}"
         if self.targets[out] == "array":
             array = self.arrays[out]
             kind = "flag" if acc.dtype == "bool" else element(acc.dtype)
@@ -555,6 +644,10 @@ class Region:
         eqn = self.facts.body[position]
         assert isinstance(eqn, Reduce)
         out, target = eqn.outs[0], self.targets[eqn.outs[0]]
+        if out in self.drains:
+            total = self.drains.pop(out)[1]
+            text.add(f"drain({total.pointer}, {self.arrays[out].pointer}, {total.count()});")
+            self.arrays[out] = total
         if target in ("array", "bests"):
             return False
         kind = scalar_type(eqn.dtype)
@@ -679,7 +772,7 @@ class Region:
             scope.text.add(f"{lane} {eqn.out}_s = {start};")
             return
         array = self.array(scope, f"{eqn.out}_s", inner, scalar_type(dtype))
-        scope.text.add(f"for (int64 k = 0; k < {array.count()}; ++k) {array.pointer}[k] = {start};")
+        scope.text.add(f"fill({array.pointer}, {array.count()}, ({scalar_type(dtype)}){start});")
         self.running[eqn.out] = array
 
     def scan_dtype(self, eqn: Scan) -> str:

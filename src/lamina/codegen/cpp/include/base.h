@@ -286,12 +286,11 @@ static inline char* scratch(int64 bytes) {
   }
   return block;
 }
-// step(i, k) for begin <= i < end, k counting up to UNROLL in turn: k picks one of several accumulators.
-template <int UNROLL, class F> static INLINE void each(int64 begin, int64 end, const F& step) {
-  int64 i = begin;
-  if constexpr (UNROLL == 4)
-    for (; i + 4 <= end; i += 4) { step(i, 0); step(i + 1, 1); step(i + 2, 2); step(i + 3, 3); }
-  for (; i < end; ++i) step(i, 0);
+template <int N> struct Times { constexpr operator int64() const { return N; } };
+template <class T> static inline void fill(T* to, int64 count, T value) { for (int64 k = 0; k < count; ++k) to[k] = value; }
+// total += block; block = 0
+template <class T> static inline void drain(T* total, T* block, int64 count) {
+  for (int64 k = 0; k < count; ++k) { total[k] += block[k]; block[k] = 0; }
 }
 template <class T> static inline T pow_int(T a, T b) {
   if (b < 0) return a == 1 ? (T)1 : a == (T)-1 ? (T)((b & 1) ? -1 : 1) : (T)0;

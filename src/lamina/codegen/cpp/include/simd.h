@@ -174,9 +174,9 @@ static INLINE vi32 signed16(h16 x) { return (vi32)__builtin_ia32_pmovsxwd256((s8
 static INLINE vu32 unsigned16(h16 x) { return (vu32)__builtin_ia32_pmovzxwd256((s8x16)x); }
 static INLINE vf32 half_to_float(h16 x) { return __builtin_ia32_vcvtph2ps256((s8x16)x); }
 static INLINE h16 float_to_half(vf32 x) { return (h16)__builtin_ia32_vcvtps2ph256(x, 0); }
-static INLINE h16 narrow16(vi32 x) {  // the lanes fit in 16 bits
-  bytes16 a = (bytes16)__builtin_shufflevector(x, x, 0, 1, 2, 3), b = (bytes16)__builtin_shufflevector(x, x, 4, 5, 6, 7);
-  return (h16)__builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29);
+static INLINE h16 narrow16(vi32 x) {
+  x = x & 0xffff;
+  return (h16)__builtin_ia32_packusdw128(low_half(x), high_half(x));
 }
 static INLINE h8 narrow8(vi32 x) {
   bytes16 a = (bytes16)__builtin_shufflevector(x, x, 0, 1, 2, 3), b = (bytes16)__builtin_shufflevector(x, x, 4, 5, 6, 7);
