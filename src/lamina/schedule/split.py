@@ -38,11 +38,13 @@ def split_concats(program: LoopProgram) -> LoopProgram:
     """
     tried: set[str] = set()
     while True:
-        concat = next((c for c in _concats(program) if c.buffer.name not in tried), None)
-        if concat is None:
+        before = program
+        for concat in _concats(program):
+            if concat.buffer.name not in tried:
+                tried.add(concat.buffer.name)
+                program = _dissolve(program, concat)
+        if program is before:
             return program
-        tried.add(concat.buffer.name)
-        program = _dissolve(program, concat)
 
 
 def _concats(program: LoopProgram) -> list[_Concat]:
