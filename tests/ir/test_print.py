@@ -13,10 +13,12 @@ import torch
 
 from lamina.base.text import Writer, literal
 from lamina.ir.index import Axis, Div, Expr, Loaded, Mod, Size, as_expr
-from lamina.ir.loops import Compute, Constant, Index, LibraryCall, Load, LoopProgram, Nest, Source, Store
+from lamina.ir.loops import Compute, Constant, Index, LibraryCall, Load, LoopProgram, Nest, Random, Source, Store
 from lamina.ir.loops_print import print_nest, print_program, read_nest, read_program
 from lamina.ir.plan_print import print_plan, read_plan
 from tests.ir.examples import EXAMPLES, buffer, pointwise_chain, simple_plan, view
+
+SIZE = as_expr(Size("s0"))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -87,6 +89,14 @@ def test_infinities_and_nan() -> None:
     nan = read_nest(print_nest(Nest("n", (), (Constant("c", math.nan, "float32"),)))).body[0]
     assert isinstance(nan, Constant)
     assert math.isnan(nan.value)
+
+
+def test_random_streams_of_both_kinds() -> None:
+    streams = (3, SIZE, as_expr(3))
+    body = tuple(Random(f"u{k}", "seed", stream, as_expr(4), "float32") for k, stream in enumerate(streams))
+    back = read_nest(print_nest(Nest("n", (), body)))
+    assert back == Nest("n", (), body)
+    assert [type(e.stream) for e in back.body if isinstance(e, Random)] == [int, Expr, Expr]
 
 
 def test_library_arguments() -> None:

@@ -120,6 +120,14 @@ NEST_RULES: dict[str, tuple[str, LoopProgram]] = {
         "floating point",
         program(Load("seed", "one", (), "int64"), Random("c", "seed", 0, AT[0], "int64"), buffers=(ONE,)),
     ),
+    "random streams are one number": (
+        "stream i is not one number",
+        program(Load("seed", "one", (), "int64"), Random("c", "seed", AT[0], AT[0], "float32"), buffers=(ONE,)),
+    ),
+    "sizes of random streams exist": (
+        "no input gives the size q",
+        program(Load("seed", "one", (), "int64"), Random("c", "seed", as_expr(Q), AT[0], "float32"), buffers=(ONE,)),
+    ),
     "reductions exist": ("no reduction is called mean", program(Reduce(("c",), "mean", "a", ("j",), "float32"))),
     "reduction results": ("welford gives 2 results", program(Reduce(("c",), "welford", "a", ("j",), "float32"))),
     "reduction axes exist": ("no axis r", program(Reduce(("c",), "sum", "a", ("r",), "float32"))),

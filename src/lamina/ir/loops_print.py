@@ -334,7 +334,8 @@ class Printer:
         if isinstance(eqn, Index):
             return f"Index({eqn.out!r}, {self.expr(eqn.expr)}, {eqn.dtype!r}{tail}"
         if isinstance(eqn, Random):
-            return f"Random({eqn.out!r}, {eqn.seed!r}, {eqn.stream if isinstance(eqn.stream, int) else self.expr(eqn.stream)}, {self.expr(eqn.index)}, {eqn.dtype!r}{tail}"
+            stream = self.argument(eqn.stream)
+            return f"Random({eqn.out!r}, {eqn.seed!r}, {stream}, {self.expr(eqn.index)}, {eqn.dtype!r}{tail}"
         if isinstance(eqn, Scan):
             reverse = ", reverse=True" if eqn.reverse else ""
             return f"Scan({eqn.out!r}, {eqn.op!r}, {eqn.value!r}, {eqn.axis!r}, {eqn.dtype!r}{reverse}{tail}"
@@ -358,6 +359,8 @@ def step_exprs(step: Any) -> Iterable[Expr]:
                 yield eqn.expr
             elif isinstance(eqn, Random):
                 yield eqn.index
+                if isinstance(eqn.stream, Expr):
+                    yield eqn.stream
     else:
         for v in views(step):
             yield from (*v.shape, *v.strides, v.offset)

@@ -170,7 +170,7 @@ def Index(out: str, value: Number, dtype: str, origin: Origin = ()) -> loops.Ind
     return loops.Index(out, expr(value), dtype, origin)
 
 
-def Random(out: str, seed: str, stream: Number, index: Number, dtype: str, origin: Origin = ()) -> loops.Random:
+def Random(out: str, seed: str, stream: Number | Expr, index: Number, dtype: str, origin: Origin = ()) -> loops.Random:
     """A ``Random``."""
     return loops.Random(out, seed, stream if isinstance(stream, int) else expr(stream), expr(index), dtype, origin)
 

@@ -122,6 +122,8 @@ class _Verifier:
             self.index(eqn.expr)
         elif isinstance(eqn, Random):
             self.index(eqn.index)
+            if isinstance(eqn.stream, Expr):
+                self.stream(eqn.stream)
             if self.dtypes[eqn.seed] != "int64" or self.varies[eqn.seed]:
                 self.fail(f"seed {eqn.seed} is not one int64")
             if eqn.dtype not in DTYPES or not DTYPES[eqn.dtype].is_float:
@@ -174,6 +176,11 @@ class _Verifier:
             self.fail(f"{eqn.value} is no {eqn.dtype}")
         if kind == "bool" and eqn.value not in (0, 1):
             self.fail(f"{eqn.value} is no bool")
+
+    def stream(self, expr: Expr) -> None:
+        self.index(expr)
+        if any(not isinstance(atom, Size) for atom in expr.atoms()):
+            self.fail(f"the random stream {expr} is not one number")
 
     def reduce(self, eqn: Reduce) -> None:
         op = REDUCTIONS.get(eqn.op)
