@@ -17,6 +17,7 @@ from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
 from lamina.codegen.host import HostKernel, HostProgram, emit_host
 from lamina.ir.plan import Kernel, Plan
+from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.runtime.build import BuildResult, build_kernels
@@ -48,6 +49,8 @@ class CpuBackend:
         """Plan and generate now, build in the background, load at the first call."""
         region = fused.program.name
         plan: Plan = record.step(region, "plan", make_plan, fused, self.target)
+        if self.options.verify:
+            record.step(region, "verify", verify_plan, plan)
         host: HostProgram = record.step(region, "host", emit_host, plan)
         units = record.step(region, "codegen", self.units, plan, host)
         building = _pool().submit(self.build, region, units)
@@ -65,14 +68,14 @@ class CpuBackend:
 
     def build(self, region: str, units: list[KernelUnit]) -> BuildResult:
         """Look the kernels up in the cache and compile what is missing."""
-
         said = 0.0
 
         def progress(finished: int, files: int, seconds: float) -> None:
             nonlocal said
             if seconds - said >= _PROGRESS_SECONDS:
                 said = seconds
-                print(f"lamina: {region}: compiling kernels, {finished}/{files} files, {seconds:.0f} s", file=sys.stderr)
+                done = f"{finished}/{files} files, {seconds:.0f} s"
+                print(f"lamina: {region}: compiling kernels, {done}", file=sys.stderr)
 
         return build_kernels(
             units,

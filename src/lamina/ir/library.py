@@ -18,8 +18,13 @@ OUT_VARIANTS: dict[str, str] = {f"aten.{name}.default": f"torch.{name}" for name
 """Operations that write their one result into memory given as ``out=`` at no extra cost, with any dense strides."""
 
 _MAY_ALIAS = frozenset(
-    ("reshape", "contiguous", "to", "lift_fresh", "flatten", "ravel", "expand_as", "type_as", "conj", "resolve_conj")
-) | frozenset(("resolve_neg", "positive", "real", "imag", "view_as", "reshape_as", "_reshape_alias", "detach", "alias"))
+    (
+        *("contiguous", "conj", "expand_as", "flatten", "imag", "lift_fresh", "positive", "ravel", "real"),
+        *("reshape", "reshape_as", "resolve_conj", "resolve_neg", "to", "type_as", "view_as"),
+        *("_unsafe_view", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"),
+    )
+)
+"""Operations whose results share memory with an argument, always or at times, though their schemas do not say so."""
 
 
 def overload(op: str) -> Any:
