@@ -153,6 +153,10 @@ def test_integers(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -
     check(function, INTEGERS)
 
 
+def test_rrelu_in_evaluation() -> None:
+    check(lambda x: F.rrelu(x, 0.1, 0.3, training=False), SPECIAL)
+
+
 def test_uint8_wraps_around() -> None:
     x = torch.tensor([0, 1, 5, 250, 255], dtype=torch.uint8)
     check(lambda x: (x + 10, x - 10, x * 3, -x, x.sum(), x.abs(), x.sign(), x.any()), x)

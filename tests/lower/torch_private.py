@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._C import _jit_get_all_schemas
 from torch.func import functionalize
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
@@ -27,8 +27,15 @@ def traced(fn: Callable[..., Any], args: Sequence[torch.Tensor], symbolic: bool 
         inner = make_fx(lambda *given: fn(*given), tracing_mode=mode)(*args)
     detached = [a.detach() for a in args]
     gm = make_fx(lambda *given: functionalize(inner)(*given), tracing_mode=mode)(*detached)
+    if any(_mutates(node) for node in gm.graph.nodes):  # composites are taken apart below functionalization
+        gm = make_fx(lambda *given: functionalize(gm)(*given), tracing_mode=mode)(*detached)
     gm.graph.eliminate_dead_code()
     return gm
+
+
+def _mutates(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable and node.target is not torch.ops.aten.copy_.default
 
 
 def tagged_operations(tag: str) -> list[str]:

@@ -139,7 +139,7 @@ def prelu(low: Lowering, node: Node, x: TensorValue, weight: TensorValue) -> Ten
     return low.pointwise(node, lambda v, w: v.builder.where(v > 0, v, v * w), x, weight)
 
 
-@rule("aten.rrelu_with_noise.default")
+@rule("aten.rrelu_with_noise_functional.default")
 def rrelu(
     low: Lowering,
     node: Node,
@@ -149,10 +149,13 @@ def rrelu(
     upper: float = 1 / 3,
     training: bool = False,
     generator: Operand | None = None,
-) -> TensorValue:
+) -> list[TensorValue]:
+    """In evaluation a leaky ReLU of the mean slope, which leaves the noise as it was."""
     if training:
         raise Decline("random slopes in eager's order")
-    return leaky_relu(low, node, x, (lower + upper) / 2)
+    slope = (lower + upper) / 2
+    out = low.into(node, low.result(node, 0), lambda v: v.builder.where(v > 0, v, v * slope), x)
+    return [out, noise]
 
 
 def half_of(x: TensorValue, dim: int, position: tuple[Expr, ...], second: bool) -> list[Expr]:

@@ -27,6 +27,8 @@ _POLYNOMIALS = tuple(
     for overload in ("default", "x_scalar", "n_scalar")
 )
 
+_TENSOR_ENDS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+
 _BY_REASON: dict[str, tuple[str, ...]] = {
     _PRODUCT: (
         *("aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default", "aten.addbmm.default"),
@@ -92,6 +94,9 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         *("aten.adaptive_avg_pool1d.default", "aten.avg_pool1d.default"),
         *("aten.upsample_bilinear2d.vec", "aten.upsample_nearest2d.vec"),
         *("aten.float_power.Tensor_Tensor", "aten.float_power.Tensor_Scalar", "aten.float_power.Scalar"),
+    ),
+    "the ends are known only at run time": (
+        *(f"aten.{name}.{ends}" for name in ("linspace", "logspace") for ends in _TENSOR_ENDS),
     ),
     "two results of different types from the bits of a number": ("aten.frexp.Tensor",),
     "part of a sharded vector norm; nothing but distributed tensors calls it": ("aten.linalg__powsum.default",),
