@@ -104,7 +104,8 @@ class _Once(torch.autograd.Function):
 def _refusing(gradients: Sequence[Any]) -> tuple[Any, ...]:
     """``gradients`` as results that look differentiable and refuse to be."""
     places = [i for i, g in enumerate(gradients) if g is not None]
-    marked = _Once.apply(torch.empty(0, requires_grad=True), *(gradients[i] for i in places))
+    apply: Callable[..., Any] = _Once.apply
+    marked = apply(torch.empty(0, requires_grad=True), *(gradients[i] for i in places))
     found = list(gradients)
     for place, tensor in zip(places, marked, strict=True):
         found[place] = tensor
