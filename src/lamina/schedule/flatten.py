@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 
-from lamina.ir.index import Atom, Axis, Div, Expr, Loaded, Mod, Size, as_expr, prod
+from lamina.ir.index import Atom, Axis, Div, Expr, Loaded, Mod, Size, as_expr
 from lamina.ir.loops import (
     Buffer,
     Check,
@@ -23,10 +24,12 @@ from lamina.ir.loops import (
     Reduce,
     Scan,
     Store,
-    defined,
 )
 
 __all__ = ["Flat", "flatten"]
+
+_MIN_RUN = 8
+"""Shortest run of consecutive elements worth an axis of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,13 @@ class _Flattener:
         self.offsets: dict[int, Expr] = {}
         self.pieces: list[Coefs] = []
         self.stuck: set[str] = set()
+        self.divided = False
         self.extents = {a.name: a.extent for a in nest.axes}
 
     def run(self) -> Nest:
         self.measure()
+        if self.divided:
+            self.unfold()
         order = [a.name for a in self.nest.axes if self.extents[a.name] != 1]
         order = self.collapse(self.reorder(order))
         return self.rebuild(order)
@@ -109,6 +115,7 @@ class _Flattener:
             axes = [a for a in mono if isinstance(a, Axis)]
             inner = [a for a in mono if isinstance(a, Div | Mod)]
             for atom in inner:
+                self.divided = True
                 self.pieces.append(self.piece(atom.num))
                 self.stuck |= atom.den.axes()
                 if axes:
@@ -121,6 +128,41 @@ class _Flattener:
                 name = axes[0].name
                 found[name] = found[name] + factor if name in found else factor
         return found
+
+    def unfold(self) -> None:
+        """Split axes so that remainders and quotients change with the slow part only: ``(j + 32) % 64`` over
+        ``j < 64`` is ``(h + 1) % 2 * 32 + k``, whose inner part a register can follow."""
+        scanned = {e.axis for e in self.nest.body if isinstance(e, Scan)}
+        for axis in self.nest.axes:
+            if axis.name in scanned or not axis.extent.is_int:
+                continue
+            step = axis.extent.const
+            atoms = {a for e in self.offsets.values() for a in e.atoms() if isinstance(a, Div | Mod) and axis in _of(a)}
+            for atom in atoms:
+                step = gcd(step, _period(atom, axis))
+            if atoms and step >= _MIN_RUN:
+                self.split(axis, step)
+
+    def split(self, axis: Axis, step: int) -> None:
+        """Replace ``axis`` by its quotient and remainder by ``step``."""
+        count = axis.extent.const // step
+        slow, fast = Axis(f"{axis.name}_slow", as_expr(count)), Axis(f"{axis.name}_fast", as_expr(step))
+        parts = (slow, fast) if count > 1 else (fast,)
+        names = tuple(a.name for a in parts)
+        head = as_expr(slow) if count > 1 else as_expr(0)
+        self.offsets = {p: _unfolded(e, axis, head, as_expr(fast), step) for p, e in self.offsets.items()}
+        axes = tuple(part for a in self.nest.axes for part in (parts if a == axis else (a,)))
+        body = tuple(
+            replace(e, axes=tuple(n for a in e.axes for n in (names if a == axis.name else (a,))))
+            if isinstance(e, Reduce)
+            else e
+            for e in self.nest.body
+        )
+        self.nest = replace(self.nest, axes=axes, body=body)
+        self.extents = {a.name: a.extent for a in axes}
+        self.pieces, self.stuck = [], set()
+        for expr in self.offsets.values():
+            self.pieces.append(self.piece(expr))
 
     # ---- order and number of axes --------------------------------------------------------------------------------
 
@@ -243,7 +285,7 @@ class _Flattener:
                     term = term * (self.expr(old.num) % self.expr(old.den))
                 else:
                     atom = self.atom(old)
-                    term = term * (0 if atom is None else as_expr(atom) if not isinstance(atom, Div | Mod) else 0)
+                    term = term * (0 if atom is None else _single(atom))
             total = total + term
         return total
 
@@ -296,21 +338,39 @@ def _size_rank(coef: Expr) -> tuple[int, int]:
     return max((len(mono), abs(c)) for mono, c in coef.terms)
 
 
-def points(nest: Nest) -> Expr:
-    """Number of points of the iteration space."""
-    return prod(a.extent for a in nest.axes)
+def _single(atom: Atom) -> Expr:
+    return Expr((((atom,), 1),), 0)
 
 
-def without_origins(nest: Nest) -> Nest:
-    """The nest with no provenance, for comparing."""
-    return replace(nest, body=tuple(replace(e, origin=()) for e in nest.body))
+def _of(atom: Div | Mod) -> frozenset[Atom]:
+    return frozenset(atom.num.atoms()) | frozenset(atom.den.atoms())
 
 
-def value_dtypes(nest: Nest) -> dict[str, str]:
-    """Element type of every value."""
-    found: dict[str, str] = {}
-    for eqn in nest.body:
-        if not isinstance(eqn, Store | Check):
-            for name in defined(eqn):
-                found[name] = eqn.dtype
-    return found
+def _period(atom: Div | Mod, axis: Axis) -> int:
+    """The largest step in which ``axis`` can be split out of a division, 1 if there is none."""
+    if not atom.den.is_int or atom.num.coefficient(axis) != 1:
+        return 1
+    step = gcd(atom.den.const, atom.num.const)
+    for mono, coef in atom.num.terms:
+        if mono != (axis,):
+            step = gcd(step, coef)
+    return step
+
+
+def _unfolded(expr: Expr, axis: Axis, slow: Expr, fast: Expr, step: int) -> Expr:
+    """The expression with ``axis == slow * step + fast`` and ``0 <= fast < step``."""
+    total: Expr = Expr((), expr.const)
+    for mono, coef in expr.terms:
+        term: Expr = Expr((), coef)
+        for atom in mono:
+            if atom == axis:
+                term = term * (slow * step + fast)
+            elif isinstance(atom, Div | Mod) and axis in _of(atom):
+                rest = atom.num - as_expr(axis)
+                reduced = slow + Expr(tuple((m, c // step) for m, c in rest.terms), rest.const // step)
+                den = Expr((), atom.den.const // step)
+                term = term * (reduced // den if isinstance(atom, Div) else reduced % den * step + fast)
+            else:
+                term = term * _single(atom)
+        total = total + term
+    return total

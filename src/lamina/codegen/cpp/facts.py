@@ -24,7 +24,7 @@ from lamina.ir.loops import (
 )
 from lamina.ir.plan import Schedule
 
-__all__ = ["Facts", "prepared"]
+__all__ = ["Facts", "fits_32", "prepared"]
 
 _SPLITS = ("sum", "prod", "max", "min", "any", "all")
 
@@ -35,6 +35,7 @@ def prepared(nest: Nest, schedule: Schedule) -> Nest:
     body: list[Equation] = []
     for eqn in nest.body:
         body.extend(_two_pass(eqn, axes) if isinstance(eqn, Reduce) and eqn.op == "welford" else (eqn,))
+    body = _small_indices(body)
     outer = set(schedule.outer)
     split: list[Equation] = []
     for eqn in body:
@@ -47,6 +48,35 @@ def prepared(nest: Nest, schedule: Schedule) -> Nest:
                 eqn = replace(eqn, value=half, axes=far)
         split.append(eqn)
     return replace(nest, body=tuple(split))
+
+
+def _small_indices(body: list[Equation]) -> list[Equation]:
+    """Indices that fit in 32 bits and are only compared with such numbers are computed with 32 bits."""
+    constants = {e.out: e for e in body if isinstance(e, Constant) and e.dtype == "int64" and abs(e.value) < 2**31}
+    indices = {e.out for e in body if isinstance(e, Index) and e.dtype == "int64" and fits_32(e.expr)}
+    for eqn in body:
+        plain = isinstance(eqn, Compute) and eqn.op in ("eq", "ne", "lt", "le", "gt", "ge")
+        if not (plain and all(v in indices or v in constants for v in operands(eqn))):
+            indices -= set(operands(eqn))
+    result: list[Equation] = []
+    narrow: set[str] = set()
+    for eqn in body:
+        if isinstance(eqn, Index) and eqn.out in indices:
+            eqn = replace(eqn, dtype="int32")
+        elif isinstance(eqn, Compute) and any(v in indices for v in eqn.ins):
+            for name in eqn.ins:
+                if name in constants and name not in narrow:
+                    narrow.add(name)
+                    result.append(replace(constants[name], out=f"{name}_32", dtype="int32"))
+            eqn = replace(eqn, ins=tuple(f"{v}_32" if v in narrow else v for v in eqn.ins))
+        result.append(eqn)
+    return result
+
+
+def fits_32(expr: Expr) -> bool:
+    """Whether every value is known to fit in 32 bits, a whole vector behind the end included."""
+    low, high = expr.bounds()
+    return low is not None and low >= -(2**30) and high is not None and high.is_int and high.const < 2**30
 
 
 def _two_pass(eqn: Reduce, axes: dict[str, Axis]) -> tuple[Equation, ...]:

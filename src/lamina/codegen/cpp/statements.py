@@ -17,7 +17,7 @@ from lamina.codegen.cpp.expressions import (
     splat,
     vector_type,
 )
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.facts import Facts, fits_32
 from lamina.ir.index import Axis, Expr, Loaded, Size
 from lamina.ir.loops import Compute, Index, Load, Random, Store
 
@@ -182,14 +182,9 @@ class Statements:
             declare, index = self.lanes(eqn.expr)
             text = f"lanes_int64(lane_count(n), [&](int64 k) STEP {{ {declare}return {index}; }})"
             return cast(text, "int64", eqn.dtype, True)
-        if self.fits_32(eqn.expr):
+        if fits_32(eqn.expr):
             return cast(f"index_lanes32((int32)({base}), (int32)({index_text(factor, {})}))", "int32", eqn.dtype, True)
         return cast(f"index_lanes({base}, {index_text(factor, {})})", "int64", eqn.dtype, True)
-
-    def fits_32(self, expr: Expr) -> bool:
-        """Whether every value is known to fit in 32 bits, a whole vector behind the end included."""
-        low, high = expr.bounds()
-        return low is not None and low >= -(2**30) and high is not None and high.is_int and high.const < 2**30
 
     def random(self, eqn: Random, vector: bool) -> str:
         seed = f"(int64){self.value(eqn.seed, False)}"
