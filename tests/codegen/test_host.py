@@ -115,7 +115,7 @@ def test_input_is_freed_after_its_last_use() -> None:
     tensor = torch.randn(4)
     watch = weakref.ref(tensor)
     namespace = {"probe": lambda: alive.append(watch() is not None)}
-    probed = text.replace("    y = abs", "    probe()\n    y = abs")
+    probed = text.replace("    y = aten_abs", "    probe()\n    y = aten_abs")
     assert probed != text
     args = [tensor]
     del tensor
@@ -206,6 +206,23 @@ def test_runs_in_inference_mode_and_outside_with_one_workspace() -> None:
     second = call(list(inputs))[0]
     torch.testing.assert_close(first, second)
     assert not second.is_inference()
+
+
+def test_dynamic_temporaries_in_and_out_of_inference_mode() -> None:
+    """The tensor over a temporary whose size is known only at run time is made anew in each call."""
+    n = as_expr(Size("n", 1))
+    x, t, y = buffer("x", n, 4, kind="input"), buffer("t", n, 4), buffer("y", n, 4, kind="output")
+    w = buffer("w", 4, 4, kind="input")
+    steps = (
+        LibraryCall("mm", "aten.mm.default", (view(x), view(w)), (), ("t",)),
+        LibraryCall("mm_1", "aten.mm.default", (view(t), view(w)), (), ("y",)),
+    )
+    call = load(simple_plan(LoopProgram("dynamic", ("x", "w"), (x, w, t, y), steps, (view(y),))))
+    weight = torch.randn(4, 4)
+    for rows, inference in ((3, True), (300, False), (7, True), (7, False)):
+        value = torch.randn(rows, 4)
+        with torch.inference_mode(inference):
+            torch.testing.assert_close(call([value, weight])[0], value @ weight @ weight)
 
 
 def test_names_that_are_no_identifiers_or_taken() -> None:

@@ -32,6 +32,8 @@ _RESERVED = (
 _MARK = re.compile(r"^k_|_[0-9a-f]{10}$")
 """What sets kernels of one name apart; a host program numbers them instead."""
 
+_QUICK = frozenset((*QUICK_CALLS.values(), *OUT_VARIANTS.values()))
+
 _LARGE = 1 << 20
 """Bytes from which fresh memory is worth asking the runtime's pool of blocks for."""
 
@@ -104,26 +106,20 @@ class _Host:
             self._step(at, step)
         results = tuple_text([self._result(o) for o in self.plan.outputs])
         held, arena = self.held, self.values.size(self.plan.arena_bytes)
-        self.uses_workspace = bool(self.values.uses_base or self.values.uses_workspace or held)
+        self.uses_workspace = bool(self.values.uses_base or self.values.typed or held)
         if self.uses_workspace:
             # A workspace that is not given back because of an exception is simply freed.
             self.body.line("checkin(ws)")
         self.body.line(f"return {results}")
+        call = Writer()
+        with call.indent("def call(args):"):
+            self._enter(call, held, arena)
+            call.extend(self.body)
         out = Writer()
         self._header(out, held)
         if held:
             self._prepare(out, held)
-        with out.indent("def call(args):"):
-            if self.plan.kernels:
-                out.line("share_threads()")
-            self._unpack(out)
-            if self.uses_workspace:
-                out.line(f"ws = checkout({arena})")
-                if held:
-                    _assign(out, list(held), "ws.held.get(KEY) or prepare(ws)")
-                if self.values.uses_base:
-                    out.line("base = ws.address")
-            out.extend(self.body)
+        out.extend(call)
         return HostProgram(self.plan.name, out.text(), kernels, out.source_map(), self.plan)
 
     @property
@@ -136,6 +132,21 @@ class _Host:
         return windows | {name: text for text, name in self.packed.items()}
 
     # ---- around the steps -------------------------------------------------------------------------------------
+
+    def _enter(self, out: Writer, held: Mapping[str, str], arena: str) -> None:
+        """What comes before the steps: threads, inputs, and the workspace with what is held for it."""
+        if self.plan.kernels:
+            out.line("share_threads()")
+        self._unpack(out)
+        if not self.uses_workspace:
+            return
+        out.line(f"ws = checkout({arena})")
+        if held:
+            _assign(out, list(held), "ws.held.get(KEY) or prepare(ws)")
+        if self.values.uses_base:
+            out.line("base = ws.address")
+        for dtype, name in self.values.typed.items():
+            out.line(f"{name} = ws.typed({self._global(f'torch.{dtype}')})")
 
     def _header(self, out: Writer, held: Mapping[str, str]) -> None:
         plan = self.plan
@@ -323,7 +334,11 @@ class _Host:
         found = self.globals.get(path)
         if found is None:
             parts = path.split(".")
-            found = self.names.fresh(parts[-2] if parts[-1] == "default" else "_".join(parts[3:] or parts[-1:]))
+            if parts[1] != "ops":
+                wanted = f"aten_{parts[1]}" if path in _QUICK else parts[1]
+            else:
+                wanted = f"{parts[2]}_{parts[3]}" if parts[4] == "default" else f"{parts[2]}_{parts[3]}_{parts[4]}"
+            found = self.names.fresh(wanted)
             self.globals[path] = found
         return found
 

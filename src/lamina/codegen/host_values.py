@@ -56,7 +56,8 @@ class Values:
         self.places: dict[str, Place] = {p.buffer: p for p in plan.places}
         self.used_sizes: set[str] = set()
         self.cached: dict[ViewKey, str] = {}
-        self.uses_base = self.uses_workspace = self.reinterprets = False
+        self.typed: dict[str, str] = {}
+        self.uses_base = self.reinterprets = False
         self._sizes: dict[str, str] = {}
         self._locals: dict[str, str] = {}
         self._bound: dict[ViewKey, str] = {}
@@ -147,8 +148,14 @@ class Values:
             self.cached[key] = name
         else:
             self._bound[key] = name
-            emit(f"{name} = ws.tensor({self.arena_window(key)}, torch.{self.buffers[view.buffer].dtype})")
-            self.uses_workspace = True
+            dtype = self.buffers[view.buffer].dtype
+            base = self.typed.get(dtype)
+            if base is None:
+                base = self.typed[dtype] = self.names.fresh(f"arena_{dtype}")
+            start = place.offset // DTYPES[dtype].size + view.offset
+            self.reinterprets = True
+            shape, strides = self.dims(view.shape), self.dims(view.strides)
+            emit(f"{name} = reinterpret({base}, {shape}, {strides}, {self.size(start)})")
         return name
 
     def arena_window(self, key: ViewKey) -> str:

@@ -17,6 +17,10 @@ def _empty_strided(shape: Sequence[int], strides: Sequence[int], dtype: torch.dt
     return torch.empty_strided(shape, strides, dtype=dtype)
 
 
+def _reinterpret(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
+    return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
+
+
 def storage_uses(address: int) -> int:
     """How many tensors and other owners hold the storage whose ``_cdata`` is ``address``. It must be alive."""
     return torch._C._storage_Use_Count(address)
@@ -27,7 +31,8 @@ empty_strided_cpu: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.T
     _guards, "_empty_strided_cpu", _empty_strided
 )
 
-# reinterpret(tensor, shape, strides, offset): another tensor on the same storage that autograd does not see as a view.
+# reinterpret(tensor, shape, strides, offset), the offset from the tensor's first element: another tensor on the same
+# storage that autograd does not see as a view.
 reinterpret: Callable[[torch.Tensor, Sequence[int], Sequence[int], int], torch.Tensor] = getattr(
-    _guards, "_reinterpret_tensor", torch.as_strided
+    _guards, "_reinterpret_tensor", _reinterpret
 )
