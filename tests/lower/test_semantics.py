@@ -104,6 +104,13 @@ def test_special_values(name: str, dtype: torch.dtype) -> None:
     assert not [c for c in found.library if "slice" not in c[0]]
 
 
+@pytest.mark.parametrize("function", [F.relu6, lambda x: x.clamp(0.0, 1.0), lambda x: x.clamp(max=-0.0), F.hardtanh])
+def test_a_bound_of_zero_keeps_the_sign_of_zero(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.tensor([0.0, -0.0] * 20)
+    (result,) = run_program(lower(traced(function, [x]), "test"), [x])
+    assert torch.equal(torch.signbit(result), torch.signbit(function(x)))
+
+
 @pytest.mark.parametrize("other", [SPECIAL.flip(0), SPECIAL.roll(5)], ids=["flipped", "rolled"])
 @pytest.mark.parametrize(
     "name",

@@ -9,6 +9,7 @@ from torch.fx import Node
 from lamina.ir.index import Expr
 from lamina.lower.builder import Value, opmath
 from lamina.lower.context import Lowering, Operand
+from lamina.lower.pointwise import not_above, not_below
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
 
@@ -23,8 +24,8 @@ _SELU = (1.6732632423543772, 1.0507009873554805)
 
 
 def clamped(v: Value, low: float, high: float) -> Value:
-    """``v`` held between two numbers; NaN stays."""
-    return v.op("maximum", low).op("minimum", high)
+    """``v`` held between two numbers; NaN stays, and so does a negative zero at a bound of zero."""
+    return not_above(not_below(v, low), high)
 
 
 def softplus_of(v: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:

@@ -8,12 +8,24 @@ from torch.fx import Node
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, as_expr
-from lamina.lower.builder import Value
+from lamina.lower.builder import Scalar, Value
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue, fresh_dims
 
-__all__ = ["add_scaled", "added", "divided", "largest", "lerped", "multiplied", "never_zero", "powered", "smallest"]
+__all__ = [
+    "add_scaled",
+    "added",
+    "divided",
+    "largest",
+    "lerped",
+    "multiplied",
+    "never_zero",
+    "not_above",
+    "not_below",
+    "powered",
+    "smallest",
+]
 
 
 def added(a: Value, b: Value) -> Value:
@@ -131,29 +143,43 @@ def minimum(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
     return low.pointwise(node, smallest, x, y)
 
 
-@rule("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
+def not_below(v: Value, bound: Value | Scalar) -> Value:
+    """``v``, but at least ``bound``; NaN if either is. Against a number, as eager, a zero keeps its sign."""
+    if isinstance(bound, Value) or bound != bound or v.dtype == "bool":
+        return largest(v, v.builder.constant(bound, v.dtype) if not isinstance(bound, Value) else bound)
+    return v.builder.where(v < bound, bound, v)
+
+
+def not_above(v: Value, bound: Value | Scalar) -> Value:
+    """``v``, but at most ``bound``; NaN if either is. Against a number, as eager, a zero keeps its sign."""
+    if isinstance(bound, Value) or bound != bound or v.dtype == "bool":
+        return smallest(v, v.builder.constant(bound, v.dtype) if not isinstance(bound, Value) else bound)
+    return v.builder.where(v > bound, bound, v)
+
+
+def _limit(low: Lowering, v: Value, bound: Operand) -> Value | Scalar:
+    return bound if isinstance(bound, int | float) else low.operand(v.builder, bound, v.dtype)
+
+
+@rule(
+    *("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor"),
+    *("aten.clamp_min.default", "aten.clamp_min.Tensor"),
+)
 def clamp(
     low: Lowering, node: Node, x: TensorValue, min: Operand | None = None, max: Operand | None = None
 ) -> TensorValue:
-    limits = [v for v in (min, max) if v is not None]
-
-    def body(v: Value, *bounds: Value) -> Value:
-        rest = list(bounds)
+    def body(v: Value) -> Value:
         if min is not None:
-            v = largest(v, rest.pop(0))
-        return smallest(v, rest.pop(0)) if max is not None else v
+            v = not_below(v, _limit(low, v, min))
+        return v if max is None else not_above(v, _limit(low, v, max))
 
-    return low.pointwise(node, body, x, *limits)
-
-
-@rule("aten.clamp_min.default", "aten.clamp_min.Tensor")
-def clamp_min(low: Lowering, node: Node, x: TensorValue, min: Operand) -> TensorValue:
-    return low.pointwise(node, largest, x, min)
+    low.plain(*(t.dtype for t in (min, max) if isinstance(t, TensorValue)))
+    return low.pointwise(node, body, x)
 
 
 @rule("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def clamp_max(low: Lowering, node: Node, x: TensorValue, max: Operand) -> TensorValue:
-    return low.pointwise(node, smallest, x, max)
+    return clamp(low, node, x, None, max)
 
 
 _SMALL_POWERS = {0.5: "sqrt", -0.5: "rsqrt"}
