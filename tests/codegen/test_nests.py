@@ -12,7 +12,7 @@ from lamina.ir.index import Size, as_expr
 from lamina.ir.loops import Buffer
 from lamina.runtime.toolchain import host_isa
 from lamina.schedule.target import Target
-from tests.codegen.harness import Case, both, build, case, dense
+from tests.codegen.harness import Case, both, build, call, case, dense
 from tests.codegen.writer import Body
 
 ISAS = [isa for isa in ("plain", "avx2") if isa == "plain" or host_isa() != "plain"]
@@ -268,6 +268,34 @@ def counting(n: int, c: int, dtype: str):  # noqa: ANN201
     return b, table(("Y", dtype, (n, c)), ("Z", dtype, (n, c))), {}, {}
 
 
+def flipped(n: int, c: int, dtype: str):  # noqa: ANN201
+    b = Body(n, c)
+    b.store("Y", b.at, b.load("X", b.at[0], c - 1 - b.at[1], dtype=dtype))
+    x0 = (torch.randn(n, c) * 5).to(getattr(torch, dtype))
+    return b, table(("X", dtype, (n, c)), ("Y", dtype, (n, c))), {"X": x0}, {}
+
+
+def windows_add(count: int, width: int):  # noqa: ANN201
+    b = Body(count, width)
+    b.store("Y", (b.at[0] * 2 + b.at[1],), b.load("X", *b.at), mode="add")
+    room = count * 2 + width
+    return b, table(("X", "float32", (count, width)), ("Y", "float32", (room,))), {
+        "X": torch.randn(count, width), "Y": torch.randn(room)
+    }, {}
+
+
+def pooling(n: int, h: int, w: int, window: int, stride: int):  # noqa: ANN201
+    oh, ow = (h - window) // stride + 1, (w - window) // stride + 1
+    b = Body(n, oh, ow, window, window)
+    x = b.load("X", b.at[0], b.at[1] * stride + b.at[3], b.at[2] * stride + b.at[4])
+    b.store("Y", b.at[:3], b.reduce("max", x, 3, 4))
+    b.store("A", b.at[:3], b.reduce("argmax", x, 3, 4))
+    b.store("M", b.at[:3], b.op("mul", b.reduce("sum", x, 3, 4), 1 / window**2))
+    out = (n, oh, ow)
+    buffers = table(("X", "float32", (n, h, w)), ("Y", "float32", out), ("A", "int64", out), ("M", "float32", out))
+    return b, buffers, {"X": torch.randn(n, h, w)}, {}
+
+
 def in_place(n: int, c: int):  # noqa: ANN201
     b = Body(n, c)
     x = b.load("X", *b.at)
@@ -333,6 +361,12 @@ recipe(dropout, "dropout_symbolic", 9, 61, True)
 recipe(rotate_half, "rotate_half", 12, 32)
 for kind_ in ("int64", "float32", "int32", "bfloat16"):
     recipe(counting, f"counting_{kind_}", 6, 43, kind_)
+for kind_ in ("float32", "int64", "int8", "bool", "bfloat16"):
+    recipe(flipped, f"flipped_{kind_}", 6, 43, kind_)
+recipe(windows_add, "windows_add", 20, 5)
+recipe(windows_add, "windows_add_wide", 20, 33)
+recipe(pooling, "pooling", 3, 20, 40, 3, 1)
+recipe(pooling, "pooling_stride", 3, 21, 41, 3, 2)
 recipe(in_place, "in_place", 6, 43)
 
 
@@ -357,3 +391,17 @@ def test_nest(kernels, name: str) -> None:  # noqa: ANN001
         eps = torch.finfo(g.dtype).eps
         scale = float(w.double().nan_to_num(0, 0, 0).abs().max()) if w.numel() else 0.0
         torch.testing.assert_close(g.double(), w.double(), rtol=8 * eps, atol=16 * max(eps, 1e-6) * scale, equal_nan=True)
+
+
+def test_failed_check(tmp_path: Path) -> None:
+    """A check that fails gives its number, and what it guards is not read."""
+    target = Target.of("avx2" if "avx2" in ISAS else "plain", 2)
+    body, buffers, inputs, _ = gather(11, 40, 19)
+    inside, more, given, _ = gather_inside(9, 37)
+    outer, inner = case("outer", [body.nest()], buffers, target), case("inner", [inside.nest()], more, target)
+    library = build([outer, inner], target, tmp_path)
+    far = 2**40
+    inputs["I"][7] = far
+    given["I"][3, 35] = far
+    assert call(outer, library, {**inputs, "Y": torch.zeros(19, 40)}, {}) == 1
+    assert call(inner, library, {**given, "Y": torch.zeros(9, 37)}, {}) == 1

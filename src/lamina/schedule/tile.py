@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import gcd
 
-from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Axis, Expr, Loaded, prod
+from lamina.ir.index import Axis, Expr, Loaded, as_expr, prod
 from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.ops import OPS
 from lamina.ir.plan import Schedule
@@ -42,8 +42,14 @@ class _Chooser:
     def schedule(self) -> Schedule:
         vector = self.vector()
         width = self.target.vector_bytes if vector else 0
-        if self.must_be_serial():
-            return Schedule("serial", (), tuple(self.ordered(self.names, vector)), vector, width)
+        scatters = self.scatters()
+        if scatters:
+            inner = tuple(self.ordered(self.names, vector))
+            if vector is not None and all(self.apart(e, vector) for e in scatters):
+                lanes = max(width // 4, 1)
+                tile = max(-(-self.size((vector,)) // self.target.threads // lanes) * lanes, 4 * lanes)
+                return Schedule("columns", (), inner, vector, width, ((vector, tile),), (), self.grain())
+            return Schedule("serial", (), inner, vector, width)
         free = [a for a in self.names if a not in self.scanned and not any(a in r for r in self.reduces)]
         if not self.reduces and not self.scanned:
             return self.pointwise(vector, width)
@@ -161,13 +167,38 @@ class _Chooser:
             e.op not in single or len(e.axes) == 1 for e in self.nest.body if isinstance(e, Reduce) and name in e.axes
         )
 
-    def must_be_serial(self) -> bool:
-        """Accumulating stores whose places may collide run in order."""
-        return any(isinstance(e, Store) and e.mode == "add" and self.collides(e) for e in self.nest.body)
+    def scatters(self) -> list[Store]:
+        """Accumulating stores whose places may collide."""
+        return [e for e in self.nest.body if isinstance(e, Store) and e.mode == "add" and self.collides(e)]
 
     def collides(self, eqn: Store) -> bool:
+        """Whether two points of the nest may store to one place."""
         expr = eqn.index[0]
-        return any(isinstance(a, Loaded) for a in expr.atoms()) or expr.axes() != set(self.names)
+        if any(not isinstance(a, Axis) for a in expr.atoms()):
+            return True
+        reach = 0
+        factors = {n: expr.coefficient(Axis(n, self.axis[n].extent)) for n in self.names}
+        for name, factor in sorted(factors.items(), key=lambda item: _guess(item[1] or as_expr(0))):
+            extent = self.axis[name].extent
+            if factor is None or not factor.is_int or not extent.is_int or factor.const <= reach:
+                return True
+            reach += factor.const * (extent.const - 1)
+        return False
+
+    def apart(self, eqn: Store, vector: str | None) -> bool:
+        """Whether points that differ along the vector axis never store to one place, so that it may be shared."""
+        if vector is None or any(isinstance(a, Loaded) and self.along(a, vector) for a in eqn.index[0].atoms()):
+            return False
+        axis, extent = Axis(vector, self.axis[vector].extent), self.axis[vector].extent
+        expr = eqn.index[0]
+        if expr.coefficient(axis) != 1 or not extent.is_int:
+            return False
+        others = (expr - as_expr(axis)).terms
+        step = gcd(*(c for _, c in others)) if others else extent.const
+        return step >= extent.const and not self.reduces and not self.scanned
+
+    def along(self, atom: Loaded, axis: str) -> bool:
+        return axis in self.values[atom.name]
 
     # ---- choices ------------------------------------------------------------------------------------------------
 
@@ -251,8 +282,3 @@ def _guess(extent: Expr) -> int:
     for mono, coef in extent.terms:
         total += coef * 64 ** len(mono)
     return max(total, 1)
-
-
-def is_half(dtype: str) -> bool:
-    """Whether a dtype is stored in two bytes and computed in four."""
-    return DTYPES[dtype].is_float and DTYPES[dtype].size == 2

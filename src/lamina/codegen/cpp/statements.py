@@ -128,6 +128,8 @@ class Statements:
                 return f"load_{kind}({where}, n)"
             fill = splat(eqn.dtype, literal(eqn.fill, eqn.dtype))
             return f"masked_{kind}({where}, {self.value(eqn.mask, True)}, {fill}, n)"
+        if eqn.mask is None and self.stride(expr) == -1:
+            return f"backward_{kind}({self.at(eqn.buffer, expr)}, n)"
         declare, index = self.lanes(expr)
         text = f"load_{kind}({eqn.buffer} + {index})"
         if eqn.mask is not None:

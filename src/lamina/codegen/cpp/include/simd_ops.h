@@ -309,3 +309,29 @@ template <class T> static inline void transpose(T* to, int64 pitch, const T* fro
   for (int64 i = 0; i < columns; ++i)
     for (int64 j = i < whole_columns ? whole_rows : 0; j < rows; ++j) to[j * pitch + i] = from[i * stride + j];
 }
+
+// p[0], p[-1], p[-2], ... as a vector.
+template <class V> static INLINE V turned(V x) {
+#if LANES == 8
+  return __builtin_shufflevector(x, x, 7, 6, 5, 4, 3, 2, 1, 0);
+#else
+  return __builtin_shufflevector(x, x, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+#endif
+}
+template <class H> static INLINE H half_turned(H x) {
+#if LANES == 8
+  return __builtin_shufflevector(x, x, 3, 2, 1, 0);
+#else
+  return __builtin_shufflevector(x, x, 7, 6, 5, 4, 3, 2, 1, 0);
+#endif
+}
+template <> INLINE vf64 turned(vf64 x) { return vf64{half_turned(x.hi), half_turned(x.lo)}; }
+template <> INLINE vi64 turned(vi64 x) { return vi64{half_turned(x.hi), half_turned(x.lo)}; }
+#define BACKWARD(T, GATHER)                                                                          \
+  static INLINE auto backward_##T(const T* p, All) { return turned(load_##T(p - (LANES - 1), all)); } \
+  static INLINE auto backward_##T(const T* p, Some n) {                                              \
+    return GATHER(n.count, [&](int64 k) STEP { return load_##T(p - k); });                           \
+  }
+BACKWARD(f32, lanes_f32) BACKWARD(bf16, lanes_f32) BACKWARD(f16, lanes_f32) BACKWARD(f64, lanes_f64)
+BACKWARD(int8, lanes_int32) BACKWARD(uint8, lanes_int32) BACKWARD(int16, lanes_int32) BACKWARD(int32, lanes_int32)
+BACKWARD(int64, lanes_int64) BACKWARD(flag, lanes_flag)
