@@ -159,6 +159,8 @@ class _Runner:
         if not index:
             if eqn.mode == "set":
                 target.copy_(value.reshape(()))
+            elif target.dtype is torch.bool:
+                target.logical_or_(value.any())
             else:
                 target.add_(value.sum())
             return
@@ -168,6 +170,10 @@ class _Runner:
         if eqn.mask is not None:
             mask = self.env[eqn.mask].expand(shape)
             index, value = [e[mask] for e in index], value[mask]
+        if eqn.mode == "add" and target.dtype is torch.bool:
+            total = target.int().index_put_(tuple(index), value.int(), accumulate=True)
+            target.copy_(total != 0)
+            return
         target.index_put_(tuple(index), value, accumulate=eqn.mode == "add")
 
 

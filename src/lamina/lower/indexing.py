@@ -46,6 +46,8 @@ def gather(
 ) -> TensorValue:
     out = low.result(node)
     low.plain(x.dtype)
+    if any(n == 0 for n in index.shape):  # such an index may have any number of dimensions
+        return out
     source, places = at_least_1d(x), at_least_1d(index)
     b = low.nest(node, places.shape)
     position = in_dimension(b, source, dimension(dim, source.rank), places, b.axes)

@@ -24,6 +24,7 @@ from lamina.lower.positions import (
 )
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
+from lamina.lower.views import reshaped
 
 __all__: list[str] = []
 
@@ -225,6 +226,8 @@ def _scatter_into(
     low: Lowering, node: Node, out: TensorValue, dim: int, index: TensorValue, source: Operand, mode: str
 ) -> TensorValue:
     """Write ``source`` (a tensor at least as large as ``index``, or a number) into ``out`` at ``index``."""
+    if any(n == 0 for n in index.shape):  # such an index may have any number of dimensions
+        return out
     target, places = at_least_1d(out), at_least_1d(index)
     b = low.nest(node, places.shape)
     position = in_dimension(b, target, dimension(dim, target.rank), places, b.axes)
@@ -291,6 +294,7 @@ def _along(
     value: Callable[[NestBuilder], Value],
     mode: str = "set",
     wrapped: bool = False,
+    who: str = "",
 ) -> TensorValue:
     """A copy of ``x`` in which slice ``index[k]`` of dimension ``dim`` takes slice ``k`` of what ``value`` gives."""
     low.plain(x.dtype)
@@ -299,7 +303,7 @@ def _along(
     b = low.nest(node, replaced(target.shape, dim, places.shape[0]))
     found = wrapped_index if wrapped else bounded_index
     size = target.shape[dim]
-    place = found(b, b.load(places, [b.axes[dim]]), size, out_of_range(dim, size))
+    place = found(b, b.load(places, [b.axes[dim]]), size, who + out_of_range(dim, size))
     b.store(target, value(b), replaced(b.axes, dim, place), mode)
     low.finish(b)
     return out
@@ -337,7 +341,7 @@ def index_add(
 def index_copy(
     low: Lowering, node: Node, x: TensorValue, dim: int, index: TensorValue, source: TensorValue
 ) -> TensorValue:
-    return _along(low, node, x, dim, index, lambda b: _slices(b, source, dimension(dim, x.rank)))
+    return _along(low, node, x, dim, index, lambda b: _slices(b, source, dimension(dim, x.rank)), who="index_copy_(): ")
 
 
 @rule("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
@@ -350,11 +354,10 @@ def put(
     low: Lowering, node: Node, x: TensorValue, index: TensorValue, source: TensorValue, accumulate: bool = False
 ) -> TensorValue:
     low.plain(x.dtype)
-    if index.shape != source.shape:
-        raise Decline("index and source of different shapes")
     out = copy_of(low, node, x)
     b = low.nest(node, index.shape)
     place = wrapped_index(b, b.load(index), x.numel(), "out of range: tried to access an index beyond the elements")
-    b.store(out, b.load(source), unravelled(place, x.shape), "add" if accumulate else "set")
+    value = b.load(reshaped(source, index.shape))
+    b.store(out, value, unravelled(place, x.shape), "add" if accumulate else "set")
     low.finish(b)
     return out

@@ -65,6 +65,8 @@ def reshape_index(source: Sequence[Expr], target: Sequence[Expr]) -> tuple[Expr,
     Groups of axes with equal products are matched first, so that most dimensions need no division.
     """
     dims = [as_expr(d) for d in fresh_dims(target)]
+    if any(n == 0 for n in target):  # no position exists; an empty axis stands for all
+        return (dims[[n == 0 for n in target].index(True)],) * len(source)
     result: list[Expr] = []
     i = j = 0
     while i < len(source) or j < len(target):

@@ -1,0 +1,80 @@
+"""Library calls: windows as arguments, memory of their own for results, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lamina.ir.loops import LibraryCall
+from lamina.lower.library_reasons import REASONS
+from lamina.lower.rules import CannotLower
+from lamina.lower.to_loops import lower
+
+from .harness import outcome
+from .torch_private import traced
+
+X = torch.randn(4, 6)
+
+
+def _calls(fn: Callable[..., Any], *args: torch.Tensor) -> list[LibraryCall]:
+    found = outcome(fn, list(args))
+    assert not found.complaints
+    return [s for s in lower(traced(fn, list(args)), "test").steps if isinstance(s, LibraryCall)]
+
+
+def test_a_view_that_kernels_cannot_express_is_copied() -> None:
+    calls = _calls(lambda x: torch.view_as_real(torch.complex(x, x).t().conj().resolve_conj()) + 1, X)
+    assert [c.op for c in calls] == [
+        "aten.complex.default",
+        "aten._conj_copy.default",
+        "aten.view_as_real_copy.default",
+    ]
+    assert [c.op for c in _calls(lambda x: x.view(torch.int32) + 1, X)] == ["aten.view_copy.dtype"]
+
+
+def test_results_that_nobody_reads_are_not_kept() -> None:
+    (call,) = _calls(lambda x: x.sort(1)[1], X)
+    assert call.outs[0] is None
+    assert call.outs[1] is not None
+    (call,) = _calls(lambda x: x.topk(3)[0], X)
+    assert call.outs[1] is None
+
+
+def test_a_list_of_one_result_is_marked() -> None:
+    (call,) = [c for c in _calls(lambda x: torch.complex(x, x).split(9)[0].abs(), X) if c.op != "aten.complex.default"]
+    assert call.op == "aten.abs.default"
+    assert not call.list_result
+
+
+def test_attention_and_convolution_take_windows() -> None:
+    q = torch.randn(2, 5, 3, 8).transpose(1, 2)
+    assert {c.op for c in _calls(lambda q: F.scaled_dot_product_attention(q, q, q), q)} <= set(REASONS)
+    image, kernel = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last), torch.randn(4, 3, 3, 3)
+    program = lower(traced(lambda x, w: F.conv2d(x, w, padding=1), [image, kernel]), "test")
+    assert [type(s) for s in program.steps] == [LibraryCall]
+
+
+def test_complex_tensors_go_through_views_without_kernels() -> None:
+    calls = _calls(lambda x: torch.complex(x, x).t()[1:, ::2].reshape(-1).abs(), X)
+    assert [c.op for c in calls] == ["aten.complex.default", "aten.clone.default", "aten.abs.default"]
+
+
+def test_a_lazily_conjugated_input_is_refused() -> None:
+    z = torch.complex(X, X).conj()
+    with pytest.raises(CannotLower, match="lazily"):
+        lower(traced(lambda z: z * 2, [z]), "test")
+
+
+def test_sizes_that_only_data_tell_are_refused() -> None:
+    with pytest.raises(CannotLower, match="known only at run time"):
+        lower(traced(lambda x: x[x > 0] * 2, [X], True), "test")
+
+
+def test_every_reason_belongs_to_an_operation_of_torch() -> None:
+    for op in REASONS:
+        space, name, overload = op.split(".")
+        assert hasattr(getattr(getattr(torch.ops, space), name), overload), op

@@ -1,0 +1,65 @@
+"""Padding, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .harness import check, outcome
+from .samples import DTYPES, check_samples
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"nn.functional.pad.{mode}" for mode in ("constant", "reflect", "replicate", "replicate_negative")),
+        "constant_pad_nd",
+    ],
+)
+def test_samples(name: str, dtype: torch.dtype) -> None:
+    check_samples(name, dtype)
+
+
+X = torch.randn(2, 3, 6, 7)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: F.pad(x, (1, 2, -1, 3), value=1.5),
+        lambda x: F.pad(x, (-1, -2)),
+        lambda x: F.pad(x, (2, 3, 1, 0), mode="reflect"),
+        lambda x: F.pad(x, (2, 9, 1, 0), mode="replicate"),
+        lambda x: F.pad(x > 0, (1, 1), value=True),
+    ],
+    ids=["constant", "crop", "reflect", "replicate", "bool"],
+)
+def test_modes(fn: Callable[..., Any], symbolic: bool) -> None:
+    check(fn, X, symbolic=symbolic)
+
+
+@pytest.mark.parametrize("mode", ["reflection", "replication"])
+def test_gradients(mode: str) -> None:
+    for rank, pad in ((1, [2, 3]), (2, [2, 3, 1, 0]), (3, [1, 2, 3, 1, 1, 1])):
+        x = X if rank == 2 else X[:, :, 0] if rank == 1 else X[None]
+        backward = getattr(aten, f"{mode}_pad{rank}d_backward")
+        forward = getattr(aten, f"{mode}_pad{rank}d")
+        check(lambda x, p=pad, f=forward, b=backward: b(f(x, p) * 2, x, p), x)
+
+
+def test_nothing_to_pad() -> None:
+    check(lambda x: F.pad(x, (2, 1), value=3.0), torch.zeros(3, 0))
+
+
+def test_a_fractional_fill_of_integers_is_left_to_the_library() -> None:
+    found = outcome(lambda x: F.pad(x, (1, 1), value=1.5), [torch.arange(4)])
+    assert not found.complaints
+    assert found.library

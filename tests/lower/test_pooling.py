@@ -1,0 +1,86 @@
+"""Pooling with all window parameters, forward and backward, against eager."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+import torch
+
+from .harness import check, outcome
+from .samples import check_samples
+
+aten = torch.ops.aten
+POOLS = [f"nn.functional.{kind}_pool{rank}d" for kind in ("avg", "adaptive_avg", "max") for rank in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("name", POOLS)
+def test_samples(name: str, dtype: torch.dtype) -> None:
+    check_samples(name, dtype)
+
+
+X = torch.randn(2, 3, 10, 11)
+MAX: list[tuple[Any, ...]] = [
+    ((3, 3), (2, 2), (1, 1), (1, 1), False),
+    ((2, 2), (2, 2), (0, 0), (1, 1), False),
+    ((3, 2), (1, 2), (1, 0), (2, 1), False),
+    ((3, 3), (2, 2), (1, 1), (1, 1), True),
+    ((7, 7), (1, 1), (3, 3), (1, 1), False),
+    ((2, 2), (3, 3), (0, 0), (1, 1), False),
+]
+
+
+@pytest.mark.parametrize("window", MAX)
+def test_max_pooling(window: tuple[Any, ...]) -> None:
+    for x in (X, X[0], X.to(memory_format=torch.channels_last), X.double()):
+        check(lambda x: aten.max_pool2d_with_indices(x, *window), x)
+    out, places = aten.max_pool2d_with_indices(X, *window)
+    check(lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, *window, i), torch.randn_like(out), X, places)
+
+
+@pytest.mark.parametrize("size", [3, 7])
+def test_windows_of_infinities_and_nan(size: int) -> None:
+    window = ([size, size], [2, 2], [size // 2, size // 2])
+    check(lambda x: aten.max_pool2d_with_indices(x, *window), torch.full((1, 1, 9, 9), -inf))
+    torch.manual_seed(0)
+    holes = torch.where(torch.rand(1, 1, 9, 9) > 0.8, nan, torch.randn(1, 1, 9, 9))
+    check(lambda x: aten.max_pool2d_with_indices(x, *window)[0], holes)
+
+
+def test_an_unread_result_is_not_made() -> None:
+    found = outcome(lambda x: aten.max_pool2d_with_indices(x, [3, 3], [2, 2])[0], [X])
+    assert not found.complaints
+    assert found.nests == 1
+
+
+AVG: list[tuple[Any, ...]] = [
+    ([3, 3], [2, 2], [1, 1], False, True, None),
+    ([2, 2], [2, 2], [0, 0], False, True, None),
+    ([3, 2], [1, 2], [1, 0], False, False, None),
+    ([3, 3], [2, 2], [1, 1], True, True, None),
+    ([3, 3], [2, 2], [1, 1], True, False, None),
+    ([3, 3], [2, 2], [1, 1], False, True, 5),
+    ([7, 7], [1, 1], [3, 3], False, True, None),
+]
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("window", AVG)
+def test_average_pooling(window: tuple[Any, ...], symbolic: bool) -> None:
+    check(lambda x: aten.avg_pool2d(x, *window), X, symbolic=symbolic)
+    gradient = torch.randn_like(aten.avg_pool2d(X, *window))
+    check(lambda g, x: aten.avg_pool2d_backward(g, x, *window), gradient, X, symbolic=symbolic)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (5, 11), (2, 1), (3, 4), (7, 20)])
+def test_adaptive_average_pooling(size: tuple[int, int]) -> None:
+    check(lambda x: aten._adaptive_avg_pool2d(x, list(size)), X)
+    check(lambda g, x: aten._adaptive_avg_pool2d_backward(g, x), torch.randn(2, 3, *size), X)
+
+
+def test_three_dimensions() -> None:
+    check(lambda x: aten.max_pool3d_with_indices(x, [3, 3, 3], [2, 2, 2], [1, 1, 1]), X)
+    check(lambda x: aten.avg_pool3d(x, [2, 2, 2], [1, 2, 2], [1, 1, 1]), X)
+    check(lambda x: aten._adaptive_avg_pool3d(x, [2, 3, 4]), X)

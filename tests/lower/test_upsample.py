@@ -1,0 +1,60 @@
+"""Resampling and rearranging blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .harness import check
+from .samples import check_samples
+
+aten = torch.ops.aten
+MODES: list[dict[str, Any]] = [
+    {"mode": "nearest"},
+    {"mode": "nearest-exact"},
+    {"mode": "bilinear"},
+    {"mode": "bilinear", "align_corners": True},
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "name",
+    [f"nn.functional.interpolate.{mode}" for mode in ("nearest", "nearest-exact", "linear", "bilinear", "trilinear")]
+    + [f"nn.functional.{name}" for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "unfold")],
+)
+def test_samples(name: str, dtype: torch.dtype) -> None:
+    check_samples(name, dtype)
+
+
+X = torch.randn(2, 3, 10, 11)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("size", [(20, 22), (30, 11), (13, 17), (5, 4), (1, 1)])
+def test_sizes(size: tuple[int, int], mode: dict[str, Any]) -> None:
+    check(lambda x: F.interpolate(x, size, **mode), X)
+
+
+@pytest.mark.parametrize("mode", MODES[:3], ids=str)
+def test_a_given_scale_is_used_as_given(mode: dict[str, Any]) -> None:
+    check(lambda x: F.interpolate(x, scale_factor=1.7, **mode), X)
+
+
+@pytest.mark.parametrize("size", [[20, 33], [13, 17], [5, 4]])
+def test_gradients(size: list[int]) -> None:
+    shape, gradient = [2, 3, 10, 11], torch.randn(2, 3, *size)
+    check(lambda g: aten.upsample_nearest2d_backward(g, size, shape), gradient)
+    check(lambda g: aten._upsample_nearest_exact2d_backward(g, size, shape), gradient)
+    check(lambda g: aten.upsample_bilinear2d_backward(g, size, shape, False), gradient)
+    check(lambda g: aten.upsample_bilinear2d_backward(g, size, shape, True), gradient)
+
+
+@pytest.mark.parametrize("window", [([3, 2], [1, 2], [1, 0], [2, 1]), ([2, 2], [1, 1], [0, 0], [2, 2])])
+def test_patches_to_columns_and_back(window: tuple[list[int], ...]) -> None:
+    for x in (X, X[0]):
+        check(lambda x: aten.im2col(x, *window), x)
+        check(lambda c: aten.col2im(c, [10, 11], *window), aten.im2col(x, *window))
