@@ -169,13 +169,23 @@ def test_aliasing_results_go_to_aotautograd(function):
     assert "shares memory" in why(reference)
 
 
-def test_no_grad_inside_goes_to_aotautograd():
-    def f(x):
+def test_no_grad_and_disabled_autocast_inside():
+    def f(x, w):
         with torch.no_grad():
             y = x.sin()
-        return y * x
+            with torch.autocast("cpu", enabled=False):
+                z = y * w
+        return y * x + z + w
 
-    check(f, leaf(3, 3), expect=False)
+    check(f, leaf(3, 3), leaf(3, 3))
+
+
+def test_autocast_inside_goes_to_aotautograd():
+    def f(x, w):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return x @ w
+
+    check(f, leaf(3, 3), torch.randn(3, 3), expect=False)
 
 
 def test_constants_made_inside_go_to_aotautograd():
@@ -200,6 +210,11 @@ def test_unused_results_and_inputs():
     torch.testing.assert_close(x.grad, x.exp())
     assert y.grad is None
     assert a.requires_grad
+    compiled = Reference().compile(lambda x, y: (x * y, x.exp(), y.sin()))
+    compiled(x, y)[1].sum().backward()
+    assert y.grad is None
+    compiled(x, y)[0].sum().backward()
+    torch.testing.assert_close(y.grad, x.detach())
     assert stitched(reference)
 
 

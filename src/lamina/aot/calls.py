@@ -85,14 +85,18 @@ class Calls:
         key = (target, tuple(_key(s) for s in slots), str(spec), tuple(self._describe(v) for v in operands))
         return Call(function, tuple(operands), written, key)
 
-    def trace(self, call: Call, tangents: Sequence[torch.Tensor | None] | None = None) -> CallTrace:
-        """``call`` as ATen operations; its gradient for tangents laid out as those given, by default as its results."""
+    def trace(self, call: Call, tangents: Sequence[torch.Tensor | None] | None = None, grad: bool = True) -> CallTrace:
+        """``call`` as ATen operations; its gradient for tangents laid out as those given, by default as its results.
+
+        ``grad`` is whether the program has gradients on there.
+        """
         shapes = None if tangents is None else tuple(_shape(t) for t in tangents)
-        key = (call.key, shapes)
+        key = (call.key, shapes, grad)
         found = self._traces.get(key)
         if found is None:
             fakes = [v.fake.detach().requires_grad_(v.requires_grad) for v in call.operands]
-            found = trace_call(call.function, fakes, call.written, shapes, self._decompositions)
+            with torch.set_grad_enabled(grad):
+                found = trace_call(call.function, fakes, call.written, shapes, self._decompositions)
             if found is None:
                 raise Unsuitable(f"{call.key[0]} is more than a function of tensors")  # type: ignore[index]
             self._check(found)

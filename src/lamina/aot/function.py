@@ -43,12 +43,14 @@ def training_function(
     compile_backward: Callable[[], Boxed],
     results: int,
     tangents: Sequence[Tangent | None],
+    tangents_of: Sequence[frozenset[int] | None],
     mutated: Sequence[int],
 ) -> Callable[..., Any]:
     """A differentiable function from a compiled forward and, compiled when first needed, its backward.
 
     ``forward`` returns ``results`` outputs and then the tensors to save. ``tangents`` has None for an output without
-    gradient. Differentiating twice (``create_graph=True``) raises ``RuntimeError`` when it comes to that.
+    gradient, ``tangents_of`` for each input the outputs its gradient comes from: where none of those has a gradient,
+    neither has the input. Differentiating twice (``create_graph=True``) raises ``RuntimeError`` when it comes to that.
     """
     backward = _Lazy(compile_backward)
     constant = tuple(i for i, t in enumerate(tangents) if t is None)
@@ -57,10 +59,15 @@ def training_function(
     def run_backward(ctx: Any, *gradients: Any) -> Any:
         arguments = list(ctx.saved_tensors)
         arguments += [_laid_out(gradients[i], tangent) for i, tangent in taken]
-        if not autocast_enabled():
-            return tuple(backward()(arguments))
-        with without_autocast():
-            return tuple(backward()(arguments))
+        if autocast_enabled():
+            with without_autocast():
+                found = backward()(arguments)
+        else:
+            found = backward()(arguments)
+        absent = {i for i, _ in taken if gradients[i] is None}
+        if not absent:
+            return tuple(found)
+        return tuple(None if s and s <= absent else g for g, s in zip(found, tangents_of, strict=True))
 
     class Compiled(torch.autograd.Function):
         @staticmethod

@@ -122,7 +122,9 @@ class _Job:
             with torch.no_grad(), without_autocast():
                 return self.compiler("backward")(backward, saved)
 
-        return training_function(compiled, compile_backward, stitched.results, places, stitched.mutated)
+        return training_function(
+            compiled, compile_backward, stitched.results, places, stitched.tangents_of, stitched.mutated
+        )
 
     def compiler(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
         """What AOTAutograd calls to compile a graph of ``kind``."""

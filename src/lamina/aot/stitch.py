@@ -21,6 +21,9 @@ from torch.fx import Graph, GraphModule, Node
 from lamina.aot.calls import Call, Calls, Unsuitable, Value, is_plain
 from lamina.aot.source import source_of
 from lamina.aot.torch_private import (
+    ENTER_AUTOCAST,
+    SET_GRAD,
+    STATELESS,
     CallTrace,
     backend_fakes,
     flatten,
@@ -41,13 +44,15 @@ class Stitched:
     """A joint graph in AOTAutograd's form and what the runtime must know of it.
 
     ``results`` counts the user's outputs, ``differentiable`` are the positions of those that require a gradient (one
-    tangent each), ``mutated`` the positions of inputs the graph writes to, ``static`` those of parameters and buffers.
+    tangent each), ``tangents_of`` for each input the positions of the outputs its gradient depends on (None without a
+    gradient), ``mutated`` the positions of inputs the graph writes to, ``static`` those of parameters and buffers.
     ``traced`` is the number of distinct calls that were traced.
     """
 
     joint: GraphModule
     results: int
     differentiable: tuple[int, ...]
+    tangents_of: tuple[frozenset[int] | None, ...]
     mutated: tuple[int, ...]
     static: tuple[int, ...]
     traced: int
@@ -110,6 +115,7 @@ class _Stitcher:
         self.streams = 0
         self.gradients: dict[Value, Node] = {}
         self.sums: dict[Any, Any] = {}
+        self.grad = torch.is_grad_enabled()
         self.overwritten: dict[Node, int] = {}
         self.last_use = _last_uses(gm.graph)
 
@@ -133,8 +139,9 @@ class _Stitcher:
         self.graph.output((*results, *gradients) if differentiable else results)
         static = tuple(i for i, n in enumerate(self.gm.graph.find_nodes(op="placeholder")) if _is_static(n))
         self.graph.eliminate_dead_code()
+        sources = _dependence(self.graph, differentiable, gradients)
         joint = graph_module(self.gm, self.graph)
-        return Stitched(joint, len(results), differentiable, mutated, static, len(self.calls))
+        return Stitched(joint, len(results), differentiable, sources, mutated, static, len(self.calls))
 
     def _placeholder(self, node: Node) -> None:
         index = len(self.primals)
@@ -150,11 +157,13 @@ class _Stitcher:
 
     def _call(self, node: Node, position: int) -> None:
         args, kwargs = self._resolved(node.args), self._resolved(node.kwargs)
+        if self._changes_state(node, args):
+            return
         if node.target is operator.getitem and isinstance(args[0], (tuple, list)):
             self.env[node] = args[0][args[1]]
             return
         call = self.calls.read(node, args, kwargs)
-        trace = self.calls.trace(call)
+        trace = self.calls.trace(call, grad=self.grad)
         meta: dict[str, Any] = {k: node.meta[k] for k in ("stack_trace", "nn_module_stack") if k in node.meta}
         use = _Use(call, trace, position, [], [], source_of(node), meta)
         names = dict(zip(trace.primals, (v.node for v in call.operands), strict=True))
@@ -167,6 +176,18 @@ class _Stitcher:
         self.env[node] = unflatten([_pick(i, use.results, call.operands) for i in leaves], spec)
         for primal, result in trace.updates:
             self._overwrite(call.operands[primal], use.results[result], position)
+
+    def _changes_state(self, node: Node, args: Any) -> bool:
+        """Whether ``node`` is not computation but switches gradients, or autocast (off anyway) off."""
+        if node.target is SET_GRAD:
+            self.grad = bool(args[0])
+        elif node.target is ENTER_AUTOCAST:
+            if args[2] if len(args) > 2 else node.kwargs.get("enabled", True):
+                raise Unsuitable("autocast is switched on inside")
+        elif node.target not in STATELESS:
+            return False
+        self.env[node] = None
+        return True
 
     def _resolved(self, value: Any) -> Any:
         """``value`` with the captured graph's nodes replaced by what they are now."""
@@ -328,6 +349,20 @@ class _Stitcher:
         copy = self.graph.call_function(aten.copy_.default, (primal.node, new.node))
         tag = "must_be_in_forward"
         copy.meta = {"val": primal.fake, "source": new.node.meta.get("source", ""), "partitioner_tag": tag}
+
+
+def _dependence(
+    graph: Graph, differentiable: Sequence[int], gradients: Sequence[Any]
+) -> tuple[frozenset[int] | None, ...]:
+    """For each gradient, the outputs whose tangents it is computed from."""
+    tangents = [n for n in graph.find_nodes(op="placeholder") if str(n.target).startswith("tangents")]
+    masks: dict[Node, int] = {n: 1 << i for n, i in zip(tangents, differentiable, strict=True)}
+    for node in graph.nodes:
+        mask = masks.get(node, 0)
+        for operand in node.all_input_nodes:
+            mask |= masks[operand]
+        masks[node] = mask
+    return tuple(None if g is None else frozenset(i for i in differentiable if masks[g] >> i & 1) for g in gradients)
 
 
 def _pick(index: int | None, results: Sequence[Value], operands: Sequence[Value]) -> Value | None:

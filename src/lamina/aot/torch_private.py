@@ -24,6 +24,9 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import find_symbol_binding_fx_nodes, free_symbols
 
 __all__ = [
+    "ENTER_AUTOCAST",
+    "SET_GRAD",
+    "STATELESS",
     "CallTrace",
     "autocast_enabled",
     "backend_fakes",
@@ -123,6 +126,16 @@ def torch_partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[G
     """Torch's own min-cut partitioner, for what ours leaves to it."""
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **keywords)
     return forward, backward
+
+
+SET_GRAD = torch._C._set_grad_enabled
+"""The call by which a captured graph switches gradients on and off."""
+
+ENTER_AUTOCAST = torch.amp.autocast_mode._enter_autocast
+"""The call by which a captured graph enters an autocast region; its fourth argument is whether that is enabled."""
+
+STATELESS = (torch.amp.autocast_mode._exit_autocast, torch._C._log_api_usage_once)
+"""Calls of captured graphs that compute nothing."""
 
 
 def flatten(value: Any) -> tuple[list[Any], Any]:
