@@ -95,6 +95,30 @@ def norm_backward(n: int, c: int, dtype: str, symbolic: bool = False):  # noqa: 
     return b, buffers, inputs, {"n": n, "c": c}
 
 
+def norm_softmax_backward(n: int, c: int, symbolic: bool = False):  # noqa: ANN201
+    """Row sums that need row sums, column sums of what needs both, and a value worth keeping in between."""
+    s, t = (Size("n", 1), Size("c", 1)) if symbolic else (n, c)
+    b = Body(as_expr(s), as_expr(t))
+    g, y, x = (b.load(name, *b.at) for name in ("G", "Y", "X"))
+    gy = b.op("mul", g, y)
+    soft = b.op("sub", gy, b.op("mul", y, b.reduce("sum", gy, 1)))
+    unit = b.op("mul", b.op("sub", x, b.load("M", b.at[0])), b.load("R", b.at[0]))
+    scaled = b.op("mul", soft, b.load("W", b.at[1]))
+    first, second = b.reduce("sum", scaled, 1), b.reduce("sum", b.op("mul", scaled, unit), 1)
+    dx = b.op("sub", b.op("sub", scaled, b.op("mul", first, 0.01)), b.op("mul", unit, b.op("mul", second, 0.01)))
+    b.store("DX", b.at, dx)
+    for name, value in (("DW", b.op("mul", soft, unit)), ("DB", soft), ("DS", dx)):
+        b.store(name, (b.at[1],), b.reduce("sum", value, 0))
+    rows = {name: torch.randn(n, c) for name in ("G", "Y", "X")}
+    inputs = rows | {"M": torch.randn(n), "R": torch.rand(n) + 0.5, "W": torch.randn(c)}
+    buffers = table(
+        *((name, "float32", (s, t)) for name in ("G", "Y", "X", "DX")),
+        *((name, "float32", (s,)) for name in ("M", "R")),
+        *((name, "float32", (t,)) for name in ("W", "DW", "DB", "DS")),
+    )
+    return b, buffers, inputs, {"n": n, "c": c}
+
+
 def reductions(shape: tuple[int, ...], dims: tuple[int, ...], dtype: str):  # noqa: ANN201
     b = Body(*shape)
     x = b.load("X", *b.at, dtype=dtype)
@@ -341,6 +365,9 @@ recipe(transposed, "transposed", 70, 45, "float32")
 recipe(transposed, "transposed_large", 300, 257, "float32")
 recipe(batch_norm, "batch_norm", 6, 5, 49)
 recipe(batch_norm, "batch_norm_flat", 64, 40, 1)
+recipe(norm_softmax_backward, "norm_softmax_backward", 21, 16)
+recipe(norm_softmax_backward, "norm_softmax_backward_wide", 300, 531)
+recipe(norm_softmax_backward, "norm_softmax_backward_symbolic", 21, 16, True)
 recipe(group_norm_backward, "group_norm_backward", 5, 3, 4, 50)
 recipe(group_quantise, "group_quantise", 6, 5, 33)
 for op_ in ("sum", "prod", "max", "min", "logaddexp"):

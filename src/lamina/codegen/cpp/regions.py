@@ -14,6 +14,7 @@ from lamina.codegen.cpp.accumulate import Accumulator, accumulator
 from lamina.codegen.cpp.expressions import cast, element, index_text, scalar_type, vector_type
 from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.statements import Array, Statements
+from lamina.ir.index import prod
 from lamina.ir.loops import Check, Compute, Constant, Random, Reduce, Scan, Store, defined
 from lamina.ir.ops import OPS
 
@@ -21,6 +22,7 @@ __all__ = ["Goal", "Memory", "Region", "Text"]
 
 _BLOCK = 4096
 _ROWS = 256
+_WINDOW = 64
 _STACK_BYTES = 16384
 _BYTES = {"f64": 8, "int64": 8, "uint64": 8, "bool": 1, "flag": 1}
 
@@ -166,8 +168,6 @@ class Region:
             eqn = facts.body[position]
             names = facts.needs[position]
             goal = as_goal.get(position)
-            if goal is not None and goal.name:
-                names = (goal.name,)
             phase = max((ready.get(n, 0) for n in names), default=0)
             for guard in facts.guards[position]:
                 phase = max(phase, result[guard][0] if guard in result else 0)
@@ -252,7 +252,9 @@ class Region:
         later = [g for p, g in phases.values() if g is not None and p > phase]
         if not later or not self.facts.schedule.kept:
             return []
-        again = self.needed(known, later)
+        done = {g.position for p, g in phases.values() if g is not None and p <= phase and not g.name}
+        made = {name for position in done for name in defined(self.facts.body[position])}
+        again = self.needed(known | made, later)
         now = self.needed(known, [g for p, g in phases.values() if g is not None and p == phase])
         result = []
         for name in self.facts.schedule.kept:
@@ -335,6 +337,8 @@ class Region:
         if axis == self.facts.vector:
             self.strip(scope, axis, known, goals, begin, end)
             return
+        if self.window(scope, axis, opened, known, goals):
+            return
         if self.row_blocks(scope, axis, begin, end, opened, known, goals):
             return
         if self.backward(axis, self.scans(known, goals, axis)):
@@ -345,6 +349,55 @@ class Region:
         self.region(inner, opened | {axis}, known, goals)
         self.drain_now_and_then(scope.text, axis)
         scope.text.close()
+
+    def window(
+        self, scope: Scope, axis: str, opened: frozenset[str], known: frozenset[str], goals: list[Goal]
+    ) -> bool:
+        """Reductions over a few points beside the vector axis, as in pooling: registers hold them from start to end."""
+        facts, text = self.facts, scope.text
+        loops = [a for a in facts.order if a not in opened and a != facts.vector and facts.loop[a] >= facts.loop[axis]]
+        size = prod(facts.extent[a] for a in loops)
+        if facts.vector is None or axis == facts.vector or not size.is_int or size.const > _WINDOW:
+            return False
+        reductions = []
+        for goal in goals:
+            eqn = facts.body[goal.position]
+            if not isinstance(eqn, Reduce) or goal.name or set(eqn.axes) != set(loops):
+                return False
+            if self.targets[eqn.outs[0]] not in ("array", "bests") or facts.vector not in self.goal_axes(goal):
+                return False
+            reductions.append(eqn)
+        if any(isinstance(facts.body[p], Reduce | Scan | Check) for p in self.needed(known, goals)):
+            return False
+        low, high = self.bounds(facts.vector)
+        text.open(f"strip<1>({low}, {high}, [&](int64 {facts.vector}, auto n, int k) STEP {{")
+        for eqn in reductions:
+            out = eqn.outs[0]
+            if self.targets[out] == "bests":
+                start = accumulator(eqn.op[3:], facts.dtype[eqn.value]).start(True)
+                text.add(f"{self.best(eqn, True)} {out}_s = {{{start}, vi64{{}}}};")
+                self.targets[out] = "row best"
+            else:
+                acc = self.accumulator(eqn)
+                text.add(f"{acc.vector} {out}_s = {acc.start(True)};")
+                self.targets[out] = "row"
+        for name in loops:
+            text.open(f"for (int64 {name} = 0; {name} < {index_text(facts.extent[name], {})}; ++{name}) {{")
+        for line in self.vector_body(known, goals):
+            text.add(line)
+        for _ in loops:
+            text.close()
+        for eqn in reductions:
+            out = eqn.outs[0]
+            place = self.arrays[out].at()
+            if self.targets[out] == "row best":
+                text.add(f"store_int64({place}, {out}_s.at, n);")
+                self.targets[out] = "bests"
+            else:
+                text.add(f"store_{self.arrays[out].kind}({place}, {out}_s, n);")
+                self.targets[out] = "array"
+        text.close("});")
+        return True
 
     def row_blocks(
         self,
@@ -614,6 +667,8 @@ class Region:
         value = self.write.value(eqn.value, True)
         if self.targets[out] == "best":
             return f"meet({out}_a[k], {value}, {self.place(eqn, True)}, n);  // {eqn.op}"
+        if self.targets[out] == "row best":
+            return f"{out}_s.meet({value}, {self.place(eqn, True)});  // {eqn.op}"
         if self.targets[out] == "bests":
             return self.meet_kept(eqn, True)
         if self.targets[out] == "row":
