@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -46,11 +46,11 @@ class Case:
 def case(
     name: str, nests: Sequence[Nest], buffers: Sequence[Buffer], target: Target, schedule: Schedule | None = None
 ) -> Case:
-    """Schedule and name the kernel of some nests."""
+    """Schedule and name the kernel of some nests; threads share even the smallest."""
     table = {b.name: b for b in buffers}
     flat = flatten(nests, table)
     dtypes = {f"b{k}": d for k, d in enumerate(flat.dtypes)}
-    schedules = tuple(schedule or choose(n, dtypes, target) for n in flat.nests)
+    schedules = tuple(replace(schedule or choose(n, dtypes, target), parallel=0) for n in flat.nests)
     sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))
     return Case(tuple(nests), table, Kernel(name, flat.nests, schedules, flat.dtypes, sizes), flat)
 
