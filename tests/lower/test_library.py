@@ -28,11 +28,8 @@ def _calls(fn: Callable[..., Any], *args: torch.Tensor) -> list[LibraryCall]:
 
 def test_a_view_that_kernels_cannot_express_is_copied() -> None:
     calls = _calls(lambda x: torch.view_as_real(torch.complex(x, x).t().conj().resolve_conj()) + 1, X)
-    assert [c.op for c in calls] == [
-        "aten.complex.default",
-        "aten._conj_copy.default",
-        "aten.view_as_real_copy.default",
-    ]
+    assert {"aten._conj_copy.default", "aten.view_as_real_copy.default"} < {c.op for c in calls}
+    assert not {"aten._conj.default", "aten.view_as_real.default"} & {c.op for c in calls}
     assert [c.op for c in _calls(lambda x: x.view(torch.int32) + 1, X)] == ["aten.view_copy.dtype"]
 
 
