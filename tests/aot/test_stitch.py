@@ -85,6 +85,7 @@ def test_batch_norm_training_is_stitched_with_its_statistics():
         lambda x, y: F.layer_norm(x.permute(1, 0), (4,)) * y.detach(),
         lambda x, y: torch.where(x > 0, x, y) + x.clamp(-0.5, 0.5),
         lambda x, y: (x.sin(), y.cos()),
+        lambda x, y: torch.var_mean(x * y, 1),
         lambda x, y: (x * y, (x * 2).detach(), x > y),
         lambda x, y: x.contiguous() * x.to(torch.float32) + F.dropout(y, 0.5, training=False),
         lambda x, y: torch.einsum("ij,kj->ik", x, y).cumsum(0),
@@ -120,7 +121,13 @@ def assigned_to_constant(x):
     return y * x
 
 
-@pytest.mark.parametrize("function", [relu_in_place, added_in_place, assigned, assigned_to_constant])
+def normalized_in_place(x):
+    return F.relu(F.layer_norm(x, (4,)), inplace=True)
+
+
+@pytest.mark.parametrize(
+    "function", [normalized_in_place, relu_in_place, added_in_place, assigned, assigned_to_constant]
+)
 def test_writes_to_intermediate_results(function):
     check(function, leaf(4, 4))
 

@@ -232,7 +232,8 @@ class _Stitcher:
 
     def _roots_of(self, node: Node) -> frozenset[Node]:
         """The nodes whose memory ``node`` may look at: itself, unless it is a view."""
-        if node.target is operator.getitem or _makes_view(node.target):
+        producer = node.args[0] if node.target is operator.getitem else node
+        if isinstance(producer, Node) and _makes_view(producer.target):
             return frozenset().union(*(self.roots[n] for n in node.all_input_nodes)) or frozenset([node])
         return frozenset([node])
 
