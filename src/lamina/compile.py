@@ -68,7 +68,8 @@ def compile(
         dynamic=dynamic,
         record=record,
     )
-    if not isinstance(compiled, torch.nn.Module):  # a module has it already, and shares its attributes with the original
+    # A module has it already, and shares its attributes with the original.
+    if not isinstance(compiled, torch.nn.Module):
         compiled.record = record
     return compiled
 
@@ -145,11 +146,12 @@ def compile_region(region: Region, options: Options, record: Record, execute: Ex
         if options.verify:
             record.step(name, "verify", verify_program, fused.program)
         return execute(fused, record, region.gm)
-    except CannotLower as why:
-        record.add(name, "aten", 0.0, f"run as ATen calls: {why}")
+    except CannotLower as refusal:
+        why = str(refusal)
     except Exception as error:
         if options.strict:
             raise StageFailed(f"compiling {name} failed: {error}", remedy="unset the option strict") from error
-        warnings.warn(f"lamina runs {name} as ATen calls: {type(error).__name__}: {error}", stacklevel=2)
-        record.add(name, "aten", 0.0, f"{type(error).__name__}: {error}")
+        why = f"{type(error).__name__}: {error}"
+    warnings.warn(f"lamina runs {name} as ATen calls: {why}", stacklevel=2)
+    record.add(name, "aten", 0.0, why)
     return aten_calls(region.gm)

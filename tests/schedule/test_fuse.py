@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import Fused, fuse
 
 
-def fused(function: Callable[..., Any], *args: Any, mode: str = "fake") -> Fused:
+def fused(function: Callable[..., Any], *args: Any, mode: Literal["real", "fake", "symbolic"] = "fake") -> Fused:
     """The fused program of ``function``, after checking that it computes what the function does."""
     gm = make_fx(function, tracing_mode=mode)(*args)
     result = fuse(lower(gm, "test"))
@@ -49,7 +49,9 @@ def test_softmax_with_work_on_both_sides_is_one_nest() -> None:
 
 
 def test_layer_norm_after_a_residual_is_one_nest() -> None:
-    def function(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def function(
+        x: torch.Tensor, r: torch.Tensor, w: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         h = x + r
         return h, F.layer_norm(h, (8,), w, b)
 

@@ -44,7 +44,7 @@ def _counted(e: Any) -> Any:
 
 
 def _convert(e: Any) -> Expr:
-    if isinstance(e, sympy.Integer) or isinstance(e, int):
+    if isinstance(e, sympy.Integer | int):
         return as_expr(int(e))
     if isinstance(e, sympy.Symbol):
         return as_expr(Size(e.name, 0 if e.is_positive is None else 1))

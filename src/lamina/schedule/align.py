@@ -77,9 +77,9 @@ def align(
     """A space in which every required pair of indices is the same element, or ``None``.
 
     A pair holds the left nest's and the right nest's index of one buffer. ``hints`` are followed where they
-    do not contradict, whatever constant lies between their indices (slices of one buffer). Axes of one side that correspond to nothing stay as they are; ``None`` when both
-    sides have such axes (the nests would only share part of their loops). ``by_position`` lets leftover axes of
-    equal extent correspond in order.
+    do not contradict, whatever constant lies between their indices (slices of one buffer). Axes of one side that
+    correspond to nothing stay as they are; ``None`` when both sides have such axes (the nests would only share part of
+    their loops). ``by_position`` lets leftover axes of equal extent correspond in order.
     """
     binder = _Binder()
     pairs = list(required)
