@@ -35,18 +35,19 @@ def ulps(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory):  # noqa: ANN201
+def library(tmp_path_factory: pytest.TempPathFactory):
     target = Target.of("avx2", 1)
     cases = {}
     for name in LIMITS:
         b = Body(COUNT)
         b.store("Y", b.at, b.op(name, b.load("X", *b.at)))
-        cases[name] = case(name + "_f", [b.nest()], [dense("X", "float32", [COUNT]), dense("Y", "float32", [COUNT])], target)
+        buffers = [dense("X", "float32", [COUNT]), dense("Y", "float32", [COUNT])]
+        cases[name] = case(name + "_f", [b.nest()], buffers, target)
     return cases, build(list(cases.values()), target, Path(tmp_path_factory.mktemp("math")))
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_accuracy(library, name: str) -> None:  # noqa: ANN001
+def test_accuracy(library, name: str) -> None:
     cases, built = library
     x = samples(name)
     got = torch.empty(COUNT)

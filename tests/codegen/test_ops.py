@@ -115,14 +115,14 @@ def defined_cast(source: torch.Tensor, name: str) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module", params=ISAS)
-def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):  # noqa: ANN201
+def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     target = Target.of(request.param, 2)
     cases = {d: make(d, target) for d in CASTS}
     return cases, build(list(cases.values()), target, Path(tmp_path_factory.mktemp(request.param)))
 
 
 @pytest.mark.parametrize("dtype", CASTS)
-def test_operations(kernels, dtype: str) -> None:  # noqa: ANN001
+def test_operations(kernels, dtype: str) -> None:
     cases, library = kernels
     given = inputs(dtype)
     got, want = both(cases[dtype], library, given, {})

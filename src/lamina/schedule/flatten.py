@@ -131,7 +131,8 @@ class _Flattener:
 
     def unfold(self) -> None:
         """Split axes so that remainders and quotients change with the slow part only: ``(j + 32) % 64`` over
-        ``j < 64`` is ``(h + 1) % 2 * 32 + k``, whose inner part a register can follow."""
+        ``j < 64`` is ``(h + 1) % 2 * 32 + k``, whose inner part a register can follow.
+        """
         scanned = {e.axis for e in self.nest.body if isinstance(e, Scan)}
         for axis in self.nest.axes:
             if axis.name in scanned or not axis.extent.is_int:

@@ -208,7 +208,7 @@ class _Chooser:
             return None
         if any(d in _SCALAR_ONLY for d in self.all_dtypes()):
             return None
-        score = {name: 0 for name in self.names}
+        score = dict.fromkeys(self.names, 0)
         for eqn in self.nest.body:
             if isinstance(eqn, Load | Store):
                 expr = eqn.index[0]

@@ -8,8 +8,9 @@ from typing import Protocol
 from lamina.codegen.cpp.accumulate import Accumulator
 from lamina.codegen.cpp.expressions import SHORT, index_text, scalar_type
 from lamina.codegen.cpp.facts import Facts
-from lamina.codegen.cpp.regions import Goal, Memory, Region, Scope, Text
+from lamina.codegen.cpp.regions import Region
 from lamina.codegen.cpp.statements import Array
+from lamina.codegen.cpp.text import Goal, Memory, Scope, Text
 from lamina.ir.index import Axis, Loaded, prod
 from lamina.ir.loops import Check, Load, Nest, Reduce, Store
 from lamina.ir.plan import Kernel, Schedule
@@ -121,7 +122,8 @@ class _NestWriter(Region):
             params += [f"{kind}* {pointer}" for pointer, kind in partial.pointers]
             args += [pointer for pointer, _ in partial.pointers]
         part, memory = Text(0), Memory("own")
-        part.open(f"static int64 {name}({', '.join([*params, 'char* own', 'int64 begin', 'int64 end', 'int64 thread'])}) {{")
+        params += ["char* own", "int64 begin", "int64 end", "int64 thread"]
+        part.open(f"static int64 {name}({', '.join(params)}) {{")
         part.add("int64 failed = 0;")
         self.part(Scope(part, memory, "continue"), known, goals, partials)
         part.add("return failed;")
@@ -174,9 +176,9 @@ class _NestWriter(Region):
         counters = [(a, index_text(facts.extent[a], {})) for a in axes]
         for axis, tile in facts.tiles.items():
             counters.append((f"{axis}_tile", f"(({index_text(facts.extent[axis], {})} + {tile - 1}) / {tile})"))
-        if not facts.tiles and len(axes) == 1:
-            if self.row_blocks(scope, axes[0], "begin", "end", frozenset(), known, goals):
-                return
+        single = not facts.tiles and len(axes) == 1
+        if single and self.row_blocks(scope, axes[0], "begin", "end", frozenset(), known, goals):
+            return
         if len(counters) == 1:
             text.open(f"for (int64 {counters[0][0]} = begin; {counters[0][0]} < end; ++{counters[0][0]}) {{")
         else:
@@ -199,7 +201,7 @@ class _NestWriter(Region):
         self.region(Scope(text, scope.memory, "continue", scope.stack), opened, known, goals)
         for axis in facts.tiles:
             del self.blocks[axis]
-        if not facts.tiles and len(axes) == 1:
+        if single:
             self.drain_now_and_then(text, axes[0])
         text.close()
 

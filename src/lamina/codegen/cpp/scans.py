@@ -1,0 +1,87 @@
+"""Running sums and their kin in generated code."""
+
+from __future__ import annotations
+
+from lamina.codegen.cpp.accumulate import accumulator
+from lamina.codegen.cpp.expressions import cast, element, scalar_type, vector_type
+from lamina.codegen.cpp.reductions import Reductions
+from lamina.codegen.cpp.text import Goal, Scope
+from lamina.ir.loops import Scan
+
+__all__ = ["Scans"]
+
+
+class Scans(Reductions):
+    """Writes scans: the running value, and one step of it."""
+
+    def scans(self, known: frozenset[str], goals: list[Goal], axis: str) -> list[Scan]:
+        found = []
+        for position in sorted(self.needed(known, goals)):
+            eqn = self.facts.body[position]
+            if isinstance(eqn, Scan) and eqn.axis == axis and eqn.out not in self.arrays:
+                found.append(eqn)
+        return found
+
+    def backward(self, axis: str, scans: list[Scan]) -> bool:
+        """Whether the loop over ``axis`` runs from its end."""
+        if len({e.reverse for e in scans}) > 1:
+            raise NotImplementedError(f"running forward and backward along {axis} in one loop")
+        return bool(scans) and scans[0].reverse
+
+    def begin_scan(self, scope: Scope, opened: frozenset[str], eqn: Scan) -> None:
+        """Declare the running value of a scan: one, or one for each point of the axes inside it."""
+        inner = tuple(a for a in self.facts.order if a in self.facts.axes[eqn.out] - opened and a != eqn.axis)
+        dtype = self.scan_dtype(eqn)
+        acc = accumulator("sum" if eqn.op == "logaddexp" else eqn.op, dtype)
+        start = "-__builtin_inf()" if eqn.op == "logaddexp" else acc.start_scalar()
+        if not inner:
+            lane = "int32" if self.facts.vector == eqn.axis and vector_type(dtype) == "vi32" else scalar_type(dtype)
+            scope.text.add(f"{lane} {eqn.out}_s = {start};")
+            return
+        array = self.array(scope, f"{eqn.out}_s", inner, scalar_type(dtype))
+        scope.text.add(f"fill({array.pointer}, {array.count()}, ({scalar_type(dtype)}){start});")
+        self.running[eqn.out] = array
+
+    def scan_dtype(self, eqn: Scan) -> str:
+        """Running sums and products of floats are kept in double, as eager keeps them."""
+        floating = eqn.dtype in ("float16", "bfloat16", "float32")
+        return "float64" if floating and eqn.op in ("sum", "prod") else eqn.dtype
+
+    def advance(self, eqn: Scan) -> list[str]:
+        """One step of a scan."""
+        dtype, out, vector = self.scan_dtype(eqn), eqn.out, self.write.is_vector(eqn.out)
+        value = cast(self.write.value(eqn.value, vector), self.facts.dtype[eqn.value], dtype, vector)
+        if vector and eqn.axis == self.facts.vector:
+            return self.advance_lanes(eqn, value, dtype)
+        array = self.running.get(out)
+        tail = ", n" if vector else ""
+        old = f"load_{element(dtype)}({array.at()}{tail})" if array else f"{out}_s"
+        if eqn.op == "logaddexp":
+            text = f"logaddexp({old}, {value})"
+        else:
+            text = accumulator(eqn.op, dtype).join(old, value, vector)
+        kind = vector_type(dtype) if vector else scalar_type(dtype)
+        lines = [f"const {kind} {out}_n = {text};  // running {eqn.op} along {eqn.axis}"]
+        lines.append(f"store_{element(dtype)}({array.at()}, {out}_n{tail});" if array else f"{out}_s = {out}_n;")
+        result = vector_type(eqn.dtype) if vector else scalar_type(eqn.dtype)
+        lines.append(f"const {result} {out} = {cast(f'{out}_n', dtype, eqn.dtype, vector)};")
+        return lines
+
+    def advance_lanes(self, eqn: Scan, value: str, dtype: str) -> list[str]:
+        """A scan along the vector axis: within the lanes, and from one vector to the next."""
+        out = eqn.out
+        if eqn.op == "sum" and dtype == "float64":
+            text = f"running_sum{'_back' if eqn.reverse else ''}({value}, {out}_s, n)"
+        else:
+            lane = {"vi32": "int32"}.get(vector_type(dtype) or "", scalar_type(dtype))
+            lane = "int32" if dtype == "bool" else lane
+            join = accumulator("sum" if eqn.op == "logaddexp" else eqn.op, dtype).join("p", "q", False)
+            join = "logaddexp(p, q)" if eqn.op == "logaddexp" else join
+            step = f"[]({scalar_type(dtype)} p, {scalar_type(dtype)} q) STEP {{ return {join}; }}"
+            back = "true" if eqn.reverse else "false"
+            text = f"running<{vector_type(dtype)}, {lane}>({value}, {out}_s, n, {back}, {step})"
+        result = vector_type(eqn.dtype)
+        return [
+            f"const {vector_type(dtype)} {out}_n = {text};  // running {eqn.op} along {eqn.axis}",
+            f"const {result} {out} = {cast(f'{out}_n', dtype, eqn.dtype, True)};",
+        ]

@@ -1,0 +1,68 @@
+"""Generated text, scratch memory, and the goals that code is written for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Goal", "Memory", "Scope", "Text"]
+
+_BYTES = {"f64": 8, "int64": 8, "uint64": 8, "bool": 1, "flag": 1}
+
+
+class Text:
+    """Lines of code with indentation."""
+
+    def __init__(self, depth: int = 0) -> None:
+        self.lines: list[str] = []
+        self.depth = depth
+
+    def add(self, line: str) -> None:
+        self.lines.append("  " * self.depth + line)
+
+    def open(self, line: str) -> None:
+        self.add(line)
+        self.depth += 1
+
+    def close(self, line: str = "}") -> None:
+        self.depth -= 1
+        self.add(line)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Something a region must do: the Store, Check or Reduce at ``position``, or keep the value ``name``."""
+
+    position: int
+    name: str = ""
+
+
+@dataclass(slots=True)
+class Memory:
+    """Scratch memory of one function: pieces after each other, as C++ text of their sizes in bytes."""
+
+    base: str
+    fixed: int = 0
+    sized: list[str] = field(default_factory=list)
+
+    def take(self, kind: str, count: str) -> str:
+        """A pointer expression to ``count`` elements of type ``kind``."""
+        where = " + ".join([str(self.fixed), *self.sized])
+        size = _BYTES.get(kind, 4)
+        if count.isdigit():
+            self.fixed += (int(count) * size + 127) // 128 * 128
+        else:
+            self.sized.append(f"rounded(({count}) * {size})")
+        return f"({kind}*)({self.base} + {where})"
+
+    def total(self) -> str:
+        return " + ".join([str(self.fixed), *self.sized])
+
+
+@dataclass(slots=True)
+class Scope:
+    """Where code is being written: the text, its scratch memory, and how to leave when a check fails."""
+
+    text: Text
+    memory: Memory
+    leave: str
+    stack: int = 0
