@@ -49,6 +49,10 @@ class _Chooser:
                 lanes = max(width // 4, 1)
                 tile = max(-(-self.size((vector,)) // self.target.threads // lanes) * lanes, 4 * lanes)
                 return Schedule("columns", (), inner, vector, width, ((vector, tile),), (), self.grain())
+            shared = self.separate(scatters)
+            if shared is not None and shared != vector:
+                rest = tuple(a for a in inner if a != shared)
+                return Schedule("pointwise", (shared,), rest, vector, width, parallel=self.grain())
             return Schedule("serial", (), inner, vector, width)
         free = [a for a in self.names if a not in self.scanned and not any(a in r for r in self.reduces)]
         if not self.reduces and not self.scanned:
@@ -196,6 +200,23 @@ class _Chooser:
         others = (expr - as_expr(axis)).terms
         step = gcd(*(c for _, c in others)) if others else extent.const
         return step >= extent.const and not self.reduces and not self.scanned
+
+    def separate(self, scatters: list[Store]) -> str | None:
+        """An axis whose points each store to a range of places of their own, so that threads may share it."""
+        if self.reduces or self.scanned:
+            return None
+        for name in self.names:
+            axis = Axis(name, self.axis[name].extent)
+            if all(self.has_own_range(eqn.index[0], axis) for eqn in scatters):
+                return name
+        return None
+
+    def has_own_range(self, place: Expr, axis: Axis) -> bool:
+        step = place.coefficient(axis)
+        if step is None or step == 0:
+            return False
+        rest = place - step * as_expr(axis)
+        return rest.nonnegative() and rest.below(step)
 
     def along(self, atom: Loaded, axis: str) -> bool:
         return axis in self.values[atom.name]

@@ -179,9 +179,6 @@ class Facts:
             isinstance(self.body[u], Store) for u in self.users.get(name, ())
         )
 
-    def is_float(self, name: str) -> bool:
-        return DTYPES[self.dtype[name]].is_float
-
     def constant(self, name: str) -> Constant | None:
         eqn = self.body[self.producer[name]]
         return eqn if isinstance(eqn, Constant) else None

@@ -18,7 +18,7 @@ from lamina.codegen.cpp.expressions import (
     vector_type,
 )
 from lamina.codegen.cpp.facts import Facts, fits_32
-from lamina.ir.index import Axis, Expr, Loaded, Size
+from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Index, Load, Random, Store
 
 __all__ = ["Array", "Statements"]
@@ -221,8 +221,3 @@ class Statements:
         if self.is_vector(name):
             return f"store_{kind}({array.at()}, {self.value(name, True)}, n);  // keep {name}"
         return f"store_{kind}({array.at()}, {self.value(name, False)});  // keep {name}"
-
-
-def sizes_in(expr: Expr) -> set[str]:
-    """Names of run-time sizes an expression depends on."""
-    return {a.name for a in expr.atoms() if isinstance(a, Size)}
