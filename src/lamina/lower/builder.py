@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import isfinite
 
 import torch
@@ -98,13 +99,19 @@ class Value:
         return self.op("eq", other)
 
 
+@lru_cache(maxsize=4096)
+def _axes(shape: tuple[Expr, ...]) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
+    """The axes of a nest over ``shape``, also as expressions: one object for each shape, which compares fast."""
+    axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(shape))
+    return axes, tuple(as_expr(a) for a in axes)
+
+
 class NestBuilder:
     """A nest under construction. ``axes`` are its axes as expressions, in order."""
 
     def __init__(self, name: str, shape: Sequence[Expr], origin: tuple[str, ...]) -> None:
         self.name, self.origin = name, origin
-        self.axis_list = tuple(Axis(f"i{k}", n) for k, n in enumerate(shape))
-        self.axes: tuple[Expr, ...] = tuple(as_expr(a) for a in self.axis_list)
+        self.axis_list, self.axes = _axes(tuple(shape))
         self.body: list[Equation] = []
         self._constants: dict[tuple[str, str], Value] = {}
         self._counter = 0

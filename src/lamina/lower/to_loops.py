@@ -156,7 +156,7 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
         raise CannotLower(f"{target} is not an ATen operation")
     args, kwargs = _arguments(env, node.args), _arguments(env, node.kwargs)
     mark = len(low.steps)
-    buffers = dict(low.buffers)
+    known = len(low.buffers)
     found = RULES.get(str(target))
     reason = REASONS.get(str(target), "no lowering rule")
     if found is not None:
@@ -164,7 +164,8 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
             return found(low, node, *args, **kwargs)
         except (Decline, UnknownSize) as why:
             del low.steps[mark:]
-            low.buffers = buffers
+            for name in list(low.buffers)[known:]:
+                del low.buffers[name]
             reason = str(why)
     return call_library(low, node, target, args, kwargs, reason)
 

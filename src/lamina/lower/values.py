@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lamina.ir.index import Atom, Axis, Expr, as_expr, prod
 from lamina.ir.loops import Buffer, BufferView
@@ -34,23 +35,35 @@ class TensorValue:
 
     def at(self, position: Sequence[Expr]) -> tuple[Expr, ...]:
         """The buffer index of the element at ``position``."""
-        mapping: dict[Atom, Expr | int] = dict(zip(self.dims, position, strict=True))
-        return tuple(e.substitute(mapping) for e in self.index)
+        return _at(self.dims, self.index, tuple(position))
 
     def view(self, shape: Sequence[Expr], position: Sequence[Expr]) -> TensorValue:
         """A view of ``shape``; ``position`` gives, in the axes ``fresh_dims(shape)``, the element of this tensor."""
         return TensorValue(self.buffer, self.dtype, fresh_dims(shape), self.at(position))
 
 
+# Equal layers ask these questions about equal shapes: answers are remembered by value, not by buffer.
+@lru_cache(maxsize=8192)
+def _at(dims: tuple[Axis, ...], index: tuple[Expr, ...], position: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    mapping: dict[Atom, Expr | int] = dict(zip(dims, position, strict=True))
+    return tuple(e.substitute(mapping) for e in index)
+
+
 def fresh_dims(shape: Sequence[Expr]) -> tuple[Axis, ...]:
     """Placeholder axes ``d0, d1, ...`` of a view."""
-    return tuple(Axis(f"d{i}", n) for i, n in enumerate(shape))
+    return _dims(tuple(shape))[0]
+
+
+@lru_cache(maxsize=4096)
+def _dims(shape: tuple[Expr, ...]) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
+    """The placeholder axes of a shape, also as expressions: one object for each shape, which compares fast."""
+    dims = tuple(Axis(f"d{i}", n) for i, n in enumerate(shape))
+    return dims, tuple(as_expr(d) for d in dims)
 
 
 def whole(buffer: Buffer) -> TensorValue:
     """The tensor that is all of a buffer."""
-    dims = fresh_dims(buffer.shape)
-    return TensorValue(buffer.name, buffer.dtype, dims, tuple(as_expr(d) for d in dims))
+    return TensorValue(buffer.name, buffer.dtype, *_dims(buffer.shape))
 
 
 def broadcast_index(source: Sequence[Expr], position: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -64,6 +77,11 @@ def reshape_index(source: Sequence[Expr], target: Sequence[Expr]) -> tuple[Expr,
 
     Groups of axes with equal products are matched first, so that most dimensions need no division.
     """
+    return _reshape_index(tuple(source), tuple(target))
+
+
+@lru_cache(maxsize=4096)
+def _reshape_index(source: tuple[Expr, ...], target: tuple[Expr, ...]) -> tuple[Expr, ...]:
     dims = [as_expr(d) for d in fresh_dims(target)]
     if any(n == 0 for n in target):  # no position exists; an empty axis stands for all
         return (dims[[n == 0 for n in target].index(True)],) * len(source)
@@ -115,12 +133,21 @@ def _unravel(flat: Expr, shape: Sequence[Expr]) -> list[Expr]:
 
 def linear_view(value: TensorValue, buffer: Buffer) -> BufferView | None:
     """The value as a strided window onto its buffer, or ``None`` when its addresses are not linear in its dims."""
+    found = _linear(value.dims, value.index, buffer.strides)
+    return None if found is None else BufferView(value.buffer, value.shape, *found)
+
+
+@lru_cache(maxsize=8192)
+def _linear(
+    dims: tuple[Axis, ...], index: tuple[Expr, ...], steps: tuple[Expr, ...]
+) -> tuple[tuple[Expr, ...], Expr] | None:
+    """Stride of each dim and offset of the addresses ``index`` in a buffer of strides ``steps``."""
     flat = as_expr(0)
-    for e, stride in zip(value.index, buffer.strides, strict=True):
+    for e, stride in zip(index, steps, strict=True):
         flat = flat + e * stride
     strides: list[Expr] = []
     rest = flat
-    for dim in value.dims:
+    for dim in dims:
         factor = flat.coefficient(dim)
         if factor is None:
             return None
@@ -134,7 +161,7 @@ def linear_view(value: TensorValue, buffer: Buffer) -> BufferView | None:
         rest = rest - factor * as_expr(dim)
     if any(isinstance(a, Axis) for a in rest.atoms()):
         return None
-    return BufferView(value.buffer, value.shape, tuple(_nonzero(strides, value.shape)), rest)
+    return tuple(_nonzero(strides, tuple(d.extent for d in dims))), rest
 
 
 def _nonzero(strides: list[Expr], shape: tuple[Expr, ...]) -> list[Expr]:
