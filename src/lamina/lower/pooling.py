@@ -1,4 +1,4 @@
-"""Pooling: the largest or the mean of each window, with gradients that gather instead of scatter."""
+"""Pooling: the largest or the mean of each window, and the gradients."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from lamina.ir.index import Expr, as_expr, prod
 from lamina.lower.builder import NestBuilder, Scalar, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.indexing import unravelled
+from lamina.lower.positions import filled
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
-from lamina.lower.windows import Adaptive, Fixed, Number, Sliding, Span, fixed_spans
+from lamina.lower.windows import Adaptive, Fixed, Sliding, Span, fixed_spans
 
 __all__: list[str] = []
 
@@ -122,42 +123,30 @@ def max_pool3d(low: Lowering, node: Node, x: TensorValue, *window: Any) -> list[
 
 
 def _max_pool_backward(
-    low: Lowering, node: Node, grad: TensorValue, x: TensorValue, rank: int, places: TensorValue, *window: Any
+    low: Lowering, node: Node, grad: TensorValue, x: TensorValue, rank: int, places: TensorValue
 ) -> TensorValue:
-    """Each element sums the gradients of the windows that chose it."""
+    """Zeros, then the gradient of each window added to the element it chose."""
     low.plain(grad.dtype)
-    spans = fixed_spans(x.shape[-rank:], grad.shape[-rank:], *window)
-    counts = [span.covers for span in spans]
-    out = low.result(node)
-    s = Sliding(low, node, out.shape, counts)
-    here = s.b.index(_flat(s.inner, x.shape[-rank:]))
-    values = [_chosen(s, spans, number, grad, places, here) for number in s.numbers]
-    s.b.store(out, s.total("add", values), s.at)
-    low.finish(s.b)
+    out = filled(low, node)
+    sizes = out.shape[-rank:]
+    b = low.nest(node, grad.shape)
+    place, area = b.load(places), prod(sizes)
+    limit = b.constant(int(area), "int64") if area.is_int else b.index(area)
+    inside = (place >= 0) & (place < limit)
+    chosen = unravelled(b.loaded(b.where(inside, place, 0), area), sizes)
+    b.store(out, b.load(grad), [*b.axes[:-rank], *chosen], "add", inside)
+    low.finish(b)
     return out
-
-
-def _chosen(
-    s: Sliding, spans: Sequence[Fixed], number: Number, grad: TensorValue, places: TensorValue, here: Value
-) -> Value:
-    """The gradient of one window, where that window chose the element at the nest's position."""
-    position = [*s.outer, *(span.output(a, j) for span, a, j in zip(spans, s.inner, number, strict=True))]
-    exists = s.holds(spans, number)
-    chose = s.b.load(places, position, exists, -1).equals(here)
-    value = s.b.load(grad, position, exists).to(opmath(grad.dtype))
-    return s.b.where(chose, value, 0)
 
 
 @rule("aten.max_pool2d_with_indices_backward.default")
 def max_pool2d_backward(low: Lowering, node: Node, grad: TensorValue, x: TensorValue, *window: Any) -> TensorValue:
-    *given, places = window
-    return _max_pool_backward(low, node, grad, x, 2, places, *given)
+    return _max_pool_backward(low, node, grad, x, 2, window[-1])
 
 
 @rule("aten.max_pool3d_with_indices_backward.default")
 def max_pool3d_backward(low: Lowering, node: Node, grad: TensorValue, x: TensorValue, *window: Any) -> TensorValue:
-    *given, places = window
-    return _max_pool_backward(low, node, grad, x, 3, places, *given)
+    return _max_pool_backward(low, node, grad, x, 3, window[-1])
 
 
 def _divided(total: Value, number: Value) -> Value:
