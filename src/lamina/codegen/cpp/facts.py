@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Expr, Loaded, prod
 from lamina.ir.loops import (
     Check,
