@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from torch.fx import Node
 
@@ -225,14 +226,26 @@ def roll(
 
         return moved(low, node, x, flat)
 
-    def position(at: Sequence[Expr]) -> list[Expr]:
-        place = list(at)
-        for shift, dim in zip(steps, dims, strict=True):
-            d = dim % x.rank
-            place[d] = (place[d] - shift) % x.shape[d]
-        return place
+    turns = [as_expr(0)] * x.rank
+    for shift, dim in zip(steps, dims, strict=True):
+        turns[dim % x.rank] = turns[dim % x.rank] + shift
+    return _rolled(low, node, x, [turn % n for turn, n in zip(turns, x.shape, strict=True)])
 
-    return moved(low, node, x, position)
+
+def _rolled(low: Lowering, node: Node, x: TensorValue, turns: Sequence[Expr]) -> TensorValue:
+    """Each dimension in two pieces, the end moved to the front: no place needs a remainder."""
+    out = low.result(node)
+    low.plain(x.dtype)
+    parts = [
+        [(n - turn, as_expr(0), turn), (as_expr(0), turn, n - turn)] if turn != 0 else [(turn, turn, n)]
+        for turn, n in zip(turns, x.shape, strict=True)
+    ]
+    for piece in product(*parts):
+        b = low.nest(node, [length for _, _, length in piece])
+        value = b.load(x, [axis + source for axis, (source, _, _) in zip(b.axes, piece, strict=True)])
+        b.store(out, value, [axis + target for axis, (_, target, _) in zip(b.axes, piece, strict=True)])
+        low.finish(b)
+    return out
 
 
 @rule("aten.repeat.default")
