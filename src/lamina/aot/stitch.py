@@ -271,7 +271,8 @@ class _Stitcher:
         values = self._resolved(returned)
         if not isinstance(values, (tuple, list)) or not all(isinstance(v, Value) for v in values):
             raise Unsuitable("something other than tensors is returned")
-        seen: set[Node] = set(self.current)
+        # An input that was written to is returned as its new value, yet must be the very input.
+        seen = set(self.current).union(*(self.roots[v.node] for v in self.current.values()))
         for value in values:
             if self.roots[value.node] & seen:
                 raise Unsuitable("a returned tensor shares memory with another or with an input")
