@@ -10,7 +10,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Scalar, Value
 from lamina.lower.context import Lowering, Operand
-from lamina.lower.positions import all_of, filled, inside
+from lamina.lower.positions import Positions, all_of, filled, inside
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
 
@@ -60,10 +60,15 @@ def _replicated(place: Value, last: Value) -> Value:
     return place.op("maximum", 0).op("minimum", last)
 
 
-def _folded(b: NestBuilder, shape: Sequence[Expr], pad: Sequence[int | Expr], fold: Fold) -> list[Expr]:
-    """For the nest's position in the padded tensor, the place in one of ``shape`` that it copies."""
+def _folded(
+    b: NestBuilder, shape: Sequence[Expr], pad: Sequence[int | Expr], fold: Fold, skipped: int = 0
+) -> list[Expr]:
+    """For the nest's position in the padded tensor, the place in one of ``shape`` that it copies.
+
+    The last ``skipped`` dimensions are left as they are.
+    """
     place = list(b.axes)
-    for k in range(len(pad) // 2):
+    for k in range(skipped, len(pad) // 2):
         dim = len(shape) - 1 - k
         shifted = place[dim] - as_expr(pad[2 * k])
         size = shape[dim]
@@ -75,14 +80,46 @@ def _folded(b: NestBuilder, shape: Sequence[Expr], pad: Sequence[int | Expr], fo
     return place
 
 
-def _register(name: str, rank: int, fold: Fold) -> None:
+def _padded_piece(
+    low: Lowering,
+    node: Node,
+    x: TensorValue,
+    out: TensorValue,
+    pad: Sequence[int | Expr],
+    fold: Fold,
+    start: Expr,
+    length: Expr,
+    along: Positions | None,
+) -> TensorValue:
+    """``length`` columns of the result from ``start`` on; ``along`` gives a column's source without loading it."""
+    b = low.nest(node, [*out.shape[:-1], length])
+    if along is None:
+        b.store(out, b.load(x, _folded(b, x.shape, pad, fold)))
+    else:
+        rows = _folded(b, x.shape, pad, fold, skipped=1)
+        b.store(out, b.load(x, [*rows[:-1], *along(b.axes[-1:])]), [*b.axes[:-1], b.axes[-1] + start])
+    low.finish(b)
+    return out
+
+
+def _register(name: str, rank: int, fold: Fold, mirror: int) -> None:
+    """``mirror``: 1 where what lies beyond an edge runs backwards from it, 0 where the edge is repeated."""
+
     @rule(f"aten.{name}_pad{rank}d.default")
     def pad_edges(low: Lowering, node: Node, x: TensorValue, pad: Sequence[int | Expr]) -> TensorValue:
         out = low.result(node)
         low.plain(x.dtype)
-        b = low.nest(node, out.shape)
-        b.store(out, b.load(x, _folded(b, x.shape, pad, fold)))
-        low.finish(b)
+        left, right, last = as_expr(pad[0]), as_expr(pad[1]), x.shape[-1] - 1
+        if not (left.nonnegative() and right.nonnegative()):
+            return _padded_piece(low, node, x, out, pad, fold, as_expr(0), out.shape[-1], None)
+        pieces: list[tuple[Expr, Expr, Positions]] = [
+            (as_expr(0), left, lambda at: [(left - at[0]) * mirror]),
+            (left, x.shape[-1], lambda at: [at[0]]),
+            (left + x.shape[-1], right, lambda at: [last - (at[0] + 1) * mirror]),
+        ]
+        for start, length, along in pieces:
+            if length != 0:
+                _padded_piece(low, node, x, out, pad, fold, start, length, along)
         return out
 
     @rule(f"aten.{name}_pad{rank}d_backward.default")
@@ -98,5 +135,5 @@ def _register(name: str, rank: int, fold: Fold) -> None:
 
 
 for _rank in (1, 2, 3):
-    _register("reflection", _rank, _reflected)
-    _register("replication", _rank, _replicated)
+    _register("reflection", _rank, _reflected, 1)
+    _register("replication", _rank, _replicated, 0)

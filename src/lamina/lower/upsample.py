@@ -1,4 +1,4 @@
-"""Resampling by the nearest element or by linear interpolation, and the gradients.
+"""Resampling by the nearest element, with its gradient, or by linear interpolation.
 
 Source places are computed in floating point exactly as eager does, because rounding decides between neighbours.
 """
@@ -17,7 +17,7 @@ from lamina.base.dtypes import torch_dtype
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
-from lamina.lower.positions import filled
+from lamina.lower.positions import filled, shape_of
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
 
@@ -135,32 +135,19 @@ def _resampled(
     return out
 
 
-def _resampled_backward(
-    low: Lowering,
-    node: Node,
-    grad: TensorValue,
-    rank: int,
-    scales: Sequence[float | None],
-    corners: bool | None,
-    exact: bool = False,
+def _nearest_backward(
+    low: Lowering, node: Node, grad: TensorValue, rank: int, scales: Sequence[float | None], exact: bool
 ) -> TensorValue:
-    """The gradient of each result element, added to the source elements it was made of."""
+    """The gradient of each result element, added to the source element it was taken from."""
     low.plain(grad.dtype)
-    kin = opmath(grad.dtype)
-    out = low.result(node)
-    sizes = _sizes(out.shape[-rank:], grad.shape[-rank:], scales)
-    if corners is None and _repeats(sizes, exact):
-        return _summed_blocks(low, node, out, grad, [n.result // n.source for n in sizes])
-    del low.buffers[out.buffer]
+    shape = shape_of(node)
+    sizes = _sizes(shape[-rank:], grad.shape[-rank:], scales)
+    if _repeats(sizes, exact):
+        return _summed_blocks(low, node, low.result(node), grad, [n.result // n.source for n in sizes])
     out = filled(low, node)
     b = low.nest(node, grad.shape)
-    shares = _shares(b, sizes, corners, exact, kin)
-    value = b.load(grad).to(kin)
-    for corner in product(*shares):
-        part = value
-        for _, weight in corner:
-            part = part if weight is None else part * weight
-        b.store(out, part, [*b.axes[:-rank], *(place for place, _ in corner)], "add")
+    places = [_nearest(b, at, size, exact) for at, size in zip(b.axes[-rank:], sizes, strict=True)]
+    b.store(out, b.load(grad), [*b.axes[:-rank], *places], "add")
     low.finish(b)
     return out
 
@@ -195,7 +182,7 @@ def _register_nearest(rank: int, name: str, exact: bool) -> None:
     def nearest_backward(
         low: Lowering, node: Node, grad: TensorValue, size: Any, source: Any, *scales: float | None
     ) -> TensorValue:
-        return _resampled_backward(low, node, grad, rank, scales, None, exact)
+        return _nearest_backward(low, node, grad, rank, scales, exact)
 
 
 def _register_linear(rank: int, name: str) -> None:
@@ -204,12 +191,6 @@ def _register_linear(rank: int, name: str) -> None:
         low: Lowering, node: Node, x: TensorValue, size: Any, corners: bool, *scales: float | None
     ) -> TensorValue:
         return _resampled(low, node, x, rank, scales, corners)
-
-    @rule(f"aten.{name}_backward.default")
-    def linear_backward(
-        low: Lowering, node: Node, grad: TensorValue, size: Any, source: Any, corners: bool, *scales: float | None
-    ) -> TensorValue:
-        return _resampled_backward(low, node, grad, rank, scales, corners)
 
 
 for _rank in (1, 2, 3):
