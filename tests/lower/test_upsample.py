@@ -44,12 +44,21 @@ def test_a_given_scale_is_used_as_given(mode: dict[str, Any]) -> None:
     check(lambda x: F.interpolate(x, scale_factor=1.7, **mode), X)
 
 
-@pytest.mark.parametrize("size", [[20, 33], [13, 17], [5, 4]])
-def test_gradients(size: list[int]) -> None:
-    shape, gradient = [2, 3, 10, 11], torch.randn(2, 3, *size)
-    check(lambda g: aten.upsample_nearest2d_backward(g, size, shape), gradient)
-    check(lambda g: aten._upsample_nearest_exact2d_backward(g, size, shape), gradient)
-    found = outcome(lambda g: aten.upsample_bilinear2d_backward(g, size, shape, False), [gradient])
+@pytest.mark.parametrize("exact", ["", "_exact"])
+def test_gradients(exact: str) -> None:
+    name = f"{'_' if exact else ''}upsample_nearest{exact}2d_backward"
+    backward, shape = getattr(aten, name), [2, 3, 10, 11]
+    check(lambda g: backward(g, [20, 33], shape), torch.randn(2, 3, 20, 33))
+    for size in ([13, 17], [5, 4]):
+        found = outcome(lambda g, size=size: backward(g, size, shape), [torch.randn(2, 3, *size)])
+        assert not found.complaints
+        assert found.library[0][0] == f"aten.{name}.default"
+
+
+@pytest.mark.parametrize("corners", [False, True])
+def test_gradients_of_weighted_elements_are_left_to_the_library(corners: bool) -> None:
+    gradient = torch.randn(2, 3, 13, 17)
+    found = outcome(lambda g: aten.upsample_bilinear2d_backward(g, [13, 17], [2, 3, 10, 11], corners), [gradient])
     assert not found.complaints
     assert [op for op, _ in found.library] == ["aten.upsample_bilinear2d_backward.default"]
 
