@@ -167,7 +167,7 @@ class _NestWriter(Region):
                 self.partial_end(text, partial)
             elif partial.out in self.drains:
                 total = self.drains.pop(partial.out)[1]
-                text.add(f"drain({total.pointer}, {self.arrays[partial.out].pointer}, {total.count()});")
+                text.add(self.drained(partial.out, total, "settle"))
         self.arrays = arrays
 
     def shared_loop(self, scope: Scope, known: frozenset[str], goals: list[Goal]) -> None:
@@ -263,7 +263,7 @@ class _NestWriter(Region):
             block = self.array(scope, f"{partial.out}_sum", array.axes, "f32")
             text.add(f"fill({block.pointer}, {count}, 0.0f);")
             self.arrays[partial.out] = block
-            self.drains[partial.out] = (self.facts.schedule.outer[0], own)
+            self.begin_drain(scope, partial.out, self.facts.schedule.outer[0], own)
         if len(mine) > 1:
             self.targets[partial.out] = "bests"
             self.best_values[partial.out] = own

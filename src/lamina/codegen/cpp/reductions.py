@@ -15,7 +15,7 @@ _STACK_BYTES = 16384
 """Arrays up to this many bytes live on the stack of the thread."""
 
 _BLOCK = 4096
-_ROWS = 256
+_ROWS = 128
 
 
 class Reductions(Needs):
@@ -48,7 +48,7 @@ class Reductions(Needs):
             if acc.exact and self.long(axis):
                 total = self.array(scope, f"{out}_total", kept, "f32")
                 scope.text.add(f"fill({total.pointer}, {total.count()}, 0.0f);")
-                self.drains[out] = (axis, total)
+                self.begin_drain(scope, out, axis, total)
         elif self.facts.vector in eqn.axes:
             direct = axis == self.facts.vector and self.short(axis)
             self.targets[out] = "lanes" if direct or not acc.exact else "total"
@@ -71,6 +71,17 @@ class Reductions(Needs):
         """Whether plain sums over the axis would lose digits."""
         extent = self.facts.extent[axis]
         return not extent.is_int or extent.const > 2 * _ROWS
+
+    def begin_drain(self, scope: Scope, out: str, axis: str, total: Array) -> None:
+        """Let the sums of ``out`` go into ``total`` a block of rows at a time."""
+        lost = self.array(scope, f"{self.arrays[out].pointer}_lost", total.axes, "f32")
+        scope.text.add(f"fill({lost.pointer}, {lost.count()}, 0.0f);")
+        self.drains[out] = (axis, total)
+
+    def drained(self, out: str, total: Array, call: str) -> str:
+        """Statement that moves a block's sums into the total."""
+        block = self.arrays[out].pointer
+        return f"{call}({total.pointer}, {block}, {block}_lost, {total.count()});"
 
     def arrays_begin(self, scope: Scope, out: str, kept: tuple[str, ...], acc: Accumulator) -> None:
         array = self.array(scope, f"{out}_sum", kept, "f32" if acc.scalar == "f32" else acc.scalar)
@@ -174,7 +185,7 @@ class Reductions(Needs):
         out, target = eqn.outs[0], self.targets[eqn.outs[0]]
         if out in self.drains:
             total = self.drains.pop(out)[1]
-            text.add(f"drain({total.pointer}, {self.arrays[out].pointer}, {total.count()});")
+            text.add(self.drained(out, total, "settle"))
             self.arrays[out] = total
         if target in ("array", "bests"):
             return False

@@ -13,8 +13,8 @@ from lamina.ir.ops import OPS
 __all__ = ["VectorLoops"]
 
 _BLOCK = 4096
-_ROWS = 256
-_WINDOW = 64
+_ROWS = 128
+_WINDOW = 32
 
 
 class VectorLoops(Scans):
@@ -90,8 +90,8 @@ class VectorLoops(Scans):
         text.open(f"auto {axis}_rows = [&](int64 first, auto count) STEP {{")
         text.open(f"strip<1>({low}, {high}, [&](int64 {vector}, auto n, int k) STEP {{")
         for eqn in sums:
-            acc, array = self.accumulator(eqn), self.arrays[eqn.outs[0]]
-            text.add(f"{acc.vector} {eqn.outs[0]}_s = load_{array.kind}({array.at()}, n);")
+            acc = self.accumulator(eqn)
+            text.add(f"{acc.vector} {eqn.outs[0]}_s = {acc.start(True)};")
             self.targets[eqn.outs[0]] = "row"
         text.open(f"for (int64 {axis} = first; {axis} < first + count; ++{axis}) {{")
         for line in self.vector_body(known, goals):
@@ -99,14 +99,15 @@ class VectorLoops(Scans):
         text.close()
         for eqn in sums:
             array = self.arrays[eqn.outs[0]]
-            text.add(f"store_{array.kind}({array.at()}, {eqn.outs[0]}_s, n);")
+            total = self.accumulator(eqn).join(f"load_{array.kind}({array.at()}, n)", f"{eqn.outs[0]}_s", True)
+            text.add(f"store_{array.kind}({array.at()}, {total}, n);")
             self.targets[eqn.outs[0]] = "array"
         text.close("});")
         text.close("};")
         text.add(f"int64 {axis}_at = {begin};")
         text.open(f"for (; {axis}_at + 4 <= {end}; {axis}_at += 4) {{")
         text.add(f"{axis}_rows({axis}_at, Times<4>{{}});")
-        self.drain_now_and_then(text, axis, f"{axis}_at")
+        self.drain_now_and_then(text, axis, f"({axis}_at - {begin})")
         text.close()
         text.add(f"for (; {axis}_at < {end}; ++{axis}_at) {axis}_rows({axis}_at, Times<1>{{}});")
         return True
@@ -140,7 +141,7 @@ class VectorLoops(Scans):
         for out, (owner, total) in self.drains.items():
             if owner == axis:
                 last = f"({at} & {_ROWS - 1}) == 0" if at else f"({axis} & {_ROWS - 1}) == {_ROWS - 1}"
-                text.add(f"if ({last}) drain({total.pointer}, {self.arrays[out].pointer}, {total.count()});")
+                text.add(f"if ({last}) {self.drained(out, total, 'drain')}")
 
     def strip(
         self,

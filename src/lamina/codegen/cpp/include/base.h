@@ -288,9 +288,18 @@ static inline char* scratch(int64 bytes) {
 }
 template <int N> struct Times { constexpr operator int64() const { return N; } };
 template <class T> static inline void fill(T* to, int64 count, T value) { for (int64 k = 0; k < count; ++k) to[k] = value; }
-// total += block; block = 0
-template <class T> static inline void drain(T* total, T* block, int64 count) {
-  for (int64 k = 0; k < count; ++k) { total[k] += block[k]; block[k] = 0; }
+// total += block; block = 0. What the addition rounds away is added up in lost (Knuth's two-sum).
+static inline void drain(f32* total, f32* block, f32* lost, int64 count) {
+  for (int64 k = 0; k < count; ++k) {
+    f32 s = total[k] + block[k], back = s - total[k];
+    lost[k] += (total[k] - (s - back)) + (block[k] - back);
+    total[k] = s;
+    block[k] = 0;
+  }
+}
+static inline void settle(f32* total, f32* block, f32* lost, int64 count) {
+  drain(total, block, lost, count);
+  for (int64 k = 0; k < count; ++k) total[k] = lost[k] == lost[k] ? total[k] + lost[k] : total[k];
 }
 template <class T> static inline T pow_int(T a, T b) {
   if (b < 0) return a == 1 ? (T)1 : a == (T)-1 ? (T)((b & 1) ? -1 : 1) : (T)0;
