@@ -208,7 +208,8 @@ ARCHITECTURES = (
     Architecture("mixtral", _mixtral, _text),
     Architecture("clip", _clip, _clip_inputs),
     Architecture("distilbert", _distilbert, _text),
-    Architecture("resnet_block", lambda: ResidualBlock(6, 8, 2), lambda: {"x": torch.randn(3, 6, 12, 12)}, scale=1.0),
+    # Many pixels: a rounding that turns one ReLU must not decide a gradient.
+    Architecture("resnet_block", lambda: ResidualBlock(6, 8, 2), lambda: {"x": torch.randn(16, 6, 16, 16)}, scale=1.0),
     Architecture("attention_by_hand", _SelfAttention, _attention_inputs, scale=1.0),
     Architecture("demo_gpt", lambda: GPT(VOCABULARY, 16, 32, 4, 3), _gpt_inputs, scale=1.0),
 )
