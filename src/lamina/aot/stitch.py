@@ -243,6 +243,8 @@ class _Stitcher:
             raise Unsuitable("a view is written to")
         place = next((n for n, v in self.current.items() if v is old), None)
         if place is not None:
+            if old.requires_grad:
+                raise Unsuitable("an input that requires a gradient is written to")
             if new.requires_grad:
                 raise Unsuitable("an input becomes differentiable by being written to")
             self._check_unaliased(place)
