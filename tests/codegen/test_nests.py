@@ -323,6 +323,26 @@ def pooling(n: int, h: int, w: int, window: int, stride: int):
     return b, buffers, {"X": torch.randn(n, h, w)}, {}
 
 
+def concatenated(rows: int, parts: tuple[int, ...], down: bool):
+    """Parts beside each other, and the sum of each column where ``down``."""
+    b = Body(rows, sum(parts))
+    j = b.index(b.at[1])
+    out, begin, buffers, inputs = "", 0, [], {}
+    for number, width in enumerate(parts):
+        name = f"P{number}"
+        inside = b.op("and", b.op("ge", j, begin, dtype="bool"), b.op("lt", j, begin + width, dtype="bool"))
+        part = b.load(name, b.at[0], b.at[1] - begin, mask=inside)
+        out = b.op("where", inside, part, out) if out else part
+        buffers += table((name, "float32", (rows, width)))
+        inputs[name] = torch.randn(rows, width)
+        begin += width
+    b.store("Y", b.at, out)
+    buffers += table(("Y", "float32", (rows, begin)), ("S", "float32", (begin,)))
+    if down:
+        b.store("S", b.at[1:], b.reduce("sum", out, 0))
+    return b, buffers if down else buffers[:-1], inputs, {}
+
+
 def in_place(n: int, c: int):
     b = Body(n, c)
     x = b.load("X", *b.at)
@@ -393,6 +413,10 @@ for kind_ in ("int64", "float32", "int32", "bfloat16"):
     recipe(counting, f"counting_{kind_}", 6, 43, kind_)
 for kind_ in ("float32", "int64", "int8", "bool", "bfloat16"):
     recipe(flipped, f"flipped_{kind_}", 6, 43, kind_)
+recipe(concatenated, "concatenated", 9, (5, 16, 30), False)
+recipe(concatenated, "concatenated_even", 9, (16, 16), False)
+recipe(concatenated, "concatenated_sums", 40, (5, 16, 300), True)
+recipe(concatenated, "concatenated_many", 5, (3, 4, 5, 6, 7, 8, 9, 10), False)
 recipe(windows_add, "windows_add", 20, 5)
 recipe(windows_add, "windows_add_wide", 20, 33)
 recipe(pooling, "pooling", 3, 20, 40, 3, 1)

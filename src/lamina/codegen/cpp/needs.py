@@ -39,7 +39,8 @@ class Needs:
         def want(names: tuple[str, ...], guards: tuple[int, ...]) -> None:
             for name in names:
                 position = facts.producer[name]
-                if name not in known and position not in found and facts.constant(name) is None:
+                at_hand = name in known or name in self.write.decided or facts.constant(name) is not None
+                if not at_hand and position not in found:
                     found.add(position)
                     if name not in self.arrays or name in keeps:
                         stack.append(position)
@@ -52,10 +53,10 @@ class Needs:
             if goal.name:
                 want((goal.name,), ())
             else:
-                want(facts.needs[goal.position], facts.guards[goal.position])
+                want(self.write.reads(goal.position), facts.guards[goal.position])
         while stack:
             position = stack.pop()
-            want(facts.needs[position], facts.guards[position])
+            want(self.write.reads(position), facts.guards[position])
         return found
 
     def bounds(self, axis: str) -> tuple[str, str]:

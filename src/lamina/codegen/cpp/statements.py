@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lamina.base.dtypes import DTYPES
 from lamina.codegen.cpp.expressions import (
@@ -55,6 +55,7 @@ class Statements:
 
     def __init__(self, facts: Facts, dtypes: Mapping[str, str]) -> None:
         self.facts, self.dtypes = facts, dtypes
+        self.decided: dict[str, bool] = {}
 
     # ---- operands -----------------------------------------------------------------------------------------------
 
@@ -63,9 +64,21 @@ class Statements:
 
     def value(self, name: str, vector: bool) -> str:
         """A value as an operand: in vector code everything is a vector."""
+        if name in self.decided:
+            text = literal(self.decided[name], "bool")
+            return splat("bool", text) if vector else text
         constant = self.facts.constant(name)
         text = literal(constant.value, constant.dtype) if constant is not None else name
         return splat(self.facts.dtype[name], text) if vector and not self.is_vector(name) else text
+
+    def reads(self, position: int) -> tuple[str, ...]:
+        """Values an equation needs, given the conditions that are decided."""
+        eqn = self.facts.body[position]
+        if isinstance(eqn, Compute) and eqn.op == "where" and eqn.ins[0] in self.decided:
+            return (eqn.ins[1 if self.decided[eqn.ins[0]] else 2],)
+        if isinstance(eqn, Load) and eqn.mask in self.decided and not self.decided[eqn.mask]:
+            return ()
+        return self.facts.needs[position]
 
     # ---- equations ----------------------------------------------------------------------------------------------
 
@@ -86,6 +99,8 @@ class Statements:
         return f"const {kind} {eqn.out} = {text};  // {note}"
 
     def compute(self, eqn: Compute, vector: bool) -> str:
+        if eqn.op == "where" and eqn.ins[0] in self.decided:
+            return self.value(eqn.ins[1 if self.decided[eqn.ins[0]] else 2], vector)
         ins = [self.value(v, vector) for v in eqn.ins]
         kinds = [self.facts.dtype[v] for v in eqn.ins]
         if eqn.op == "cast" and self.facts.only_stored(eqn.out):
@@ -115,6 +130,11 @@ class Statements:
         return buffer if text == "0" else f"{buffer} + {text}"
 
     def load(self, eqn: Load, vector: bool) -> str:
+        if eqn.mask in self.decided:
+            if not self.decided[eqn.mask]:
+                fill = literal(eqn.fill, eqn.dtype)
+                return splat(eqn.dtype, fill) if vector else fill
+            eqn = replace(eqn, mask=None)
         kind = SHORT[self.dtypes[eqn.buffer]]
         expr = eqn.index[0]
         if not vector:
@@ -127,6 +147,8 @@ class Statements:
             if eqn.mask is None:
                 return f"load_{kind}({where}, n)"
             fill = splat(eqn.dtype, literal(eqn.fill, eqn.dtype))
+            if not self.is_vector(eqn.mask):
+                return f"({self.value(eqn.mask, False)} ? load_{kind}({where}, n) : {fill})"
             return f"masked_{kind}({where}, {self.value(eqn.mask, True)}, {fill}, n)"
         if eqn.mask is None and self.stride(expr) == -1:
             return f"backward_{kind}({self.at(eqn.buffer, expr)}, n)"
@@ -140,6 +162,10 @@ class Statements:
         return f"lanes_{lane_kind}(lane_count(n), [&](int64 k) STEP {{ {declare}return {text}; }})"
 
     def store(self, eqn: Store, vector: bool) -> str:
+        if eqn.mask in self.decided:
+            if not self.decided[eqn.mask]:
+                return ";  // nothing is stored here"
+            eqn = replace(eqn, mask=None)
         kind = SHORT[self.dtypes[eqn.buffer]]
         expr = eqn.index[0]
         if not vector:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from lamina.codegen.cpp.accumulate import accumulator
 from lamina.codegen.cpp.expressions import index_text
 from lamina.codegen.cpp.scans import Scans
+from lamina.codegen.cpp.segments import cuts, decided
 from lamina.codegen.cpp.text import Goal, Scope, Text
 from lamina.ir.index import prod
 from lamina.ir.loops import Check, Compute, Constant, Random, Reduce, Scan, Store
@@ -15,6 +18,7 @@ __all__ = ["VectorLoops"]
 _BLOCK = 4096
 _ROWS = 128
 _WINDOW = 32
+_MOST_CUTS = 6
 
 
 class VectorLoops(Scans):
@@ -154,8 +158,10 @@ class VectorLoops(Scans):
     ) -> None:
         """The innermost loop, a vector of consecutive points at a time."""
         text = scope.text
-        body = self.vector_body(known, goals)
         folding = [g.position for g in goals if self.folds(g)]
+        if not folding and self.segments(text, axis, known, goals, begin, end):
+            return
+        body = self.vector_body(known, goals)
         unroll = self.unroll(known, goals) if folding else 1
         extent = self.facts.extent[axis]
         blocks = not self.short(axis) and any(self.targets[self.out(p)] == "total" for p in folding)
@@ -179,6 +185,30 @@ class VectorLoops(Scans):
             self.join_lanes(text, position, unroll)
         if blocks:
             text.close()
+
+    def segments(
+        self, text: Text, axis: str, known: frozenset[str], goals: list[Goal], begin: str, end: str
+    ) -> bool:
+        """Cut the loop where conditions on the axis change, if there are any such."""
+        positions = self.needed(known, goals)
+        places = cuts(self.facts, positions)
+        if not 0 < len(places) <= _MOST_CUTS or self.scans(known, goals, axis):
+            return False
+        edges = [0, *places, self.facts.extent[axis].const]
+        lanes = 16 if self.facts.schedule.width == 64 else 8
+        for eqn in self.randoms(known, goals):
+            text.add(f"PhiloxRun {eqn.out}_run;")
+        for low, high in pairwise(edges):
+            self.write.decided = decided(self.facts, positions, low)
+            whole = axis not in self.blocks
+            first, last = (str(low), str(high)) if whole else (f"most({begin}, {low})", f"least({end}, {high})")
+            even = "_even" if whole and (high - low) % lanes == 0 else ""
+            text.open(f"strip{even}<1>({first}, {last}, [&](int64 {axis}, auto n, int k) STEP {{")
+            for line in self.vector_body(known, goals):
+                text.add(line)
+            text.close("});")
+        self.write.decided = {}
+        return True
 
     def vector_body(self, known: frozenset[str], goals: list[Goal]) -> list[str]:
         """Statements of the vector loop, in the order of the equations."""
