@@ -164,16 +164,17 @@ def _order(
 ) -> None:
     """Every buffer is written before it is read, and no result of a library call twice."""
     written = {item for item in inputs if isinstance(item, str)}
+    empty = {name for name, buffer in buffers.items() if any(n == 0 for n in buffer.shape)}
     for step in steps:
         defined = _self_defined(step)
-        for name in sorted(reads(step) - written - defined):
+        for name in sorted(reads(step) - written - defined - empty):
             raise InvalidIR(f"{step.name} reads buffer {name} before anything is written to it")
         for out in step.outs if isinstance(step, LibraryCall) else ():
             if out in written:
                 raise InvalidIR(f"library call {step.name} makes buffer {out}, which exists already")
         written |= writes(step)
     for item in outputs:
-        if isinstance(item, BufferView) and item.buffer not in written:
+        if isinstance(item, BufferView) and item.buffer not in written | empty:
             raise InvalidIR(f"{region}: nothing is written to the output buffer {item.buffer}")
     for name in sorted(written - buffers.keys()):
         raise InvalidIR(f"{region}: the unknown buffer {name} is written")

@@ -15,7 +15,7 @@ from lamina.ir.index import Expr, as_expr, prod
 from lamina.lower.builder import NestBuilder, Scalar, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.indexing import unravelled
-from lamina.lower.positions import filled
+from lamina.lower.positions import filled, shape_of
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
 from lamina.lower.windows import Adaptive, Fixed, Sliding, Span, fixed_spans
@@ -212,8 +212,8 @@ def _divisor(window: Sequence[Any]) -> int | None:
 def _register_avg_pool(rank: int) -> None:
     @rule(f"aten.avg_pool{rank}d.default")
     def avg_pool(low: Lowering, node: Node, x: TensorValue, *window: Any) -> TensorValue:
-        result = [as_expr(n) for n in low.result(node).shape[-rank:]]
-        return _window_mean(low, node, x, _avg_spans(x.shape[-rank:], result, *window), _divisor(window))
+        spans = _avg_spans(x.shape[-rank:], shape_of(node)[-rank:], *window)
+        return _window_mean(low, node, x, spans, _divisor(window))
 
     @rule(f"aten.avg_pool{rank}d_backward.default")
     def avg_pool_backward(low: Lowering, node: Node, grad: TensorValue, x: TensorValue, *window: Any) -> TensorValue:
