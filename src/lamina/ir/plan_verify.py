@@ -105,10 +105,11 @@ def _call(
 
 def _order(plan: Plan) -> None:
     written = {item for item in plan.inputs if isinstance(item, str)}
+    empty = {b.name for b in plan.buffers if any(n == 0 for n in b.shape)}
     steps: list[LibraryCall] = []
     for step in plan.steps:
         # What a kernel stores before it loads counts as written by it.
-        missing = reads(step) - written - (writes(step) if isinstance(step, KernelCall) else set())
+        missing = reads(step) - written - empty - (writes(step) if isinstance(step, KernelCall) else set())
         if missing:
             raise InvalidIR(f"{step.name} reads buffer {sorted(missing)[0]} before anything is written to it")
         written |= writes(step)
@@ -118,7 +119,7 @@ def _order(plan: Plan) -> None:
     if len(set(made)) != len(made):
         raise InvalidIR(f"{plan.name}: two library calls make one buffer")
     for out in plan.outputs:
-        if isinstance(out, BufferView) and out.buffer not in written:
+        if isinstance(out, BufferView) and out.buffer not in written | empty:
             raise InvalidIR(f"{plan.name}: nothing is written to the output buffer {out.buffer}")
 
 
