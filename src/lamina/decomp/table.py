@@ -54,7 +54,7 @@ FAMILIES = (
     _family(
         "arrangement",
         "concatenation, indexing and masks under another name",
-        """block_diag channel_shuffle diag_embed pixel_shuffle pixel_unshuffle roll
+        """block_diag channel_shuffle diag_embed pixel_shuffle pixel_unshuffle
         select_scatter stack tril triu""",
     ),
     _family(
