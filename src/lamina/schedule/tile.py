@@ -61,6 +61,8 @@ class _Chooser:
         units = self.size(outer)
         wanted = 4 * self.target.threads if self.target.threads > 1 else 1
         if self.scanned:
+            if vector in free and units < self.target.threads:
+                return self.columns(outer, units, vector, width)
             return self.rows("scan", outer, vector, width)
         if vector in free:
             if not outer and self.one_pass() and self.reduced_size() >= 8 * self.target.threads:
@@ -274,6 +276,7 @@ class _Chooser:
         phase: dict[str, int] = {}
         cost: dict[str, int] = {}
         wanted: dict[str, None] = {}
+        moments = any(isinstance(e, Reduce) and e.op == "welford" for e in self.nest.body)
         for eqn in self.nest.body:
             names = operands(eqn)
             when = max((phase[n] for n in names), default=0)
@@ -283,6 +286,8 @@ class _Chooser:
             price = sum(cost[n] for n in names if n not in wanted)
             if isinstance(eqn, Compute):
                 price += OPS[eqn.op].cost
+                if moments and eqn.op == "cast" and len(self.values[eqn.out] & set(inner)) > 1:
+                    price = max(price, _KEEP_COST)  # read three times, from rows that lie apart in memory
             elif isinstance(eqn, Random):
                 price += 30
             elif isinstance(eqn, Load):
