@@ -16,13 +16,15 @@ __all__ = ["Kernel", "KernelCall", "Place", "Plan", "PlanStep", "Schedule"]
 class Schedule:
     """How one nest is iterated. Code generation has no choice left to make.
 
-    ``kind``: "pointwise" (no reduction), "rows" (reductions over the inner axes only), "columns" (reductions over
-    the outer axes), "mixed" (both), "scan", "serial" (nothing of it may run in parallel).
+    ``kind``: "pointwise" (no reduction), "rows" (reductions over inner axes only), "columns" (reductions, scans or
+    colliding stores beside a contiguous axis whose blocks are shared), "mixed" (the shared axis is reduced too: each
+    thread its own partial results, joined in order), "scan", "serial" (nothing of it may run in parallel).
     ``outer`` axes are collapsed and shared among threads, ``inner`` axes run inside, innermost last; together they
     are all axes of the nest. ``vector`` is the axis whose consecutive points share a SIMD register, ``width`` the
-    register's size in bytes (0: scalar code). ``tile`` gives block sizes of blocked axes, ``kept`` the values
-    that stay in a row buffer between phases (the others that cross a phase are computed again). ``parallel`` is the
-    number of points below which one thread does all.
+    register's size in bytes (0: scalar code). ``tile`` gives block sizes of blocked axes: their blocks are shared
+    among threads as well; two of them turn transposed operands. ``kept`` are the values that stay in a row buffer
+    between phases (the others that cross a phase are computed again). ``parallel`` is the number of points below
+    which one thread does all.
     """
 
     kind: str
