@@ -48,7 +48,6 @@ SAMPLES = {
     "slice_backward": lambda x: x[:, 1:5:2].sin(),
     "diag_embed": lambda x: torch.diag_embed(x, 1),
     "pixel_shuffle": lambda x: F.pixel_shuffle(x.view(1, 4, 2, 3), 2),
-    "roll": lambda x: torch.roll(x, (1, -2), (0, 1)),
     "select_scatter": lambda x: torch.select_scatter(x, x[0].sin(), 0, 2),
     "stack": lambda x: torch.stack([x, x.sin()], 1),
     "tril": lambda x: torch.tril(x, -1),

@@ -76,6 +76,8 @@ def training_function(
             values = forward(list(inputs))
             _note_writes(written)
             ctx.save_for_backward(*values[results:])
+            # Kept as they are, unchecked: only a second differentiation asks for them, and is refused.
+            ctx.anchors = tuple(t for t, wanted in zip(inputs, ctx.needs_input_grad, strict=True) if wanted)
             ctx.set_materialize_grads(False)
             outputs = tuple(values[:results])
             if constant:
@@ -88,31 +90,32 @@ def training_function(
                 return run_backward(ctx, *gradients)
             with torch.no_grad():
                 found = run_backward(ctx, *gradients)
-            return _refusing(found)
+            return _refusing(ctx.anchors, found)
 
     apply: Callable[..., Any] = Compiled.apply
     return apply
 
 
 class _Once(torch.autograd.Function):
-    """Gives back its tensors and raises when a gradient would flow through them."""
+    """Gives back its tensors and raises when a gradient would flow through them to one of the anchors."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, *tensors: torch.Tensor) -> Any:
-        return tuple(t.view_as(t) for t in tensors)
+    def forward(ctx: Any, anchors: int, *tensors: torch.Tensor) -> Any:
+        return tuple(t.view_as(t) for t in tensors[anchors:])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         raise RuntimeError(
-            "a compiled region cannot be differentiated twice (create_graph=True); leave it uncompiled for that"
+            "double backward: a compiled region cannot be differentiated twice (create_graph=True); "
+            "leave it uncompiled for that"
         )
 
 
-def _refusing(gradients: Sequence[Any]) -> tuple[Any, ...]:
-    """``gradients`` as results that look differentiable and refuse to be."""
+def _refusing(anchors: Sequence[torch.Tensor], gradients: Sequence[Any]) -> tuple[Any, ...]:
+    """``gradients`` as results that look like functions of the ``anchors`` and refuse to be differentiated."""
     places = [i for i, g in enumerate(gradients) if g is not None]
     apply: Callable[..., Any] = _Once.apply
-    marked = apply(torch.empty(0, requires_grad=True), *(gradients[i] for i in places))
+    marked = apply(len(anchors), *anchors, *(gradients[i] for i in places))
     found = list(gradients)
     for place, tensor in zip(places, marked, strict=True):
         found[place] = tensor

@@ -13,12 +13,12 @@ from lamina.ir.index import Expr, as_expr
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, Source, Step, Store
 from lamina.lower.builder import NestBuilder, Scalar, Value, opmath
 from lamina.lower.rules import CannotLower, Decline
-from lamina.lower.sizes import expr_of, stride_of
+from lamina.lower.sizes import SizeFloat, expr_of, stride_of
 from lamina.lower.values import TensorValue, linear_view, whole
 
 __all__ = ["Lowering", "Operand"]
 
-Operand: TypeAlias = TensorValue | Expr | Scalar
+Operand: TypeAlias = TensorValue | Expr | SizeFloat | Scalar
 
 
 class Lowering:
@@ -98,6 +98,9 @@ class Lowering:
             return b.load(value).to(dtype)
         if isinstance(value, Expr):
             return b.index(value).to(dtype) if value.terms else b.constant(value.const, dtype)
+        if isinstance(value, SizeFloat):
+            first, *rest = (self.operand(b, v, "float64") for v in value.operands)
+            return first.op(value.op, *rest).to(dtype)
         if isinstance(value, torch.SymFloat | torch.SymBool | complex):
             raise Decline("symbolic float")
         return b.constant(value, dtype)

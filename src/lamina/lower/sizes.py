@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -9,7 +10,15 @@ import torch
 
 from lamina.ir.index import Expr, Size, as_expr, ceildiv
 
-__all__ = ["UnknownSize", "expr_of", "stride_of"]
+__all__ = ["SizeFloat", "UnknownSize", "expr_of", "stride_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeFloat:
+    """A float computed from sizes: the scalar operation ``op`` of the op table on sizes, numbers and such floats."""
+
+    op: str
+    operands: tuple[Expr | SizeFloat | int | float, ...]
 
 
 class UnknownSize(Exception):

@@ -20,7 +20,7 @@ from lamina.lower.context import Lowering
 from lamina.lower.library import call_library
 from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import RULES, CannotLower, Decline
-from lamina.lower.sizes import UnknownSize, expr_of, stride_of
+from lamina.lower.sizes import SizeFloat, UnknownSize, expr_of, stride_of
 from lamina.lower.values import TensorValue
 
 __all__ = ["CannotLower", "lower"]
@@ -143,11 +143,29 @@ def _arguments(env: dict[Node, Any], value: Any) -> Any:
     return value
 
 
+_FLOAT_OPS = {operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "div", operator.neg: "neg"}
+
+
+def _symbolic_float(env: dict[Node, Any], node: Node) -> Expr | SizeFloat:
+    """A float computed from sizes: what ``n - 1`` or ``2 / (n - 1)`` is in the gradient of a variance."""
+    values = tuple(_arguments(env, a) for a in node.args)
+    if not all(isinstance(v, Expr | SizeFloat | int | float) for v in values):
+        raise CannotLower(f"{node.target} gives a SymFloat")
+    if node.target is torch.sym_float:
+        (value,) = values
+        return value if isinstance(value, Expr | SizeFloat) else as_expr(int(value))
+    if node.target not in _FLOAT_OPS:
+        raise CannotLower(f"{node.target} gives a SymFloat")
+    return SizeFloat(_FLOAT_OPS[node.target], values)
+
+
 def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
     val = node.meta.get("val")
     if isinstance(val, torch.SymInt) or (isinstance(val, int) and not isinstance(val, bool)):
         return expr_of(val)
-    if isinstance(val, torch.SymBool | torch.SymFloat | bool | float):
+    if isinstance(val, torch.SymFloat):
+        return _symbolic_float(env, node)
+    if isinstance(val, torch.SymBool | bool | float):
         raise CannotLower(f"{node.target} gives a {type(val).__name__}")
     if node.target is operator.getitem:
         return _arguments(env, node.args[0])[node.args[1]]

@@ -76,7 +76,7 @@ def load_program(text: str, name: str, namespace: Mapping[str, Any] | None = Non
     debuggers for as long as the function lives. Raises ``BadArgument`` if the text defines no such function.
     """
     file = f"<lamina {name} {next(_PROGRAMS)}>"
-    scope: dict[str, Any] = {"__name__": f"lamina.programs.{name}", **(namespace or {})}
+    scope: dict[str, Any] = {"__name__": __name__, **(namespace or {})}
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     try:
         exec(compile(text, file, "exec"), scope)

@@ -187,6 +187,9 @@ def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool) -> str:
     ends = {frozenset(r.axes) for r in reduces} - ({inner} if inner is not None else set())
     if len(ends) > (1 if inner is not None else 2):
         return "too many different sets of reduced axes"
+    sets = ends | ({inner} if inner is not None else set())
+    if len(sets) > 1 and not any(_holds_fast_axis(nest, axes, buffers) for axes in sets):
+        return "different axes are reduced and none of them is the fast axis"
     if inner is not None and fresh and not _holds_fast_axis(nest, inner, buffers):
         return "the reduced axes do not hold the fast axis, a second kernel reads the memory in better order"
     return _rewrites(nest, bool(reduces or scans))
