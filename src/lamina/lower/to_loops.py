@@ -143,7 +143,13 @@ def _arguments(env: dict[Node, Any], value: Any) -> Any:
     return value
 
 
-_FLOAT_OPS = {operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "div", operator.neg: "neg"}
+_FLOAT_OPS = {
+    operator.add: "add",
+    operator.sub: "sub",
+    operator.mul: "mul",
+    operator.truediv: "div",
+    operator.neg: "neg",
+}
 
 
 def _symbolic_float(env: dict[Node, Any], node: Node) -> Expr | SizeFloat:
