@@ -193,6 +193,17 @@ def _raise(problem: Exception) -> Any:
     raise problem
 
 
-@pytest.mark.parametrize("program", list(ERRORS.values()), ids=list(ERRORS))
-def test_errors_are_those_of_eager(compile: CompileFunction, program: Any) -> None:
+OTHER_ERRORS = {
+    "gather_range": "a failed check of a kernel is an IndexError, eager's gather raises RuntimeError",
+    "singular": "a check that gives no result cannot be lowered: the region runs as ATen calls, with a warning",
+}
+
+
+@pytest.mark.parametrize("name", list(ERRORS))
+def test_errors_are_those_of_eager(
+    compile: CompileFunction, compiler_name: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    program = ERRORS[name]
+    if compiler_name == "lamina" and name in OTHER_ERRORS:
+        request.applymarker(pytest.mark.xfail(reason=OTHER_ERRORS[name], strict=True))
     raises_alike(compile, lambda: (program, (torch.randn(3, 4),)))
