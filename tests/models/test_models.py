@@ -45,13 +45,14 @@ ABOVE_TWICE = {("vit", "bf16"), ("clip", "fp32"), ("clip", "bf16")}
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("architecture", PLAIN, ids=lambda a: a.name)
-def test_training_step(
-    compile: CompileFunction, architecture: Architecture, dtype: str, request: pytest.FixtureRequest
-) -> None:
-    if (architecture.name, dtype) in ABOVE_TWICE:
-        reason = "errors of single gradients lie around twice eager's, above it on some runs"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
+def test_training_step(compile: CompileFunction, architecture: Architecture, dtype: str) -> None:
+    known = (architecture.name, dtype) in ABOVE_TWICE
     complaints = _complaints(architecture, DTYPES[dtype], compile, grads=True)
+    if complaints and known:
+        # Anything but such an error still fails: a crash, a shape, a NaN, a wrong result.
+        beyond = _complaints(architecture, DTYPES[dtype], compile, grads=True, times=4.0)
+        assert not beyond, "\n".join(beyond)
+        pytest.xfail("errors of single gradients above twice eager's: " + "; ".join(complaints))
     assert not complaints, "\n".join(complaints)
 
 
@@ -66,7 +67,9 @@ def test_inference(compile: CompileFunction, architecture: Architecture, dtype: 
     assert not complaints, "\n".join(complaints)
 
 
-def _complaints(architecture: Architecture, dtype: torch.dtype, compile: CompileFunction, grads: bool) -> list[str]:
+def _complaints(
+    architecture: Architecture, dtype: torch.dtype, compile: CompileFunction, grads: bool, times: float = RATIO
+) -> list[str]:
     """What is wrong over several inputs.
 
     One rounding early in such a small model can move all gradients of one batch together, for eager or for us, so the
@@ -84,10 +87,10 @@ def _complaints(architecture: Architecture, dtype: torch.dtype, compile: Compile
         f"{r.name}: {r.complaint}" for run in runs for r in run.tensors if "error" not in r.complaint and r.complaint
     ]
     found += [complaint for run in runs for complaint in run.complaints if not run.tensors]
-    return found or _errors(runs, torch.finfo(dtype).eps)
+    return found or _errors(runs, torch.finfo(dtype).eps, times)
 
 
-def _errors(runs: list[Comparison], ulp: float) -> list[str]:
+def _errors(runs: list[Comparison], ulp: float, times: float) -> list[str]:
     found = []
     for rows in zip(*(run.tensors for run in runs), strict=True):
         for measure in ("largest", "rms"):
@@ -95,7 +98,7 @@ def _errors(runs: list[Comparison], ulp: float) -> list[str]:
             theirs = max(getattr(row.eager, measure) for row in rows)
             floor = FLOOR_ULPS * ulp / (1 if measure == "largest" else 4)
             usual = statistics.median(getattr(t.eager, measure) for run in runs for t in run.tensors)
-            if ours > RATIO * max(theirs, usual) + floor:
+            if ours > times * max(theirs, usual) + floor:
                 found.append(f"{rows[0].name}: {measure} error {ours:.3g}, eager's {theirs:.3g}")
     return found
 
