@@ -41,7 +41,7 @@ class VectorLoops(Scans):
             if self.targets[eqn.outs[0]] not in ("array", "bests") or facts.vector not in self.goal_axes(goal):
                 return False
             reductions.append(eqn)
-        if any(isinstance(facts.body[p], Reduce | Scan | Check) for p in self.needed(known, goals)):
+        if any(isinstance(facts.body[p], Reduce | Scan | Check | Random) for p in self.needed(known, goals)):
             return False
         low, high = self.bounds(facts.vector)
         text.open(f"strip<1>({low}, {high}, [&](int64 {facts.vector}, auto n, int k) STEP {{")
@@ -136,7 +136,7 @@ class VectorLoops(Scans):
         for position in self.needed(known, goals):
             eqn = facts.body[position]
             one_row = facts.axes_at(position) <= opened | {axis}
-            if isinstance(eqn, Reduce | Scan | Check) or (one_row and not isinstance(eqn, Constant)):
+            if isinstance(eqn, Reduce | Scan | Check | Random) or (one_row and not isinstance(eqn, Constant)):
                 return []
         return sums if self.unroll(known, goals) == 4 else []
 
