@@ -1,0 +1,1 @@
+"""Triton code generation: GPU kernels of a Plan as readable Python modules."""

@@ -1,0 +1,36 @@
+"""A GPU kernel of the Plan as Triton source: the value between code generation and the launcher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lamina.ir.index import Expr
+
+__all__ = ["TritonSource"]
+
+
+@dataclass(frozen=True, slots=True)
+class TritonSource:
+    """Triton text of one kernel and all that its launch needs.
+
+    ``text`` is a Python module that imports Triton and defines the jitted function ``name``; it also runs in Triton's
+    interpreter. ``parameters`` are in argument order: buffers ``b0..``, sizes ``s0..``, workspace pointers ``w0..``
+    and, where the kernel has a Check, ``failed``; ``types`` are their Triton signature types ("*bf16", "*i1" for
+    bool, "i32", "i64"). Parameters in ``aligned`` (pointers in bytes, sizes as numbers) must be multiples of 16 for
+    the specialised variant; calls where one is not take a variant compiled without that knowledge. A size of type
+    "i32" must be below 2**31. ``grid`` is the number of programs over the sizes ``s0..``.
+    ``workspace`` gives for each ``w<k>`` its bytes and whether it must be zero at launch; the kernel then leaves it
+    zero. ``checks``: the trailing parameter ``failed`` points to an int32 that gets the 1-based number of a failed
+    Check, counted through the kernel's nests; it is left alone where all hold.
+    """
+
+    name: str
+    text: str
+    parameters: tuple[str, ...]
+    types: tuple[str, ...]
+    aligned: tuple[str, ...]
+    warps: int
+    stages: int
+    grid: tuple[Expr, Expr, Expr]
+    workspace: tuple[tuple[Expr, bool], ...] = ()
+    checks: bool = False
