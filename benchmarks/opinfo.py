@@ -50,12 +50,16 @@ def _work(compile_name: str, names: Sequence[str], threads: int) -> None:
 class _Crew:
     """Worker processes that take operators in chunks; a chunk whose process dies goes on after the culprit."""
 
-    def __init__(self, compile_name: str, names: Sequence[str], chunk: int, limit: float) -> None:
-        self.compile_name, self.limit = compile_name, limit
-        self.chunks: queue.Queue[list[str]] = queue.Queue()
-        for start in range(0, len(names), chunk):
-            self.chunks.put(list(names[start : start + chunk]))
+    def __init__(self, compile_name: str, names: Sequence[str], chunk: int, limit: float, journal: Path | None) -> None:
+        self.compile_name, self.limit, self.journal = compile_name, limit, journal
         self.results: dict[str, Result] = {}
+        if journal is not None and journal.exists():
+            lines = journal.read_text(encoding="utf-8").splitlines()
+            self.results = {r.name: r for r in (Result(**json.loads(line)) for line in lines) if r.name in names}
+        self.chunks: queue.Queue[list[str]] = queue.Queue()
+        left = [name for name in names if name not in self.results]
+        for start in range(0, len(left), chunk):
+            self.chunks.put(left[start : start + chunk])
         self.total, self.started = len(names), time.monotonic()
 
     def run(self, jobs: int) -> dict[str, Result]:
@@ -115,12 +119,15 @@ class _Crew:
 
     def _note(self, result: Result) -> None:
         self.results[result.name] = result
+        if self.journal is not None:
+            with self.journal.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(result)) + "\n")
         done = len(self.results)
         if result.status in FAILURES:
             print(f"[{done}/{self.total}] {result.name}: {result.status}: {result.detail[:150]}", flush=True)
         elif result.fallback:
             print(f"[{done}/{self.total}] {result.name}: fell back: {result.fallback[:150]}", flush=True)
-        elif done % 50 == 0:
+        elif done % 10 == 0:
             print(f"[{done}/{self.total}] {time.monotonic() - self.started:.0f} s", flush=True)
 
 
@@ -163,6 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--chunk", type=int, default=40, help="operators per process")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one operator")
     parser.add_argument("--write-limits", action="store_true", help=f"note these operators' failures in {LIMITS.name}")
+    parser.add_argument("--journal", type=Path, default=None, help="note each result here, and skip those noted")
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -173,7 +181,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _work(args.compile, names, threads=1)
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    results = sorted(_Crew(args.compile, names, args.chunk, args.limit).run(args.jobs).values(), key=lambda r: r.name)
+    crew = _Crew(args.compile, names, args.chunk, args.limit, args.journal)
+    results = sorted(crew.run(args.jobs).values(), key=lambda r: r.name)
     limits = {} if args.write_limits else _limits()
     summary, ours = _summary(results, limits)
     table = [[r.name, r.status, r.detail[:110]] for r in results if r.status in (*FAILURES, "skipped")]
