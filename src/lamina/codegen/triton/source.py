@@ -21,7 +21,9 @@ class TritonSource:
     "i32" must be below 2**31. ``grid`` is the number of programs over the sizes ``s0..``.
     ``workspace`` gives for each ``w<k>`` its bytes and whether it must be zero at launch; the kernel then leaves it
     zero. ``checks``: the trailing parameter ``failed`` points to an int32 that gets the 1-based number of a failed
-    Check, counted through the kernel's nests; it is left alone where all hold.
+    Check, counted through the kernel's nests; it is left alone where all hold. ``then``: a second launch, right after
+    the first on the same stream, of the function ``then.name`` in a module of its own. It takes the very same
+    arguments (equal ``parameters``, ``types``, ``aligned`` and ``workspace``) with its own grid, warps and stages.
     """
 
     name: str
@@ -34,3 +36,4 @@ class TritonSource:
     grid: tuple[Expr, Expr, Expr]
     workspace: tuple[tuple[Expr, bool], ...] = ()
     checks: bool = False
+    then: TritonSource | None = None
