@@ -93,12 +93,14 @@ def test_equal_layers_share_one_kernel() -> None:
     assert kernels[plan.kernels[0].name].calls == 6
 
 
-def test_failed_check_raises_index_error_with_its_message() -> None:
+def test_failed_check_raises_its_error_with_its_message() -> None:
     program = EXAMPLES["gather"]
     table, index, grad = example_inputs(program)
     call = load(simple_plan(program))
     with pytest.raises(IndexError, match="index out of range in embedding"):
         call([table, index + 100, grad])
+    with pytest.raises(RuntimeError, match="indices are not negative"):
+        call([table, index - 100, grad])
     call([table, index, grad])
 
 

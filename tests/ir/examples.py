@@ -136,7 +136,8 @@ def gather() -> LoopProgram:
         Compute("low", "ge", ("k", "zero"), "bool", o),
         Compute("high", "lt", ("k", "five"), "bool", o),
         Compute("inside", "and", ("low", "high"), "bool", o),
-        Check("inside", "index out of range in embedding", o),
+        Check("low", "indices are not negative", "RuntimeError", o),
+        Check("inside", "index out of range in embedding", origin=o),
         Load("v", "table", (as_expr(row), as_expr(j)), "float32", "inside", 0.0, o),
         Store("y", ats(i, j), "v", origin=o),
         Store("grad", (as_expr(row), as_expr(j)), "v", "add", "inside", o),
@@ -269,12 +270,12 @@ class _Interpreted:
             f"b{k}": _memory(address, self._span(f"b{k}", sizes), dtype)
             for k, (address, dtype) in enumerate(zip(values[:count], self.kernel.dtypes, strict=True))
         }
-        messages = [e.message for nest in self.kernel.nests for e in nest.body if isinstance(e, Check)]
+        checks = [(e.error, e.message) for nest in self.kernel.nests for e in nest.body if isinstance(e, Check)]
         for nest in self.kernel.nests:
             try:
                 run_nest(nest, memory, sizes)
-            except IndexError as error:
-                return 1 + messages.index(str(error))
+            except (IndexError, RuntimeError) as error:
+                return 1 + checks.index((type(error).__name__, str(error)))
         return 0
 
     def _span(self, name: str, sizes: dict[str, int]) -> int:

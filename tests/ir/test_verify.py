@@ -151,6 +151,7 @@ NEST_RULES: dict[str, tuple[str, LoopProgram]] = {
         program(Constant("one", 1.0, "float32"), Store("y", (as_expr(0), AT[1]), "one", mask="m")),
     ),
     "check is bool": ("condition a is float32", program(Check("a", "message"))),
+    "check raises a known error": ("no check raises OSError", program(Check("m", "message", "OSError"))),
     "no race": ("y is loaded here and stored", program(Load("c", "y", (AT[0], 5 - AT[1]), "float32"))),
     "no race with accumulation": (
         "accumulated into",

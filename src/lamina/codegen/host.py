@@ -267,12 +267,12 @@ class _Host:
             text = self.packed[text]
         read = reads(step)
         what = f"  # {', '.join(b for b in step.buffers if b in read)} -> {', '.join(step.writes)}"
-        messages = [e.message for nest in step.nests for e in nest.body if isinstance(e, Check)]
-        if not messages:
+        raised = [f"{e.error}({literal(e.message)})" for nest in step.nests for e in nest.body if isinstance(e, Check)]
+        if not raised:
             self.body.line(f"{launch}({text}){what}", origin)
             return
         with self.body.indent(f"if failed := {launch}({text}):{what}"):
-            self.body.line(f"raise IndexError({tuple_text([literal(m) for m in messages])}[failed - 1])", origin)
+            self.body.line(f"raise {tuple_text(raised)}[failed - 1]", origin)
 
     def _library(self, at: int, step: LibraryCall, origin: tuple[str, ...]) -> None:
         values = self.values

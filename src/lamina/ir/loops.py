@@ -18,6 +18,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Expr, Loaded, as_expr
 
 __all__ = [
+    "ERRORS",
     "Buffer",
     "BufferView",
     "Check",
@@ -179,12 +180,17 @@ class Store:
     origin: Origin = ()
 
 
+ERRORS = ("IndexError", "RuntimeError", "ValueError", "ZeroDivisionError")
+"""The built-in exceptions that a failed ``Check`` may raise: those that eager's kernels raise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Fail with ``IndexError(message)`` if the bool value ``cond`` is false anywhere."""
+    """Fail with the built-in exception ``error`` (one of ``ERRORS``) if the bool value ``cond`` is false anywhere."""
 
     cond: str
     message: str
+    error: str = "IndexError"
     origin: Origin = ()
 
 

@@ -6,6 +6,7 @@ each axis of its nest (size one where it does not vary). Slow and memory-hungry 
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from lamina.base.dtypes import torch_dtype
 from lamina.base.philox import uniform
 from lamina.ir.index import Expr, Size
 from lamina.ir.loops import (
+    ERRORS,
     Buffer,
     BufferView,
     Check,
@@ -37,6 +39,7 @@ from lamina.ir.ops import OPS, SCANS
 __all__ = ["run_nest", "run_program"]
 
 Values = dict[str, torch.Tensor]
+_ERRORS: dict[str, type[Exception]] = {name: getattr(builtins, name) for name in ERRORS}
 _broadcast_shapes: Callable[..., torch.Size] = cast(Any, torch.broadcast_shapes)
 
 
@@ -115,7 +118,7 @@ class _Runner:
         elif isinstance(eqn, Store):
             self.store(eqn)
         elif isinstance(eqn, Check) and not bool(torch.as_tensor(env[eqn.cond]).all()):
-            raise IndexError(eqn.message)
+            raise _ERRORS[eqn.error](eqn.message)
 
     def load(self, eqn: Load) -> torch.Tensor:
         source = self.tensors[eqn.buffer]

@@ -340,7 +340,8 @@ class Printer:
             reverse = ", reverse=True" if eqn.reverse else ""
             return f"Scan({eqn.out!r}, {eqn.op!r}, {eqn.value!r}, {eqn.axis!r}, {eqn.dtype!r}{reverse}{tail}"
         assert isinstance(eqn, Check)
-        return f"Check({eqn.cond!r}, {eqn.message!r}{tail}"
+        error = f", {eqn.error!r}" if eqn.error != "IndexError" else ""
+        return f"Check({eqn.cond!r}, {eqn.message!r}{error}{tail}"
 
 
 def literal_tuple(values: Iterable[str | None]) -> str:

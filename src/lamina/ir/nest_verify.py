@@ -9,6 +9,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.errors import InvalidIR
 from lamina.ir.index import Axis, Div, Expr, Loaded, Mod, Size
 from lamina.ir.loops import (
+    ERRORS,
     Buffer,
     Check,
     Compute,
@@ -140,6 +141,8 @@ class _Verifier:
             return self.inputs(eqn) | {eqn.axis}
         elif self.dtypes[eqn.cond] != "bool":
             self.fail(f"the condition {eqn.cond} is {self.dtypes[eqn.cond]}, not bool")
+        elif eqn.error not in ERRORS:
+            self.fail(f"no check raises {eqn.error}")
         return self.inputs(eqn)
 
     def inputs(self, eqn: Equation) -> frozenset[str]:

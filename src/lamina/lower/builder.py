@@ -219,9 +219,9 @@ class NestBuilder:
         """An int64 value, known to be in ``[0, bound)``, for use in an index."""
         return as_expr(Loaded(value.to("int64").name, bound))
 
-    def check(self, cond: Value, message: str) -> None:
-        """Fail with ``IndexError(message)`` where ``cond`` is false."""
-        self.body.append(Check(cond.name, message, self.origin))
+    def check(self, cond: Value, message: str, error: str = "IndexError") -> None:
+        """Fail with the exception ``error`` where ``cond`` is false."""
+        self.body.append(Check(cond.name, message, error, self.origin))
 
     def store(
         self,

@@ -316,7 +316,7 @@ class _Flattener:
                 return (Compute(name(eqn.out), "identity", (name(eqn.value),), eqn.dtype),)
             value = name(eqn.value)
             return (Scan(name(eqn.out), eqn.op, value, self.axis_names[eqn.axis], eqn.dtype, eqn.reverse),)
-        return (Check(name(eqn.cond), eqn.message),)
+        return (Check(name(eqn.cond), eqn.message, eqn.error),)
 
     def reduce(self, eqn: Reduce) -> tuple[Equation, ...]:
         value = self.name(eqn.value)

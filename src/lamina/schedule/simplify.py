@@ -146,4 +146,4 @@ def rename(eqn: Equation, names: dict[str, str], axes: dict[Atom, Any] | None = 
         mask = get(eqn.mask, eqn.mask) if eqn.mask else None
         index = _index(eqn.index, names, axes)
         return Store(eqn.buffer, index, get(eqn.value, eqn.value), eqn.mode, mask, eqn.origin)
-    return Check(get(eqn.cond, eqn.cond), eqn.message, eqn.origin)
+    return Check(get(eqn.cond, eqn.cond), eqn.message, eqn.error, eqn.origin)
