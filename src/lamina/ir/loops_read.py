@@ -15,16 +15,18 @@ from lamina.base.decision import Decision
 from lamina.ir import index, loops, plan
 from lamina.ir.index import Expr
 from lamina.ir.loops import Check, Compute, Constant, Reduce, Scan, Source
-from lamina.ir.plan import Schedule
+from lamina.ir.plan import Block, GpuSchedule, Schedule
 
 __all__ = [
     "Axis",
+    "Block",
     "Buffer",
     "BufferView",
     "Check",
     "Compute",
     "Constant",
     "Decision",
+    "GpuSchedule",
     "Index",
     "Kernel",
     "KernelCall",
@@ -231,7 +233,7 @@ def LoopProgram(
 def Kernel(
     name: str,
     nests: tuple[loops.Nest, ...],
-    schedules: tuple[Schedule, ...],
+    schedules: tuple[Schedule | GpuSchedule, ...],
     dtypes: tuple[str, ...],
     sizes: tuple[str, ...] = (),
 ) -> plan.Kernel:

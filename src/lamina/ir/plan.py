@@ -9,7 +9,7 @@ from lamina.base.decision import Decision
 from lamina.ir.index import Expr
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, Nest, SizeInput, Source
 
-__all__ = ["Kernel", "KernelCall", "Place", "Plan", "PlanStep", "Schedule"]
+__all__ = ["Block", "GpuSchedule", "Kernel", "KernelCall", "Place", "Plan", "PlanStep", "Schedule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,53 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Axes of a nest collapsed into one dimension of a GPU program's tile, the last axis fastest.
+
+    ``size`` points, a power of two, are worked on at a time. ``role`` says who works on the others: "grid" other
+    programs, "loop" the same program one tile after the other, "whole" nobody, the tile holds them all.
+    """
+
+    axes: tuple[str, ...]
+    size: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSchedule:
+    """How one nest is iterated on a GPU. Code generation has no choice left to make.
+
+    ``kind``: "pointwise" (no reduction), "rows" (reduced rows stay in registers), "loops" (a program goes over its
+    reduced points in tiles, once for each phase), "columns" (the fast axis is kept), "mixed" (rows and columns are
+    reduced at once), "scan". ``blocks`` hold every axis of the nest once, slow before fast; loops nest in their order.
+    A block of size 1 has no dimension in the tile. ``warps`` of 32 threads run a program, ``stages`` is how many
+    iterations ahead its loops read. ``online``: a sum of exp(x - max) is taken together with the maximum. ``peel``:
+    rows may begin anywhere, so a loop's unaligned first and last elements, fewer than ``peel`` each, are a tile of
+    their own. ``approximate``: hardware exponentials and divisions, where results have 16 bits or fewer.
+    """
+
+    kind: str
+    blocks: tuple[Block, ...]
+    warps: int = 4
+    stages: int = 1
+    online: bool = False
+    peel: int = 0
+    approximate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """A function of generated code, in canonical names, so that equal layers share it.
 
     In ``nests`` every buffer is flat (one index: the offset in elements from the buffer's first element) and is
     called ``b0, b1, ...``; sizes are ``s0, s1, ...``. ``dtypes`` gives each buffer's element type and ``sizes`` the
     size names, both in argument order: the C signature is ``int64_t name(void* b0, ..., int64_t s0, ...)``.
-    It returns 0, or the 1-based number of the failed Check.
+    It returns 0, or the 1-based number of the failed Check. On a GPU all ``schedules`` are ``GpuSchedule``.
     """
 
     name: str
     nests: tuple[Nest, ...]
-    schedules: tuple[Schedule, ...]
+    schedules: tuple[Schedule | GpuSchedule, ...]
     dtypes: tuple[str, ...]
     sizes: tuple[str, ...] = ()
 

@@ -9,7 +9,7 @@ from lamina.base.text import Writer, literal, tuple_text
 from lamina.ir.access import origins
 from lamina.ir.index import Expr
 from lamina.ir.loops_print import HEADER, Printer, evaluate, literal_tuple, program_exprs, step_exprs, tuple_of_strings
-from lamina.ir.plan import Kernel, KernelCall, Place, Plan, PlanStep, Schedule
+from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Place, Plan, PlanStep, Schedule
 
 __all__ = ["print_plan", "read_plan"]
 
@@ -86,7 +86,9 @@ def _kernel(printer: Printer, kernel: Kernel) -> str:
     return name
 
 
-def _schedule(s: Schedule) -> str:
+def _schedule(s: Schedule | GpuSchedule) -> str:
+    if isinstance(s, GpuSchedule):
+        return repr(s)
     rest = [f"vector={s.vector!r}"] if s.vector is not None else []
     rest += [f"width={s.width}"] if s.width else []
     rest += [f"tile={tuple_text(f'({axis!r}, {size})' for axis, size in s.tile)}"] if s.tile else []

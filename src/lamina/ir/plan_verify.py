@@ -11,11 +11,12 @@ from lamina.ir.library import OUT_VARIANTS, may_alias
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, Reduce, Store, storage_bytes
 from lamina.ir.loops_verify import known_sizes, verify_call, verify_declarations, verify_sizes
 from lamina.ir.nest_verify import verify_nest
-from lamina.ir.plan import Kernel, KernelCall, Place, Plan, Schedule
+from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Place, Plan, Schedule
 
 __all__ = ["verify_plan"]
 
 _KINDS = ("pointwise", "rows", "columns", "mixed", "scan", "serial")
+_GPU_KINDS = ("pointwise", "rows", "loops", "columns", "mixed", "scan")
 
 
 def verify_plan(plan: Plan) -> None:
@@ -46,7 +47,11 @@ def _kernel(kernel: Kernel) -> None:
     flat = {f"b{k}": Buffer(f"b{k}", dtype, (_int(top),), (_int(1),)) for k, dtype in enumerate(kernel.dtypes)}
     for nest, schedule in zip(kernel.nests, kernel.schedules, strict=True):
         verify_nest(nest, flat, set(kernel.sizes))
-        _schedule(what, schedule, {axis.name for axis in nest.axes}, {n for e in nest.body for n in _outs(e)})
+        names = {axis.name for axis in nest.axes}
+        if isinstance(schedule, GpuSchedule):
+            _gpu_schedule(what, schedule, names)
+        else:
+            _schedule(what, schedule, names, {n for e in nest.body for n in _outs(e)})
     used = {e.buffer for nest in kernel.nests for e in nest.body if isinstance(e, Load | Store)}
     if idle := flat.keys() - used:
         raise InvalidIR(f"{what} never touches {_list(idle)}")
@@ -74,6 +79,21 @@ def _schedule(what: str, s: Schedule, axes: set[str], values: set[str]) -> None:
         raise InvalidIR(f"{what}: the schedule tiles or vectorises {_list(strange - axes)}, no axis of it")
     if set(s.kept) - values:
         raise InvalidIR(f"{what}: the schedule keeps {_list(set(s.kept) - values)}, no value of it")
+
+
+def _gpu_schedule(what: str, s: GpuSchedule, axes: set[str]) -> None:
+    if s.kind not in _GPU_KINDS:
+        raise InvalidIR(f"{what}: no GPU schedule is of kind {s.kind!r}")
+    named = [axis for block in s.blocks for axis in block.axes]
+    if set(named) != axes or len(named) != len(axes):
+        raise InvalidIR(f"{what}: the schedule iterates over {_list(named)}; the axes are {_list(axes)}")
+    for block in s.blocks:
+        if block.role not in ("grid", "loop", "whole") or not block.axes:
+            raise InvalidIR(f"{what}: a block of axes {_list(block.axes)} has the role {block.role!r}")
+        if block.size < 1 or block.size & (block.size - 1):
+            raise InvalidIR(f"{what}: the block of {_list(block.axes)} has {block.size} points, no power of two")
+    if s.warps not in (1, 2, 4, 8, 16, 32) or s.stages < 1:
+        raise InvalidIR(f"{what}: a program has {s.warps} warps and {s.stages} stages")
 
 
 def _list(names: Iterable[str]) -> str:
