@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -233,7 +234,20 @@ def test_binary_cross_entropy_backward() -> None:
     check(lambda g, x, t: aten.binary_cross_entropy_backward(g.sum(), x, t, x, 1), g, x, t)
 
 
-def test_binary_cross_entropy_is_left_to_eager_which_checks_its_range() -> None:
-    found = outcome(F.binary_cross_entropy, [torch.rand(3), torch.rand(3)])
-    assert not found.complaints
-    assert "RuntimeError" in found.library[0][1]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_binary_cross_entropy(reduction: str, dtype: torch.dtype) -> None:
+    x, t = torch.linspace(0, 1, 12, dtype=dtype).reshape(3, 4), torch.rand(3, 4, dtype=dtype)
+    check(lambda x, t, w: F.binary_cross_entropy(x, t, w, reduction=reduction), x, t, x[0] + 0.5)
+    check(lambda x, t: F.binary_cross_entropy(x, t, reduction=reduction), x, t)
+
+
+def test_binary_cross_entropy_checks_its_range() -> None:
+    x, t = torch.linspace(0, 1, 12), torch.linspace(1, 0, 12)
+    for wrong in (-0.5, 0.5, math.nan):
+        for given in ([x + wrong, t], [x, t + wrong]):
+            with pytest.raises(RuntimeError, match="should be between 0 and 1") as eager:
+                F.binary_cross_entropy(*given)
+            program = lower(traced(F.binary_cross_entropy, given), "test")
+            with pytest.raises(RuntimeError, match=str(eager.value)):
+                run_program(program, given)

@@ -209,14 +209,25 @@ def test_type_promotion() -> None:
 
 
 @pytest.mark.parametrize("op", [torch.remainder, torch.fmod, torch.floor_divide])
-def test_division_by_an_integer_tensor_is_left_to_eager_which_raises(op: Callable[..., torch.Tensor]) -> None:
+def test_division_by_an_integer_tensor_raises_where_it_holds_a_zero(op: Callable[..., torch.Tensor]) -> None:
     x, y = torch.tensor([3, 4]), torch.tensor([2, 0])
     program = lower(traced(op, [x, y]), "test")
     with pytest.raises(RuntimeError, match="ZeroDivision"):
         run_program(program, [x, y])
-    found = outcome(op, [x, torch.tensor([2, 3])])
-    assert not found.complaints
-    assert "RuntimeError" in found.library[0][1]
+    check(op, x, torch.tensor([2, 3]))
+    check(op, torch.tensor([-7, 7, -(2**31)], dtype=torch.int32), torch.tensor(-2, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("op", [torch.remainder, torch.fmod, torch.floor_divide])
+def test_division_of_nothing_by_zero_is_no_error(op: Callable[..., torch.Tensor]) -> None:
+    check(lambda x, y: op(x, y).sum(), torch.zeros(0, 3, dtype=torch.int64), torch.tensor(0))
+
+
+@pytest.mark.parametrize("op", [torch.remainder, torch.fmod, torch.floor_divide])
+def test_integer_division_by_the_number_zero_raises(op: Callable[..., torch.Tensor]) -> None:
+    program = lower(traced(lambda x: op(x, 0), [torch.tensor([3, 4])]), "test")
+    with pytest.raises(RuntimeError, match="ZeroDivision"):
+        run_program(program, [torch.tensor([3, 4])])
 
 
 def test_empty_tensors() -> None:

@@ -7,10 +7,9 @@ from typing import Any, TypeAlias
 
 from torch.fx import Node
 
-from lamina.base.dtypes import DTYPES
 from lamina.lower.builder import Value, opmath
 from lamina.lower.context import Lowering, Operand
-from lamina.lower.pointwise import add_scaled, divided, largest, lerped, multiplied, never_zero, power, smallest
+from lamina.lower.pointwise import add_scaled, divided, largest, lerped, multiplied, power, smallest
 from lamina.lower.pointwise_math import UNARY
 from lamina.lower.reduction import norm_into, over, reduced, reduced_dims
 from lamina.lower.rules import rule
@@ -63,9 +62,6 @@ for _name, _function in (("maximum", largest), ("minimum", smallest), ("clamp_mi
 
 @rule(*_overloads("div", "Scalar", "List", "ScalarList", "Tensor"))
 def foreach_div(low: Lowering, node: Node, tensors: Tensors, other: Any) -> list[TensorValue]:
-    if not all(DTYPES[low.result(node, k).dtype].is_float for k in range(len(tensors))):
-        for divisor in _column(other, len(tensors)):
-            never_zero(divisor)
     return _each(low, node, divided, tensors, other)
 
 

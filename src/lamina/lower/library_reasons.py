@@ -87,9 +87,6 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
     _EXACT: ("aten.gcd.default", "aten.lcm.default"),
     "distances of all pairs use a matrix product": ("aten._cdist_forward.default", "aten._pdist_forward.default"),
     "bags are ragged: each row gathers another number of rows": ("aten._embedding_bag.default",),
-    "eager raises RuntimeError for inputs outside [0, 1], which a kernel does not check": (
-        "aten.binary_cross_entropy.default",
-    ),
     "complex numbers are left to the library, and on real ones this is a copy": (
         *("aten._conj_physical.default", "aten.conj_physical.default"),
     ),

@@ -142,6 +142,31 @@ def soft_margin_loss_backward(
     return loss_gradient(low, node, lambda x, t: -t * (-t * x).op("sigmoid"), reduction, grad, x, target)
 
 
+def _probability(v: Value, what: str) -> None:
+    message = f"all elements of {what} should be between 0 and 1"
+    v.builder.check((v >= 0) & (v <= 1), message, "RuntimeError")
+
+
+@rule("aten.binary_cross_entropy.default")
+def binary_cross_entropy(
+    low: Lowering,
+    node: Node,
+    x: TensorValue,
+    target: TensorValue,
+    weight: TensorValue | None = None,
+    reduction: int = MEAN,
+) -> TensorValue:
+    def body(x: Value, t: Value, *weights: Value) -> Value:
+        _probability(x, "input")
+        _probability(t, "target")
+        # Eager bounds the logarithms, so that no loss is infinite.
+        loss = (t - 1) * (-x).op("log1p").op("maximum", -100) - t * x.op("log").op("maximum", -100)
+        return loss * weights[0] if weights else loss
+
+    inputs = (x, target) if weight is None else (x, target, weight)
+    return reduced_loss(low, node, body, reduction, *inputs)
+
+
 @rule("aten.binary_cross_entropy_backward.default")
 def binary_cross_entropy_backward(
     low: Lowering,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch.fx import Node
@@ -19,8 +21,8 @@ __all__ = [
     "divided",
     "largest",
     "lerped",
+    "integer_division",
     "multiplied",
-    "never_zero",
     "not_above",
     "not_below",
     "powered",
@@ -82,17 +84,28 @@ def mul(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
     return low.pointwise(node, multiplied, x, y)
 
 
-def never_zero(divisor: Operand) -> None:
-    """Decline an integer division whose divisor may be zero: eager raises ``RuntimeError`` for it."""
-    if isinstance(divisor, TensorValue):
-        if not DTYPES[divisor.dtype].is_float:
-            raise Decline("an integer tensor as divisor may hold a zero, for which eager raises RuntimeError")
-    elif isinstance(divisor, Expr):
+def _never_zero(divisor: Operand) -> bool:
+    """Whether a divisor is known not to be zero."""
+    if isinstance(divisor, Expr):
         lowest = divisor.bounds()[0]
-        if lowest is None or lowest <= 0:
-            raise Decline("a size as divisor may be zero")
-    elif divisor == 0 and not isinstance(divisor, float):
-        raise Decline("integer division by zero")
+        return lowest is not None and lowest > 0
+    return isinstance(divisor, int | float) and divisor != 0
+
+
+def integer_division(
+    low: Lowering, node: Node, out: TensorValue, function: Callable[[Value, Value], Value], x: Operand, y: Operand
+) -> TensorValue:
+    """``function(x, y)`` on integers into ``out``: where a divisor is zero, fails as eager does on a CPU."""
+    if _never_zero(y) or 0 in out.shape or low.buffers[out.buffer].device != "cpu":
+        return low.into(node, out, function, x, y)
+    if not all(_never_zero(n) for n in out.shape):
+        raise Decline("a divisor may be zero, which is no error where the result turns out to be empty")
+
+    def body(a: Value, b: Value) -> Value:
+        b.builder.check(b.op("ne", 0), "ZeroDivisionError", "RuntimeError")
+        return function(a, b)
+
+    return low.into(node, out, body, x, y)
 
 
 @rule(
@@ -101,9 +114,8 @@ def never_zero(divisor: Operand) -> None:
 )
 def div(low: Lowering, node: Node, x: Operand, y: Operand, rounding_mode: str | None = None) -> TensorValue:
     out = low.result(node)
-    if rounding_mode is not None and not DTYPES[out.dtype].is_float:
-        never_zero(y)
-    return low.into(node, out, lambda a, b: divided(a, b, rounding_mode), x, y)
+    into = low.into if rounding_mode is None or DTYPES[out.dtype].is_float else partial(integer_division, low)
+    return into(node, out, lambda a, b: divided(a, b, rounding_mode), x, y)
 
 
 @rule("aten.floor_divide.default", "aten.floor_divide.Scalar")
@@ -128,9 +140,8 @@ def fmod(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
 
 def _rest(low: Lowering, node: Node, op: str, x: Operand, y: Operand) -> TensorValue:
     out = low.result(node)
-    if not DTYPES[out.dtype].is_float:
-        never_zero(y)
-    return low.into(node, out, lambda a, b: a.op(op, b), x, y)
+    into = low.into if DTYPES[out.dtype].is_float else partial(integer_division, low)
+    return into(node, out, lambda a, b: a.op(op, b), x, y)
 
 
 @rule("aten.maximum.default", "aten.max.other", "prims.maximum.default")

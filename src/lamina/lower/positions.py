@@ -100,22 +100,22 @@ def _size(b: NestBuilder, size: Expr) -> Value:
     return b.constant(int(size), "int64") if size.is_int else b.index(size)
 
 
-def _checked(b: NestBuilder, index: Value, size: Expr, message: str) -> Expr:
+def _checked(b: NestBuilder, index: Value, size: Expr, message: str, error: str) -> Expr:
     found = (index >= 0) & (index < _size(b, size))
-    b.check(found, message)
+    b.check(found, message, error)
     return b.loaded(b.where(found, index, 0), size)
 
 
-def bounded_index(b: NestBuilder, index: Value, size: Expr, message: str) -> Expr:
-    """A loaded index that must be in ``[0, size)``: otherwise the program fails with ``IndexError(message)``."""
-    return _checked(b, index.to("int64"), size, message)
+def bounded_index(b: NestBuilder, index: Value, size: Expr, message: str, error: str = "IndexError") -> Expr:
+    """A loaded index that must be in ``[0, size)``: otherwise the program fails with ``error(message)``."""
+    return _checked(b, index.to("int64"), size, message, error)
 
 
-def wrapped_index(b: NestBuilder, index: Value, size: Expr, message: str | None) -> Expr:
+def wrapped_index(b: NestBuilder, index: Value, size: Expr, message: str | None, error: str = "IndexError") -> Expr:
     """A loaded index that may count from the end; without a message it is taken to be in range."""
     index = index.to("int64")
     index = b.where(index < 0, index + _size(b, size), index)
-    return b.loaded(index, size) if message is None else _checked(b, index, size, message)
+    return b.loaded(index, size) if message is None else _checked(b, index, size, message, error)
 
 
 def moved(low: Lowering, node: Node, x: TensorValue, position: Positions) -> TensorValue:

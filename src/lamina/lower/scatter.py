@@ -295,6 +295,7 @@ def _along(
     mode: str = "set",
     wrapped: bool = False,
     who: str = "",
+    error: str = "IndexError",
 ) -> TensorValue:
     """A copy of ``x`` in which slice ``index[k]`` of dimension ``dim`` takes slice ``k`` of what ``value`` gives."""
     low.plain(x.dtype)
@@ -303,7 +304,7 @@ def _along(
     b = low.nest(node, replaced(target.shape, dim, places.shape[0]))
     found = wrapped_index if wrapped else bounded_index
     size = target.shape[dim]
-    place = found(b, b.load(places, [b.axes[dim]]), size, who + out_of_range(dim, size))
+    place = found(b, b.load(places, [b.axes[dim]]), size, who + out_of_range(dim, size), error)
     b.store(target, value(b), replaced(b.axes, dim, place), mode)
     low.finish(b)
     return out
@@ -334,7 +335,9 @@ def index_add(
         v = _slices(b, source, dimension(dim, x.rank)).to(opmath(x.dtype))
         return v if alpha == 1 else v & b.constant(alpha, "bool") if v.dtype == "bool" else v * alpha
 
-    return _along(low, node, x, dim, index, value, "add")
+    # Along an outer dimension eager adds by its scatter_add, which has another error.
+    scattered = x.rank > 1 and alpha == 1 and dimension(dim, x.rank) in (0, x.rank - 1)
+    return _along(low, node, x, dim, index, value, "add", error="RuntimeError" if scattered else "IndexError")
 
 
 @rule("aten.index_copy.default")
