@@ -22,14 +22,14 @@ from lamina.ir.library import OUT_VARIANTS, QUICK_CALLS
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, SizeInput, storage_bytes
 from lamina.ir.plan import Kernel, KernelCall, Plan, PlanStep
 
-__all__ = ["HostKernel", "HostProgram", "emit_host"]
+__all__ = ["MARK", "HostKernel", "HostProgram", "HostWriter", "emit_host"]
 
 _RESERVED = (
     *("checkin", "checkout", "empty", "empty_large", "empty_small", "kernels", "reinterpret", "restride"),
     *("KEY", "args", "base", "call", "failed", "made", "prepare", "share_threads", "torch", "ws", "_"),
 )
 
-_MARK = re.compile(r"^k_|_[0-9a-f]{10}$")
+MARK = re.compile(r"^k_|_[0-9a-f]{10}$")
 """What sets kernels of one name apart; a host program numbers them instead."""
 
 _QUICK = frozenset((*QUICK_CALLS.values(), *OUT_VARIANTS.values()))
@@ -77,16 +77,19 @@ class HostProgram:
 
 def emit_host(plan: Plan) -> HostProgram:
     """The host program of a plan. Linear in its steps. Raises ``InvalidIR`` for a size that no input gives."""
-    return _Host(plan).program()
+    return HostWriter(plan).program()
 
 
-class _Host:
+class HostWriter:
     """The program under construction."""
 
-    def __init__(self, plan: Plan) -> None:
+    released: tuple[str, ...] = ("input", "library")
+    """Places whose buffers are let go after their last use; the memory of others lives as long as the call."""
+
+    def __init__(self, plan: Plan, reserved: tuple[str, ...] = _RESERVED, keeps_workspace: bool = True) -> None:
         self.plan = plan
-        self.names = Names(_RESERVED)
-        self.values = Values(plan, self.names)
+        self.names = Names(reserved)
+        self.values = Values(plan, self.names, keeps_workspace)
         self.sources = {s.node: s for s in plan.sources}
         self.kernel_names: dict[str, tuple[str, str]] = {}
         self.globals: dict[str, str] = {}
@@ -249,7 +252,7 @@ class _Host:
         gone = [
             variable
             for name in sorted(reads(step) | writes(step))
-            if self.last.get(name) == at and self.values.places[name].where in ("input", "library")
+            if self.last.get(name) == at and self.values.places[name].where in self.released
             for variable in (self.values.local(name), *self.values.bound(name))
         ]
         if gone:
@@ -343,7 +346,7 @@ class _Host:
         return found
 
     def _kernel(self, kernel: Kernel) -> HostKernel:
-        launch = self.names.fresh(f"k_{_MARK.sub('', kernel.name)}")
+        launch = self.names.fresh(f"k_{MARK.sub('', kernel.name)}")
         self.kernel_names[kernel.name] = (launch, self.names.fresh(f"{launch}_pack"))
         checked = any(isinstance(e, Check) for nest in kernel.nests for e in nest.body)
         return HostKernel(kernel.name, "p" * len(kernel.dtypes) + "q" * len(kernel.sizes), checked)

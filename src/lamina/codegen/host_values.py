@@ -47,11 +47,11 @@ class Values:
     """Source texts for the buffers and sizes of one plan.
 
     Buffers of the arena are addresses (``base + offset``); a tensor over one is made only where a library call takes
-    it, once for each workspace when its size is known.
+    it, once for each workspace when its size is known and the workspace outlives the call (``keeps_workspace``).
     """
 
-    def __init__(self, plan: Plan, names: Names) -> None:
-        self.plan, self.names = plan, names
+    def __init__(self, plan: Plan, names: Names, keeps_workspace: bool = True) -> None:
+        self.plan, self.names, self.keeps_workspace = plan, names, keeps_workspace
         self.buffers = plan.buffer_map()
         self.places: dict[str, Place] = {p.buffer: p for p in plan.places}
         self.used_sizes: set[str] = set()
@@ -142,7 +142,8 @@ class Values:
         if found is not None:
             return found
         assert place.offset is not None
-        static = place.offset.is_int and all(e.is_int for e in (*view.shape, *view.strides, view.offset))
+        static = self.keeps_workspace and place.offset.is_int
+        static = static and all(e.is_int for e in (*view.shape, *view.strides, view.offset))
         name = self.names.fresh(view.buffer)
         if static:
             self.cached[key] = name
@@ -184,9 +185,16 @@ class Values:
         text = f"{self.local(buffer)}.data_ptr()"
         if self._pointer_uses[buffer] < 2:
             return text
-        name = self._pointers[buffer] = self.names.fresh(f"{self.local(buffer)}_ptr")
+        name = self.pointer(buffer)
         emit(f"{name} = {text}")
         return name
+
+    def pointer(self, buffer: str) -> str:
+        """The variable that holds the buffer's address from now on; the caller sees to it that it does."""
+        found = self._pointers.get(buffer)
+        if found is None:
+            found = self._pointers[buffer] = self.names.fresh(f"{self.local(buffer)}_ptr")
+        return found
 
     def argument(self, value: Any, emit: Callable[[str], None]) -> str:
         """Source text of a library call's argument."""

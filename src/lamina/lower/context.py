@@ -162,7 +162,7 @@ class Lowering:
         """The value in a new contiguous buffer."""
         if DTYPES[value.dtype].kind == "complex" or value.dtype.startswith("float8"):
             raise CannotLower(f"a {value.dtype} tensor whose elements are not evenly spaced")
-        out = self.buffer(f"{node.name}_copy", value.dtype, value.shape)
+        out = self.buffer(f"{node.name}_copy", value.dtype, value.shape, device=self.buffers[value.buffer].device)
         b = self.nest(node, out.shape)
         b.store(out, b.load(value))
         self.finish(b)

@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-__all__ = ["CAN_COUNT_USES", "empty_strided_cpu", "reinterpret", "storage_uses"]
+__all__ = [
+    *(
+        "CAN_COUNT_USES",
+        "current_device",
+        "current_stream",
+        "empty_strided_cpu",
+        "empty_strided_cuda",
+        "exchange_device",
+    ),
+    *("reinterpret", "storage_uses"),
+]
 
 _guards = getattr(torch._C, "_dynamo").guards  # noqa: B009  the stub file does not declare it
 
@@ -36,3 +46,30 @@ empty_strided_cpu: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.T
 reinterpret: Callable[[torch.Tensor, Sequence[int], Sequence[int], int], torch.Tensor] = getattr(
     _guards, "_reinterpret_tensor", _reinterpret
 )
+
+# empty_strided_cuda(shape, strides, dtype) of the current GPU, likewise.
+empty_strided_cuda: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor] = getattr(
+    _guards, "_empty_strided_cuda", lambda shape, strides, dtype: _empty_strided_gpu(shape, strides, dtype)
+)
+
+
+def _empty_strided_gpu(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+
+
+def _current_stream(device: int) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def _exchange_device(device: int) -> int:
+    before = torch.cuda.current_device()
+    torch.cuda.set_device(device)
+    return before
+
+
+# The number of the calling thread's GPU; current_stream(device): the driver's handle of its stream there;
+# exchange_device(device) makes another GPU the current one and returns the one before. The public functions that do the
+# same take 0.5 to 2 microseconds more, in every call of a compiled region.
+current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _current_stream)
+exchange_device: Callable[[int], int] = getattr(torch._C, "_cuda_exchangeDevice", _exchange_device)

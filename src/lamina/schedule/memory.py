@@ -9,7 +9,7 @@ makes ("library") stay outside.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lamina.ir.access import reads, views, writes
 from lamina.ir.index import Expr, as_expr, ceildiv
@@ -35,9 +35,11 @@ def plan_memory(
     buffers: Sequence[Buffer],
     inputs: Sequence[str | SizeInput | None],
     outputs: Sequence[BufferView | Expr | None],
+    alone: Callable[[Buffer], bool] | None = None,
 ) -> tuple[tuple[Place, ...], Expr]:
     """A place for every buffer that is used, in the order of ``buffers``, and the bytes of the arena.
 
+    Temporaries that ``alone`` is true of get fresh memory of their own, like outputs, instead of a part of the arena.
     Linear in steps times arguments, apart from the search for a free block.
     """
     given = {name for name in inputs if isinstance(name, str)}
@@ -52,7 +54,7 @@ def plan_memory(
             where[name] = "input"
         elif name in library:
             where[name] = "library"
-        elif name in kept:
+        elif name in kept or (name in spans and alone is not None and alone(buffer)):
             where[name] = "output"
         elif name in spans:
             where[name] = "arena"

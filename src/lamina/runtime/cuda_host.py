@@ -1,0 +1,97 @@
+"""What a generated host program for a GPU imports: memory and streams of torch, checks that are read without waiting.
+
+Memory comes from torch's caching allocator, in stream order, so that what a region has freed is torch's to use.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from lamina.runtime.cuda_driver import CudaError
+from lamina.runtime.torch_private import (
+    current_device,
+    current_stream,
+    empty_strided_cuda,
+    exchange_device,
+    reinterpret,
+)
+
+__all__ = [
+    "Flags",
+    "current_device",
+    "current_stream",
+    "elsewhere",
+    "empty",
+    "forget_zeros",
+    "launch_failed",
+    "reinterpret",
+    "zeroed",
+]
+
+empty = empty_strided_cuda
+
+
+def elsewhere(device: int, call: Callable[[list[Any]], Any], args: list[Any]) -> Any:
+    """``call(args)`` with another GPU as the current one."""
+    before = exchange_device(device)
+    try:
+        return call(args)
+    finally:
+        exchange_device(before)
+
+
+def launch_failed(kernel: str, code: int) -> None:
+    """Raise what the driver said of a launch."""
+    names = {1: "invalid value", 700: "illegal memory access", 701: "out of resources", 719: "launch failure"}
+    raise CudaError(f"CUDA error {code} ({names.get(code, 'see cudaError_t')}) at the launch of kernel {kernel}")
+
+
+class Flags:
+    """Numbers of failed checks: one int32 for each launch that checks something, in memory the GPU writes to.
+
+    A kernel that meets a bad index writes its check's number and stops the GPU's work, as eager's device-side assertion
+    does. Reading costs 30 ns and waits for nothing, so what a call did wrong is reported by the next one, or
+    by torch when the program waits for the GPU.
+    """
+
+    def __init__(self, messages: Sequence[Sequence[tuple[str, str]]]) -> None:
+        self._messages = messages  # for each launch the name of a built-in exception and its text, check by check
+        self._memory = torch.zeros(max(1, len(messages)), dtype=torch.int32, pin_memory=torch.cuda.is_available())
+        self.address = self._memory.data_ptr()
+        self.cells = tuple(ctypes.c_int32.from_address(self.address + 4 * k) for k in range(len(messages)))
+
+    def report(self) -> None:
+        """Raise the error of the first check that failed in an earlier call, and forget it."""
+        for cell, messages in zip(self.cells, self._messages, strict=True):
+            number, cell.value = cell.value, 0
+            if number:
+                error, text = messages[number - 1]
+                kind: type[Exception] = getattr(builtins, error)
+                raise kind(f"{text} (in an earlier call of this compiled region)")
+
+
+# By device and stream: kernels leave the memory zero, and those of one stream run one after another.
+_ZEROS: dict[tuple[int, int], torch.Tensor] = {}
+_GUARD = threading.Lock()
+
+
+def zeroed(device: int, stream: int, nbytes: int) -> int:
+    """The address of ``nbytes`` zero bytes for a kernel on this stream, which must leave them zero."""
+    found = _ZEROS.get((device, stream))
+    if found is None or found.numel() < nbytes:
+        with _GUARD, torch.inference_mode(False):
+            found = torch.zeros(max(4096, 2 * nbytes), dtype=torch.uint8, device=torch.device("cuda", device))
+            _ZEROS[device, stream] = found
+    return found.data_ptr()
+
+
+def forget_zeros(device: int, stream: int) -> torch.Tensor | None:
+    """Take the zero memory of a stream away from it: it belongs to a recording now, which may run anywhere."""
+    with _GUARD:
+        return _ZEROS.pop((device, stream), None)

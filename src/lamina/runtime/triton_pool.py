@@ -1,0 +1,125 @@
+"""The processes that compile Triton kernels: a few at once, each used again, none left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from lamina.errors import LaminaError
+from lamina.runtime import triton_worker
+from lamina.runtime.triton_worker import Request
+
+__all__ = ["CompilerPool", "TritonError", "compiler_pool"]
+
+
+class TritonError(LaminaError):
+    """A GPU kernel that could not be compiled or loaded; ``what`` holds the compiler's message."""
+
+    code = "LM032"
+
+
+class CompilerPool:
+    """At most ``jobs`` compiler processes, started when needed. Safe to use from several threads."""
+
+    def __init__(self, jobs: int) -> None:
+        self._threads = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="lamina-triton")
+        self._local = threading.local()
+        self._jobs = jobs
+
+    def compile(self, request: Request, timeout: float = 300.0) -> Future[dict[str, Any]]:
+        """Compile a kernel; the future raises ``TritonError``."""
+        return self._threads.submit(self._compile, request, timeout)
+
+    def start(self) -> None:
+        """Start the processes now: importing Triton takes them half a second."""
+        for _ in range(self._jobs):
+            self._threads.submit(self._worker)
+
+    def _worker(self) -> _Worker:
+        worker: _Worker | None = getattr(self._local, "worker", None)
+        if worker is None or not worker.alive():
+            worker = self._local.worker = _Worker()
+        return worker
+
+    def _compile(self, request: Request, timeout: float) -> dict[str, Any]:
+        try:
+            reply = self._worker().ask(request, timeout)
+        except OSError as error:
+            raise TritonError(f"the Triton compiler cannot be run: {error}") from None
+        if "error" in reply:
+            raise TritonError(f"kernel {request['name']!r} does not compile: {reply['error']}")
+        return reply
+
+
+class _Worker:
+    """One compiler process."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            (sys.executable, "-P", str(Path(triton_worker.__file__))),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # an interrupt on the terminal is for the user's program
+        )
+        weakref.finalize(self, self._process.kill)
+        self._unread = b""
+        self._say([p for p in sys.path if p])
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, request: Request, timeout: float) -> dict[str, Any]:
+        self._say(request)
+        line = self._line(timeout)
+        if line is None:
+            self._process.kill()
+            return {"error": f"stopped after {timeout:.0f} s"}
+        if not line:
+            return {"error": f"the compiler process ended with code {self._process.wait()}; is Triton installed?"}
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _say(self, value: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(value).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _line(self, timeout: float) -> bytes | None:
+        """The next line; empty at the end of the output, None if it takes too long."""
+        assert self._process.stdout is not None
+        output = self._process.stdout.fileno()
+        ready = select.poll()
+        ready.register(output, select.POLLIN | select.POLLHUP)
+        while b"\n" not in self._unread:
+            if not ready.poll(timeout * 1000):
+                return None
+            part = os.read(output, 1 << 16)
+            if not part:
+                return b""
+            self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+
+_POOLS: dict[tuple[int, int], CompilerPool] = {}
+_GUARD = threading.Lock()
+
+
+def compiler_pool(jobs: int) -> CompilerPool:
+    """The pool of this process with ``jobs`` compilers (0: one per usable core, at most eight)."""
+    count = jobs or min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    key = (os.getpid(), count)  # a forked child has no threads of its parent's pool
+    with _GUARD:
+        pool = _POOLS.get(key)
+        if pool is None:
+            pool = _POOLS[key] = CompilerPool(count)
+    return pool

@@ -1,0 +1,136 @@
+"""Compiles Triton kernels for a given GPU, one request after another: run as a script, in a process of its own.
+
+The only file that names what Triton keeps to itself (read in 3.6): ``compile`` with an ``ASTSource`` for a
+``GPUTarget``, which needs neither a GPU nor torch, the attributes of its result, and the settings in ``knobs``. A
+process of its own because a compiler that crashes must not take the user's program with it, because its front end
+holds the interpreter lock, and so that Triton's files go to a folder that is thrown away.
+
+Requests and replies are lines of JSON on standard input and output. The first line has the module search path; each
+further one a kernel (``Request``), and the answer is what its launch needs, or an "error".
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import linecache
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, TypedDict
+
+__all__ = ["Request", "compile_request"]
+
+
+class Request(TypedDict):
+    """A kernel to compile: ``name`` in the module ``text``; ``aligned`` are positions of arguments that are multiples
+    of 16; ``capability`` is that of the GPU times ten; ``folder`` is where the machine code goes.
+    """
+
+    name: str
+    text: str
+    parameters: list[str]
+    types: list[str]
+    aligned: list[int]
+    warps: int
+    stages: int
+    asserts: bool
+    capability: int
+    folder: str
+
+
+def compile_request(request: Request) -> dict[str, Any]:
+    """Compile one kernel into ``kernel.cubin``, ``kernel.ptx`` and ``kernel.ttgir`` of its folder.
+
+    The result has ``function`` (the symbol), ``shared`` (bytes), ``threads`` and ``hidden`` (pointers that follow the
+    arguments and may be null). Raises what Triton raises, and ``ValueError`` for a kernel that needs more than that.
+    """
+    from triton import compile as compile_source  # noqa: PLC0415  Triton is optional
+    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
+    from triton.compiler import ASTSource  # noqa: PLC0415
+
+    source = ASTSource(
+        fn=_function(request["name"], request["text"]),
+        signature=dict(zip(request["parameters"], request["types"], strict=True)),
+        attrs={(position,): [["tt.divisibility", 16]] for position in request["aligned"]},
+    )
+    options = {"num_warps": request["warps"], "num_stages": request["stages"]}
+    if request["asserts"]:
+        options |= {"debug": True, "sanitize_overflow": False}
+    kernel = compile_source(source, target=GPUTarget("cuda", request["capability"], 32), options=options)
+    about = kernel.metadata
+    if about.global_scratch_size or about.profile_scratch_size or about.num_ctas != 1 or about.launch_cooperative_grid:
+        raise ValueError("the kernel needs scratch memory, clusters or a cooperative launch")
+    for kind in ("cubin", "ptx", "ttgir"):
+        content = kernel.asm[kind]
+        with open(os.path.join(request["folder"], f"kernel.{kind}"), "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+    entry = kernel.asm["ptx"].partition(".entry")[2].partition(")")[0]
+    return {
+        "function": about.name,
+        "shared": about.shared,
+        "threads": about.num_warps * 32,
+        "hidden": entry.count(".param") - len(request["types"]),
+    }
+
+
+def _function(name: str, text: str) -> Any:
+    """The jitted function of a module. Triton reads its text again, through ``linecache``."""
+    file = f"lamina/{name}.py"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    scope: dict[str, Any] = {"__name__": name}
+    exec(compile(text, file, "exec"), scope)
+    return scope[name]
+
+
+def _answer(line: str, said: IO[bytes]) -> dict[str, Any]:
+    said.seek(0)
+    said.truncate()
+    try:
+        return compile_request(json.loads(line))
+    except Exception as error:
+        sys.stderr.flush()
+        said.seek(0)
+        notes = said.read().decode(errors="replace").strip()[-2000:]
+        return {"error": f"{type(error).__name__}: {error}\n{notes}".strip()}
+
+
+def _prepare_imports() -> None:
+    """Let kernels import ``lamina.runtime.triton_math`` without what the package imports, and torch, which that file
+    needs for Triton's interpreter only, when it is first used: that saves two seconds.
+    """
+    package = ModuleType("lamina")
+    package.__path__ = [str(Path(__file__).parent.parent)]
+    sys.modules["lamina"] = package
+    found = importlib.util.find_spec("torch")
+    if found is None or found.loader is None:
+        return
+    found.loader = importlib.util.LazyLoader(found.loader)
+    module = importlib.util.module_from_spec(found)
+    sys.modules["torch"] = module
+    found.loader.exec_module(module)
+
+
+def _serve() -> None:
+    """Answer requests until there are no more."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryDirectory(prefix="lamina-triton-") as folder:
+        # What compilers print is no reply; errors quote it.
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+        sys.path[:] = json.loads(sys.stdin.readline())
+        _prepare_imports()
+        from triton import knobs  # noqa: PLC0415  Triton is optional
+
+        for line in sys.stdin:
+            knobs.cache.dir = tempfile.mkdtemp(dir=folder)
+            replies.write(json.dumps(_answer(line, said)) + "\n")
+            replies.flush()
+            shutil.rmtree(knobs.cache.dir, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _serve()
