@@ -17,7 +17,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import torch
 from benchmarks.compilers import NAMES, compile_function
 from benchmarks.report import RESULTS, print_table, write_results
 from tests.ops.check import Result, check
-from tests.ops.torch_private import operators
+from tests.ops.torch_private import DTYPES, operators
 
 __all__ = ["LIMITS", "main"]
 
@@ -37,21 +37,52 @@ FAILURES = ("mismatch", "strides", "exception", "crash", "timeout")
 START, RESULT = "START ", "RESULT "
 
 
-def _work(compile_name: str, names: Sequence[str], threads: int) -> None:
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Which sample of each operator, and how it is compiled."""
+
+    compile: str
+    dtype: str
+    largest: bool
+    dynamic: bool
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> _Kind:
+        return cls(args.compile, args.dtype, args.largest, args.dynamic)
+
+    def arguments(self) -> list[str]:
+        flags = [f"--{name}" for name in ("largest", "dynamic") if getattr(self, name)]
+        return ["--compile", self.compile, "--dtype", self.dtype, *flags]
+
+    @property
+    def name(self) -> str:
+        """For a file of results."""
+        words = (
+            "cpu" if self.compile == "lamina" else self.compile,
+            self.dtype,
+            "largest" if self.largest else "",
+            "dynamic" if self.dynamic else "",
+        )
+        return "_".join(word for word in words if word not in ("", "float32"))
+
+
+def _work(kind: _Kind, names: Sequence[str], threads: int) -> None:
     """Child process: check each operator, and say before each which one it is."""
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
-    known, compile = operators(), compile_function(compile_name)
+    known, compile = operators(), compile_function(kind.compile)
+    dtypes = DTYPES if kind.dtype == "float32" else (getattr(torch, kind.dtype),)
     for name in names:
         print(START + name, flush=True)
-        print(RESULT + json.dumps(asdict(check(name, known[name], compile))), flush=True)
+        result = check(name, known[name], compile, dtypes=dtypes, largest=kind.largest, dynamic=kind.dynamic)
+        print(RESULT + json.dumps(asdict(result)), flush=True)
 
 
 class _Crew:
     """Worker processes that take operators in chunks; a chunk whose process dies goes on after the culprit."""
 
-    def __init__(self, compile_name: str, names: Sequence[str], chunk: int, limit: float, journal: Path | None) -> None:
-        self.compile_name, self.limit, self.journal = compile_name, limit, journal
+    def __init__(self, kind: _Kind, names: Sequence[str], chunk: int, limit: float, journal: Path | None) -> None:
+        self.kind, self.limit, self.journal = kind, limit, journal
         self.results: dict[str, Result] = {}
         if journal is not None and journal.exists():
             lines = journal.read_text(encoding="utf-8").splitlines()
@@ -81,7 +112,7 @@ class _Crew:
 
     def _chunk(self, names: list[str]) -> list[str]:
         """Run one process over ``names``; returns what is left if it died or hung."""
-        command = [sys.executable, "-u", "-m", "benchmarks.opinfo", "--child", "--compile", self.compile_name]
+        command = [sys.executable, "-u", "-m", "benchmarks.opinfo", "--child", *self.kind.arguments()]
         child = subprocess.Popen(
             [*command, "--only", *names], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -153,6 +184,8 @@ def _summary(results: Sequence[Result], limits: dict[str, dict[str, str]]) -> tu
         "failures_of_torch": len(failed) - len(ours),
         "failures": {r.name: f"{r.status}: {r.detail}" for r in ours},
         "fell_back_to_eager_calls": {r.name: r.fallback for r in ran if r.fallback},
+        "left_to_python_by_capture": {r.name: r.breaks for r in ran if not r.graphs},
+        "nothing_to_compute": [r.name for r in ran if r.graphs and not (r.kernels or r.libraries or r.fallback)],
         "only_own_kernels": len(own),
         "own_kernels_and_library_calls": len(mixed),
         "only_library_calls": len(with_plan) - len(own) - len(mixed),
@@ -166,6 +199,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compile", default="lamina", choices=NAMES)
     parser.add_argument("--only", nargs="*", default=[], help="full names of operators; default all")
+    parser.add_argument("--dtype", default="float32", help="float32, the default, stands for the first type that fits")
+    parser.add_argument("--largest", action="store_true", help="the largest of the first samples, not the first")
+    parser.add_argument("--dynamic", action="store_true", help="compile with dynamic=True")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--chunk", type=int, default=40, help="operators per process")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one operator")
@@ -178,10 +214,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := set(names) - set(operators()):
         raise SystemExit(f"no operator is called {', '.join(sorted(unknown))}")
     if args.child:
-        _work(args.compile, names, threads=1)
+        _work(_Kind.of(args), names, threads=1)
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    crew = _Crew(args.compile, names, args.chunk, args.limit, args.journal)
+    crew = _Crew(_Kind.of(args), names, args.chunk, args.limit, args.journal)
     results = sorted(crew.run(args.jobs).values(), key=lambda r: r.name)
     limits = {} if args.write_limits else _limits()
     summary, ours = _summary(results, limits)
@@ -196,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         kept = {name: limit for name, limit in _limits().items() if name not in names}
         write_results(LIMITS, {"backend": args.compile, "limits": dict(sorted({**kept, **failed}.items()))})
         return 0
-    path = args.json or RESULTS / f"opinfo_{args.compile}.json"
+    path = args.json or RESULTS / f"opinfo_{_Kind.of(args).name}.json"
     write_results(path, {"compile": args.compile, "summary": summary, "results": [asdict(r) for r in results]})
     return 1 if ours else 0
 

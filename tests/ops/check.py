@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.compilers import CompileFunction
 from lamina.testing import judge, mismatch, tensors
 from lamina.testing.reference import copied, in_double
-from tests.ops.torch_private import DrawsWatch, first_sample
+from tests.ops.torch_private import DTYPES, DrawsWatch, graph_breaks, sample_of
 
 __all__ = ["Result", "check"]
 
@@ -26,7 +26,10 @@ LOOSE_FLOOR = 256.0
 
 @dataclass(slots=True)
 class Result:
-    """What became of one operator. ``status`` is passed, mismatch, strides, exception or skipped."""
+    """What became of one operator. ``status`` is passed, mismatch, strides, exception or skipped.
+
+    ``graphs`` counts what capture made of it: none where Dynamo left all of it to Python, for the reason ``breaks``.
+    """
 
     name: str
     status: str
@@ -34,6 +37,8 @@ class Result:
     dtype: str = ""
     gradients: bool = False
     random: bool = False
+    graphs: int = 0
+    breaks: str = ""
     kernels: int = 0
     libraries: int = 0
     fallback: str = ""
@@ -48,11 +53,22 @@ class _Run:
     plain: str
 
 
-def check(name: str, operator: Any, compile: CompileFunction) -> Result:
-    """Run the first sample of ``operator`` eagerly, compiled and in fp64. Never raises."""
+def check(
+    name: str,
+    operator: Any,
+    compile: CompileFunction,
+    *,
+    dtypes: Sequence[torch.dtype] = DTYPES,
+    largest: bool = False,
+    dynamic: bool = False,
+) -> Result:
+    """Run the first sample of ``operator`` eagerly, compiled and in fp64. Never raises.
+
+    ``dtypes`` are tried in order, ``largest`` takes the largest of the first samples, ``dynamic`` is torch.compile's.
+    """
     torch.compiler.reset()
     try:
-        sample = first_sample(operator)
+        sample = sample_of(operator, dtypes, largest)
     except Exception as problem:
         return Result(name, "skipped", f"no sample: {_brief(problem)}")
     result = Result(name, "passed", dtype=str(sample.dtype).removeprefix("torch."))
@@ -62,32 +78,41 @@ def check(name: str, operator: Any, compile: CompileFunction) -> Result:
         return operator.op(first, *rest, **named)
 
     try:
-        eager = _run(program, copied(arguments), seed=1)
-        with DrawsWatch() as watch:
-            _run(program, copied(arguments), seed=1)
+        eager, result.random = _observed(program, arguments)
     except Exception as problem:
         result.status, result.detail = "skipped", f"eager raises: {_brief(problem)}"
         return result
     result.gradients = any(g is not None for g in eager.gradients)
-    result.random = watch.draws
     options = {"numerics": "eager"} if result.random else None
-    compiled = compile(program, dynamic=False, options=options)
+    compiled = compile(program, dynamic=dynamic, options=options)
+    graph_breaks()
     try:
-        ours = _run(compiled, copied(arguments), seed=1)
+        ours = _run(compiled, copied(arguments), seed=1, backward=result.gradients)
     except Exception as problem:
         result.status, result.detail = "exception", _brief(problem)
         return result
     finally:
-        result.kernels, result.libraries, result.fallback = _counts(compiled)
-    _judge(result, eager, ours, _exact(program, arguments, eager))
+        result.graphs, result.kernels, result.libraries, result.fallback = _counts(compiled)
+        result.breaks = " | ".join(graph_breaks())[:300]
+    _judge(result, eager, ours, _exact(program, arguments, eager, result.gradients))
     return result
 
 
-def _run(function: Callable[..., Any], arguments: tuple[Any, ...], seed: int) -> _Run:
+def _observed(program: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[_Run, bool]:
+    """Eager's run, without gradients where eager has none, and whether it draws random numbers."""
+    with DrawsWatch() as watch:
+        _run(program, copied(arguments), seed=1, backward=False)
+    try:
+        return _run(program, copied(arguments), seed=1), watch.draws
+    except RuntimeError:
+        return _run(program, copied(arguments), seed=1, backward=False), watch.draws
+
+
+def _run(function: Callable[..., Any], arguments: tuple[Any, ...], seed: int, backward: bool = True) -> _Run:
     torch.manual_seed(seed)
     value = function(*arguments)
     given, outputs = tensors(arguments), tensors(value)
-    differentiable = [t for t in outputs if t.requires_grad]
+    differentiable = [t for t in outputs if t.requires_grad and backward]
     leaves = [t for t in given if t.requires_grad]
     gradients: list[Tensor | None] = []
     if differentiable and leaves:
@@ -103,11 +128,11 @@ def _cotangent(output: Tensor, number: int) -> Tensor:
     return dense if output.layout == torch.strided else dense.to_sparse(layout=output.layout)
 
 
-def _exact(program: Callable[..., Any], arguments: tuple[Any, ...], eager: _Run) -> _Run | None:
+def _exact(program: Callable[..., Any], arguments: tuple[Any, ...], eager: _Run, backward: bool) -> _Run | None:
     """The same in double precision, if the operator runs in it and gives results of the same shapes."""
     try:
         with in_double():
-            exact = _run(program, copied(arguments, wide=True), seed=1)
+            exact = _run(program, copied(arguments, wide=True), seed=1, backward=backward)
     except Exception:
         return None
     pairs = zip(_all(exact), _all(eager), strict=False)
@@ -171,20 +196,22 @@ def _one(ours: Tensor | None, eager: Tensor | None, exact: Tensor | None, values
 def _dense(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
     tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
-    return tensor.resolve_conj().resolve_neg()
+    tensor = tensor.resolve_conj().resolve_neg()
+    return tensor.to(torch.complex64) if tensor.dtype == torch.complex32 else tensor  # which compares nothing
 
 
 def _kind(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)} {tensor.layout}"
 
 
-def _counts(compiled: Any) -> tuple[int, int, str]:
-    """Kernels and library calls of everything compiled, and why regions ran as ATen calls."""
+def _counts(compiled: Any) -> tuple[int, int, int, str]:
+    """Captured graphs, kernels and library calls of everything compiled, and why regions ran as ATen calls."""
     record = getattr(compiled, "record", None)
     stages = record.stages if record is not None else []
     plans = [s.value for s in stages if hasattr(s.value, "kernel_count")]
     reasons = " | ".join(str(s.value)[:200] for s in stages if s.name == "aten")
-    return sum(p.kernel_count for p in plans), sum(p.library_count for p in plans), reasons
+    graphs = sum(s.name == "capture" for s in stages)
+    return graphs, sum(p.kernel_count for p in plans), sum(p.library_count for p in plans), reasons
 
 
 def _brief(problem: BaseException) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
+from torch._dynamo.utils import counters
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["DrawsWatch", "Sample", "first_sample", "full_name", "operators"]
+__all__ = ["DTYPES", "DrawsWatch", "Sample", "full_name", "graph_breaks", "operators", "sample_of"]
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
+SAMPLES = 12
+"""Of how many samples the largest is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class Sample:
 
 
 class DrawsWatch(TorchDispatchMode):
-    """Notes whether anything run inside draws random numbers.
+    """Notes whether anything run inside draws random numbers from the global generator.
 
     Many samples set the seed themselves, so that running twice with two seeds would not tell.
     """
@@ -36,8 +41,9 @@ class DrawsWatch(TorchDispatchMode):
         self.draws = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.draws = self.draws or torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **(kwargs or {}))
+        named = kwargs or {}
+        self.draws |= torch.Tag.nondeterministic_seeded in func.tags and named.get("generator") is None
+        return func(*args, **named)
 
 
 def full_name(operator: Any) -> str:
@@ -50,17 +56,39 @@ def operators() -> dict[str, Any]:
     return {full_name(op): op for op in op_db}
 
 
-def first_sample(operator: Any) -> Sample:
-    """The first sample in float32, or in the first type of ``DTYPES`` that the operator takes.
+def sample_of(operator: Any, dtypes: Iterable[torch.dtype] = DTYPES, largest: bool = False) -> Sample:
+    """The first sample in the first of ``dtypes`` that the operator takes, or of its first samples the ``largest``.
 
     Raises ``LookupError`` if there is none.
     """
-    for dtype in DTYPES:
+    for dtype in dtypes:
         if not operator.supports_dtype(dtype, "cpu"):
             continue
         random.seed(0)
         torch.manual_seed(0)
         differentiable = operator.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
-        for sample in operator.sample_inputs("cpu", dtype, requires_grad=differentiable):
-            return Sample(dtype, sample.input, tuple(sample.args), dict(sample.kwargs))
-    raise LookupError(f"the database has no sample of {full_name(operator)} on the CPU in {DTYPES}")
+        found = [
+            Sample(dtype, sample.input, tuple(sample.args), dict(sample.kwargs))
+            for sample in islice(
+                operator.sample_inputs("cpu", dtype, requires_grad=differentiable), SAMPLES if largest else 1
+            )
+        ]
+        if found:
+            return max(found, key=lambda s: _elements((s.input, s.args, s.kwargs)))
+    raise LookupError(f"the database has no sample of {full_name(operator)} on the CPU in {tuple(dtypes)}")
+
+
+def _elements(value: Any) -> int:
+    """How many elements the tensors of a sample have together."""
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    if isinstance(value, dict):
+        return _elements(tuple(value.values()))
+    return sum(_elements(v) for v in value) if isinstance(value, (tuple, list)) else 0
+
+
+def graph_breaks() -> list[str]:
+    """Why Dynamo left code to Python since this was last asked, the reasons without their hints."""
+    reasons = [" ".join(str(reason).split("Hint:")[0].split()) for reason in counters["graph_break"]]
+    counters.clear()
+    return reasons
