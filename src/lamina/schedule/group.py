@@ -178,8 +178,8 @@ def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool) -> str:
     scans = [e for e in nest.body if isinstance(e, Scan)]
     if scans and reduces:
         return "a scan beside a reduction"
-    if len({e.axis for e in scans}) > 1:
-        return "scans along different axes"
+    if len({(e.axis, e.reverse) for e in scans}) > 1:
+        return "scans along different axes or in different directions"
     used = _inner_axes(nest, varies)
     if len(used) > 1:
         return "reductions used inside are over different axes"
