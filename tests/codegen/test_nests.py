@@ -189,6 +189,22 @@ def group_norm_backward(n: int, g: int, c: int, hw: int):
     return b, buffers, {"X": torch.randn(shape), "D": torch.randn(shape), "W": torch.randn(g, c)}, {}
 
 
+def crossed(n: int, g: int, c: int, p: int, op: str, dtype: str = "float32"):
+    """Reductions over (2, 3) whose results are used again, beside reductions over (0, 3) that keep axis 2."""
+    b = Body(n, g, c, p)
+    x = wide(b, b.load("X", *b.at, dtype=dtype), dtype)
+    y = b.op("sub", x, b.reduce("max", b.op("mul", x, x), 2, 3))
+    b.store("Y", b.at, half(b, y, dtype))
+    b.store("S", (b.at[1], b.at[2]), b.reduce(op, x, 0, 3))
+    out = "int64" if op.startswith("arg") else "float32"
+    shape = (n, g, c, p)
+    buffers = table(("X", dtype, shape), ("Y", dtype, shape), ("S", out, (g, c)))
+    x0 = torch.randn(shape).clamp(-1.5, 1.5)
+    if op == "prod":
+        x0 = 1 + x0 / 100
+    return b, buffers, {"X": x0.to(getattr(torch, dtype))}, {}
+
+
 def group_quantise(rows: int, groups: int, width: int):
     b = Body(rows, groups, width)
     x = b.load("X", *b.at)
@@ -392,6 +408,11 @@ recipe(norm_softmax_backward, "norm_softmax_backward", 21, 16)
 recipe(norm_softmax_backward, "norm_softmax_backward_wide", 300, 531)
 recipe(norm_softmax_backward, "norm_softmax_backward_symbolic", 21, 16, True)
 recipe(group_norm_backward, "group_norm_backward", 5, 3, 4, 50)
+recipe(group_norm_backward, "group_norm_backward_rows", 5, 32, 4, 50)
+for op_ in ("sum", "prod", "max", "argmax", "argmin"):
+    recipe(crossed, f"crossed_rows_{op_}", 3, 32, 4, 50, op_)
+    recipe(crossed, f"crossed_mixed_{op_}", 40, 2, 4, 50, op_)
+recipe(crossed, "crossed_rows_bf16", 300, 9, 4, 20, "sum", "bfloat16")
 recipe(group_quantise, "group_quantise", 6, 5, 33)
 for op_ in ("sum", "prod", "max", "min", "logaddexp"):
     for dim_ in (0, 1):

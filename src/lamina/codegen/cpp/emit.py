@@ -38,6 +38,7 @@ def emit(kernel: Kernel, target: CpuTarget) -> str:
     main = Text(1)
     checks = 0
     for number, (nest, schedule) in enumerate(zip(kernel.nests, kernel.schedules, strict=True)):
+        assert isinstance(schedule, Schedule), "the kernel is scheduled for a GPU"
         prefix = kernel.name if len(kernel.nests) == 1 else f"{kernel.name}_{number}"
         writer = _NestWriter(nest, schedule, dtypes, kernel.sizes, prefix, checks)
         writer.run(main)
@@ -257,7 +258,8 @@ class _NestWriter(Region):
             start = self.start(partial.eqn) if pointer.endswith("_part") else "0"
             text.add(f"fill({name}, {count}, ({kind}){start});")
         own = replace(array, pointer=mine[0][0])
-        self.targets[partial.out] = "array"
+        lanes = self.facts.vector in partial.eqn.axes
+        self.targets[partial.out] = "fold" if lanes else "array"
         self.arrays[partial.out] = own
         if partial.acc.exact and self.long(self.facts.schedule.outer[0]):
             block = self.array(scope, f"{partial.out}_sum", array.axes, "f32")
@@ -265,7 +267,7 @@ class _NestWriter(Region):
             self.arrays[partial.out] = block
             self.begin_drain(scope, partial.out, self.facts.schedule.outer[0], own)
         if len(mine) > 1:
-            self.targets[partial.out] = "bests"
+            self.targets[partial.out] = "fold bests" if lanes else "bests"
             self.best_values[partial.out] = own
             self.arrays[partial.out] = replace(array, pointer=mine[1][0], kind="int64")
 

@@ -44,7 +44,7 @@ class Reductions(Needs):
             self.begin_best(scope, eqn, kept)
         elif kept:
             self.arrays_begin(scope, out, kept, acc)
-            self.targets[out] = "array"
+            self.targets[out] = "array" if self.facts.vector not in eqn.axes else "fold"
             if acc.exact and self.long(axis):
                 total = self.array(scope, f"{out}_total", kept, "f32")
                 scope.text.add(f"fill({total.pointer}, {total.count()}, 0.0f);")
@@ -119,7 +119,7 @@ class Reductions(Needs):
         eqn = self.facts.body[position]
         assert isinstance(eqn, Reduce)
         out, acc = eqn.outs[0], self.accumulator(eqn)
-        if self.targets[out] == "best":
+        if self.targets[out] in ("best", "fold bests"):
             text.add(f"{self.best(eqn, True)} {out}_a[{unroll}];")
             start = accumulator(eqn.op[3:], self.facts.dtype[eqn.value]).start(True)
             text.add(f"for (auto& a : {out}_a) a = {{{start}, vi64{{}}}};")
@@ -136,6 +136,10 @@ class Reductions(Needs):
             for k in range(unroll):
                 text.add(f"{out}_t.join({out}_a[{k}].value, {out}_a[{k}].at);")
             return
+        if target == "fold bests":
+            for k in range(unroll):
+                text.add(self.join_kept(eqn, f"{out}_a[{k}]"))
+            return
         joined = [f"{out}_a[{k}]" for k in range(unroll)]
         while len(joined) > 1:
             joined = [f"({acc.join(a, b, True)})" for a, b in zip(joined[::2], joined[1::2], strict=True)]
@@ -143,13 +147,16 @@ class Reductions(Needs):
             text.add(f"const {acc.vector} {out}_t = {joined[0]};")
         elif target == "total":
             text.add(f"add_to({out}_t, {joined[0]});")
+        elif target == "fold":
+            at = self.arrays[out].at()
+            text.add(f"*({at}) = {acc.join(f'*({at})', acc.fold(joined[0]), False)};")
         else:
             text.add(f"{out}_t = {acc.join(f'{out}_t', joined[0], True)};")
 
     def vector_accumulate(self, eqn: Reduce) -> str:
         out, acc = eqn.outs[0], self.accumulator(eqn)
         value = self.write.value(eqn.value, True)
-        if self.targets[out] == "best":
+        if self.targets[out] in ("best", "fold bests"):
             return f"meet({out}_a[k], {value}, {self.place(eqn, True)}, n);  // {eqn.op}"
         if self.targets[out] == "row best":
             return f"{out}_s.meet({value}, {self.place(eqn, True)});  // {eqn.op}"
@@ -187,7 +194,7 @@ class Reductions(Needs):
             total = self.drains.pop(out)[1]
             text.add(self.drained(out, total, "settle"))
             self.arrays[out] = total
-        if target in ("array", "bests"):
+        if target in ("array", "bests", "fold", "fold bests"):
             return False
         kind = scalar_type(eqn.dtype)
         value = f"{self.best_folded(eqn)}.at" if target == "best" else self.rounded(eqn, self.finished(eqn))
@@ -245,7 +252,7 @@ class Reductions(Needs):
             scope.text.add(f"{places.pointer}[k] = 0;")
             scope.text.close()
             self.best_values[out], self.arrays[out] = values, places
-            self.targets[out] = "bests"
+            self.targets[out] = "bests" if self.facts.vector not in eqn.axes else "fold bests"
             return
         lanes = self.facts.vector in eqn.axes
         self.targets[out] = "best"
@@ -263,6 +270,17 @@ class Reductions(Needs):
         return (
             f"{{ {best} b = {{load_{kind}({values}{tail}), load_int64({places}{tail})}}; b.meet({value}, {place}); "
             f"store_{kind}({values}, b.value{tail}); store_int64({places}, b.at{tail}); }}  // {eqn.op}"
+        )
+
+    def join_kept(self, eqn: Reduce, lanes: str) -> str:
+        """The best of some lanes meets the best so far of the kept point."""
+        out, dtype = eqn.outs[0], self.facts.dtype[eqn.value]
+        values, places = self.best_values[out].at(), self.arrays[out].at()
+        largest = "true" if eqn.op == "argmax" else "false"
+        best = self.best(eqn, False)
+        return (
+            f"{{ {best} b = {{*({values}), *({places})}}, c = fold_best<{largest}, {scalar_type(dtype)}>({lanes}); "
+            f"b.join(c.value, c.at); *({values}) = b.value; *({places}) = b.at; }}"
         )
 
     def best_folded(self, eqn: Reduce) -> str:
