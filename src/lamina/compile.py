@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from lamina.aot.region import Region
 from lamina.aot.run import compile_captured
-from lamina.backends.cpu import aten_calls
+from lamina.backends.regions import aten_calls
 from lamina.backends.registry import Executor, executor
 from lamina.capture.dynamo import compile_callable
 from lamina.decomp.table import decompositions

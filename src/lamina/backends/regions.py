@@ -1,0 +1,87 @@
+"""What the backends for real devices share: a cache, threads to build in, and the way back to ATen."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+from torch.fx import GraphModule
+
+from lamina.record import Record
+from lamina.runtime.cache import Cache, cache_root
+
+__all__ = ["Boxed", "aten_calls", "build_threads", "loaded_later", "open_cache", "progress_printer", "warn_once"]
+
+Boxed = Callable[[list[Any]], Any]
+"""A compiled region: takes one list of inputs, which it empties, and returns the outputs."""
+
+_PROGRESS_SECONDS = 2.0
+
+
+@cache
+def open_cache(folder: str, enabled: bool) -> Cache:
+    """The on-disk cache in ``folder``, or one that lasts as long as the process."""
+    return Cache(cache_root(folder) if enabled else None)
+
+
+@cache
+def build_threads() -> ThreadPoolExecutor:
+    """Builds wait for compilers most of the time, so a few threads serve any number of regions."""
+    return ThreadPoolExecutor(max_workers=4, thread_name_prefix="lamina-build")
+
+
+def loaded_later(region: str, load: Callable[[], Boxed], record: Record) -> Boxed:
+    """A callable that calls ``load``, which may wait for compilers, when it is first called itself."""
+    run: Boxed | None = None
+
+    def call(args: list[Any]) -> Any:
+        nonlocal run
+        if run is None:
+            start = time.perf_counter()
+            run = load()
+            record.add(region, "wait", time.perf_counter() - start)
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def progress_printer(region: str, what: str) -> Callable[[int, int, float], None]:
+    """A function of (finished, all, seconds) that prints a line every two seconds."""
+    said = 0.0
+
+    def progress(finished: int, total: int, seconds: float) -> None:
+        nonlocal said
+        if seconds - said >= _PROGRESS_SECONDS:
+            said = seconds
+            print(f"lamina: {region}: compiling kernels, {finished}/{total} {what}, {seconds:.0f} s", file=sys.stderr)
+
+    return progress
+
+
+_warned: set[str] = set()
+
+
+def warn_once(message: str) -> None:
+    """Warn, once in this process for all messages that are equal up to the first colon."""
+    kind = message.partition(":")[0]
+    if kind not in _warned:
+        _warned.add(kind)
+        warnings.warn(message, stacklevel=3)
+
+
+def aten_calls(gm: GraphModule) -> Boxed:
+    """The graph run node by node through ATen."""
+
+    def call(args: list[Any]) -> Any:
+        inputs = list(args)
+        args.clear()
+        return gm.forward(*inputs)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
