@@ -45,7 +45,9 @@ abs add bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shif
 clamp_min clone copy eq floor fmax fmin ge gt hardtanh heaviside isinf isnan le leaky_relu lerp logical_and logical_not
 logical_or logical_xor lt masked_fill maximum minimum mul ne neg positive relu round rsub sgn sign signbit square sub
 threshold threshold_backward trunc where _to_copy to hardtanh_backward leaky_relu_backward relu6 addcmul frac
-native_dropout_backward lift_fresh_copy hardshrink softshrink contiguous type_as nan_to_num copysign
+deg2rad rad2deg isneginf isposinf fill zero select_scatter slice_scatter diagonal_scatter _prelu_kernel
+_prelu_kernel_backward native_dropout_backward lift_fresh_copy hardshrink softshrink contiguous type_as nan_to_num
+copysign
 """,
     0.5: """
 arange empty empty_like empty_strided full full_like linspace new_empty new_full new_ones new_zeros ones ones_like
@@ -53,12 +55,17 @@ scalar_tensor zeros zeros_like eye tril triu hardsigmoid hardswish hardsigmoid_b
 """,
     1.0: """
 div reciprocal sqrt rsqrt remainder fmod addcdiv floor_divide cat constant_pad_nd stack flip roll repeat philox_uniform
-one_hot repeat_interleave reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d
+one_hot select_backward slice_backward diagonal_backward diag_embed pixel_shuffle pixel_unshuffle channel_shuffle
+repeat_interleave reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d
 """,
     2.0: "embedding gather index index_select take_along_dim take",
-    4.0: "exp exp2 sigmoid sigmoid_backward silu elu elu_backward celu selu hypot glu",
+    4.0: """
+exp exp2 sigmoid sigmoid_backward silu elu elu_backward celu selu hypot glu glu_backward logit_backward
+log_sigmoid_backward softplus_backward
+""",
     6.0: """
-log log2 log10 log1p expm1 softplus softplus_backward logit log_sigmoid_forward sin cos logaddexp silu_backward
+log log2 log10 log1p expm1 softplus logit log_sigmoid_forward sin cos logaddexp logaddexp2
+silu_backward xlogy special_xlog1py special_entr sinc addr
 """,
     12.0: """
 tanh tanh_backward erf erfc gelu gelu_backward mish mish_backward pow tan asin acos atan atan2 sinh cosh asinh acosh
@@ -67,8 +74,8 @@ atanh erfinv
 }
 _REDUCTIONS: dict[float, str] = {
     0.3: "all amax amin any argmax argmin count_nonzero max mean min prod sum aminmax nansum",
-    0.8: "std std_mean var var_mean norm linalg_vector_norm native_layer_norm native_group_norm",
-    5.0: "_softmax _log_softmax logsumexp cumsum cumprod",
+    0.8: "std std_mean var var_mean norm linalg_vector_norm native_layer_norm native_group_norm _fused_rms_norm",
+    5.0: "_safe_softmax _softmax _log_softmax logsumexp cumsum cumprod",
 }
 
 

@@ -260,6 +260,11 @@ def addcmul(low: Lowering, node: Node, x: Operand, a: Operand, b: Operand, value
     return low.pointwise(node, lambda x, a, b, s: x + s * a * b, x, a, b, value)
 
 
+@rule("prims.fma.default")
+def fma(low: Lowering, node: Node, a: Operand, b: Operand, x: Operand) -> TensorValue:
+    return low.pointwise(node, lambda a, b, x: a * b + x, a, b, x)
+
+
 @rule("aten.addcdiv.default")
 def addcdiv(low: Lowering, node: Node, x: Operand, a: Operand, b: Operand, value: Operand = 1) -> TensorValue:
     if value == 1:
