@@ -130,6 +130,23 @@ def test_structures(compile: CompileFunction) -> None:
     agree(compile, build)
 
 
+def _lazy() -> tuple[Any, tuple[Tensor, ...]]:
+    z = torch.randn(5, 6, dtype=torch.complex64).t().conj()
+
+    def program(z: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return z * 2, y.exp(), (y * y).sum(0), torch.view_as_real(z.resolve_conj()), z.conj() * z
+
+    return program, (z, z.imag)
+
+
+def test_lazily_conjugated_and_negated_arguments(compile: CompileFunction) -> None:
+    agree(compile, _lazy)
+
+
+def test_gradients_of_lazily_conjugated_results(compile: CompileFunction) -> None:
+    agree(compile, lambda: (lambda x: torch.fft.ifft(x, dim=1), (torch.randn(3, 4, 5, requires_grad=True),)))
+
+
 def test_python_numbers_may_change(compile: CompileFunction) -> None:
     compiled = compile(lambda x, k, flag: (x * k + k) if flag else x - float(k))
     x = torch.randn(5)

@@ -67,8 +67,7 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         *("aten.upsample_bicubic2d.default", "aten.upsample_bicubic2d_backward.default"),
     ),
     "complex numbers are left to the library": (
-        *("aten.complex.default", "aten.view_as_real.default", "aten.view_as_complex.default", "aten._conj.default"),
-        *("aten.polar.default", "aten._neg_view.default"),
+        *("aten.complex.default", "aten.view_as_real.default", "aten.view_as_complex.default", "aten.polar.default"),
     ),
     "the bits of a number read as another type": ("aten.view.dtype",),
     _ATTENTION: tuple(

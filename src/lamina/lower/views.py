@@ -55,6 +55,15 @@ def alias(low: Lowering, node: Node, x: TensorValue) -> TensorValue:
     return x
 
 
+@rule("aten._conj.default", "aten._neg_view.default")
+def lazily(low: Lowering, node: Node, x: TensorValue) -> TensorValue:
+    """Eager only marks the memory; here a value is what its memory holds, so it is computed."""
+    out = low.result(node)
+    physical = "aten._conj_physical.default" if "_conj" in str(node.target) else "aten.neg.default"
+    low.library(node, physical, (x,), {}, (out,), "complex numbers are left to the library")
+    return out
+
+
 @rule("aten.permute.default", "prims.transpose.default")
 def permute(low: Lowering, node: Node, x: TensorValue, order: Sequence[int]) -> TensorValue:
     return permuted(x, [d % x.rank for d in order])
