@@ -96,13 +96,13 @@ def make_launcher(compiler: Compiler | None, cache: Cache) -> Launch:
         flags = (*compile_flags("plain"), "launch.cpp", *link_flags("stub.so"), "-o", "launch.so")
         outcome = run_command(Command((compiler.path, *flags), folder, 60.0))
         if not outcome.ok:
-            raise OSError(outcome.message)
+            raise TritonError(outcome.message)
         (folder / "stub.so").unlink()
         return {"kind": "launcher", "compiler": compiler.identity}
 
     try:
         function = getattr(load_library(cache.get_or_build(key, build).path / "launch.so"), _SYMBOL)
-    except OSError:
+    except (OSError, TritonError):
         return _launch_by_ctypes
     function.argtypes, function.restype = (ctypes.c_char_p, ctypes.c_char_p), ctypes.c_int
     launch: Launch = function

@@ -82,6 +82,7 @@ class _Worker:
         line = self._line(timeout)
         if line is None:
             self._process.kill()
+            self._process.wait()
             return {"error": f"stopped after {timeout:.0f} s"}
         if not line:
             return {"error": f"the compiler process ended with code {self._process.wait()}; is Triton installed?"}

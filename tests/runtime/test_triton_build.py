@@ -1,0 +1,126 @@
+"""Triton kernels compiled ahead of time for a GPU this machine need not have; cached, checked, and failing alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lamina.runtime import triton_build
+from lamina.runtime.cache import Cache
+from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton, unit_key
+from lamina.runtime.triton_pool import CompilerPool, TritonError
+
+pytest.importorskip("triton")
+
+TEXT = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scale(b0, b1, s0):
+    i = tl.program_id(0) * 256 + tl.arange(0, 256)  # model.py:1 mul
+    tl.store(b1 + i, tl.load(b0 + i, mask=i < s0) * 2.0, mask=i < s0)
+"""
+UNIT = TritonUnit("scale", "scale", TEXT, ("b0", "b1", "s0"), ("*fp32", "*fp32", "i64"), (0, 1, 2), 4, 3)
+
+
+@pytest.fixture(scope="module")
+def pool() -> CompilerPool:
+    return CompilerPool(1)
+
+
+@pytest.fixture
+def build(cache: Cache, pool: CompilerPool, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TritonBuild]:
+    """Builds units as a process would that knows nothing of earlier builds."""
+
+    def run(*units: TritonUnit, compiles: bool = True, cache: Cache = cache) -> TritonBuild:
+        monkeypatch.setattr(triton_build, "_KNOWN", {})
+
+        def compilers() -> CompilerPool:
+            assert compiles, "a compiler was asked for"
+            return pool
+
+        return build_triton(units, capability=90, cache=cache, pool=compilers)
+
+    return run
+
+
+def test_machine_code_and_what_its_launch_needs(build: Callable[..., TritonBuild]) -> None:
+    built = build(UNIT)
+    cubin = built.cubins["scale"]
+    assert (cubin.function, cubin.types, cubin.threads, cubin.shared) == ("scale", UNIT.types, 128, 0)
+    assert cubin.code.startswith(b"\x7fELF")
+    assert cubin.hidden == 2
+    assert (built.compiled, built.reused, dict(built.errors)) == (1, 0, {})
+
+
+def test_second_process_compiles_nothing(build: Callable[..., TritonBuild]) -> None:
+    first = build(UNIT)
+    second = build(UNIT, compiles=False)
+    assert second.cubins == first.cubins
+    assert second.reused == 1
+
+
+def test_entry_holds_plain_files(build: Callable[..., TritonBuild], cache: Cache) -> None:
+    build(UNIT)
+    names = {path.name for path in cache.location.rglob("*") if path.is_file()}
+    assert {"kernel.cubin", "kernel.ptx", "kernel.ttgir", "scale.py", "manifest.json"} <= names
+
+
+def test_alignment_changes_the_code(build: Callable[..., TritonBuild]) -> None:
+    general = replace(UNIT, name="general", aligned=())
+    built = build(UNIT, general)
+    assert built.cubins["scale"].key != built.cubins["general"].key
+    assert built.cubins["scale"].code != built.cubins["general"].code
+
+
+def test_names_and_comments_are_no_part_of_the_identity() -> None:
+    renamed = replace(UNIT, name="x", function="twice", text=TEXT.replace("def scale", "def twice"))
+    commented = replace(UNIT, text=TEXT.replace("model.py:1 mul", "model.py:2 mul"))
+    assert unit_key(UNIT, 90) == unit_key(renamed, 90) == unit_key(commented, 90)
+    others = [replace(UNIT, text=TEXT.replace("2.0", "3.0")), replace(UNIT, warps=8), replace(UNIT, stages=2)]
+    others += [replace(UNIT, types=("*fp32", "*fp32", "i32")), replace(UNIT, aligned=()), replace(UNIT, asserts=True)]
+    assert len({unit_key(unit, 90) for unit in (UNIT, *others)} | {unit_key(UNIT, 80)}) == len(others) + 2
+
+
+def test_a_kernel_that_does_not_compile_fails_alone(build: Callable[..., TritonBuild]) -> None:
+    wrong = replace(UNIT, name="wrong", text=TEXT.replace("tl.load(b0 + i", "tl.load(missing + i"))
+    built = build(wrong, UNIT)
+    assert list(built.cubins) == ["scale"]
+    assert "missing is not defined" in built.errors["wrong"].what
+
+
+def test_a_compiler_that_dies_is_replaced(build: Callable[..., TritonBuild]) -> None:
+    deadly = replace(UNIT, name="deadly", text=TEXT + "\nimport os\nos._exit(3)\n")
+    built = build(deadly)
+    assert "ended with code 3" in built.errors["deadly"].what
+    assert build(UNIT).compiled == 1
+
+
+def test_a_compiler_that_takes_too_long_is_stopped(pool: CompilerPool, tmp_path: Path) -> None:
+    endless = TEXT + "\nimport time\ntime.sleep(60)\n"
+    request = triton_build.Request(
+        name="scale", text=endless, parameters=list(UNIT.parameters), types=list(UNIT.types), aligned=[], warps=4,
+        stages=3, asserts=False, capability=90, folder=str(tmp_path),
+    )  # fmt: skip
+    with pytest.raises(TritonError, match="stopped after 1 s"):
+        pool.compile(request, timeout=1.0).result()
+
+
+def test_a_damaged_entry_is_compiled_again(build: Callable[..., TritonBuild], cache: Cache) -> None:
+    build(UNIT)
+    (cubin,) = cache.location.rglob("kernel.cubin")
+    cubin.write_bytes(cubin.read_bytes()[:-1] + b"x")
+    built = build(UNIT)
+    assert (built.compiled, len(built.damages)) == (1, 1)
+    assert built.cubins["scale"].code.startswith(b"\x7fELF")
+
+
+def test_kernels_may_use_the_runtime_s_functions(build: Callable[..., TritonBuild]) -> None:
+    text = TEXT.replace("import triton\n", "import triton\nfrom lamina.runtime.triton_math import maximum\n", 1)
+    text = text.replace("mask=i < s0) * 2.0", "mask=i < s0) * 2.0 + maximum(i, i)")
+    assert not build(replace(UNIT, text=text)).errors
