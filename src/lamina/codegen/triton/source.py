@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lamina.errors import LaminaError
 from lamina.ir.index import Expr
 
-__all__ = ["TritonSource"]
+__all__ = ["TritonSource", "UnsupportedKernel"]
+
+
+class UnsupportedKernel(LaminaError):
+    """A kernel that Triton cannot express; it alone runs as ATen calls."""
+
+    code = "LM020"
 
 
 @dataclass(frozen=True, slots=True)

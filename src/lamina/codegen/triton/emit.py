@@ -1,0 +1,135 @@
+"""A kernel of the Plan as a Triton module."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from lamina.codegen.triton.facts import Facts, size_text
+from lamina.codegen.triton.nest import NestWriter
+from lamina.codegen.triton.source import TritonSource
+from lamina.codegen.triton.text import Text, helpers_in
+from lamina.codegen.triton.types import signature
+from lamina.ir.index import Expr, as_expr, prod
+from lamina.ir.loops import Check
+from lamina.ir.plan import GpuSchedule, Kernel
+
+__all__ = ["TritonTarget", "emit"]
+
+
+class TritonTarget(Protocol):
+    """What code generation needs to know of the GPU."""
+
+    @property
+    def capability(self) -> int: ...
+
+
+def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
+    """The Triton source of ``kernel``. Raises ``UnsupportedKernel`` where Triton cannot express it.
+
+    Programs are numbered along one dimension of the grid, the nests of a group one after the other.
+    """
+    dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
+    checks = sum(isinstance(e, Check) for nest in kernel.nests for e in nest.body)
+    parameters = [*dtypes, *kernel.sizes, *(["failed"] if checks else [])]
+    types = [*(signature(d) for d in kernel.dtypes), *("i64" for _ in kernel.sizes), *(["*i32"] if checks else [])]
+    parts: list[Text] = []
+    grids: list[Expr] = []
+    schedules: list[GpuSchedule] = []
+    done = 0
+    alone = len(kernel.nests) == 1
+    for number, (nest, schedule) in enumerate(zip(kernel.nests, kernel.schedules, strict=True)):
+        assert isinstance(schedule, GpuSchedule), "the kernel is scheduled for a CPU"
+        schedules.append(schedule)
+        facts = Facts(nest, schedule, dtypes)
+        facts.check()
+        name = kernel.name if alone else f"{kernel.name}_{number}"
+        text = Text()
+        text.add("@triton.jit")
+        text.open(f"def {name}({', '.join(parameters if alone else [*parameters, 'pid'])}):")
+        text.add(f'"""{_describe(facts)}"""')
+        _indices(facts, text, alone)
+        NestWriter(facts, text, done).run()
+        done += sum(isinstance(e, Check) for e in nest.body)
+        parts.append(text)
+        grids.append(prod(facts.pieces(k) for k, b in enumerate(facts.blocks) if b.role == "grid"))
+    if not alone:
+        parts.append(_dispatch(kernel.name, parameters, grids))
+    body = "\n\n\n".join("\n".join(part.lines) for part in parts)
+    one = as_expr(1)
+    return TritonSource(
+        kernel.name,
+        f"{_head(body)}\n\n\n{body}\n",
+        tuple(parameters),
+        tuple(types),
+        tuple([*dtypes, *kernel.sizes]),
+        max(s.warps for s in schedules),
+        max(s.stages for s in schedules),
+        (sum(grids, as_expr(0)), one, one),
+        (),
+        bool(checks),
+    )
+
+
+def _head(body: str) -> str:
+    lines = ["import triton", "import triton.language as tl"]
+    names = helpers_in(body)
+    if names:
+        lines += ["", f"from lamina.runtime.triton_math import {', '.join(names)}"]
+    return "\n".join(lines)
+
+
+def _describe(facts: Facts) -> str:
+    parts = []
+    for block, extent in zip(facts.blocks, facts.extents, strict=True):
+        sign = {"grid": "shared", "loop": "looped", "whole": "whole"}[block.role]
+        parts.append(f"{', '.join(block.axes)} < {size_text(extent)} {sign} by {block.size}")
+    return f"{facts.schedule.kind}: {'; '.join(parts) or 'a single point'}."
+
+
+def _indices(facts: Facts, text: Text, alone: bool) -> None:
+    """The indices of the blocks that programs share, from the program's number, and of those held whole."""
+    shared = [k for k, block in enumerate(facts.blocks) if block.role == "grid"]
+    if alone and shared:
+        text.add("pid = tl.program_id(0)")
+    rest = "pid"
+    for position, k in enumerate(reversed(shared)):
+        line, block, count = facts.lines[k], facts.blocks[k], facts.pieces(k)
+        last = position == len(shared) - 1
+        name = f"{line}_pid"
+        if count == 1:
+            text.add(f"{name} = tl.full((), 0, tl.int32)")
+        elif last:
+            text.add(f"{name} = {rest}")
+        else:
+            whole = size_text(count)
+            divisor = whole if whole.isdigit() else f"({whole})"
+            text.add(f"{name} = {rest} % {divisor}")
+            text.add(f"{line}_rest = {rest} // {divisor}")
+            rest = f"{line}_rest"
+        start = f"{name}.to(tl.int64)" if facts.wide[k] else name
+        if block.size > 1:
+            text.extend(facts.line_text(k, f"{start} * {block.size}"))
+        else:
+            text.extend(facts.line_text(k, start))
+    for k, block in enumerate(facts.blocks):
+        if block.role == "whole":
+            text.extend(facts.line_text(k, ""))
+
+
+def _dispatch(name: str, parameters: list[str], grids: list[Expr]) -> Text:
+    """The function that hands programs to the nests of a group."""
+    text = Text()
+    text.add("@triton.jit")
+    text.open(f"def {name}({', '.join(parameters)}):")
+    text.add("pid = tl.program_id(0)")
+    begin = as_expr(0)
+    for number, grid in enumerate(grids):
+        start = size_text(begin)
+        own = "pid" if begin == 0 else f"pid - ({start})"
+        call = f"{name}_{number}({', '.join([*parameters, own])})"
+        begin = begin + grid
+        head = "if" if number == 0 else "elif"
+        text.open(f"{head} pid < {size_text(begin)}:" if number < len(grids) - 1 else "else:")
+        text.add(call)
+        text.close()
+    return text

@@ -1,0 +1,364 @@
+"""One nest as the body of a Triton function: equations placed in loops, and loops where reductions need them.
+
+A region is what happens inside a set of open loops. Its equations fall into phases: a reduction over a loop that is
+not open yet ends a phase, and what uses its result belongs to the next one. Each phase opens the loops its goals need
+and computes again, inside them, whatever varies over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from lamina.codegen.triton.expressions import cast_text, compute_text, constant_text
+from lamina.codegen.triton.facts import Facts, Span, size_text
+from lamina.codegen.triton.reductions import Accumulator, Online, Reducer
+from lamina.codegen.triton.scans import Scanner
+from lamina.codegen.triton.source import UnsupportedKernel
+from lamina.codegen.triton.text import Text
+from lamina.codegen.triton.types import kind, literal, typed
+from lamina.ir.index import Expr, Loaded
+from lamina.ir.loops import (
+    Check,
+    Compute,
+    Constant,
+    Equation,
+    Index,
+    Load,
+    Random,
+    Reduce,
+    Scan,
+    Store,
+    defined,
+    operands,
+)
+
+__all__ = ["NestWriter"]
+
+
+class NestWriter:
+    """Writes the statements of one nest. ``first_check`` numbers its Checks among the kernel's."""
+
+    def __init__(self, facts: Facts, text: Text, first_check: int = 0) -> None:
+        self.facts, self.text = facts, text
+        self.body = facts.body
+        self.reduce = Reducer(facts)
+        self.scan = Scanner(facts, self.reduce)
+        self.made = {name: p for p, eqn in enumerate(self.body) for name in defined(eqn)}
+        self.constants = {e.out: e for e in self.body if isinstance(e, Constant)}
+        self.accumulators: dict[int, Accumulator] = {}
+        self.onlines = self._onlines() if facts.schedule.online else {}
+        self.checks = [p for p, e in enumerate(self.body) if isinstance(e, Check)]
+        self.first_check = first_check
+
+    def run(self) -> None:
+        """Write all of it; the indices of shared blocks are defined already."""
+        goals = [p for p, e in enumerate(self.body) if isinstance(e, Store | Check)]
+        self.region(frozenset(), frozenset(), goals)
+
+    # ---- what is needed where ---------------------------------------------------------------------------------------
+
+    def loops_of(self, position: int, opened: Span) -> list[int]:
+        """Loops that must be open, and are not, where an equation is evaluated."""
+        eqn = self.body[position]
+        span = self.facts.eqn_span(eqn)
+        if isinstance(eqn, Reduce):
+            span = span | self.facts.span_of_axes(eqn.axes)
+        return [k for k in self.facts.loops if k in span and k not in opened]
+
+    def inputs(self, position: int) -> tuple[str, ...]:
+        """Values an equation reads; an online sum reads what its maximum reads."""
+        eqn = self.body[position]
+        if position in self.onlines and position in self.accumulators:
+            return (self.onlines[position].value,)
+        found = operands(eqn)
+        if isinstance(eqn, Load | Store) and self.guards(eqn):
+            found = (*found, *(self.body[p].cond for p in self.guards(eqn)))  # type: ignore[union-attr]
+        return found
+
+    def guards(self, eqn: Load | Store) -> list[int]:
+        """Checks that must hold before a loaded index may be used."""
+        at = self.body.index(eqn)
+        if not any(isinstance(a, Loaded) for e in eqn.index for a in e.atoms()):
+            return []
+        span = self.facts.eqn_span(eqn)
+        return [p for p in self.checks if p < at and self.facts.eqn_span(self.body[p]) <= span]
+
+    def slice(self, goals: Iterable[int], known: frozenset[str], online: Iterable[int]) -> list[int]:
+        """Equations that the goals need beyond what is known, in order. Sums in ``online`` stand on their maximum."""
+        pending, found = list(goals), set(goals)
+        paired = set(online)
+        while pending:
+            p = pending.pop()
+            names = self.inputs(p)
+            if p in paired:
+                names = (self.onlines[p].maximum, self.onlines[p].value)
+            for name in names:
+                q = self.made[name]
+                if name not in known and q not in found:
+                    found.add(q)
+                    pending.append(q)
+        return sorted(found)
+
+    def completes(self, position: int, opened: Span) -> bool:
+        """Whether a reduction needs a loop that is not open, and so ends a phase of this region."""
+        eqn = self.body[position]
+        if not isinstance(eqn, Reduce) or position in self.accumulators:
+            return False
+        return any(k in self.facts.loops and k not in opened for k in self.facts.span_of_axes(eqn.axes))
+
+    # ---- regions ----------------------------------------------------------------------------------------------------
+
+    def region(self, opened: Span, known: frozenset[str], goals: list[int]) -> None:
+        """Write what the goals need inside the loops of ``opened``."""
+        online = [p for p in self.onlines if self.completes(p, opened)]
+        need = self.slice(goals, known, online)
+        phase: dict[int, int] = {}
+        result: dict[str, int] = {}
+        for p in need:
+            eqn = self.body[p]
+            names = self.inputs(p) if p not in online else (self.onlines[p].value,)
+            phase[p] = max((result.get(n, 0) for n in names), default=0)
+            for name in defined(eqn):
+                result[name] = phase[p] + self.completes(p, opened)
+        have = set(known)
+        for now in range(max(phase.values(), default=0) + 1):
+            current = [p for p in need if phase[p] == now]
+            inner: list[int] = []
+            for p in current:
+                if self.loops_of(p, opened):
+                    if p in goals or self.completes(p, opened):
+                        inner.append(p)
+                    continue
+                self.equation(p)
+                have.update(defined(self.body[p]))
+            self.loops(opened, frozenset(have), inner)
+            have.update(n for p in inner if self.completes(p, opened) for n in defined(self.body[p]))
+
+    def loops(self, opened: Span, known: frozenset[str], goals: list[int]) -> None:
+        """Open the loops that the goals need, those of equal first loop together."""
+        for k in self.facts.loops:
+            mine = [p for p in goals if self.loops_of(p, opened)[0] == k]
+            if not mine:
+                continue
+            started = [p for p in mine if self.completes(p, opened)]
+            for p in started:
+                self.start(p, opened)
+            self.loop(k, opened, known, mine)
+            self.finish(started)
+
+    def start(self, position: int, opened: Span) -> None:
+        """Define a reduction's shares."""
+        eqn = self.body[position]
+        assert isinstance(eqn, Reduce)
+        facts = self.facts
+        over = facts.span_of_axes(eqn.axes)
+        span = facts.span(eqn.value) | over
+        if any(k in facts.loops and k not in opened and k not in over for k in span):
+            raise UnsupportedKernel("a reduction across a loop whose results vary over another loop")
+        acc = Accumulator(eqn, f"{eqn.outs[0]}_acc", facts.dims(span), self.onlines.get(position))
+        self.accumulators[position] = acc
+        self.reduce.begin(self.text, acc)
+
+    def finish(self, started: Sequence[int]) -> None:
+        """Join the shares of the reductions that a loop completed."""
+        for p in started:
+            acc = self.accumulators.pop(p)
+            if acc.online is None:
+                self.reduce.finish(self.text, acc)
+                for q in started:
+                    total = self.accumulators.get(q)
+                    if total is not None and total.online and total.online.maximum == acc.eqn.outs[0]:
+                        self.reduce.finish_online(self.text, acc, total)
+
+    def loop(self, k: int, opened: Span, known: frozenset[str], goals: list[int]) -> None:
+        """One loop over a block's tiles."""
+        facts, text = self.facts, self.text
+        block, line = facts.blocks[k], facts.lines[k]
+        scans = self.scan.of_loop(k)
+        if scans:
+            self.scan.begin(text, scans)
+        backwards = any(s.reverse for s in scans)
+        if backwards and not all(s.reverse for s in scans):
+            raise UnsupportedKernel("scans in both directions in one loop")
+        start = line if k not in facts.dim else f"{line}_at"
+        stages = f", num_stages={facts.schedule.stages}" if facts.schedule.stages > 1 else ""
+        if backwards:
+            step = f"{line}_step"
+            text.open(f"for {step} in tl.range(0, {_count(facts, k)}{stages}):")
+            last = f"({_count(facts, k)} - 1 - {step})"
+            text.add(f"{start} = {last}" if block.size == 1 else f"{start} = {last} * {block.size}")
+        else:
+            text.open(f"for {start} in tl.range(0, {size_text(facts.extents[k])}, {block.size}{stages}):")
+        text.extend(facts.line_text(k, start))
+        self.region(opened | {k}, known, goals)
+        text.close()
+
+    # ---- equations --------------------------------------------------------------------------------------------------
+
+    def equation(self, position: int) -> None:
+        """Write one equation whose loops are all open."""
+        eqn, text = self.body[position], self.text
+        if isinstance(eqn, Constant):
+            return
+        if isinstance(eqn, Load):
+            text.add(f"{eqn.out} = {self.load(eqn)}")
+        elif isinstance(eqn, Compute):
+            text.add(f"{eqn.out} = {self.compute(eqn)}")
+        elif isinstance(eqn, Index):
+            text.add(f"{eqn.out} = {self.index(eqn)}")
+        elif isinstance(eqn, Random):
+            text.add(f"{eqn.out} = {self.random(eqn)}")
+        elif isinstance(eqn, Reduce):
+            acc = self.accumulators.get(position)
+            if acc is None:
+                self.reduce.tile(text, eqn, self.value(eqn.value))
+            else:
+                peers = {a.eqn.outs[0]: a for a in self.accumulators.values()}
+                self.reduce.accumulate(text, acc, self.value(eqn.value), peers)
+        elif isinstance(eqn, Scan):
+            self.scan.write(text, eqn, self.value(eqn.value))
+        elif isinstance(eqn, Store):
+            self.store(eqn)
+        else:
+            self.check(position, eqn)
+
+    def value(self, name: str) -> str:
+        """A value as an operand."""
+        constant = self.constants.get(name)
+        return name if constant is None else constant_text(constant.value, constant.dtype)
+
+    def plain(self, name: str) -> str | None:
+        """The literal of a constant that may stand beside an infix operator."""
+        constant = self.constants.get(name)
+        if constant is None or constant.dtype == "bool":
+            return None
+        found = literal(constant.value, constant.dtype)
+        return f"({found})" if found.startswith("-") else found
+
+    def compute(self, eqn: Compute) -> str:
+        dtypes = [self.facts.dtype[n] for n in eqn.ins]
+        varying = [n for n in eqn.ins if n not in self.constants]
+
+        def plain(k: int) -> str | None:
+            return self.plain(eqn.ins[k]) if varying else None
+
+        return compute_text(eqn, dtypes, lambda k: self.value(eqn.ins[k]), plain, self.facts.schedule.approximate)
+
+    def index(self, eqn: Index) -> str:
+        number = f"({self.facts.text(self.facts.joined(eqn.expr))} + tl.full((), 0, tl.int64))"
+        return cast_text(number, "int64", eqn.dtype)
+
+    def random(self, eqn: Random) -> str:
+        stream = eqn.stream if isinstance(eqn.stream, int) else size_text(eqn.stream)
+        place = f"{self.facts.text(self.facts.joined(eqn.index))} + tl.full((), 0, tl.int64)"
+        made = f"uniform({self.value(eqn.seed)}, {stream}, {place})"
+        return made if eqn.dtype == "float32" else cast_text(made, "float32", eqn.dtype)
+
+    # ---- memory -----------------------------------------------------------------------------------------------------
+
+    def pointer(self, buffer: str, index: Expr, span: Span) -> str:
+        """Address of every point of ``span``."""
+        facts = self.facts
+        scalar, vector = facts.parts(index)
+        text = f"{buffer} + {scalar}" if scalar else buffer
+        if vector:
+            text = f"{text} + ({vector})"
+        if facts.dims(span) != facts.dims(facts.expr_span(index)):
+            text = f"{text} + tl.zeros({facts.shape(span)}, tl.int32)"
+        return text
+
+    def mask(self, eqn: Load | Store, span: Span) -> list[str]:
+        """Conditions under which memory is touched."""
+        masks = self.facts.inside(span)
+        masks += [self.value(self.body[p].cond) for p in self.guards(eqn)]  # type: ignore[union-attr]
+        if eqn.mask is not None:
+            masks.append(self.value(eqn.mask))
+        return list(dict.fromkeys(masks))
+
+    def load(self, eqn: Load) -> str:
+        span = self.facts.eqn_span(eqn)
+        text = self.pointer(eqn.buffer, eqn.index[0], span)
+        masks = self.mask(eqn, span)
+        if masks:
+            text += f", mask={' & '.join(masks)}"
+        if eqn.mask is not None:
+            text += f", other={literal(eqn.fill, eqn.dtype)}"
+        return f"tl.load({text})"
+
+    def first(self, span: Span) -> list[str]:
+        """Conditions that pick one of the programs that would all do the same."""
+        facts = self.facts
+        alone = [k for k, b in enumerate(facts.blocks) if b.role == "grid" and k not in span and facts.pieces(k) != 1]
+        return [f"({facts.lines[k]}_pid == 0)" for k in alone]
+
+    def store(self, eqn: Store) -> None:
+        facts, text = self.facts, self.text
+        place = facts.expr_span(eqn.index[0])
+        span = facts.eqn_span(eqn)
+        value = self.value(eqn.value)
+        dtype = facts.buffers[eqn.buffer]
+        masks = self.mask(eqn, span) + self.first(span)
+        pointer = self.pointer(eqn.buffer, eqn.index[0], span)
+        if facts.dims(span) and not facts.dims(facts.span(eqn.value)):
+            value = f"tl.broadcast_to({value}, {facts.shape(span)})"
+        masked = f", mask={' & '.join(masks)}" if masks else ""
+        if eqn.mode == "set":
+            text.add(f"tl.store({pointer}, {value}{masked})")
+            return
+        if dtype == "bool":
+            masks.append(value)
+            text.add(f"tl.store({pointer}, True, mask={' & '.join(masks)})")
+            return
+        if dtype not in ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint32", "uint64"):
+            raise UnsupportedKernel(f"an atomic addition of {dtype}")
+        lost = facts.dims(span - place)
+        if lost and eqn.mask is None and not self.guards(eqn) and dtype not in ("float16", "bfloat16"):
+            given = self.reduce.spread(value, span, lost, facts.inside(lost), "0")
+            value = self.reduce.fold("sum", given, span, lost, dtype)
+            masks = facts.inside(place) + self.first(span)
+            pointer = self.pointer(eqn.buffer, eqn.index[0], place)
+            masked = f", mask={' & '.join(masks)}" if masks else ""
+        text.add(f'tl.atomic_add({pointer}, {value}{masked}, sem="relaxed")')
+
+    def check(self, position: int, eqn: Check) -> None:
+        facts = self.facts
+        span = facts.eqn_span(eqn)
+        masks = [f"~{self.value(eqn.cond)}", *facts.inside(span), *self.first(span)]
+        pointer = "failed" + (f" + tl.zeros({facts.shape(span)}, tl.int32)" if facts.dims(span) else "")
+        number = self.first_check + self.checks.index(position) + 1
+        self.text.add(f"tl.store({pointer}, {number}, mask={' & '.join(masks)})")
+
+    # ---- online sums ------------------------------------------------------------------------------------------------
+
+    def _onlines(self) -> dict[int, Online]:
+        """Sums of exp(x - max of x), by position."""
+        found: dict[int, Online] = {}
+        for p, eqn in enumerate(self.body):
+            if not isinstance(eqn, Reduce) or eqn.op != "sum":
+                continue
+            power = self._compute(eqn.value, "exp")
+            away = self._compute(power.ins[0], "sub") if power is not None else None
+            if away is None:
+                continue
+            value, shift = away.ins
+            guarded = self._compute(shift, "where")
+            top = guarded.ins[2] if guarded is not None and self._guard(guarded) else shift
+            peak = self.body[self.made[top]]
+            if isinstance(peak, Reduce) and peak.op == "max" and peak.value == value and peak.axes == eqn.axes:
+                found[p] = Online(top, value, guarded is not None)
+        tops = [o.maximum for o in found.values()]
+        return {p: o for p, o in found.items() if tops.count(o.maximum) == 1}
+
+    def _guard(self, where: Compute) -> bool:
+        """Whether ``where`` gives 0 for an infinite third operand."""
+        infinite = self._compute(where.ins[0], "isinf")
+        zero = self.constants.get(where.ins[1])
+        return infinite is not None and infinite.ins[0] == where.ins[2] and zero is not None and zero.value == 0
+
+    def _compute(self, name: str, op: str) -> Compute | None:
+        eqn: Equation = self.body[self.made[name]]
+        return eqn if isinstance(eqn, Compute) and eqn.op == op else None
+
+
+def _count(facts: Facts, k: int) -> str:
+    return size_text(facts.pieces(k))

@@ -1,0 +1,354 @@
+"""How a flat nest is iterated on a GPU: which axes programs share, what stays in registers, how many warps.
+
+The choices follow from bytes and registers: a program's tile should give every thread a few 16-byte accesses, and what
+a row keeps across its phases should fit in the registers that its warps own (65,536 a multiprocessor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Expr, Loaded, prod
+from lamina.ir.loops import Load, Nest, Random, Reduce, Scan, Store, axes_of_values, defined, operands
+from lamina.ir.plan import Block, GpuSchedule
+from lamina.schedule.gpu_target import GpuTarget
+
+__all__ = ["candidates", "choose", "fast_axis", "guess"]
+
+_GUESS = 4096
+"""What an unknown size counts as."""
+_ROW = 32768
+"""Points of a row that 32 warps hold in registers, 32 a thread."""
+_FEW = 64
+"""Reduced points up to which a loop over single points beats a second dimension of the tile."""
+_LONG = 2048
+"""Row width from which unaligned rows are worth a loop with peeled ends."""
+
+
+def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> GpuSchedule:
+    """The schedule to use when nothing is measured."""
+    return candidates(nest, dtypes, target)[0]
+
+
+def candidates(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> list[GpuSchedule]:
+    """Ways to iterate the nest, best first, up to eight. ``dtypes`` gives each flat buffer's element type."""
+    chooser = _Chooser(nest, dtypes, target)
+    return list(dict.fromkeys(chooser.variants(chooser.schedule())))[:8]
+
+
+def guess(extent: Expr) -> int:
+    """The number an extent most likely is."""
+    if extent.is_int:
+        return extent.const
+    return max(extent.const + sum(coef * _GUESS ** len(mono) for mono, coef in extent.terms), 1)
+
+
+def fast_axis(nest: Nest) -> str | None:
+    """The axis along which most of the bytes are contiguous."""
+    score = {a.name: 0 for a in nest.axes}
+    axis = {a.name: a for a in nest.axes}
+    for eqn in nest.body:
+        if isinstance(eqn, Load | Store):
+            (expr,) = eqn.index
+            names = expr.axes()
+            weight = guess(prod(axis[a].extent for a in names)) * (3 if isinstance(eqn, Store) else 2)
+            for name in names:
+                if expr.coefficient(axis[name]) == 1:
+                    score[name] += weight
+    best = max(score, key=lambda a: (score[a], list(score).index(a)), default=None)
+    return best if best is not None and score[best] else (nest.axes[-1].name if nest.axes else None)
+
+
+def _power(count: int) -> int:
+    """The next power of two."""
+    return int(1 << max(count - 1, 0).bit_length())
+
+
+def _warps(points: int, each: int = 32) -> int:
+    """Warps that give every thread about ``each`` of a tile's points."""
+    return max(1, min(32, _power(-(-points // (32 * each)))))
+
+
+class _Chooser:
+    def __init__(self, nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> None:
+        self.nest, self.dtypes, self.target = nest, dtypes, target
+        self.axis = {a.name: a for a in nest.axes}
+        self.names = list(self.axis)
+        self.values = axes_of_values(nest)
+        self.reduces = [e for e in nest.body if isinstance(e, Reduce)]
+        self.sets = list(dict.fromkeys(frozenset(e.axes) for e in self.reduces))
+        self.scanned = {e.axis for e in nest.body if isinstance(e, Scan)}
+        self.fast = fast_axis(nest)
+        self.approximate = target.approximate and self.rounds()
+
+    def schedule(self) -> GpuSchedule:
+        if self.scanned:
+            found = self.scan()
+        elif not self.sets:
+            found = self.pointwise()
+        elif len(self.sets) == 1:
+            found = self.rows() if self.fast in self.sets[0] or self.fast is None else self.columns()
+        else:
+            found = self.mixed()
+        return self.in_order(found)
+
+    def rounds(self) -> bool:
+        """Whether every floating point result is rounded to 16 bits or fewer."""
+        stored = [DTYPES[self.dtypes[e.buffer]] for e in self.nest.body if isinstance(e, Store)]
+        return all(d.size <= 2 for d in stored if d.is_float)
+
+    # ---- sizes ------------------------------------------------------------------------------------------------------
+
+    def size(self, names: frozenset[str] | list[str] | tuple[str, ...]) -> int:
+        return guess(prod(self.axis[a].extent for a in names))
+
+    def known(self, names: frozenset[str] | list[str]) -> bool:
+        return all(self.axis[a].extent.is_int for a in names)
+
+    def ordered(self, names: frozenset[str] | set[str] | list[str]) -> tuple[str, ...]:
+        return tuple(a for a in self.names if a in names)
+
+    def bytes(self) -> int:
+        """Size of the largest element type that is loaded or stored over the fast axis."""
+        sizes = [
+            DTYPES[self.dtypes[e.buffer]].size
+            for e in self.nest.body
+            if isinstance(e, Load | Store) and self.fast in e.index[0].axes()
+        ]
+        return max(sizes, default=4)
+
+    def crossing(self, inside: frozenset[str]) -> int:
+        """Values varying over ``inside`` that are used again after a reduction that they went into."""
+        phase: dict[str, int] = {}
+        wanted: set[str] = set()
+        for eqn in self.nest.body:
+            when = max((phase[n] for n in operands(eqn)), default=0)
+            wanted |= {n for n in operands(eqn) if phase[n] < when and self.values[n] & inside}
+            for name in defined(eqn):
+                phase[name] = when + (isinstance(eqn, Reduce) and bool(set(eqn.axes) & inside))
+        return max(len(wanted), 1)
+
+    # ---- kinds ------------------------------------------------------------------------------------------------------
+
+    def pointwise(self) -> GpuSchedule:
+        if not self.names:
+            return GpuSchedule("pointwise", (), 1)
+        total = self.size(self.names)
+        heavy = any(isinstance(e, Random) for e in self.nest.body)
+        points = 2048 if self.bytes() <= 2 and not heavy else 1024
+        points = min(points, max(128, _power(total // self.target.processors // 2)))
+        turned = self.turned()
+        if turned is not None:
+            return self.tiles(*turned)
+        if len(self.names) == 1:
+            block = Block((self.names[0],), points, "grid")
+            return GpuSchedule(
+                "pointwise", (block,), _warps(points, 8 if points < 2048 else 16), 1, False, 0, self.approximate
+            )
+        assert self.fast is not None
+        rest = [a for a in self.names if a != self.fast]
+        width = self.size((self.fast,))
+        across = min(_power(width), points)
+        aligned = width % 8 == 0 or not self.known([self.fast])
+        if across * 4 <= width * 5 and (width >= 64 or len(self.names) > 1) and aligned:
+            high = max(1, points // across)
+            blocks = [Block(tuple(rest), high, "grid"), Block((self.fast,), across, "grid")]
+        else:
+            blocks = [Block(tuple(self.names), points, "grid")]
+        return GpuSchedule(
+            "pointwise", tuple(blocks), _warps(points, 8 if points < 2048 else 16), 1, False, 0, self.approximate
+        )
+
+    def turned(self) -> tuple[str, str] | None:
+        """Two axes that different operands are contiguous along."""
+        fast: set[str] = set()
+        for eqn in self.nest.body:
+            if not isinstance(eqn, Load | Store):
+                continue
+            expr = eqn.index[0]
+            if any(isinstance(a, Loaded) for a in expr.atoms()):
+                continue
+            found = [a for a in expr.axes() if expr.coefficient(self.axis[a]) == 1 and self.size((a,)) >= 8]
+            if len(found) == 1 and len(expr.axes()) > 1:
+                fast.add(found[0])
+        if len(fast) != 2 or self.fast not in fast:
+            return None
+        (other,) = fast - {self.fast}
+        return other, self.fast
+
+    def tiles(self, slow: str, fast: str) -> GpuSchedule:
+        rest = tuple(a for a in self.names if a not in (slow, fast))
+        side = 64 if self.bytes() <= 2 else 32
+        heights = [min(_power(self.size((a,))), side) for a in (slow, fast)]
+        blocks = (
+            *((Block(rest, 1, "grid"),) if rest else ()),
+            Block((slow,), heights[0], "grid"),
+            Block((fast,), heights[1], "grid"),
+        )
+        return GpuSchedule("pointwise", blocks, _warps(heights[0] * heights[1], 16), 1, False, 0, self.approximate)
+
+    def rows(self) -> GpuSchedule:
+        """Reductions that hold the fast axis."""
+        (inner,) = self.sets
+        kept = self.ordered([a for a in self.names if a not in inner])
+        width = self.size(inner)
+        crossing = self.crossing(inner)
+        units = self.size(kept)
+        outer = (Block(kept, 1, "grid"),) if kept else ()
+        odd = self.unaligned(inner) and width >= _LONG
+        if (
+            self.known(inner)
+            and _power(width) * crossing <= _ROW
+            and (width * 2 > _power(width) or width <= 4096)
+            and not odd
+        ):
+            whole = Block(self.ordered(inner), max(_power(width), 2), "whole")
+            several = 1
+            if width <= 1024:
+                several = max(1, min(4096 // _power(width), _power(units // (self.target.processors * 4))))
+            outer = (Block(kept, several, "grid"),) if kept else ()
+            warps = max(_warps(_power(width) * several), 4 if several > 1 else 1)
+            if units < self.target.processors:
+                warps = max(warps, _warps(_power(width), 8))
+            return GpuSchedule("rows", (*outer, whole), warps, 1, False, 0, self.approximate)
+        chunk, warps = (4096, 8) if width >= 16384 or odd else (2048, 4)
+        if crossing > 2 or self.moments():
+            chunk = 2048
+        chunk = min(chunk, max(_power(width), 2))
+        loop = Block(self.ordered(inner), chunk, "loop")
+        return GpuSchedule("loops", (*outer, loop), min(warps, _warps(chunk, 8)), 1, True, 0, self.approximate)
+
+    def moments(self) -> bool:
+        return any(e.op == "welford" for e in self.reduces)
+
+    def unaligned(self, inner: frozenset[str]) -> bool:
+        """Whether rows begin where 16-byte accesses cannot."""
+        if not self.known(inner) or self.fast is None:
+            return False
+        return any(
+            coef.is_int and coef.const * self.bytes() % 16 != 0
+            for eqn in self.nest.body
+            if isinstance(eqn, Load) and self.fast in eqn.index[0].axes()
+            for name in eqn.index[0].axes() - {self.fast}
+            if (coef := eqn.index[0].coefficient(self.axis[name])) is not None and name not in inner
+        )
+
+    def columns(self) -> GpuSchedule:
+        """Reductions beside a fast axis that is kept."""
+        (inner,) = self.sets
+        assert self.fast is not None
+        rest = self.ordered([a for a in self.names if a not in inner and a != self.fast])
+        deep = self.size(inner)
+        width = self.size((self.fast,))
+        across = min(_power(width), 1024 if deep <= _FEW else 64 if self.bytes() <= 2 else 32)
+        if deep <= _FEW and self.size(rest) * -(-width // across) < 2 * self.target.processors:
+            across = min(across, 128)
+        outer = (Block(rest, 1, "grid"),) if rest else ()
+        fast = Block((self.fast,), across, "grid")
+        if deep <= _FEW:
+            loop = Block(self.ordered(inner), 1, "loop")
+            return GpuSchedule("columns", (*outer, loop, fast), _warps(across, 4), 1, False, 0, self.approximate)
+        high = min(_power(deep), max(2, 4096 // across))
+        blocks = (*outer, Block(self.ordered(inner), high, "loop"), fast)
+        return GpuSchedule("columns", blocks, _warps(high * across, 16), 1, False, 0, self.approximate)
+
+    def mixed(self) -> GpuSchedule:
+        """Different axes reduced at once: blocks of axes that the same reductions take together."""
+        groups: dict[tuple[bool, ...], list[str]] = {}
+        for name in self.names:
+            groups.setdefault(tuple(name in s for s in self.sets), []).append(name)
+        inner = self.inner_set()
+        blocks: list[Block] = []
+        volume = 1
+        for mark, names in groups.items():
+            members = tuple(names)
+            if not any(mark):
+                blocks.append(Block(members, 1, "grid"))
+            elif (
+                inner is not None
+                and mark[self.sets.index(inner)]
+                and self.known(names)
+                and (volume * _power(self.size(names)) <= 16384)
+            ):
+                blocks.append(Block(members, max(_power(self.size(names)), 2), "whole"))
+                volume *= _power(self.size(names))
+            else:
+                blocks.append(Block(members, 0, "loop"))
+        done = []
+        for block in blocks:
+            if block.size == 0:
+                block = replace(block, size=max(1, min(_power(self.size(block.axes)), 2048 // volume)))
+            done.append(block)
+        tile = volume * max((b.size for b in done if b.role == "loop"), default=1)
+        done.sort(key=lambda b: (b.role != "grid", b.role != "loop"))
+        stages = 3 if any(b.role == "loop" for b in done) else 1
+        return GpuSchedule("mixed", tuple(done), max(4, _warps(tile, 16)), stages, False, 0, self.approximate)
+
+    def inner_set(self) -> frozenset[str] | None:
+        """The reduced axes that should be whole: those holding the fast axis, else the most used inside."""
+        for found in self.sets:
+            if self.fast in found:
+                return found
+        return min(self.sets, key=lambda s: self.size(s), default=None)
+
+    def scan(self) -> GpuSchedule:
+        (along,) = self.scanned
+        length = self.size((along,))
+        rest = self.ordered([a for a in self.names if a != along])
+        if self.fast == along or not rest:
+            outer = (Block(rest, 1, "grid"),) if rest else ()
+            short = self.known([along]) and length <= 4096
+            block = Block((along,), max(_power(length), 2), "whole") if short else Block((along,), 2048, "loop")
+            return GpuSchedule("scan", (*outer, block), _warps(block.size, 8), 1, False, 0, self.approximate)
+        assert self.fast is not None
+        slow = self.ordered([a for a in rest if a != self.fast])
+        across = min(_power(self.size((self.fast,))), 32)
+        high = min(_power(length), 64)
+        outer = (Block(slow, 1, "grid"),) if slow else ()
+        blocks = (*outer, Block((along,), high, "loop"), Block((self.fast,), across, "grid"))
+        return GpuSchedule("scan", blocks, _warps(high * across, 16), 1, False, 0, self.approximate)
+
+    # ---- legality and variants --------------------------------------------------------------------------------------
+
+    def in_order(self, found: GpuSchedule) -> GpuSchedule:
+        """Programs share no axis over which a buffer is read and overwritten at one place."""
+        stored = {e.buffer: e.index[0] for e in self.nest.body if isinstance(e, Store) and e.mode == "set"}
+        shared: set[str] = set(self.names)
+        for eqn in self.nest.body:
+            if isinstance(eqn, Load) and eqn.buffer in stored:
+                shared &= stored[eqn.buffer].axes()
+        if shared == set(self.names):
+            return found
+        blocks: list[Block] = []
+        for block in found.blocks:
+            apart = [a for a in block.axes if a not in shared]
+            if block.role != "grid" or not apart:
+                blocks.append(block)
+                continue
+            common = tuple(a for a in block.axes if a in shared)
+            if common:
+                blocks.append(Block(common, 1, "grid"))
+            blocks.append(Block(tuple(apart), block.size, "loop"))
+        blocks.sort(key=lambda b: b.role == "loop")
+        return replace(found, blocks=tuple(blocks))
+
+    def variants(self, best: GpuSchedule) -> list[GpuSchedule]:
+        """The best guess, then its neighbours in warps and tile sizes."""
+        found = [best]
+        if best.warps < 32:
+            found.append(replace(best, warps=best.warps * 2))
+        if best.warps > 1:
+            found.append(replace(best, warps=best.warps // 2))
+        for k in reversed(range(len(best.blocks))):
+            block = best.blocks[k]
+            if block.role == "whole" or not best.blocks:
+                continue
+            for size in (block.size * 2, block.size // 2):
+                if 1 <= size <= 8192 and size <= 2 * _power(self.size(block.axes)):
+                    blocks = (*best.blocks[:k], replace(block, size=size), *best.blocks[k + 1 :])
+                    found.append(replace(best, blocks=blocks))
+        if any(b.role == "loop" for b in best.blocks):
+            found.append(replace(best, stages=3 if best.stages == 1 else 1))
+        return found
