@@ -47,11 +47,12 @@ _SHARED_SCRATCH = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class CudaLaunch:
-    """A compiled variant of a kernel that a host program launches: its key in ``kernels``, its source, and the
-    positions of the parameters that are multiples of 16 in each of its launches.
+    """A compiled variant of a kernel that a host program launches: its key in ``kernels``, the kernel's name in the
+    Plan, its source, and the positions of the parameters that are multiples of 16 in each of its launches.
     """
 
     key: str
+    kernel: str
     source: TritonSource
     aligned: tuple[int, ...]
 
@@ -231,7 +232,7 @@ class _CudaWriter(HostWriter):
         comment = f"{', '.join(b for b in step.buffers if b in read)} -> {', '.join(step.writes)}"
         stage: TritonSource | None = source
         while stage is not None:
-            launch, pack = self._variant(f"{step.kernel}/{stage.name}", stage, tuple(assumed))
+            launch, pack = self._variant(step.kernel, stage, tuple(assumed))
             grid = [self.values.size(_bound(extent, constants)) for extent in stage.grid]
             call = f"{launch}({pack}({', '.join(['stream', *grid, *words])}))"
             with self.body.indent(f"if code := {call}:  # {comment}"):
@@ -242,11 +243,11 @@ class _CudaWriter(HostWriter):
 
     def _variant(self, kernel: str, source: TritonSource, assumed: tuple[int, ...]) -> tuple[str, str]:
         """The variables that hold launch and pack of the kernel compiled for these aligned arguments."""
-        found = self.launches.get((kernel, assumed))
+        found = self.launches.get((source.name, assumed))
         if found is None:
-            number = sum(name == kernel for name, _ in self.launches)
+            number = sum(name == source.name for name, _ in self.launches)
             key = f"{source.name}.{number}" if number else source.name
-            found = self.launches[kernel, assumed] = CudaLaunch(key, source, assumed)
+            found = self.launches[source.name, assumed] = CudaLaunch(key, kernel, source, assumed)
             launch = self.names.fresh(f"k_{MARK.sub('', source.name)}")
             self.variables[key] = (launch, self.names.fresh(f"{launch}_pack"))
         return self.variables[found.key]

@@ -11,6 +11,7 @@ further one a kernel (``Request``), and the answer is what its launch needs, or 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import linecache
@@ -106,12 +107,21 @@ def _prepare_imports() -> None:
     package.__path__ = [str(Path(__file__).parent.parent)]
     sys.modules["lamina"] = package
     found = importlib.util.find_spec("torch")
-    if found is None or found.loader is None:
-        return
-    found.loader = importlib.util.LazyLoader(found.loader)
-    module = importlib.util.module_from_spec(found)
-    sys.modules["torch"] = module
-    found.loader.exec_module(module)
+    if found is not None:
+        later = _Later("torch")
+        later.__spec__, later.__file__ = found, found.origin
+        sys.modules["torch"] = later
+
+
+class _Later(ModuleType):
+    """Stands for a module until one of its names is asked for. (``importlib.util.LazyLoader`` loads at the next import
+    statement, before Python 3.12.)
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 def _serve() -> None:
