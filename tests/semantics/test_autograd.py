@@ -261,3 +261,43 @@ def test_autocast_outside(compile: CompileFunction) -> None:
             torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
         model.zero_grad()
         x.grad = None
+
+
+LAYOUTS = {
+    "dense": lambda g: g.contiguous(),
+    "transposed": lambda g: g.transpose(0, 1).contiguous().transpose(0, 1),
+    "repeated": lambda g: g[:1, :1, :1].expand(g.shape),
+    "rows": lambda g: g[:, :, :1].expand(g.shape),
+    "spread": lambda g: g.repeat_interleave(2, -1)[..., ::2],
+    "channels": lambda g: g.transpose(0, 2).contiguous().transpose(0, 2),
+}
+
+
+def _layouts_program(x: Tensor, w: Tensor) -> Tensor:
+    y = (x.transpose(0, 1) * w).softmax(-1)
+    return (y.reshape(5, -1) @ torch.ones(24, 24)).view(5, 4, 6).sin()
+
+
+def test_gradients_in_any_layout_as_in_eager(compile: CompileFunction) -> None:
+    compiled = compile(_layouts_program, dynamic=False)
+    x, w = torch.randn(4, 5, 6, requires_grad=True), torch.randn(6, requires_grad=True)
+    for name, layout in LAYOUTS.items():
+        for _ in range(2):
+            gradient = layout(torch.randn(5, 4, 6))
+            ours = torch.autograd.grad(compiled(x, w), [x, w], gradient)
+            theirs = torch.autograd.grad(_layouts_program(x, w), [x, w], gradient)
+            for a, b in zip(ours, theirs, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
+                assert a.stride() == b.stride(), name
+
+
+def test_a_graph_that_addresses_memory_takes_a_copy(compile: CompileFunction) -> None:
+    def program(x: Tensor) -> Tensor:
+        return (x * 2).as_strided((3, 4), (4, 1)) * 3
+
+    compiled = compile(program, dynamic=False)
+    x = torch.randn(3, 4, requires_grad=True)
+    for layout in (lambda g: g.t().contiguous().t(), lambda g: g[:1, :1].expand(3, 4)):
+        gradient = layout(torch.randn(3, 4))
+        (ours,) = torch.autograd.grad(compiled(x), x, gradient)
+        torch.testing.assert_close(ours, gradient * 6)

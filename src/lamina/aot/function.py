@@ -11,9 +11,15 @@ import torch
 
 from lamina.aot.torch_private import autocast_enabled, without_autocast
 
-__all__ = ["Tangent", "inference_function", "training_function"]
+__all__ = ["Strides", "Tangent", "inference_function", "training_function"]
 
 Boxed = Callable[[list[Any]], Any]
+Strides = tuple[tuple[int, ...], ...]
+CompileBackward = Callable[[Strides | None], Boxed | None]
+"""Compiles the backward for gradients with these strides, or (None) with those of the outputs; None: cannot."""
+
+_MOST_LAYOUTS = 4
+"""Layouts of gradients that one region gets a backward for; gradients in any further one are copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ def inference_function(compiled: Boxed, mutated: Sequence[int]) -> Callable[...,
 
 def training_function(
     forward: Boxed,
-    compile_backward: Callable[[], Boxed],
+    compile_backward: CompileBackward,
     results: int,
     tangents: Sequence[Tangent | None],
     tangents_of: Sequence[frozenset[int] | None],
@@ -48,23 +54,25 @@ def training_function(
 ) -> Callable[..., Any]:
     """A differentiable function from a compiled forward and, compiled when first needed, its backward.
 
+    The backward is compiled for the strides the gradients come in, and again for a few others if such come later.
+
     ``forward`` returns ``results`` outputs and then the tensors to save. ``tangents`` has None for an output without
     gradient, ``tangents_of`` for each input the outputs its gradient comes from: where none of those has a gradient,
     neither has the input. Differentiating twice (``create_graph=True``) raises ``RuntimeError`` when it comes to that.
     """
-    backward = _Lazy(compile_backward)
+    backwards = _Backwards(compile_backward, [t for t in tangents if t is not None])
     constant = tuple(i for i, t in enumerate(tangents) if t is None)
-    taken = tuple((i, t) for i, t in enumerate(tangents) if t is not None)
+    taken = tuple(i for i, t in enumerate(tangents) if t is not None)
 
     def run_backward(ctx: Any, *gradients: Any) -> Any:
-        arguments = list(ctx.saved_tensors)
-        arguments += [_laid_out(gradients[i], tangent) for i, tangent in taken]
+        backward, laid_out = backwards.take([gradients[i] for i in taken])
+        arguments = [*ctx.saved_tensors, *laid_out]
         if autocast_enabled():
             with without_autocast():
-                found = backward()(arguments)
+                found = backward(arguments)
         else:
-            found = backward()(arguments)
-        absent = {i for i, _ in taken if gradients[i] is None}
+            found = backward(arguments)
+        absent = {i for i in taken if gradients[i] is None}
         if not absent:
             return tuple(found)
         return tuple(None if s and s <= absent else g for g, s in zip(found, tangents_of, strict=True))
@@ -129,32 +137,50 @@ def _note_writes(tensors: Sequence[Any]) -> None:
             torch.autograd.graph.increment_version(tensor)
 
 
-def _laid_out(gradient: Any, tangent: Tangent) -> torch.Tensor:
-    """``gradient``, or zeros where there is none, with the strides that the backward was compiled for."""
-    if gradient is None:
-        fresh = torch.empty_strided(tangent.shape, tangent.stride, dtype=tangent.dtype, device=tangent.device)
-        return fresh.zero_()
-    if gradient.stride() != tangent.stride or gradient.is_conj() or gradient.is_neg():
-        fresh = torch.empty_strided(tangent.shape, tangent.stride, dtype=tangent.dtype, device=tangent.device)
-        return fresh.copy_(gradient)
-    found: torch.Tensor = gradient
-    return found
+def _unlike(gradient: Any) -> bool:
+    """Whether there is no gradient, or one whose memory does not hold its values as they are."""
+    return gradient is None or gradient.is_conj() or gradient.is_neg()
 
 
-class _Lazy:
-    """Makes its value at the first call, once, whichever thread comes first."""
+def _copied(gradient: Any, tangent: Tangent, stride: tuple[int, ...]) -> torch.Tensor:
+    """``gradient``, or zeros where there is none, in fresh memory with these strides."""
+    fresh = torch.empty_strided(tangent.shape, stride, dtype=tangent.dtype, device=tangent.device)
+    return fresh.zero_() if gradient is None else fresh.copy_(gradient)
 
-    __slots__ = ("_lock", "_make", "_value")
 
-    def __init__(self, make: Callable[[], Boxed]) -> None:
-        self._make, self._lock = make, threading.Lock()
-        self._value: Boxed | None = None
+class _Backwards:
+    """The compiled backwards of one region, by the strides of the gradients they take; each is made once."""
 
-    def __call__(self) -> Boxed:
-        value = self._value
-        if value is None:
-            with self._lock:
-                value = self._value
-                if value is None:
-                    value = self._value = self._make()
-        return value
+    __slots__ = ("_compile", "_found", "_lock", "_tangents", "_usual")
+
+    def __init__(self, compile_backward: CompileBackward, tangents: Sequence[Tangent]) -> None:
+        self._compile, self._tangents = compile_backward, tangents
+        self._usual = tuple(t.stride for t in tangents)
+        self._found: dict[Strides, Boxed | None] = {}
+        self._lock = threading.Lock()
+
+    def take(self, gradients: Sequence[Any]) -> tuple[Boxed, list[torch.Tensor]]:
+        """A backward, and the gradients laid out as it wants them."""
+        strides = tuple(
+            [t.stride if _unlike(g) else g.stride() for g, t in zip(gradients, self._tangents, strict=True)]
+        )
+        backward = self._backward(strides)
+        if backward is None:
+            strides = self._usual
+            backward = self._backward(strides)
+            assert backward is not None
+        return backward, [
+            g if not _unlike(g) and g.stride() == stride else _copied(g, t, stride)
+            for g, t, stride in zip(gradients, self._tangents, strides, strict=True)
+        ]
+
+    def _backward(self, strides: Strides) -> Boxed | None:
+        if strides in self._found:
+            return self._found[strides]
+        with self._lock:
+            usual = strides == self._usual
+            if strides not in self._found:
+                if not usual and len(self._found) >= _MOST_LAYOUTS:
+                    return None
+                self._found[strides] = self._compile(None if usual else strides)
+            return self._found[strides]

@@ -10,12 +10,13 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot.calls import Unsuitable
-from lamina.aot.function import Tangent, inference_function, training_function
+from lamina.aot.function import Strides, Tangent, inference_function, training_function
 from lamina.aot.joint import prepare, unsupported
 from lamina.aot.partition import Partition, partition
 from lamina.aot.region import CompileRegion, Region, RegionInput
 from lamina.aot.source import annotate_sources
 from lamina.aot.stitch import Stitched, stitch
+from lamina.aot.tangents import restrided
 from lamina.aot.torch_private import run_aot_autograd, static_input_indices, torch_partition, without_autocast
 from lamina.base.decision import Decision
 from lamina.options import Options
@@ -113,14 +114,22 @@ class _Job:
             stitched.joint, None, num_fwd_outputs=stitched.results, static_lifetime_input_indices=stitched.static
         )
         compiled = self.compiler("forward")(forward, inputs)
-        saved = [n.meta["val"] for n in backward.graph.find_nodes(op="placeholder")]
         places: list[Tangent | None] = [None] * stitched.results
         for place, fake in zip(stitched.differentiable, tangents, strict=True):
-            places[place] = Tangent(tuple(fake.shape), fake.stride(), fake.dtype, fake.device)
+            places[place] = Tangent(tuple(fake.shape), tuple(fake.stride()), fake.dtype, fake.device)
 
-        def compile_backward() -> Callable[..., Any]:
+        gradients = [n.name for n in backward.graph.find_nodes(op="placeholder") if _role(n, "") == "tangent"]
+
+        def compile_backward(strides: Strides | None) -> Callable[..., Any] | None:
             with torch.no_grad(), without_autocast():
-                return self.compiler("backward")(backward, saved)
+                graph = backward
+                if strides is not None:
+                    found = restrided(backward, dict(zip(gradients, strides, strict=True)))
+                    if found is None:
+                        return None
+                    graph = found
+                inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
+                return self.compiler("backward")(graph, inputs)
 
         return training_function(
             compiled, compile_backward, stitched.results, places, stitched.tangents_of, stitched.mutated

@@ -1,0 +1,69 @@
+"""A backward graph for gradients laid out otherwise than the outputs they belong to.
+
+Eager's backward takes gradients as they come: ``out.sum()`` hands over one number repeated with stride 0, a transposed
+result may get a gradient in row order. Copying them to the strides of the outputs first can cost more than the whole
+backward, so its graph is derived again for the strides that really arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Interpreter, Node
+
+from lamina.aot.torch_private import graph_module
+
+__all__ = ["restrided"]
+
+_FIXED = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
+_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+
+
+def restrided(backward: GraphModule, strides: Mapping[str, tuple[int, ...]]) -> GraphModule | None:
+    """A copy of ``backward`` whose placeholders named in ``strides`` have these strides (in elements).
+
+    The values in ``meta["val"]`` are derived again, so gradients get the strides that eager would give them.
+    None if the graph addresses memory by strides itself, or holds an operation that refuses the new ones.
+    """
+    if any(n.target in _FIXED for n in backward.graph.nodes):
+        return None
+    graph = Graph()
+    copies: dict[Node, Node] = {}
+    graph.output(graph.graph_copy(backward.graph, copies))
+    graph.output_node().meta.update(backward.graph.output_node().meta)
+    copy = graph_module(backward, graph)
+    values = []
+    mode = None
+    for node in graph.find_nodes(op="placeholder"):
+        value = node.meta["val"]
+        if node.name in strides:
+            mode = value.fake_mode
+            with mode:
+                value = torch.empty_strided(value.shape, strides[node.name], dtype=value.dtype, device=value.device)
+        values.append(value)
+    if mode is None:
+        return None
+    try:
+        with mode, torch.no_grad():
+            _Derive(copy).run(*values)
+    except (RuntimeError, ValueError, TypeError):
+        return None
+    return copy
+
+
+class _Derive(Interpreter):
+    """Runs a graph on fake tensors and notes each result; a view that the strides do not allow becomes a reshape."""
+
+    def run_node(self, n: Node) -> Any:
+        try:
+            value = super().run_node(n)
+        except RuntimeError:
+            if n.target not in _VIEWS:
+                raise
+            n.target = torch.ops.aten.reshape.default
+            value = super().run_node(n)
+        if n.op != "output":
+            n.meta["val"] = value
+        return value
