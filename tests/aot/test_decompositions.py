@@ -12,9 +12,9 @@ from .reference import Reference, operations
 aten = torch.ops.aten
 
 SAMPLES = {
-    "_weight_norm_interface": lambda x: torch._weight_norm(x, x[:, :1].detach(), 0),
+    "_weight_norm_interface": lambda x: torch._weight_norm(x, torch.ones(4, 1, dtype=x.dtype), 0).sin(),
     "block_diag": lambda x: torch.block_diag(x, x.sin()),
-    "special_log_ndtr": torch.special.log_ndtr,
+    "special_log_ndtr": lambda x: torch.special.log_ndtr(x.float()).to(x.dtype),
 }
 
 
@@ -40,7 +40,7 @@ def test_as_in_eager(name, dtype):
     tolerance = {} if dtype is torch.float32 else {"rtol": 0.02, "atol": 0.02}
     torch.testing.assert_close(actual, expected, equal_nan=True, **tolerance)
     torch.testing.assert_close(x.grad, y.grad, equal_nan=True, **tolerance)
-    left = {op.split(".")[1] for r in reference.regions for op in operations(r.gm.graph)}
+    left = {op.split(".")[1] for r in reference.regions for op in operations(r.gm.graph) if "." in op}
     assert name not in left
 
 
