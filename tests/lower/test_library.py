@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from lamina.ir.loops import LibraryCall
+from lamina.ir.loops_interp import run_program
 from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import CannotLower
 from lamina.lower.to_loops import lower
@@ -45,6 +46,14 @@ def test_a_list_of_one_result_is_marked() -> None:
     (call,) = [c for c in _calls(lambda x: torch.complex(x, x).split(9)[0].abs(), X) if c.op != "aten.complex.default"]
     assert call.op == "aten.abs.default"
     assert not call.list_result
+
+
+def test_a_check_without_results_is_kept() -> None:
+    program = lower(traced(torch.linalg.inv, [torch.eye(3)]), "test")
+    check = next(s for s in program.steps if isinstance(s, LibraryCall) and "check" in s.op)
+    assert check.outs == ()
+    with pytest.raises(RuntimeError, match="singular"):
+        run_program(program, [torch.zeros(3, 3)])
 
 
 def test_attention_and_convolution_take_windows() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Semaphore
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -46,6 +47,40 @@ def test_first_call_from_many_threads_at_once(compile: CompileFunction) -> None:
     with ThreadPoolExecutor(THREADS) as pool:
         for future in [pool.submit(_check, compiled, seed, 3, barrier) for seed in range(THREADS)]:
             future.result()
+
+
+@pytest.mark.parametrize("kind", ["function", "module"])
+def test_calls_while_another_thread_compiles(
+    compile: CompileFunction, compiler_name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compiler_name != "lamina":
+        pytest.skip("torch.compile refuses such calls before torch 2.13")
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: False)  # as it is in torch 2.11
+    entered, resume = Semaphore(0), Semaphore(0)
+
+    @torch.library.custom_op(f"lamina_test::slow_to_trace_{kind}", mutates_args=())
+    def slow(x: Tensor) -> Tensor:
+        return x + 1
+
+    @slow.register_fake
+    def _(x: Tensor) -> Tensor:
+        entered.release()
+        assert resume.acquire(timeout=20)
+        return torch.empty_like(x)
+
+    model = nn.Linear(8, 4) if kind == "module" else torch.sin
+    compiled, x = compile(model, dynamic=False), torch.randn(5, 8)
+    expected = compiled(x)
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(compile(lambda x: slow(x).cos(), dynamic=False), x)
+        pauses = 0
+        while not future.done():
+            if entered.acquire(timeout=0.1):
+                pauses += 1
+                assert torch.equal(compiled(x), expected)
+                resume.release()
+        assert pauses > 1  # for Dynamo, and for the traces by FX after it
+        torch.testing.assert_close(future.result(), (x + 1).cos())
 
 
 def test_different_functions_compiled_at_once(compile: CompileFunction) -> None:

@@ -9,7 +9,12 @@ from typing import Any
 import torch
 
 from lamina.capture.module import is_transparent, original_of, transparent
-from lamina.capture.torch_private import guard_empty_hooks, seconds_since_compile_started, watch_compile_start
+from lamina.capture.torch_private import (
+    guard_empty_hooks,
+    heed_own_traces_only,
+    seconds_since_compile_started,
+    watch_compile_start,
+)
 from lamina.record import Record, Stage
 
 __all__ = ["Backend", "Captured", "compile_callable", "note_capture"]
@@ -85,7 +90,8 @@ def compile_callable(
     backend = _Backend(backend_callable, (fullgraph, dynamic), record)
 
     def compiled(function: Any) -> Any:
-        return torch.compile(function, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
+        wrapper = torch.compile(function, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
+        return heed_own_traces_only(wrapper)
 
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target

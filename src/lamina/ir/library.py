@@ -39,6 +39,6 @@ def may_alias(op: str) -> bool:
 
 
 def has_effect(op: str) -> bool:
-    """Whether ``op`` draws from the random generator, or checks something: such calls keep their order."""
+    """Whether ``op`` draws from the random generator, or only checks something: such calls keep their order."""
     found = overload(op)
-    return torch.Tag.nondeterministic_seeded in found.tags or "assert" in op
+    return torch.Tag.nondeterministic_seeded in found.tags or not found._schema.returns or "assert" in op

@@ -14,46 +14,68 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.base.dtypes import dtype_of
+from lamina.base.torch_private import OpOverload
 from lamina.lower.context import Lowering
 from lamina.lower.rules import CannotLower
 from lamina.lower.sizes import expr_of
 from lamina.lower.values import TensorValue
 
-__all__ = ["call_library"]
+__all__ = ["call_effect", "call_library"]
 
 
 def call_library(low: Lowering, node: Node, target: Any, args: Any, kwargs: Any, reason: str) -> Any:
     """Append a call of ``target`` and return its results. Raises ``CannotLower`` for what no call can express."""
+    val = node.meta.get("val")
+    if isinstance(val, list | tuple):
+        return _append(low, node, target, args, kwargs, reason, list(enumerate(val)), True)
+    return _append(low, node, target, args, kwargs, reason, [(0, val)], False)[0]
+
+
+def call_effect(low: Lowering, node: Node, args: Sequence[Any], kwargs: Any) -> list[Any]:
+    """Append the call inside ``with_effects(token, target, *args)``: one that counts for what it does.
+
+    The token only keeps such calls in order, which steps do anyway: the new one is ``None``.
+    """
+    _, target, *rest = args
+    if not isinstance(target, OpOverload):
+        raise CannotLower(f"{target} is not an ATen operation")
+    vals = list(enumerate(node.meta["val"]))[1:]
+    several = len(target._schema.returns) > 1
+    return [None, *_append(low, node, target, rest, kwargs, "called for its effect", vals, several)]
+
+
+def _append(
+    low: Lowering,
+    node: Node,
+    target: Any,
+    args: Any,
+    kwargs: Any,
+    reason: str,
+    vals: Sequence[tuple[int, Any]],
+    several: bool,
+) -> list[Any]:
+    """Append the call; ``vals`` are its results, each with its position in the node's value."""
     if target._schema.is_mutable:
         raise CannotLower(f"{target} writes to its arguments")
-    val = node.meta.get("val")
-    several = isinstance(val, list | tuple)
-    vals: Sequence[Any] = val if isinstance(val, list | tuple) else [val]
     aliased = any(result.alias_info is not None for result in target._schema.returns)
     called = _copying(target) if aliased else target
     results: list[Any] = []
-    for k, v in enumerate(vals):
+    for k, v in vals:
         if isinstance(v, torch.Tensor):
             if v.layout is not torch.strided:
                 raise CannotLower(f"{target} gives a tensor of layout {v.layout}")
-            wanted = not several or _is_read(node, k)
-            results.append(_result(low, node, v, aliased) if wanted else None)
+            wanted = not isinstance(node.meta["val"], list | tuple) or _is_read(node, k)
+            results.append(low.like(node.name, v) if wanted else None)
         elif v is None:
             results.append(None)
         elif isinstance(v, int | torch.SymInt) and not isinstance(v, bool):
             results.append(expr_of(v))
         else:
             raise CannotLower(f"{target} gives something that is not a tensor")
-    outs = [r if isinstance(r, TensorValue) else None for r in results]
+    # A call without results is never dead: it is there for its effect.
+    outs = [r if isinstance(r, TensorValue) else None for r in results] if target._schema.returns else []
     low.library(node, str(called), args, kwargs, outs, reason, several)
-    return results if several else results[0]
-
-
-def _result(low: Lowering, node: Node, val: torch.Tensor, aliased: bool) -> TensorValue:
-    if aliased:
-        return low.buffer(node.name, dtype_of(val.dtype), [expr_of(n) for n in val.shape], device=str(val.device))
-    return low.like(node.name, val)
+    return results
 
 
 def _is_read(node: Node, position: int) -> bool:

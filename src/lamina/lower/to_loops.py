@@ -11,13 +11,13 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.base.dtypes import dtype_of
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import HigherOrderOperator, OpOverload
 from lamina.ir.index import Expr, Size, as_expr
 from lamina.ir.loops import BufferView, LoopProgram, SizeInput, Source
 from lamina.lower import families
 from lamina.lower.builder import opmath
 from lamina.lower.context import Lowering
-from lamina.lower.library import call_library
+from lamina.lower.library import call_effect, call_library
 from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import RULES, CannotLower, Decline
 from lamina.lower.sizes import SizeFloat, UnknownSize, expr_of, stride_of
@@ -86,14 +86,14 @@ def _lower(gm: GraphModule, region: str, numerics: str) -> LoopProgram:
 
 def _placeholder(low: Lowering, env: dict[Node, Any], node: Node) -> str | SizeInput | None:
     val = node.meta.get("val")
+    if node.users and all(_is_effect(user) and user.args[0] is node for user in node.users):
+        val = None
     if isinstance(val, torch.Tensor):
         if type(val).__name__ not in ("FakeTensor", "Tensor", "Parameter") or val.layout is not torch.strided:
             raise CannotLower(f"input {node.name} is a {type(val).__name__} of layout {val.layout}")
-        if val.is_conj() or val.is_neg():
-            raise CannotLower(f"input {node.name} is conjugated or negated lazily")
         shape, strides = [expr_of(n) for n in val.shape], [stride_of(s) for s in val.stride()]
         made = low.buffer(node.name, dtype_of(val.dtype), shape, strides, str(val.device), "input")
-        env[node] = made
+        env[node] = _resolved(low, node, made) if val.is_conj() or val.is_neg() else made
         return made.buffer
     if isinstance(val, int | torch.SymInt) and not isinstance(val, bool):
         env[node] = expr_of(val)
@@ -102,6 +102,24 @@ def _placeholder(low: Lowering, env: dict[Node, Any], node: Node) -> str | SizeI
         env[node] = None
         return None
     raise CannotLower(f"input {node.name} is a {type(val).__name__}")
+
+
+def _resolved(low: Lowering, node: Node, given: TensorValue) -> TensorValue:
+    """A copy of an input that is conjugated or negated lazily: its memory does not hold its values.
+
+    Whether it is lazy is known again only at run time: AOTAutograd takes a gradient to be of the kind of the result.
+    """
+    if any(user.target is torch.ops.aten.copy_.default and user.args[0] is node for user in node.users):
+        raise CannotLower(f"input {node.name}, which is written to, is conjugated or negated lazily")
+    out = low.buffer(f"{node.name}_values", given.dtype, given.shape, device=low.buffers[given.buffer].device)
+    kind = {"memory_format": torch.contiguous_format}
+    low.library(node, "aten.clone.default", (given,), kind, (out,), "an input that is conjugated or negated lazily")
+    return out
+
+
+def _is_effect(node: Node) -> bool:
+    """Whether the node is ``with_effects(token, operation, ...)``. Tokens order calls in the graph; none exists."""
+    return isinstance(node.target, HigherOrderOperator) and str(node.target) == "with_effects"
 
 
 def _constant(low: Lowering, node: Node, value: Any) -> TensorValue:
@@ -176,6 +194,8 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
     if node.target is operator.getitem:
         return _arguments(env, node.args[0])[node.args[1]]
     target = node.target
+    if _is_effect(node):
+        return call_effect(low, node, _arguments(env, node.args), _arguments(env, node.kwargs))
     if not isinstance(target, OpOverload):
         raise CannotLower(f"{target} is not an ATen operation")
     args, kwargs = _arguments(env, node.args), _arguments(env, node.kwargs)
