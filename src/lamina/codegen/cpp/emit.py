@@ -103,6 +103,8 @@ class _NestWriter(Region):
         noted = any("{ failed = " in line for line in inside.lines)  # a vector's check leaves its lambda only
         if noted:
             main.add("int64 failed = 0;")
+        for line in self.random_runs(inside):
+            main.add(line)
         main.lines += inside.lines
         if noted:
             main.add("if (failed) return failed;")
@@ -122,11 +124,14 @@ class _NestWriter(Region):
         for partial in partials:
             params += [f"{kind}* {pointer}" for pointer, kind in partial.pointers]
             args += [pointer for pointer, _ in partial.pointers]
-        part, memory = Text(0), Memory("own")
+        part, body, memory = Text(0), Text(1), Memory("own")
         params += ["char* own", "int64 begin", "int64 end", "int64 thread"]
         part.open(f"static int64 {name}({', '.join(params)}) {{")
         part.add("int64 failed = 0;")
-        self.part(Scope(part, memory, "continue"), known, goals, partials)
+        self.part(Scope(body, memory, "continue"), known, goals, partials)
+        for line in self.random_runs(body):
+            part.add(line)
+        part.lines += body.lines
         part.add("return failed;")
         part.close()
         self.parts.append("\n".join([*part.lines, ""]))

@@ -172,8 +172,6 @@ class VectorLoops(Scans):
             self.declare_lanes(text, position, unroll)
         lanes = 16 if self.facts.schedule.width == 64 else 8
         even = extent.is_int and extent.const % lanes == 0 and axis not in self.blocks and not blocks
-        for eqn in self.randoms(known, goals):
-            text.add(f"PhiloxRun {eqn.out}_run;")
         call = f"strip{'_even' if even else ''}<{unroll}>"
         if self.backward(axis, self.scans(known, goals, axis)):
             call = "strip_back"
@@ -196,8 +194,6 @@ class VectorLoops(Scans):
             return False
         edges = [0, *places, self.facts.extent[axis].const]
         lanes = 16 if self.facts.schedule.width == 64 else 8
-        for eqn in self.randoms(known, goals):
-            text.add(f"PhiloxRun {eqn.out}_run;")
         for low, high in pairwise(edges):
             self.write.decided = decided(self.facts, positions, low)
             whole = axis not in self.blocks
@@ -240,10 +236,13 @@ class VectorLoops(Scans):
                     lines.append(self.write.define(position))
         return lines
 
-    def randoms(self, known: frozenset[str], goals: list[Goal]) -> list[Random]:
-        """Random numbers drawn for consecutive indices in a vector loop."""
-        found = [self.facts.body[p] for p in sorted(self.needed(known, goals))]
-        return [e for e in found if isinstance(e, Random) and self.write.consecutive(e)]
+    def random_runs(self, text: Text) -> list[str]:
+        """Declarations of what vector loops in ``text`` keep of random numbers drawn for consecutive indices.
+
+        One for each Random and function: several loops may draw the same numbers, and rows go on where the last ended.
+        """
+        drawn = [e.out for e in self.facts.body if isinstance(e, Random)]
+        return [f"PhiloxRun {out}_run;" for out in drawn if any(f"{out}_run.at(" in line for line in text.lines)]
 
     def unroll(self, known: frozenset[str], goals: list[Goal]) -> int:
         """How many accumulators: enough to hide an addition's latency behind cheap work."""
