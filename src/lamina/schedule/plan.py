@@ -11,9 +11,11 @@ from lamina.base.decision import Decision
 from lamina.ir.access import origins, reads, writes
 from lamina.ir.index import Axis, Expr, Size, as_expr, prod
 from lamina.ir.loops import Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
-from lamina.ir.plan import Kernel, KernelCall, Plan, PlanStep
+from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
+from lamina.schedule.gpu import choose as choose_gpu
+from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import order
 from lamina.schedule.simplify import rename
@@ -27,7 +29,7 @@ _SMALL = 16384
 _MOST_GROUPED = 16
 
 
-def make_plan(fused: Fused, target: Target) -> Plan:
+def make_plan(fused: Fused, target: Target | GpuTarget) -> Plan:
     """Order the steps, give each nest a shared canonical kernel with a schedule, and every buffer a place."""
     program = fused.program
     table = _Kernels(program, target)
@@ -43,7 +45,7 @@ def make_plan(fused: Fused, target: Target) -> Plan:
         program.outputs,
         places,
         arena,
-        (*fused.decisions, *table.decisions),
+        (*fused.decisions, *cuts, *table.decisions),
         program.sources,
     )
 
@@ -51,7 +53,7 @@ def make_plan(fused: Fused, target: Target) -> Plan:
 class _Kernels:
     """The distinct kernels of a program."""
 
-    def __init__(self, program: LoopProgram, target: Target) -> None:
+    def __init__(self, program: LoopProgram, target: Target | GpuTarget) -> None:
         self.buffers = program.buffer_map()
         self.operations: Mapping[str, str] = {s.node: s.op for s in program.sources}
         self.target = target
@@ -78,10 +80,16 @@ class _Kernels:
     def kernel(self, step: tuple[Nest, ...], flat: Flat) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))
         dtypes = {f"b{k}": dtype for k, dtype in enumerate(flat.dtypes)}
-        schedules = tuple(choose(nest, dtypes, self.target) for nest in flat.nests)
+        schedules = tuple(self.schedule(nest, dtypes) for nest in flat.nests)
         text = repr((flat.nests, flat.dtypes, schedules))
         mark = hashlib.sha256(text.encode()).hexdigest()[:10]
         return Kernel(f"{self.title(step)}_{mark}", flat.nests, schedules, flat.dtypes, sizes)
+
+    def schedule(self, nest: Nest, dtypes: Mapping[str, str]) -> Schedule | GpuSchedule:
+        """How to iterate the nest on the target."""
+        if isinstance(self.target, GpuTarget):
+            return choose_gpu(nest, dtypes, self.target)
+        return choose(nest, dtypes, self.target)
 
     def title(self, step: tuple[Nest, ...]) -> str:
         """A readable name from the operations the nests come from."""
@@ -92,6 +100,17 @@ class _Kernels:
             if name and name not in names:
                 names.append(name)
         return "_".join(names[:4]) or "kernel"
+
+
+def _schedules(
+    nests: Sequence[Nest], dtypes: Mapping[str, str], target: Target | GpuTarget
+) -> tuple[Schedule | GpuSchedule, ...]:
+    """A schedule for each nest of a kernel; on a GPU they share one number of warps and stages."""
+    if not isinstance(target, GpuTarget):
+        return tuple(choose(nest, dtypes, target) for nest in nests)
+    found = [choose_gpu(nest, dtypes, target) for nest in nests]
+    warps, stages = max(s.warps for s in found), max(s.stages for s in found)
+    return tuple(replace(s, warps=warps, stages=stages) for s in found)
 
 
 def _grouped(steps: Sequence[Step]) -> list[tuple[Nest, ...] | LibraryCall]:

@@ -1,0 +1,227 @@
+"""The GPU backend: plans, Triton kernels compiled in the background, and the host program that launches them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from lamina.backends.regions import (
+    Boxed,
+    aten_calls,
+    build_threads,
+    loaded_later,
+    open_cache,
+    progress_printer,
+    warn_once,
+)
+from lamina.base.decision import Decision
+from lamina.codegen.host_cuda import CudaHost, CudaLaunch, emit_cuda_host
+from lamina.codegen.triton.emit import emit
+from lamina.codegen.triton.source import TritonSource
+from lamina.ir.access import writes
+from lamina.ir.loops import Buffer, storage_bytes
+from lamina.ir.loops_interp import run_nest
+from lamina.ir.plan import Kernel, Plan
+from lamina.ir.plan_verify import verify_plan
+from lamina.options import Options
+from lamina.record import Record, Stage
+from lamina.runtime.cache import Cache
+from lamina.runtime.cuda_driver import CudaKernel, Driver, make_launcher
+from lamina.runtime.cuda_host import Flags
+from lamina.runtime.host import load_program
+from lamina.runtime.toolchain import find_compiler
+from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton
+from lamina.runtime.triton_pool import TritonError, compiler_pool
+from lamina.schedule.fuse import Fused
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.memory import plan_memory
+from lamina.schedule.plan import make_plan
+
+__all__ = ["CudaBackend", "gpu_target"]
+
+_OWN_MEMORY = 1 << 20
+"""Bytes from which a temporary is allocated and freed by itself, so that torch can use its memory in between."""
+
+_COPY_SHARE = 0.885
+"""What a copy reaches of the memory's nominal bandwidth (measured on an H200: 4.25 of 4.8 TB/s)."""
+
+
+class CudaBackend:
+    """Compiles fused programs for one GPU. One object serves one set of options and one GPU."""
+
+    def __init__(self, options: Options, device: int) -> None:
+        if find_spec("triton") is None:
+            raise TritonError("Triton is not installed", remedy="pip install 'lamina[gpu]'")
+        self.options, self.device = options, device
+        self.target = gpu_target(device, options.numerics == "fast")
+        self.cache = open_cache(options.cache_dir, options.cache)
+        self.driver = _driver(options.cxx, self.cache)
+        compiler_pool(options.jobs).start()
+
+    def __call__(self, fused: Fused, record: Record, gm: GraphModule) -> Boxed:
+        """Plan and generate now, build in the background, load at the first call."""
+        region = fused.program.name
+        plan: Plan = record.step(region, "plan", self.plan, fused)
+        if self.options.verify:
+            record.step(region, "verify", verify_plan, plan)
+        work = _Region(self, plan, record, gm)
+        record.step(region, "codegen", work.generate)
+        host = record.step(region, "host", work.host, True)
+        building = build_threads().submit(work.build, host)
+        return loaded_later(region, lambda: work.load(host, building), record)
+
+    def plan(self, fused: Fused) -> Plan:
+        """The plan, with large temporaries and those on the CPU in memory of their own."""
+
+        def alone(buffer: Buffer) -> bool:
+            nbytes = storage_bytes(buffer)
+            return buffer.device == "cpu" or not nbytes.is_int or nbytes.const >= _OWN_MEMORY
+
+        plan = make_plan(fused, self.target)
+        places, arena = plan_memory(plan.steps, plan.buffers, plan.inputs, plan.outputs, alone)
+        return replace(plan, places=places, arena_bytes=arena)
+
+    def build(self, region: str, units: Sequence[TritonUnit]) -> TritonBuild:
+        """Look the kernels up in the cache and compile what is missing."""
+        return build_triton(
+            units,
+            capability=self.target.capability,
+            cache=self.cache,
+            pool=lambda: compiler_pool(self.options.jobs),
+            on_progress=progress_printer(region, "kernels") if self.options.progress else None,
+        )
+
+
+def gpu_target(device: int, approximate: bool) -> GpuTarget:
+    """What scheduling wants to know of a GPU of this machine."""
+    about = torch.cuda.get_device_properties(device)
+    # Double data rate; the clock is in kHz, the bus in bits.
+    nominal = 2 * about.memory_clock_rate * about.memory_bus_width / 8 / 1e6
+    return GpuTarget(
+        name=about.name,
+        processors=about.multi_processor_count,
+        capability=10 * about.major + about.minor,
+        copy_gbs=_COPY_SHARE * nominal,
+        l2_bytes=about.L2_cache_size,
+        shared_bytes=getattr(about, "shared_memory_per_block_optin", about.shared_memory_per_block),
+        approximate=approximate,
+    )
+
+
+@cache
+def _driver(cxx: str, cache: Cache) -> Driver:
+    return Driver(launcher=make_launcher(find_compiler(cxx, cache), cache))
+
+
+class _Region:
+    """One region on its way from a Plan to a callable.
+
+    ``reasons`` says of each kernel without machine code why; such a kernel is evaluated equation by equation.
+    """
+
+    def __init__(self, backend: CudaBackend, plan: Plan, record: Record, gm: GraphModule) -> None:
+        self.backend, self.plan, self.record, self.gm = backend, plan, record, gm
+        self.sources: dict[str, TritonSource] = {}
+        self.reasons: dict[str, str] = {}
+
+    def generate(self) -> dict[str, TritonSource]:
+        """The Triton source of each distinct kernel."""
+        for kernel in self.plan.kernels:
+            try:
+                self.sources[kernel.name] = emit(kernel, self.backend.target)
+            except Exception as error:
+                if self.backend.options.strict:
+                    raise
+                self.reasons[kernel.name] = f"{type(error).__name__}: {error}"
+        return self.sources
+
+    def host(self, aligned: bool) -> CudaHost:
+        return emit_cuda_host(self.plan, self.sources, self.backend.device, frozenset(self.reasons), aligned)
+
+    def build(self, host: CudaHost) -> TritonBuild:
+        return self.backend.build(self.plan.name, [_unit(launch) for launch in host.launches])
+
+    def load(self, host: CudaHost, building: Future[TritonBuild] | None = None, aligned: bool = True) -> Boxed:
+        """The region as a callable; waits for its kernels. Kernels that failed are left out of its host program."""
+        built = self.build(host) if building is None else building.result()
+        self.record.stages.append(Stage(self.plan.name, "build", built, built.seconds))
+        kernels: dict[str, CudaKernel] = {}
+        for launch in host.launches:
+            try:
+                if launch.key in built.errors:
+                    raise built.errors[launch.key]
+                kernels[launch.key] = self.backend.driver.load(built.cubins[launch.key], self.backend.device)
+            except TritonError as error:
+                self.reasons[launch.kernel] = error.what
+        if len(self.reasons) == len(self.plan.kernels) > 0:
+            self._say("lamina runs regions as ATen calls", "no kernel has machine code")
+            return aten_calls(self.gm)
+        if len(kernels) < len(host.launches):
+            return self.load(self.host(aligned), aligned=aligned)
+        if self.reasons:
+            self._say("lamina runs kernels equation by equation", f"{len(self.reasons)} of {len(self.plan.kernels)}")
+        return self._program(host, kernels)
+
+    def _say(self, what: str, how_many: str) -> None:
+        name, reason = next(iter(self.reasons.items()))
+        warn_once(f"{what}: {self.plan.name}, {how_many}; {name}: {reason}")
+        decisions = tuple(Decision("fallback", (kernel,), True, why) for kernel, why in self.reasons.items())
+        self.record.stages.append(Stage(self.plan.name, "fallback", None, 0.0, decisions))
+
+    def _program(self, host: CudaHost, kernels: dict[str, CudaKernel]) -> Boxed:
+        general: Boxed | None = None
+
+        def unaligned(args: list[Any]) -> Any:
+            """The program for inputs at any address, compiled when there is one."""
+            nonlocal general
+            if general is None:
+                start = time.perf_counter()
+                general = self.load(self.host(aligned=False), aligned=False)
+                self.record.add(self.plan.name, "unaligned", time.perf_counter() - start)
+            return general(args)
+
+        namespace = {
+            "kernels": kernels,
+            "interpreted": {k.name: _interpreted(k) for k in self.plan.kernels},
+            "failed": Flags(host.messages) if host.messages else None,
+            "unaligned": unaligned,
+        }
+        return load_program(host.text, "call", namespace)
+
+
+def _unit(launch: CudaLaunch) -> TritonUnit:
+    source = launch.source
+    return TritonUnit(
+        launch.key,
+        source.name,
+        source.text,
+        source.parameters,
+        source.types,
+        launch.aligned,
+        source.warps,
+        source.stages,
+        source.checks,
+    )
+
+
+def _interpreted(kernel: Kernel) -> Callable[[Sequence[torch.Tensor], Sequence[int]], None]:
+    """The kernel's nests evaluated by torch, on flat tensors of one device and numbers of the CPU."""
+
+    def run(flats: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        named = dict(zip(kernel.sizes, sizes, strict=True))
+        for nest in kernel.nests:
+            stored = [flats[int(name[1:])].device for name in writes(nest)]
+            device = stored[0] if stored else flats[0].device
+            there = {f"b{k}": t.to(device) if t.numel() == 1 else t for k, t in enumerate(flats)}
+            with torch.device(device):
+                run_nest(nest, there, named)
+
+    return run
