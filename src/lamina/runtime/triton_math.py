@@ -208,7 +208,7 @@ def fast_sigmoid(x):
 
 @triton.jit
 def fast_tanh(x):
-    """Hyperbolic tangent by the hardware's exponential, by its series near zero where that would cancel; relative error 2e-6."""
+    """Hyperbolic tangent by the hardware's exponential, near zero by its series; relative error 2e-6."""
     e = tl.exp2(tl.abs(x) * 2.885390081777927)
     large = 1.0 - 2.0 / (e + 1.0)
     large = tl.where(x < 0.0, large * -1.0, large)

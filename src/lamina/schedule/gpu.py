@@ -42,7 +42,10 @@ def guess(extent: Expr) -> int:
     """The number an extent most likely is."""
     if extent.is_int:
         return extent.const
-    return max(extent.const + sum(coef * _GUESS ** len(mono) for mono, coef in extent.terms), 1)
+    total = extent.const
+    for mono, coef in extent.terms:
+        total += coef * int(_GUESS ** len(mono))
+    return max(total, 1)
 
 
 def fast_axis(nest: Nest) -> str | None:
@@ -63,7 +66,7 @@ def fast_axis(nest: Nest) -> str | None:
 
 def _power(count: int) -> int:
     """The next power of two."""
-    return int(1 << max(count - 1, 0).bit_length())
+    return 1 << max(count - 1, 0).bit_length()
 
 
 def _warps(points: int, each: int = 32) -> int:

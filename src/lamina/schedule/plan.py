@@ -15,6 +15,7 @@ from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Sche
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu import choose as choose_gpu
+from lamina.schedule.gpu_split import spread
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import order
@@ -30,8 +31,11 @@ _MOST_GROUPED = 16
 
 
 def make_plan(fused: Fused, target: Target | GpuTarget) -> Plan:
-    """Order the steps, give each nest a shared canonical kernel with a schedule, and every buffer a place."""
-    program = fused.program
+    """Order the steps, give each nest a shared canonical kernel with a schedule, and every buffer a place.
+
+    For a GPU, long reductions are cut first so that enough programs share the work.
+    """
+    program, cuts = spread(fused.program, target) if isinstance(target, GpuTarget) else (fused.program, [])
     table = _Kernels(program, target)
     ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
     steps = [table.step(group) for group in _grouped(ordered)]
@@ -80,16 +84,10 @@ class _Kernels:
     def kernel(self, step: tuple[Nest, ...], flat: Flat) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))
         dtypes = {f"b{k}": dtype for k, dtype in enumerate(flat.dtypes)}
-        schedules = tuple(self.schedule(nest, dtypes) for nest in flat.nests)
+        schedules = _schedules(flat.nests, dtypes, self.target)
         text = repr((flat.nests, flat.dtypes, schedules))
         mark = hashlib.sha256(text.encode()).hexdigest()[:10]
         return Kernel(f"{self.title(step)}_{mark}", flat.nests, schedules, flat.dtypes, sizes)
-
-    def schedule(self, nest: Nest, dtypes: Mapping[str, str]) -> Schedule | GpuSchedule:
-        """How to iterate the nest on the target."""
-        if isinstance(self.target, GpuTarget):
-            return choose_gpu(nest, dtypes, self.target)
-        return choose(nest, dtypes, self.target)
 
     def title(self, step: tuple[Nest, ...]) -> str:
         """A readable name from the operations the nests come from."""

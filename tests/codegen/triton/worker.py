@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 import sys
 import tempfile
@@ -11,18 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from triton.runtime import interpreter
+
+from tests.codegen.triton.loading import load
+
+_patch = interpreter._patch_lang_tensor
 
 
-def load(text: str, name: str, folder: Path) -> Any:
-    """The jitted function of a module's text; Triton reads sources from files."""
-    path = folder / f"{name}.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(f"generated_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)
+def _patch_index(tensor: Any, scope: Any) -> None:
+    """Loop bounds are arrays of one element, which NumPy from 2.4 on does not take for numbers."""
+    _patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+interpreter._patch_lang_tensor = _patch_index
 
 
 def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:

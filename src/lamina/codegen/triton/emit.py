@@ -61,7 +61,7 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         f"{_head(body)}\n\n\n{body}\n",
         tuple(parameters),
         tuple(types),
-        tuple([*dtypes, *kernel.sizes]),
+        (*dtypes, *kernel.sizes),
         max(s.warps for s in schedules),
         max(s.stages for s in schedules),
         (sum(grids, as_expr(0)), one, one),

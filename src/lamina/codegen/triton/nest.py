@@ -15,7 +15,7 @@ from lamina.codegen.triton.reductions import Accumulator, Online, Reducer
 from lamina.codegen.triton.scans import Scanner
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
-from lamina.codegen.triton.types import kind, literal, typed
+from lamina.codegen.triton.types import literal
 from lamina.ir.index import Expr, Loaded
 from lamina.ir.loops import (
     Check,

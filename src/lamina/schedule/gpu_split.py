@@ -1,0 +1,464 @@
+"""Nests that would leave most of a GPU idle, cut into nests that do not.
+
+A reduction over many points with few results is computed in two steps: programs reduce a part each and store it, then
+a small nest joins the parts, always in the same order. A nest that reduces rows and columns at once, with rows too
+wide for registers, becomes a nest for the rows and one for the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from lamina.base.decision import Decision
+from lamina.base.dtypes import DTYPES, torch_dtype
+from lamina.ir.index import Axis, Expr, as_expr, ceildiv, prod
+from lamina.ir.loops import (
+    Buffer,
+    Check,
+    Compute,
+    Constant,
+    Equation,
+    Index,
+    Load,
+    LoopProgram,
+    Nest,
+    Random,
+    Reduce,
+    Scan,
+    Step,
+    Store,
+    axes_of_values,
+    defined,
+    operands,
+)
+from lamina.schedule.gpu import guess
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.simplify import rename
+
+__all__ = ["spread"]
+
+_WIDEST = 8192
+"""Columns of which a program keeps several sums in registers."""
+_ROW_POINTS = 8192
+"""Points of a row that are worth a program."""
+_COLUMN_POINTS = 64
+"""Points of a column that are worth a program."""
+_HALVES = ("float16", "bfloat16")
+
+
+def spread(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram, list[Decision]]:
+    """The program with its long reductions cut for the target; the same object where none is."""
+    buffers = program.buffer_map()
+    decisions: list[Decision] = []
+    steps: list[Step] = []
+    for step in program.steps:
+        done = [step] if not isinstance(step, Nest) else _Cutter(step, buffers, target, decisions).run()
+        steps += done
+    if not decisions:
+        return program, []
+    return replace(program, steps=tuple(steps), buffers=tuple(buffers.values())), decisions
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A reduced axis in ``parts`` equal parts of ``length`` points; ``whole``: its points are the parts."""
+
+    axis: Axis
+    parts: int
+    length: Expr
+
+    @property
+    def whole(self) -> bool:
+        return self.length == 1
+
+    @property
+    def exact(self) -> bool:
+        return (self.axis.extent - self.length * self.parts) == 0
+
+
+class _Cutter:
+    """Cuts one nest. New buffers are added to ``buffers``, reasons to ``decisions``."""
+
+    def __init__(self, nest: Nest, buffers: dict[str, Buffer], target: GpuTarget, decisions: list[Decision]) -> None:
+        self.nest, self.buffers, self.target, self.decisions = nest, buffers, target, decisions
+        self.body = nest.body
+        self.axes = {a.name: a for a in nest.axes}
+        self.values = axes_of_values(nest)
+        self.made = {n: p for p, e in enumerate(self.body) for n in defined(e)}
+        self.reduces = [p for p, e in enumerate(self.body) if isinstance(e, Reduce)]
+        self.sets = list(dict.fromkeys(frozenset(e.axes) for e in self.body if isinstance(e, Reduce)))
+        self.device = next((buffers[e.buffer].device for e in self.body if isinstance(e, Load | Store)), "cuda")
+
+    def run(self) -> list[Step]:
+        """The nests that do the work of this one."""
+        if not self.reduces or any(a.extent == 0 for a in self.nest.axes):
+            return [self.nest]
+        if any(isinstance(e, Scan) for e in self.body):
+            return [self.nest]
+        if len(self.sets) > 1:
+            inner = self.inner()
+            if self.volume(inner) > _WIDEST:
+                return self.again(self.unmixed(inner))
+            return self.parts([p for p in self.reduces if frozenset(self.reduce(p).axes) != inner], inner)
+        return self.parts(self.first(), frozenset())
+
+    def again(self, nests: list[Nest]) -> list[Step]:
+        """The nests, cut further where that helps."""
+        return [s for n in nests for s in _Cutter(n, self.buffers, self.target, self.decisions).run()]
+
+    # ---- facts ------------------------------------------------------------------------------------------------------
+
+    def reduce(self, position: int) -> Reduce:
+        eqn = self.body[position]
+        assert isinstance(eqn, Reduce)
+        return eqn
+
+    def size(self, names: Iterable[str]) -> int:
+        return guess(prod(self.axes[a].extent for a in names))
+
+    def offsets(self) -> list[tuple[Equation, Expr]]:
+        """Accesses with their distance from the buffer's first element."""
+        found: list[tuple[Equation, Expr]] = []
+        for eqn in self.body:
+            if isinstance(eqn, Load | Store):
+                strides = self.buffers[eqn.buffer].strides
+                offset = sum((i * s for i, s in zip(eqn.index, strides, strict=True)), as_expr(0))
+                found.append((eqn, offset))
+        return found
+
+    def fast(self) -> str | None:
+        """The axis along which most bytes are contiguous."""
+        score: dict[str, int] = {}
+        for _, offset in self.offsets():
+            for name in offset.axes():
+                if offset.coefficient(self.axes[name]) == 1:
+                    score[name] = score.get(name, 0) + self.size(offset.axes())
+        return max(score, key=lambda a: score[a], default=None)
+
+    def inner(self) -> frozenset[str]:
+        """Of several sets of reduced axes the one whose results the others need, else the one with the fast axis."""
+        for p in self.reduces:
+            after = self.depending({p})
+            if any(q in after and self.reduce(q).axes != self.reduce(p).axes for q in self.reduces):
+                return frozenset(self.reduce(p).axes)
+        fast = self.fast()
+        return next((s for s in self.sets if fast in s), self.sets[0])
+
+    def volume(self, inner: frozenset[str]) -> int:
+        """Points a program would hold for ``inner`` at once; too many where a size is unknown."""
+        if not all(self.axes[a].extent.is_int for a in inner):
+            return _WIDEST + 1
+        return self.size(inner)
+
+    def depending(self, positions: set[int]) -> set[int]:
+        """Equations that use a result of these."""
+        names = {n for p in positions for n in defined(self.body[p])}
+        found: set[int] = set()
+        for p, eqn in enumerate(self.body):
+            if any(n in names for n in operands(eqn)):
+                found.add(p)
+                names.update(defined(eqn))
+        return found
+
+    def first(self) -> list[int]:
+        """Reductions that depend on no other."""
+        later = self.depending(set(self.reduces))
+        return [p for p in self.reduces if p not in later]
+
+    def goals(self) -> list[int]:
+        return [p for p, e in enumerate(self.body) if isinstance(e, Store | Check)]
+
+    # ---- building nests ---------------------------------------------------------------------------------------------
+
+    def slice(self, goals: Iterable[int], known: Mapping[str, object]) -> list[Equation]:
+        """Equations that the goals need beyond known values, in order."""
+        pending, found = list(goals), set(goals)
+        while pending:
+            for name in operands(self.body[pending.pop()]):
+                if name not in known and self.made[name] not in found:
+                    found.add(self.made[name])
+                    pending.append(self.made[name])
+        return [self.body[p] for p in sorted(found)]
+
+    def nest_of(self, suffix: str, axes: Iterable[Axis], body: list[Equation]) -> Nest:
+        used: set[str] = set()
+        for eqn in body:
+            if isinstance(eqn, Load | Store):
+                used.update(a for e in eqn.index for a in e.axes())
+            elif isinstance(eqn, Index):
+                used |= eqn.expr.axes()
+            elif isinstance(eqn, Random):
+                used |= eqn.index.axes()
+            elif isinstance(eqn, Reduce):
+                used.update(eqn.axes)
+        return Nest(f"{self.nest.name}_{suffix}", tuple(a for a in axes if a.name in used), tuple(body))
+
+    def temporary(self, name: str, dtype: str, axes: Iterable[Axis]) -> Buffer:
+        """A new contiguous buffer over these axes."""
+        shape = tuple(a.extent for a in axes)
+        strides: list[Expr] = []
+        step = as_expr(1)
+        for n in reversed(shape):
+            strides.insert(0, step)
+            step = step * n
+        buffer = Buffer(f"{self.nest.name}_{name}", dtype, shape, tuple(strides), self.device)
+        self.buffers[buffer.name] = buffer
+        return buffer
+
+    def saved(self, names: Iterable[str]) -> tuple[list[Equation], dict[str, Load]]:
+        """Stores of values into new buffers, and the loads that read them back."""
+        stores: list[Equation] = []
+        loads: dict[str, Load] = {}
+        for name in names:
+            eqn = self.body[self.made[name]]
+            assert not isinstance(eqn, Store | Check)
+            axes = [a for a in self.nest.axes if a.name in self.values[name]]
+            buffer = self.temporary(name, eqn.dtype, axes)
+            index = tuple(as_expr(a) for a in axes)
+            stores.append(Store(buffer.name, index, name, origin=eqn.origin))
+            loads[name] = Load(name, buffer.name, index, eqn.dtype, origin=eqn.origin)
+        return stores, loads
+
+    def needed(self, body: list[Equation], names: Iterable[str]) -> list[str]:
+        """Those of ``names`` that the equations read."""
+        read = {n for e in body for n in operands(e)}
+        return [n for n in names if n in read]
+
+    # ---- rows and columns apart -------------------------------------------------------------------------------------
+
+    def unmixed(self, inner: frozenset[str]) -> list[Nest]:
+        """A nest for the reductions over ``inner`` and one for the others, which reads the results of the first."""
+        own = {p for p in self.reduces if frozenset(self.reduce(p).axes) == inner}
+        others = set(self.reduces) - own
+        late = self.depending(others)
+        outs = [n for p in sorted(own) if p not in late for n in defined(self.body[p])]
+        second_goals = [p for p in self.goals() if p in late]
+        second = self.slice(second_goals, dict.fromkeys(outs))
+        stores, loads = self.saved(self.needed(second, outs))
+        first_goals = [*(p for p in self.goals() if p not in late), *(self.made[n] for n in loads)]
+        first = self.slice(first_goals, {})
+        self.decide("rows and columns apart", "the rows are too wide to keep in registers")
+        return [
+            self.nest_of("rows", self.nest.axes, [*first, *stores]),
+            self.nest_of("columns", self.nest.axes, [*loads.values(), *second]),
+        ]
+
+    def decide(self, kind: str, reason: str) -> None:
+        self.decisions.append(Decision("cut", (self.nest.name, kind), True, reason))
+
+    # ---- parts ------------------------------------------------------------------------------------------------------
+
+    def parts(self, reduces: list[int], inner: frozenset[str]) -> list[Step]:
+        """The nests with ``reduces`` computed in parts, where programs are too few otherwise."""
+        if not reduces:
+            return [self.nest]
+        over = frozenset(self.reduce(reduces[0]).axes)
+        cut = self.cut(over, inner, reduces)
+        if cut is None:
+            return [self.nest]
+        part = Axis(f"{cut.axis.name}_part", as_expr(cut.parts))
+        rest = Axis(f"{cut.axis.name}_rest", cut.length)
+        late = self.depending(set(reduces))
+        early = [p for p in self.goals() if p not in late]
+        outs = {n: p for p in reduces for n in defined(self.body[p])}
+        stores, loads = self.partials(reduces, part, cut)
+        first = self.partial_body([*reduces, *early], set(reduces), cut, part, rest)
+        axes = [x for a in self.nest.axes for x in ((part, rest) if a == cut.axis else (a,))]
+        nests = [self.nest_of("parts", axes, [*first, *stores])]
+        joined = [e for p in reduces for e in self.join(self.reduce(p), loads[p], part, cut)]
+        remaining = self.slice([p for p in self.goals() if p in late], outs)
+        self.decide("in parts", f"{cut.parts} programs for each result, joined in order")
+        kept = set(self.axes) - over
+        if all(self.values[n] <= kept for e in remaining for n in (*defined(e), *operands(e))) and all(
+            e.axes() <= kept for eqn in remaining if isinstance(eqn, Load | Store) for e in eqn.index
+        ):
+            nests.append(self.nest_of("join", [part, *self.nest.axes], [*joined, *remaining]))
+            return [*nests]
+        wanted = self.needed(remaining, outs)
+        saves, back = self.saved(wanted)
+        nests.append(self.nest_of("join", [part, *self.nest.axes], [*joined, *saves]))
+        last = self.nest_of("rest", self.nest.axes, [*back.values(), *remaining])
+        return [*nests, *self.again([last])]
+
+    def cut(self, over: frozenset[str], inner: frozenset[str], reduces: list[int]) -> _Cut | None:
+        """Which reduced axis to cut and into how many parts; nothing where programs are enough."""
+        processors = self.target.processors
+        kept = [a for a in self.axes if a not in over and a not in inner]
+        points = self.size(over)
+        if any(self.body[p].dtype in _HALVES for p in reduces):  # type: ignore[union-attr]
+            return None
+        fast = self.fast()
+        if inner:
+            units, least, wanted = self.size(kept), 4, 2 * processors
+        elif fast in over or fast is None:
+            units, least, wanted = self.size(kept), _ROW_POINTS, 4 * processors
+        else:
+            width = self.size((fast,))
+            units = self.size([a for a in kept if a != fast]) * -(-width // 64)
+            least, wanted = _COLUMN_POINTS, 4 * processors
+        parts = min(wanted // max(units, 1), points // least)
+        if parts < 2 or units >= processors:
+            return None
+        return self.axis_to_cut(over - inner, parts, reduces)
+
+    def axis_to_cut(self, names: frozenset[str], parts: int, reduces: list[int]) -> _Cut | None:
+        steps = dict.fromkeys(names, 0)
+        for _, offset in self.offsets():
+            for a in names:
+                coef = offset.coefficient(self.axes[a])
+                steps[a] = max(steps[a], guess(coef) if coef is not None and coef != 0 else 0)
+        exact = any(self.reduce(p).op == "welford" for p in reduces)
+        for name in sorted(names, key=lambda a: -steps[a]):
+            axis = self.axes[name]
+            ordered = [self.reduce(p).axes for p in reduces if self.reduce(p).op.startswith("arg")]
+            if any(axes[0] != name for axes in ordered) or self.stuck(axis):
+                continue
+            found = self.divided(axis, parts, len(names) > 1, exact)
+            if found is not None:
+                return found
+        return None
+
+    def stuck(self, axis: Axis) -> bool:
+        """Whether some index is not linear in the axis."""
+        return any(offset.coefficient(axis) is None for _, offset in self.offsets())
+
+    def divided(self, axis: Axis, parts: int, others: bool, exact: bool) -> _Cut | None:
+        extent = axis.extent
+        if not extent.is_int:
+            return None if exact else _Cut(axis, parts, ceildiv(extent, parts))
+        n = extent.const
+        if others and parts <= 2 * n and n <= 4 * parts:
+            return _Cut(axis, n, as_expr(1))
+        if n < 4:
+            return None
+        parts = min(parts, n // 2)
+        divisors = [d for d in range(max(parts // 2, 2), min(2 * parts, n // 2) + 1) if n % d == 0]
+        if divisors:
+            best = min(divisors, key=lambda d: abs(d - parts))
+            return _Cut(axis, best, as_expr(n // best))
+        return None if exact else _Cut(axis, parts, as_expr(-(-n // parts)))
+
+    def partial_body(self, goals: list[int], reduces: set[int], cut: _Cut, part: Axis, rest: Axis) -> list[Equation]:
+        """The equations of a part: the axis replaced, and points beyond the axis left out."""
+        place = as_expr(part) * cut.length + (as_expr(0) if cut.whole else as_expr(rest))
+        guard = None if cut.exact else "inside_part"
+        body: list[Equation] = []
+        if guard is not None:
+            body += [
+                Index("place_part", place, "int64"),
+                Index("extent_part", cut.axis.extent, "int64"),
+                Compute(guard, "lt", ("place_part", "extent_part"), "bool"),
+            ]
+        for eqn in self.slice(goals, {}):
+            at = self.body.index(eqn)
+            new = rename(eqn, {}, {cut.axis: place})
+            if guard is not None and isinstance(new, Load | Store) and cut.axis.name in _axes_of(eqn):
+                new = self.guarded(new, guard, body)
+            if isinstance(new, Check) and guard is not None:
+                extra = f"{new.cond}_inside"
+                body += [Compute(f"{extra}_not", "not", (guard,), "bool")]
+                body += [Compute(extra, "or", (f"{extra}_not", new.cond), "bool")]
+                new = replace(new, cond=extra)
+            if isinstance(new, Reduce) and cut.axis.name in new.axes:
+                swapped = (() if cut.whole else (rest.name,)) if cut.axis.name in new.axes else ()
+                axes = tuple(x for a in new.axes for x in (swapped if a == cut.axis.name else (a,)))
+                value = new.value
+                if guard is not None:
+                    value = f"{new.outs[0]}_in"
+                    held = self.dtype(new.value)
+                    body.append(Constant(f"{value}_none", _neutral(new.op, held), held))
+                    body.append(Compute(value, "where", (guard, new.value, f"{value}_none"), held, new.origin))
+                new = replace(new, axes=axes, value=value)
+                if at in reduces and new.op in ("argmax", "argmin"):
+                    top = Reduce((f"{new.outs[0]}_top",), new.op[3:], value, axes, self.dtype(new.value), new.origin)
+                    body.append(top)
+            body.append(new)
+        return body
+
+    def guarded(self, eqn: Load | Store, guard: str, body: list[Equation]) -> Load | Store:
+        """The access only where the point exists."""
+        if eqn.mask is None:
+            return replace(eqn, mask=guard)
+        name = f"{eqn.mask}_{len(body)}_part"
+        body.append(Compute(name, "and", (eqn.mask, guard), "bool"))
+        return replace(eqn, mask=name)
+
+    def dtype(self, name: str) -> str:
+        if name not in self.made:
+            eqn = self.body[self.made[name.removesuffix("_in")]]
+        else:
+            eqn = self.body[self.made[name]]
+        assert not isinstance(eqn, Store | Check)
+        return eqn.dtype
+
+    def partials(self, reduces: list[int], part: Axis, cut: _Cut) -> tuple[list[Equation], dict[int, list[Load]]]:
+        """Stores of the parts' results and the loads that read them."""
+        stores: list[Equation] = []
+        loads: dict[int, list[Load]] = {}
+        for p in reduces:
+            eqn = self.reduce(p)
+            axes = [part, *(a for a in self.nest.axes if a.name in self.values[eqn.outs[0]])]
+            index = tuple(as_expr(a) for a in axes)
+            kept = [(n, eqn.dtype) for n in eqn.outs]
+            if eqn.op in ("argmax", "argmin"):
+                kept.append((f"{eqn.outs[0]}_top", self.dtype(eqn.value)))
+            loads[p] = []
+            for name, dtype in kept:
+                buffer = self.temporary(f"{name}_parts", dtype, axes)
+                stores.append(Store(buffer.name, index, name, origin=eqn.origin))
+                loads[p].append(Load(f"{name}_part", buffer.name, index, dtype, origin=eqn.origin))
+        return stores, loads
+
+    def join(self, eqn: Reduce, loads: list[Load], part: Axis, cut: _Cut) -> list[Equation]:
+        """The whole result from the parts'."""
+        over, out, held, origin = (part.name,), eqn.outs[0], eqn.dtype, eqn.origin
+        names = [load.out for load in loads]
+        if eqn.op == "welford":
+            points = prod(self.axes[a].extent for a in eqn.axes if a != cut.axis.name) * cut.length
+            return [
+                *loads,
+                Reduce((f"{out}_all",), "sum", names[0], over, held, origin),
+                Constant(f"{out}_count", float(cut.parts), held, origin),
+                Index(f"{out}_points", points, held, origin),
+                Compute(out, "div", (f"{out}_all", f"{out}_count"), held, origin),
+                Compute(f"{out}_away", "sub", (names[0], out), held, origin),
+                Compute(f"{out}_square", "mul", (f"{out}_away", f"{out}_away"), held, origin),
+                Compute(f"{out}_spread", "mul", (f"{out}_square", f"{out}_points"), held, origin),
+                Compute(f"{out}_own", "add", (f"{out}_spread", names[1]), held, origin),
+                Reduce((eqn.outs[1],), "sum", f"{out}_own", over, held, origin),
+            ]
+        if eqn.op not in ("argmax", "argmin"):
+            return [*loads, Reduce(eqn.outs, eqn.op, names[0], over, held, origin)]
+        rest = prod(self.axes[a].extent for a in eqn.axes[1:]) * cut.length
+        kind = loads[1].dtype
+        nan = [Compute(f"{out}_nan", "isnan", (names[1],), "bool", origin)]
+        return [
+            *loads,
+            Index(f"{out}_begin", as_expr(part) * rest, "int64", origin),
+            Compute(f"{out}_place", "add", (f"{out}_begin", names[0]), "int64", origin),
+            Reduce((f"{out}_best",), eqn.op[3:], names[1], over, kind, origin),
+            Compute(f"{out}_same", "eq", (names[1], f"{out}_best"), "bool", origin),
+            *nan,
+            Compute(f"{out}_here", "or", (f"{out}_same", f"{out}_nan"), "bool", origin),
+            Constant(f"{out}_far", (1 << 63) - 1, "int64", origin),
+            Compute(f"{out}_at", "where", (f"{out}_here", f"{out}_place", f"{out}_far"), "int64", origin),
+            Reduce(eqn.outs, "min", f"{out}_at", over, "int64", origin),
+        ]
+
+
+def _axes_of(eqn: Equation) -> set[str]:
+    return {a for e in eqn.index for a in e.axes()} if isinstance(eqn, Load | Store) else set()
+
+
+def _neutral(op: str, dtype: str) -> int | float | bool:
+    """What changes nothing in a reduction."""
+    if op in ("any", "all"):
+        return op == "all"
+    if op in ("sum", "prod"):
+        return 1 if op == "prod" else 0
+    info = torch.finfo(torch_dtype(dtype)) if DTYPES[dtype].is_float else torch.iinfo(torch_dtype(dtype))
+    low, high = (-float("inf"), float("inf")) if DTYPES[dtype].is_float else (int(info.min), int(info.max))
+    return low if op in ("max", "argmax") else high
