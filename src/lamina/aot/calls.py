@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.aot.torch_private import CallTrace, flatten, is_fake, trace_call, unflatten
+from lamina.aot.torch_private import flatten, is_fake, unflatten
+from lamina.aot.trace import CallTrace, trace_call
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
 
 __all__ = ["Call", "Calls", "Unsuitable", "Value", "is_plain"]

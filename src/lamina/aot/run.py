@@ -18,6 +18,7 @@ from lamina.aot.source import annotate_sources
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.tangents import restrided
 from lamina.aot.torch_private import run_aot_autograd, static_input_indices, torch_partition, without_autocast
+from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.options import Options
 from lamina.record import Record, Stage
@@ -49,19 +50,20 @@ def compile_captured(
     """
     job = _Job(compile_region, record, options, name, tuple(passes))
     start = time.perf_counter()
-    stitched = job.stitched(gm, example_inputs, decompositions)
-    if stitched is not None:
-        record.add(name, "aot", time.perf_counter() - start)
-        return job.finish(stitched)
-    compiled = run_aot_autograd(
-        gm,
-        example_inputs,
-        forward=job.compiler("forward"),
-        backward=job.compiler("backward"),
-        inference=job.compiler("inference"),
-        partition=job.partition,
-        decompositions=decompositions,
-    )
+    with collector_held():
+        stitched = job.stitched(gm, example_inputs, decompositions)
+        if stitched is not None:
+            record.add(name, "aot", time.perf_counter() - start)
+            return job.finish(stitched)
+        compiled = run_aot_autograd(
+            gm,
+            example_inputs,
+            forward=job.compiler("forward"),
+            backward=job.compiler("backward"),
+            inference=job.compiler("inference"),
+            partition=job.partition,
+            decompositions=decompositions,
+        )
     record.add(name, "aot", time.perf_counter() - start - job.seconds)
     return compiled
 
@@ -121,7 +123,7 @@ class _Job:
         gradients = [n.name for n in backward.graph.find_nodes(op="placeholder") if _role(n, "") == "tangent"]
 
         def compile_backward(strides: Strides | None) -> Callable[..., Any] | None:
-            with torch.no_grad(), without_autocast():
+            with torch.no_grad(), without_autocast(), collector_held(lasting=True):
                 graph = backward
                 if strides is not None:
                     found = restrided(backward, dict(zip(gradients, strides, strict=True)))

@@ -24,7 +24,6 @@ from lamina.aot.torch_private import (
     ENTER_AUTOCAST,
     SET_GRAD,
     STATELESS,
-    CallTrace,
     backend_fakes,
     flatten,
     graph_module,
@@ -32,6 +31,7 @@ from lamina.aot.torch_private import (
     tracing_state,
     unflatten,
 )
+from lamina.aot.trace import CallTrace
 from lamina.base.torch_private import OpOverload
 
 __all__ = ["Stitched", "stitch"]

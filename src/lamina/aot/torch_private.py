@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,32 +15,41 @@ from torch._dynamo.utils import preserve_rng_state
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, has_metadata_mutation, to_fun
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, detect_fake_mode
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import find_symbol_binding_fx_nodes, free_symbols
+from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 __all__ = [
+    "DEVICE_OF",
     "ENTER_AUTOCAST",
     "SET_GRAD",
     "STATELESS",
-    "CallTrace",
+    "Recording",
     "autocast_enabled",
+    "autograd_decomposes",
     "backend_fakes",
     "binding_nodes",
     "flatten",
+    "from_functional",
+    "functional_trace",
     "graph_module",
+    "has_changed_metadata",
     "hint",
     "is_checkpointed",
     "is_fake",
+    "is_written_to",
     "plain_dispatch",
     "run_aot_autograd",
     "static_input_indices",
     "symbols_of",
+    "to_functional",
     "torch_partition",
-    "trace_call",
+    "traced_nodes",
     "tracing_state",
     "unflatten",
     "without_autocast",
@@ -128,6 +136,9 @@ def torch_partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[G
     return forward, backward
 
 
+DEVICE_OF = torch.ops.prim.device.default
+"""How a dispatch mode sees the question for a fake tensor's device: not an operation of a graph."""
+
 SET_GRAD = torch._C._set_grad_enabled
 """The call by which a captured graph switches gradients on and off."""
 
@@ -189,133 +200,57 @@ def without_autocast() -> contextlib.AbstractContextManager[Any]:
     return disabled
 
 
-@dataclass(frozen=True, slots=True)
-class CallTrace:
-    """One torch call as ATen operations.
+class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that sees every operation of its thread below autograd."""
 
-    ``graph`` takes the ``primals`` tensors; ``calls`` are its calls in order: those of the forward, then one
-    ``empty_strided`` for each tangent, then the backward's, ``forward_calls`` and ``tangents`` counting the first
-    two. ``results`` are the call's tensors and then the tensors it wrote to, each once, as nodes of ``graph``,
-    ``requires_grad`` whether each does, and ``structure`` the call's value with integers for tensors: i for
-    result i, -1-i for primal i itself. ``updates`` maps a primal to the result that is its new value.
-    ``gradients`` has a node or None for each primal that requires one.
-    """
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
-    calls: tuple[Node, ...]
-    primals: tuple[Node, ...]
-    forward_calls: int
-    tangents: int
-    results: tuple[Any, ...]
-    requires_grad: tuple[bool, ...]
-    structure: Any
-    updates: tuple[tuple[int, int], ...]
-    gradients: tuple[Any, ...]
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()  # type: ignore[no-untyped-call]
 
 
-def trace_call(
-    call: Callable[[list[Any]], Any],
-    primals: Sequence[torch.Tensor],
-    written: Sequence[int],
-    tangents: Sequence[Any] | None,
-    decompositions: dict[Any, Callable[..., Any]],
-) -> CallTrace | None:
-    """Trace ``call`` on fake ``primals`` and its gradient, within ``tracing_state``; None when that cannot be plain.
-
-    ``written`` are primals that the call is known to write to: where they require a gradient it gets a copy.
-    ``tangents`` has for each result None or (size, stride, dtype); by default every result that requires a gradient
-    has a tangent laid out as the result is.
-    """
-    found = _Found(call, written, tangents)
-    with FunctionalTensorMode():
-        gm = make_fx(found.run, decomposition_table=decompositions)(*primals)
-    if found.irregular:
-        return None
-    nodes = list(gm.graph.nodes)
-    calls = tuple(n for n in nodes if n.op == "call_function")
-    if len(calls) + len(primals) + 1 != len(nodes):
-        return None
-    flat = list(nodes[-1].args[0])
-    count = len(found.requires)
-    return CallTrace(
-        calls,
-        tuple(nodes[: len(primals)]),
-        found.forward_end - len(primals),
-        found.tangents_end - found.forward_end,
-        tuple(flat[:count]),
-        tuple(found.requires),
-        found.structure,
-        tuple(found.updates),
-        tuple(flat[count:]),
-    )
+def autograd_decomposes(operation: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether ``operation`` on these operands is nothing but a sequence of others."""
+    return bool(autograd_would_have_decomposed(operation, pytree.tree_leaves((args, kwargs))))
 
 
-class _Found:
-    """What ``trace_call`` learns while the call runs."""
+def functional_trace(
+    function: Callable[..., Any], primals: Sequence[torch.Tensor], rules: dict[Any, Callable[..., Any]]
+) -> Graph:
+    """The graph of ``function``, which makes its tensors functional itself, of fake ``primals``."""
+    key = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
-    def __init__(self, call: Callable[[list[Any]], Any], written: Sequence[int], tangents: Sequence[Any] | None):
-        self.call, self.written, self.tangents = call, written, tangents
-        self.irregular = False
-        self.forward_end = self.tangents_end = 0
-        self.requires: list[bool] = []
-        self.updates: list[tuple[int, int]] = []
-        self.structure: Any = None
-
-    def run(self, *primals: torch.Tensor) -> list[Any]:
-        key = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+    def run(*primals: torch.Tensor) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(key):
-            leaves = [to_fun(p) for p in primals]
-            trained = [p for p in leaves if p.requires_grad]
-            given = [p.clone() if i in self.written and p.requires_grad else p for i, p in enumerate(leaves)]
-            results = self._results(leaves, given, self.call(list(given)))
-            self.irregular = self.irregular or any(
-                has_metadata_mutation(f, p, check_only_storage_mutation=False)
-                for f, p in zip(leaves, primals, strict=True)
-            )
-            gradients = self._gradients(trained, results)
-            return [None if t is None else from_fun(t) for t in (*results, *gradients)]
+            return function(*primals)
 
-    def _results(self, leaves: list[Any], given: list[Any], value: Any) -> list[Any]:
-        """The tensors of ``value`` and the tensors written to, each once."""
-        flat, spec = pytree.tree_flatten(value)
-        results: list[Any] = []
-        for i, (leaf, used) in enumerate(zip(leaves, given, strict=True)):
-            if used is not leaf or has_data_mutation(leaf):
-                self.updates.append((i, len(results)))
-                results.append(used)
-        places = {id(t): i for i, t in enumerate(results)}
-        inputs = {id(t): -1 - i for i, t in enumerate(leaves)}
-        indices: list[Any] = []
-        for item in flat if value is not None else ():
-            if not isinstance(item, torch.Tensor):
-                self.irregular = True
-                break
-            if id(item) not in places and id(item) not in inputs:
-                places[id(item)] = len(results)
-                results.append(item)
-            indices.append(places[id(item)] if id(item) in places else inputs[id(item)])
-        if value is not None and not self.irregular:
-            self.structure = pytree.tree_unflatten(indices, spec)
-        self.irregular = self.irregular or not (indices or self.updates)
-        self.requires = [bool(t.requires_grad) for t in results]
-        return results
-
-    def _gradients(self, wanted: list[Any], results: list[Any]) -> list[Any]:
-        self.forward_end = self.tangents_end = _traced()
-        if self.irregular or not wanted or not any(self.requires):
-            return [None] * len(wanted)
-        default = [(t.shape, t.stride(), t.dtype) if t.requires_grad else None for t in results]
-        shapes = default if self.tangents is None else self.tangents
-        outputs = [t for t, shape in zip(results, shapes, strict=True) if shape is not None]
-        tangents = [
-            torch.empty_strided(shape[0], shape[1], dtype=shape[2], device=t.device)
-            for t, shape in zip(results, shapes, strict=True)
-            if shape is not None
-        ]
-        self.tangents_end = _traced()
-        return list(torch.autograd.grad(outputs, wanted, tangents, allow_unused=True))
+    with FunctionalTensorMode():
+        graph: Graph = make_fx(run, decomposition_table=rules)(*primals).graph
+    return graph
 
 
-def _traced() -> int:
+def to_functional(tensor: torch.Tensor) -> Any:
+    """``tensor`` such that writes to it make new values."""
+    return to_fun(tensor)
+
+
+def from_functional(tensor: Any) -> Any:
+    """The value a functional tensor has by now."""
+    return from_fun(tensor)
+
+
+def is_written_to(tensor: Any) -> bool:
+    """Whether a functional tensor was written to; a plain one is not."""
+    return isinstance(tensor, FunctionalTensor) and bool(has_data_mutation(tensor))
+
+
+def has_changed_metadata(tensor: Any, original: torch.Tensor) -> bool:
+    """Whether a functional tensor made from ``original`` now has another shape, storage or layout."""
+    return bool(has_metadata_mutation(tensor, original, check_only_storage_mutation=False))
+
+
+def traced_nodes() -> int:
     """How many nodes the trace in progress has."""
     mode = get_proxy_mode()
     return 0 if mode is None else len(mode.tracer.graph.nodes)

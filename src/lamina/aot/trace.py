@@ -1,0 +1,299 @@
+"""One torch call, forward and backward, as the ATen operations it comes down to.
+
+A call that only computes is recorded by a dispatch mode straight below autograd, at a third of what ``make_fx`` with
+functionalization costs. One that writes to something is traced with both, which turn writes into new values.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from lamina.aot.torch_private import (
+    DEVICE_OF,
+    Recording,
+    autograd_decomposes,
+    flatten,
+    from_functional,
+    functional_trace,
+    has_changed_metadata,
+    is_fake,
+    is_written_to,
+    to_functional,
+    traced_nodes,
+    unflatten,
+)
+from lamina.base.torch_private import OpOverload
+
+__all__ = ["CallTrace", "trace_call"]
+
+Function = Callable[[list[Any]], Any]
+Rules = dict[Any, Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class CallTrace:
+    """One torch call as ATen operations.
+
+    ``primals`` are the placeholders of its tensors; ``calls`` its calls in order: those of the forward, then one
+    ``empty_strided`` for each tangent, then the backward's, ``forward_calls`` and ``tangents`` counting the first
+    two. ``results`` are the call's tensors and then the tensors it wrote to, each once, as nodes,
+    ``requires_grad`` whether each does, and ``structure`` the call's value with integers for tensors: i for
+    result i, -1-i for primal i itself. ``updates`` maps a primal to the result that is its new value.
+    ``gradients`` has a node or None for each primal that requires one.
+    """
+
+    calls: tuple[Node, ...]
+    primals: tuple[Node, ...]
+    forward_calls: int
+    tangents: int
+    results: tuple[Any, ...]
+    requires_grad: tuple[bool, ...]
+    structure: Any
+    updates: tuple[tuple[int, int], ...]
+    gradients: tuple[Any, ...]
+
+
+def trace_call(
+    call: Function,
+    primals: Sequence[torch.Tensor],
+    written: Sequence[int],
+    tangents: Sequence[Any] | None,
+    decompositions: Rules,
+) -> CallTrace | None:
+    """Trace ``call`` on fake ``primals`` and its gradient, within ``tracing_state``; None when that cannot be plain.
+
+    ``written`` are primals that the call is known to write to: where they require a gradient it gets a copy.
+    ``tangents`` has for each result None or (size, stride, dtype); by default every result that requires a gradient
+    has a tangent laid out as the result is.
+    """
+    if not written:
+        recorder = _Recorder(primals, decompositions)
+        found = _Found(call, (), tangents, recorder.count, recorder.tangent)
+        with recorder:
+            flat = found.run(list(primals), list(primals))
+        if found.irregular:
+            return None
+        nodes = [None if t is None else recorder.node(t) for t in flat]
+        if recorder.only_computes:
+            return found.as_trace(recorder.primals, recorder.calls, [_undetached(n, nodes) for n in nodes])
+    return _functionalized(call, primals, written, tangents, decompositions)
+
+
+def _functionalized(
+    call: Function,
+    primals: Sequence[torch.Tensor],
+    written: Sequence[int],
+    tangents: Sequence[Any] | None,
+    rules: Rules,
+) -> CallTrace | None:
+    found = _Found(call, written, tangents, lambda: traced_nodes() - len(primals), _tangent)
+
+    def run(*primals: torch.Tensor) -> list[Any]:
+        leaves = [to_functional(p) for p in primals]
+        given = [p.clone() if i in written and p.requires_grad else p for i, p in enumerate(leaves)]
+        flat = found.run(leaves, given, primals)
+        return [None if t is None else from_functional(t) for t in flat]
+
+    nodes = list(functional_trace(run, primals, rules).nodes)
+    calls = [n for n in nodes if n.op == "call_function"]
+    if found.irregular or len(calls) + len(primals) + 1 != len(nodes):
+        return None
+    return found.as_trace(nodes[: len(primals)], calls, list(nodes[-1].args[0]))
+
+
+def _undetached(node: Any, results: Sequence[Any]) -> Any:
+    """``node`` without the ``detach`` by which autograd takes up a tensor made below it: no view of anything else."""
+    while node is not None and node.target is torch.ops.aten.detach.default:
+        source = node.args[0]
+        if source.op == "placeholder" or source in results:
+            break
+        node = source
+    return node
+
+
+class _Recorder(Recording):
+    """Notes each operation that reaches it as a node, after taking apart what has a rule.
+
+    ``only_computes`` becomes false at an operation that writes, reads a tensor of unknown origin or makes something
+    other than tensors, and nothing is noted from there on. (Raising here would end the process where C++ calls.)
+    """
+
+    def __init__(self, primals: Sequence[torch.Tensor], rules: Rules) -> None:
+        super().__init__()
+        self.graph, self.rules = Graph(), rules
+        self.only_computes, self.resting = True, False
+        self.nodes: dict[int, Node] = {}
+        self.alive: list[torch.Tensor] = list(primals)
+        self.calls: list[Node] = []
+        self.primals: list[Node] = []
+        for i, tensor in enumerate(primals):
+            self.primals.append(self.graph.placeholder(f"primal_{i}"))
+            self.nodes[id(tensor)] = self.primals[-1]
+
+    def count(self) -> int:
+        """How many calls there are so far."""
+        return len(self.calls)
+
+    def node(self, tensor: torch.Tensor) -> Node | None:
+        """What computes ``tensor``; None ends the recording."""
+        found = self.nodes.get(id(tensor))
+        self.only_computes = self.only_computes and found is not None
+        return found
+
+    def tangent(self, layout: Any, result: torch.Tensor) -> torch.Tensor:
+        """An incoming gradient, as one call, whatever making it takes."""
+        self.resting = True
+        made = _tangent(layout, result)
+        self._note(self.graph.call_function(torch.ops.aten.empty_strided.default, layout[:2]), made)
+        self.resting = False
+        return made
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is DEVICE_OF or self.resting or not self.only_computes:
+            return func(*args, **kwargs)
+        rule = self.rules.get(func)
+        if rule is not None:
+            with self:
+                found = rule(*args, **kwargs)
+            if found is not NotImplemented:
+                return found
+        if not isinstance(func, OpOverload) or func._schema.is_mutable:
+            self.only_computes = False
+            return func(*args, **kwargs)
+        if autograd_decomposes(func, args, kwargs):
+            with self:
+                found = func.decompose(*args, **kwargs)
+            if found is not NotImplemented:
+                return found
+        names, keywords = self._named(args), self._named(kwargs)
+        value = func(*args, **kwargs)
+        if self.only_computes:
+            name = str(func.overloadpacket.__name__)
+            self._note(self.graph.create_node("call_function", func, names, keywords, name), value)
+        return value
+
+    def _named(self, item: Any) -> Any:
+        """``item`` with nodes for its tensors."""
+        if isinstance(item, torch.Tensor):
+            return self.node(item)
+        if isinstance(item, (tuple, list)):
+            items = [self._named(x) for x in item]
+            return items if isinstance(item, list) else tuple(items)
+        if isinstance(item, dict):
+            return {name: self._named(x) for name, x in item.items()}
+        if isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self.only_computes = False
+        return item
+
+    def _note(self, node: Node, value: Any) -> None:
+        """``node`` computes ``value``: a tensor, or several."""
+        self.calls.append(node)
+        if is_fake(value):
+            # The tensor itself is about to enter autograd's graph.
+            node.meta["val"] = value.detach()
+            self.nodes[id(value)] = node
+            self.alive.append(value)
+        elif isinstance(value, (tuple, list)):
+            for i, item in enumerate(value):
+                if item is not None:
+                    self._note(self.graph.call_function(operator.getitem, (node, i)), item)
+            node.meta["val"] = tuple(None if v is None else self.nodes[id(v)].meta["val"] for v in value)
+        else:
+            self.only_computes = False
+
+
+def _tangent(layout: Any, result: torch.Tensor) -> torch.Tensor:
+    """A gradient of ``result`` with the size, stride and dtype of ``layout``."""
+    size, stride, dtype = layout
+    return torch.empty_strided(size, stride, dtype=dtype, device=result.device)
+
+
+class _Found:
+    """What a trace learns while the call runs.
+
+    ``count`` tells how many operations it has by now, ``tangent`` makes an incoming gradient, which is one of them.
+    """
+
+    def __init__(
+        self,
+        call: Function,
+        written: Sequence[int],
+        tangents: Sequence[Any] | None,
+        count: Callable[[], int],
+        tangent: Callable[[Any, torch.Tensor], torch.Tensor],
+    ) -> None:
+        self.call, self.written, self.tangents, self.count, self.tangent = call, written, tangents, count, tangent
+        self.irregular = False
+        self.forward_end = self.tangents_end = 0
+        self.requires: list[bool] = []
+        self.updates: list[tuple[int, int]] = []
+        self.structure: Any = None
+
+    def run(self, leaves: list[Any], given: list[Any], originals: Sequence[Any] = ()) -> list[Any]:
+        """Results and gradients of the call with ``given``, which stand for ``leaves``.
+
+        ``originals`` are what functionalized ``leaves`` were made from.
+        """
+        trained = [p for p in leaves if p.requires_grad]
+        results = self._results(leaves, given, self.call(list(given)))
+        changed = [has_changed_metadata(f, p) for f, p in zip(leaves, originals, strict=False)]
+        self.irregular = self.irregular or any(changed)
+        return [*results, *self._gradients(trained, results)]
+
+    def as_trace(self, primals: Sequence[Node], calls: Sequence[Node], flat: Sequence[Any]) -> CallTrace:
+        """The trace whose results and gradients are the nodes ``flat``."""
+        count = len(self.requires)
+        return CallTrace(
+            tuple(calls),
+            tuple(primals),
+            self.forward_end,
+            self.tangents_end - self.forward_end,
+            tuple(flat[:count]),
+            tuple(self.requires),
+            self.structure,
+            tuple(self.updates),
+            tuple(flat[count:]),
+        )
+
+    def _results(self, leaves: list[Any], given: list[Any], value: Any) -> list[Any]:
+        """The tensors of ``value`` and the tensors written to, each once."""
+        flat, spec = flatten(value)
+        results: list[Any] = []
+        for i, (leaf, used) in enumerate(zip(leaves, given, strict=True)):
+            if used is not leaf or is_written_to(leaf):
+                self.updates.append((i, len(results)))
+                results.append(used)
+        places = {id(t): i for i, t in enumerate(results)}
+        inputs = {id(t): -1 - i for i, t in enumerate(leaves)}
+        indices: list[Any] = []
+        for item in flat if value is not None else ():
+            if not isinstance(item, torch.Tensor):
+                self.irregular = True
+                break
+            if id(item) not in places and id(item) not in inputs:
+                places[id(item)] = len(results)
+                results.append(item)
+            indices.append(places[id(item)] if id(item) in places else inputs[id(item)])
+        if value is not None and not self.irregular:
+            self.structure = unflatten(indices, spec)
+        self.irregular = self.irregular or not (indices or self.updates)
+        self.requires = [bool(t.requires_grad) for t in results]
+        return results
+
+    def _gradients(self, wanted: list[Any], results: list[Any]) -> list[Any]:
+        self.forward_end = self.tangents_end = self.count()
+        if self.irregular or not wanted or not any(self.requires):
+            return [None] * len(wanted)
+        default = [(t.shape, t.stride(), t.dtype) if t.requires_grad else None for t in results]
+        shapes = default if self.tangents is None else self.tangents
+        outputs = [t for t, shape in zip(results, shapes, strict=True) if shape is not None]
+        tangents = [self.tangent(shape, t) for t, shape in zip(results, shapes, strict=True) if shape is not None]
+        self.tangents_end = self.count()
+        return list(torch.autograd.grad(outputs, wanted, tangents, allow_unused=True))

@@ -1,0 +1,72 @@
+"""Compiling leaves Python's garbage collector as it was."""
+
+import gc
+
+import pytest
+import torch
+
+import lamina
+from lamina.aot import run
+from lamina.base.collector import collector_held, hold_collector, release_collector
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+    yield
+    gc.enable()
+    torch._dynamo.reset()
+
+
+def test_the_last_holder_lets_it_run_again():
+    with collector_held():
+        with collector_held(lasting=True):
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off():
+    gc.disable()
+    with collector_held():
+        pass
+    assert not gc.isenabled()
+
+
+def test_one_holder_counts_once():
+    hold_collector("a")
+    hold_collector("a")
+    release_collector("a")
+    assert gc.isenabled()
+    release_collector("a")
+    assert gc.isenabled()
+
+
+def test_what_the_user_froze_stays_frozen():
+    gc.freeze()
+    try:
+        with collector_held(lasting=True):
+            pass
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_no_collection_runs_while_a_step_is_compiled(monkeypatch):
+    seen: list[tuple[str, bool]] = []
+
+    def noting(name):
+        original = getattr(run, name)
+
+        def noted(*args, **kwargs):
+            seen.append((name, gc.isenabled()))
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(run, name, noted)
+
+    noting("stitch")
+    noting("partition")
+    x = torch.randn(4, requires_grad=True)
+    lamina.compile(lambda x: (x.sin() * x).sum())(x).backward()
+    assert seen == [("stitch", False), ("partition", False)]
+    assert gc.isenabled()
