@@ -15,6 +15,7 @@ from lamina.aot.run import compile_captured
 from lamina.backends.regions import aten_calls
 from lamina.backends.registry import Executor, executor
 from lamina.capture.dynamo import compile_callable
+from lamina.capture.torch_private import name_backend
 from lamina.decomp.table import decompositions
 from lamina.errors import BadArgument, StageFailed
 from lamina.ir.loops import LoopProgram
@@ -23,6 +24,7 @@ from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
 from lamina.record import Record
 from lamina.rewrite.passes import clean
+from lamina.rewrite.products import widen_products
 from lamina.schedule.fuse import fuse
 
 __all__ = ["compile", "compile_graph", "lamina_backend"]
@@ -85,6 +87,9 @@ def lamina_backend(
     return _Compiler(_options(mode, options), "lamina", Record())(gm, example_inputs)
 
 
+name_backend("lamina", "lamina.compile:lamina_backend")
+
+
 def _options(mode: str | None, options: Mapping[str, Any] | Options | None) -> Options:
     if isinstance(options, Options):
         return options if mode is None else options.replace(mode=mode)
@@ -131,7 +136,7 @@ def compile_graph(
         record=record,
         options=options,
         name=name,
-        passes=(clean,),
+        passes=(widen_products, clean) if options.numerics == "fast" else (clean,),
     )
 
 

@@ -6,7 +6,7 @@ import torch
 from torch.fx import Graph, GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-__all__ = ["graph_module", "same_size"]
+__all__ = ["graph_module", "has_half_products", "same_size"]
 
 
 def graph_module(root: GraphModule, graph: Graph) -> GraphModule:
@@ -21,3 +21,10 @@ def same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
     if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
         return bool(a.node.expr == b.node.expr)
     return not isinstance(a, torch.SymInt) and not isinstance(b, torch.SymInt) and a == b
+
+
+def has_half_products(dtype: torch.dtype) -> bool:
+    """Whether this processor multiplies matrices of bfloat16 or float16 with instructions of its own."""
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
