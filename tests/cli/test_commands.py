@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_doctor_refuses_instructions_the_machine_lacks(monkeypatch: pytest.Monke
 
 
 def test_version_and_unknown_model() -> None:
-    assert re.fullmatch(r"lamina \d+\.\d+\.\d+\n", CliRunner().invoke(app, ["--version"]).stdout)
+    assert re.fullmatch(r"lamina (\d+\.\d+\.\d+|unknown.*)\n", CliRunner().invoke(app, ["--version"]).stdout)
     done = CliRunner().invoke(app, ["demo", "--only", "alexnet"])
     assert done.exit_code == 2
     assert "attention" in done.output
@@ -72,6 +73,17 @@ def test_the_demo_command_compiles_checks_and_exits_with_zero() -> None:
         assert kernels >= 1
         assert library_calls >= 6  # four projections and the two products of attention
         assert line[-1] == "ok"
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("lamina.cli.doctor.version", nothing)
+    assert CliRunner().invoke(app, ["--version"]).stdout == "lamina unknown (not installed)\n"
+    status, lines = doctor()
+    assert "unknown" in lines[0]
+    assert len(lines) == len(SUBJECTS)
 
 
 def wrong(model: nn.Module) -> nn.Module:

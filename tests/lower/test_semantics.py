@@ -28,7 +28,6 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu6": F.relu6,
     "clamp": lambda x: torch.clamp(x, -1.0, 2.0),
     "clamp_low": lambda x: torch.clamp(x, min=0.0),
-    "clamp_nan": lambda x: torch.clamp(x, max=nan),
     "hardtanh": F.hardtanh,
     "hardsigmoid": F.hardsigmoid,
     "hardswish": F.hardswish,
@@ -102,6 +101,13 @@ def test_special_values(name: str, dtype: torch.dtype) -> None:
     assert not found.complaints
     assert found.nests
     assert not [c for c in found.library if "slice" not in c[0]]
+
+
+@pytest.mark.parametrize("bounds", [{"max": nan}, {"min": nan}, {"min": 0.0, "max": nan}], ids=str)
+def test_a_bound_that_is_no_number_is_left_to_eager(bounds: dict[str, float]) -> None:
+    found = outcome(lambda x: torch.clamp(x, **bounds), [SPECIAL])
+    assert not found.complaints
+    assert "not a number" in found.library[0][1]
 
 
 @pytest.mark.parametrize("function", [F.relu6, lambda x: x.clamp(0.0, 1.0), lambda x: x.clamp(max=-0.0), F.hardtanh])

@@ -39,7 +39,10 @@ def _mutates(node: Node) -> bool:
 
 
 def tagged_operations(tag: str) -> list[str]:
-    """Functional ATen overloads ("aten.add.Tensor") that torch marks with the tag of that name."""
+    """Functional ATen overloads ("aten.add.Tensor") that torch marks with the tag of that name.
+
+    Not those that name dimensions: tracing resolves names, and torch 2.13 no longer marks them.
+    """
     wanted = getattr(torch.Tag, tag)
     names = sorted({s.name.removeprefix("aten::") for s in _jit_get_all_schemas() if s.name.startswith("aten::")})
     found: list[str] = []
@@ -47,6 +50,7 @@ def tagged_operations(tag: str) -> list[str]:
         packet = getattr(torch.ops.aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
             op = getattr(packet, overload)
-            if wanted in op.tags and not op._schema.is_mutable and "out" not in overload:
+            named = any("Dimname" in str(a.type) for a in op._schema.arguments)
+            if wanted in op.tags and not op._schema.is_mutable and "out" not in overload and not named:
                 found.append(str(op))
     return found

@@ -152,7 +152,7 @@ def test_a_warm_process_starts_no_compiler_whatever_the_batch(
     counting: CountingCompiler, cache: Cache, scale_unit: MakeUnit, fresh_process: Forget
 ) -> None:
     units = [scale_unit(i) for i in range(12)]
-    cold = build(units, found(counting, cache), cache)
+    cold = build(units, found(counting, cache), cache, jobs=2)
     assert cold.compiled == 12
     files = counting.starts("-c")
     assert 1 < files < 12  # many kernels to a file, several files side by side

@@ -62,7 +62,7 @@ def test_outputs_without_a_gradient(compile: CompileFunction) -> None:
     def program(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
         return (x @ w).tanh(), x.detach() * 2, x.argmax(1), (x > 0).any(), w.sum()
 
-    agree(compile, lambda: (program, _leaves()))
+    agree(compile, lambda: (program, _leaves()), floor=16)  # a sum of numbers that nearly cancel
     x, w = _leaves()
     outputs = compile(program, dynamic=False)(x, w)
     outputs[4].backward()

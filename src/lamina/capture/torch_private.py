@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import torch
+from torch._dynamo.backends.registry import _BACKENDS
 from torch._dynamo.callback import callback_handler
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.guards import GuardBuilder
@@ -14,13 +16,27 @@ from torch._guards import TracingContext
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.fx.node import has_side_effect
 
-__all__ = ["guard_empty_hooks", "heed_own_traces_only", "seconds_since_compile_started", "watch_compile_start"]
+__all__ = [
+    "guard_empty_hooks",
+    "heed_own_traces_only",
+    "name_backend",
+    "seconds_since_compile_started",
+    "watch_compile_start",
+]
 
 _started = threading.local()
 
 # Torch 2.11 removes the check of a factorisation as dead code, since it has no result: an inverse of a singular
 # matrix would pass in silence. Graphs of any compiler keep it from here on.
 has_side_effect(torch.ops.aten._linalg_check_errors.default)
+
+
+def name_backend(name: str, place: str) -> None:
+    """Let ``torch.compile`` know the backend at ``place`` ("module:function") by ``name``, once it is imported.
+
+    An installed package has an entry point for that; one that is only on the path has none.
+    """
+    _BACKENDS.setdefault(name, EntryPoint(name, place, "torch_dynamo_backends"))
 
 
 def guard_empty_hooks() -> int:
@@ -66,9 +82,10 @@ def heed_own_traces_only(wrapper: Any) -> Any:
     tells it of the flag in a variable of its own, which is given another meaning here.
     """
     for function in (wrapper, getattr(wrapper, "forward", None)):
-        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-        if is_fx_symbolic_tracing.__name__ in names:
-            function.__closure__[names.index(is_fx_symbolic_tracing.__name__)].cell_contents = _traced_by_this_thread
+        code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
+        for name, cell in zip(getattr(code, "co_freevars", ()), cells, strict=False):
+            if name == is_fx_symbolic_tracing.__name__:
+                cell.cell_contents = _traced_by_this_thread
     return wrapper
 
 

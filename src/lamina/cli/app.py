@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import nn
 import lamina
 from lamina.cli.demo import CompileFunction, Row, chosen, demonstrate, table
 from lamina.cli.demo_models import DEMOS
-from lamina.cli.doctor import examine
+from lamina.cli.doctor import examine, installed_version
 from lamina.errors import LaminaError
 from lamina.options import Options
 
@@ -41,7 +40,7 @@ def main() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"lamina {version('lamina')}")
+        typer.echo(f"lamina {installed_version()}")
         raise typer.Exit
 
 

@@ -16,7 +16,7 @@ from lamina.options import Options
 from lamina.runtime.cache import cache_root
 from lamina.runtime.toolchain import ISAS, Compiler, NoCompiler, host_isa, probe
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Finding", "examine", "installed_version"]
 
 PYTHONS = ((3, 11), (3, 13))
 TORCHES = ((2, 11), (2, 13))
@@ -43,7 +43,7 @@ def examine(options: Options) -> list[Finding]:
     """The ten findings, in a fixed order; the last one sums up the others."""
     compiler = _found_compiler(options)
     findings = [
-        Finding("lamina", "good", f"{version('lamina')}, mode {options.mode}, numerics {options.numerics}"),
+        Finding("lamina", "good", f"{installed_version()}, mode {options.mode}, numerics {options.numerics}"),
         _python(),
         _torch(),
         _triton(),
@@ -54,6 +54,14 @@ def examine(options: Options) -> list[Finding]:
         _cache(cache_root(options.cache_dir), options),
     ]
     return [*findings, _verdict(findings)]
+
+
+def installed_version() -> str:
+    """Lamina's version; a package that is only on the path, not installed, has none."""
+    try:
+        return version("lamina")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
 
 
 def _found_compiler(options: Options) -> Compiler | NoCompiler:

@@ -19,9 +19,9 @@ __all__ = [
     "add_scaled",
     "added",
     "divided",
+    "integer_division",
     "largest",
     "lerped",
-    "integer_division",
     "multiplied",
     "not_above",
     "not_below",
@@ -179,6 +179,9 @@ def _limit(low: Lowering, v: Value, bound: Operand) -> Value | Scalar:
 def clamp(
     low: Lowering, node: Node, x: TensorValue, min: Operand | None = None, max: Operand | None = None
 ) -> TensorValue:
+    if any(isinstance(bound, float) and bound != bound for bound in (min, max)):
+        raise Decline("what eager makes of a bound that is not a number depends on how torch was built")
+
     def body(v: Value) -> Value:
         if min is not None:
             v = not_below(v, _limit(low, v, min))
