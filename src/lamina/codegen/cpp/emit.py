@@ -157,6 +157,7 @@ class _NestWriter(Region):
                 self.partial_begin(scope, partial)
             else:
                 self.begin_reduce(scope, frozenset(), facts.schedule.outer[0], partial.position)
+        self.partial_totals(scope, known, goals, partials)
         if self.whole():
             axis = facts.schedule.outer[0]
             extent = index_text(facts.extent[axis], {})
@@ -266,15 +267,24 @@ class _NestWriter(Region):
         lanes = self.facts.vector in partial.eqn.axes
         self.targets[partial.out] = "fold" if lanes else "array"
         self.arrays[partial.out] = own
-        if partial.acc.exact and self.long(self.facts.schedule.outer[0]):
-            block = self.array(scope, f"{partial.out}_sum", array.axes, "f32")
-            text.add(f"fill({block.pointer}, {count}, 0.0f);")
-            self.arrays[partial.out] = block
-            self.begin_drain(scope, partial.out, self.facts.schedule.outer[0], own)
         if len(mine) > 1:
             self.targets[partial.out] = "fold bests" if lanes else "bests"
             self.best_values[partial.out] = own
             self.arrays[partial.out] = replace(array, pointer=mine[1][0], kind="int64")
+
+    def partial_totals(
+        self, scope: Scope, known: frozenset[str], goals: list[Goal], partials: list[_Partial]
+    ) -> None:
+        """Let long column sums go into the thread's own array a block of rows at a time."""
+        axis = self.facts.schedule.outer[0]
+        rows = self.block_rows(axis, frozenset(), known, goals)
+        for partial in partials:
+            if partial.array and partial.acc.exact and self.long(axis, rows):
+                own = self.arrays[partial.out]
+                block = self.array(scope, f"{partial.out}_sum", own.axes, "f32")
+                scope.text.add(f"fill({block.pointer}, {_atomic(block.count())}, 0.0f);")
+                self.arrays[partial.out] = block
+                self.begin_drain(scope, partial.out, axis, own)
 
     def partial_end(self, text: Text, partial: _Partial) -> None:
         """Hand over the thread's own result."""

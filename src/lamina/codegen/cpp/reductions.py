@@ -9,13 +9,17 @@ from lamina.codegen.cpp.statements import Array
 from lamina.codegen.cpp.text import Goal, Scope, Text
 from lamina.ir.loops import Reduce
 
-__all__ = ["Reductions"]
+__all__ = ["BLOCKED_ROWS", "ROWS", "Reductions"]
 
 _STACK_BYTES = 16384
 """Arrays up to this many bytes live on the stack of the thread."""
 
 _BLOCK = 4096
-_ROWS = 128
+ROWS = 32
+"""Rows of a column sum added up one by one before they go into the total. Eager adds up 16, then 16 such sums, ..."""
+
+BLOCKED_ROWS = 128
+"""The same where four rows at a time are added up in registers."""
 
 
 class Reductions(Needs):
@@ -45,10 +49,6 @@ class Reductions(Needs):
         elif kept:
             self.arrays_begin(scope, out, kept, acc)
             self.targets[out] = "array" if self.facts.vector not in eqn.axes else "fold"
-            if acc.exact and self.long(axis):
-                total = self.array(scope, f"{out}_total", kept, "f32")
-                scope.text.add(f"fill({total.pointer}, {total.count()}, 0.0f);")
-                self.begin_drain(scope, out, axis, total)
         elif self.facts.vector in eqn.axes:
             direct = axis == self.facts.vector and self.short(axis)
             self.targets[out] = "lanes" if direct or not acc.exact else "total"
@@ -67,10 +67,21 @@ class Reductions(Needs):
         extent = self.facts.extent[axis]
         return extent.is_int and extent.const <= _BLOCK and axis not in self.blocks
 
-    def long(self, axis: str) -> bool:
-        """Whether plain sums over the axis would lose digits."""
+    def long(self, axis: str, rows: int) -> bool:
+        """Whether sums over the axis are made of more than one block of ``rows``."""
         extent = self.facts.extent[axis]
-        return not extent.is_int or extent.const > 2 * _ROWS
+        return not extent.is_int or extent.const > rows
+
+    def begin_total(self, scope: Scope, axis: str, position: int, rows: int) -> None:
+        """Give a column sum over many rows a total besides the sum of a block of ``rows``."""
+        eqn = self.facts.body[position]
+        assert isinstance(eqn, Reduce)
+        out = eqn.outs[0]
+        kept = self.targets[out] in ("array", "fold") and self.accumulator(eqn).exact
+        if kept and self.long(axis, rows):
+            total = self.array(scope, f"{out}_total", self.arrays[out].axes, "f32")
+            scope.text.add(f"fill({total.pointer}, {total.count()}, 0.0f);")
+            self.begin_drain(scope, out, axis, total)
 
     def begin_drain(self, scope: Scope, out: str, axis: str, total: Array) -> None:
         """Let the sums of ``out`` go into ``total`` a block of rows at a time."""
@@ -82,6 +93,13 @@ class Reductions(Needs):
         """Statement that moves a block's sums into the total."""
         block = self.arrays[out].pointer
         return f"{call}({total.pointer}, {block}, {block}_lost, {total.count()});"
+
+    def drain_now_and_then(self, text: Text, axis: str, at: str = "") -> None:
+        """Long column sums: add up a block of rows, then the blocks; ``at`` counts rows that come in blocks."""
+        last = f"({at} & {BLOCKED_ROWS - 1}) == 0" if at else f"({axis} & {ROWS - 1}) == {ROWS - 1}"
+        for out, (owner, total) in self.drains.items():
+            if owner == axis:
+                text.add(f"if ({last}) {self.drained(out, total, 'drain')}")
 
     def arrays_begin(self, scope: Scope, out: str, kept: tuple[str, ...], acc: Accumulator) -> None:
         array = self.array(scope, f"{out}_sum", kept, "f32" if acc.scalar == "f32" else acc.scalar)

@@ -178,6 +178,9 @@ class Region(VectorLoops):
         axis = next((a for a in self.facts.order if self.facts.loop[a] == loop), "")
         for position in ends:
             self.begin_reduce(scope, opened, axis, position)
+        rows = self.block_rows(axis, opened, known, goals)
+        for position in ends:
+            self.begin_total(scope, axis, position, rows)
         for goal in goals:
             if goal.name and goal.name not in self.arrays:
                 self.begin_keep(scope, opened, goal.name)

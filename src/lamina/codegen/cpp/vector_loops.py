@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from lamina.codegen.cpp.accumulate import accumulator
 from lamina.codegen.cpp.expressions import index_text
+from lamina.codegen.cpp.reductions import BLOCKED_ROWS, ROWS
 from lamina.codegen.cpp.scans import Scans
 from lamina.codegen.cpp.segments import cuts, decided
 from lamina.codegen.cpp.text import Goal, Scope, Text
@@ -16,7 +17,6 @@ from lamina.ir.ops import OPS
 __all__ = ["VectorLoops"]
 
 _BLOCK = 4096
-_ROWS = 128
 _WINDOW = 32
 _MOST_CUTS = 6
 
@@ -116,6 +116,10 @@ class VectorLoops(Scans):
         text.add(f"for (; {axis}_at < {end}; ++{axis}_at) {axis}_rows({axis}_at, Times<1>{{}});")
         return True
 
+    def block_rows(self, axis: str, opened: frozenset[str], known: frozenset[str], goals: list[Goal]) -> int:
+        """How many rows a column sum adds up before they go into its total."""
+        return BLOCKED_ROWS if self.column_sums(axis, opened, known, goals) else ROWS
+
     def column_sums(
         self, axis: str, opened: frozenset[str], known: frozenset[str], goals: list[Goal]
     ) -> list[Reduce]:
@@ -139,13 +143,6 @@ class VectorLoops(Scans):
             if isinstance(eqn, Reduce | Scan | Check | Random) or (one_row and not isinstance(eqn, Constant)):
                 return []
         return sums if self.unroll(known, goals) == 4 else []
-
-    def drain_now_and_then(self, text: Text, axis: str, at: str = "") -> None:
-        """Long column sums: add up a block of rows, then the blocks, so that errors stay small."""
-        for out, (owner, total) in self.drains.items():
-            if owner == axis:
-                last = f"({at} & {_ROWS - 1}) == 0" if at else f"({axis} & {_ROWS - 1}) == {_ROWS - 1}"
-                text.add(f"if ({last}) {self.drained(out, total, 'drain')}")
 
     def strip(
         self,
