@@ -276,10 +276,13 @@ class _NestWriter(Region):
         self, scope: Scope, known: frozenset[str], goals: list[Goal], partials: list[_Partial]
     ) -> None:
         """Let long column sums go into the thread's own array a block of rows at a time."""
+        kept = [p for p in partials if p.array and p.acc.exact]
+        if not kept:
+            return
         axis = self.facts.schedule.outer[0]
         rows = self.block_rows(axis, frozenset(), known, goals)
-        for partial in partials:
-            if partial.array and partial.acc.exact and self.long(axis, rows):
+        for partial in kept:
+            if self.long(axis, rows):
                 own = self.arrays[partial.out]
                 block = self.array(scope, f"{partial.out}_sum", own.axes, "f32")
                 scope.text.add(f"fill({block.pointer}, {_atomic(block.count())}, 0.0f);")
