@@ -60,7 +60,10 @@ class CpuBackend:
     def unit(self, kernel: Kernel, how: HostKernel) -> KernelUnit:
         source = emit(kernel, self.target)
         function = KernelFunction(kernel.name, how.parameters, how.checked)
-        return KernelUnit(kernel.name, source, (function,), prelude(self.isa, self.options.numerics == "eager"))
+        exact = self.options.numerics == "eager"
+        # Eager rounds a product before it adds to it.
+        flags = ("-ffp-contract=off",) if exact else ()
+        return KernelUnit(kernel.name, source, (function,), prelude(self.isa, exact), flags)
 
     def build(self, region: str, units: list[KernelUnit]) -> BuildResult:
         """Look the kernels up in the cache and compile what is missing."""
