@@ -226,7 +226,7 @@ def digamma(x):
     fraction = x - libdevice.trunc(x)
     reflected = pi / libdevice.tan(pi * fraction)
     y = tl.where(below, 1.0 - x, x)
-    total = y * 0.0
+    total = (y != y).to(y.dtype)
     for _ in tl.static_range(10):
         small = y < 10.0
         total = tl.where(small, total - 1.0 / y, total)

@@ -114,13 +114,13 @@ class _Chooser:
         return tuple(a for a in self.names if a in names)
 
     def bytes(self) -> int:
-        """Size of the largest element type that is loaded or stored over the fast axis."""
+        """Size of an element of the largest operand that varies over the fast axis."""
         sizes = [
-            DTYPES[self.dtypes[e.buffer]].size
+            (self.size(e.index[0].axes()), DTYPES[self.dtypes[e.buffer]].size)
             for e in self.nest.body
             if isinstance(e, Load | Store) and self.fast in e.index[0].axes()
         ]
-        return max(sizes, default=4)
+        return max(sizes, default=(0, 4))[1]
 
     def crossing(self, inside: frozenset[str]) -> int:
         """Values varying over ``inside`` that are used again after a reduction that they went into."""
@@ -141,7 +141,8 @@ class _Chooser:
         total = self.size(self.names)
         heavy = any(isinstance(e, Random) for e in self.nest.body)
         points = 2048 if self.bytes() <= 2 and not heavy else 1024
-        points = min(points, max(128, _power(total // self.target.processors // 2)))
+        if self.known(self.names):
+            points = min(points, max(128, _power(total // self.target.processors // 2)))
         turned = self.turned()
         if turned is not None:
             return self.tiles(*turned)
@@ -243,19 +244,21 @@ class _Chooser:
         (inner,) = self.sets
         assert self.fast is not None
         rest = self.ordered([a for a in self.names if a not in inner and a != self.fast])
-        deep = self.size(inner)
-        width = self.size((self.fast,))
-        across = min(_power(width), 1024 if deep <= _FEW else 64 if self.bytes() <= 2 else 32)
-        if deep <= _FEW and self.size(rest) * -(-width // across) < 2 * self.target.processors:
-            across = min(across, 128)
+        deep, width = self.size(inner), self.size((self.fast,))
         outer = (Block(rest, 1, "grid"),) if rest else ()
-        fast = Block((self.fast,), across, "grid")
-        if deep <= _FEW:
-            loop = Block(self.ordered(inner), 1, "loop")
-            return GpuSchedule("columns", (*outer, loop, fast), _warps(across, 4), 1, False, 0, self.approximate)
-        high = min(_power(deep), max(2, 4096 // across))
-        blocks = (*outer, Block(self.ordered(inner), high, "loop"), fast)
-        return GpuSchedule("columns", blocks, _warps(high * across, 16), 1, False, 0, self.approximate)
+        units = self.size(rest)
+        across = min(_power(width), 1024)
+        if deep <= _FEW and units * -(-width // across) >= 2 * self.target.processors:
+            blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block((self.fast,), across, "grid"))
+            return GpuSchedule("columns", blocks, _warps(across, 4), 1, False, 0, self.approximate)
+        across = min(_power(width), 64 if self.bytes() <= 2 else 32)
+        if self.known(inner) and _power(deep) <= 512:
+            across = min(across, max(8, 4096 // _power(deep)))
+            tall = Block(self.ordered(inner), max(_power(deep), 2), "whole")
+        else:
+            tall = Block(self.ordered(inner), min(_power(deep), max(2, 4096 // across)), "loop")
+        blocks = (*outer, tall, Block((self.fast,), across, "grid"))
+        return GpuSchedule("columns", blocks, _warps(tall.size * across, 16), 1, False, 0, self.approximate)
 
     def mixed(self) -> GpuSchedule:
         """Different axes reduced at once: blocks of axes that the same reductions take together."""

@@ -298,9 +298,12 @@ class _Cutter:
         else:
             width = self.size((fast,))
             units = self.size([a for a in kept if a != fast]) * -(-width // 64)
-            least, wanted = _COLUMN_POINTS, 4 * processors
+            units = -(-units // 4)  # many small programs a processor hide the latency of walking down columns
+            least, wanted = _COLUMN_POINTS, processors
         parts = min(wanted // max(units, 1), points // least)
-        if parts < 2 or units >= processors:
+        if len(self.first()) < len(self.reduces) and not inner:
+            units *= 2  # each further phase reads everything again, from two kernels instead of one
+        if parts < 2 or units * 2 > processors:
             return None
         return self.axis_to_cut(over - inner, parts, reduces)
 

@@ -141,9 +141,7 @@ def _float_text(op: str, ins: list[str], dtype: str, fast: bool) -> str:
         "fmin": f"tl.where(({a} < {b}) | ({b} != {b}), {a}, {b})",
         "neg": f"{a} * -1.0",
         "abs": f"tl.abs({a})",
-        "relu": f"tl.where({a} <= 0, {a} * 0.0 + 0.0, {a})".replace(
-            f"{a} * 0.0 + 0.0", f"tl.full((), 0, {typed(held)})"
-        ),
+        "relu": f"tl.where({a} <= 0, tl.full((), 0, {typed(held)}), {a})",
         "sign": f"({a} > 0).to({typed(held)}) - ({a} < 0).to({typed(held)})",
         "isnan": f"{a} != {a}",
         "isinf": f'tl.abs({a}) == float("inf")',
@@ -155,12 +153,19 @@ def _float_text(op: str, ins: list[str], dtype: str, fast: bool) -> str:
         else f"1.0 / (1.0 + libdevice.exp({a} * -1.0))",
         "mod": f"float_mod({a}, {b})",
         "floor_div": f"float_floor_div({a}, {b})",
-        "trunc_div": f"libdevice.trunc({a} / {b})",
+        "trunc_div": f"libdevice.trunc({_rounded_quotient(a, b, dtype)})",
         "digamma": f"digamma({a})",
     }
     if op not in forms:
         raise UnsupportedKernel(f"{op} of {dtype}")
     return forms[op]
+
+
+def _rounded_quotient(a: str, b: str, dtype: str) -> str:
+    """The quotient as an operation of its own gives it."""
+    if dtype in HALVES:
+        return f"({a} / {b}).to({typed(dtype)}).to(tl.float32)"
+    return f"tl.math.div_rn({a}, {b})" if dtype == "float32" else f"{a} / {b}"
 
 
 def _int_text(op: str, ins: list[str], dtype: str) -> str:
@@ -178,7 +183,7 @@ def _int_text(op: str, ins: list[str], dtype: str) -> str:
         "abs": f"tl.abs({a})" if signed else a,
         "relu": f"tl.where({a} <= 0, tl.full((), 0, {typed(dtype)}), {a})" if signed else a,
         "sign": f"({a} > 0).to({typed(dtype)}) - ({a} < 0).to({typed(dtype)})",
-        "bitwise_not": f"~{a}",
+        "bitwise_not": f"~{a}" if signed else f"{a} ^ {(1 << bits) - 1}",
         "shl": f"shift_left({a}, {b}, {bits})",
         "shr": f"shift_right({a}, {b}, {bits})",
         "pow": f"int_pow({a}, {b})",

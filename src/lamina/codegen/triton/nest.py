@@ -34,6 +34,9 @@ from lamina.ir.loops import (
 
 __all__ = ["NestWriter"]
 
+_UNROLL = 4
+"""Iterations over single points whose loads are in flight together."""
+
 
 class NestWriter:
     """Writes the statements of one nest. ``first_check`` numbers its Checks among the kernel's."""
@@ -188,7 +191,8 @@ class NestWriter:
             last = f"({_count(facts, k)} - 1 - {step})"
             text.add(f"{start} = {last}" if block.size == 1 else f"{start} = {last} * {block.size}")
         else:
-            text.open(f"for {start} in tl.range(0, {size_text(facts.extents[k])}, {block.size}{stages}):")
+            unroll = f", loop_unroll_factor={_UNROLL}" if block.size == 1 and not stages else ""
+            text.open(f"for {start} in tl.range(0, {size_text(facts.extents[k])}, {block.size}{stages}{unroll}):")
         text.extend(facts.line_text(k, start))
         self.region(opened | {k}, known, goals)
         text.close()
@@ -327,6 +331,8 @@ class NestWriter:
         pointer = "failed" + (f" + tl.zeros({facts.shape(span)}, tl.int32)" if facts.dims(span) else "")
         number = self.first_check + self.checks.index(position) + 1
         self.text.add(f"tl.store({pointer}, {number}, mask={' & '.join(masks)})")
+        # Stops the GPU's work, as eager's assertion does, so that nobody goes on with a wrong result.
+        self.text.add(f"tl.device_assert(~({' & '.join(masks)}), {eqn.message!r})")
 
     # ---- online sums ------------------------------------------------------------------------------------------------
 
