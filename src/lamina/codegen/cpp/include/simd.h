@@ -160,16 +160,15 @@ typedef int8 uh8 __attribute__((vector_size(LANES), aligned(1), may_alias));
 typedef char bytes16 __attribute__((vector_size(16)));
 #if LANES == 8
 typedef short s8x16 __attribute__((vector_size(16)));
-static INLINE vi32 signed8(h8 x) {
-  bytes16 wide = {};
-  __builtin_memcpy(&wide, &x, 8);
-  return (vi32)__builtin_ia32_pmovsxbd256(wide);
+// By way of an integer: copied into half of a vector in memory, the bytes would be stored and loaded again, and stall.
+static INLINE bytes16 widened8(h8 x) {
+  typedef long long pair __attribute__((vector_size(16)));
+  long long bits;
+  __builtin_memcpy(&bits, &x, 8);
+  return (bytes16)pair{bits, 0};
 }
-static INLINE vi32 unsigned8(h8 x) {
-  bytes16 wide = {};
-  __builtin_memcpy(&wide, &x, 8);
-  return (vi32)__builtin_ia32_pmovzxbd256(wide);
-}
+static INLINE vi32 signed8(h8 x) { return (vi32)__builtin_ia32_pmovsxbd256(widened8(x)); }
+static INLINE vi32 unsigned8(h8 x) { return (vi32)__builtin_ia32_pmovzxbd256(widened8(x)); }
 static INLINE vi32 signed16(h16 x) { return (vi32)__builtin_ia32_pmovsxwd256((s8x16)x); }
 static INLINE vu32 unsigned16(h16 x) { return (vu32)__builtin_ia32_pmovzxwd256((s8x16)x); }
 static INLINE vf32 half_to_float(h16 x) { return __builtin_ia32_vcvtph2ps256((s8x16)x); }
