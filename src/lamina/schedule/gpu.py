@@ -217,12 +217,22 @@ class _Chooser:
             if units < self.target.processors:
                 warps = max(warps, _warps(_power(width), 8))
             return GpuSchedule("rows", (*outer, whole), warps, 1, False, 0, self.approximate)
-        chunk, warps = (4096, 8) if width >= 16384 or odd else (2048, 4)
+        chunk, warps = (4096, 8) if width >= 16384 else (2048, 4)
         if crossing > 2 or self.moments():
             chunk = 2048
-        chunk = min(chunk, max(_power(width), 2))
+        chunk = min(chunk, max(_power(width), 32))
+        peel = 16 // self.narrowest() if odd and len(inner) == 1 else 0
         loop = Block(self.ordered(inner), chunk, "loop")
-        return GpuSchedule("loops", (*outer, loop), min(warps, _warps(chunk, 8)), 1, True, 0, self.approximate)
+        return GpuSchedule("loops", (*outer, loop), min(warps, _warps(chunk, 8)), 1, True, peel, self.approximate)
+
+    def narrowest(self) -> int:
+        """Bytes of the smallest element that varies over the fast axis."""
+        sizes = [
+            DTYPES[self.dtypes[e.buffer]].size
+            for e in self.nest.body
+            if isinstance(e, Load | Store) and self.fast in e.index[0].axes()
+        ]
+        return min(sizes, default=4)
 
     def moments(self) -> bool:
         return any(e.op == "welford" for e in self.reduces)

@@ -114,6 +114,8 @@ class Facts:
             return False
         if block.role == "whole":
             return extent != block.size
+        if block.role == "loop" and self.schedule.peel and len(block.axes) == 1:
+            return True
         return not extent.is_int or extent.const % block.size != 0
 
     def inside(self, span: Span) -> list[str]:

@@ -16,7 +16,7 @@ from lamina.codegen.triton.scans import Scanner
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.types import literal
-from lamina.ir.index import Expr, Loaded
+from lamina.ir.index import Expr, Loaded, as_expr
 from lamina.ir.loops import (
     Check,
     Compute,
@@ -52,6 +52,7 @@ class NestWriter:
         self.onlines = self._onlines() if facts.schedule.online else {}
         self.checks = [p for p, e in enumerate(self.body) if isinstance(e, Check)]
         self.first_check = first_check
+        self.peeled: dict[int, Expr] = {}
 
     def run(self) -> None:
         """Write all of it; the indices of shared blocks are defined already."""
@@ -180,6 +181,10 @@ class NestWriter:
         scans = self.scan.of_loop(k)
         if scans:
             self.scan.begin(text, scans)
+        origin = self.origin(k) if not scans else None
+        if origin is not None:
+            self.peeled_loop(k, opened, known, goals, origin)
+            return
         backwards = any(s.reverse for s in scans)
         if backwards and not all(s.reverse for s in scans):
             raise UnsupportedKernel("scans in both directions in one loop")
@@ -196,6 +201,49 @@ class NestWriter:
         text.extend(facts.line_text(k, start))
         self.region(opened | {k}, known, goals)
         text.close()
+
+    def peeled_loop(self, k: int, opened: Span, known: frozenset[str], goals: list[int], origin: Expr) -> None:
+        """A loop over rows that begin at any element: first a tile of the unaligned ends, then the aligned middle.
+
+        ``origin`` is a row's first element; ``peel`` elements are one aligned access.
+        """
+        facts, text = self.facts, self.text
+        line, size, peel = facts.lines[k], facts.blocks[k].size, facts.schedule.peel
+        extent = size_text(facts.extents[k])
+        text.add(f"{line}_origin = {facts.text(origin)}")
+        text.add(f"{line}_head = tl.minimum(({peel} - {line}_origin % {peel}) % {peel}, {extent})")
+        text.add(f"{line}_body = tl.multiple_of(({extent} - {line}_head) // {peel} * {peel}, {peel})")
+        text.add(f"{line}_start = tl.multiple_of({line}_origin + {line}_head, {peel})")
+        text.add(f"{line}_own = tl.arange(0, {size}){facts.slots(k)}")
+        tail = f"{line}_head + {line}_body + {line}_own - {peel}"
+        text.add(f"{line} = tl.where({line}_own < {peel}, {line}_own, {tail})")
+        ends = f"tl.where({line}_own < {peel}, {line}_own < {line}_head, {line} < {extent})"
+        text.add(f"{line}_in = {ends} & ({line}_own < {2 * peel})")
+        self.region(opened | {k}, known, goals)
+        stages = f", num_stages={facts.schedule.stages}" if facts.schedule.stages > 1 else ""
+        text.open(f"for {line}_at in tl.range(0, {line}_body, {size}{stages}):")
+        text.add(f"{line}_own = {line}_at + tl.arange(0, {size}){facts.slots(k)}")
+        text.add(f"{line} = {line}_head + {line}_own")
+        text.add(f"{line}_in = {line}_own < {line}_body")
+        self.peeled[k] = origin
+        self.region(opened | {k}, known, goals)
+        del self.peeled[k]
+        text.close()
+
+    def origin(self, k: int) -> Expr | None:
+        """Where a row begins in the operands that are contiguous along a loop's block."""
+        facts = self.facts
+        block = facts.blocks[k]
+        if not facts.schedule.peel or len(block.axes) != 1 or k not in facts.dim:
+            return None
+        axis = facts.axes[block.axes[0]]
+        for eqn in self.body:
+            if isinstance(eqn, Load | Store) and eqn.index[0].coefficient(axis) == 1:
+                rest = eqn.index[0] - as_expr(axis)
+                if rest.axes() and not facts.dims(facts.expr_span(rest)):
+                    return rest
+        return None
+
 
     # ---- equations --------------------------------------------------------------------------------------------------
 
@@ -263,6 +311,9 @@ class NestWriter:
     def pointer(self, buffer: str, index: Expr, span: Span) -> str:
         """Address of every point of ``span``."""
         facts = self.facts
+        for k, origin in self.peeled.items():
+            if index - origin == as_expr(facts.axes[facts.blocks[k].axes[0]]) and facts.dims(span) == {k}:
+                return f"{buffer} + {facts.lines[k]}_start + {facts.lines[k]}_own"
         scalar, vector = facts.parts(index)
         text = f"{buffer} + {scalar}" if scalar else buffer
         if vector:
