@@ -11,6 +11,7 @@ from torch.fx import Node
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import Scalar, Value
+from lamina.lower.comparison import rounded
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue, fresh_dims
@@ -55,8 +56,16 @@ def smallest(a: Value, b: Value) -> Value:
     return a & b if a.dtype == "bool" else a.op("minimum", b)
 
 
+def _as_eager(low: Lowering, value: Operand, dtype: str) -> Operand:
+    """A Python number as eager adds it: in sums, unlike in products, it is rounded to the type of the result first."""
+    if low.numerics != "eager" or not isinstance(value, int | float) or not DTYPES[dtype].is_float:
+        return value
+    return rounded(float(value), dtype)
+
+
 def add_scaled(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Operand, out: TensorValue) -> TensorValue:
     """``x + alpha * y`` into ``out``."""
+    x, y, alpha = (_as_eager(low, v, out.dtype) for v in (x, y, alpha))
     if alpha == 1:
         return low.into(node, out, added, x, y)
     return low.into(node, out, lambda a, b, s: added(a, multiplied(b, s)), x, y, alpha)
@@ -69,9 +78,11 @@ def add(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Operand = 1) -
 
 @rule("aten.sub.Tensor", "aten.sub.Scalar", "prims.sub.default")
 def sub(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Operand = 1) -> TensorValue:
+    out = low.result(node)
+    x, y, alpha = (_as_eager(low, v, out.dtype) for v in (x, y, alpha))
     if alpha == 1:
-        return low.pointwise(node, lambda a, b: a - b, x, y)
-    return low.pointwise(node, lambda a, b, s: a - b * s, x, y, alpha)
+        return low.into(node, out, lambda a, b: a - b, x, y)
+    return low.into(node, out, lambda a, b, s: a - b * s, x, y, alpha)
 
 
 @rule("aten.rsub.Tensor", "aten.rsub.Scalar")

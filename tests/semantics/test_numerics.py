@@ -1,0 +1,62 @@
+"""With ``numerics="eager"`` arithmetic rounds where eager rounds: results are equal to the last bit.
+
+Not judged are exp, log, sin, square roots and their like in float32, for which eager calls a vendor's vector library,
+and the last elements of a sigmoid's chunk, which eager computes without vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.compilers import CompileFunction
+
+PROGRAMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "products_and_sums": lambda x, y, z: ((x * y + z) * x - y * z).relu() * x + 0.5 * y,
+    "polynomial": lambda x, y, z: ((x * 0.1 + 0.2) * x + 0.3) * x + 0.4 - y * z,
+    "quotients": lambda x, y, z: x / y + z / 3 - 1 / (x * x + 1),
+    "gate": lambda x, y, z: torch.sigmoid(x) * y + z,
+    "selection": lambda x, y, z: torch.where(x > y, x * y, z * z) + torch.maximum(x, y) * z,
+    "bounds": lambda x, y, z: F.leaky_relu(x * y + z, 0.1) + x.clamp(-1, 1) * y - F.relu6(z * 3 + x),
+    "rows_and_columns": lambda x, y, z: x * y[:1] + z[:, :1] * x.sub(y),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_pointwise_programs_are_equal_to_the_last_bit(compile: CompileFunction, name: str, dtype: torch.dtype) -> None:
+    # 31 rows of 41 are full vectors and a rest.
+    shape = (32, 48) if name == "gate" else (31, 41)
+    inputs = [(torch.randn(shape) * 2).to(dtype) for _ in range(3)]
+    compiled = compile(PROGRAMS[name], dynamic=False, options={"numerics": "eager"})
+    assert torch.equal(compiled(*inputs), PROGRAMS[name](*inputs))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.gate = nn.Linear(24, 48), nn.Linear(24, 48)
+        self.down = nn.Linear(48, 24, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(self.up(x).relu() * torch.sigmoid(self.gate(x))) * 0.3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_small_model_is_equal_to_the_last_bit(compile: CompileFunction, dtype: torch.dtype) -> None:
+    model = nn.Sequential(Block(), Block()).to(dtype)
+    compiled = compile(model, dynamic=False, options={"numerics": "eager"})
+
+    def run(function: Any) -> tuple[Tensor, ...]:
+        x = torch.randn(32, 24, generator=torch.Generator().manual_seed(3)).to(dtype).requires_grad_()
+        y = function(x)
+        weights = [p for p in model.parameters() if p.dim() == 2]
+        return y, *torch.autograd.grad(y, [x, *weights], y.detach() * 0.5)
+
+    for mine, theirs in zip(run(compiled), run(model), strict=True):
+        assert torch.equal(mine, theirs)
