@@ -127,6 +127,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr(cuda_host, "exchange_device", made.exchange)
     monkeypatch.setattr(cuda_host, "current_stream", lambda device: STREAM + device)
     monkeypatch.setattr(cuda_host, "empty", made.empty)
+    monkeypatch.setattr(cuda_host, "enter_context", lambda: None)
     monkeypatch.setattr(cuda_host, "zeroed", lambda device, stream, nbytes: made.zeros.data_ptr())
     return made
 

@@ -27,6 +27,7 @@ from lamina.codegen.host_cuda import CudaHost, CudaLaunch, emit_cuda_host
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.access import writes
+from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer, storage_bytes
 from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import Kernel, Plan
@@ -35,6 +36,7 @@ from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.runtime.cache import Cache
 from lamina.runtime.cuda_driver import CudaKernel, Driver, make_launcher
+from lamina.runtime.cuda_graphs import GraphPolicy, GraphRunner, Outcome
 from lamina.runtime.cuda_host import Flags
 from lamina.runtime.host import load_program
 from lamina.runtime.toolchain import find_compiler
@@ -49,6 +51,12 @@ __all__ = ["CudaBackend", "gpu_target"]
 
 _OWN_MEMORY = 1 << 20
 """Bytes from which a temporary is allocated and freed by itself, so that torch can use its memory in between."""
+
+_FEWEST_LAUNCHES = 4
+"""Launches from which replaying a graph can be cheaper for the host."""
+
+_GRAPH_BYTES = 32 << 20
+"""Bytes that a recording may keep, where nobody asked for it."""
 
 _COPY_SHARE = 0.885
 """What a copy reaches of the memory's nominal bandwidth (measured on an H200: 4.25 of 4.8 TB/s)."""
@@ -168,7 +176,7 @@ class _Region:
             return self.load(self.host(aligned), aligned=aligned)
         if self.reasons:
             self._say("lamina runs kernels equation by equation", f"{len(self.reasons)} of {len(self.plan.kernels)}")
-        return self._program(host, kernels)
+        return self._program(host, kernels, aligned)
 
     def _say(self, what: str, how_many: str) -> None:
         name, reason = next(iter(self.reasons.items()))
@@ -176,7 +184,7 @@ class _Region:
         decisions = tuple(Decision("fallback", (kernel,), True, why) for kernel, why in self.reasons.items())
         self.record.stages.append(Stage(self.plan.name, "fallback", None, 0.0, decisions))
 
-    def _program(self, host: CudaHost, kernels: dict[str, CudaKernel]) -> Boxed:
+    def _program(self, host: CudaHost, kernels: dict[str, CudaKernel], aligned: bool) -> Boxed:
         general: Boxed | None = None
 
         def unaligned(args: list[Any]) -> Any:
@@ -188,13 +196,42 @@ class _Region:
                 self.record.add(self.plan.name, "unaligned", time.perf_counter() - start)
             return general(args)
 
+        flags = Flags(host.messages) if host.messages else None
         namespace = {
             "kernels": kernels,
             "interpreted": {k.name: _interpreted(k) for k in self.plan.kernels},
-            "failed": Flags(host.messages) if host.messages else None,
+            "failed": flags,
             "unaligned": unaligned,
         }
-        return load_program(host.text, "call", namespace)
+        call: Boxed = load_program(host.text, "call", namespace)
+        return self._with_graphs(call, flags) if aligned else call
+
+    def _with_graphs(self, call: Boxed, flags: Flags | None) -> Boxed:
+        """The program behind a runner that records CUDA graphs, where the mode and the plan allow it."""
+        mode, insist = self.backend.options.mode, self.backend.options.mode == "reduce-overhead"
+        launches = self.plan.kernel_count + self.plan.library_count
+        nbytes = sum((storage_bytes(b) for b in self.plan.buffers if b.kind != "input"), as_expr(0))
+        if mode == "max-autotune-no-cudagraphs":
+            return call
+        if self.reasons or any(b.device == "cpu" for b in self.plan.buffers):
+            why = "part of it runs on the CPU, or has no machine code"
+        elif not insist and launches < _FEWEST_LAUNCHES:
+            why = f"{launches} launches"
+        elif not insist and not (nbytes.is_int and nbytes.const <= _GRAPH_BYTES):
+            why = "it would keep much memory from torch"
+        else:
+            written = {b for step in self.plan.steps for b in writes(step)}
+            positions = frozenset(k for k, name in enumerate(self.plan.inputs) if name in written)
+            policy = GraphPolicy(insist, positions, flags.report if flags else None)
+            return GraphRunner(call, self.backend.device, policy, self._note_graphs)
+        self._note_graphs(Outcome(False, why))
+        return call
+
+    def _note_graphs(self, outcome: Outcome) -> None:
+        figures = {"host": outcome.direct_us, "gpu": outcome.gpu_us, "replay": outcome.replay_us}
+        facts = tuple((f"{name}_us", round(us, 1)) for name, us in figures.items() if us)
+        decision = Decision("graph", (self.plan.name,), outcome.taken, outcome.reason, facts)
+        self.record.stages.append(Stage(self.plan.name, "graphs", None, 0.0, (decision,)))
 
 
 def _unit(launch: CudaLaunch) -> TritonUnit:

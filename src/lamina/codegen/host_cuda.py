@@ -35,7 +35,18 @@ _RESERVED = (
         "failed",
         "failed_address",
     ),
-    *("base", "code", "interpreted", "kernels", "launch_failed", "reinterpret", "restride", "stream", "torch"),
+    *(
+        "base",
+        "code",
+        "failed_address",
+        "interpreted",
+        "kernels",
+        "launch_failed",
+        "reinterpret",
+        "restride",
+        "stream",
+        "torch",
+    ),
     *("unaligned", "workspace", "zeroed", "zeros", "_"),
 )
 _ZERO, _ONE = as_expr(0), as_expr(1)
@@ -153,6 +164,8 @@ class _CudaWriter(HostWriter):
                 out.line("return unaligned(args)")
         for line in lines[cleared:]:
             out.line(line)
+        if self.plan.steps and isinstance(self.plan.steps[0], LibraryCall):
+            out.line("enter_context()")
         out.line(f"stream = current_stream({self.device})")
         if self._has_workspace():
             nbytes = self.values.size(self.plan.arena_bytes + self.scratch)
@@ -178,6 +191,8 @@ class _CudaWriter(HostWriter):
         text = self.body.text()
         wanted = ("empty", "launch_failed", "zeroed")
         used = ["current_device", "current_stream", "elsewhere", *(n for n in wanted if f"{n}(" in text)]
+        if plan.steps and isinstance(plan.steps[0], LibraryCall):
+            used.append("enter_context")
         if "empty" not in used and self._has_workspace():
             used.append("empty")
         if self.values.reinterprets:

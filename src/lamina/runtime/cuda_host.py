@@ -28,6 +28,7 @@ __all__ = [
     "current_stream",
     "elsewhere",
     "empty",
+    "enter_context",
     "forget_zeros",
     "launch_failed",
     "reinterpret",
@@ -44,6 +45,24 @@ def elsewhere(device: int, call: Callable[[list[Any]], Any], args: list[Any]) ->
         return call(args)
     finally:
         exchange_device(before)
+
+
+class _Thread(threading.local):
+    """What a thread has done so far."""
+
+    entered = False
+
+
+_THREAD = _Thread()
+
+
+def enter_context() -> None:
+    """Make the GPU's context current in a thread that has not used it yet, such as one of autograd's: cuBLAS wants that,
+    launches and most of torch's operations see to it themselves.
+    """
+    if not _THREAD.entered:
+        torch.cuda.current_stream().query()
+        _THREAD.entered = True
 
 
 def launch_failed(kernel: str, code: int) -> None:

@@ -15,7 +15,7 @@ __all__ = [
         "empty_strided_cuda",
         "exchange_device",
     ),
-    *("reinterpret", "storage_uses"),
+    *("is_capturing", "reinterpret", "storage_uses"),
 ]
 
 _guards = getattr(torch._C, "_dynamo").guards  # noqa: B009  the stub file does not declare it
@@ -73,3 +73,8 @@ def _exchange_device(device: int) -> int:
 current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _current_stream)
 exchange_device: Callable[[int], int] = getattr(torch._C, "_cuda_exchangeDevice", _exchange_device)
+
+# Whether the calling thread's current stream is recording a CUDA graph.
+is_capturing: Callable[[], bool] = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)
