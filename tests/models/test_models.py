@@ -1,9 +1,16 @@
-"""Forward and gradients of real architectures: errors against fp64 at most twice eager's."""
+"""Forward and gradients of real architectures: errors against fp64 at most twice eager's.
+
+The judge is ``lamina.testing.compare_draws``: one compiled model, eight draws of all its weights and inputs, and for
+every output, gradient and buffer the mean of its errors (worst element and rms), at most twice eager's over the same
+draws; nothing is forgiven, however small. Eight draws, because eager's error in one of them can be ten times smaller
+than in the next: of a loss, or of a bias whose gradient is zero but for rounding. A tensor above twice eager's gets up
+to 32. All of these models stay below 1.5 over many draws.
+"""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -12,9 +19,9 @@ import transformers
 from torch import Tensor, nn
 
 from benchmarks.compilers import CompileFunction, compile_function
-from lamina.testing import FLOOR_ULPS, RATIO, Comparison, compare, doubled
+from lamina.testing import DRAWS, compare_draws, doubled
 from lamina.testing.reference import copied, in_double
-from tests.models.architectures import ARCHITECTURES, Architecture, Case, case
+from tests.models.architectures import ARCHITECTURES, Architecture, case
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PLAIN = [a for a in ARCHITECTURES if a.name != "mixtral"]
@@ -23,7 +30,7 @@ MIXTRAL = next(a for a in ARCHITECTURES if a.name == "mixtral")
 FAST = ("bert", "llama", "resnet_block")
 """Inference of these is tested every time; a training step, which contains it, of all."""
 
-INPUTS = 3
+MOST_DRAWS = 4 * DRAWS
 
 CLEAR_MARGIN = 0.04
 """Distance between the last expert chosen and the first not, in standard deviations of the router's logits, that
@@ -39,21 +46,23 @@ def quiet() -> Iterator[None]:
     transformers.logging.set_verbosity(before)
 
 
-ABOVE_TWICE = {("vit", "bf16"), ("clip", "fp32"), ("clip", "bf16")}
-"""Models where one or two gradients, near zero themselves, have up to three times eager's error for some inputs."""
+Draws = Iterator[tuple[tuple[()], dict[str, Any]]]
+
+
+def draws(architecture: Architecture, model: nn.Module, dtype: torch.dtype, first: int = 1) -> Draws:
+    """Inputs of one call after another; ``model`` gets new weights before each."""
+    for seed in range(first, first + MOST_DRAWS):
+        drawn = case(architecture, dtype, seed)
+        model.load_state_dict(drawn.model.state_dict())
+        yield (), drawn.inputs
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("architecture", PLAIN, ids=lambda a: a.name)
 def test_training_step(compile: CompileFunction, architecture: Architecture, dtype: str) -> None:
-    known = (architecture.name, dtype) in ABOVE_TWICE
-    complaints = _complaints(architecture, DTYPES[dtype], compile, grads=True)
-    if complaints and known:
-        # Anything but such an error still fails: a crash, a shape, a NaN, a wrong result.
-        beyond = _complaints(architecture, DTYPES[dtype], compile, grads=True, times=4.0)
-        assert not beyond, "\n".join(beyond)
-        pytest.xfail("errors of single gradients above twice eager's: " + "; ".join(complaints))
-    assert not complaints, "\n".join(complaints)
+    model = case(architecture, DTYPES[dtype]).model
+    comparison = compare_draws(model, compile(model, dynamic=False), draws(architecture, model, DTYPES[dtype]))
+    assert comparison.ok, str(comparison)
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
@@ -63,71 +72,38 @@ def test_training_step(compile: CompileFunction, architecture: Architecture, dty
     ids=lambda a: a.name,
 )
 def test_inference(compile: CompileFunction, architecture: Architecture, dtype: str) -> None:
-    complaints = _complaints(architecture, DTYPES[dtype], compile, grads=False)
-    assert not complaints, "\n".join(complaints)
-
-
-def _complaints(
-    architecture: Architecture, dtype: torch.dtype, compile: CompileFunction, grads: bool, times: float = RATIO
-) -> list[str]:
-    """What is wrong over several inputs.
-
-    One rounding early in such a small model can move all gradients of one batch together, for eager or for us, so the
-    errors judged are the largest over the inputs; any other complaint (a shape, a NaN) counts at once.
-    """
-    built = case(architecture, dtype)
-    compiled = compile(built.model, dynamic=False)
-    runs = []
-    for seed in range(INPUTS):
-        torch.manual_seed(seed)
-        inputs = architecture.inputs()
-        rounded = {k: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
-        runs.append(compare(built.model, compiled, (), rounded, grads=grads))
-    found = [
-        f"{r.name}: {r.complaint}" for run in runs for r in run.tensors if "error" not in r.complaint and r.complaint
-    ]
-    found += [complaint for run in runs for complaint in run.complaints if not run.tensors]
-    return found or _errors(runs, torch.finfo(dtype).eps, times)
-
-
-def _errors(runs: list[Comparison], ulp: float, times: float) -> list[str]:
-    found = []
-    for rows in zip(*(run.tensors for run in runs), strict=True):
-        for measure in ("largest", "rms"):
-            ours = max(getattr(row.compiled, measure) for row in rows)
-            theirs = max(getattr(row.eager, measure) for row in rows)
-            floor = FLOOR_ULPS * ulp / (1 if measure == "largest" else 4)
-            usual = statistics.median(getattr(t.eager, measure) for run in runs for t in run.tensors)
-            if ours > times * max(theirs, usual) + floor:
-                found.append(f"{rows[0].name}: {measure} error {ours:.3g}, eager's {theirs:.3g}")
-    return found
+    model = case(architecture, DTYPES[dtype]).model
+    inputs = draws(architecture, model, DTYPES[dtype])
+    comparison = compare_draws(model, compile(model, dynamic=False), inputs, grads=False)
+    assert comparison.ok, str(comparison)
 
 
 @pytest.mark.parametrize("grads", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("dtype", list(DTYPES))
 def test_mixture_of_experts(compile: CompileFunction, dtype: str, grads: bool) -> None:
-    """Which experts a token takes hangs on a comparison: the seed is one where no rounding can turn it."""
-    built, reference = _decided(DTYPES[dtype])
-    comparison = compare(
-        built.model, compile(built.model, dynamic=False), (), built.inputs, grads=grads, reference=reference
-    )
+    """Which experts a token takes hangs on a comparison: the draws are those where no rounding can turn it."""
+    model = case(MIXTRAL, DTYPES[dtype]).model
+    compiled = compile(model, dynamic=False)
+    comparison = compare_draws(model, compiled, _decided(model, DTYPES[dtype]), grads=grads, widened=_batched)
     assert comparison.ok, str(comparison)
 
 
-def _decided(dtype: torch.dtype) -> tuple[Case, nn.Module]:
-    for seed in range(200):
-        built = case(MIXTRAL, dtype, seed)
-        reference: Any = doubled(built.model)
-        reference.set_experts_implementation("batched_mm")  # the default one has no fp64 product
+def _batched(model: nn.Module) -> nn.Module:
+    reference: Any = doubled(model)
+    reference.set_experts_implementation("batched_mm")  # the default one has no fp64 product
+    return reference  # type: ignore[no-any-return]
+
+
+def _decided(model: nn.Module, dtype: torch.dtype) -> Draws:
+    for args, inputs in draws(MIXTRAL, model, dtype):
         with in_double(), torch.no_grad():
-            true = reference(**copied(built.inputs, wide=True), output_router_logits=True).router_logits
+            true = _batched(model)(**copied(inputs, wide=True), output_router_logits=True).router_logits
         if min(_margin(logits) for logits in true) > CLEAR_MARGIN:
             with torch.no_grad():
-                eager = built.model(**built.inputs, output_router_logits=True).router_logits
+                eager = model(**inputs, output_router_logits=True).router_logits
             pairs = zip(true, eager, strict=True)
             assert all(torch.equal(_experts(a), _experts(b)) for a, b in pairs), "eager itself routes otherwise"
-            return built, reference
-    raise AssertionError("no seed decides all routes clearly")
+            yield args, inputs
 
 
 def _margin(logits: Tensor) -> float:
@@ -163,9 +139,8 @@ def _decoded(model: Callable[..., Any], prompt: Tensor, steps: int = 5) -> Tenso
 def test_these_tests_see_a_result_that_is_wrong_by_one_in_three_hundred(name: str) -> None:
     torch.compiler.reset()
     architecture = next(a for a in ARCHITECTURES if a.name == name)
-    built = case(architecture, torch.float32)
-    wrong = compile_function("wrong")(built.model, dynamic=False)
-    comparison = compare(built.model, wrong, (), built.inputs)
-    assert not comparison.ok
-    assert len(comparison.complaints) > 3
+    model = case(architecture, torch.float32).model
+    wrong = compile_function("wrong")(model, dynamic=False)
+    comparison = compare_draws(model, wrong, islice(draws(architecture, model, torch.float32), DRAWS))
+    assert len(comparison.complaints) > 0.9 * len(comparison.tensors)
     torch.compiler.reset()

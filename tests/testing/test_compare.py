@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from lamina.testing import Comparison, compare, doubled, error
+from lamina.testing import DRAWS, Comparison, compare, compare_draws, doubled, error
 
 
 class Norm(nn.Module):
@@ -122,6 +122,79 @@ def test_a_gradient_of_rounding_noise_neither_fails_nor_counts(x: Tensor) -> Non
     assert noise.eager.is_noise
     assert result.ok, result
     assert result.max_error_eager < 1e-4
+
+
+def inputs(count: int = 4 * DRAWS) -> Iterator[tuple[tuple[Tensor], dict[str, Any]]]:
+    for seed in range(count):
+        generator = torch.Generator().manual_seed(seed)
+        yield (torch.randn(24, 16, generator=generator, requires_grad=True),), {}
+
+
+def counted(draws: Iterator[Any], seen: list[Any]) -> Iterator[Any]:
+    for draw in draws:
+        seen.append(draw)
+        yield draw
+
+
+def test_over_several_draws_a_few_units_in_the_last_place_count() -> None:
+    def rough(x: Tensor) -> Tensor:
+        return soft(x) * (1 + 3e-7)
+
+    def other(x: Tensor) -> Tensor:
+        powers = (x * 3 - (x * 3).amax(-1, keepdim=True)).exp()
+        return powers / powers.sum(-1, keepdim=True)
+
+    assert all(compare(soft, rough, *draw).ok for draw in inputs(2))
+    assert [t.name for t in compare_draws(soft, rough, inputs()).tensors if t.complaint]
+    result = compare_draws(soft, other, inputs())
+    assert result.ok, result
+    assert 0 < result.max_error_compiled < 1e-6
+
+
+def test_the_number_of_draws_follows_the_doubt() -> None:
+    def doubtful(x: Tensor) -> Tensor:
+        return soft(x) * (1 + 2e-7)
+
+    for program, expected in ((soft, DRAWS), (lambda x: soft(x) * 1.001, DRAWS), (doubtful, 4 * DRAWS)):
+        seen: list[Any] = []
+        compare_draws(soft, program, counted(inputs(), seen))
+        assert len(seen) == expected
+
+
+def test_one_wrong_draw_of_many_is_found() -> None:
+    calls: list[Tensor] = []
+
+    def sometimes(x: Tensor) -> Tensor:
+        calls.append(x)
+        return soft(x) if len(calls) != 3 else soft(x) * 1.001
+
+    assert not compare_draws(soft, sometimes, inputs(DRAWS)).ok
+
+
+def test_gradients_of_rounding_noise_are_judged_like_others() -> None:
+    model = Norm().train()
+
+    def flipped(x: Tensor) -> Tensor:
+        return torch.tanh(model.norm(model.linear(x.flip(0)).flip(0)))
+
+    def noisy(x: Tensor) -> Tensor:
+        linear = nn.functional.linear(x, model.linear.weight) + model.linear.bias.expand(24, -1)
+        torch.manual_seed(0)
+        linear.register_hook(lambda grad: grad + torch.randn_like(grad) * 1e-6)
+        return torch.tanh(model.norm(linear))
+
+    result = compare_draws(model, flipped, inputs())
+    assert result.ok, result
+    assert next(t for t in result.tensors if t.name == "gradient of linear.bias").eager.is_noise
+    assert "gradient of linear.bias" in str(compare_draws(model, noisy, inputs()))
+
+
+def test_a_different_kind_of_result_in_one_draw_is_found() -> None:
+    def late(x: Tensor) -> Tensor:
+        return soft(x) if float(x.detach()[0, 0]) > -1 else soft(x).t().contiguous().t()
+
+    assert any(float(args[0].detach()[0, 0]) < -1 for args, _ in inputs(DRAWS))
+    assert "strides" in str(compare_draws(soft, late, inputs(DRAWS)))
 
 
 def test_exceptions_must_be_of_one_class(x: Tensor) -> None:

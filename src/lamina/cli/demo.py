@@ -19,7 +19,7 @@ from lamina.cli.progress import announced
 from lamina.ir.plan import Plan
 from lamina.record import Record
 from lamina.runtime.build import BuildResult
-from lamina.testing import Comparison, compare
+from lamina.testing import DRAWS, Comparison, compare_draws
 
 __all__ = ["CompileFunction", "Counts", "Row", "counts", "demonstrate", "table"]
 
@@ -104,7 +104,7 @@ def _row(
                 with announced(progress, f"{demo.name}, {step}: {name} compiles"):
                     first[name] = _seconds(_step(model, runs[name], training), args)
         with announced(progress, f"{demo.name}, {step}: comparing with double precision"):
-            comparison = compare(model, runs["lamina"], args, grads=training)
+            comparison = compare_draws(model, runs["lamina"], _draws(demo, model, training), grads=training)
         with announced(progress, f"{demo.name}, {step}: measuring"):
             times = alternate({n: _step(model, run, training) for n, run in runs.items()}, *args, seconds=seconds)
     except Exception as error:
@@ -112,6 +112,15 @@ def _row(
         return Row(demo.title, step, None, first, None, None, f"{type(error).__name__}: {error}")
     failure = "" if comparison.ok else str(comparison)
     return Row(demo.title, step, counts(runs["lamina"]), first, times, comparison, failure)
+
+
+def _draws(demo: Demo, model: nn.Module, training: bool) -> Iterator[tuple[tuple[Tensor, ...], dict[str, Any]]]:
+    """Arguments of one call after another; ``model`` gets new weights before each."""
+    for seed in range(1, 4 * DRAWS + 1):
+        torch.manual_seed(seed)
+        example = demo.make()
+        model.load_state_dict(example.model.state_dict())
+        yield example.training if training else example.inference, {}
 
 
 def _step(model: nn.Module, run: Callable[..., Any], training: bool) -> Callable[..., Any]:
@@ -186,8 +195,8 @@ def _caption(rows: Sequence[Row]) -> str:
     return (
         "torch: torch.compile's default mode. training: forward and backward. compile s: the first call, caches\n"
         f"as they were. ms: median of calls in turns, {torch.get_num_threads()} threads. error: largest distance from\n"
-        f"double precision, relative to the tensor's largest element, over {checked} outputs, gradients and buffers\n"
-        "in all; ok: none more than twice as far as eager's."
+        f"double precision, relative to the tensor's largest element, mean of {DRAWS} draws of weights and inputs,\n"
+        f"of {checked} outputs, gradients and buffers in all; ok: none more than twice as far as eager's."
     )
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["FLOOR_ULPS", "RATIO", "Error", "error", "judge", "mismatch", "tensors"]
+__all__ = ["FLOOR_ULPS", "RATIO", "Error", "distance", "error", "judge", "largest", "mismatch", "tensors"]
 
 FLOOR_ULPS = 4.0
-"""Errors below this many units in the last place of the largest element are never called worse than eager's."""
+"""Errors of one result below this many units in the last place of its largest element are never called worse."""
 
 RATIO = 2.0
 """A compiled result may be this many times as far from the reference as eager's."""
@@ -27,14 +27,14 @@ NOISE_RATIO = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Distance to the reference in units of the reference's largest element: of the worst element, and rms."""
+    """Distance to the reference: of the worst element, and rms. Absolute, or relative to the largest element."""
 
     largest: float
     rms: float
 
     @property
     def is_noise(self) -> bool:
-        """True if not one digit of the result can be trusted."""
+        """For relative errors: true if not one digit of the result can be trusted."""
         return self.largest > NOISE
 
 
@@ -49,19 +49,30 @@ def tensors(value: object) -> list[Tensor]:
     return []
 
 
-def error(actual: Tensor, exact: Tensor) -> Error:
-    """The error of ``actual`` against ``exact`` over the elements that are finite in both, 0 for empty tensors."""
+def distance(actual: Tensor, exact: Tensor) -> Error:
+    """How far ``actual`` is from ``exact`` over the elements that are finite in both, 0 for empty tensors."""
     wide = torch.complex128 if exact.is_complex() or actual.is_complex() else torch.float64
-    a, e = actual.detach().to(wide).reshape(-1), exact.detach().to(wide).reshape(-1)
-    kept = torch.isfinite(a) & torch.isfinite(e)
-    a, e = a[kept], e[kept]
-    if a.numel() == 0:
+    gap = (actual.detach().to(wide) - exact.detach().to(wide)).abs().reshape(-1)
+    gap = gap[torch.isfinite(gap)]
+    if gap.numel() == 0:
         return Error(0.0, 0.0)
-    gap = (a - e).abs()
-    if float(gap.max()) == 0.0:
-        return Error(0.0, 0.0)
-    gap = gap / max(float(e.abs().max()), torch.finfo(torch.float64).tiny)
     return Error(float(gap.max()), float(gap.square().mean().sqrt()))
+
+
+def error(actual: Tensor, exact: Tensor) -> Error:
+    """The distance in units of the largest finite element of ``exact``."""
+    gap = distance(actual, exact)
+    if gap.largest == 0.0:
+        return gap
+    scale = max(largest(exact), torch.finfo(torch.float64).tiny)
+    return Error(gap.largest / scale, gap.rms / scale)
+
+
+def largest(exact: Tensor) -> float:
+    """Magnitude of the largest finite element, 0 if there is none."""
+    sizes = exact.detach().abs().reshape(-1).double()
+    sizes = sizes[torch.isfinite(sizes)]
+    return float(sizes.max()) if sizes.numel() else 0.0
 
 
 def mismatch(ours: Tensor, eager: Tensor, exact: Tensor | None = None, *, strides: bool = False) -> str:
@@ -90,23 +101,21 @@ def judge(
     *,
     floor: float = FLOOR_ULPS,
     strides: bool = False,
-    typical: Error | None = None,
 ) -> str:
     """Why ``ours`` is unacceptable, "" if it is fine: not eager's kind of result, or over twice eager's error.
 
-    The worst element and the root mean square are both judged. ``floor`` is in units of the last place of the dtype;
-    ``typical`` is eager's usual error among the tensors of the same run, the measure where eager was merely lucky.
+    The worst element and the root mean square are both judged. One result says little about errors: eager's may be
+    small by luck. So those below ``floor`` units in the last place count as none; over several draws none are forgiven.
     """
     complaint = mismatch(ours, eager, exact, strides=strides)
     if complaint or not (ours.is_floating_point() or ours.is_complex()):
         return complaint
     ulp = torch.finfo(ours.dtype).eps
     mine, theirs = error(ours, exact), error(eager, exact)
-    usual = typical or Error(0.0, 0.0)
     ratio = NOISE_RATIO if theirs.is_noise else RATIO
-    if mine.largest > ratio * max(theirs.largest, usual.largest) + floor * ulp:
+    if mine.largest > ratio * theirs.largest + floor * ulp:
         return f"largest error {mine.largest:.3g} of the largest element, eager's {theirs.largest:.3g}"
-    if mine.rms > ratio * max(theirs.rms, usual.rms) + floor / 4 * ulp:
+    if mine.rms > ratio * theirs.rms + floor / 4 * ulp:
         return f"rms error {mine.rms:.3g} of the largest element, eager's {theirs.rms:.3g}"
     return ""
 

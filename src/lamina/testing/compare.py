@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lamina.testing.accuracy import FLOOR_ULPS, Error, error, judge, tensors
+from lamina.testing.accuracy import FLOOR_ULPS, RATIO, Error, error, judge, mismatch, tensors
 from lamina.testing.reference import copied, doubled, in_double
+from lamina.testing.sample import Sample
 
-__all__ = ["Comparison", "TensorComparison", "compare"]
+__all__ = ["DRAWS", "Comparison", "TensorComparison", "compare", "compare_draws"]
+
+DRAWS = 8
+"""So many draws decide, unless one tensor is above twice eager's error: then so many more, as long as there are any."""
+
+HOPELESS = 10.0
+"""No number of further draws brings an error so many times eager's down to twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorComparison:
-    """One tensor of a comparison: errors relative to the reference's largest element, and what is wrong with it."""
+    """One tensor of a comparison: errors relative to the reference's largest element, and what is wrong with it.
+
+    Over several draws the errors are means, relative to the mean largest element.
+    """
 
     name: str
     eager: Error
@@ -81,19 +90,93 @@ def compare(
     kwargs: Mapping[str, Any] | None = None,
     *,
     grads: bool = True,
-    reference: Callable[..., Any] | None = None,
     strides: bool = True,
     floor: float = FLOOR_ULPS,
     seed: int = 0,
 ) -> Comparison:
-    """Run ``eager``, ``compiled`` and a double-precision copy of ``eager`` on copies of the same arguments.
+    """Run ``eager``, ``compiled`` and a double-precision copy of ``eager`` once, on copies of the same arguments.
 
     With ``grads``, floating outputs are differentiated against random cotangents (a scalar against 1) and the gradients
     of arguments and parameters are compared too; without, all three run under ``torch.no_grad()``. Parameters, buffers
-    and ``.grad`` of ``eager`` are as before afterwards, so ``compiled`` may share them. ``reference`` replaces the
-    double-precision copy; it gets double-precision arguments. A program that raises must raise the same class compiled.
+    and ``.grad`` of ``eager`` are as before afterwards, so ``compiled`` may share them. A program that raises must
+    raise the same class compiled. ``floor`` is what one draw forgives, as in ``judge``.
     """
-    kwargs = dict(kwargs or {})
+    three = _three(eager, compiled, args, dict(kwargs or {}), grads, doubled, seed)
+    if isinstance(three, Comparison):
+        return three
+    rows = [
+        TensorComparison(
+            name, error(theirs, exact), error(ours, exact), judge(ours, theirs, exact, floor=floor, strides=layout)
+        )
+        for name, theirs, ours, exact, layout in three.tensors(strides)
+    ]
+    return Comparison(tuple(rows), tuple(f"{row.name}: {row.complaint}" for row in rows if row.complaint))
+
+
+def compare_draws(
+    eager: Callable[..., Any],
+    compiled: Callable[..., Any],
+    draws: Iterable[tuple[Sequence[Any], Mapping[str, Any]]],
+    *,
+    grads: bool = True,
+    strides: bool = True,
+    widened: Callable[[nn.Module], nn.Module] = doubled,
+) -> Comparison:
+    """The same over several draws of arguments and weights, and then without forgiving anything.
+
+    ``draws`` yields the arguments of one call after another, and may set the weights of ``eager`` anew before each.
+    A tensor's error in one draw is its distance from the double-precision result, of the worst element and rms over
+    the elements. Its means over the draws must be at most twice eager's, or twice those of the exact result rounded to
+    the tensor's dtype if eager is nearer than that. There is no floor and no scale: a gradient that is zero but for
+    rounding is judged like any other. A single draw could not be judged so, as eager may be near the exact value by
+    luck; by ``DRAWS`` draws luck is rare, and where a tensor is above, more are taken until none is or they run out.
+    Any other difference (dtype, shape, strides, NaN, integers, exceptions) counts at its first appearance.
+    ``widened`` makes the double-precision copy of a module.
+    """
+    samples: dict[str, Sample] = {}
+    for number, (args, kwargs) in enumerate(draws, 1):
+        three = _three(eager, compiled, args, dict(kwargs), grads, widened, number)
+        if isinstance(three, Comparison):
+            return three
+        for name, theirs, ours, exact, layout in three.tensors(strides):
+            different = mismatch(ours, theirs, exact, strides=layout)
+            if different:
+                return Comparison((), (f"{name}: {different}",))
+            samples.setdefault(name, Sample()).add(theirs, ours, exact)
+        worst = max((sample.excess for sample in samples.values()), default=0.0)
+        if number % DRAWS == 0 and not RATIO < worst < HOPELESS:
+            break
+    rows = tuple(TensorComparison(n, s.eager, s.compiled, s.complaint) for n, s in samples.items())
+    return Comparison(rows, tuple(f"{row.name}: {row.complaint}" for row in rows if row.complaint))
+
+
+@dataclass(slots=True)
+class _Three:
+    """What eager, the compiled program and the double-precision copy left behind, by the same names."""
+
+    eager: dict[str, Tensor]
+    ours: dict[str, Tensor]
+    exact: dict[str, Tensor]
+
+    def tensors(self, strides: bool) -> list[tuple[str, Tensor, Tensor, Tensor, bool]]:
+        """Name, eager's tensor, ours, the exact one, and whether strides count."""
+        # A tensor that eager changed by less than double precision sees, or the other way round, has no reference.
+        return [
+            (name, theirs, self.ours[name], self.exact.get(name, theirs), strides and name.startswith("output"))
+            for name, theirs in self.eager.items()
+        ]
+
+
+def _three(
+    eager: Callable[..., Any],
+    compiled: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    grads: bool,
+    widened: Callable[[nn.Module], nn.Module],
+    seed: int,
+) -> _Three | Comparison:
+    """The three runs, or the comparison that is decided without looking at values."""
     base = _module_of(eager)
     saved = _state(base)
     cotangents: list[Tensor] = []
@@ -105,12 +188,18 @@ def compare(
     _restore(base, saved)
     if plain.raised or ours.raised:
         return Comparison((), _raised_differently(plain.raised, ours.raised))
-    exact_of = reference or (doubled(eager) if isinstance(eager, nn.Module) else eager)
+    exact_of = widened(eager) if isinstance(eager, nn.Module) else eager
     with in_double():
         exact = _run(exact_of, _module_of(exact_of), copied((tuple(args), kwargs), wide=True), grads, cotangents, seed)
     if exact.raised:
         raise exact.raised
-    return _judged(plain.named, ours.named, exact.named, floor, strides)
+    if plain.named.keys() != ours.named.keys():
+        missing, extra = sorted(plain.named.keys() - ours.named.keys()), sorted(ours.named.keys() - plain.named.keys())
+        return Comparison((), (f"results: compiled lacks {missing} and has {extra} more",))
+    for name, tensor in exact.named.items():
+        if name in plain.named and tensor.shape != plain.named[name].shape:
+            raise ValueError(f"{name} has another shape in double precision: {tuple(tensor.shape)}")
+    return _Three(plain.named, ours.named, exact.named)
 
 
 def _raised_differently(eager: Exception | None, ours: Exception | None) -> tuple[str, ...]:
@@ -164,7 +253,7 @@ def _run(
         with torch.set_grad_enabled(grads):
             outputs = tensors(function(*args, **kwargs))
             if grads:
-                _backward(outputs, cotangents)
+                _backward(outputs, cotangents, seed)
     except Exception as raised:
         return _Run({}, raised)
     named = {f"output {number}": t for number, t in enumerate(outputs)}
@@ -182,11 +271,11 @@ def _run(
     return _Run(named)
 
 
-def _backward(outputs: list[Tensor], cotangents: list[Tensor]) -> None:
+def _backward(outputs: list[Tensor], cotangents: list[Tensor], seed: int) -> None:
     """Differentiate the outputs; the first run draws the cotangents, the later ones use the same."""
     differentiable = [t for t in outputs if t.requires_grad]
     if not cotangents:
-        generator = torch.Generator().manual_seed(1234)
+        generator = torch.Generator().manual_seed(1234 + seed)
         for t in differentiable:
             wide = torch.complex128 if t.is_complex() else torch.float64
             drawn = torch.randn(t.shape, dtype=wide, generator=generator) if t.dim() else torch.ones((), dtype=wide)
@@ -194,32 +283,3 @@ def _backward(outputs: list[Tensor], cotangents: list[Tensor]) -> None:
     pairs = list(zip(differentiable, cotangents, strict=False))
     if pairs:
         torch.autograd.backward([t for t, _ in pairs], [c.to(t.dtype) for t, c in pairs])
-
-
-def _judged(
-    eager: dict[str, Tensor], ours: dict[str, Tensor], exact: dict[str, Tensor], floor: float, strides: bool
-) -> Comparison:
-    if eager.keys() != ours.keys():
-        missing, extra = sorted(eager.keys() - ours.keys()), sorted(ours.keys() - eager.keys())
-        return Comparison((), (f"results: compiled lacks {missing} and has {extra} more",))
-    # A tensor that eager changed by less than double precision sees, or the other way round, has no reference.
-    exact = {name: exact.get(name, tensor) for name, tensor in eager.items()}
-    theirs = {name: error(t, exact[name]) for name, t in eager.items() if exact[name].shape == t.shape}
-    rows = []
-    for name, tensor in eager.items():
-        if exact[name].shape != tensor.shape or ours[name].shape != tensor.shape:
-            complaint = f"shape is {tuple(ours[name].shape)}, eager's is {tuple(tensor.shape)}"
-            rows.append(TensorComparison(name, Error(0.0, 0.0), Error(0.0, 0.0), complaint))
-            continue
-        usual = _typical([theirs[other] for other in theirs if other.split()[0] == name.split()[0]])
-        is_output = name.startswith("output")
-        complaint = judge(ours[name], tensor, exact[name], floor=floor, strides=strides and is_output, typical=usual)
-        rows.append(TensorComparison(name, theirs[name], error(ours[name], exact[name]), complaint))
-    return Comparison(tuple(rows), tuple(f"{row.name}: {row.complaint}" for row in rows if row.complaint))
-
-
-def _typical(errors: list[Error]) -> Error:
-    sound = [e for e in errors if not e.is_noise]
-    if not sound:
-        return Error(0.0, 0.0)
-    return Error(statistics.median(e.largest for e in sound), statistics.median(e.rms for e in sound))
