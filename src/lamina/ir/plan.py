@@ -24,7 +24,7 @@ class Schedule:
     register's size in bytes (0: scalar code). ``tile`` gives block sizes of blocked axes: their blocks are shared
     among threads as well; two of them turn transposed operands. ``kept`` are the values that stay in a row buffer
     between phases (the others that cross a phase are computed again). ``parallel`` is the number of points below
-    which one thread does all.
+    which one thread does all. ``prefetch`` asks for the next row while the last pass over a row runs.
     """
 
     kind: str
@@ -35,6 +35,7 @@ class Schedule:
     tile: tuple[tuple[str, int], ...] = ()
     kept: tuple[str, ...] = ()
     parallel: int = 0
+    prefetch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class GpuSchedule:
     iterations ahead its loops read. ``online``: a sum of exp(x - max) is taken together with the maximum. ``peel``:
     rows may begin anywhere, so a loop's unaligned first and last elements, fewer than ``peel`` each, are a tile of
     their own. ``approximate``: hardware exponentials and divisions, where results have 16 bits or fewer.
+    ``approximate_sums``: the hardware's exponential in online sums, where large terms have small errors.
     """
 
     kind: str
@@ -70,6 +72,7 @@ class GpuSchedule:
     online: bool = False
     peel: int = 0
     approximate: bool = False
+    approximate_sums: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,7 @@ def _schedule(s: Schedule | GpuSchedule) -> str:
     rest += [f"tile={tuple_text(f'({axis!r}, {size})' for axis, size in s.tile)}"] if s.tile else []
     rest += [f"kept={literal_tuple(s.kept)}"] if s.kept else []
     rest += [f"parallel={s.parallel}"] if s.parallel else []
+    rest += ["prefetch=True"] if s.prefetch else []
     return f"Schedule({', '.join([repr(s.kind), literal_tuple(s.outer), literal_tuple(s.inner), *rest])})"
 
 

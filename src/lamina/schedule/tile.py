@@ -105,8 +105,13 @@ class _Chooser:
 
     def rows(self, kind: str, outer: tuple[str, ...], vector: str | None, width: int) -> Schedule:
         inner = tuple(self.ordered([a for a in self.names if a not in outer], vector))
-        kept = self.kept(inner)
-        return Schedule(kind, outer, inner, vector, width, kept=kept, parallel=self.grain())
+        kept, prefetch = self.kept(inner), kind == "rows" and self.prefetches(inner)
+        return Schedule(kind, outer, inner, vector, width, kept=kept, parallel=self.grain(), prefetch=prefetch)
+
+    def prefetches(self, inner: tuple[str, ...]) -> bool:
+        """Whether rows are read several times: later passes find them in cache, so memory is idle meanwhile."""
+        count = sum(isinstance(e, Load) and self.values[e.out] >= set(inner) for e in self.nest.body)
+        return self.phases() > 1 and count * self.size(inner) * 4 <= self.target.l2_bytes // 4
 
     def columns(self, outer: tuple[str, ...], units: int, vector: str | None, width: int) -> Schedule:
         """Reductions over axes outside a kept contiguous one: threads share blocks of that axis."""

@@ -10,8 +10,8 @@ from lamina.codegen.cpp.reductions import BLOCKED_ROWS, ROWS
 from lamina.codegen.cpp.scans import Scans
 from lamina.codegen.cpp.segments import cuts, decided
 from lamina.codegen.cpp.text import Goal, Scope, Text
-from lamina.ir.index import prod
-from lamina.ir.loops import Check, Compute, Constant, Random, Reduce, Scan, Store
+from lamina.ir.index import Axis, Loaded, prod
+from lamina.ir.loops import Check, Compute, Constant, Load, Random, Reduce, Scan, Store
 from lamina.ir.ops import OPS
 
 __all__ = ["VectorLoops"]
@@ -173,6 +173,8 @@ class VectorLoops(Scans):
         if self.backward(axis, self.scans(known, goals, axis)):
             call = "strip_back"
         text.open(f"{call}({begin}, {end}, [&](int64 {axis}, auto n, int k) STEP {{")
+        for line in [] if folding else self.next_row(goals):
+            text.add(line)
         for line in body:
             text.add(line)
         text.close("});")
@@ -180,6 +182,24 @@ class VectorLoops(Scans):
             self.join_lanes(text, position, unroll)
         if blocks:
             text.close()
+
+    def next_row(self, goals: list[Goal]) -> list[str]:
+        """Prefetches of the next row's operands at this place, in the loops of the pass that stores the row."""
+        facts = self.facts
+        stores = any(isinstance(facts.body[g.position], Store) and not g.name for g in goals)
+        if not facts.schedule.prefetch or not stores:
+            return []
+        row = next((a for a in reversed(facts.schedule.outer) if facts.extent[a] != 1), None)
+        lines: list[str] = []
+        for eqn in facts.body:
+            if not isinstance(eqn, Load) or eqn.mask is not None or row is None:
+                continue
+            expr = eqn.index[0]
+            contiguous = expr.coefficient(Axis(facts.vector or "", facts.extent[facts.vector or ""])) == 1
+            loaded = any(isinstance(a, Loaded) for a in expr.atoms())
+            if contiguous and not loaded and row in expr.axes() and facts.axes[eqn.out] >= set(facts.schedule.inner):
+                lines.append(f"__builtin_prefetch({self.write.at(eqn.buffer, expr, {row: f'({row} + 1)'})});")
+        return list(dict.fromkeys(lines))
 
     def segments(
         self, text: Text, axis: str, known: frozenset[str], goals: list[Goal], begin: str, end: str
