@@ -14,12 +14,26 @@ from dataclasses import dataclass, replace
 from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES
 from lamina.errors import InvalidIR
-from lamina.ir.index import Expr, Size, prod
-from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, Load, LoopProgram, Nest, Step, Store
+from lamina.ir.index import Atom, Expr, Size, prod
+from lamina.ir.loops import (
+    Buffer,
+    BufferView,
+    Check,
+    Equation,
+    LibraryCall,
+    Load,
+    LoopProgram,
+    Nest,
+    Reduce,
+    Scan,
+    Step,
+    Store,
+)
 from lamina.schedule.align import align, disjoint
 from lamina.schedule.group import Facts, Group, illegal, join
+from lamina.schedule.in_place import update_in_place
 from lamina.schedule.inline import inline_into
-from lamina.schedule.simplify import simplify
+from lamina.schedule.simplify import rename, simplify
 from lamina.schedule.split import split_concats
 
 __all__ = ["Fused", "fuse"]
@@ -41,7 +55,23 @@ class Fused:
 
 def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
     """Join nests of ``program``; the meaning stays the same."""
-    return _Fuser(split_concats(program), numerics).run()
+    updated, decisions = update_in_place(program, numerics)
+    fused = _Fuser(split_concats(updated), numerics).run()
+    return Fused(fused.program, (*decisions, *fused.decisions))
+
+
+def _without_units(nest: Nest) -> Nest:
+    """The nest without axes of one point, so that a kept dimension lines up with one that was reduced away."""
+    combined = {a for e in nest.body for a in (e.axes if isinstance(e, Reduce) else _scanned(e))}
+    units: dict[Atom, Expr | int] = {a: 0 for a in nest.axes if a.extent == 1 and a.name not in combined}
+    if not units:
+        return nest
+    body = tuple(rename(eqn, {}, units) for eqn in nest.body)
+    return Nest(nest.name, tuple(a for a in nest.axes if a not in units), body)
+
+
+def _scanned(eqn: Equation) -> tuple[str, ...]:
+    return (eqn.axis,) if isinstance(eqn, Scan) else ()
 
 
 def _buffers_in(value: object) -> list[str]:
@@ -100,7 +130,8 @@ class _Fuser:
             if isinstance(step, LibraryCall):
                 result.append(step)
                 continue
-            nest = Nest(step.name, step.axes, simplify(step.body, self.numerics))
+            nest = _without_units(step)
+            nest = Nest(nest.name, nest.axes, simplify(nest.body, self.numerics))
             for name in [b for b in dict.fromkeys(_touched(nest, writes=False)) if b in cheap]:
                 changed = inline_into(nest, name, cheap[name], self.numerics)
                 if changed is not None:
