@@ -272,9 +272,7 @@ class _NestWriter(Region):
             self.best_values[partial.out] = own
             self.arrays[partial.out] = replace(array, pointer=mine[1][0], kind="int64")
 
-    def partial_totals(
-        self, scope: Scope, known: frozenset[str], goals: list[Goal], partials: list[_Partial]
-    ) -> None:
+    def partial_totals(self, scope: Scope, known: frozenset[str], goals: list[Goal], partials: list[_Partial]) -> None:
         """Let long column sums go into the thread's own array a block of rows at a time."""
         kept = [p for p in partials if p.array and p.acc.exact]
         if not kept:
@@ -355,4 +353,3 @@ class _NestWriter(Region):
     def whole(self) -> bool:
         """Whether the shared loop is the vector loop itself."""
         return self.facts.vector is not None and self.facts.vector in self.facts.schedule.outer
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lamina.codegen.cpp.accumulate import Accumulator, accumulator
 from lamina.codegen.cpp.expressions import element, index_text, scalar_type, vector_type
-from lamina.codegen.cpp.needs import Needs
+from lamina.codegen.cpp.prefetch import Prefetches
 from lamina.codegen.cpp.statements import Array
 from lamina.codegen.cpp.text import Goal, Scope, Text
 from lamina.ir.loops import Reduce
@@ -22,7 +22,7 @@ BLOCKED_ROWS = 128
 """The same where four rows at a time are added up in registers."""
 
 
-class Reductions(Needs):
+class Reductions(Prefetches):
     """Writes reductions: into lanes, one value, an array over kept axes, or the place of the best value."""
 
     def out(self, position: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from lamina.codegen.cpp.expressions import element
 from lamina.codegen.cpp.text import Goal, Scope, Text
 from lamina.codegen.cpp.vector_loops import VectorLoops
-from lamina.ir.loops import Check, Constant, Reduce, Scan, Store, defined
+from lamina.ir.loops import Check, Constant, Load, Reduce, Scan, Store, defined
 
 __all__ = ["Region"]
 
@@ -74,9 +74,7 @@ class Region(VectorLoops):
             return phases
         last = max(p for p, _ in phases.values())
         return {
-            position: (last, goal)
-            if isinstance(eqn := body[position], Store) and eqn.buffer in read
-            else (phase, goal)
+            position: (last, goal) if isinstance(eqn := body[position], Store) and eqn.buffer in read else (phase, goal)
             for position, (phase, goal) in phases.items()
         }
 
@@ -111,6 +109,8 @@ class Region(VectorLoops):
             elif self.facts.axes_at(position) <= opened and not isinstance(eqn, Constant | Reduce):
                 self.compute(scope.text, position)
                 known.add(name)
+                if isinstance(eqn, Load):
+                    self.next_places(scope.text, opened, eqn)
         return deeper
 
     def compute(self, text: Text, position: int) -> None:

@@ -173,6 +173,8 @@ class Statements:
             value = self.value(eqn.value, False)
             text = f"store_{kind}({where}, {self.added(eqn, f'load_{kind}({where})', value, False)});"
             return f"if ({self.value(eqn.mask, False)}) {text}" if eqn.mask is not None else text
+        if eqn.mask is not None and not self.is_vector(eqn.mask):
+            return f"if ({self.value(eqn.mask, False)}) {{ {self.store(replace(eqn, mask=None), True)} }}"
         value = self.value(eqn.value, True)
         if self.stride(expr) == 1:
             where = self.at(eqn.buffer, expr)

@@ -10,8 +10,8 @@ from lamina.codegen.cpp.reductions import BLOCKED_ROWS, ROWS
 from lamina.codegen.cpp.scans import Scans
 from lamina.codegen.cpp.segments import cuts, decided
 from lamina.codegen.cpp.text import Goal, Scope, Text
-from lamina.ir.index import Axis, Loaded, prod
-from lamina.ir.loops import Check, Compute, Constant, Load, Random, Reduce, Scan, Store
+from lamina.ir.index import prod
+from lamina.ir.loops import Check, Compute, Constant, Random, Reduce, Scan, Store
 from lamina.ir.ops import OPS
 
 __all__ = ["VectorLoops"]
@@ -24,9 +24,7 @@ _MOST_CUTS = 6
 class VectorLoops(Scans):
     """Writes loops over the vector axis."""
 
-    def window(
-        self, scope: Scope, axis: str, opened: frozenset[str], known: frozenset[str], goals: list[Goal]
-    ) -> bool:
+    def window(self, scope: Scope, axis: str, opened: frozenset[str], known: frozenset[str], goals: list[Goal]) -> bool:
         """Reductions over a few points beside the vector axis, as in pooling: registers hold them from start to end."""
         facts, text = self.facts, scope.text
         loops = [a for a in facts.order if a not in opened and a != facts.vector and facts.loop[a] >= facts.loop[axis]]
@@ -120,9 +118,7 @@ class VectorLoops(Scans):
         """How many rows a column sum adds up before they go into its total."""
         return BLOCKED_ROWS if self.column_sums(axis, opened, known, goals) else ROWS
 
-    def column_sums(
-        self, axis: str, opened: frozenset[str], known: frozenset[str], goals: list[Goal]
-    ) -> list[Reduce]:
+    def column_sums(self, axis: str, opened: frozenset[str], known: frozenset[str], goals: list[Goal]) -> list[Reduce]:
         """The reductions over ``axis`` into arrays, if the loop over it does nothing else but cheap vector work."""
         facts = self.facts
         if facts.vector is None or axis == facts.vector:
@@ -183,27 +179,7 @@ class VectorLoops(Scans):
         if blocks:
             text.close()
 
-    def next_row(self, goals: list[Goal]) -> list[str]:
-        """Prefetches of the next row's operands at this place, in the loops of the pass that stores the row."""
-        facts = self.facts
-        stores = any(isinstance(facts.body[g.position], Store) and not g.name for g in goals)
-        if not facts.schedule.prefetch or not stores:
-            return []
-        row = next((a for a in reversed(facts.schedule.outer) if facts.extent[a] != 1), None)
-        lines: list[str] = []
-        for eqn in facts.body:
-            if not isinstance(eqn, Load) or eqn.mask is not None or row is None:
-                continue
-            expr = eqn.index[0]
-            contiguous = expr.coefficient(Axis(facts.vector or "", facts.extent[facts.vector or ""])) == 1
-            loaded = any(isinstance(a, Loaded) for a in expr.atoms())
-            if contiguous and not loaded and row in expr.axes() and facts.axes[eqn.out] >= set(facts.schedule.inner):
-                lines.append(f"__builtin_prefetch({self.write.at(eqn.buffer, expr, {row: f'({row} + 1)'})});")
-        return list(dict.fromkeys(lines))
-
-    def segments(
-        self, text: Text, axis: str, known: frozenset[str], goals: list[Goal], begin: str, end: str
-    ) -> bool:
+    def segments(self, text: Text, axis: str, known: frozenset[str], goals: list[Goal], begin: str, end: str) -> bool:
         """Cut the loop where conditions on the axis change, if there are any such."""
         positions = self.needed(known, goals)
         places = cuts(self.facts, positions)
