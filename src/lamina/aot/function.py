@@ -67,6 +67,8 @@ def training_function(
     def run_backward(ctx: Any, *gradients: Any) -> Any:
         backward, laid_out = backwards.take([gradients[i] for i in taken])
         arguments = [*ctx.saved_tensors, *laid_out]
+        del laid_out
+        ctx.maybe_clear_saved_tensors()  # the compiled backward lets each go after its last use, unless it runs again
         if autocast_enabled():
             with without_autocast():
                 found = backward(arguments)

@@ -31,6 +31,8 @@ _WARM_CALLS = 2
 _MEASURED_CALLS = 5
 _PATIENCE = 24
 """Calls in a row with addresses never seen before after which the region goes on without graphs."""
+_BEHIND = 1.5
+"""How many times the host's time the GPU may take and still count as waiting for launches."""
 _GAIN = 0.9
 """Share of the direct call's host time that a replay may take to be worth its memory."""
 
@@ -182,8 +184,8 @@ class GraphRunner:
         self._direct_us = statistics.median(seconds * 1e6 for seconds, _, _ in self._samples)
         self._gpu_us = statistics.median(begin.elapsed_time(end) * 1e3 for _, begin, end in self._samples)
         self._samples.clear()
-        # A GPU that is kept busy falls behind the host; one that waits for launches is done when the host is.
-        if self._gpu_us > 1.25 * self._direct_us:
+        # A GPU that is kept busy falls behind the host; one that waits for launches is done soon after the host.
+        if self._gpu_us > _BEHIND * self._direct_us:
             self._stop("the GPU is busy for longer than launching takes")
         else:
             self._wanted = True
