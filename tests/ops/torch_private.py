@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
 from torch._dynamo.utils import counters
-from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal import common_methods_invocations as database
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["DTYPES", "DrawsWatch", "Sample", "full_name", "graph_breaks", "operators", "sample_of"]
@@ -51,9 +51,17 @@ def full_name(operator: Any) -> str:
     return f"{operator.name}.{operator.variant_test_name}" if operator.variant_test_name else str(operator.name)
 
 
+def _unseeded(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return operator(*args, **kwargs)
+
+
 def operators() -> dict[str, Any]:
-    """Every operator of the database by its full name."""
-    return {full_name(op): op for op in op_db}
+    """Every operator of the database by its full name.
+
+    The database sets a seed inside each random operator, which no graph can hold: who calls them does that here.
+    """
+    database.wrapper_set_seed = _unseeded
+    return {full_name(op): op for op in database.op_db}
 
 
 def sample_of(operator: Any, dtypes: Iterable[torch.dtype] = DTYPES, largest: bool = False) -> Sample:
