@@ -23,6 +23,7 @@ from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
 from lamina.record import Record
+from lamina.rewrite.losses import open_log_softmax
 from lamina.rewrite.passes import clean
 from lamina.rewrite.products import widen_products
 from lamina.schedule.fuse import fuse
@@ -136,7 +137,7 @@ def compile_graph(
         record=record,
         options=options,
         name=name,
-        passes=(widen_products, clean) if options.numerics == "fast" else (clean,),
+        passes=(widen_products, open_log_softmax, clean) if options.numerics == "fast" else (clean,),
     )
 
 

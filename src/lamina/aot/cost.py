@@ -73,7 +73,10 @@ atanh erfinv
 """,
 }
 _REDUCTIONS: dict[float, str] = {
-    0.3: "all amax amin any argmax argmin count_nonzero max mean min prod sum aminmax nansum",
+    0.3: """
+all amax amin any argmax argmin count_nonzero max mean min prod sum aminmax nansum nll_loss_forward nll_loss2d_forward
+nll_loss_backward nll_loss2d_backward _log_softmax_backward_data
+""",
     0.8: "std std_mean var var_mean norm linalg_vector_norm native_layer_norm native_group_norm _fused_rms_norm",
     5.0: "_safe_softmax _softmax _log_softmax logsumexp cumsum cumprod",
 }

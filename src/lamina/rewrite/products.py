@@ -55,7 +55,7 @@ def _half_dtype(node: Node) -> torch.dtype | None:
     """The half dtype of the CPU tensors a product takes, if the processor has no instructions for it."""
     found = None
     for operand in node.all_input_nodes:
-        value = operand.meta["val"]
+        value = operand.meta.get("val")
         if not isinstance(value, Tensor) or value.device.type != "cpu":
             return None
         if value.dtype in (torch.bfloat16, torch.float16):
@@ -106,7 +106,7 @@ class _Widening:
                 self.made[node] = self.product(node)
             elif node.target is operator.getitem and node.args[0] in self.chosen:
                 result = self.graph.node_copy(node, self.made.__getitem__)
-                result.meta["val"] = _wide(node.meta["val"])
+                result.meta["val"] = _wide(node.meta.get("val"))
                 self.made[node] = self.narrowed(result, node)
             else:
                 self.made[node] = self.graph.node_copy(node, self.made.__getitem__)
@@ -120,7 +120,7 @@ class _Widening:
 
     def operand(self, node: Node) -> Node:
         """The float32 copy of an operand, made once."""
-        if not _is_half(node.meta["val"]):
+        if not _is_half(node.meta.get("val")):
             return self.made[node]
         if node not in self.widened:
             self.widened[node] = self.cast(self.made[node], node, torch.float32)
@@ -128,7 +128,7 @@ class _Widening:
 
     def narrowed(self, result: Node, node: Node) -> Node:
         """The result in the dtype that ``node`` had."""
-        value = node.meta["val"]
+        value = node.meta.get("val")
         return self.cast(result, node, value.dtype) if _is_half(value) else result
 
     def cast(self, result: Node, node: Node, dtype: torch.dtype) -> Node:

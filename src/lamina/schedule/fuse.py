@@ -154,7 +154,8 @@ class _Fuser:
             return False
         grows = sum(self.bytes[b] for b in facts.loads) > 2 * self.bytes[buffer]
         limit = _CHEAP if readers[buffer] > 1 else 2 * _CHEAP
-        return facts.cost <= limit and len(facts.loads) <= 2 and not grows
+        large = [b for b in facts.loads if 8 * self.bytes[b] >= self.bytes[buffer]]
+        return facts.cost <= limit and len(large) <= 2 and len(facts.loads) <= 4 and not grows
 
     # ---- groups -----------------------------------------------------------------------------------------------
 

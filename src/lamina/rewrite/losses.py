@@ -1,0 +1,65 @@
+"""Cross entropy without its matrix of log-probabilities.
+
+``nll_loss`` reads one column of each row that ``log_softmax`` writes. With the row's maximum and the logarithm of its
+sum as values of their own, that column is computed where it is read, and the backward pass computes the rest again
+from the scores: what is written in the forward and kept for the backward is two numbers a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from lamina.rewrite.torch_private import graph_module
+
+__all__ = ["open_log_softmax"]
+
+aten = torch.ops.aten
+
+_LOSSES = (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+_READERS = (
+    *_LOSSES,
+    aten.nll_loss_backward.default,
+    aten.nll_loss2d_backward.default,
+    aten._log_softmax_backward_data.default,
+)
+
+
+def open_log_softmax(gm: GraphModule) -> GraphModule:
+    """Each log-softmax that only losses read, as reductions and a difference; ``gm`` itself if there is none."""
+    chosen = {n for n in gm.graph.find_nodes(op="call_function", target=aten._log_softmax.default) if _for_losses(n)}
+    if not chosen:
+        return gm
+    graph = Graph()
+    made: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        made[node] = _opened(graph, made, node) if node in chosen else graph.node_copy(node, made.__getitem__)
+    return graph_module(gm, graph)
+
+
+def _for_losses(node: Node) -> bool:
+    targets = {user.target for user in node.users}
+    return targets <= set(_READERS) and bool(targets & set(_LOSSES)) and 0 not in node.meta["val"].shape
+
+
+def _opened(graph: Graph, made: dict[Node, Node], node: Node) -> Node:
+    """``(x - max) - log(sum(exp(x - max)))`` as in eager's kernel, in float32 or wider."""
+
+    def call(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
+        new = graph.call_function(target, args, kwargs)
+        values = [a.meta["val"] if isinstance(a, Node) else a for a in args]
+        new.meta = {**node.meta, "val": target(*values, **kwargs)}
+        return new
+
+    scores, dim = made[node.args[0]], node.args[1]  # type: ignore[index]
+    value = node.meta["val"]
+    wide = torch.float64 if value.dtype == torch.float64 else torch.float32
+    if scores.meta["val"].dtype != wide:
+        scores = call(aten._to_copy.default, scores, dtype=wide)
+    shifted = call(aten.sub.Tensor, scores, call(aten.amax.default, scores, [dim], True))
+    total = call(aten.sum.dim_IntList, call(aten.exp.default, shifted), [dim], True)
+    result = call(aten.sub.Tensor, shifted, call(aten.log.default, total))
+    return result if value.dtype == wide else call(aten._to_copy.default, result, dtype=value.dtype)
