@@ -129,7 +129,9 @@ class _Widening:
     def narrowed(self, result: Node, node: Node) -> Node:
         """The result in the dtype that ``node`` had."""
         value = node.meta.get("val")
-        return self.cast(result, node, value.dtype) if _is_half(value) else result
+        if not isinstance(value, Tensor) or not _is_half(value):
+            return result
+        return self.cast(result, node, value.dtype)
 
     def cast(self, result: Node, node: Node, dtype: torch.dtype) -> Node:
         made = self.graph.call_function(aten._to_copy.default, (result,), {"dtype": dtype})
