@@ -24,6 +24,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.graphs import traced
 from lamina.base.dtypes import torch_dtype
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
@@ -33,7 +34,6 @@ from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu import candidates
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
-from tests.lower.torch_private import traced
 
 BF16 = torch.bfloat16
 
@@ -119,7 +119,11 @@ PATTERNS = [
 def argument(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
     if dtype == torch.int64:
         return torch.randint(0, 1000, shape, device=device)
-    return torch.randn(shape, device=device, dtype=torch.float32).to(dtype) if device != "cpu" else torch.empty(shape, dtype=dtype)
+    return (
+        torch.randn(shape, device=device, dtype=torch.float32).to(dtype)
+        if device != "cpu"
+        else torch.empty(shape, dtype=dtype)
+    )
 
 
 class Kernels:
@@ -146,9 +150,7 @@ class Kernels:
         values = {f"s{k}": n for k, n in enumerate(sizes)}
         grid = (int(source.grid[0].evaluate(values)),)
         failed = [torch.zeros(1, dtype=torch.int32, device="cuda")] if source.checks else []
-        return lambda: function[grid](
-            *args, *sizes, *failed, num_warps=source.warps, num_stages=source.stages
-        )
+        return lambda: function[grid](*args, *sizes, *failed, num_warps=source.warps, num_stages=source.stages)
 
 
 FLUSH = 1 << 28
@@ -183,7 +185,9 @@ def bound(plan: Plan, copy: float) -> float:
     return moved / copy / 1000
 
 
-def launches(plan: Plan, kernels: Kernels, inputs: list[torch.Tensor], target: GpuTarget) -> tuple[list[Any], dict[str, Any]]:
+def launches(
+    plan: Plan, kernels: Kernels, inputs: list[torch.Tensor], target: GpuTarget
+) -> tuple[list[Any], dict[str, Any]]:
     table = plan.buffer_map()
     tensors: dict[str, torch.Tensor] = {n: t for n, t in zip(plan.inputs, inputs, strict=True) if isinstance(n, str)}
     for b in plan.buffers:
@@ -220,7 +224,9 @@ def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def measure(pattern: Pattern, kernels: Kernels, target: GpuTarget, with_variants: bool) -> None:
-    plan = make_plan(fuse(lower(traced(pattern.function, [argument(s, d, "cpu") for s, d in pattern.arguments]), "p")), target)
+    plan = make_plan(
+        fuse(lower(traced(pattern.function, [argument(s, d, "cpu") for s, d in pattern.arguments]), "p")), target
+    )
     inputs = [argument(s, d, "cuda") for s, d in pattern.arguments]
     made, tensors = launches(plan, kernels, inputs, target)
 
@@ -238,7 +244,11 @@ def measure(pattern: Pattern, kernels: Kernels, target: GpuTarget, with_variants
         worst = max(worst, error(ours, right))
     eager = timed(lambda: pattern.function(*inputs), 10)
     share = bound(plan, target.copy_gbs) / micro
-    print(f"{pattern.name:16s} {micro:9.1f} us  {share:5.2f} of copy  eager {eager:9.1f}  error {worst:.2g}  {len(made)} kernels", flush=True)
+    print(
+        f"{pattern.name:16s} {micro:9.1f} us  {share:5.2f} of copy  eager {eager:9.1f}  error {worst:.2g}"
+        f"  {len(made)} kernels",
+        flush=True,
+    )
     for kernel, args, sizes, launch in made:
         own = timed(launch, 10)
         if own > micro / 10 and with_variants:
@@ -259,7 +269,9 @@ def main() -> None:
     given = parser.parse_args()
     facts = torch.cuda.get_device_properties(0)
     copy = copy_bandwidth()
-    target = GpuTarget(facts.name, facts.multi_processor_count, facts.major * 10 + facts.minor, copy, facts.L2_cache_size)
+    target = GpuTarget(
+        facts.name, facts.multi_processor_count, facts.major * 10 + facts.minor, copy, facts.L2_cache_size
+    )
     print(f"{facts.name}, torch {torch.__version__}, copy {copy:.0f} GB/s", flush=True)
     kernels = Kernels()
     for pattern in PATTERNS:

@@ -98,9 +98,17 @@ class _Chooser:
         return self.in_order(found)
 
     def rounds(self) -> bool:
-        """Whether every floating point result is rounded to 16 bits or fewer."""
-        stored = [DTYPES[self.dtypes[e.buffer]] for e in self.nest.body if isinstance(e, Store)]
-        return all(d.size <= 2 for d in stored if d.is_float)
+        """Whether floating point results are rounded to 16 bits or fewer; beside such, sums of the same values too."""
+        over = frozenset[str]().union(*self.sets)
+        fine: list[bool] = []
+        for eqn in self.nest.body:
+            if isinstance(eqn, Store):
+                held = DTYPES[self.dtypes[eqn.buffer]]
+                if held.is_float:
+                    fine.append(held.size <= 2)
+                    if held.size > 2 and eqn.index[0].axes() & over:
+                        return False
+        return any(fine) if over else all(fine)
 
     # ---- sizes ------------------------------------------------------------------------------------------------------
 
@@ -217,13 +225,35 @@ class _Chooser:
             if units < self.target.processors:
                 warps = max(warps, _warps(_power(width), 8))
             return GpuSchedule("rows", (*outer, whole), warps, 1, False, 0, self.approximate)
-        chunk, warps = (4096, 8) if width >= 16384 else (2048, 4)
-        if crossing > 2 or self.moments():
+        chunk, warps = (4096, 8) if width >= 8192 else (2048, 4)
+        row, phases, stages = width * self.bytes(), self.phases(), 3
+        if phases > 1 and row > 32768 and row * self.target.processors < self.target.l2_bytes:
+            # So few programs at once that a row's second reading meets it in the second-level cache. Reading ahead
+            # costs more than it hides there (H100, softmax of 50257 columns: 390 us with 3 stages, 360 with 1).
+            stages = 1
+            chunk, warps = (8192, 32) if 2 * row * self.target.processors < self.target.l2_bytes else (16384, 32)
+        if crossing > 2:
+            chunk = min(chunk, 4096)
+        if phases == 1 and any(e.op == "welford" for e in self.reduces):
             chunk = 2048
         chunk = min(chunk, max(_power(width), 32))
         peel = 16 // self.narrowest() if odd and len(inner) == 1 else 0
         loop = Block(self.ordered(inner), chunk, "loop")
-        return GpuSchedule("loops", (*outer, loop), min(warps, _warps(chunk, 8)), 1, True, peel, self.approximate)
+        found = GpuSchedule("loops", (*outer, loop), min(warps, _warps(chunk, 8)), stages, True, peel, self.approximate)
+        return replace(found, approximate_sums=self.target.approximate)
+
+    def phases(self) -> int:
+        """How often a loop goes over a row whose values are not kept; a maximum and its sum count once."""
+        phase: dict[str, int] = {}
+        last = 0
+        tops = {n for e in self.reduces if e.op == "max" for n in e.outs}
+        for eqn in self.nest.body:
+            when = max((phase[n] for n in operands(eqn) if n not in tops or isinstance(eqn, Store)), default=0)
+            if isinstance(eqn, Reduce) or (isinstance(eqn, Store) and eqn.index[0].axes() & self.sets[0]):
+                last = max(last, when)
+            for name in defined(eqn):
+                phase[name] = when + isinstance(eqn, Reduce)
+        return last + 1
 
     def narrowest(self) -> int:
         """Bytes of the smallest element that varies over the fast axis."""
@@ -233,9 +263,6 @@ class _Chooser:
             if isinstance(e, Load | Store) and self.fast in e.index[0].axes()
         ]
         return min(sizes, default=4)
-
-    def moments(self) -> bool:
-        return any(e.op == "welford" for e in self.reduces)
 
     def unaligned(self, inner: frozenset[str]) -> bool:
         """Whether rows begin where 16-byte accesses cannot."""
@@ -266,9 +293,11 @@ class _Chooser:
             across = min(across, max(8, 4096 // _power(deep)))
             tall = Block(self.ordered(inner), max(_power(deep), 2), "whole")
         else:
-            tall = Block(self.ordered(inner), min(_power(deep), max(2, 4096 // across)), "loop")
+            tall = Block(self.ordered(inner), min(_power(deep), max(2, 2048 // across)), "loop")
+        stages = 3 if tall.role == "loop" else 1
         blocks = (*outer, tall, Block((self.fast,), across, "grid"))
-        return GpuSchedule("columns", blocks, _warps(tall.size * across, 16), 1, False, 0, self.approximate)
+        warps = _warps(tall.size * across, 8 if stages > 1 else 16)
+        return GpuSchedule("columns", blocks, warps, stages, False, 0, self.approximate)
 
     def mixed(self) -> GpuSchedule:
         """Different axes reduced at once: blocks of axes that the same reductions take together."""
@@ -295,12 +324,12 @@ class _Chooser:
         done = []
         for block in blocks:
             if block.size == 0:
-                block = replace(block, size=max(1, min(_power(self.size(block.axes)), 2048 // volume)))
+                block = replace(block, size=max(1, min(_power(self.size(block.axes)), 8192 // volume, 32)))
             done.append(block)
         tile = volume * max((b.size for b in done if b.role == "loop"), default=1)
         done.sort(key=lambda b: (b.role != "grid", b.role != "loop"))
         stages = 3 if any(b.role == "loop" for b in done) else 1
-        return GpuSchedule("mixed", tuple(done), max(4, _warps(tile, 16)), stages, False, 0, self.approximate)
+        return GpuSchedule("mixed", tuple(done), max(4, _warps(tile)), stages, False, 0, self.approximate)
 
     def inner_set(self) -> frozenset[str] | None:
         """The reduced axes that should be whole: those holding the fast axis, else the most used inside."""

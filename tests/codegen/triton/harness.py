@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,8 @@ class Interpreter:
 
     def __init__(self) -> None:
         env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-W", "ignore", "-m", "tests.codegen.triton.worker"]
+        self.folder = tempfile.TemporaryDirectory()
+        command = [sys.executable, "-W", "ignore", "-m", "tests.codegen.triton.worker", self.folder.name]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
 
     def run(
@@ -56,9 +58,9 @@ class Interpreter:
         return answer["tensors"], answer["failed"]
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=10)
+        self.process.kill()
+        self.process.wait()
+        self.folder.cleanup()
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
@@ -43,20 +42,19 @@ def main() -> None:
     out = sys.stdout.buffer
     sys.stdout = sys.stderr
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        for count in range(1 << 30):
-            try:
-                job = pickle.load(sys.stdin.buffer)
-            except EOFError:
-                return
-            place = Path(folder) / str(count)
-            place.mkdir()
-            try:
-                answer = run(job, place)
-            except Exception:
-                answer = {"error": traceback.format_exc()}
-            pickle.dump(answer, out)
-            out.flush()
+    for count in range(1 << 30):
+        try:
+            job = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        place = Path(sys.argv[1]) / str(count)
+        place.mkdir()
+        try:
+            answer = run(job, place)
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        pickle.dump(answer, out)
+        out.flush()
 
 
 if __name__ == "__main__":

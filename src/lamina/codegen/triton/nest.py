@@ -146,12 +146,12 @@ class NestWriter:
                 continue
             started = [p for p in mine if self.completes(p, opened)]
             for p in started:
-                self.start(p, opened)
+                self.start(p, opened, started)
             self.loop(k, opened, known, mine)
             self.finish(started)
 
-    def start(self, position: int, opened: Span) -> None:
-        """Define a reduction's shares."""
+    def start(self, position: int, opened: Span, need: Sequence[int]) -> None:
+        """Define a reduction's shares; the reductions of ``need`` begin together."""
         eqn = self.body[position]
         assert isinstance(eqn, Reduce)
         facts = self.facts
@@ -159,7 +159,8 @@ class NestWriter:
         span = facts.span(eqn.value) | over
         if any(k in facts.loops and k not in opened and k not in over for k in span):
             raise UnsupportedKernel("a reduction across a loop whose results vary over another loop")
-        acc = Accumulator(eqn, f"{eqn.outs[0]}_acc", facts.dims(span), self.onlines.get(position))
+        paired = any(o.maximum == eqn.outs[0] and p in need for p, o in self.onlines.items())
+        acc = Accumulator(eqn, f"{eqn.outs[0]}_acc", facts.dims(span), self.onlines.get(position), paired)
         self.accumulators[position] = acc
         self.reduce.begin(self.text, acc)
 
@@ -243,7 +244,6 @@ class NestWriter:
                 if rest.axes() and not facts.dims(facts.expr_span(rest)):
                     return rest
         return None
-
 
     # ---- equations --------------------------------------------------------------------------------------------------
 

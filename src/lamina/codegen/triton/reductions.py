@@ -19,6 +19,9 @@ from lamina.ir.loops import Reduce
 
 __all__ = ["Accumulator", "Online", "Reducer"]
 
+_NEIGHBOURS = 8
+"""Points of one 16-byte access, which a thread holds: they share one maximum and one sum."""
+
 
 @dataclass(frozen=True, slots=True)
 class Online:
@@ -34,12 +37,16 @@ class Online:
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """A reduction under way: the tile of shares it keeps in variables that begin with ``name``."""
+    """A reduction under way: the tile of shares it keeps in variables that begin with ``name``.
+
+    ``paired``: a maximum beside which an online sum is taken.
+    """
 
     eqn: Reduce
     name: str
     span: Span
     online: Online | None = None
+    paired: bool = False
 
 
 class Reducer:
@@ -47,7 +54,7 @@ class Reducer:
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
-        self.fast = facts.schedule.approximate
+        self.fast_sums = facts.schedule.approximate_sums
 
     # ---- one tile -------------------------------------------------------------------------------------------------
 
@@ -180,9 +187,13 @@ class Reducer:
         dtype = facts.dtype[eqn.value]
         held = typed(lifted(dtype))
         if acc.online is not None:
-            text.add(f"{name} = tl.full({shape}, 0.0, {held})")
+            text.add(f"{name} = tl.full({self.few(acc.span)}, 0.0, {held})")
+        elif acc.paired:
+            text.add(f'{name} = tl.full({self.few(acc.span)}, float("-inf"), {held})')
         elif eqn.op == "welford":
-            for part in ("n", "k", "s", "q"):
+            even = not facts.inside(facts.span_of_axes(eqn.axes))
+            text.add(f"{name}_n = tl.full({'()' if even else shape}, 0.0, {held})")
+            for part in ("k", "s", "q"):
                 text.add(f"{name}_{part} = tl.full({shape}, 0.0, {held})")
         else:
             text.add(f"{name} = tl.full({shape}, {neutral(eqn.op, dtype)}, {held})")
@@ -224,16 +235,41 @@ class Reducer:
         return f"tl.{name}({a}, {b})" if kind(dtype) != "float" else f"{name}({a}, {b})"
 
     def _exp(self, text: str, dtype: str) -> str:
-        return f"fast_exp({text})" if self.fast and lifted(dtype) == "float32" else f"libdevice.exp({text})"
+        return f"fast_exp({text})" if self.fast_sums and lifted(dtype) == "float32" else f"libdevice.exp({text})"
+
+    def neighbours(self, span: Span) -> int:
+        """Points that share a maximum in an online sum: those of one access, where the tile is a single row."""
+        facts = self.facts
+        if facts.rank != 1 or not facts.dims(span):
+            return 1
+        (k,) = facts.dims(span)
+        return _NEIGHBOURS if facts.blocks[k].size >= 32 * _NEIGHBOURS else 1
+
+    def few(self, span: Span) -> str:
+        """Shape of an online sum's shares."""
+        share = self.neighbours(span)
+        if share == 1:
+            return self.facts.shape(span)
+        (k,) = self.facts.dims(span)
+        return f"({self.facts.blocks[k].size // share},)"
 
     def _take_online(self, text: Text, top: Accumulator, total: Accumulator, given: str) -> None:
+        """Take a tile into a maximum and the sum beside it; a thread's neighbours change their shift together."""
         dtype = self.facts.dtype[top.eqn.value]
-        new = f"{top.name}_new"
-        text.add(f"{top.name}_x = {given}")
-        text.add(f"{new} = {self._join('max', top.name, f'{top.name}_x', dtype)}")
+        new, own = f"{top.name}_new", f"{top.name}_x"
+        share = self.neighbours(top.span)
+        text.add(f"{own} = {given}")
+        if share > 1:
+            (k,) = self.facts.dims(top.span)
+            text.add(f"{own} = tl.reshape({own}, ({self.facts.blocks[k].size // share}, {share}))")
+            text.add(f"{new} = {self._join('max', top.name, f'max_over({own}, axis=1)', dtype)}")
+        else:
+            text.add(f"{new} = {self._join('max', top.name, own, dtype)}")
         text.add(f'{new}_shift = tl.where(tl.abs({new}) == float("inf"), 0.0, {new})')
         scaled = f"{total.name} * {self._exp(f'{top.name} - {new}_shift', dtype)}"
-        text.add(f"{total.name} = {scaled} + {self._exp(f'{top.name}_x - {new}_shift', dtype)}")
+        power = self._exp(f"{own} - {new}_shift{'[:, None]' if share > 1 else ''}", dtype)
+        added = f"tl.sum({power}, axis=1)" if share > 1 else power
+        text.add(f"{total.name} = {scaled} + {added}")
         text.add(f"{top.name} = {new}")
 
     def _take_best(self, text: Text, acc: Accumulator, given: str, masks: Sequence[str]) -> None:

@@ -1,0 +1,59 @@
+"""Generated kernels compile for sm_90 on a machine without a GPU, with 16-byte accesses where rows allow them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.target import Target
+from tests.codegen.test_nests import RECIPES, norm, norm_backward, pointwise, scans, softmax, transposed
+from tests.codegen.triton.harness import case
+
+triton = pytest.importorskip("triton")
+
+from tests.codegen.triton.compiling import compiled  # noqa: E402
+
+WIDE: dict[str, Callable[[], Any]] = {
+    "rows": lambda: softmax(64, 4096, 1, "bfloat16"),
+    "loops": lambda: softmax(64, 65536, 1, "bfloat16"),
+    "odd_rows": lambda: softmax(64, 50257, 1, "bfloat16"),
+    "norm": lambda: norm(64, 8192, "bfloat16"),
+    "mixed": lambda: norm_backward(512, 4096, "bfloat16"),
+    "columns": lambda: softmax(4096, 512, 0, "bfloat16"),
+    "pointwise": lambda: pointwise((512, 1024), (1024, 1), "bfloat16"),
+    "transposed": lambda: transposed(1024, 1024, "bfloat16"),
+    "scan": lambda: scans(64, 8192, 1, "sum", False),
+}
+OTHERS = (
+    *("norm_symbolic_13_77", "reductions_row_int8", "reductions_all_float64", "reductions_column_bool", "gather"),
+    *("scatter_add", "histogram", "dropout", "group_quantise", "scan_logaddexp_1", "padding", "masked_store"),
+)
+
+
+@pytest.mark.parametrize("kind", WIDE)
+def test_wide_accesses(kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    body, buffers, _, _ = WIDE[kind]()
+    made = case(kind, [body.nest()], buffers, GpuTarget())
+    text = compiled(made.source, tmp_path).asm["ptx"]
+    assert "ld.global.v4.b32" in text or "cp.async" in text
+    assert "st.global.v4.b32" in text
+    assert ".local .align" not in text, "registers are spilled to memory"
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_compiles(name: str, tmp_path: Path) -> None:
+    spec, _, _ = RECIPES[name](name, Target.of("plain", 1))
+    made = case(name, spec.nests, list(spec.buffers.values()), GpuTarget())
+    assert compiled(made.source, tmp_path).asm["cubin"]
+
+
+def test_compiles_without_alignment(tmp_path: Path) -> None:
+    body, buffers, _, _ = softmax(64, 4096, 1, "bfloat16")
+    made = case("anywhere", [body.nest()], buffers, GpuTarget())
+    assert "ld.global.v4.b32" not in compiled(made.source, tmp_path, aligned=False).asm["ptx"]

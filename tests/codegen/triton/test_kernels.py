@@ -1,0 +1,138 @@
+"""Nests of every kind as Triton kernels in Triton's interpreter, against the executable specification."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lamina.ir.plan import Block, GpuSchedule
+from lamina.schedule.target import Target
+from tests.codegen.test_nests import RECIPES, gather, norm, softmax
+from tests.codegen.triton.harness import TARGET, Case, Interpreter, both, case
+from tests.codegen.writer import Body
+
+QUICK = (
+    *("softmax_7_77_1", "softmax_3_5_0", "softmax_2_9000_1", "softmax_1_1_0", "softmax_bfloat16", "softmax_float64"),
+    *("softmax_symbolic_13_77", "softmax_symbolic0_13_77", "norm_7_77", "norm_2_9000", "norm_symbolic_13_77"),
+    *("norm_backward_7_77", "norm_backward_bfloat16", "norm_backward_2_9000", "norm_softmax_backward"),
+    *("reductions_all_float32", "reductions_column_float32", "reductions_middle_int32", "reductions_ends_bool"),
+    *("reductions_row_uint8", "reductions_long", "reductions_none", "pointwise_dense", "pointwise_padded"),
+    *("pointwise_strided", "pointwise_transposed", "pointwise_expanded", "pointwise_four", "transposed", "batch_norm"),
+    *("group_norm_backward", "group_quantise", "scan_sum_0", "scan_sum_1", "scan_max_1", "scan_int", "gather"),
+    *("scatter_add", "histogram", "padding", "masked_store", "dropout", "dropout_symbolic", "rotate_half"),
+    *("flipped_float32", "windows_add", "in_place", "counting_int64"),
+)
+APART = ("norm_backward_symbolic", "norm_softmax_backward_symbolic")
+"""Rows of unknown width beside column sums: cut into two nests before they come here."""
+
+NAMES = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in RECIPES
+    if not name.startswith(APART)
+]
+
+
+def same(name: str, got: torch.Tensor, want: torch.Tensor) -> None:
+    """Assert equality up to rounding."""
+    if not got.dtype.is_floating_point or "random" in name:
+        assert torch.equal(got, want)
+        return
+    eps = torch.finfo(got.dtype).eps
+    scale = float(want.double().nan_to_num(0, 0, 0).abs().max()) if want.numel() else 0.0
+    loose = 16 * max(eps, 1e-6) * scale
+    torch.testing.assert_close(got.double(), want.double(), rtol=8 * eps, atol=loose, equal_nan=True)
+
+
+def agree(interpreter: Interpreter, made: Case, inputs: dict[str, torch.Tensor], sizes: dict[str, int]) -> None:
+    got, want = both(made, interpreter, inputs, sizes)
+    for buffer in got:
+        same(buffer, got[buffer], want[buffer])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nest(interpreter: Interpreter, name: str) -> None:
+    spec, inputs, sizes = RECIPES[name](name, Target.of("plain", 1))
+    agree(interpreter, case(name, spec.nests, list(spec.buffers.values())), inputs, sizes)
+
+
+def test_every_quick_name_is_a_recipe() -> None:
+    assert not set(QUICK) - set(RECIPES)
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(4099, "bfloat16"), (2051, "float32"), (2049, "float16")])
+def test_rows_that_begin_anywhere(interpreter: Interpreter, width: int, dtype: str) -> None:
+    body, buffers, inputs, sizes = softmax(5, width, 1, dtype)
+    made = case("odd_rows", [body.nest()], buffers)
+    assert made.kernel.schedules[0].peel
+    assert "tl.multiple_of" in made.source.text
+    agree(interpreter, made, inputs, sizes)
+
+
+@pytest.mark.parametrize("fill", [-float("inf"), float("inf"), float("nan")])
+def test_online_sums_of_special_rows(interpreter: Interpreter, fill: float) -> None:
+    """A row of one special value, one among finite ones, and pieces of minus infinity only."""
+    body, buffers, inputs, sizes = softmax(4, 5000, 1, "float32")
+    blocks = (Block(("i0",), 1, "grid"), Block(("i1",), 1024, "loop"))
+    schedule = GpuSchedule("loops", blocks, 4, 1, True)
+    x = inputs["X"] = torch.randn(4, 5000)
+    x[0] = fill
+    x[1, 4999] = fill
+    x[2, :3000] = -float("inf")
+    agree(interpreter, case("special", [body.nest()], buffers, schedule=schedule), inputs, sizes)
+
+
+def test_moments_in_a_loop_keep_their_digits(interpreter: Interpreter) -> None:
+    """A mean far from zero and one infinite element."""
+    body, buffers, inputs, sizes = norm(3, 5000, "float32")
+    blocks = (Block(("i0",), 1, "grid"), Block(("i1",), 512, "loop"))
+    inputs["X"] = torch.randn(3, 5000) + 1000.0
+    inputs["X"][2, 17] = float("inf")
+    made = case("moments", [body.nest()], buffers, schedule=GpuSchedule("loops", blocks, 4))
+    got, want = both(made, interpreter, inputs, sizes)
+    for name in got:
+        torch.testing.assert_close(got[name], want[name], rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+def test_a_failed_check_gives_its_number(interpreter: Interpreter) -> None:
+    body, buffers, inputs, _ = gather(11, 40, 19)
+    made = case("far", [body.nest()], buffers)
+    inputs["I"][7] = 2**40
+    order = {"Y": torch.zeros(19, 40), **inputs}
+    _, failed = interpreter.run(made.source, [order[b] for b in made.flat.buffers], [])
+    assert failed == 1
+
+
+def test_a_group_runs_every_nest(interpreter: Interpreter) -> None:
+    """Independent nests of one launch, told apart by the program's number."""
+    nests, buffers, inputs = [], [], {}
+    for k, (rows, columns) in enumerate(((7, 300), (40, 33), (1, 5))):
+        body, own, given, _ = softmax(rows, columns, 1, "float32")
+        names = {b.name: f"{b.name}{k}" for b in own}
+        nest = body.nest()
+        moved = tuple(replace(e, buffer=names[e.buffer]) if hasattr(e, "buffer") else e for e in nest.body)
+        nests.append(replace(nest, body=moved))
+        buffers += [replace(b, name=names[b.name]) for b in own]
+        inputs |= {names[n]: t for n, t in given.items()}
+    agree(interpreter, case("group", nests, buffers), inputs, {})
+
+
+def test_the_fast_forms_stay_within_sixteen_bits(interpreter: Interpreter) -> None:
+    """Hardware exponentials in place of exact ones; the interpreter cuts to bfloat16 where the hardware rounds."""
+    body = Body(9, 130)
+    x = body.op("cast", body.load("X", *body.at, dtype="bfloat16"), dtype="float32")
+    buffers = RECIPES["softmax_bfloat16"]("softmax_bfloat16", Target.of("plain", 1))[0].buffers["X"]
+    shape = tuple(a.extent for a in body.axes)
+    buffers = replace(buffers, shape=shape, strides=(shape[1], buffers.strides[1]))
+    outs = []
+    for op in ("exp", "tanh", "sigmoid"):
+        body.store(op, body.at, body.op("cast", body.op(op, x), dtype="bfloat16"))
+        outs.append(replace(buffers, name=op))
+    made = case("fast", [body.nest()], [buffers, *outs], replace(TARGET, approximate=True))
+    assert "fast_tanh" in made.source.text
+    given = torch.linspace(-12, 12, 9 * 130).reshape(9, 130).to(torch.bfloat16)
+    got, _ = both(made, interpreter, {"X": given}, {})
+    for op in got:
+        exact = getattr(torch, op)(given.double())
+        assert ((got[op].double() - exact).abs() <= exact.abs() * 2**-6.9).all()
