@@ -27,6 +27,11 @@ def _empty_strided(shape: Sequence[int], strides: Sequence[int], dtype: torch.dt
     return torch.empty_strided(shape, strides, dtype=dtype)
 
 
+def _empty_strided_gpu(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Fresh memory of the current GPU."""
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+
+
 def _reinterpret(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
     return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
 
@@ -49,19 +54,17 @@ reinterpret: Callable[[torch.Tensor, Sequence[int], Sequence[int], int], torch.T
 
 # empty_strided_cuda(shape, strides, dtype) of the current GPU, likewise.
 empty_strided_cuda: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor] = getattr(
-    _guards, "_empty_strided_cuda", lambda shape, strides, dtype: _empty_strided_gpu(shape, strides, dtype)
+    _guards, "_empty_strided_cuda", _empty_strided_gpu
 )
 
 
-def _empty_strided_gpu(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
-
-
 def _current_stream(device: int) -> int:
+    """The driver's handle of the calling thread's stream on the device."""
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 def _exchange_device(device: int) -> int:
+    """Make another GPU the current one; the number of the one before."""
     before = torch.cuda.current_device()
     torch.cuda.set_device(device)
     return before

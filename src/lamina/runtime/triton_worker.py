@@ -49,11 +49,8 @@ def compile_request(request: Request) -> dict[str, Any]:
     The result has ``function`` (the symbol), ``shared`` (bytes), ``threads`` and ``hidden`` (pointers that follow the
     arguments and may be null). Raises what Triton raises, and ``ValueError`` for a kernel that needs more than that.
     """
-    from triton import compile as compile_source  # noqa: PLC0415  Triton is optional
-    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
-    from triton.compiler import ASTSource  # noqa: PLC0415
-
-    source = ASTSource(
+    triton = _triton()
+    source = triton.compiler.ASTSource(
         fn=_function(request["name"], request["text"]),
         signature=dict(zip(request["parameters"], request["types"], strict=True)),
         attrs={(position,): [["tt.divisibility", 16]] for position in request["aligned"]},
@@ -61,7 +58,8 @@ def compile_request(request: Request) -> dict[str, Any]:
     options = {"num_warps": request["warps"], "num_stages": request["stages"]}
     if request["asserts"]:
         options |= {"debug": True, "sanitize_overflow": False}
-    kernel = compile_source(source, target=GPUTarget("cuda", request["capability"], 32), options=options)
+    target = triton.backends.compiler.GPUTarget("cuda", request["capability"], 32)
+    kernel = triton.compile(source, target=target, options=options)
     about = kernel.metadata
     if about.global_scratch_size or about.profile_scratch_size or about.num_ctas != 1 or about.launch_cooperative_grid:
         raise ValueError("the kernel needs scratch memory, clusters or a cooperative launch")
@@ -76,6 +74,12 @@ def compile_request(request: Request) -> dict[str, Any]:
         "threads": about.num_warps * 32,
         "hidden": entry.count(".param") - len(request["types"]),
     }
+
+
+def _triton() -> Any:
+    import triton  # noqa: PLC0415  optional, and found only on the search path that is sent
+
+    return triton
 
 
 def _function(name: str, text: str) -> Any:
@@ -133,8 +137,7 @@ def _serve() -> None:
         os.dup2(said.fileno(), 2)
         sys.path[:] = json.loads(sys.stdin.readline())
         _prepare_imports()
-        from triton import knobs  # noqa: PLC0415  Triton is optional
-
+        knobs = _triton().knobs
         for line in sys.stdin:
             knobs.cache.dir = tempfile.mkdtemp(dir=folder)
             replies.write(json.dumps(_answer(line, said)) + "\n")
