@@ -8,44 +8,62 @@ Axes carry their extent, so division and remainder use the range of what they di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
+
+from lamina.ir.polynomial import Monomial, Polynomial, has_remainder, order
 
 __all__ = ["Atom", "Axis", "Div", "Expr", "Loaded", "Mod", "Size", "as_expr", "ceildiv", "prod"]
 
 
+class _Atom:
+    """What most kinds of atoms have in common."""
+
+    __slots__ = ()
+    rank: ClassVar[int] = 2
+    is_remainder: ClassVar[bool] = False
+
+
 @dataclass(frozen=True, slots=True)
-class Size:
+class Size(_Atom):
     """A size known only at run time, at least ``low``."""
 
     name: str
     low: int = 0
+    rank: ClassVar[int] = 0
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    def bounds(self) -> tuple[int | None, Expr | None]:
+        return self.low, as_expr(self)
 
     def __str__(self) -> str:
         return self.name
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(_Atom):
     """A loop variable running over ``0 <= name < extent``."""
 
     name: str
     extent: Expr
+    rank: ClassVar[int] = 1
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    def bounds(self) -> tuple[int | None, Expr | None]:
+        return 0, self.extent - 1
 
     def __str__(self) -> str:
         return self.name
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(_Atom):
     """An integer that the nest computes or loads: the index of a gather or scatter. Known to be in ``[0, bound)``."""
 
     name: str
@@ -54,12 +72,15 @@ class Loaded:
     def __hash__(self) -> int:
         return hash(self.name)
 
+    def bounds(self) -> tuple[int | None, Expr | None]:
+        return 0, self.bound - 1
+
     def __str__(self) -> str:
         return self.name
 
 
 @dataclass(frozen=True, slots=True)
-class Div:
+class Div(_Atom):
     """``floor(num / den)`` with ``den > 0`` that does not simplify."""
 
     num: Expr
@@ -68,140 +89,56 @@ class Div:
     def __hash__(self) -> int:
         return self.num._hash * 3 + self.den._hash
 
+    def bounds(self) -> tuple[int | None, Expr | None]:
+        low, high = self.num.bounds()
+        if not self.den.is_int:
+            return (0 if low is not None and low >= 0 else None), (high if low is not None and low >= 0 else None)
+        d = self.den.const
+        return (low // d if low is not None else None), (high // d if high is not None else None)
+
     def __str__(self) -> str:
         return f"(({self.num}) // ({self.den}))"
 
 
 @dataclass(frozen=True, slots=True)
-class Mod:
+class Mod(_Atom):
     """``num - den * floor(num / den)`` with ``den > 0`` that does not simplify."""
 
     num: Expr
     den: Expr
+    is_remainder: ClassVar[bool] = True
 
     def __hash__(self) -> int:
         return self.num._hash * 5 + self.den._hash
+
+    def bounds(self) -> tuple[int | None, Expr | None]:
+        return 0, self.den - 1
 
     def __str__(self) -> str:
         return f"(({self.num}) % ({self.den}))"
 
 
 Atom: TypeAlias = Size | Axis | Loaded | Div | Mod
-Monomial: TypeAlias = tuple[Atom, ...]
 ExprLike: TypeAlias = "Expr | int"
 
-_interned: dict[tuple[tuple[tuple[Monomial, int], ...], int], Expr] = {}
 
-
-class Expr:
+class Expr(Polynomial):
     """A canonical integer expression. Immutable; build with ``as_expr`` and arithmetic."""
 
-    __slots__ = ("_atoms", "_axes", "_bounds", "_hash", "_order", "const", "terms")
-    terms: tuple[tuple[Monomial, int], ...]
-    const: int
+    __slots__ = ("_atoms", "_axes", "_bounds")
     _atoms: frozenset[Atom] | None
     _axes: frozenset[str] | None
-    _hash: int
-    _order: str | None
     _bounds: tuple[int | None, Expr | None] | None
 
-    def __new__(cls, terms: tuple[tuple[Monomial, int], ...], const: int) -> Expr:
-        key = (terms, const)
-        found = _interned.get(key)
-        if found is None:
-            found = object.__new__(cls)
-            set_ = object.__setattr__
-            set_(found, "terms", terms)
-            set_(found, "const", const)
-            # Equal to its number where it is one, so hashed like it.
-            set_(found, "_hash", hash(key if terms else const))
-            set_(found, "_order", None)
-            set_(found, "_bounds", None)
-            set_(found, "_atoms", None)
-            set_(found, "_axes", None)
-            found = _interned.setdefault(key, found)
-        return found
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("Expr is immutable")
-
-    def __reduce__(self) -> tuple[type[Expr], tuple[object, int]]:
-        return (Expr, (self.terms, self.const))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if isinstance(other, int):
-            return not self.terms and self.const == other
-        return False
-
-    # ---- arithmetic -------------------------------------------------------------------------------------------
-
-    def __add__(self, other: ExprLike) -> Expr:
-        if isinstance(other, int):
-            return Expr(self.terms, self.const + other) if other else self
-        if self is other:
-            return self * 2
-        if not other.terms:
-            return Expr(self.terms, self.const + other.const) if other.const else self
-        if not self.terms:
-            return Expr(other.terms, self.const + other.const) if self.const else other
-        total = dict(self.terms)
-        for mono, coef in other.terms:
-            total[mono] = total.get(mono, 0) + coef
-        return _collect(total, self.const + other.const)
-
-    __radd__ = __add__
-
-    def __neg__(self) -> Expr:
-        return self * -1
-
-    def __sub__(self, other: ExprLike) -> Expr:
-        return self + (other * -1)
-
-    def __rsub__(self, other: ExprLike) -> Expr:
-        return (self * -1) + other
-
-    def __mul__(self, other: ExprLike) -> Expr:
-        if isinstance(other, Expr):
-            if other.terms:
-                if not self.terms:
-                    return other * self.const
-                total: dict[Monomial, int] = {}
-                for m1, c1 in (*self.terms, *((((), self.const),) if self.const else ())):
-                    for m2, c2 in (*other.terms, *((((), other.const),) if other.const else ())):
-                        mono = _times(m1, m2)
-                        total[mono] = total.get(mono, 0) + c1 * c2
-                return _collect(total, total.pop((), 0))
-            other = other.const
-        if other == 1:
-            return self
-        if other == 0:
-            return _ZERO
-        return Expr(tuple((m, c * other) for m, c in self.terms), self.const * other)
-
-    __rmul__ = __mul__
+    @classmethod
+    def _collected(cls, total: dict[Monomial, int], const: int) -> Self:
+        return _collect(total, const)  # type: ignore[return-value]
 
     def __floordiv__(self, other: ExprLike) -> Expr:
         return _floordiv(self, as_expr(other))
 
     def __mod__(self, other: ExprLike) -> Expr:
         return _mod(self, as_expr(other))
-
-    # ---- questions --------------------------------------------------------------------------------------------
-
-    @property
-    def is_int(self) -> bool:
-        """Whether the expression is a plain integer."""
-        return not self.terms
-
-    def __int__(self) -> int:
-        if self.terms:
-            raise TypeError(f"{self} is not a plain integer")
-        return self.const
 
     def atoms(self) -> frozenset[Atom]:
         """Every atom in the expression, inside divisions too."""
@@ -227,7 +164,7 @@ class Expr:
         """Lowest value as an integer and highest as an expression of sizes; ``None`` where unknown."""
         bounds = self._bounds
         if bounds is None:
-            bounds = _bounds(self)
+            bounds = self._range()
             object.__setattr__(self, "_bounds", bounds)
         return bounds
 
@@ -281,36 +218,8 @@ class Expr:
             total = total + term
         return total
 
-    def text(self, atom: Callable[[Atom], str] = str) -> str:
-        """The expression as Python (and C, when ``atom`` renders divisions) source."""
-        parts: list[str] = []
-        for mono, coef in self.terms:
-            factors = [atom(a) for a in mono]
-            if coef == -1:
-                parts.append("-" + "*".join(factors))
-            elif coef == 1:
-                parts.append("*".join(factors))
-            else:
-                parts.append("*".join([*factors, str(coef)]) if coef >= 0 else f"-{'*'.join([*factors, str(-coef)])}")
-        if self.const or not parts:
-            parts.append(str(self.const))
-        return " + ".join(parts).replace("+ -", "- ")
 
-    def __str__(self) -> str:
-        if self._order is None:
-            object.__setattr__(self, "_order", self.text())
-        assert self._order is not None
-        return self._order
-
-    def __repr__(self) -> str:
-        return f"Expr({self})"
-
-
-def _Const(value: int) -> Expr:
-    return Expr((), value)
-
-
-_ZERO = _Const(0)
+_ZERO = Expr((), 0)
 
 
 def as_expr(value: ExprLike | Size | Axis | Loaded) -> Expr:
@@ -324,7 +233,7 @@ def as_expr(value: ExprLike | Size | Axis | Loaded) -> Expr:
 
 def prod(values: Iterable[ExprLike]) -> Expr:
     """Product of expressions; one when there is none."""
-    total: Expr = _Const(1)
+    total: Expr = Expr((), 1)
     for value in values:
         total = total * value
     return total
@@ -335,48 +244,17 @@ def ceildiv(num: ExprLike, den: ExprLike) -> Expr:
     return (as_expr(num) + den - 1) // den
 
 
-_RANKS: dict[Atom, tuple[int, str]] = {}
-_ORDERS: dict[Monomial, tuple[tuple[tuple[int, str], ...], bool]] = {}
-
-
-def _rank(atom: Atom) -> tuple[int, str]:
-    found = _RANKS.get(atom)
-    if found is None:
-        found = _RANKS[atom] = (0 if isinstance(atom, Size) else 1 if isinstance(atom, Axis) else 2, str(atom))
-    return found
-
-
-def _times(left: Monomial, right: Monomial) -> Monomial:
-    if not left:
-        return right
-    if not right:
-        return left
-    return tuple(sorted(left + right, key=_rank))
-
-
-def _place(mono: Monomial) -> tuple[tuple[tuple[int, str], ...], bool]:
-    """Where a monomial stands among others, and whether a remainder is a factor of it."""
-    found = _ORDERS.get(mono)
-    if found is None:
-        found = _ORDERS[mono] = (tuple(_rank(a) for a in mono), any(isinstance(a, Mod) for a in mono))
-    return found
-
-
-def _order(item: tuple[Monomial, int]) -> tuple[tuple[int, str], ...]:
-    return _place(item[0])[0]
-
-
 def _collect(total: dict[Monomial, int], const: int) -> Expr:
     terms = {m: c for m, c in total.items() if c}
     if len(terms) < 2:
         return Expr(tuple(terms.items()), const)
     for mono in terms:
-        for atom in mono if _place(mono)[1] else ():
+        for atom in mono if has_remainder(mono) else ():
             if isinstance(atom, Mod):
                 joined = _join_mod(terms, mono, atom, const)
                 if joined is not None:
                     return joined
-    return Expr(tuple(sorted(terms.items(), key=_order)), const)
+    return Expr(tuple(sorted(terms.items(), key=order)), const)
 
 
 def _join_mod(terms: dict[Monomial, int], mono: Monomial, atom: Mod, const: int) -> Expr | None:
@@ -400,7 +278,7 @@ def _join_mod(terms: dict[Monomial, int], mono: Monomial, atom: Mod, const: int)
     joined = atom.num * coef
     if rest:
         joined = joined * Expr(((tuple(rest), 1),), 0)
-    return Expr(tuple(sorted(left.items(), key=_order)), const) + joined
+    return Expr(tuple(sorted(left.items(), key=order)), const) + joined
 
 
 def _split(num: Expr, den: Expr) -> tuple[Expr, Expr]:
@@ -414,7 +292,7 @@ def _split(num: Expr, den: Expr) -> tuple[Expr, Expr]:
         return _ZERO, num
     dmono, dcoef = den.terms[0]
     q: Expr = _ZERO
-    r: Expr = _Const(num.const)
+    r: Expr = Expr((), num.const)
     for mono, coef in num.terms:
         left: list[Atom] | None = list(mono)
         for atom in dmono:
@@ -424,7 +302,7 @@ def _split(num: Expr, den: Expr) -> tuple[Expr, Expr]:
                 left = None
                 break
         if left is not None and coef % dcoef == 0:
-            q = q + (Expr(((tuple(left), coef // dcoef),), 0) if left else _Const(coef // dcoef))
+            q = q + (Expr(((tuple(left), coef // dcoef),), 0) if left else Expr((), coef // dcoef))
         else:
             r = r + Expr(((mono, coef),), 0)
     return q, r
@@ -439,7 +317,7 @@ def _floordiv(num: Expr, den: Expr) -> Expr:
         if den.const == 1:
             return num
         if not num.terms:
-            return _Const(num.const // den.const)
+            return Expr((), num.const // den.const)
     found = _QUOTIENTS.get((num, den))
     if found is None:
         found = _QUOTIENTS[num, den] = _divide(num, den)
@@ -456,7 +334,7 @@ def _divide(num: Expr, den: Expr) -> Expr:
             common = gcd(common, coef)
         if common > 1:
             rest = Expr(tuple((m, c // common) for m, c in rest.terms), rest.const // common)
-            return quotient + _floordiv(rest, _Const(den.const // common))
+            return quotient + _floordiv(rest, Expr((), den.const // common))
     if len(rest.terms) == 1 and not rest.const:
         (mono, coef) = rest.terms[0]
         if coef == 1 and len(mono) == 1 and isinstance(mono[0], Div):
@@ -469,7 +347,7 @@ def _mod(num: Expr, den: Expr) -> Expr:
         if den.const == 1:
             return _ZERO
         if not num.terms:
-            return _Const(num.const % den.const)
+            return Expr((), num.const % den.const)
     found = _REMAINDERS.get((num, den))
     if found is None:
         found = _REMAINDERS[num, den] = _remainder(num, den)
@@ -487,7 +365,7 @@ def _remainder(num: Expr, den: Expr) -> Expr:
         common = gcd(common, rest.const) if rest.const else common
         if common > 1:
             small = Expr(tuple((m, c // common) for m, c in rest.terms), rest.const // common)
-            return _mod(small, _Const(den.const // common)) * common
+            return _mod(small, Expr((), den.const // common)) * common
     if len(rest.terms) == 1 and not rest.const:
         (mono, coef) = rest.terms[0]
         if coef == 1 and len(mono) == 1 and isinstance(mono[0], Mod) and _split(mono[0].den, den)[1] == 0:
@@ -504,44 +382,6 @@ def _atoms_of(atom: Atom) -> frozenset[Atom]:
     if isinstance(atom, Div | Mod):
         return atom.num.atoms() | atom.den.atoms() | {atom}
     return frozenset((atom,))
-
-
-def _atom_bounds(atom: Atom) -> tuple[int | None, Expr | None]:
-    if isinstance(atom, Size):
-        return atom.low, as_expr(atom)
-    if isinstance(atom, Axis):
-        return 0, atom.extent - 1
-    if isinstance(atom, Loaded):
-        return 0, atom.bound - 1
-    if isinstance(atom, Mod):
-        return 0, atom.den - 1
-    low, high = atom.num.bounds()
-    if not atom.den.is_int:
-        return (0 if low is not None and low >= 0 else None), (high if low is not None and low >= 0 else None)
-    d = atom.den.const
-    return (low // d if low is not None else None), (high // d if high is not None else None)
-
-
-def _bounds(expr: Expr) -> tuple[int | None, Expr | None]:
-    low: int | None = expr.const
-    high: Expr | None = _Const(expr.const)
-    for mono, coef in expr.terms:
-        mono_low: int | None = 1
-        mono_high: Expr | None = _Const(1)
-        for atom in mono:
-            a_low, a_high = _atom_bounds(atom)
-            if len(mono) > 1 and (a_low is None or a_low < 0):
-                mono_low, mono_high = None, None
-                break
-            mono_low = mono_low * a_low if mono_low is not None and a_low is not None else None
-            mono_high = mono_high * a_high if mono_high is not None and a_high is not None else None
-        if coef < 0:
-            swapped = mono_high.const if mono_high is not None and mono_high.is_int else None
-            mono_high = _Const(mono_low) if mono_low is not None else None
-            mono_low = swapped
-        low = low + coef * mono_low if low is not None and mono_low is not None else None
-        high = high + mono_high * coef if high is not None and mono_high is not None else None
-    return low, high
 
 
 def _substitute_atom(atom: Atom, mapping: Mapping[Atom, ExprLike]) -> Expr:
