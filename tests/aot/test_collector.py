@@ -8,6 +8,7 @@ import torch
 import lamina
 from lamina.aot import run
 from lamina.base.collector import collector_held, hold_collector, release_collector
+from lamina.capture.dynamo import compile_callable
 
 
 @pytest.fixture(autouse=True)
@@ -69,4 +70,26 @@ def test_no_collection_runs_while_a_step_is_compiled(monkeypatch):
     x = torch.randn(4, requires_grad=True)
     lamina.compile(lambda x: (x.sin() * x).sum())(x).backward()
     assert seen == [("stitch", False), ("partition", False)]
+    assert gc.isenabled()
+
+
+def test_no_collection_runs_while_a_step_is_captured():
+    seen: list[bool] = []
+
+    def backend(gm, inputs):
+        seen.append(gc.isenabled())
+        return gm.forward
+
+    compiled = compile_callable(lambda x: x.sin() + 1, backend_callable=backend)
+    compiled(torch.randn(4))
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+def test_the_collector_runs_again_after_a_capture_that_failed():
+    def backend(gm, inputs):
+        raise ValueError("refused")
+
+    with pytest.raises(Exception, match="refused"):
+        compile_callable(lambda x: x.sin() + 2, backend_callable=backend)(torch.randn(4))
     assert gc.isenabled()

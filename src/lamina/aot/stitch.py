@@ -9,7 +9,6 @@ What does not fit this picture (see ``Unsuitable``) goes to AOTAutograd.
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from lamina.aot.torch_private import (
     unflatten,
 )
 from lamina.aot.trace import CallTrace
-from lamina.base.torch_private import OpOverload
+from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses, makes_view
 
 __all__ = ["Stitched", "stitch"]
 
@@ -117,7 +116,7 @@ class _Stitcher:
         self.sums: dict[Any, Any] = {}
         self.grad = torch.is_grad_enabled()
         self.overwritten: dict[Node, int] = {}
-        self.last_use = _last_uses(gm.graph)
+        self.last_use = last_uses(gm.graph)
 
     def run(self) -> Stitched:
         outputs: list[Value] = []
@@ -137,9 +136,9 @@ class _Stitcher:
             self._write_back(self.primals[i])
         results = tuple(v.node for v in outputs)
         self.graph.output((*results, *gradients) if differentiable else results)
-        static = tuple(i for i, n in enumerate(self.gm.graph.find_nodes(op="placeholder")) if _is_static(n))
+        static = tuple(i for i, n in enumerate(self.gm.graph.find_nodes(op="placeholder")) if is_static(n))
         self.graph.eliminate_dead_code()
-        sources = _dependence(self.graph, differentiable, gradients)
+        sources = dependence(self.graph, differentiable, gradients)
         joint = graph_module(self.gm, self.graph)
         return Stitched(joint, len(results), differentiable, sources, mutated, static, len(self.calls))
 
@@ -233,7 +232,7 @@ class _Stitcher:
     def _roots_of(self, node: Node) -> frozenset[Node]:
         """The nodes whose memory ``node`` may look at: itself, unless it is a view."""
         producer = node.args[0] if node.target is operator.getitem else node
-        if isinstance(producer, Node) and _makes_view(producer.target):
+        if isinstance(producer, Node) and makes_view(producer.target):
             return frozenset().union(*(self.roots[n] for n in node.all_input_nodes)) or frozenset([node])
         return frozenset([node])
 
@@ -286,7 +285,7 @@ class _Stitcher:
         if not outputs:
             return []
         for i, value in enumerate(outputs):
-            fake = _dense(value.fake)
+            fake = dense(value.fake)
             tangent = self.graph.placeholder(f"tangents_{i + 1}")
             tangent.meta = {"val": fake, "partitioner_tag": "is_backward"}
             self.roots[tangent] = frozenset([tangent])
@@ -307,7 +306,7 @@ class _Stitcher:
             return
         fakes = [None if g is None else g.meta["val"] for g in arrived]
         trace = use.trace
-        if not _as_assumed(trace, fakes):
+        if not as_assumed(trace, fakes):
             trace = self.calls.trace(use.call, fakes)
             mine = trace.calls[: trace.forward_calls]
             if [n.target for n in mine] != [n.target for n in use.trace.calls[: use.trace.forward_calls]]:
@@ -355,67 +354,8 @@ class _Stitcher:
         copy.meta = {"val": primal.fake, "source": new.node.meta.get("source", ""), "partitioner_tag": tag}
 
 
-def _dependence(
-    graph: Graph, differentiable: Sequence[int], gradients: Sequence[Any]
-) -> tuple[frozenset[int] | None, ...]:
-    """For each gradient, the outputs whose tangents it is computed from."""
-    tangents = [n for n in graph.find_nodes(op="placeholder") if str(n.target).startswith("tangents")]
-    masks: dict[Node, int] = {n: 1 << i for n, i in zip(tangents, differentiable, strict=True)}
-    for node in graph.nodes:
-        mask = masks.get(node, 0)
-        for operand in node.all_input_nodes:
-            mask |= masks[operand]
-        masks[node] = mask
-    return tuple(None if g is None else frozenset(i for i in differentiable if masks[g] >> i & 1) for g in gradients)
-
-
 def _pick(index: int | None, results: Sequence[Value], operands: Sequence[Value]) -> Value | None:
     """The tensor that ``index`` stands for in a trace's structure."""
     if index is None:
         return None
     return results[index] if index >= 0 else operands[-1 - index]
-
-
-def _last_uses(graph: Graph) -> dict[Node, int]:
-    """For each node the position of its last user."""
-    last: dict[Node, int] = {}
-    for position, node in enumerate(graph.nodes):
-        for operand in node.all_input_nodes:
-            last[operand] = position
-    return last
-
-
-@functools.cache
-def _makes_view(target: Any) -> bool:
-    if not isinstance(target, OpOverload):
-        return True
-    return any(r.alias_info is not None for r in target._schema.returns) or target in (
-        aten._unsafe_view.default,
-        aten.reshape.default,
-        aten.contiguous.default,
-    )
-
-
-def _as_assumed(trace: CallTrace, fakes: Sequence[torch.Tensor | None]) -> bool:
-    """Whether the gradients that arrive are laid out as the trace took them to be."""
-    for result, requires, fake in zip(trace.results, trace.requires_grad, fakes, strict=True):
-        if requires != (fake is not None):
-            return False
-        if fake is not None:
-            value = result.meta["val"]
-            if fake.stride() != value.stride() or fake.shape != value.shape or fake.dtype != value.dtype:
-                return False
-    return True
-
-
-def _dense(fake: torch.Tensor) -> torch.Tensor:
-    """A tensor laid out as ``fake`` if that has no gaps or overlaps, else contiguous: how tangents are passed in."""
-    return torch.empty_like(fake)
-
-
-def _is_static(node: Node) -> bool:
-    """Whether Dynamo marked the placeholder as a parameter or buffer."""
-    described = node.meta.get("tensor_dict") or {}
-    return described.get("_dynamo_static_input_type") is not None or isinstance(
-        node.meta.get("example_value"), torch.nn.Parameter
-    )

@@ -16,6 +16,8 @@ from torch._guards import TracingContext
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.fx.node import has_side_effect
 
+from lamina.base.collector import hold_collector, release_collector
+
 __all__ = [
     "guard_empty_hooks",
     "heed_own_traces_only",
@@ -59,13 +61,22 @@ def guard_empty_hooks() -> int:
 
 
 def watch_compile_start() -> None:
-    """Note, per thread, when Dynamo starts on a frame, from now to the next ``torch.compiler.reset()``."""
+    """Note, per thread, when Dynamo starts on a frame, from now to the next ``torch.compiler.reset()``.
+
+    Garbage collection waits until it is through with it: nearly all that is built meanwhile lives on.
+    """
     if _note_start not in callback_handler.start_callbacks:
         callback_handler.register_start_callback(_note_start)
+        callback_handler.register_end_callback(_note_end)
 
 
 def _note_start(*_: Any) -> None:
     _started.at = time.perf_counter()
+    hold_collector("capture")
+
+
+def _note_end(*_: Any) -> None:
+    release_collector("capture")
 
 
 def seconds_since_compile_started() -> float:

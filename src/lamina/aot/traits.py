@@ -1,0 +1,77 @@
+"""What stitching asks of captured graphs, traced operations and their tensors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from lamina.aot.trace import CallTrace
+from lamina.base.torch_private import OpOverload
+
+__all__ = ["as_assumed", "dense", "dependence", "is_static", "last_uses", "makes_view"]
+
+aten = torch.ops.aten
+
+
+def dependence(
+    graph: Graph, differentiable: Sequence[int], gradients: Sequence[Any]
+) -> tuple[frozenset[int] | None, ...]:
+    """For each gradient, the outputs whose tangents it is computed from."""
+    tangents = [n for n in graph.find_nodes(op="placeholder") if str(n.target).startswith("tangents")]
+    masks: dict[Node, int] = {n: 1 << i for n, i in zip(tangents, differentiable, strict=True)}
+    for node in graph.nodes:
+        mask = masks.get(node, 0)
+        for operand in node.all_input_nodes:
+            mask |= masks[operand]
+        masks[node] = mask
+    return tuple(None if g is None else frozenset(i for i in differentiable if masks[g] >> i & 1) for g in gradients)
+
+
+def last_uses(graph: Graph) -> dict[Node, int]:
+    """For each node the position of its last user."""
+    last: dict[Node, int] = {}
+    for position, node in enumerate(graph.nodes):
+        for operand in node.all_input_nodes:
+            last[operand] = position
+    return last
+
+
+@functools.cache
+def makes_view(target: Any) -> bool:
+    """Whether what ``target`` returns may share memory with an operand."""
+    if not isinstance(target, OpOverload):
+        return True
+    return any(r.alias_info is not None for r in target._schema.returns) or target in (
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.contiguous.default,
+    )
+
+
+def as_assumed(trace: CallTrace, fakes: Sequence[torch.Tensor | None]) -> bool:
+    """Whether the gradients that arrive are laid out as the trace took them to be."""
+    for result, requires, fake in zip(trace.results, trace.requires_grad, fakes, strict=True):
+        if requires != (fake is not None):
+            return False
+        if fake is not None:
+            value = result.meta["val"]
+            if fake.stride() != value.stride() or fake.shape != value.shape or fake.dtype != value.dtype:
+                return False
+    return True
+
+
+def dense(fake: torch.Tensor) -> torch.Tensor:
+    """A tensor laid out as ``fake`` if that has no gaps or overlaps, else contiguous: how tangents are passed in."""
+    return torch.empty_like(fake)
+
+
+def is_static(node: Node) -> bool:
+    """Whether Dynamo marked the placeholder as a parameter or buffer."""
+    described = node.meta.get("tensor_dict") or {}
+    return described.get("_dynamo_static_input_type") is not None or isinstance(
+        node.meta.get("example_value"), torch.nn.Parameter
+    )
