@@ -341,3 +341,14 @@ def test_manifests_are_plain_readable_json(cache: Cache) -> None:
 def test_the_default_root_is_in_the_home_folder() -> None:
     assert cache_root() == Path.home() / ".cache" / "lamina"
     assert cache_root("/some/where") == Path("/some/where")
+
+
+def test_without_a_home_the_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def homeless(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    monkeypatch.setattr(cache_module.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert cache_root().parent == tmp_path
+    assert str(os.geteuid()) in cache_root().name
+    assert cache_root("~/named") == Path("~/named")

@@ -28,6 +28,7 @@ from lamina.runtime.toolchain import Compiler, compile_flags, link_flags, load_l
 __all__ = ["BuildResult", "build_kernels"]
 
 _PROGRESS_SECONDS = 2.0
+_REMEDY = "install g++; `lamina doctor` says what was tried"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def build_kernels(
     build.recall(build.missing())
     while build.missing():
         if compiler is None:
-            reason = KernelError("no C++ compiler, and the kernel is not in the cache", remedy="install g++")
+            reason = KernelError("no C++ compiler, and the kernel is not in the cache", remedy=_REMEDY)
             build.errors.update(dict.fromkeys(build.missing(), reason))
         else:
             _build_claimed(build, compiler)

@@ -75,8 +75,11 @@ def digest(*parts: str | bytes) -> str:
 
 
 def cache_root(given: str = "") -> Path:
-    """The folder the user named, or the default one in the home folder."""
-    return Path(given).expanduser() if given else Path("~/.cache/lamina").expanduser()
+    """The folder the user named, or the default one in the home folder; one of the user's own where there is no home."""
+    try:
+        return Path(given or "~/.cache/lamina").expanduser()
+    except RuntimeError:  # HOME is not set and the system does not know the user
+        return Path(given) if given else Path(tempfile.gettempdir()) / f"lamina-user-{os.geteuid()}"
 
 
 class Cache:
