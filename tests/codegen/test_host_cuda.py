@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
+from lamina.codegen.reuse import taken_over
 from lamina.codegen.triton.source import TritonSource
+from lamina.ir.access import reads, writes
 from lamina.ir.index import Expr, Size, as_expr
 from lamina.ir.loops import Check, LoopProgram
 from lamina.ir.loops_interp import run_nest, run_program
@@ -316,3 +318,48 @@ def test_text_is_flat() -> None:
     assert sum(line.startswith("def ") for line in lines) == 1
     assert not any(line.strip().startswith(("for ", "while ")) for line in lines)
     assert any(line.strip().startswith("# ") for line in lines)
+
+
+def _in_place_plan() -> Plan:
+    plan = simple_plan(on_gpu(pointwise_chain(3, products=True)))
+    places, arena = plan_memory(plan.steps, plan.buffers, plan.inputs, plan.outputs, lambda buffer: True)
+    return replace(plan, places=places, arena_bytes=arena)
+
+
+def test_elementwise_results_take_over_memory_that_nobody_reads_any_more(machine: Machine) -> None:
+    plan, program = _in_place_plan(), EXAMPLES["chain"]
+    host = emit_cuda_host(plan, sources_of(plan), 0)
+    assert "its last reader writes it over" in host.text
+    inputs = example_inputs(program)
+    want_inputs = copies(inputs)
+    want = run_program(program, want_inputs)
+    given = copies(inputs)
+    check_same(machine.load(host)(list(given)), want)
+    check_same(given, want_inputs)
+    whole = len(machine.allocated)
+    machine.allocated.clear()
+    evaluated = machine.load(emit_cuda_host(plan, {}, 0, frozenset(k.name for k in plan.kernels)))
+    check_same(evaluated(copies(inputs)), want)
+    assert whole == len(machine.allocated)
+
+
+def test_memory_that_is_needed_is_not_taken_over() -> None:
+    plan = _in_place_plan()
+    last: dict[str, int] = {}
+    for at, step in enumerate(plan.steps):
+        last.update(dict.fromkeys(reads(step) | writes(step), at))
+    everything = {b.name for b in plan.buffers if b.kind != "input"}
+    found = taken_over(plan, everything, last)
+    assert found
+    for new, old in found.items():
+        later = {n: at + (n == old) for n, at in last.items()}
+        assert new not in taken_over(plan, everything, later)
+        assert new not in taken_over(plan, everything - {old}, last)
+        other = replace(plan, buffers=tuple(replace(b, dtype="int64") if b.name == new else b for b in plan.buffers))
+        assert new not in taken_over(other, everything, last)
+
+
+def test_reductions_take_over_nothing() -> None:
+    plan = simple_plan(on_gpu(EXAMPLES["softmax"]))
+    everything = {b.name for b in plan.buffers}
+    assert not taken_over(plan, everything, dict.fromkeys(everything, 0))

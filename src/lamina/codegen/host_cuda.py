@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from lamina.base.dtypes import DTYPES
 from lamina.base.text import SourceMap, Writer, tuple_text
 from lamina.codegen.host import MARK, HostWriter
+from lamina.codegen.reuse import taken_over
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.access import reads
 from lamina.ir.index import Expr, Size, as_expr, ceildiv
@@ -126,6 +127,16 @@ class _CudaWriter(HostWriter):
             if isinstance(step, LibraryCall) and not may_alias(step.op)
             for out in step.outs
             if out is not None
+        }
+        returned = {o.buffer for o in plan.outputs if isinstance(o, BufferView)}
+        own = {
+            p.buffer for p in plan.places if p.where == "output" or (p.where == "library" and p.buffer in self.fresh)
+        }
+        # Only what is allocated here can be given the memory of something else.
+        self.taken_over = {
+            new: old
+            for new, old in taken_over(plan, own, self.last).items()
+            if self.values.places[new].where == "output" and old not in returned
         }
 
     def cuda_program(self) -> CudaHost:
@@ -343,6 +354,8 @@ class _CudaWriter(HostWriter):
 
     def _empty(self, buffer: Buffer) -> str:
         values = self.values
+        if buffer.name in self.taken_over:
+            return f"{values.local(self.taken_over[buffer.name])}  # its last reader writes it over"
         name = "empty" if self._on_gpu(buffer) else "empty_cpu"
         self.allocators.add("empty" if name == "empty_cpu" else name + "_cuda")
         return f"{name}({values.dims(buffer.shape)}, {values.dims(buffer.strides)}, {self._dtype(buffer.name)})"

@@ -53,6 +53,7 @@ class Facts:
             elif not isinstance(eqn, Store | Check):
                 self.dtype[eqn.out] = eqn.dtype
         self.wide = [self._is_wide(k) for k in range(len(self.blocks))]
+        self.quads = {q[0] for e in nest.body if isinstance(e, Random) and (q := self.quad(e.index)) is not None}
 
     def _is_wide(self, k: int) -> bool:
         """Whether the block's index may need 64 bits."""
@@ -137,6 +138,9 @@ class Facts:
             lines = [f"{line} = {start} + {points}" if start else f"{line} = {points}"]
         else:
             lines = [f"{line} = {start}"] if start != line else []
+        if k in self.quads:
+            quads = f"tl.arange(0, {block.size // 4}){self.slots(k)}"
+            lines.append(f"{line}_quads = ({start}) // 4 + {quads}" if start else f"{line}_quads = {quads}")
         if self.ragged(k):
             lines.append(f"{line}_in = {line} < {size_text(self.extents[k])}")
         if len(block.axes) > 1:
@@ -195,6 +199,20 @@ class Facts:
         else:
             scalar = scalar + expr.const
         return self.text(scalar) if scalar != 0 else "", self.text(vector) if vectors else ""
+
+    def quad(self, index: Expr) -> tuple[int, Expr] | None:
+        """The tile's last dimension and the rest of ``index // 4``, if four neighbours there are one random block."""
+        if self.rank == 0 or self.schedule.peel:
+            return None
+        k = max(self.dim, key=lambda block: self.dim[block])
+        line = Axis(self.lines[k], self.extents[k])
+        expr = self.joined(index)
+        if self.blocks[k].size % 4 or expr.coefficient(line) != 1:
+            return None
+        rest = expr - as_expr(line)
+        if rest.const % 4 or any(coef % 4 for _, coef in rest.terms):
+            return None
+        return k, rest
 
     def _varies(self, atom: Atom) -> bool:
         if isinstance(atom, Div | Mod):

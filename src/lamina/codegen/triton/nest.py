@@ -302,8 +302,15 @@ class NestWriter:
 
     def random(self, eqn: Random) -> str:
         stream = eqn.stream if isinstance(eqn.stream, int) else size_text(eqn.stream)
-        place = f"{self.facts.text(self.facts.joined(eqn.index))} + tl.full((), 0, tl.int64)"
-        made = f"uniform({self.value(eqn.seed)}, {stream}, {place})"
+        quad = self.facts.quad(eqn.index)
+        if quad is None:
+            place = f"{self.facts.text(self.facts.joined(eqn.index))} + tl.full((), 0, tl.int64)"
+            made = f"uniform({self.value(eqn.seed)}, {stream}, {place})"
+        else:
+            k, rest = quad
+            begin = f"({self.facts.text(rest)}) // 4 + " if rest != 0 else ""
+            block = f"{begin}{self.facts.lines[k]}_quads + tl.full((), 0, tl.int64)"
+            made = f"uniform_quads({self.value(eqn.seed)}, {stream}, {block})"
         return made if eqn.dtype == "float32" else cast_text(made, "float32", eqn.dtype)
 
     # ---- memory -----------------------------------------------------------------------------------------------------
