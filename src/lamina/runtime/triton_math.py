@@ -22,6 +22,7 @@ __all__ = [
     *("LIBRARY", "digamma", "fast_exp", "fast_sigmoid", "fast_tanh", "float_floor_div", "float_mod", "int_floor_div"),
     *("int_mod", "int_pow", "libdevice", "max_over", "maximum", "min_over", "minimum", "multiply", "philox"),
     *("scan_logaddexp", "scan_max", "scan_min", "shift_left", "shift_right", "to_e4m3", "to_e5m2", "uniform"),
+    "uniform_quads",
 ]
 
 LIBRARY = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
@@ -296,4 +297,12 @@ def uniform(seed, stream, index):
     c0, c1, c2, c3 = philox(seed, stream, index >> 2)
     lane = index & 3
     word = tl.where(lane < 2, tl.where(lane == 0, c0, c1), tl.where(lane == 2, c2, c3))
+    return (word >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+
+
+@triton.jit
+def uniform_quads(seed, stream, block):
+    """The four numbers of each block, side by side along the last dimension: a quarter of the work of ``uniform``."""
+    c0, c1, c2, c3 = philox(seed, stream, block)
+    word = tl.interleave(tl.interleave(c0, c2), tl.interleave(c1, c3))
     return (word >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08

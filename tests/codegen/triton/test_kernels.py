@@ -9,6 +9,7 @@ import torch
 
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.target import Target
+from tests.codegen.harness import dense
 from tests.codegen.test_nests import RECIPES, gather, norm, softmax
 from tests.codegen.triton.harness import TARGET, Case, Interpreter, both, case
 from tests.codegen.writer import Body
@@ -136,3 +137,15 @@ def test_the_fast_forms_stay_within_sixteen_bits(interpreter: Interpreter) -> No
     for op in got:
         exact = getattr(torch, op)(given.double())
         assert ((got[op].double() - exact).abs() <= exact.abs() * 2**-6.9).all()
+
+
+@pytest.mark.parametrize("shape", [(4096,), (5, 128), (3, 100)])
+def test_random_numbers_of_four_neighbours(interpreter: Interpreter, shape: tuple[int, ...]) -> None:
+    """Blocks of four are computed once where they line up with the tile; the numbers are the same."""
+    body = Body(*shape)
+    place = body.at[0] if len(shape) == 1 else body.at[0] * shape[1] + body.at[1]
+    body.store("Y", body.at, body.random(body.load("S", 0, dtype="int64"), place, stream=5))
+    made = case("quads", [body.nest()], [dense("S", "int64", (1,)), dense("Y", "float32", shape)])
+    assert "uniform_quads" in made.source.text
+    got, want = both(made, interpreter, {"S": torch.tensor([2**41 + 13])}, {})
+    assert torch.equal(got["Y"], want["Y"])

@@ -1,0 +1,107 @@
+"""From a function to Triton kernels: plans for a small GPU, run in Triton's interpreter, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lamina.base.dtypes import torch_dtype
+from lamina.codegen.triton.emit import emit
+from lamina.ir.loops import BufferView
+from lamina.ir.plan import KernelCall, Plan
+from lamina.ir.plan_print import print_plan, read_plan
+from lamina.ir.plan_verify import verify_plan
+from lamina.lower.to_loops import lower
+from lamina.schedule.fuse import fuse
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.plan import make_plan
+from lamina.testing import judge, tensors
+from tests.codegen.triton.harness import Interpreter
+from tests.lower.torch_private import traced
+
+SMALL = GpuTarget("small", 8, approximate=False)
+
+
+def planned(function: Callable[..., Any], *arguments: Tensor) -> Plan:
+    """The plan of a function for a GPU of eight processors, printed and read back."""
+    plan = make_plan(fuse(lower(traced(function, arguments), "test")), SMALL)
+    verify_plan(plan)
+    assert read_plan(print_plan(plan)) == plan
+    return plan
+
+
+def run(plan: Plan, interpreter: Interpreter, arguments: tuple[Tensor, ...]) -> list[Tensor]:
+    """Run every step in order, each buffer in memory of its own."""
+    memory = {n: t.clone() for n, t in zip(plan.inputs, arguments, strict=True) if isinstance(n, str)}
+    for b in plan.buffers:
+        if b.name not in memory:
+            shape, strides = [int(n) for n in b.shape], [int(n) for n in b.strides]
+            memory[b.name] = torch.empty_strided(shape, strides, dtype=torch_dtype(b.dtype))
+    sources = {k.name: emit(k, SMALL) for k in plan.kernels}
+    for step in plan.steps:
+        assert isinstance(step, KernelCall), step.op
+        given = [memory[b] for b in step.buffers]
+        done, failed = interpreter.run(sources[step.kernel], given, [int(n) for n in step.sizes])
+        assert failed == 0
+        for name, tensor in zip(step.buffers, done, strict=True):
+            memory[name].copy_(tensor)
+    return [view(memory[o.buffer], o) for o in plan.outputs if isinstance(o, BufferView)]
+
+
+def view(tensor: Tensor, out: BufferView) -> Tensor:
+    return tensor.as_strided([int(n) for n in out.shape], [int(n) for n in out.strides], int(out.offset))
+
+
+def norm_backward(x: Tensor, w: Tensor, g: Tensor) -> Any:
+    mean, var = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
+    return torch.ops.aten.native_layer_norm_backward(
+        g, x, [x.shape[-1]], mean, (var + 1e-5).rsqrt(), w, w, [True, True, True]
+    )
+
+
+def gelu_backward(g: Tensor, x: Tensor) -> Any:
+    d = torch.ops.aten.gelu_backward(g, x)
+    return d, d.sum(0)
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
+    "column sum": (lambda x: x.sum(0), (torch.randn(1024, 24),), 1),
+    "uneven column sum": (lambda x: x.sum(0), (torch.randn(1031, 24),), 1),
+    "full sum": (lambda x: x.sum(), (torch.randn(33000),), 1),
+    "full variance": (lambda x: x.var(), (torch.randn(64, 1024) + 30,), 1),
+    "full argmax": (lambda x: x.argmax(), (torch.randn(65536).round(decimals=1),), 1),
+    "batch norm": (lambda x: F.batch_norm(x, None, None, None, None, True), (torch.randn(32, 2, 16, 32) + 9,), 1),
+    "norm backward": (norm_backward, (torch.randn(96, 40), torch.randn(40), torch.randn(96, 40)), 1),
+    "activation and bias gradient": (gelu_backward, (torch.randn(640, 24), torch.randn(640, 24)), 1),
+    "rows and columns apart": (lambda x: (x - x.sum(1, keepdim=True), x.sum(0)), (torch.randn(6, 9001),), 1),
+    "softmax": (lambda x: x.softmax(-1), (torch.randn(20, 77),), 0),
+    "quantised rows": (lambda x: (x / (x.abs().amax(-1, keepdim=True) / 127)).round(), (torch.randn(20, 77),), 0),
+    "group norm": (lambda x: F.silu(F.group_norm(x, 4)), (torch.randn(4, 8, 12, 5),), 0),
+    "small and independent": (lambda x, y: (x.exp(), y.sum(1)), (torch.randn(50), torch.randn(7, 9)), 0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_plan(interpreter: Interpreter, name: str) -> None:
+    function, arguments, cuts = CASES[name]
+    plan = planned(function, *arguments)
+    assert bool(cuts) == any(d.kind == "cut" for d in plan.decisions)
+    ours = run(plan, interpreter, arguments)
+    eager = tensors(function(*arguments))
+    exact = tensors(function(*(a.double() for a in arguments)))
+    for mine, theirs, right in zip(ours, eager, exact, strict=True):
+        assert not judge(mine, theirs, right)
+
+
+def test_cut_reductions_propagate_nan(interpreter: Interpreter) -> None:
+    x = torch.randn(65536)
+    x[40000] = float("nan")
+    x[50000] = float("nan")
+    (place, top) = run(planned(lambda t: (t.argmax(), t.amax()), x), interpreter, (x,))
+    assert int(place) == 40000
+    assert top.isnan()
