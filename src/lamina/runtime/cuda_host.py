@@ -57,8 +57,9 @@ _THREAD = _Thread()
 
 
 def enter_context() -> None:
-    """Make the GPU's context current in a thread that has not used it yet, such as one of autograd's: cuBLAS wants that,
-    launches and most of torch's operations see to it themselves.
+    """Make the GPU's context current in a thread that has not used it yet, such as one of autograd's.
+
+    Launches and most of torch's operations see to it themselves; cuBLAS warns.
     """
     if not _THREAD.entered:
         torch.cuda.current_stream().query()
