@@ -256,7 +256,7 @@ class _Fuser:
         if any(self.groups[k].ancestors >> first.number & 1 for k in between):
             return "another step must run between them"
         required, hints = [], []
-        for name in (first.reads | first.writes) & (second.reads | second.writes):
+        for name in sorted((first.reads | first.writes) & (second.reads | second.writes)):
             if name in first.writes or name in second.writes:
                 if name in b.masked or (len(self.writers[name]) > 1 and name in first.writes):
                     return "the value is read shifted or has several writers"
