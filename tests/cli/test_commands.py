@@ -10,6 +10,7 @@ from rich.console import Console
 from torch import nn
 from typer.testing import CliRunner
 
+from lamina.cli import doctor as doctor_module
 from lamina.cli.app import app, run_demo
 from lamina.cli.demo_models import DEMOS
 from lamina.cli.progress import announced
@@ -38,6 +39,18 @@ def test_doctor_says_what_to_do_without_a_compiler(tmp_path: Path, monkeypatch: 
     assert "compiler" in lines[9]
     assert status == 0
     assert "no-such-compiler" in doctor(LAMINA_CXX="no-such-compiler")[1][4]
+
+
+def test_doctor_misses_triton_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor_module, "version", missing)
+    assert doctor_module._triton().state == "good"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    found = doctor_module._triton()
+    assert found.state == "fair"
+    assert "pip install" in found.remedy
 
 
 def test_doctor_measures_the_cache(tmp_path: Path) -> None:
@@ -81,7 +94,7 @@ def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("lamina.cli.doctor.version", nothing)
     assert CliRunner().invoke(app, ["--version"]).stdout == "lamina unknown (not installed)\n"
-    status, lines = doctor()
+    _, lines = doctor()
     assert "unknown" in lines[0]
     assert len(lines) == len(SUBJECTS)
 

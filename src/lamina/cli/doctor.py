@@ -95,6 +95,9 @@ def _triton() -> Finding:
     try:
         return Finding("triton", "good", version("triton"))
     except PackageNotFoundError:
+        if torch.cuda.is_available():
+            text = "not installed, so regions on the GPU run as ATen calls"
+            return Finding("triton", "fair", text, "pip install 'lamina\\[gpu]'")
         return Finding("triton", "good", "not installed; only GPU kernels need it (pip install 'lamina\\[gpu]')")
 
 
