@@ -31,7 +31,8 @@ from lamina.aot.torch_private import (
     unflatten,
 )
 from lamina.aot.trace import CallTrace
-from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses, makes_view
+from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses
+from lamina.base.aliasing import makes_view
 
 __all__ = ["Stitched", "stitch"]
 

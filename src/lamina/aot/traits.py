@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +9,8 @@ import torch
 from torch.fx import Graph, Node
 
 from lamina.aot.trace import CallTrace
-from lamina.base.torch_private import OpOverload
 
-__all__ = ["as_assumed", "dense", "dependence", "is_static", "last_uses", "makes_view"]
-
-aten = torch.ops.aten
+__all__ = ["as_assumed", "dense", "dependence", "is_static", "last_uses"]
 
 
 def dependence(
@@ -38,18 +34,6 @@ def last_uses(graph: Graph) -> dict[Node, int]:
         for operand in node.all_input_nodes:
             last[operand] = position
     return last
-
-
-@functools.cache
-def makes_view(target: Any) -> bool:
-    """Whether what ``target`` returns may share memory with an operand."""
-    if not isinstance(target, OpOverload):
-        return True
-    return any(r.alias_info is not None for r in target._schema.returns) or target in (
-        aten._unsafe_view.default,
-        aten.reshape.default,
-        aten.contiguous.default,
-    )
 
 
 def as_assumed(trace: CallTrace, fakes: Sequence[torch.Tensor | None]) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.aliasing import makes_view
 from lamina.base.torch_private import OpOverload
 from lamina.rewrite.rebuild import Substitution, rebuild
 from lamina.rewrite.torch_private import same_size
@@ -87,23 +88,9 @@ def _escaping(graph: Graph) -> set[Node]:
     """Nodes the caller can see: those returned, and what those are views of."""
     escaping: set[Node] = set(graph.output_node().all_input_nodes)
     for node in reversed(graph.nodes):
-        if node in escaping and _may_alias(node):
+        if node in escaping and node.op == "call_function" and makes_view(node.target):
             escaping.update(node.all_input_nodes)
     return escaping
-
-
-def _may_alias(node: Node) -> bool:
-    """Whether the result may share memory with an operand."""
-    if node.target is operator.getitem:
-        return True
-    target = node.target
-    if not isinstance(target, OpOverload):
-        return node.op == "call_function"
-    return any(result.alias_info is not None for result in target._schema.returns) or target in (
-        aten._unsafe_view.default,
-        aten.reshape.default,
-        aten.contiguous.default,
-    )
 
 
 def _find_no_ops(graph: Graph, stand_in: Substitution, escaping: set[Node]) -> None:
