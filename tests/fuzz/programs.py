@@ -1,4 +1,7 @@
-"""Random programs: pointwise operations, reductions, views and broadcasts over a few inputs, as printable code."""
+"""Random programs over a few inputs, as printable code.
+
+Pointwise operations, reductions, norms, windows, scans, indexing, views and broadcasts, and dropout where asked for.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,8 @@ class Program:
 
 
 UNARY = ("abs", "neg", "square")
-UNARY_FLOAT = ("sin", "cos", "tanh", "sigmoid", "relu", "exp2", "erf", "round", "floor", "sign")
+UNARY_FLOAT = ("sin", "cos", "tanh", "sigmoid", "relu", "exp2", "erf")
+UNARY_STEPS = ("round", "floor", "sign")
 GUARDED = ("torch.exp({0}.clamp(max=4))", "torch.log({0}.abs() + 1)", "torch.rsqrt({0}.abs() + 0.5)")
 BINARY = ("{0} + {1}", "{0} - {1}", "{0} * {1}", "torch.maximum({0}, {1})", "torch.minimum({0}, {1})")
 COMPARE = ("{0} < {1}", "{0} >= {1}", "{0} == {1}")
@@ -73,8 +77,8 @@ SCALAR = ("{0} * 2", "{0} + 3", "1 - {0}", "{0}.clamp(min=1)")
 class _Writer:
     """Draws one line at a time, keeping the variables made so far."""
 
-    def __init__(self, draw: Any) -> None:
-        self.draw = draw
+    def __init__(self, draw: Any, wide: bool, dropout: bool) -> None:
+        self.draw, self.wide, self.dropout = draw, wide, dropout
         self.values: list[Value] = []
         self.lines: list[str] = []
         self.inputs: list[tuple[str, tuple[int, ...], str]] = []
@@ -88,7 +92,11 @@ class _Writer:
         self.values.append(Value(name, shape, getattr(torch, dtype)))
 
     def add_line(self) -> None:
-        kinds = (self._unary, self._binary, self._reduce, self._view, self._select, self._row, self._cast, self._scan)
+        kinds = [self._unary, self._binary, self._reduce, self._view, self._select, self._row, self._cast, self._scan]
+        if self.wide:
+            kinds += [self._index, self._window]
+        if self.dropout:
+            kinds = [k for k in kinds if k not in (self._select, self._cast)] + [self._drop, self._drop]
         self.draw(st.sampled_from(kinds))(self.draw(st.sampled_from(self.values)))
 
     def _emit(self, code: str) -> None:
@@ -96,7 +104,7 @@ class _Writer:
         space = {v.name: torch.zeros(v.shape, dtype=v.dtype) for v in self.values}
         try:
             made = eval(code, {"torch": torch}, space)
-        except (RuntimeError, IndexError, TypeError, NotImplementedError):
+        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
             return
         if made.numel() > 60_000:
             return
@@ -106,7 +114,8 @@ class _Writer:
 
     def _unary(self, a: Value) -> None:
         if a.floating:
-            choices = [f"torch.{f}({{0}})" for f in (*UNARY, *UNARY_FLOAT)] + [*GUARDED, *SCALAR]
+            names = (*UNARY, *UNARY_FLOAT) if self.dropout else (*UNARY, *UNARY_FLOAT, *UNARY_STEPS)
+            choices = [f"torch.{f}({{0}})" for f in names] + [*GUARDED, *SCALAR]
         else:
             choices = ["torch.square({0})", *SCALAR] if a.dtype != torch.bool else ["~{0}", "{0} * 2"]
         self._emit(self.draw(st.sampled_from(choices)).format(a.name))
@@ -116,7 +125,7 @@ class _Writer:
         choices = list(BINARY)
         if a.floating and b.floating:
             choices.append("{0} / ({1}.abs() + 0.5)")
-        if self.draw(st.integers(0, 4)) == 0:
+        if not self.dropout and self.draw(st.integers(0, 4)) == 0:
             choices = list(COMPARE)
         self._emit(self.draw(st.sampled_from(choices)).format(a.name, b.name))
 
@@ -172,14 +181,70 @@ class _Writer:
         self._emit(f"{source}.to(torch.{target})")
 
     def _scan(self, a: Value) -> None:
-        if a.shape:
-            self._emit(f"{a.name}.cumsum({self.draw(st.integers(0, len(a.shape) - 1))})")
+        if not a.shape:
+            return
+        axis = self.draw(st.integers(0, len(a.shape) - 1))
+        if not self.wide:
+            self._emit(f"{a.name}.cumsum({axis})")
+            return
+        choices = [f"{a.name}.cumsum({axis})", f"{a.name}.flip({axis}).cumsum({axis}).flip({axis})"]
+        if a.floating:
+            choices += [
+                f"{a.name}.cummax({axis}).values",
+                f"{a.name}.logcumsumexp({axis})",
+                f"({a.name}.tanh() * 0.5 + 1).cumprod({axis})",
+            ]
+        self._emit(self.draw(st.sampled_from(choices)))
+
+    def _index(self, a: Value) -> None:
+        """Rows at computed places, or what a mask over positions leaves."""
+        places = [v for v in self.values if v.dtype in (torch.int32, torch.int64, torch.uint8)]
+        if not a.shape:
+            return
+        axis = self.draw(st.integers(0, len(a.shape) - 1))
+        choices = [f"{a.name}.tril()", f"{a.name}.triu(1)"]
+        if places:
+            chosen = self.draw(st.sampled_from(places)).name
+            place = f"{chosen}.long().remainder({a.shape[axis]})"
+            choices += [
+                f"{a.name}.index_select({axis}, {place}.reshape(-1))",
+                f"torch.take_along_dim({a.name}, {place}, {axis})",
+                f"{a.name}.index_add({axis}, {place}.reshape(-1)[:1], {a.name}.narrow({axis}, 0, 1))",
+            ]
+        self._emit(self.draw(st.sampled_from(choices)))
+
+    def _window(self, a: Value) -> None:
+        """Reductions of overlapping or adjacent windows, and norms over several axes at once."""
+        if not a.floating or len(a.shape) < 2:
+            return
+        size, step = self.draw(st.integers(2, 3)), self.draw(st.integers(1, 2))
+        choices = [
+            f"{a.name}.unfold(-1, {size}, {step}).sum(-1)",
+            f"{a.name}.unfold(-2, {size}, {step}).amax(-1)",
+            f"torch.nn.functional.avg_pool1d({a.name}, {size}, {step})",
+            f"torch.nn.functional.batch_norm({a.name}, None, None, training=True)",
+            f"torch.nn.functional.group_norm({a.name}, 1)",
+        ]
+        if len(a.shape) == 3:
+            choices += [
+                f"torch.nn.functional.max_pool2d({a.name}, {size}, {step})",
+                f"torch.nn.functional.avg_pool2d({a.name}, {size}, {step}, 1)",
+            ]
+        self._emit(self.draw(st.sampled_from(choices)))
+
+    def _drop(self, a: Value) -> None:
+        if a.floating:
+            self._emit(f"torch.nn.functional.dropout({a.name}, {self.draw(st.sampled_from((0.1, 0.5)))})")
 
 
 @st.composite
-def programs(draw: Any, lines: int = 10) -> Program:
-    """Programs with one to three inputs and up to ``lines`` operations; the last few variables are returned."""
-    writer = _Writer(draw)
+def programs(draw: Any, lines: int = 10, wide: bool = False, dropout: bool = False) -> Program:
+    """Programs with one to three inputs and up to ``lines`` operations; the last few variables are returned.
+
+    With ``wide`` there are also indexing, windows, norms over several axes and other scans than sums. With ``dropout``
+    some operations draw random numbers, and none turns a rounding error into a step.
+    """
+    writer = _Writer(draw, wide, dropout)
     for _ in range(draw(st.integers(1, 3))):
         writer.add_input()
     for _ in range(draw(st.integers(1, lines))):

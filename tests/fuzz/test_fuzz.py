@@ -20,6 +20,9 @@ SMALL_BUDGET = 40
 FLOOR = 32.0
 """In units of the last place: a program chains ten operations, and eager may be lucky in all of them."""
 
+DROPOUT_FLOOR = 512.0
+"""In units of the last place: two ways to compute one program in float32, with no fp64 run between them."""
+
 
 def complaints(program: Program, compile: CompileFunction) -> list[str]:
     """What a compiled program gets wrong."""
@@ -73,10 +76,50 @@ def test_random_programs(request: pytest.FixtureRequest, compile_session: Compil
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )
-    @given(programs())
+    @given(programs(wide=budget != SMALL_BUDGET))
     def run(program: Program) -> None:
         try:
             found = complaints(program, compile_session)
+        except Exception as problem:
+            raise AssertionError(f"{type(problem).__name__}: {problem}\n\n{program.source()}") from problem
+        assert not found, "\n".join([*found, "", program.source()])
+
+    run()
+    torch.compiler.reset()
+
+
+def dropout_complaints(program: Program, compile: CompileFunction) -> list[str]:
+    """Where kernels and the loop program's interpreter, drawing the same random numbers, disagree."""
+    function, inputs = program.load()
+    found = []
+    runs = []
+    for backend in ("lamina", "interp"):
+        torch.compiler.reset()
+        compiled = compile(function, dynamic=False, backend=backend)
+        torch.manual_seed(7)
+        runs.append(_results(compiled, inputs))
+    for number, (mine, theirs) in enumerate(zip(*runs, strict=True)):
+        complaint = judge(mine, theirs, theirs, floor=DROPOUT_FLOOR)
+        if complaint:
+            found.append(f"result {number}: {complaint}")
+    return found
+
+
+def test_random_programs_with_dropout(request: pytest.FixtureRequest, compile_session: CompileFunction) -> None:
+    budget = int(request.config.getoption("--fuzz-examples"))
+    if request.config.getoption("--compile") != "lamina" or not budget:
+        pytest.skip("compares two backends of lamina.compile, when --fuzz-examples asks for it")
+
+    @settings(
+        max_examples=budget,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(programs(wide=True, dropout=True))
+    def run(program: Program) -> None:
+        try:
+            found = dropout_complaints(program, compile_session)
         except Exception as problem:
             raise AssertionError(f"{type(problem).__name__}: {problem}\n\n{program.source()}") from problem
         assert not found, "\n".join([*found, "", program.source()])
