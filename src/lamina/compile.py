@@ -17,7 +17,7 @@ from lamina.backends.registry import Executor, executor
 from lamina.capture.dynamo import compile_callable
 from lamina.capture.torch_private import name_backend
 from lamina.decomp.table import decompositions
-from lamina.errors import BadArgument, StageFailed
+from lamina.errors import BadArgument, StageFailed, UnknownOption
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower
@@ -26,6 +26,7 @@ from lamina.record import Record
 from lamina.rewrite.losses import open_log_softmax
 from lamina.rewrite.passes import clean
 from lamina.rewrite.products import widen_products
+from lamina.runtime.toolchain import ISAS, host_isa
 from lamina.schedule.fuse import fuse
 
 __all__ = ["compile", "compile_graph", "lamina_backend"]
@@ -52,6 +53,11 @@ def compile(
         return functools.partial(
             compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
         )
+    for name, value, allowed in (("fullgraph", fullgraph, (True, False)), ("dynamic", dynamic, (True, False, None))):
+        if not any(value is one for one in allowed):
+            raise BadArgument(f"{name} is {value!r}", remedy=f"use one of {', '.join(map(str, allowed))}")
+    if not isinstance(backend, str) and not callable(backend):
+        raise BadArgument(f"backend is {backend!r}", remedy='pass "lamina", another backend\'s name or a callable')
     if not callable(model):
         raise BadArgument(
             f"lamina.compile was given a {type(model).__name__}",
@@ -92,12 +98,12 @@ name_backend("lamina", "lamina.compile:lamina_backend")
 
 
 def _options(mode: str | None, options: Mapping[str, Any] | Options | None) -> Options:
-    if isinstance(options, Options):
-        return options if mode is None else options.replace(mode=mode)
-    given = dict(options or {})
-    if mode is not None:
-        given["mode"] = mode
-    return Options.from_environment(given)
+    chosen = Options.of(mode, options)
+    if chosen.simd != "auto" and ISAS.index(chosen.simd) < ISAS.index(host_isa()):
+        raise UnknownOption(
+            f"option 'simd' is {chosen.simd!r}, which this machine does not have", remedy=f"use auto or {host_isa()}"
+        )
+    return chosen
 
 
 class _Compiler:

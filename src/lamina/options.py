@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
-from lamina.errors import UnknownOption
+from lamina.errors import BadArgument, UnknownOption
 
 __all__ = ["MODES", "Options"]
+
+_EXAMPLES = {bool: "set it to 0 or 1", int: "set it to a whole number"}
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -42,6 +44,17 @@ class Options:
         return tuple(f.name for f in fields(cls))
 
     @classmethod
+    def of(cls, mode: str | None, given: Mapping[str, Any] | Options | None) -> Options:
+        """What ``lamina.compile`` was asked for. Raises ``BadArgument`` or ``UnknownOption``."""
+        if isinstance(given, Options):
+            return given if mode is None else given.replace(mode=mode)
+        if given is not None and not isinstance(given, Mapping):
+            raise BadArgument(
+                f"the options are a {type(given).__name__}: {given!r}", remedy='pass a mapping such as {"strict": True}'
+            )
+        return cls.from_environment({**(given or {}), **({} if mode is None else {"mode": mode})})
+
+    @classmethod
     def from_environment(cls, given: Mapping[str, Any] | None = None) -> Options:
         """Defaults, overridden by the environment, overridden by ``given``.
 
@@ -51,15 +64,18 @@ class Options:
         for f in fields(cls):
             text = os.environ.get(f.metadata["env"])
             if text is not None:
-                values[f.name] = _parse(f.name, f.default, text)
+                values[f.name] = _parse(f.metadata["env"], f.default, text)
+        for name, value in values.items():
+            _check(cls.__dataclass_fields__[name], value, f"the environment variable {_env(cls, name)}")
         for name, value in (given or {}).items():
-            if name not in cls.knobs():
-                raise UnknownOption(f"no option is called {name!r}", remedy=f"use one of {', '.join(cls.knobs())}")
+            _known(cls, name)
             values[name] = value
         return cls(**values)._checked()
 
     def replace(self, **changes: Any) -> Options:
         """The same options with some fields changed, checked again."""
+        for name in changes:
+            _known(type(self), name)
         return replace(self, **changes)._checked()
 
     def key(self) -> tuple[tuple[str, Any], ...]:
@@ -68,15 +84,29 @@ class Options:
 
     def _checked(self) -> Options:
         for f in fields(self):
-            value, choices = getattr(self, f.name), f.metadata["choices"]
-            if type(value) is not type(f.default):
-                raise UnknownOption(
-                    f"option {f.name!r} is {value!r}, not of type {type(f.default).__name__}",
-                    remedy=f.metadata["help"],
-                )
-            if choices and value not in choices:
-                raise UnknownOption(f"option {f.name!r} is {value!r}", remedy=f"use one of {', '.join(choices)}")
+            _check(f, getattr(self, f.name), f"option {f.name!r}")
         return self
+
+
+def _known(cls: type[Options], name: str) -> None:
+    if name not in cls.knobs():
+        raise UnknownOption(f"no option is called {name!r}", remedy=f"use one of {', '.join(cls.knobs())}")
+
+
+def _env(cls: type[Options], name: str) -> str:
+    return str(cls.__dataclass_fields__[name].metadata["env"])
+
+
+def _check(f: Field[Any], value: Any, what: str) -> None:
+    choices = f.metadata["choices"]
+    if type(value) is not type(f.default):
+        raise UnknownOption(
+            f"{what} is {value!r}, not of type {type(f.default).__name__}", remedy=f"{f.metadata['help']}"
+        )
+    if choices and value not in choices:
+        raise UnknownOption(f"{what} is {value!r}", remedy=f"use one of {', '.join(choices)}")
+    if type(value) is int and value < 0:
+        raise UnknownOption(f"{what} is {value}, below zero", remedy=f"{f.metadata['help']}")
 
 
 def _parse(name: str, default: Any, text: str) -> Any:
@@ -86,5 +116,5 @@ def _parse(name: str, default: Any, text: str) -> Any:
         return int(text) if isinstance(default, int) else text
     except (KeyError, ValueError):
         raise UnknownOption(
-            f"the environment sets option {name!r} to {text!r}", remedy=f"give a value like {default!r}"
+            f"the environment variable {name} is {text!r}", remedy=f"{_EXAMPLES[type(default)]}, or unset it"
         ) from None

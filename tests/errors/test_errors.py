@@ -47,6 +47,12 @@ MISTAKES: dict[str, tuple[type[LaminaError], Callable[[], object]]] = {
     "an option of the wrong type": (lamina.UnknownOption, lambda: lamina.compile(abs, options={"verify": "yes"})),
     "a mode that does not exist": (lamina.UnknownOption, lambda: lamina.compile(abs, mode="ludicrous")),
     "a value that is no choice": (lamina.UnknownOption, lambda: Options().replace(numerics="sloppy")),
+    "an option below zero": (lamina.UnknownOption, lambda: lamina.compile(abs, options={"jobs": -4})),
+    "a change of an unknown option": (lamina.UnknownOption, lambda: Options().replace(speed=11)),
+    "options that are no mapping": (lamina.BadArgument, lambda: lamina.compile(abs, options=["strict"])),
+    "a word for a switch": (lamina.BadArgument, lambda: lamina.compile(abs, fullgraph="yes")),
+    "dynamic that is neither": (lamina.BadArgument, lambda: lamina.compile(abs, dynamic=1)),
+    "a backend that is no backend": (lamina.BadArgument, lambda: lamina.compile(abs, backend=3)),
     "a compiler that is not there": (NoCompiler, lambda: probe("no-such-compiler")),
 }
 
@@ -103,12 +109,26 @@ def test_every_class_of_the_errors_module_is_raised_here() -> None:
 
 def test_the_environment_is_checked_like_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_JOBS", "many")
-    with pytest.raises(lamina.UnknownOption, match="'many'"):
+    with pytest.raises(lamina.UnknownOption, match="LAMINA_JOBS is 'many'"):
         Options.from_environment()
+    for name, value in (("LAMINA_MODE", "quick"), ("LAMINA_CACHE", "maybe"), ("LAMINA_JOBS", "-3")):
+        with monkeypatch.context() as only:
+            only.delenv("LAMINA_JOBS")
+            only.setenv(name, value)
+            with pytest.raises(lamina.UnknownOption, match=f"{name} is '?{value}.*\n  do: "):
+                lamina.compile(abs)
     monkeypatch.setenv("LAMINA_JOBS", "3")
     monkeypatch.setenv("LAMINA_VERIFY", "true")
     options = Options.from_environment({"verify": False})
     assert (options.jobs, options.verify) == (3, False)
+
+
+def test_instructions_that_the_machine_lacks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["lamina.compile"], "host_isa", lambda: "plain")
+    with pytest.raises(
+        lamina.UnknownOption, match=r"'avx2', which this machine does not have\n  do: use auto or plain"
+    ):
+        lamina.compile(abs, options={"simd": "avx2"})
 
 
 def test_an_error_shows_the_users_line() -> None:

@@ -82,8 +82,8 @@ class CpuBackend:
 def _load(region: str, host: HostProgram, building: Future[BuildResult], record: Record, gm: GraphModule) -> Boxed:
     try:
         built = building.result()
-    except OSError as error:  # no folder at all can be written
-        warn_once(f"lamina runs regions as ATen calls: {error}")
+    except OSError as refusal:  # no folder at all can be written
+        warn_once(f"lamina runs regions as ATen calls: {refusal}")
         return aten_calls(gm)
     record.stages.append(Stage(region, "build", built, built.seconds))
     if built.errors:

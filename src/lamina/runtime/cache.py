@@ -75,7 +75,7 @@ def digest(*parts: str | bytes) -> str:
 
 
 def cache_root(given: str = "") -> Path:
-    """The folder the user named, or the default one in the home folder; one of the user's own where there is no home."""
+    """The folder the user named, else one in the home folder, or in the temporary folder where there is no home."""
     try:
         return Path(given or "~/.cache/lamina").expanduser()
     except RuntimeError:  # HOME is not set and the system does not know the user
