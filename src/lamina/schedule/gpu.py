@@ -21,6 +21,8 @@ _GUESS = 4096
 """What an unknown size counts as."""
 _ROW = 32768
 """Points of a row that 32 warps hold in registers, 32 a thread."""
+_SCRATCH = 8192
+"""Bytes of shared memory left to reductions."""
 _FEW = 64
 """Reduced points up to which a loop over single points beats a second dimension of the tile."""
 _LONG = 2048
@@ -35,7 +37,8 @@ def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> GpuSched
 def candidates(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> list[GpuSchedule]:
     """Ways to iterate the nest, best first, up to eight. ``dtypes`` gives each flat buffer's element type."""
     chooser = _Chooser(nest, dtypes, target)
-    return list(dict.fromkeys(chooser.variants(chooser.schedule())))[:8]
+    found = [chooser.fitting(s) for s in chooser.variants(chooser.schedule())]
+    return list(dict.fromkeys(found))[:8]
 
 
 def guess(extent: Expr) -> int:
@@ -95,7 +98,23 @@ class _Chooser:
             found = self.rows() if self.fast in self.sets[0] or self.fast is None else self.columns()
         else:
             found = self.mixed()
-        return self.in_order(found)
+        return self.fitting(self.in_order(found))
+
+    def fitting(self, found: GpuSchedule) -> GpuSchedule:
+        """The schedule with as many stages as shared memory holds: each but one keeps a tile of every load."""
+        looped = {a for b in found.blocks if b.role == "loop" for a in b.axes}
+        tiles = 0
+        for eqn in self.nest.body:
+            if isinstance(eqn, Load) and eqn.index[0].axes() & looped:
+                blocks = [b for b in found.blocks if eqn.index[0].axes() & set(b.axes)]
+                points = 1
+                for block in blocks:
+                    points *= block.size
+                tiles += points * DTYPES[self.dtypes[eqn.buffer]].size
+        stages = found.stages
+        while stages > 1 and (stages - 1) * tiles > self.target.shared_bytes - _SCRATCH:
+            stages -= 1
+        return found if stages == found.stages else replace(found, stages=stages)
 
     def rounds(self) -> bool:
         """Whether floating point results are rounded to 16 bits or fewer; beside such, sums of the same values too."""
@@ -289,14 +308,15 @@ class _Chooser:
             blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block((self.fast,), across, "grid"))
             return GpuSchedule("columns", blocks, _warps(across, 4), 1, False, 0, self.approximate)
         across = min(_power(width), 64 if self.bytes() <= 2 else 32)
+        written = any(isinstance(e, Store) and e.index[0].axes() & inner for e in self.nest.body)
         if self.known(inner) and _power(deep) <= 512:
             across = min(across, max(8, 4096 // _power(deep)))
             tall = Block(self.ordered(inner), max(_power(deep), 2), "whole")
         else:
-            tall = Block(self.ordered(inner), min(_power(deep), max(2, 2048 // across)), "loop")
+            tall = Block(self.ordered(inner), min(_power(deep), max(2, (2048 if written else 4096) // across)), "loop")
         stages = 3 if tall.role == "loop" else 1
         blocks = (*outer, tall, Block((self.fast,), across, "grid"))
-        warps = _warps(tall.size * across, 8 if stages > 1 else 16)
+        warps = _warps(tall.size * across, 8 if stages > 1 and written else 16)
         return GpuSchedule("columns", blocks, warps, stages, False, 0, self.approximate)
 
     def mixed(self) -> GpuSchedule:
