@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lamina.aot.torch_private import autocast_enabled, without_autocast
+from lamina.aot.torch_private import autocast_enabled, never_captured, without_autocast
 
 __all__ = ["Strides", "Tangent", "inference_function", "training_function"]
 
@@ -102,6 +102,7 @@ def training_function(
                 found = run_backward(ctx, *gradients)
             return _refusing(ctx.anchors, found)
 
+    never_captured(Compiled.backward)
     apply: Callable[..., Any] = Compiled.apply
     return apply
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch._functorch.config as functorch_config
 import torch.utils._pytree as pytree
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import preserve_rng_state
@@ -43,6 +44,7 @@ __all__ = [
     "is_checkpointed",
     "is_fake",
     "is_written_to",
+    "never_captured",
     "plain_dispatch",
     "run_aot_autograd",
     "static_input_indices",
@@ -254,3 +256,12 @@ def traced_nodes() -> int:
     """How many nodes the trace in progress has."""
     mode = get_proxy_mode()
     return 0 if mode is None else len(mode.tracer.graph.nodes)
+
+
+def never_captured(function: Callable[..., Any]) -> None:
+    """Keep Dynamo from capturing ``function`` and what it calls, at no cost when it runs.
+
+    A backward that runs while Dynamo captures its caller would otherwise be captured itself, and with it this compiler.
+    """
+    strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+    set_code_exec_strategy(function.__code__, strategy)
