@@ -196,7 +196,9 @@ def _int_text(op: str, ins: list[str], dtype: str) -> str:
         "sign": f"({a} > 0).to({typed(dtype)}) - ({a} < 0).to({typed(dtype)})",
         "bitwise_not": f"~{a}" if signed else f"{a} ^ {(1 << bits) - 1}",
         "shl": f"shift_left({a}, {b}, {bits})",
-        "shr": f"shift_right({a}, {b}, {bits})",
+        "shr": f"shift_right({a}, {b}, {bits})"
+        if signed
+        else f"tl.where({b} < {bits}, {a} >> {b}, tl.full((), 0, {typed(dtype)}))",
         "pow": f"int_pow({a}, {b})",
         "signbit": f"{a} < 0",
         "isnan": f"{a} != {a}",
