@@ -205,6 +205,18 @@ def crossed(n: int, g: int, c: int, p: int, op: str, dtype: str = "float32"):
     return b, buffers, {"X": x0.to(getattr(torch, dtype))}, {}
 
 
+def norm_rows_and_columns(g: int, n: int, c: int):
+    """Rows with two passes inside a shared axis, and a sum of what they store over the axis between."""
+    b = Body(g, n, c)
+    x, w = b.load("X", *b.at), b.load("W", b.at[0], b.at[2])
+    y = b.op("mul", b.op("sub", x, b.reduce("sum", b.op("mul", x, w), 2)), w)
+    b.store("Y", b.at, y)
+    b.store("S", (b.at[0], b.at[2]), b.reduce("sum", y, 1))
+    buffers = table(("X", "float32", (g, n, c)), ("W", "float32", (g, c)), ("Y", "float32", (g, n, c)))
+    buffers += table(("S", "float32", (g, c)))
+    return b, buffers, {"X": torch.randn(g, n, c), "W": torch.randn(g, c)}, {}
+
+
 def group_quantise(rows: int, groups: int, width: int):
     b = Body(rows, groups, width)
     x = b.load("X", *b.at)
@@ -412,6 +424,7 @@ recipe(group_norm_backward, "group_norm_backward_rows", 5, 32, 4, 50)
 for op_ in ("sum", "prod", "max", "argmax", "argmin"):
     recipe(crossed, f"crossed_rows_{op_}", 3, 32, 4, 50, op_)
     recipe(crossed, f"crossed_mixed_{op_}", 40, 2, 4, 50, op_)
+recipe(norm_rows_and_columns, "norm_rows_and_columns", 32, 6, 50)
 recipe(crossed, "crossed_rows_bf16", 300, 9, 4, 20, "sum", "bfloat16")
 recipe(group_quantise, "group_quantise", 6, 5, 33)
 for op_ in ("sum", "prod", "max", "min", "logaddexp"):

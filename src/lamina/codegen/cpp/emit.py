@@ -163,7 +163,7 @@ class _NestWriter(Region):
             extent = index_text(facts.extent[axis], {})
             text.add(f"const int64 {axis}_begin = begin * 64, {axis}_end = least(end * 64, {extent});")
             self.blocks[axis] = (f"{axis}_begin", f"{axis}_end")
-            self.strip(scope, axis, known, goals, *self.blocks[axis])
+            self.strip(scope, axis, frozenset(), known, goals, *self.blocks[axis])
             del self.blocks[axis]
         else:
             text.open("if (begin < end) {")

@@ -20,7 +20,7 @@ _LINE = 64
 class Prefetches(Needs):
     """Writes prefetches; they change no result, and an address past the end does no harm."""
 
-    def next_row(self, goals: list[Goal]) -> list[str]:
+    def next_row(self, goals: list[Goal], opened: frozenset[str]) -> list[str]:
         """Of the next row's operands at this place, in the loop of the pass that stores the row."""
         facts = self.facts
         stores = any(isinstance(facts.body[g.position], Store) and not g.name for g in goals)
@@ -34,7 +34,7 @@ class Prefetches(Needs):
             expr = eqn.index[0]
             loaded = any(isinstance(a, Loaded) for a in expr.atoms())
             whole = facts.axes[eqn.out] >= set(facts.schedule.inner)
-            if self.runs(expr) and not loaded and row in expr.axes() and whole:
+            if self.runs(expr) and not loaded and row in expr.axes() <= opened and whole:
                 lines.append(f"__builtin_prefetch({self.write.at(eqn.buffer, expr, {row: f'({row} + 1)'})});")
         return list(dict.fromkeys(lines))
 

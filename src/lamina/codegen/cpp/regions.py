@@ -214,7 +214,7 @@ class Region(VectorLoops):
     ) -> None:
         begin, end = self.bounds(axis)
         if axis == self.facts.vector:
-            self.strip(scope, axis, known, goals, begin, end)
+            self.strip(scope, axis, opened, known, goals, begin, end)
             return
         if self.window(scope, axis, opened, known, goals):
             return

@@ -144,6 +144,7 @@ class VectorLoops(Scans):
         self,
         scope: Scope,
         axis: str,
+        opened: frozenset[str],
         known: frozenset[str],
         goals: list[Goal],
         begin: str,
@@ -169,7 +170,7 @@ class VectorLoops(Scans):
         if self.backward(axis, self.scans(known, goals, axis)):
             call = "strip_back"
         text.open(f"{call}({begin}, {end}, [&](int64 {axis}, auto n, int k) STEP {{")
-        for line in [] if folding else self.next_row(goals):
+        for line in [] if folding else self.next_row(goals, opened | {axis}):
             text.add(line)
         for line in body:
             text.add(line)
