@@ -142,5 +142,7 @@ def test_these_tests_see_a_result_that_is_wrong_by_one_in_three_hundred(name: st
     model = case(architecture, torch.float32).model
     wrong = compile_function("wrong")(model, dynamic=False)
     comparison = compare_draws(model, wrong, islice(draws(architecture, model, torch.float32), DRAWS))
-    assert len(comparison.complaints) > 0.9 * len(comparison.tensors)
+    seen = {complaint.partition(":")[0] for complaint in comparison.complaints}
+    measured = [t.name for t in comparison.tensors if not t.name.endswith("num_batches_tracked")]  # a count is exact
+    assert len(set(measured) - seen) < 0.1 * len(measured)
     torch.compiler.reset()
