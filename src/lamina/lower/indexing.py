@@ -23,6 +23,7 @@ from lamina.lower.positions import (
     wrapped_index,
 )
 from lamina.lower.rules import Decline, rule
+from lamina.lower.sums import rounded_sums, sums_of_halves
 from lamina.lower.values import TensorValue, broadcast_index
 
 __all__ = ["advanced_position", "in_dimension", "out_of_range", "unravelled"]
@@ -173,7 +174,8 @@ def embedding_dense_backward(
         raise Decline("gradients divided by the frequency of each index")
     low.plain(grad.dtype)
     padding = integer(padding_idx, "the padding index is")
-    out = filled(low, node)
+    sums = sums_of_halves(low, node)
+    out = filled(low, node) if sums is None else sums
     b = low.nest(node, grad.shape)
     index = b.load(indices, b.axes[: indices.rank]).to("int64")
     size = out.shape[0]
@@ -181,9 +183,9 @@ def embedding_dense_backward(
     if padding >= 0:
         counted = counted & index.op("ne", padding)
     row = b.loaded(b.where(counted, index, 0), size)
-    b.store(out, b.load(grad), [row, *b.axes[indices.rank :]], "add", counted)
+    b.store(out, b.load(grad).to(out.dtype), [row, *b.axes[indices.rank :]], "add", counted)
     low.finish(b)
-    return out
+    return out if sums is None else rounded_sums(low, node, sums)
 
 
 @rule("aten.flip.default", "prims.rev.default")

@@ -23,6 +23,7 @@ from lamina.lower.positions import (
     wrapped_index,
 )
 from lamina.lower.rules import Decline, rule
+from lamina.lower.sums import rounded_sums, sums_of_halves
 from lamina.lower.values import TensorValue
 from lamina.lower.views import reshaped
 
@@ -200,7 +201,8 @@ def index_put(
     used = [index for index in indices if index is not None]
     if not used:
         raise Decline("no index tensor")
-    out = copy_of(low, node, x)
+    sums = sums_of_halves(low, node, x) if accumulate else None
+    out = copy_of(low, node, x) if sums is None else sums
     shared = _broadcast_shapes(used)
     first = next(k for k, index in enumerate(indices) if index is not None)
     last = max(k for k, index in enumerate(indices) if index is not None)
@@ -208,9 +210,9 @@ def index_put(
     at = first if last - first + 1 == len(used) else 0
     b = low.nest(node, [*kept[:at], *shared, *kept[at:]])
     position = advanced_position(b, x, indices, len(shared))
-    b.store(out, b.load(values), position, "add" if accumulate else "set")
+    b.store(out, b.load(values).to(out.dtype), position, "add" if accumulate else "set")
     low.finish(b)
-    return out
+    return out if sums is None else rounded_sums(low, node, sums)
 
 
 def _broadcast_shapes(tensors: Sequence[TensorValue]) -> list[Expr]:
