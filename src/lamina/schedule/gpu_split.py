@@ -308,21 +308,25 @@ class _Cutter:
         return self.axis_to_cut(over - inner, parts, reduces)
 
     def axis_to_cut(self, names: frozenset[str], parts: int, reduces: list[int]) -> _Cut | None:
+        """The outermost axis in memory that gives about as many parts as wanted; else the one that gives most."""
         steps = dict.fromkeys(names, 0)
         for _, offset in self.offsets():
             for a in names:
                 coef = offset.coefficient(self.axes[a])
                 steps[a] = max(steps[a], guess(coef) if coef is not None and coef != 0 else 0)
         exact = any(self.reduce(p).op == "welford" for p in reduces)
+        best: _Cut | None = None
         for name in sorted(names, key=lambda a: -steps[a]):
             axis = self.axes[name]
             ordered = [self.reduce(p).axes for p in reduces if self.reduce(p).op.startswith("arg")]
             if any(axes[0] != name for axes in ordered) or self.stuck(axis):
                 continue
             found = self.divided(axis, parts, len(names) > 1, exact)
-            if found is not None:
+            if found is not None and 2 * found.parts >= parts:
                 return found
-        return None
+            if found is not None and (best is None or found.parts > best.parts):
+                best = found
+        return best
 
     def stuck(self, axis: Axis) -> bool:
         """Whether some index is not linear in the axis."""
