@@ -2,6 +2,7 @@
 
 import random
 import threading
+import weakref
 
 import pytest
 import torch
@@ -232,6 +233,45 @@ def test_gradients_cannot_silently_be_differentiated_again():
     torch.testing.assert_close(grad.detach(), 3 * x.detach() ** 2)
     with pytest.raises(RuntimeError, match="differentiated twice"):
         (grad.sum() + out).backward()
+
+
+def test_gradients_of_gradients_are_refused_where_only_the_incoming_gradient_leads():
+    x, v = leaf(3), leaf(3)
+    out = Reference().compile(lambda x: x.sin() * 2)(x)
+    (grad,) = torch.autograd.grad(out, x, v, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiated twice"):
+        torch.autograd.grad(grad.sum(), v, allow_unused=True)
+
+
+def test_inputs_are_let_go_after_the_backward():
+    w = leaf(4)
+    compiled = Reference().compile(lambda x: x + 1.0)
+    compiled(w * 2).sum().backward()  # compiling holds its inputs for longer
+    x = w * 2
+    kept, loss = weakref.ref(x), compiled(x).sum()
+    del x
+    loss.backward(retain_graph=True)
+    assert kept() is not None
+    loss.backward()
+    assert kept() is None
+
+
+@torch.library.custom_op("lamina_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    assert x.is_contiguous()
+    return x * 2
+
+
+doubled.register_fake(torch.empty_like)
+doubled.register_autograd(lambda ctx, gradient: doubled(gradient.contiguous()))
+
+
+def test_a_users_operation_gets_the_contiguous_gradient_it_asks_for():
+    reference = Reference()
+    x, gradient = leaf(4, 6), torch.randn(6, 4).t()
+    reference.compile(lambda x: doubled(x) + 1.0)(x).backward(gradient)
+    torch.testing.assert_close(x.grad, gradient * 2)
+    assert stitched(reference)
 
 
 def test_a_saved_input_written_to_after_the_forward_is_an_error():

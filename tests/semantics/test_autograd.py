@@ -42,6 +42,24 @@ def test_graph_freed_raises(compile: CompileFunction) -> None:
         loss.backward()
 
 
+def test_hooks_that_store_saved_tensors_in_another_layout(compile: CompileFunction) -> None:
+    torch.manual_seed(0)
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return (x.tanh().t() * w).exp()
+
+    x = torch.empty_strided((5, 7), (1, 5)).normal_().requires_grad_()
+    w = torch.randn(1, 5).expand(7, 5).requires_grad_()
+    compiled = compile(function, dynamic=False)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: t.clone(memory_format=torch.contiguous_format), lambda t: t
+    ):
+        out = compiled(x, w)
+    found = torch.autograd.grad(out.sum(), (x, w))
+    for a, e in zip(found, torch.autograd.grad(function(x, w).sum(), (x, w)), strict=True):
+        torch.testing.assert_close(a, e)
+
+
 def test_gradients_accumulate(compile: CompileFunction) -> None:
     agree(compile, lambda: (_gated, _leaves()), calls=4)
 

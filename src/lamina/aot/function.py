@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lamina.aot.torch_private import autocast_enabled, never_captured, without_autocast
+from lamina.aot.torch_private import autocast_enabled, graph_is_kept, never_captured, saving_is_hooked, without_autocast
 
 __all__ = ["Strides", "Tangent", "inference_function", "training_function"]
 
@@ -66,8 +66,11 @@ def training_function(
 
     def run_backward(ctx: Any, *gradients: Any) -> Any:
         backward, laid_out = backwards.take([gradients[i] for i in taken])
-        arguments = [*ctx.saved_tensors, *laid_out]
-        del laid_out
+        saved = ctx.saved_tensors
+        if ctx.strides is not None:
+            saved = [_restored(t, stride) for t, stride in zip(saved, ctx.strides, strict=True)]
+        arguments = [*saved, *laid_out]
+        del saved, laid_out
         ctx.maybe_clear_saved_tensors()  # the compiled backward lets each go after its last use, unless it runs again
         if autocast_enabled():
             with without_autocast():
@@ -86,6 +89,8 @@ def training_function(
             values = forward(list(inputs))
             _note_writes(written)
             ctx.save_for_backward(*values[results:])
+            # What the user's hooks give back holds the same values, not always at the same places.
+            ctx.strides = [t.stride() for t in values[results:]] if saving_is_hooked() else None
             # Kept as they are, unchecked: only a second differentiation asks for them, and is refused.
             ctx.anchors = tuple(t for t, wanted in zip(inputs, ctx.needs_input_grad, strict=True) if wanted)
             ctx.set_materialize_grads(False)
@@ -96,11 +101,14 @@ def training_function(
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
+            anchors = ctx.anchors
+            if not graph_is_kept():
+                ctx.anchors = ()
             if not torch.is_grad_enabled():
                 return run_backward(ctx, *gradients)
             with torch.no_grad():
                 found = run_backward(ctx, *gradients)
-            return _refusing(ctx.anchors, found)
+            return _refusing((*anchors, *(g for g in gradients if g is not None and g.requires_grad)), found)
 
     never_captured(Compiled.backward)
     apply: Callable[..., Any] = Compiled.apply
@@ -138,6 +146,15 @@ def _note_writes(tensors: Sequence[Any]) -> None:
     for tensor in tensors:
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
+
+
+def _restored(saved: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """``saved`` with these strides again."""
+    if saved.stride() == stride:
+        return saved
+    part = saved[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)]  # one of what is repeated
+    fresh = torch.empty_strided(part.shape, stride, dtype=saved.dtype, device=saved.device)
+    return fresh.copy_(part).expand(saved.shape)
 
 
 def _unlike(gradient: Any) -> bool:

@@ -14,10 +14,12 @@ import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from lamina.aot.torch_private import graph_module
+from lamina.base.torch_private import OpOverload
 
 __all__ = ["restrided"]
 
 _FIXED = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
+_KNOWN = ("aten", "prims", "lamina")
 _VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 
 
@@ -25,9 +27,11 @@ def restrided(backward: GraphModule, strides: Mapping[str, tuple[int, ...]]) -> 
     """A copy of ``backward`` whose placeholders named in ``strides`` have these strides (in elements).
 
     The values in ``meta["val"]`` are derived again, so gradients get the strides that eager would give them.
-    None if the graph addresses memory by strides itself, or holds an operation that refuses the new ones.
+    None if the graph addresses memory by strides itself, or holds an operation that refuses the new ones. A user's
+    operation may ask for its operands to be contiguous: of ``gradient.contiguous()`` the graph knows nothing where
+    the gradient was so already.
     """
-    if any(n.target in _FIXED for n in backward.graph.nodes):
+    if any(n.target in _FIXED or _is_foreign(n.target) for n in backward.graph.nodes):
         return None
     graph = Graph()
     copies: dict[Node, Node] = {}
@@ -51,6 +55,11 @@ def restrided(backward: GraphModule, strides: Mapping[str, tuple[int, ...]]) -> 
     except (RuntimeError, ValueError, TypeError):
         return None
     return copy
+
+
+def _is_foreign(target: Any) -> bool:
+    """Whether an operator comes from neither torch nor this package."""
+    return isinstance(target, OpOverload) and target.namespace not in _KNOWN
 
 
 class _Derive(Interpreter):

@@ -38,6 +38,7 @@ __all__ = [
     "flatten",
     "from_functional",
     "functional_trace",
+    "graph_is_kept",
     "graph_module",
     "has_changed_metadata",
     "hint",
@@ -47,6 +48,7 @@ __all__ = [
     "never_captured",
     "plain_dispatch",
     "run_aot_autograd",
+    "saving_is_hooked",
     "static_input_indices",
     "symbols_of",
     "to_functional",
@@ -265,3 +267,13 @@ def never_captured(function: Callable[..., Any]) -> None:
     """
     strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
     set_code_exec_strategy(function.__code__, strategy)
+
+
+def graph_is_kept() -> bool:
+    """Whether the backward in progress may be run again: the caller asked to retain the graph."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def saving_is_hooked() -> bool:
+    """Whether the caller has hooks on the tensors that are saved for a backward."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
