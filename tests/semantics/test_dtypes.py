@@ -132,6 +132,17 @@ def test_complex_numbers(compile: CompileFunction) -> None:
     agree(compile, build)
 
 
+@pytest.mark.parametrize("shape", [(4, 5), ()], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_gradient_of_a_product_with_a_complex_number(
+    compile: CompileFunction, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return (0.3j * x).abs(), torch.view_as_real((2 - 0.1j) * torch.exp(1j * x)), (x / (1 + 2j)).abs()
+
+    agree(compile, lambda: (program, (_sample(dtype, *shape).requires_grad_(),)))
+
+
 INF, NAN = float("inf"), float("nan")
 SPECIAL = [0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 1e-45, -1e-45, 3e38, -3e38, 88.8, -104.0, 0.5, 2.5]
 

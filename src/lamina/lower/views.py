@@ -56,9 +56,13 @@ def alias(low: Lowering, node: Node, x: TensorValue) -> TensorValue:
 
 
 @rule("aten._conj.default", "aten._neg_view.default")
-def lazily(low: Lowering, node: Node, x: TensorValue) -> TensorValue:
+def lazily(low: Lowering, node: Node, x: TensorValue | complex) -> TensorValue:
     """Eager only marks the memory; here a value is what its memory holds, so it is computed."""
     out = low.result(node)
+    if isinstance(x, complex):  # in the gradient of a product with a number
+        kind = {"dtype": torch.complex128}
+        low.library(node, "aten.scalar_tensor.default", (x.conjugate(),), kind, (out,), "a complex number as a tensor")
+        return out
     physical = "aten._conj_physical.default" if "_conj" in str(node.target) else "aten.neg.default"
     low.library(node, physical, (x,), {}, (out,), "complex numbers are left to the library")
     return out
