@@ -42,7 +42,8 @@ def test_graph_freed_raises(compile: CompileFunction) -> None:
         loss.backward()
 
 
-def test_hooks_that_store_saved_tensors_in_another_layout(compile: CompileFunction) -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_hooks_that_store_saved_tensors_in_another_layout(compile: CompileFunction, dynamic: bool) -> None:
     torch.manual_seed(0)
 
     def function(x: Tensor, w: Tensor) -> Tensor:
@@ -50,7 +51,7 @@ def test_hooks_that_store_saved_tensors_in_another_layout(compile: CompileFuncti
 
     x = torch.empty_strided((5, 7), (1, 5)).normal_().requires_grad_()
     w = torch.randn(1, 5).expand(7, 5).requires_grad_()
-    compiled = compile(function, dynamic=False)
+    compiled = compile(function, dynamic=dynamic)
     with torch.autograd.graph.saved_tensors_hooks(
         lambda t: t.clone(memory_format=torch.contiguous_format), lambda t: t
     ):

@@ -14,6 +14,7 @@ from lamina.aot.function import Strides, Tangent, inference_function, training_f
 from lamina.aot.joint import prepare, unsupported
 from lamina.aot.partition import Partition, partition
 from lamina.aot.region import CompileRegion, Region, RegionInput
+from lamina.aot.saved import with_planned_strides
 from lamina.aot.source import annotate_sources
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.tangents import restrided
@@ -59,7 +60,7 @@ def compile_captured(
             gm,
             example_inputs,
             forward=job.compiler("forward"),
-            backward=job.compiler("backward"),
+            backward=job.kept_backward,
             inference=job.compiler("inference"),
             partition=job.partition,
             decompositions=decompositions,
@@ -137,6 +138,12 @@ class _Job:
             compiled, compile_backward, stitched.results, places, stitched.tangents_of, stitched.mutated
         )
 
+    def kept_backward(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """What AOTAutograd, which keeps the saved tensors, calls to compile a backward."""
+        compiled = self.compiler("backward")(gm, example_inputs)
+        saved = [v if _role(n, "") != "tangent" else None for n, v in _placeholder_values(gm)]
+        return with_planned_strides(compiled, saved)
+
     def compiler(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
         """What AOTAutograd calls to compile a graph of ``kind``."""
 
@@ -195,6 +202,10 @@ class _Job:
             return tuple(RegionInput(n.name, _role(n, "saved"), n.name in self.static_names) for n in placeholders)
         static = static_input_indices() if self.static is None else self.static
         return tuple(RegionInput(n.name, _role(n, "primal"), i in static) for i, n in enumerate(placeholders))
+
+
+def _placeholder_values(gm: GraphModule) -> list[tuple[Node, Any]]:
+    return [(n, n.meta.get("val")) for n in gm.graph.find_nodes(op="placeholder")]
 
 
 def _role(node: Node, otherwise: str) -> str:

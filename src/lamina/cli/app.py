@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -60,6 +61,8 @@ def demo(
     seconds: Annotated[float, typer.Option(help="How long to time each callable.", min=0.01)] = 1.0,
 ) -> None:
     """Compile three models, check them against eager in double precision and print one table."""
+    # torch says so once where NumPy is not installed, which nothing here needs.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     names = [item.name for item in DEMOS]
     unknown = [name for name in only or [] if name not in names]
     if unknown:

@@ -1,0 +1,71 @@
+"""Saved tensors as the compiled backward expects them, where AOTAutograd keeps them.
+
+``torch.autograd.graph.saved_tensors_hooks`` may hand back a tensor with the same values in another layout; kernels that
+address memory by the planned strides would then read the wrong elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from lamina.aot.torch_private import hint
+
+__all__ = ["with_planned_strides"]
+
+Boxed = Callable[[list[Any]], Any]
+
+
+def with_planned_strides(compiled: Boxed, fakes: Sequence[Any]) -> Boxed:
+    """``compiled`` for inputs laid out like ``fakes``; an input laid out otherwise is copied first.
+
+    A layout is the order of the dimensions in memory, without gaps, and which of them repeat one element: sizes may be
+    symbols. Inputs that were planned with gaps are passed on as they are.
+    """
+    orders = [(i, order) for i, fake in enumerate(fakes) if (order := _order(fake)) is not None]
+
+    def call(args: list[Any]) -> Any:
+        for i, order in orders:
+            tensor = args[i]
+            planned = _strides(tensor.shape, order)
+            if tensor.stride() != planned and not _agree(tensor.shape, tensor.stride(), planned):
+                args[i] = _laid_out(tensor, order)
+        return compiled(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _order(fake: Any) -> tuple[int, ...] | None:
+    """Dimensions from the fastest to the slowest, without those of stride 0; None for a tensor with gaps."""
+    if not isinstance(fake, torch.Tensor):
+        return None
+    sizes, strides = [hint(n) for n in fake.shape], [hint(s) for s in fake.stride()]
+    dims = [d for d, stride in enumerate(strides) if stride != 0]
+    order = tuple(sorted(dims, key=lambda d: (strides[d], sizes[d] != 1, -d)))
+    return order if _agree(sizes, strides, _strides(sizes, order)) else None
+
+
+def _strides(sizes: Sequence[int], order: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [0] * len(sizes), 1
+    for d in order:
+        strides[d] = step
+        step *= max(sizes[d], 1)
+    return tuple(strides)
+
+
+def _laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """A copy whose dimensions are in that order in memory; the others repeat their first element."""
+    once = tensor
+    for d in set(range(tensor.dim())) - set(order):
+        once = once.narrow(d, 0, 1)
+    fresh = torch.empty_strided(once.shape, _strides(once.shape, order), dtype=tensor.dtype, device=tensor.device)
+    return fresh.copy_(once).expand(tensor.shape)
+
+
+def _agree(sizes: Sequence[int], actual: Sequence[int], planned: Sequence[int]) -> bool:
+    """Whether the strides differ only along dimensions of one element, or in a tensor of none."""
+    triples = zip(sizes, actual, planned, strict=True)
+    return 0 in sizes or all(n == 1 or a == p for n, a, p in triples)
