@@ -30,6 +30,7 @@ __all__ = [
     "ENTER_AUTOCAST",
     "SET_GRAD",
     "STATELESS",
+    "STATIC_INPUT",
     "Recording",
     "autocast_enabled",
     "autograd_decomposes",
@@ -149,6 +150,8 @@ SET_GRAD = torch._C._set_grad_enabled
 ENTER_AUTOCAST = torch.amp.autocast_mode._enter_autocast
 """The call by which a captured graph enters an autocast region; its fourth argument is whether that is enabled."""
 
+STATIC_INPUT = "_dynamo_static_input_type"
+"""Key of a placeholder's description where Dynamo marks parameters and buffers."""
 STATELESS = (torch.amp.autocast_mode._exit_autocast, torch._C._log_api_usage_once)
 """Calls of captured graphs that compute nothing."""
 

@@ -43,10 +43,12 @@ class Prefetches(Needs):
         facts = self.facts
         axis = next((a for a in reversed(facts.order) if a in opened), None)
         expr = place.index[0]
-        if axis is None or place.mask is not None or not self.steps(expr, axis):
+        # Where the place is itself loaded from, nothing says that eight steps ahead lie inside that buffer.
+        nested = any(isinstance(a, Loaded) for a in expr.atoms())
+        if axis is None or place.mask is not None or nested or not self.steps(expr, axis):
             return
         ahead = f"{axis} + {_AHEAD}"
-        rows = self.rows_at(place.out)
+        rows = [row for row in self.rows_at(place.out) if row[1].axes() <= opened | {facts.vector}]
         if not rows:
             return
         text.open(f"if ({ahead} < {self.bounds(axis)[1]}) {{")
