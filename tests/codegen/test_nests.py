@@ -253,10 +253,11 @@ def gather_planes(n: int, k: int, c: int):
     """Planes at loaded places: when a place is known, the loop over the plane's rows is not open yet."""
     b = Body(n, k, c)
     place = b.loaded(b.load("I", b.at[0], dtype="int64"), 19)
-    b.store("Y", b.at, b.load("X", place, b.at[1], b.at[2]))
-    b.store("Z", b.at, b.load("X", b.loaded(b.load("J", place, dtype="int64"), 19), b.at[1], b.at[2]))
+    nested = b.loaded(b.load("J", place, dtype="int64"), 19)
+    for out, row in (("Y", place), ("Z", nested)):
+        b.store(out, (b.at[0], b.at[2]), b.reduce("sum", b.load("X", row, b.at[1], b.at[2]), 1))
     buffers = table(("X", "float32", (19, k, c + 3)), ("I", "int64", (n,)), ("J", "int64", (19,)))
-    buffers += table(("Y", "float32", (n, k, c)), ("Z", "float32", (n, k, c)))
+    buffers += table(("Y", "float32", (n, c)), ("Z", "float32", (n, c)))
     inputs = {"X": torch.randn(19, k, c + 3), "I": torch.randint(19, (n,)), "J": torch.randint(19, (19,))}
     return b, buffers, inputs, {}
 
@@ -446,7 +447,7 @@ recipe(scans, "scan_int", 20, 35, 1, "sum", True, "int64")
 recipe(gather, "gather", 11, 40, 19)
 recipe(gather, "gather_symbolic", 11, 40, 19, True)
 recipe(gather_inside, "gather_inside", 9, 37)
-recipe(gather_planes, "gather_planes", 23, 5, 40)
+recipe(gather_planes, "gather_planes", 23, 70, 40)
 recipe(scatter_add, "scatter_add", 7, 45, 60)
 recipe(histogram, "histogram", 5, 333)
 recipe(padding, "padding", 6, 40, 3, 10, "float32")
