@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from torch.fx import GraphModule
@@ -30,17 +30,17 @@ class Passes:
     joint: Any = ()
     partitioned: Any = ()
     lowered: Any = ()
-    identity: tuple[tuple[str, ...], ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        names = [f.name for f in fields(self) if f.init]
-        for name in names:
-            object.__setattr__(self, name, _functions(name, getattr(self, name)))
-        code = tuple(tuple(identity_of(p) for p in getattr(self, name)) for name in names)
-        object.__setattr__(self, "identity", code)
+        for place in fields(self):
+            object.__setattr__(self, place.name, _functions(place.name, getattr(self, place.name)))
 
     def __bool__(self) -> bool:
-        return any(self.identity)
+        return any(getattr(self, place.name) for place in fields(self))
+
+    def identity(self) -> tuple[tuple[str, ...], ...]:
+        """Names and hashes of the functions at each place: equal for equal code in any process."""
+        return tuple(tuple(identity_of(p) for p in getattr(self, place.name)) for place in fields(self))
 
 
 def _functions(place: str, given: Any) -> tuple[Pass, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
 
@@ -111,20 +111,24 @@ class Rule:
     """Whatever ``before`` computes may be computed by ``after``. Made by ``rule``.
 
     ``place`` is the "file.py:line" where the rule was made. ``parameters`` are the wildcards by name. ``at`` says where
-    it runs (some of ``PLACES``). Two rules are equal when they consist of the same code.
+    it runs (some of ``PLACES``).
     """
 
     name: str
-    before: Callable[..., Any] = field(compare=False)
-    after: Callable[..., Any] = field(compare=False)
-    where: Callable[[Match], bool] | None = field(compare=False)
+    before: Callable[..., Any]
+    after: Callable[..., Any]
+    where: Callable[[Match], bool] | None
     at: tuple[str, ...]
     inference_only: bool
     ranks: tuple[int, ...]
     tolerance: float
     place: str
     parameters: tuple[tuple[str, TensorWildcard | ScalarWildcard], ...]
-    identity: str
+
+    def identity(self) -> str:
+        """Names and hashes of the functions it is made of: equal for equal code in any process."""
+        code = "; ".join(identity_of(f) for f in (self.before, self.after, self.where) if f is not None)
+        return f"{self.name}: {code} {self.at} {self.inference_only} {self.ranks} {self.tolerance}"
 
 
 def rule(
@@ -141,8 +145,8 @@ def rule(
     """Whatever ``before`` computes is to be computed by ``after``: two plain PyTorch functions of equal parameters.
 
     Parameters of ``before`` are wildcards: tensors, or what their default values say (``tensor``, ``scalar``);
-    ``after`` takes some or all of them by name. Both return a tensor or the same number of tensors, and write to nothing.
-    ``where`` gets each ``Match`` and may refuse it. ``at`` says where the rule runs (see ``PLACES``); one that is
+    ``after`` takes some or all of them by name. Both return a tensor or the same number of tensors, and write to
+    nothing. ``where`` gets each ``Match`` and may refuse it. ``at`` says where the rule runs (see ``PLACES``); one that is
     ``inference_only`` leaves alone what gradients are recorded for. ``ranks`` are numbers of dimensions that tensors
     of any rank are to be traced with, where the pattern looks different for them (by default one is enough).
     Floating-point constants match within ``tolerance``, relative. Raises ``BadArgument``.
@@ -162,11 +166,8 @@ def rule(
             where=made_at,
             remedy=f"use some of before's parameters: {', '.join(p for p, _ in parameters)}",
         )
-    code = "; ".join(identity_of(f) for f in (before, after, where) if f is not None)
     called = name or _name(before, after) or made_at
-    return Rule(
-        called, before, after, where, at, inference_only, ranks, tolerance, made_at, parameters, code
-    )
+    return Rule(called, before, after, where, at, inference_only, ranks, tolerance, made_at, parameters)
 
 
 def _parameters(
@@ -206,9 +207,12 @@ class NestRule:
     """A function that gives a better loop nest for one, or None. Made by ``nest_rule``."""
 
     name: str
-    function: Callable[[Any], Any] = field(compare=False)
+    function: Callable[[Any], Any]
     place: str
-    identity: str
+
+    def identity(self) -> str:
+        """Name and hash of the function: equal for equal code in any process."""
+        return f"{self.name}: {identity_of(self.function)}"
 
 
 def nest_rule(function: Callable[[Any], Any], *, name: str | None = None) -> NestRule:
@@ -220,4 +224,4 @@ def nest_rule(function: Callable[[Any], Any], *, name: str | None = None) -> Nes
     if not callable(function):
         raise BadArgument(f"a rule on nests is {function!r}", remedy="pass a function Nest -> Nest | None")
     called = name or str(getattr(function, "__name__", type(function).__name__))
-    return NestRule(called, function, place_of(function), identity_of(function))
+    return NestRule(called, function, place_of(function))
