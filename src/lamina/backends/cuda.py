@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from lamina.backends.cuda_tuning import RegionTuning, triton_unit
 from lamina.backends.regions import (
     Boxed,
     aten_calls,
@@ -23,7 +24,7 @@ from lamina.backends.regions import (
     warn_once,
 )
 from lamina.base.decision import Decision
-from lamina.codegen.host_cuda import CudaHost, CudaLaunch, emit_cuda_host
+from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.access import writes
@@ -46,6 +47,7 @@ from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.plan import make_plan
+from lamina.tune.values import policy_of
 
 __all__ = ["CudaBackend", "gpu_target"]
 
@@ -72,6 +74,7 @@ class CudaBackend:
         self.target = gpu_target(device, options.numerics == "fast")
         self.cache = open_cache(options.cache_dir, options.cache)
         self.driver = _driver(options.cxx, self.cache)
+        self.policy = policy_of(options.mode)
         compiler_pool(options.jobs).start()
 
     def __call__(self, fused: Fused, record: Record, gm: GraphModule) -> Boxed:
@@ -80,11 +83,20 @@ class CudaBackend:
         plan: Plan = record.step(region, "plan", self.plan, fused)
         if self.options.verify:
             record.step(region, "verify", verify_plan, plan)
-        work = _Region(self, plan, record, gm)
+        tuning: RegionTuning = record.step(region, "candidates", self.tuning, plan)
+        work = _Region(self, tuning.plan, record, gm)
         record.step(region, "codegen", work.generate)
         host = record.step(region, "host", work.host, True)
         building = build_threads().submit(work.build, host)
-        return loaded_later(region, lambda: work.load(host, building), record)
+        if not tuning.open:
+            record.step(region, "tune", lambda: tuning.tuned)
+            return loaded_later(region, lambda: work.load(host, building), record)
+        trying = build_threads().submit(self.build, region, tuning.units, self.policy.patience)
+        return loaded_later(region, lambda: work.tuned(tuning, trying, host, building), record)
+
+    def tuning(self, plan: Plan) -> RegionTuning:
+        """Which kernels' schedules are to be timed before the first call."""
+        return RegionTuning(plan, self.target, self.device, self.cache, self.policy)
 
     def plan(self, fused: Fused) -> Plan:
         """The plan, with large temporaries and those on the CPU in memory of their own."""
@@ -97,10 +109,11 @@ class CudaBackend:
         places, arena = plan_memory(plan.steps, plan.buffers, plan.inputs, plan.outputs, alone)
         return replace(plan, places=places, arena_bytes=arena)
 
-    def build(self, region: str, units: Sequence[TritonUnit]) -> TritonBuild:
-        """Look the kernels up in the cache and compile what is missing."""
+    def build(self, region: str, units: Sequence[TritonUnit], patience: float | None = None) -> TritonBuild:
+        """Look the kernels up in the cache and compile what is missing, waiting ``patience`` seconds at most."""
         return build_triton(
             units,
+            patience=patience,
             capability=self.target.capability,
             cache=self.cache,
             pool=lambda: compiler_pool(self.options.jobs),
@@ -155,7 +168,7 @@ class _Region:
         return emit_cuda_host(self.plan, self.sources, self.backend.device, frozenset(self.reasons), aligned)
 
     def build(self, host: CudaHost) -> TritonBuild:
-        return self.backend.build(self.plan.name, [_unit(launch) for launch in host.launches])
+        return self.backend.build(self.plan.name, [triton_unit(launch) for launch in host.launches])
 
     def load(self, host: CudaHost, building: Future[TritonBuild] | None = None, aligned: bool = True) -> Boxed:
         """The region as a callable; waits for its kernels. Kernels that failed are left out of its host program."""
@@ -177,6 +190,21 @@ class _Region:
         if self.reasons:
             self._say("lamina runs kernels equation by equation", f"{len(self.reasons)} of {len(self.plan.kernels)}")
         return self._program(host, kernels, aligned)
+
+    def tuned(
+        self, tuning: RegionTuning, trying: Future[TritonBuild], host: CudaHost, building: Future[TritonBuild]
+    ) -> Boxed:
+        """The region with the schedules that win, as a callable; waits for all candidates and times them."""
+        built = trying.result()
+        self.record.stages.append(Stage(self.plan.name, "build candidates", built, built.seconds))
+        plan = tuning.finish(built, self.backend.driver)
+        self.record.step(self.plan.name, "tune", lambda: tuning.tuned)
+        if plan == self.plan:
+            return self.load(host, building)
+        self.plan = plan
+        self.sources.clear()
+        self.record.step(plan.name, "codegen", self.generate)
+        return self.load(self.record.step(plan.name, "host", self.host, True))
 
     def _say(self, what: str, how_many: str) -> None:
         name, reason = next(iter(self.reasons.items()))
@@ -232,21 +260,6 @@ class _Region:
         facts = tuple((f"{name}_us", round(us, 1)) for name, us in figures.items() if us)
         decision = Decision("graph", (self.plan.name,), outcome.taken, outcome.reason, facts)
         self.record.stages.append(Stage(self.plan.name, "graphs", None, 0.0, (decision,)))
-
-
-def _unit(launch: CudaLaunch) -> TritonUnit:
-    source = launch.source
-    return TritonUnit(
-        launch.key,
-        source.name,
-        source.text,
-        source.parameters,
-        source.types,
-        launch.aligned,
-        source.warps,
-        source.stages,
-        source.checks,
-    )
 
 
 def _interpreted(kernel: Kernel) -> Callable[[Sequence[torch.Tensor], Sequence[int]], None]:

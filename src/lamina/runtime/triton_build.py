@@ -78,11 +78,13 @@ def build_triton(
     cache: Cache,
     pool: Callable[[], CompilerPool],
     on_progress: Callable[[int, int, float], None] | None = None,
+    patience: float | None = None,
 ) -> TritonBuild:
     """The machine code of all units, compiled for ``capability`` (90 for sm_90) where the cache has none.
 
     ``pool`` gives the compilers and is called only if one is needed. ``on_progress(finished, missing, seconds)`` is
-    called after each kernel. A kernel that cannot be compiled has an error in the result and does not harm the others.
+    called after each kernel. A kernel that cannot be compiled has an error in the result and does not harm the
+    others; so has one that is not ready after ``patience`` seconds, where that is given.
     """
     started = time.monotonic()
     met = len(cache.damages)
@@ -97,7 +99,7 @@ def build_triton(
     missing = [key for key in distinct if key not in found]
     if missing:
         compiled = _compile_all({key: distinct[key] for key in missing}, capability, cache, pool())
-        for finished, (key, result) in enumerate(_results(compiled), 1):
+        for finished, (key, result) in enumerate(_results(compiled, patience), 1):
             if isinstance(result, TritonError):
                 errors[key] = result
             else:
@@ -181,15 +183,21 @@ def _compile_all(
     return futures
 
 
-def _results(futures: Mapping[Future[Cubin], list[str]]) -> Any:
-    for future in as_completed(futures):
-        for key in futures[future]:
-            try:
-                yield key, future.result()
-            except TritonError as error:
-                yield key, error
-            except OSError as error:
-                yield key, TritonError(f"the kernel cannot be kept: {error}", remedy="free space in the cache folder")
+def _results(futures: Mapping[Future[Cubin], list[str]], patience: float | None) -> Any:
+    waiting = dict(futures)
+    try:
+        for future in as_completed(futures, patience):
+            for key in waiting.pop(future):
+                try:
+                    yield key, future.result()
+                except TritonError as error:
+                    yield key, error
+                except OSError as error:
+                    remedy = "free space in the cache folder"
+                    yield key, TritonError(f"the kernel cannot be kept: {error}", remedy=remedy)
+    except TimeoutError:
+        for keys in waiting.values():
+            yield from ((key, TritonError(f"not compiled within {patience:g} s")) for key in keys)
 
 
 def _compile(key: str, unit: TritonUnit, capability: int, cache: Cache, pool: CompilerPool) -> Cubin:

@@ -1,0 +1,296 @@
+"""The schedules of a region's GPU kernels chosen by measurement: which to time, on what memory, and what came of it.
+
+A candidate runs as a region of its own that holds this one launch, on scratch memory, so that everything a launch
+needs (grid, workspaces, zeros, alignment) comes from the code that the real program uses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from lamina.backends.regions import Boxed
+from lamina.base.decision import Decision
+from lamina.codegen.host_cuda import CudaHost, CudaLaunch, emit_cuda_host
+from lamina.codegen.triton.emit import emit
+from lamina.ir.index import as_expr
+from lamina.ir.loops import Buffer
+from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Place, Plan
+from lamina.runtime.cache import Cache, digest
+from lamina.runtime.cuda_driver import CudaKernel, Driver
+from lamina.runtime.cuda_host import Flags
+from lamina.runtime.host import load_program
+from lamina.runtime.torch_private import is_capturing
+from lamina.runtime.triton_build import TritonBuild, TritonUnit
+from lamina.schedule.gpu import candidates
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.tune.choose import guess, measured, remembered, worth_timing
+from lamina.tune.kernels import label_of, memory, moved_bytes, sizes_known, untimeable
+from lamina.tune.measure import Sampler
+from lamina.tune.values import Candidate, Choice, Policy, Task
+
+__all__ = ["RegionTuning", "Tuned", "triton_unit"]
+
+_VERSION = "1"
+_FLUSH = 4
+"""Second-level caches written over before each run."""
+_MOST_MEMORY = 0.5
+"""Share of the free memory that scratch tensors may take."""
+
+
+def triton_unit(launch: CudaLaunch) -> TritonUnit:
+    """What the Triton compilers are given for a launch."""
+    source = launch.source
+    return TritonUnit(
+        launch.key,
+        source.name,
+        source.text,
+        source.parameters,
+        source.types,
+        launch.aligned,
+        source.warps,
+        source.stages,
+        source.checks,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The choices made for one region's kernels, in the plan's order."""
+
+    choices: tuple[Choice, ...]
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One for each kernel."""
+        return tuple(choice.decision for choice in self.choices)
+
+    def text(self) -> str:
+        """A line for each kernel and each of its candidates."""
+        lines: list[str] = []
+        for choice in self.choices:
+            lines.append(f"{choice.task.subject}: {choice.winner.label} ({choice.source}: {choice.reason})")
+            for m in choice.measurements:
+                figure = m.reason if m.microseconds is None else f"{m.microseconds:.2f} us, {m.samples} samples"
+                lines.append(f"    {m.label}: {figure}")
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A candidate as a region of its own."""
+
+    candidate: Candidate
+    host: CudaHost
+
+
+@dataclass(slots=True)
+class _Open:
+    """A kernel that is to be timed."""
+
+    task: Task
+    kernel: Kernel
+    call: KernelCall
+    trials: list[_Trial]
+    failures: dict[str, str]
+
+
+class RegionTuning:
+    """The tuning of one region: ``plan`` has the schedules chosen so far, ``units`` what must be compiled to go on."""
+
+    def __init__(self, plan: Plan, target: GpuTarget, device: int, cache: Cache, policy: Policy) -> None:
+        self.target, self.device, self.cache, self.policy = target, device, cache, policy
+        self.buffers = plan.buffer_map()
+        self.choices: dict[str, Choice] = {}
+        self.open: list[_Open] = []
+        self.plan = plan
+        # Another tile adds in another order, and which one wins is not the same every time.
+        always = "deterministic algorithms are asked for" if torch.are_deterministic_algorithms_enabled() else ""
+        for kernel in plan.kernels:
+            task, call, why = self._task(kernel)
+            why = why or worth_timing(task, policy) or always
+            found = None if why else remembered(task, policy, cache)
+            if why:
+                self.choices[kernel.name] = guess(task, why)
+            elif found is not None:
+                self._settle(found)
+            else:
+                self.open.append(self._opened(task, kernel, call))
+
+    @property
+    def units(self) -> list[TritonUnit]:
+        """Every candidate's machine code."""
+        return [triton_unit(launch) for o in self.open for t in o.trials for launch in t.host.launches]
+
+    @property
+    def tuned(self) -> Tuned:
+        """The choices so far."""
+        return Tuned(tuple(self.choices[k.name] for k in self.plan.kernels if k.name in self.choices))
+
+    def finish(self, built: TritonBuild, driver: Driver) -> Plan:
+        """Time what is open and give the plan with the winners' schedules."""
+        ends = time.perf_counter() + self.policy.seconds
+        for o in self.open:
+            left = ends - time.perf_counter()
+            if is_capturing():
+                self._settle(guess(o.task, "the stream is recording a CUDA graph"))
+            elif left <= 0:
+                self._settle(guess(o.task, f"{self.policy.seconds:g} s of measuring were over"))
+            else:
+                self._settle(self._timed(o, built, driver, left))
+        self.open = []
+        return self.plan
+
+    def _task(self, kernel: Kernel) -> tuple[Task, KernelCall, str]:
+        calls = [s for s in self.plan.steps if isinstance(s, KernelCall) and s.kernel == kernel.name]
+        call, why = calls[0], ""
+        first = kernel.schedules[0]
+        assert isinstance(first, GpuSchedule)
+        found = [first]
+        bound: float | None = None
+        if len(kernel.nests) > 1:
+            why = "small nests of one launch"
+        elif not all(sizes_known(c, self.buffers) for c in calls):
+            why = "sizes change from call to call"
+        elif any(self.buffers[name].device == "cpu" for name in call.buffers):
+            why = "part of it is on the CPU"
+        else:
+            why = untimeable(kernel.nests[0])
+            dtypes = {f"b{k}": dtype for k, dtype in enumerate(kernel.dtypes)}
+            moved = [moved_bytes(kernel.nests[0], c, dtypes, self.buffers) for c in calls]
+            call = calls[moved.index(max(moved))]
+            bound = max(moved) / self.target.copy_gbs / 1e3
+            if not why:
+                found += [s for s in candidates(kernel.nests[0], dtypes, self.target) if s != first]
+        named = tuple(Candidate(label_of(s), s) for s in found)
+        return Task(kernel.name, self._key(kernel, call, named), named, bound), call, why
+
+    def _key(self, kernel: Kernel, call: KernelCall, named: Sequence[Candidate]) -> str:
+        """The kernel's structure, the power of two above each of its sizes, the GPU, and the candidates."""
+        body = repr([(nest.axes, [replace(e, origin=()) for e in nest.body]) for nest in kernel.nests])
+        sizes = [e.const.bit_length() if e.is_int else -1 for e in call.sizes]
+        target = (self.target.name, self.target.processors, self.target.capability, self.target.approximate)
+        return digest("tune", _VERSION, body, repr(kernel.dtypes), repr(sizes), repr(target), *(c.label for c in named))
+
+    def _opened(self, task: Task, kernel: Kernel, call: KernelCall) -> _Open:
+        trials: list[_Trial] = []
+        failures: dict[str, str] = {}
+        for number, candidate in enumerate(task.candidates[: self.policy.candidates]):
+            alone = replace(kernel, name=f"{kernel.name}_{number}", schedules=(candidate.value,))
+            try:
+                source = emit(alone, self.target)
+                host = emit_cuda_host(_trial_plan(alone, call, self.buffers), {alone.name: source}, self.device)
+            except Exception as error:
+                failures[candidate.label] = f"{type(error).__name__}: {error}"[:200]
+            else:
+                trials.append(_Trial(candidate, host))
+        return _Open(task, kernel, call, trials, failures)
+
+    def _timed(self, o: _Open, built: TritonBuild, driver: Driver, seconds: float) -> Choice:
+        failures = dict(o.failures)
+        programs: dict[str, Boxed] = {}
+        facts: dict[str, tuple[tuple[str, int], ...]] = {}
+        for trial in o.trials:
+            label = trial.candidate.label
+            try:
+                kernels = _loaded(trial.host, built, driver, self.device)
+            except Exception as error:
+                failures[label] = str(error)[:200]
+                continue
+            flags = Flags(trial.host.messages) if trial.host.messages else None
+            programs[label] = load_program(trial.host.text, "call", {"kernels": kernels, "failed": flags})
+            facts[label] = tuple(
+                (name, value)
+                for k in kernels.values()
+                for name, value in (("registers", k.registers), ("spilled", k.spilled))
+            )
+
+        def samplers() -> Mapping[str, Sampler]:
+            bench = _Bench(o, self.buffers, self.device, _FLUSH * self.target.l2_bytes)
+            return {label: bench.sampler(program) for label, program in programs.items()}
+
+        try:
+            with torch.no_grad(), torch.cuda.device(self.device):
+                choice = measured(o.task, self.policy, self.cache, samplers, failures, seconds)
+        except torch.OutOfMemoryError as error:
+            return guess(o.task, f"no memory to time it: {error}"[:120])
+        noted = tuple(replace(m, facts=facts.get(m.label, ())) for m in choice.measurements)
+        return replace(choice, measurements=noted)
+
+    def _settle(self, choice: Choice) -> None:
+        """Give the kernel the winner's schedule."""
+        name = choice.task.subject
+        self.choices[name] = choice
+        schedules = (choice.winner.value,)
+        kernels = tuple(
+            replace(k, schedules=schedules) if k.name == name and k.schedules != schedules and len(k.nests) == 1 else k
+            for k in self.plan.kernels
+        )
+        self.plan = replace(self.plan, kernels=kernels)
+
+
+class _Bench:
+    """Scratch memory for one kernel, and what empties the second-level cache."""
+
+    def __init__(self, o: _Open, buffers: Mapping[str, Buffer], device: int, flush: int) -> None:
+        generator = torch.Generator(torch.device("cuda", device)).manual_seed(0)
+        needs = sum(_nbytes(buffers[name]) for name in dict.fromkeys(o.call.buffers))
+        free = torch.cuda.mem_get_info(device)[0]
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        if needs + flush > _MOST_MEMORY * free:
+            raise torch.OutOfMemoryError(f"{needs >> 20} MiB of scratch, {free >> 20} MiB are free")
+        held = memory(o.call, o.kernel.nests[0], buffers, generator)
+        self.tensors = list(held.values())
+        self.flush = torch.empty(flush // 4, dtype=torch.int32, device=generator.device)
+
+    def sampler(self, program: Boxed) -> Sampler:
+        """Runs on the current stream; the first time once more, which is not counted."""
+        warm = False
+
+        def run(samples: int) -> list[float]:
+            nonlocal warm
+            if not warm:
+                program(list(self.tensors))
+                torch.cuda.current_stream().synchronize()
+                warm = True
+            marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+            for _ in range(samples):
+                self.flush.zero_()
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+                start.record()
+                program(list(self.tensors))
+                end.record()
+                marks.append((start, end))
+            torch.cuda.current_stream().synchronize()
+            return [1e3 * start.elapsed_time(end) for start, end in marks]
+
+        return run
+
+
+def _nbytes(buffer: Buffer) -> int:
+    total = 1
+    for n, stride in zip(buffer.shape, buffer.strides, strict=True):
+        total += (n.const - 1) * stride.const
+    return total * torch.empty(0, dtype=getattr(torch, buffer.dtype)).element_size()
+
+
+def _trial_plan(kernel: Kernel, call: KernelCall, buffers: Mapping[str, Buffer]) -> Plan:
+    """A plan that makes this one launch, on buffers that it is given."""
+    names = tuple(dict.fromkeys(call.buffers))
+    given = tuple(replace(buffers[name], kind="input") for name in names)
+    places = tuple(Place(name, "input") for name in names)
+    step = replace(call, kernel=kernel.name)
+    return Plan(kernel.name, names, given, (kernel,), (step,), (), places, as_expr(0))
+
+
+def _loaded(host: CudaHost, built: TritonBuild, driver: Driver, device: int) -> dict[str, CudaKernel]:
+    found: dict[str, Any] = {}
+    for launch in host.launches:
+        if launch.key in built.errors:
+            raise built.errors[launch.key]
+        found[launch.key] = driver.load(built.cubins[launch.key], device)
+    return found

@@ -1,0 +1,118 @@
+"""The choice among candidates: remembered from an earlier process, measured now, or left to the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Protocol
+
+from lamina.tune.measure import Sampler, race
+from lamina.tune.values import ENOUGH, Candidate, Choice, Measurement, Policy, Task
+
+__all__ = ["Notes", "guess", "measured", "remembered", "worth_timing"]
+
+_TIE = 1.01
+"""The best guess stays unless another is faster by more than this: noise must not decide."""
+
+
+class Notes(Protocol):
+    """Where winners are kept: small named notes, and a lock for each name's first two digits."""
+
+    def note(self, name: str) -> Mapping[str, Any] | None: ...
+
+    def write_note(self, name: str, content: Mapping[str, Any]) -> None: ...
+
+    def lock(self, stripe: str) -> AbstractContextManager[object]: ...
+
+
+def guess(task: Task, reason: str, measurements: tuple[Measurement, ...] = ()) -> Choice:
+    """The model's choice, and why nothing is measured."""
+    return Choice(task, task.candidates[0], "model", reason, measurements)
+
+
+def worth_timing(task: Task, policy: Policy) -> str:
+    """Why the task is left to the model, "" if it should be measured."""
+    if len(task.candidates) < 2:
+        return "there is one candidate"
+    if task.bound is not None and task.bound < policy.least:
+        return f"its bytes take {task.bound:.1f} us: too little to gain"
+    first, second = task.candidates[0].predicted, task.candidates[1].predicted
+    if first is not None and second is not None and second > first * (1 + policy.doubt):
+        return f"the model is sure: {second / first - 1:.0%} before the next"
+    return ""
+
+
+def remembered(task: Task, policy: Policy, notes: Notes) -> Choice | None:
+    """The winner that an earlier process found among at least the candidates that the policy would time."""
+    note = notes.note(task.key)
+    if note is None:
+        return None
+    try:
+        figures = {str(label): float(us) for label, us in note["microseconds"].items()}
+        reasons = {str(label): str(why) for label, why in note["reasons"].items()}
+        winner, reached = str(note["winner"]), bool(note["reached"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    wanted = task.candidates[: policy.candidates]
+    by_label = {c.label: c for c in task.candidates}
+    if winner not in by_label or not (reached or all(c.label in figures or c.label in reasons for c in wanted)):
+        return None
+    found = [Measurement(label, us) for label, us in figures.items()]
+    found += [Measurement(label, None, 0, why) for label, why in reasons.items()]
+    return Choice(task, by_label[winner], "remembered", "an earlier process timed it", tuple(found))
+
+
+def measured(
+    task: Task,
+    policy: Policy,
+    notes: Notes,
+    samplers: Callable[[], Mapping[str, Sampler]],
+    failures: Mapping[str, str],
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Choice:
+    """Time the candidates, unless another process does so meanwhile, and keep the winner.
+
+    ``samplers`` gives those that can be run, in the task's order; ``failures`` says of others why they cannot.
+    """
+    with notes.lock(task.key[:2]):
+        found = remembered(task, policy, notes)
+        if found is not None:
+            return found
+        started = clock()
+        results = race(samplers(), task.bound, seconds, clock)
+        spent = clock() - started
+        results += tuple(Measurement(label, None, 0, why) for label, why in failures.items())
+        choice = _decided(task, results)
+        if choice.times:
+            _keep(choice, notes)
+    return replace(choice, seconds=spent)
+
+
+def _decided(task: Task, results: tuple[Measurement, ...]) -> Choice:
+    times = {m.label: m.microseconds for m in results if m.microseconds is not None}
+    if not times:
+        return guess(task, "no candidate could be timed", results)
+    by_label = {c.label: c for c in task.candidates}
+    fastest = min(times, key=lambda label: times[label])
+    first: Candidate = task.candidates[0]
+    if first.label in times and times[first.label] <= _TIE * times[fastest]:
+        return Choice(task, first, "measured", f"the best guess of {len(times)} timed", results)
+    ahead = f"{times[first.label] / times[fastest] - 1:.0%} before the best guess, " if first.label in times else ""
+    return Choice(task, by_label[fastest], "measured", f"{ahead}the fastest of {len(times)} timed", results)
+
+
+def _keep(choice: Choice, notes: Notes) -> None:
+    times, bound = choice.times, choice.task.bound
+    content = {
+        "kind": "tune",
+        "subject": choice.task.subject,
+        "winner": choice.winner.label,
+        "microseconds": dict(times),
+        "reasons": {m.label: m.reason for m in choice.measurements if m.microseconds is None and not m.skipped},
+        "reached": bound is not None and bound >= ENOUGH * min(times.values()),
+        "bound": bound,
+    }
+    notes.write_note(choice.task.key, content)

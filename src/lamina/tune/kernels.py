@@ -1,0 +1,112 @@
+"""What there is to know of a GPU kernel before it is timed: the bytes it must move, and values that it may be fed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from lamina.base.dtypes import DTYPES, torch_dtype
+from lamina.ir.index import Expr, Loaded, Size
+from lamina.ir.loops import Buffer, Check, Load, Nest, Store, axes_of_values, defined, operands, storage_bytes
+from lamina.ir.plan import KernelCall
+
+__all__ = ["label_of", "memory", "moved_bytes", "sizes_known", "untimeable"]
+
+
+def sizes_known(call: KernelCall, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether everything about the launch is a number now."""
+    return all(e.is_int for e in call.sizes) and all(
+        e.is_int for name in call.buffers for e in (*buffers[name].shape, *buffers[name].strides)
+    )
+
+
+def untimeable(nest: Nest) -> str:
+    """Why a kernel of this nest must not be run on made-up values, "" if it may.
+
+    A failed check stops the GPU for the whole program, so checks must be known to hold of what ``memory`` fills in:
+    those of indices do.
+    """
+    wanted: set[str] = set()
+    floats = False
+    for eqn in reversed(nest.body):
+        if isinstance(eqn, Check):
+            wanted.add(eqn.cond)
+        elif not isinstance(eqn, Store) and wanted & set(defined(eqn)):
+            wanted |= set(operands(eqn))
+            floats = floats or (isinstance(eqn, Load) and not DTYPES[eqn.dtype].is_integer)
+    if wanted and (floats or not _loaded(nest)):
+        return "it checks values that cannot be made up"
+    return ""
+
+
+def moved_bytes(nest: Nest, call: KernelCall, dtypes: Mapping[str, str], buffers: Mapping[str, Buffer]) -> int:
+    """The fewest bytes that the nest reads and writes: each element touched once, for flat buffers ``b0, b1, ...``."""
+    sizes = {f"s{k}": e.const for k, e in enumerate(call.sizes)}
+    extent = {a.name: _number(a.extent, sizes) for a in nest.axes}
+    over = axes_of_values(nest)
+    touched: dict[tuple[str, bool], int] = {}
+    for eqn in nest.body:
+        if not isinstance(eqn, Load | Store):
+            continue
+        names = set(eqn.index[0].axes())
+        for atom in eqn.index[0].atoms():
+            if isinstance(atom, Loaded):
+                names |= over[atom.name]
+        points = 1
+        for name in names:
+            points *= extent[name]
+        key = eqn.buffer, isinstance(eqn, Store)
+        whole = storage_bytes(buffers[call.buffers[int(eqn.buffer[1:])]]).const
+        nbytes = points * DTYPES[dtypes[eqn.buffer]].size
+        touched[key] = min(touched.get(key, 0) + nbytes, whole)
+    return sum(touched.values())
+
+
+def memory(
+    call: KernelCall, nest: Nest, buffers: Mapping[str, Buffer], generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """Scratch tensors for every buffer of a launch, by name: small random floats, integers that are valid indices.
+
+    ``generator`` gives the device too. Raises ``torch.OutOfMemoryError``.
+    """
+    highest = min((_number(a.bound, {}) for a in _loaded(nest) if a.bound.is_int), default=1)
+    return {name: _filled(buffers[name], max(highest, 1), generator) for name in dict.fromkeys(call.buffers)}
+
+
+def label_of(schedule: object) -> str:
+    """A short text that tells a GPU schedule from others of one nest."""
+    blocks = getattr(schedule, "blocks", ())
+    parts = [getattr(schedule, "kind", ""), *(f"{'.'.join(b.axes)}:{b.size}{b.role[0]}" for b in blocks)]
+    for name, letter in (("warps", "w"), ("stages", "s"), ("peel", "p")):
+        parts.append(f"{letter}{getattr(schedule, name, 0)}")
+    return " ".join(parts)
+
+
+def _loaded(nest: Nest) -> list[Loaded]:
+    return [a for e in nest.body if isinstance(e, Load | Store) for a in e.index[0].atoms() if isinstance(a, Loaded)]
+
+
+def _number(expr: Expr, sizes: Mapping[str, int]) -> int:
+    return expr.substitute({a: sizes[a.name] for a in expr.atoms() if isinstance(a, Size)}).const
+
+
+def _filled(buffer: Buffer, highest: int, generator: torch.Generator) -> torch.Tensor:
+    shape, strides = [n.const for n in buffer.shape], [n.const for n in buffer.strides]
+    dtype, about = torch_dtype(buffer.dtype), DTYPES[buffer.dtype]
+    flat = torch.empty(storage_bytes(buffer).const // about.size, dtype=dtype, device=generator.device)
+    if about.kind == "complex":
+        torch.view_as_real(flat).uniform_(-1, 1, generator=generator)
+    elif about.is_float and about.size > 1:
+        flat.uniform_(-1, 1, generator=generator)
+    elif about.is_float:
+        # Bytes that stand for small positive numbers in every format of eight bits.
+        flat.view(torch.uint8).random_(0, 56, generator=generator)
+    elif about.kind == "bool":
+        flat.view(torch.uint8).random_(0, 2, generator=generator)
+    elif about.size > 1 and dtype in (torch.uint16, torch.uint32, torch.uint64):
+        flat.zero_()
+    else:
+        most = min(highest, torch.iinfo(dtype).max)
+        flat.random_(0, most, generator=generator)
+    return flat.as_strided(shape, strides)

@@ -1,0 +1,110 @@
+"""What tuning speaks of: candidates, what they measured, and the choice among them.
+
+Nothing here knows what a candidate is. Today it is a kernel's schedule; a backend for a whole module would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lamina.base.decision import Decision
+
+__all__ = ["ENOUGH", "Candidate", "Choice", "Measurement", "Policy", "Task", "policy_of"]
+
+ENOUGH = 0.97
+"""Share of the bound from which on no other candidate is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One of several ways to do the same: ``label`` tells it from the others, also in another process, ``value`` is
+    for whoever carries it out, ``predicted`` what a model expects (microseconds), where there is one.
+    """
+
+    label: str
+    value: Any
+    predicted: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Median microseconds of a candidate over ``samples`` runs, or the reason why there is no figure.
+
+    ``skipped``: nothing speaks against the candidate, but measuring had ended. ``facts`` are further numbers that
+    explain the figure, such as the registers of a thread.
+    """
+
+    label: str
+    microseconds: float | None
+    samples: int = 0
+    reason: str = ""
+    skipped: bool = False
+    facts: tuple[tuple[str, int | float | str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A choice to be made: ``candidates`` best guess first, ``key`` (hexadecimal) the identity of the whole question.
+
+    ``bound`` is the time that no candidate can beat, in microseconds, where that is known.
+    """
+
+    subject: str
+    key: str
+    candidates: tuple[Candidate, ...]
+    bound: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The winner of a task and its ground. ``source`` is "model", "measured" or "remembered"."""
+
+    task: Task
+    winner: Candidate
+    source: str
+    reason: str
+    measurements: tuple[Measurement, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def times(self) -> Mapping[str, float]:
+        """Microseconds by label of the candidates that were timed."""
+        return {m.label: m.microseconds for m in self.measurements if m.microseconds is not None}
+
+    @property
+    def decision(self) -> Decision:
+        """Taken if the winner is another than the best guess; facts: the candidates' microseconds and the bound."""
+        times, bound = self.times, self.task.bound
+        facts: list[tuple[str, int | float | str]] = [("winner", self.winner.label)]
+        for measured in self.measurements:
+            us = measured.microseconds
+            facts.append((measured.label, measured.reason if us is None else round(us, 2)))
+        if bound is not None:
+            facts.append(("bound_us", round(bound, 2)))
+            if self.winner.label in times:
+                facts.append(("share", round(bound / times[self.winner.label], 3)))
+        taken = self.winner.label != self.task.candidates[0].label
+        return Decision("tune", (self.task.subject,), taken, f"{self.source}: {self.reason}", tuple(facts))
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How much measuring is worth: at most ``candidates`` of a task, tasks whose bound is at least ``least``
+    microseconds and whose next guess is predicted within ``doubt`` of the first (infinite: always), ``seconds`` in
+    all for one region, ``patience`` seconds for its candidates to be made.
+    """
+
+    candidates: int
+    least: float
+    doubt: float
+    seconds: float
+    patience: float = 20.0
+
+
+def policy_of(mode: str) -> Policy:
+    """What a mode of ``lamina.compile`` asks for."""
+    if mode.startswith("max-autotune"):
+        return Policy(candidates=8, least=0.0, doubt=float("inf"), seconds=60.0)
+    return Policy(candidates=3, least=20.0, doubt=0.05, seconds=0.5)
