@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = ["PROGRAMS", "GpuData", "GpuProgram", "Program"]
 
@@ -19,12 +19,16 @@ class GpuData:
 
     computed: torch.dtype
     training: bool
+    device: str = "cuda"
     leaves: list[Tensor] = field(default_factory=list)
-    generator: torch.Generator = field(default_factory=lambda: torch.Generator("cuda").manual_seed(0))
+    generator: torch.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generator = torch.Generator(self.device).manual_seed(0)
 
     def randn(self, *shape: int, scale: float = 1.0, exact: bool = False) -> Tensor:
         """A tensor that needs no gradient; ``exact`` ones are fp32 (fp64 in the reference run)."""
-        drawn = torch.randn(shape, generator=self.generator, device="cuda") * scale
+        drawn = torch.randn(shape, generator=self.generator, device=self.device) * scale
         wide = torch.float64 if self.computed == torch.float64 else torch.float32
         return drawn.to(wide) if exact else drawn.to(torch.bfloat16).to(self.computed)
 
@@ -35,13 +39,26 @@ class GpuData:
             self.leaves.append(tensor)
         return tensor
 
+    def module(self, make: Callable[[], nn.Module]) -> Any:
+        """What ``make`` returns, with the same random weights in every run, all of which get a gradient when training.
+
+        It is made on the device in fp32 and then rounded to bf16, buffers too.
+        """
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count()), enabled=True), torch.device(self.device):
+            torch.manual_seed(0)
+            made = make()
+        made = made.to(torch.bfloat16).to(self.computed).train(self.training).requires_grad_(self.training)
+        if self.training:
+            self.leaves.extend(made.parameters())
+        return made
+
     def integers(self, high: int, *shape: int) -> Tensor:
         """Integers from 0 to ``high`` - 1."""
-        return torch.randint(high, shape, generator=self.generator, device="cuda")
+        return torch.randint(high, shape, generator=self.generator, device=self.device)
 
     def skewed(self, high: int, *shape: int) -> Tensor:
         """Integers below ``high`` as frequent as words are: number k about 1/k of the time."""
-        uniform = torch.rand(shape, generator=self.generator, device="cuda", dtype=torch.float64)
+        uniform = torch.rand(shape, generator=self.generator, device=self.device, dtype=torch.float64)
         return (torch.exp(uniform * torch.log(torch.tensor(float(high)))) - 1).long().clamp_(0, high - 1)
 
 
@@ -57,12 +74,16 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class GpuProgram:
-    """One row group; ``modes`` are forward, training (forward and backward) or both; ``random`` draws numbers."""
+    """One row group; ``modes`` are forward, training (forward and backward) or both; ``random`` draws numbers.
+
+    With ``bound_by_bytes`` a forward is measured against the time of copying its inputs and outputs.
+    """
 
     name: str
     build: Callable[[GpuData], Program]
     modes: tuple[str, ...] = ("forward", "training")
     random: bool = False
+    bound_by_bytes: bool = True
 
 
 def _bias_gelu(data: GpuData) -> Program:

@@ -1,0 +1,270 @@
+"""The driver of the GPU benchmarks: a compile function against eager and every mode of torch.compile, by turns.
+
+One process, rivals in alternating order, the second-level cache written over before every sample, medians of CUDA
+events. The JSON file is written again after every row, so that an interrupted run leaves what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import lamina
+from benchmarks.gpu_machine import flush_cache, gpu
+from benchmarks.gpu_programs import GpuData, GpuProgram, Program
+from benchmarks.gpu_report import GpuRow, print_rows, summary
+from benchmarks.patterns import private_copy
+from benchmarks.report import write_results
+from lamina.testing import error, judge, mismatch, tensors
+from lamina.testing.reference import in_double
+
+__all__ = ["RIVALS", "alternate_events", "compiler_of", "host_microseconds", "measure", "run"]
+
+RIVALS = ("eager", "torch", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+FEWEST_SAMPLES = 10
+
+
+def compiler_of(name: str) -> Callable[[Any], Any]:
+    """The compile function called ``name``: eager, torch, a mode of torch.compile, lamina or lamina:<mode>."""
+    if name == "eager":
+        return lambda function: function
+    if name.startswith("lamina"):
+        mode = name.partition(":")[2] or None
+        return lambda function: lamina.compile(function, dynamic=False, mode=mode)
+    mode = None if name == "torch" else name
+    return lambda function: torch.compile(function, dynamic=False, mode=mode)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rival:
+    call: Callable[[], Any]
+    values: Callable[[], list[Tensor]]
+
+
+def _rival(program: Program, data: GpuData, name: str) -> _Rival:
+    compiled = compiler_of(name)(private_copy(program.function))
+    cotangents: list[Tensor] = []
+
+    def forward() -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        with torch.no_grad():
+            return compiled(*program.args)
+
+    def training() -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        outputs = tensors(compiled(*program.args))
+        if not cotangents:
+            drawn = torch.Generator(data.device).manual_seed(1)
+            for t in outputs:
+                wide = torch.randn(t.shape, generator=drawn, device=data.device).to(torch.bfloat16)
+                cotangents.append(wide.to(t.dtype))
+        gradients = torch.autograd.grad(outputs, data.leaves, cotangents, allow_unused=True)
+        return [*outputs, *(g for g in gradients if g is not None)]
+
+    call = training if data.training else forward
+
+    def values() -> list[Tensor]:
+        return [t.detach().clone() for t in [*tensors(call()), *program.state]]
+
+    return _Rival(call, values)
+
+
+def alternate_events(calls: Mapping[str, Callable[[], Any]], samples: int, seconds: float) -> dict[str, float]:
+    """Median GPU milliseconds of each callable, in turns whose order is reversed every other round.
+
+    There are fewer than ``samples`` rounds, but at least ten, where they would take longer than ``seconds``.
+    """
+    estimate = sum(_warm(call) for call in calls.values())
+    samples = max(min(samples, int(seconds / max(estimate, 1e-9))), min(samples, FEWEST_SAMPLES))
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
+    for _ in range(samples):
+        marks = []
+        for name in order:
+            flush_cache()
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            calls[name]()
+            end.record()
+            marks.append((name, start, end))
+        torch.cuda.synchronize()
+        for name, start, end in marks:
+            times[name].append(start.elapsed_time(end))
+        order.reverse()
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def _warm(call: Callable[[], Any]) -> float:
+    """Seconds of a call, after enough of them that a compiler has settled (on CUDA graphs, say)."""
+    torch.cuda.synchronize()
+    start, count = time.perf_counter(), 0
+    while count < 5 or (count < 25 and time.perf_counter() - start < 0.5):
+        call()
+        torch.cuda.synchronize()
+        count += 1
+    return (time.perf_counter() - start) / count
+
+
+def host_microseconds(call: Callable[[], Any], samples: int = 15) -> float:
+    """Median time until a call has queued its work on an idle GPU."""
+    times = []
+    for _ in range(samples):
+        torch.cuda.synchronize()
+        start = time.perf_counter_ns()
+        call()
+        times.append((time.perf_counter_ns() - start) / 1e3)
+    torch.cuda.synchronize()
+    return statistics.median(times)
+
+
+def measure(pattern: GpuProgram, mode: str, args: argparse.Namespace, copy: float) -> GpuRow:
+    """Build a row: every rival once, its error, its peak memory and host time, then all by turns."""
+    torch.compiler.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
+    row, training, subject = GpuRow(f"{pattern.name}.{mode}"), mode == "training", args.compile
+    exact = None if pattern.random else _exact(pattern, training)
+    row.reference = "none" if pattern.random else "eager" if exact is None else "fp64"
+    calls: dict[str, Callable[[], Any]] = {}
+    eager: list[Tensor] = []
+    shared: tuple[Program, GpuData] | None = None
+    moved: int | None = None
+    for name in dict.fromkeys(["eager", *args.rivals, subject]):
+        if shared is None or shared[0].state:
+            data = GpuData(torch.bfloat16, training)
+            shared = pattern.build(data), data
+        program, data = shared
+        try:
+            rival = _rival(program, data, name)
+            start = time.perf_counter()
+            found = rival.values()
+            torch.cuda.synchronize()
+            row.seconds[name] = time.perf_counter() - start
+        except Exception as problem:
+            row.failures[name] = f"{type(problem).__name__}: {problem}"[:300]
+            continue
+        if name == "eager":
+            eager, moved = found, program.moved or (_bytes(program, found) if pattern.bound_by_bytes else None)
+        if not pattern.random:
+            _compare(row, name, name == subject, found, eager, exact)
+        del found
+        row.peak_mib[name] = _peak(rival.call)
+        row.host_us[name] = host_microseconds(rival.call)
+        calls[name] = rival.call
+    del exact, eager
+    gc.collect()
+    torch.cuda.empty_cache()
+    row.milliseconds = alternate_events(calls, args.samples, args.row_seconds)
+    row.conclude(subject, copy, None if training else moved)
+    return row
+
+
+def _exact(pattern: GpuProgram, training: bool) -> list[Tensor] | None:
+    """The results in fp64, or None where they do not fit into memory."""
+    try:
+        data = GpuData(torch.float64, training)
+        program = pattern.build(data)
+
+        def wide(*args: Any) -> Any:
+            with in_double():
+                return program.function(*args)
+
+        return _rival(replace(program, function=wide), data, "eager").values()
+    except torch.cuda.OutOfMemoryError:
+        return None
+
+
+def _compare(
+    row: GpuRow, name: str, judged: bool, found: list[Tensor], eager: list[Tensor], exact: list[Tensor] | None
+) -> None:
+    """Note how far the results are from the exact ones, or from eager's, and what is wrong with those to be judged."""
+    row.errors[name] = max(error(v, e).largest for v, e in zip(found, exact or eager, strict=True))
+    if not judged:
+        return
+    if exact is None:
+        complaints = [mismatch(*results) for results in zip(found, eager, strict=True)]
+    else:
+        complaints = [judge(*results) for results in zip(found, eager, exact, strict=True)]
+    row.complaints = [f"result {k}: {text}" for k, text in enumerate(complaints) if text]
+
+
+def _bytes(program: Program, results: Sequence[Tensor]) -> int:
+    given = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors(program.args)}
+    return sum(given.values()) + sum(t.numel() * t.element_size() for t in results)
+
+
+def _peak(call: Callable[[], Any]) -> float:
+    """Most MiB allocated during the second of two calls, beyond what was before."""
+    call()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return float(torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def _selected(programs: Sequence[GpuProgram], args: argparse.Namespace) -> list[tuple[GpuProgram, str]]:
+    known = {p.name for p in programs}
+    unknown = set(args.rows) - known
+    if unknown:
+        raise SystemExit(f"no row is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    chosen = [(p, mode) for p in programs for mode in p.modes if not args.rows or p.name in args.rows]
+    return [(p, mode) for p, mode in chosen if not args.only or args.only in f"{p.name}.{mode}"]
+
+
+def _arguments(about: str | None, default: Path, argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--compile", default="lamina", help="what is judged: lamina, lamina:<mode>, torch, ...")
+    parser.add_argument("--rows", nargs="*", default=[], metavar="NAME", help="programs to run; default all")
+    parser.add_argument("--only", default="", help="run rows whose full name (program.mode) contains this")
+    parser.add_argument("--rivals", nargs="*", default=list(RIVALS))
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--row-seconds", type=float, default=30.0, help="fewer samples where a row takes longer")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no row after this time")
+    parser.add_argument("--json", type=Path, default=default)
+    return parser.parse_args(argv)
+
+
+def run(
+    title: str, programs: Sequence[GpuProgram], default: Path, about: str | None, argv: Sequence[str] | None
+) -> int:
+    """Measure the chosen programs, print, write JSON; 1 if a result is wrong."""
+    args = _arguments(about, default, argv)
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs an NVIDIA GPU, and torch sees none")
+    started = time.monotonic()
+    card = gpu()
+    rivals = list(dict.fromkeys(["eager", *args.rivals, args.compile]))
+    rows: list[GpuRow] = []
+    chosen = _selected(programs, args)
+    for number, (program, mode) in enumerate(chosen, 1):
+        if time.monotonic() - started > args.seconds:
+            print(f"no time for {len(chosen) - number + 1} rows", flush=True)
+            break
+        print(f"[{number}/{len(chosen)}] {program.name}.{mode}", flush=True)
+        try:
+            row = measure(program, mode, args, card["copy_gbs"])
+        except Exception as problem:
+            why = f"{type(problem).__name__}: {problem}"[:300]
+            row = GpuRow(f"{program.name}.{mode}", failures={args.compile: why})
+        rows.append(row)
+        content = {"subject": args.compile, "gpu": card, "samples": args.samples}
+        content |= {"summary": summary(rows, args.compile), "rows": [asdict(r) for r in rows]}
+        write_results(args.json, content)
+    print(f"{card['name']}: copy {card['copy_gbs']} GB/s, bf16 products {card['gemm_bf16_tflops']} TFLOP/s")
+    print_rows(title, rows, args.compile, rivals)
+    found = summary(rows, args.compile)
+    for key, value in found.items():
+        print(f"{key}: {value:.3f}" if isinstance(value, float) else f"{key}: {value}")
+    return 1 if found["wrong"] else 0

@@ -1,0 +1,108 @@
+"""Rows of the GPU benchmarks, and what is printed of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.report import geometric_mean, print_table
+
+__all__ = ["TIE", "GpuRow", "print_rows", "summary"]
+
+TIE = 1.03
+MOST_PEAK = 1.03
+SMALL_MIB = 1.0  # differences of peak memory below this are the allocator's rounding
+
+
+@dataclass(slots=True)
+class GpuRow:
+    """One line of the table, each figure by rival: GPU milliseconds, first call's seconds, errors, most memory in
+    use (MiB), and host microseconds until a call is queued.
+
+    ``reference`` says what the errors are relative to (fp64, or eager where fp64 does not fit). ``speedup`` is the
+    fastest rival's time over the subject's, ``share`` what part of the copy bandwidth the subject reached with the
+    fewest bytes a forward can move.
+    """
+
+    name: str
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    reference: str = ""
+    errors: dict[str, float] = field(default_factory=dict)
+    best: str = ""
+    speedup: float = math.nan
+    share: float | None = None
+    peak_mib: dict[str, float] = field(default_factory=dict)
+    host_us: dict[str, float] = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def conclude(self, subject: str, copy: float, moved: int | None) -> None:
+        """Compare the times; ``moved`` bytes at ``copy`` gigabytes a second are the bound."""
+        others = {name: ms for name, ms in self.milliseconds.items() if name != subject}
+        if subject not in self.milliseconds or not others:
+            return
+        self.best = min(others, key=lambda name: others[name])
+        self.speedup = others[self.best] / self.milliseconds[subject]
+        if moved is not None:
+            self.share = moved / self.milliseconds[subject] / 1e6 / copy
+
+
+def print_rows(title: str, rows: Sequence[GpuRow], subject: str, rivals: Sequence[str]) -> None:
+    """Two tables: GPU times and errors; first call, memory and host time."""
+    columns = ["row", *(f"{name} ms" for name in rivals), "best", "ratio", "of copy", "err eager", f"err {subject}", ""]
+    table = []
+    for row in rows:
+        slow = row.speedup < 1 / TIE
+        verdict = "FAILED" if subject in row.failures else "WRONG" if row.complaints else "slower" if slow else ""
+        table.append(
+            [
+                row.name,
+                *_figures(row.milliseconds, rivals, ".3f"),
+                row.best,
+                f"{row.speedup:.2f}",
+                "" if row.share is None else f"{row.share:.2f}",
+                f"{row.errors.get('eager', math.nan):.1e}",
+                f"{row.errors.get(subject, math.nan):.1e}",
+                verdict,
+            ]
+        )
+    print_table(f"{title}: {subject} over the best rival (above 1: {subject} is faster)", columns, table)
+    kinds = (("s", "seconds", ".1f"), ("MiB", "peak_mib", ".0f"), ("us", "host_us", ".0f"))
+    columns = ["row", *(f"{name} {unit}" for unit, _, _ in kinds for name in rivals)]
+    table = [[r.name, *(f for _, kind, form in kinds for f in _figures(getattr(r, kind), rivals, form))] for r in rows]
+    print_table("First call (s), most memory in use (MiB), host time of a call (us)", columns, table)
+
+
+def _figures(values: dict[str, float], rivals: Sequence[str], form: str) -> list[str]:
+    return [format(values[name], form) if name in values else "-" for name in rivals]
+
+
+def summary(rows: Sequence[GpuRow], subject: str) -> dict[str, Any]:
+    """What the issue asks for, over all rows."""
+    timed = [row for row in rows if not math.isnan(row.speedup)]
+    return {
+        "rows": len(rows),
+        "geomean_over_best": geometric_mean(row.speedup for row in timed),
+        "slower_than_best": {row.name: round(row.speedup, 3) for row in timed if row.speedup < 1 / TIE},
+        "forward_under_0.85_of_copy": {r.name: round(r.share, 3) for r in timed if r.share and r.share < 0.85},
+        "more_memory_than_torch": {r.name: _pair(r.peak_mib, subject) for r in rows if _more_memory(r, subject)},
+        "first_call_slower_than_torch": {r.name: _pair(r.seconds, subject) for r in rows if _later(r, subject)},
+        "wrong": {row.name: row.complaints for row in rows if row.complaints},
+        "failed": {row.name: row.failures[subject] for row in rows if subject in row.failures},
+    }
+
+
+def _pair(values: dict[str, float], subject: str) -> list[float]:
+    return [round(values[subject], 1), round(values["torch"], 1)]
+
+
+def _more_memory(row: GpuRow, subject: str) -> bool:
+    peak = row.peak_mib
+    return {subject, "torch"} <= peak.keys() and peak[subject] > MOST_PEAK * peak["torch"] + SMALL_MIB
+
+
+def _later(row: GpuRow, subject: str) -> bool:
+    return {subject, "torch"} <= row.seconds.keys() and row.seconds[subject] > row.seconds["torch"]
