@@ -84,9 +84,10 @@ def benchmark(
     ``warmup`` calls run untimed first, the first of which compiles. Then ``repeats`` samples are taken, or, if that is
     0, as many as fit into ``seconds`` (at least 5). The GPU is synchronised around every sample. Gradients, autocast
     and inference mode are as the caller has set them; to time a training step, pass a function that makes one. Raises
-    ``BadArgument`` for a negative count or time.
+    ``BadArgument`` for a negative count or time, or where there is nothing to call.
     """
     _check(repeats, warmup, seconds)
+    _check_callable("benchmark", function)
     name = getattr(function, "__name__", type(function).__name__)
     call = _Call(function, args, kwargs)
     return _take_turns({name: call}, repeats, warmup, seconds).measurements[0]
@@ -106,8 +107,10 @@ def alternate(
     Raises ``BadArgument`` if there is nothing to time.
     """
     _check(repeats, warmup, seconds)
-    if not functions:
+    if not isinstance(functions, Mapping) or not functions:
         raise BadArgument("there is nothing to time", remedy='give a mapping such as {"eager": f, "lamina": g}')
+    for function in functions.values():
+        _check_callable("alternate", function)
     calls = {name: _Call(function, args, kwargs) for name, function in functions.items()}
     return _take_turns(calls, repeats, warmup, seconds)
 
@@ -116,10 +119,11 @@ def warmup(function: Callable[..., Any], *args: Any, calls: int = 3, **kwargs: A
     """Call ``function(*args, **kwargs)`` so that what is to be compiled is; returns the first call's seconds.
 
     A compiled model that will be trained should be warmed up by a whole training step: the backward pass is compiled
-    when it first runs. Raises ``BadArgument`` if ``calls`` is below 1.
+    when it first runs. Raises ``BadArgument`` if ``calls`` is below 1 or there is nothing to call.
     """
     if calls < 1:
         raise BadArgument(f"calls is {calls}", remedy="give 1 or more")
+    _check_callable("warmup", function)
     call = _Call(function, args, kwargs)
     first = call.seconds(1)
     for _ in range(calls - 1):
@@ -170,6 +174,14 @@ def _has_gpu() -> bool:
 def _synchronise() -> None:
     if _has_gpu():
         torch.cuda.synchronize()
+
+
+def _check_callable(who: str, function: object) -> None:
+    if not callable(function):
+        raise BadArgument(
+            f"{who} was given a {type(function).__name__} to call: {function!r}",
+            remedy="pass the function first and its arguments after it",
+        )
 
 
 def _check(repeats: int, warmup: int, seconds: float) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -73,6 +75,12 @@ def test_version_and_unknown_model() -> None:
     done = CliRunner().invoke(app, ["demo", "--only", "alexnet"])
     assert done.exit_code == 2
     assert "attention" in done.output
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "lamina", "--version"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"lamina (\d+\.\d+\.\d+|unknown.*)\n", done.stdout)
 
 
 def test_the_demo_command_compiles_checks_and_exits_with_zero() -> None:
