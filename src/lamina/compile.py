@@ -22,7 +22,8 @@ from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
-from lamina.record import Record
+from lamina.record import Record, Stage
+from lamina.rewrite.layouts import channels_last
 from lamina.rewrite.losses import open_log_softmax
 from lamina.rewrite.passes import clean
 from lamina.rewrite.products import widen_products
@@ -135,6 +136,10 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """Compile one captured graph: torch.compile's backend contract."""
     execute = executor(backend, options)
+
+    def layouts(graph: GraphModule) -> GraphModule:
+        return channels_last(graph, lambda choice: record.stages.append(Stage(name, "layout", None, 0.0, (choice,))))
+
     return compile_captured(
         gm,
         example_inputs,
@@ -143,7 +148,7 @@ def compile_graph(
         record=record,
         options=options,
         name=name,
-        passes=(widen_products, open_log_softmax, clean) if options.numerics == "fast" else (clean,),
+        passes=(widen_products, open_log_softmax, layouts, clean) if options.numerics == "fast" else (clean,),
     )
 
 

@@ -6,7 +6,7 @@ import torch
 from torch.fx import Graph, GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-__all__ = ["graph_module", "has_half_products", "same_size"]
+__all__ = ["graph_module", "has_half_products", "same_size", "tf32_convolutions"]
 
 
 def graph_module(root: GraphModule, graph: Graph) -> GraphModule:
@@ -28,3 +28,8 @@ def has_half_products(dtype: torch.dtype) -> bool:
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+def tf32_convolutions() -> bool:
+    """Whether torch lets cuDNN round the operands of float32 convolutions to TF32."""
+    return bool(torch.backends.cudnn.conv.fp32_precision == "tf32")  # type: ignore[attr-defined]

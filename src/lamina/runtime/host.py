@@ -50,7 +50,12 @@ share_threads = torch.get_num_threads
 
 
 def restride(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
-    """A copy of ``tensor`` with the given strides: for library results laid out otherwise than was planned."""
+    """``tensor`` with the given strides: for library results laid out otherwise than was planned.
+
+    A copy, unless only dimensions of size one differ.
+    """
+    if all(a == b or n == 1 for a, b, n in zip(tensor.stride(), strides, shape, strict=True)):
+        return tensor.as_strided(shape, strides)
     return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 

@@ -1,0 +1,291 @@
+"""Channels-last memory for the images of a graph whose convolutions run on a GPU's tensor cores.
+
+cuDNN's tensor-core kernels read and write images with the channels innermost. Given images with the pixels innermost,
+as PyTorch lays them out by default, it turns each operand and each result around by itself, at every convolution. Here
+a graph is laid out once: convolutions, and whatever takes images from one to the next, keep them channels-last. What
+comes in is converted at the first convolution, where that fuses with what made it; what the caller sees keeps its
+strides.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from lamina.base.aliasing import makes_view
+from lamina.base.decision import Decision
+from lamina.base.torch_private import OpOverload
+from lamina.rewrite.torch_private import graph_module, same_size, tf32_convolutions
+
+__all__ = ["channels_last"]
+
+aten = torch.ops.aten
+
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
+_IMAGES: dict[Any, tuple[int, ...]] = {_FORWARD: (0,), _BACKWARD: (0, 1)}
+"""Arguments of a convolution that are images; ``_FILTERS`` has the one that holds its weights."""
+_FILTERS: dict[Any, int] = {_FORWARD: 1, _BACKWARD: 2}
+_BY_STRIDES = (aten.as_strided.default, aten.as_strided_scatter.default)
+_RESHAPES = (aten.view.default, aten._unsafe_view.default)
+_OWN_LAYOUT = ("scaled_dot_product", "_fft_", "fft_")
+"""Parts of the names of operations whose results are laid out as they like."""
+_UNKNOWN = 32
+"""A size that is a symbol counts as this."""
+
+
+def channels_last(
+    gm: GraphModule, note: Callable[[Decision], None] = lambda decision: None, device: str = "cuda"
+) -> GraphModule:
+    """Lay out the images of ``gm`` channels-last where that moves fewer bytes; ``gm`` itself where it does not.
+
+    Only convolutions on ``device`` (a type) in half precision, or in float32 where torch allows TF32, ask for it.
+    Shapes, values and the strides of what the graph returns stay the same. ``note`` is told the choice,
+    if there was one.
+    """
+    wishes = [n for target in _IMAGES for n in gm.graph.find_nodes(op="call_function", target=target)]
+    wishes = [node for node in wishes if _wants(node, device)]
+    if not wishes:
+        return gm
+    layouts = _Layouts(gm, set(wishes))
+    layouts.assign()
+    taken = bool(layouts.values) and layouts.cost < layouts.gain
+    facts = (("convolutions", len(wishes)), ("bytes saved", layouts.gain), ("bytes converted", layouts.cost))
+    if layouts.values:
+        reason = "what cuDNN would turn around" if taken else "converting what comes in and goes out moves as much"
+        note(Decision("layout", tuple(n.name for n in wishes), taken, f"channels-last: {reason}", facts))
+    return layouts.apply() if taken else gm
+
+
+def _wants(node: Node, device: str) -> bool:
+    """Whether a convolution is faster channels-last. Those with one channel a group do not use tensor cores."""
+    image, weight = node.args[_IMAGES[node.target][-1]], node.args[_FILTERS[node.target]]
+    if not isinstance(image, Node) or not isinstance(weight, Node):
+        return False
+    x, w = image.meta["val"], weight.meta["val"]
+    if x.device.type != device or x.dim() not in _FORMATS or w.shape[1] == 1:
+        return False
+    if x.dtype == torch.float32:
+        return tf32_convolutions()
+    return x.dtype in (torch.bfloat16, torch.float16)
+
+
+def _strides(shape: Sequence[Any]) -> tuple[Any, ...]:
+    """Channels-last strides."""
+    result: list[Any] = [0] * len(shape)
+    step: Any = 1
+    for dim in (1, *range(len(shape) - 1, 1, -1), 0):
+        result[dim] = step
+        step = step * shape[dim]
+    return tuple(result)
+
+
+def _is_last(value: Tensor) -> bool:
+    """Whether the channels are innermost, as far as symbols tell and sizes of one matter."""
+    triples = zip(value.shape, value.stride(), _strides(value.shape), strict=True)
+    return all((isinstance(n, int) and n == 1) or same_size(s, t) for n, s, t in triples)
+
+
+def _turned(value: Tensor) -> Tensor:
+    """The fake tensor laid out channels-last."""
+    mode = getattr(value, "fake_mode", None)
+    shape, strides = tuple(value.shape), _strides(value.shape)
+    if mode is None:
+        return torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
+    with mode:
+        return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
+
+
+def _is_image(value: object) -> bool:
+    """Whether the value has channels and more than one pixel, so that the order matters."""
+    if not isinstance(value, Tensor) or value.dim() not in _FORMATS or value.layout != torch.strided:
+        return False
+    return any(not isinstance(n, int) or n > 1 for n in value.shape[2:]) and value.dtype not in (
+        torch.complex64,
+        torch.complex128,
+    )
+
+
+def _nbytes(value: Tensor) -> int:
+    count = value.element_size()
+    for n in value.shape:
+        count *= n if isinstance(n, int) else _UNKNOWN
+    return count
+
+
+class _Layouts:
+    """Which values of a graph become channels-last, and what that saves and costs (bytes read and written).
+
+    ``values`` has the new fake tensors, ``converted`` the operands of convolutions that need a copy, ``reshaped`` the
+    views that the new strides do not allow, and that are copies now.
+    """
+
+    def __init__(self, gm: GraphModule, wishes: set[Node]) -> None:
+        self.gm, self.wishes = gm, wishes
+        self.values: dict[Node, Any] = {}
+        self.converted: set[Node] = set()
+        self.reshaped: set[Node] = set()
+        self.returned = set(gm.graph.output_node().all_input_nodes)
+        self.fixed = _addressed(gm.graph, self.returned)
+        self.gain = self.cost = 0
+
+    def value(self, node: Node) -> Any:
+        """The fake value of a node under the new layouts."""
+        return self.values.get(node, node.meta.get("val"))
+
+    # ---- the choice -------------------------------------------------------------------------------------------
+
+    def assign(self) -> None:
+        """Go through the graph once; nothing is changed in it."""
+        for node in self.gm.graph.nodes:
+            if node.op != "call_function":
+                continue
+            if node.target is operator.getitem:
+                source = node.args[0]
+                if source in self.values and self.values[source][node.args[1]] is not source.meta["val"][node.args[1]]:
+                    self.values[node] = self.values[source][node.args[1]]
+            elif node in self.wishes:
+                self.convolution(node)
+            elif makes_view(node.target):
+                self.view(node)
+            elif self.follows(node):
+                self.turn(node)
+        for node in self.returned & self.values.keys():
+            if node.target is operator.getitem and node.all_input_nodes[0].target is _BACKWARD and node.args[1] == 1:
+                continue  # cuDNN turns weights and their gradients around either way
+            self.cost += _nbytes(node.meta["val"]) * (2 if self.from_library(node) else 1)
+
+    def convolution(self, node: Node) -> None:
+        """Its images are converted where they are not channels-last; results are made so."""
+        for position in (*_IMAGES[node.target], _FILTERS[node.target]):
+            operand = node.args[position]
+            assert isinstance(operand, Node)
+            now = self.value(operand)
+            if position != _FILTERS[node.target] and not _is_last(operand.meta["val"]):
+                self.gain += 2 * _nbytes(now)
+            if not _is_last(now) and operand not in self.converted:
+                self.converted.add(operand)
+                if position != _FILTERS[node.target] and self.from_library(operand):
+                    self.cost += 2 * _nbytes(now)
+        results = node.meta["val"]
+        image = results if isinstance(results, Tensor) else results[0]
+        if _is_image(image) and not _is_last(image):
+            self.gain += 2 * _nbytes(image)
+        self.turn(node)
+
+    def from_library(self, node: Node) -> bool:
+        """Whether a copy of the value is a pass of its own: nothing that makes it could make the copy instead."""
+        while node.op == "call_function" and (makes_view(node.target) or node.target is operator.getitem):
+            node = node.all_input_nodes[0]
+        return node.op != "call_function" or node.target in _IMAGES
+
+    def view(self, node: Node) -> None:
+        """A view of something whose strides have changed."""
+        source = node.all_input_nodes[0] if node.all_input_nodes else None
+        if source not in self.values or not isinstance(node.meta.get("val"), Tensor):
+            return
+        found = None
+        mode = getattr(self.values[source], "fake_mode", None)
+        if mode is not None and all(isinstance(n, int) for n in self.values[source].shape):
+            arguments = torch.fx.node.map_arg((node.args, node.kwargs), self.value)
+            try:
+                with mode:
+                    found = node.target(*arguments[0], **arguments[1])  # type: ignore[operator]
+            except (RuntimeError, ValueError):
+                found = None
+        if found is not None:
+            self.values[node] = found
+        elif node.target in _RESHAPES:
+            self.reshaped.add(node)
+
+    def follows(self, node: Node) -> bool:
+        """Whether most of what the operation reads of images is channels-last now, some of it newly."""
+        if not isinstance(node.target, OpOverload) or node.target.namespace not in ("aten", "prims", "lamina"):
+            return False
+        if any(part in str(node.target) for part in _OWN_LAYOUT):
+            return False
+        images = [n for n in node.all_input_nodes if _is_image(self.value(n))]
+        if not any(n in self.values for n in images):
+            return False
+        last = sum(_nbytes(v) for v in map(self.value, images) if _is_last(v))
+        return 2 * last > sum(_nbytes(self.value(n)) for n in images)
+
+    def turn(self, node: Node) -> None:
+        """Make the node's images channels-last, but for those that something addresses by eager's strides."""
+        value = node.meta.get("val")
+        if isinstance(value, Tensor):
+            if node not in self.fixed and _is_image(value) and not _is_last(value):
+                self.values[node] = _turned(value)
+        elif isinstance(value, (tuple, list)):
+            kept = {user.args[1] for user in node.users if user in self.fixed and user.target is operator.getitem}
+            turned = [
+                _turned(v) if k not in kept and _is_image(v) and not _is_last(v) else v for k, v in enumerate(value)
+            ]
+            if any(a is not b for a, b in zip(turned, value, strict=True)):
+                self.values[node] = tuple(turned)
+
+    # ---- the new graph ----------------------------------------------------------------------------------------
+
+    def apply(self) -> GraphModule:
+        """The graph with the new layouts."""
+        graph = Graph()
+        made: dict[Node, Node] = {}
+        copies: dict[Node, Node] = {}
+
+        def copied(source: Node, user: Node, value: Any, kind: torch.memory_format) -> Node:
+            if source not in copies:
+                copies[source] = graph.call_function(aten.clone.default, (made[source],), {"memory_format": kind})
+                copies[source].meta = {**user.meta, "val": value}
+            return copies[source]
+
+        def operand(user: Node) -> Callable[[Node], Node]:
+            """Where a node's operands come from: a convolution's are converted if need be."""
+            if user not in self.wishes:
+                return made.__getitem__
+            kind = _FORMATS[user.args[0].meta["val"].dim()]  # type: ignore[union-attr]
+
+            def found(n: Node) -> Node:
+                return copied(n, user, _turned(n.meta["val"]), kind) if n in self.converted else made[n]
+
+            return found
+
+        restored = self.returned & self.values.keys()
+        for node in self.gm.graph.nodes:
+            if node.op == "output":
+                made[node] = graph.node_copy(
+                    node,
+                    lambda n: copied(n, n, n.meta["val"], torch.contiguous_format) if n in restored else made[n],
+                )
+                continue
+            result = made[node] = graph.node_copy(node, operand(node))
+            if node in self.values:
+                result.meta = {**result.meta, "val": self.values[node]}
+            if node in self.reshaped:
+                result.target = aten.reshape.default
+        return graph_module(self.gm, graph)
+
+
+def _addressed(graph: Graph, returned: Iterable[Node]) -> set[Node]:
+    """What is seen through views whose strides must stay eager's: those returned, and those given by raw strides."""
+    found: set[Node] = set()
+    pending = [n for n in returned if n.op == "call_function" and _is_view(n)]
+    for target in _BY_STRIDES:
+        for node in graph.find_nodes(op="call_function", target=target):
+            pending += node.all_input_nodes
+    while pending:
+        node = pending.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if node.op == "call_function" and _is_view(node):
+            pending += node.all_input_nodes
+    return found
+
+
+def _is_view(node: Node) -> bool:
+    return node.target is not operator.getitem and makes_view(node.target)

@@ -1,0 +1,165 @@
+"""Channels-last images: which are chosen, that the caller sees nothing of it, and that few copies are left."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lamina.ir.loops import LibraryCall, Nest
+from lamina.ir.loops_interp import run_program
+from lamina.lower.to_loops import lower
+from lamina.rewrite.layouts import channels_last
+from lamina.rewrite.passes import clean
+from lamina.rewrite.verify import verify_fx
+from lamina.schedule.fuse import fuse
+
+from .test_passes import aten, count, graph_of
+
+
+def laid_out(function, *inputs):
+    """The graph before and after, and the decision."""
+    notes = []
+    before = graph_of(function, *inputs)
+    after = channels_last(before, notes.append, device="cpu")
+    return before, after, notes
+
+
+def check(function, *inputs):
+    """The new graph run by ATen and by the loop interpreter gives eager's values and strides."""
+    before, after, (note,) = laid_out(function, *inputs)
+    assert note.taken
+    assert note.kind == "layout"
+    after = clean(after)
+    verify_fx(after, "test")
+    program = fuse(lower(after, "test")).program
+    exact = before(*[x.double() for x in inputs])
+    want = before(*inputs)
+    for results in (after(*inputs), run_program(program, list(inputs))):
+        for got, reference, truth in zip(results, want, exact, strict=True):
+            assert got.dtype == reference.dtype
+            assert (got - truth).abs().max() <= 2 * (reference - truth).abs().max() + 1e-5 * truth.abs().max()
+    for got, reference in zip(run_program(program, list(inputs)), want, strict=True):
+        assert got.stride() == reference.stride()
+    return after, program
+
+
+def draw(*shapes):
+    torch.manual_seed(0)
+    return [torch.randn(s) for s in shapes]
+
+
+def batch_norm(x, scale, shift, mean, variance):
+    return aten._native_batch_norm_legit_no_training(x, scale, shift, mean, variance, 0.1, 1e-5)[0]
+
+
+def bottleneck(x, w1, w2, w3, scale, shift, mean, variance, scale3, shift3, mean3, variance3):
+    a = F.relu(batch_norm(F.conv2d(x, w1), scale, shift, mean, variance))
+    b = F.relu(batch_norm(F.conv2d(a, w2, padding=1), scale, shift, mean, variance))
+    return (F.relu(batch_norm(F.conv2d(b, w3), scale3, shift3, mean3, variance3) + x),)
+
+
+def bottleneck_inputs():
+    vectors = [(8,), (8,), (8,), (8,), (32,), (32,), (32,), (32,)]
+    x, *rest = draw((2, 32, 6, 6), (8, 32, 1, 1), (8, 8, 3, 3), (32, 8, 1, 1), *vectors)
+    for k in (6, 10):
+        rest[k] = rest[k].abs() + 0.5
+    return x, *rest
+
+
+def test_a_bottleneck_is_one_kernel_after_each_convolution():
+    after, program = check(bottleneck, *bottleneck_inputs())
+    # The input and the 3x3 weights: the last kernel writes the result as eager does.
+    assert count(after, aten.clone.default) == 2
+    calls = [s for s in program.steps if isinstance(s, LibraryCall)]
+    nests = [s for s in program.steps if isinstance(s, Nest)]
+    assert len(calls) == 3
+    assert len(nests) == 2 + 3
+    buffers = program.buffer_map()
+    for call in calls:
+        strides = [int(s.const) for s in buffers[call.outs[0]].strides]
+        assert strides[1] == 1
+
+
+def test_the_gradients_of_a_bottleneck():
+    def step(x, w1, w2, g):
+        y = F.relu(F.conv2d(F.relu(F.conv2d(x, w1, padding=1)), w2, padding=1)) + x
+        return torch.autograd.grad(y, (x, w1, w2), g)
+
+    inputs = draw((2, 8, 6, 6), (16, 8, 3, 3), (8, 16, 3, 3), (2, 8, 6, 6))
+    for x in inputs[:3]:
+        x.requires_grad_()
+    before, after, (note,) = laid_out(step, *inputs)
+    assert note.taken
+    plain = [x.detach() for x in inputs]
+    program = fuse(lower(clean(after), "test")).program
+    for got, want in zip(run_program(program, plain), before(*plain), strict=True):
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_convolution_alone_is_not_worth_the_copies():
+    before, after, (note,) = laid_out(lambda x, w: (F.conv2d(x, w, padding=1),), *draw((2, 8, 6, 6), (8, 8, 3, 3)))
+    assert after is before
+    assert not note.taken
+
+
+def test_what_cudnn_runs_without_tensor_cores_stays():
+    def twice(x, w):
+        return (F.conv2d(F.relu(F.conv2d(x, w, groups=w.shape[0])), w, groups=w.shape[0]),)
+
+    depthwise = draw((2, 8, 6, 6), (8, 1, 3, 3))
+    before, after, notes = laid_out(twice, *depthwise)
+    assert after is before
+    assert not notes
+    doubles = [x.double() for x in draw((2, 8, 6, 6), (8, 8, 3, 3))]
+    before, after, notes = laid_out(lambda x, w: (F.conv2d(F.relu(F.conv2d(x, w)), w),), *doubles)
+    assert after is before
+    assert not notes
+
+
+def test_what_is_channels_last_already_stays():
+    x, w = (t.contiguous(memory_format=torch.channels_last) for t in draw((2, 8, 6, 6), (8, 8, 3, 3)))
+    before, after, notes = laid_out(lambda x, w: (F.conv2d(F.relu(F.conv2d(x, w)), w),), x, w)
+    assert after is before
+    assert not notes
+
+
+def test_returned_views_keep_the_strides_of_eager():
+    def features(x, w, v):
+        y = F.relu(F.conv2d(F.relu(F.conv2d(x, w, padding=1)), w, padding=1))
+        z = F.conv2d(y, v)
+        return y.flatten(2), z.mean((2, 3)), z
+
+    check(features, *draw((2, 8, 6, 6), (8, 8, 3, 3), (8, 8, 3, 3)))
+
+
+def test_views_that_the_new_strides_do_not_allow_become_copies():
+    def classify(x, w, m):
+        y = F.relu(F.conv2d(F.relu(F.conv2d(x, w, padding=1)), w, padding=1))
+        return (y.view(2, -1) @ m,)
+
+    after, _ = check(classify, *draw((2, 8, 4, 4), (8, 8, 3, 3), (128, 8)))
+    assert count(after, aten.reshape.default) == 1
+
+
+def test_pooling_concatenation_and_depthwise_convolutions_follow():
+    def stem(x, w, d):
+        y = F.max_pool2d(F.relu(F.conv2d(x, w, padding=1)), 3, 2, 1)
+        y = torch.cat([y, F.conv2d(y, d, padding=1, groups=8)], 1)
+        return (F.conv2d(F.interpolate(y, scale_factor=2.0), torch.cat([w, w], 1)).sum((2, 3)),)
+
+    after, _ = check(stem, *draw((2, 8, 8, 8), (8, 8, 3, 3), (8, 1, 3, 3)))
+    images = [n.meta["val"] for n in after.graph.nodes if n.op == "call_function"]
+    images = [v for v in images if isinstance(v, torch.Tensor) and v.dim() == 4 and v.shape[1:3] == (8, 4)]
+    assert images
+    assert all(v.stride(1) == 1 for v in images)
+
+
+@pytest.mark.parametrize("dims", [4, 5])
+def test_volumes(dims):
+    convolve = F.conv2d if dims == 4 else F.conv3d
+    size, kernel = (5,) * (dims - 2), (3,) * (dims - 2)
+
+    def f(x, w):
+        return (convolve(F.silu(convolve(x, w, padding=1)), w, padding=1).amax(tuple(range(2, dims))),)
+
+    check(f, *draw((2, 8, *size), (8, 8, *kernel)))
