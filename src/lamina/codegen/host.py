@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from lamina.base.text import SourceMap, Writer, literal, tuple_text
+from lamina.base.user_kernels import is_user_kernel
 from lamina.codegen.host_example import example_block
 from lamina.codegen.host_values import Names, Values
 from lamina.errors import InvalidIR
 from lamina.ir.access import origins, provenance, reads, views, writes
 from lamina.ir.index import Expr, Size, as_expr
-from lamina.ir.library import OUT_VARIANTS, QUICK_CALLS
+from lamina.ir.library import OUT_VARIANTS, QUICK_CALLS, is_custom
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, SizeInput, storage_bytes
 from lamina.ir.plan import Kernel, KernelCall, Plan, PlanStep
 
@@ -27,6 +28,7 @@ __all__ = ["MARK", "HostKernel", "HostProgram", "HostWriter", "emit_host"]
 _RESERVED = (
     *("checkin", "checkout", "empty", "empty_large", "empty_small", "kernels", "reinterpret", "restride"),
     *("KEY", "args", "base", "call", "failed", "made", "prepare", "share_threads", "torch", "ws", "_"),
+    *("user_kernel", "user_op"),
 )
 
 MARK = re.compile(r"^k_|_[0-9a-f]{10}$")
@@ -161,6 +163,8 @@ class HostWriter:
         names = [name for name, used in self._imports(held) if used]
         if names:
             out.line(f"from lamina.runtime.host import {', '.join(names)}")
+        self._import_user_calls(out)
+        if names or self._user_calls():
             out.line()
         for name, (launch, pack) in self.kernel_names.items():
             out.line(f'{launch}, {pack} = kernels["{name}"].launch, kernels["{name}"].pack')
@@ -179,6 +183,14 @@ class HostWriter:
             ("restride", "restride" in self.allocators),
             ("share_threads", bool(self.plan.kernels)),
         )
+
+    def _user_calls(self) -> list[str]:
+        """What gives the program the user's kernels and operations it calls."""
+        return [name for name in ("user_kernel", "user_op") if any(p.startswith(f"{name}(") for p in self.globals)]
+
+    def _import_user_calls(self, out: Writer) -> None:
+        if names := self._user_calls():
+            out.line(f"from lamina.runtime.user_ops import {', '.join(names)}")
 
     def _prepare(self, out: Writer, held: Mapping[str, str]) -> None:
         """The function that fills a workspace's cache for this program."""
@@ -288,8 +300,7 @@ class HostWriter:
             arguments.append(f"out={values.tensor(whole, self._emit)}")
             self.body.line(f"{self._global(OUT_VARIANTS[step.op])}({', '.join(arguments)})", origin)
             return
-        namespace = f"torch.ops.{step.op}"
-        call = f"{self._global(QUICK_CALLS.get(step.op, namespace))}({', '.join(arguments)})"
+        call = f"{self._global(self._callee(step))}({', '.join(arguments)})"
         names = [values.local(out) if out is not None else "_" for out in step.outs]
         if not outs:
             self.body.line(call, origin)
@@ -300,6 +311,15 @@ class HostWriter:
         for out in outs:
             if out in self.laid_out:
                 self._restride(out, origin)
+
+    def _callee(self, step: LibraryCall) -> str:
+        """Source text for what a library call calls."""
+        if is_user_kernel(step.op):
+            return f'user_kernel("{step.op}")'
+        if is_custom(step.op):
+            device = "cuda" if any(self.values.buffers[v.buffer].device != "cpu" for v in views(step)) else "cpu"
+            return f'user_op("{step.op}", "{device}")'
+        return QUICK_CALLS.get(step.op, f"torch.ops.{step.op}")
 
     def _restride(self, out: str, origin: tuple[str, ...]) -> None:
         """Kernels address a library's result by the strides it was planned with: hold it to them."""
@@ -337,7 +357,9 @@ class HostWriter:
         found = self.globals.get(path)
         if found is None:
             parts = path.split(".")
-            if parts[1] != "ops":
+            if path.startswith("user_"):
+                wanted = _called(path)
+            elif parts[1] != "ops":
                 wanted = f"aten_{parts[1]}" if path in _QUICK else parts[1]
             else:
                 wanted = f"{parts[2]}_{parts[3]}" if parts[4] == "default" else f"{parts[2]}_{parts[3]}_{parts[4]}"
@@ -360,10 +382,18 @@ class HostWriter:
             if isinstance(step, KernelCall):
                 laid_out.update(step.buffers)
             else:
-                laid_out.update(v.buffer for v in views(step) if not self.values.whole(v))
+                # What the user wrote may rest on strides; ATen takes any.
+                exact = is_user_kernel(step.op) or is_custom(step.op)
+                laid_out.update(v.buffer for v in views(step) if exact or not self.values.whole(v))
         returned = {o.buffer for o in self.plan.outputs if isinstance(o, BufferView)}
         last.update(dict.fromkeys(returned, len(self.plan.steps)))
         return last, laid_out | returned
+
+
+def _called(path: str) -> str:
+    """The variable for ``user_kernel("user.<name>.3")`` or ``user_op("<space>.<name>.default", ...)``."""
+    space, name, which = path.split('"')[1].split(".")
+    return name if space == "user" else f"{space}_{name}" if which == "default" else f"{space}_{name}_{which}"
 
 
 def _targets(names: Sequence[str]) -> str:

@@ -48,6 +48,7 @@ _RESERVED = (
         "stream",
         "torch",
     ),
+    *("user_kernel", "user_op"),
     *("unaligned", "workspace", "zeroed", "zeros", "_"),
 )
 _ZERO, _ONE = as_expr(0), as_expr(1)
@@ -212,6 +213,7 @@ class _CudaWriter(HostWriter):
         others = [name for name in ("empty as empty_cpu", "restride") if name.split()[0] in self.allocators]
         if others:
             out.line(f"from lamina.runtime.host import {', '.join(others)}")
+        self._import_user_calls(out)
         out.line()
         for (kernel, which), (launch, pack) in self._kernel_variables():
             key = self.launches[kernel, which].key

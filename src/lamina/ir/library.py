@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["OUT_VARIANTS", "QUICK_CALLS", "has_effect", "may_alias", "overload"]
+from lamina.base.user_kernels import is_user_kernel, user_kernel
+
+__all__ = ["OUT_VARIANTS", "QUICK_CALLS", "has_effect", "is_custom", "may_alias", "overload"]
 
 QUICK_CALLS: dict[str, str] = {
     f"aten.{name}.default": f"torch.{name}"
@@ -27,18 +29,32 @@ _MAY_ALIAS = frozenset(
 """Operations whose results share memory with an argument, always or at times, though their schemas do not say so."""
 
 
+_BUILT_IN = ("aten", "prims", "prim", "lamina", "mkldnn", "onednn", "quantized", "user")
+
+
 def overload(op: str) -> Any:
-    """The ATen operation called ``op``, for example "aten.mm.default". ``AttributeError`` when there is none."""
+    """The operation called ``op``, for example "aten.mm.default", or a user.s kernel. ``AttributeError`` if none."""
+    if is_user_kernel(op):
+        return user_kernel(op)
     namespace, name, which = op.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), name), which)
 
 
+def is_custom(op: str) -> bool:
+    """Whether ``op`` is an operation that neither torch nor Lamina defines."""
+    return op.split(".")[0] not in _BUILT_IN
+
+
 def may_alias(op: str) -> bool:
     """Whether a result of ``op`` may share memory with an argument, so that the argument must live as long."""
+    if is_user_kernel(op):
+        return False
     return op.split(".")[1] in _MAY_ALIAS or bool(overload(op).is_view)
 
 
 def has_effect(op: str) -> bool:
     """Whether ``op`` draws from the random generator, or only checks something: such calls keep their order."""
+    if is_user_kernel(op):
+        return False
     found = overload(op)
     return torch.Tag.nondeterministic_seeded in found.tags or not found._schema.returns or "assert" in op

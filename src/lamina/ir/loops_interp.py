@@ -15,6 +15,7 @@ import torch
 from lamina.base.dtypes import torch_dtype
 from lamina.base.philox import uniform
 from lamina.ir.index import Expr, Size
+from lamina.ir.library import overload
 from lamina.ir.loops import (
     ERRORS,
     Buffer,
@@ -226,8 +227,7 @@ def _concrete(arg: Any, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str,
 def _run_library(
     call: LibraryCall, tensors: dict[str, torch.Tensor], buffers: Mapping[str, Buffer], sizes: Mapping[str, int]
 ) -> None:
-    namespace, name, overload = call.op.split(".")
-    function = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    function = overload(call.op)
     args = [_concrete(a, tensors, sizes) for a in call.args]
     kwargs = {key: _concrete(a, tensors, sizes) for key, a in call.kwargs}
     result = function(*args, **kwargs)

@@ -181,9 +181,9 @@ def _order(
 
 
 def _self_defined(step: Step) -> set[str]:
-    """Buffers whose first access in a nest is an unmasked overwriting store."""
+    """Buffers whose first access in a nest is an unmasked overwriting store; those that a library call fills."""
     if not isinstance(step, Nest):
-        return set()
+        return set(step.mutates)
     loaded: set[str] = set()
     stored: set[str] = set()
     for eqn in step.body:

@@ -129,7 +129,8 @@ def _order(plan: Plan) -> None:
     steps: list[LibraryCall] = []
     for step in plan.steps:
         # What a kernel stores before it loads counts as written by it.
-        missing = reads(step) - written - empty - (writes(step) if isinstance(step, KernelCall) else set())
+        # So does what a call overwrites, which may be memory that was never set.
+        missing = reads(step) - written - empty - (writes(step) if isinstance(step, KernelCall) else set(step.mutates))
         if missing:
             raise InvalidIR(f"{step.name} reads buffer {sorted(missing)[0]} before anything is written to it")
         written |= writes(step)

@@ -177,8 +177,9 @@ class Lowering:
         outs: Sequence[TensorValue | None],
         reason: str,
         list_result: bool = False,
+        mutates: Sequence[str] = (),
     ) -> None:
-        """Append a call of ``op``; tensor arguments become strided windows."""
+        """Append a call of ``op``, which writes to the buffers ``mutates``; tensor arguments become strided windows."""
         self.steps.append(
             LibraryCall(
                 self.unique(f"l_{node.name}"),
@@ -186,7 +187,8 @@ class Lowering:
                 tuple(self._argument(node, a) for a in args),
                 tuple((k, self._argument(node, v)) for k, v in kwargs.items()),
                 tuple(o.buffer if o is not None else None for o in outs),
-                reason=reason,
+                tuple(mutates),
+                reason,
                 origin=(node.name,),
                 list_result=list_result,
             )

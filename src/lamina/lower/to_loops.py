@@ -17,10 +17,12 @@ from lamina.ir.loops import BufferView, LoopProgram, SizeInput, Source
 from lamina.lower import families
 from lamina.lower.builder import opmath
 from lamina.lower.context import Lowering
+from lamina.lower.custom_ops import FUNCTIONALIZED, call_mutating
 from lamina.lower.library import call_effect, call_library
 from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import RULES, CannotLower, Decline
 from lamina.lower.sizes import SizeFloat, UnknownSize, expr_of, stride_of
+from lamina.lower.user_kernels import TRITON_LAUNCH, kernel_name, launch_user_kernel
 from lamina.lower.values import TensorValue
 
 __all__ = ["CannotLower", "lower"]
@@ -63,7 +65,7 @@ def _lower(gm: GraphModule, region: str, numerics: str) -> LoopProgram:
     inputs: list[str | SizeInput | None] = []
     outputs: tuple[BufferView | Expr | None, ...] = ()
     for node in gm.graph.nodes:
-        low.sources.append(Source(node.name, str(node.target), str(node.meta.get("source", ""))))
+        low.sources.append(Source(node.name, _operation(node), str(node.meta.get("source", ""))))
         if node.op == "placeholder":
             inputs.append(_placeholder(low, env, node))
         elif node.op == "get_attr":
@@ -115,6 +117,13 @@ def _resolved(low: Lowering, node: Node, given: TensorValue) -> TensorValue:
     kind = {"memory_format": torch.contiguous_format}
     low.library(node, "aten.clone.default", (given,), kind, (out,), "an input that is conjugated or negated lazily")
     return out
+
+
+def _operation(node: Node) -> str:
+    """What the node calls, for the reader: under a wrapper that makes it functional, what the user wrote."""
+    if str(node.target) == TRITON_LAUNCH:
+        return kernel_name(node)
+    return str(node.args[0] if str(node.target) == FUNCTIONALIZED else node.target)
 
 
 def _is_effect(node: Node) -> bool:
@@ -196,6 +205,10 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
     target = node.target
     if _is_effect(node):
         return call_effect(low, node, _arguments(env, node.args), _arguments(env, node.kwargs))
+    if str(target) == TRITON_LAUNCH:
+        return launch_user_kernel(low, env, node, _arguments(env, node.kwargs))
+    if str(target) == FUNCTIONALIZED:
+        return call_mutating(low, env, node, _arguments(env, node.kwargs))
     if not isinstance(target, OpOverload):
         raise CannotLower(f"{target} is not an ATen operation")
     args, kwargs = _arguments(env, node.args), _arguments(env, node.kwargs)

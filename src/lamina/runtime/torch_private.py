@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
+from torch.autograd import profiler
 
 __all__ = [
     *(
@@ -16,6 +19,7 @@ __all__ = [
         "exchange_device",
     ),
     *("is_capturing", "reinterpret", "storage_uses"),
+    *("below_autograd", "dispatch_is_watched", "python_functions", "shares_memory"),
 ]
 
 _guards = getattr(torch._C, "_dynamo").guards  # noqa: B009  the stub file does not declare it
@@ -81,3 +85,32 @@ exchange_device: Callable[[int], int] = getattr(torch._C, "_cuda_exchangeDevice"
 is_capturing: Callable[[], bool] = getattr(
     torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
 )
+
+
+def python_functions(overload: Any) -> Mapping[str | None, Callable[..., Any]] | None:
+    """The functions, by device type, of an operation made with ``torch.library.custom_op``; None marks "any device".
+
+    ``None`` for any other operation, and for one that returns what it writes to.
+    """
+    schema = overload._schema
+    found = OPDEFS.get(schema.name)
+    if found is None or found._opoverload is not overload or any(r.alias_info is not None for r in schema.returns):
+        return None
+    functions: Mapping[str | None, Callable[..., Any]] = found._backend_fns
+    return functions
+
+
+def shares_memory(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
+    """Whether a tensor of ``result`` shares memory with an argument or with another of them."""
+    results = result if isinstance(result, tuple) else (result,)
+    return torch._C._any_output_is_alias_to_input_or_output(args, kwargs, results)
+
+
+def below_autograd() -> Callable[[], Any]:
+    """A context manager's class: within it operations are not recorded for gradients."""
+    return torch._C._AutoDispatchBelowAutograd
+
+
+def dispatch_is_watched() -> bool:
+    """Whether a dispatch mode or the profiler wants to see every operation."""
+    return profiler._is_profiler_enabled or torch._C._len_torch_dispatch_stack() > 0
