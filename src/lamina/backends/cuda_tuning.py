@@ -7,12 +7,13 @@ needs (grid, workspaces, zeros, alignment) comes from the code that the real pro
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from lamina.backends.cuda_bench import KernelBench
 from lamina.backends.regions import Boxed
 from lamina.base.decision import Decision
 from lamina.codegen.host_cuda import CudaHost, CudaLaunch, emit_cuda_host
@@ -26,10 +27,11 @@ from lamina.runtime.cuda_host import Flags
 from lamina.runtime.host import load_program
 from lamina.runtime.torch_private import is_capturing
 from lamina.runtime.triton_build import TritonBuild, TritonUnit
+from lamina.runtime.triton_pool import TritonError
 from lamina.schedule.gpu import candidates
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.tune.choose import guess, measured, remembered, worth_timing
-from lamina.tune.kernels import label_of, memory, moved_bytes, sizes_known, untimeable
+from lamina.tune.kernels import label_of, moved_bytes, sizes_known, untimeable
 from lamina.tune.measure import Sampler
 from lamina.tune.values import Candidate, Choice, Policy, Task
 
@@ -38,8 +40,6 @@ __all__ = ["RegionTuning", "Tuned", "triton_unit"]
 _VERSION = "1"
 _FLUSH = 4
 """Second-level caches written over before each run."""
-_MOST_MEMORY = 0.5
-"""Share of the free memory that scratch tensors may take."""
 
 
 def triton_unit(launch: CudaLaunch) -> TritonUnit:
@@ -101,6 +101,8 @@ class _Open:
 
 class RegionTuning:
     """The tuning of one region: ``plan`` has the schedules chosen so far, ``units`` what must be compiled to go on."""
+
+    bench: Callable[..., KernelBench] = KernelBench
 
     def __init__(self, plan: Plan, target: GpuTarget, device: int, cache: Cache, policy: Policy) -> None:
         self.target, self.device, self.cache, self.policy = target, device, cache, policy
@@ -198,8 +200,8 @@ class RegionTuning:
             label = trial.candidate.label
             try:
                 kernels = _loaded(trial.host, built, driver, self.device)
-            except Exception as error:
-                failures[label] = str(error)[:200]
+            except TritonError as error:
+                failures[label] = error.what[:200]
                 continue
             flags = Flags(trial.host.messages) if trial.host.messages else None
             programs[label] = load_program(trial.host.text, "call", {"kernels": kernels, "failed": flags})
@@ -210,14 +212,13 @@ class RegionTuning:
             )
 
         def samplers() -> Mapping[str, Sampler]:
-            bench = _Bench(o, self.buffers, self.device, _FLUSH * self.target.l2_bytes)
+            bench = self.bench(o.call, o.kernel.nests[0], self.buffers, self.device, _FLUSH * self.target.l2_bytes)
             return {label: bench.sampler(program) for label, program in programs.items()}
 
         try:
-            with torch.no_grad(), torch.cuda.device(self.device):
-                choice = measured(o.task, self.policy, self.cache, samplers, failures, seconds)
-        except torch.OutOfMemoryError as error:
-            return guess(o.task, f"no memory to time it: {error}"[:120])
+            choice = measured(o.task, self.policy, self.cache, samplers, failures, seconds)
+        except RuntimeError as error:  # torch's out-of-memory error is one
+            return guess(o.task, f"it cannot be timed: {error}"[:160])
         noted = tuple(replace(m, facts=facts.get(m.label, ())) for m in choice.measurements)
         return replace(choice, measurements=noted)
 
@@ -231,51 +232,6 @@ class RegionTuning:
             for k in self.plan.kernels
         )
         self.plan = replace(self.plan, kernels=kernels)
-
-
-class _Bench:
-    """Scratch memory for one kernel, and what empties the second-level cache."""
-
-    def __init__(self, o: _Open, buffers: Mapping[str, Buffer], device: int, flush: int) -> None:
-        generator = torch.Generator(torch.device("cuda", device)).manual_seed(0)
-        needs = sum(_nbytes(buffers[name]) for name in dict.fromkeys(o.call.buffers))
-        free = torch.cuda.mem_get_info(device)[0]
-        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        if needs + flush > _MOST_MEMORY * free:
-            raise torch.OutOfMemoryError(f"{needs >> 20} MiB of scratch, {free >> 20} MiB are free")
-        held = memory(o.call, o.kernel.nests[0], buffers, generator)
-        self.tensors = list(held.values())
-        self.flush = torch.empty(flush // 4, dtype=torch.int32, device=generator.device)
-
-    def sampler(self, program: Boxed) -> Sampler:
-        """Runs on the current stream; the first time once more, which is not counted."""
-        warm = False
-
-        def run(samples: int) -> list[float]:
-            nonlocal warm
-            if not warm:
-                program(list(self.tensors))
-                torch.cuda.current_stream().synchronize()
-                warm = True
-            marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-            for _ in range(samples):
-                self.flush.zero_()
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-                start.record()
-                program(list(self.tensors))
-                end.record()
-                marks.append((start, end))
-            torch.cuda.current_stream().synchronize()
-            return [1e3 * start.elapsed_time(end) for start, end in marks]
-
-        return run
-
-
-def _nbytes(buffer: Buffer) -> int:
-    total = 1
-    for n, stride in zip(buffer.shape, buffer.strides, strict=True):
-        total += (n.const - 1) * stride.const
-    return total * torch.empty(0, dtype=getattr(torch, buffer.dtype)).element_size()
 
 
 def _trial_plan(kernel: Kernel, call: KernelCall, buffers: Mapping[str, Buffer]) -> Plan:

@@ -1,0 +1,65 @@
+"""One GPU launch timed: scratch memory, a cache written over before each run, events on the current stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from lamina.backends.regions import Boxed
+from lamina.ir.loops import Buffer, Nest, storage_bytes
+from lamina.ir.plan import KernelCall
+from lamina.tune.kernels import memory
+from lamina.tune.measure import Sampler
+
+__all__ = ["KernelBench"]
+
+_MOST_MEMORY = 0.5
+"""Share of the free memory that scratch tensors may take."""
+
+
+class KernelBench:
+    """Scratch tensors for the buffers of one launch, and ``flush`` bytes that are written before each run.
+
+    Nothing of the user's is touched: not the tensors, not the state of the random generators, not other streams.
+    Raises ``torch.OutOfMemoryError`` where the tensors would take much of the memory that is free.
+    """
+
+    def __init__(self, call: KernelCall, nest: Nest, buffers: Mapping[str, Buffer], device: int, flush: int) -> None:
+        needs = flush + sum(storage_bytes(buffers[name]).const for name in dict.fromkeys(call.buffers))
+        free = torch.cuda.mem_get_info(device)[0]
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        if needs > _MOST_MEMORY * free:
+            raise torch.OutOfMemoryError(f"{needs >> 20} MiB of scratch memory, {free >> 20} MiB are free")
+        self.device = device
+        with torch.no_grad(), torch.cuda.device(device):
+            generator = torch.Generator(torch.device("cuda", device)).manual_seed(0)
+            self.tensors = list(memory(call, nest, buffers, generator).values())
+            self.flush = torch.empty(flush // 4, dtype=torch.int32, device=generator.device)
+
+    def sampler(self, program: Boxed) -> Sampler:
+        """Runs ``program`` on the tensors; the first time once more, which is not counted."""
+        warm = False
+
+        def run(samples: int) -> list[float]:
+            nonlocal warm
+            with torch.no_grad(), torch.cuda.device(self.device):
+                if not warm:
+                    program(list(self.tensors))
+                    torch.cuda.current_stream().synchronize()
+                    warm = True
+                return self._times(program, samples)
+
+        return run
+
+    def _times(self, program: Boxed, samples: int) -> list[float]:
+        marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        for _ in range(samples):
+            self.flush.zero_()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start.record()
+            program(list(self.tensors))
+            end.record()
+            marks.append((start, end))
+        torch.cuda.current_stream().synchronize()
+        return [1e3 * start.elapsed_time(end) for start, end in marks]

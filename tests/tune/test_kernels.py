@@ -1,0 +1,93 @@
+"""What is known of a kernel before it is timed: its bytes, and memory that it can be run on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lamina.ir.index import as_expr
+from lamina.ir.loops import Buffer
+from lamina.ir.plan import KernelCall, Plan
+from lamina.tune.kernels import memory, moved_bytes, sizes_known, untimeable
+from tests.tune.plans import gpu_plan
+
+KIB = 1024
+
+
+def bytes_of(plan: Plan) -> int:
+    kernel, step = plan.kernels[0], plan.steps[0]
+    assert isinstance(step, KernelCall)
+    dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
+    return moved_bytes(kernel.nests[0], step, dtypes, plan.buffer_map())
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "expected"),
+    [
+        (lambda x, b: x + b, (torch.zeros(64, 256), torch.zeros(256)), 64 * KIB * 2 + KIB),
+        (lambda x: x.softmax(-1), (torch.zeros(64, 256),), 64 * KIB * 2),
+        (lambda x: x + x.t(), (torch.zeros(64, 64),), 2 * 16 * KIB),
+        (lambda x: x.sum(-1), (torch.zeros(256, 64, dtype=torch.bfloat16),), 32 * KIB + KIB // 2),
+        (lambda x: x[:, :32] * 2, (torch.zeros(256, 256),), 2 * 32 * KIB),
+    ],
+)
+def test_each_element_counts_once(function: Callable[..., Any], arguments: tuple[Tensor, ...], expected: int) -> None:
+    assert bytes_of(gpu_plan(function, *arguments)) == expected
+
+
+def test_a_gather_counts_the_rows_it_reads_not_the_table() -> None:
+    plan = gpu_plan(
+        lambda ids, table: F.embedding(ids, table), torch.zeros(64, dtype=torch.int64), torch.zeros(9000, 256)
+    )
+    assert bytes_of(plan) == 64 * 8 + 2 * 64 * KIB
+
+
+def test_a_gather_of_more_rows_than_the_table_has_counts_the_table() -> None:
+    ids = torch.zeros(4096, dtype=torch.int64)
+    assert (
+        bytes_of(gpu_plan(lambda i, t: F.embedding(i, t), ids, torch.zeros(8, 256))) == 32 * KIB + 8 * KIB + 4096 * KIB
+    )
+
+
+def test_indices_are_made_up_within_their_bounds() -> None:
+    plan = gpu_plan(lambda i, t: F.embedding(i, t), torch.zeros(5000, dtype=torch.int64), torch.zeros(77, 8))
+    step, nest = plan.steps[0], plan.kernels[0].nests[0]
+    assert isinstance(step, KernelCall)
+    assert untimeable(nest) == ""
+    held = memory(step, nest, plan.buffer_map(), torch.Generator().manual_seed(0))
+    ids = next(t for t in held.values() if t.dtype == torch.int64)
+    assert (int(ids.min()), int(ids.max())) == (0, 76)
+
+
+def test_checks_of_numbers_that_cannot_be_made_up_are_not_run() -> None:
+    def function(x: Tensor, table: Tensor) -> Tensor:
+        return F.embedding((x * 50).long(), table)
+
+    plan = gpu_plan(function, torch.zeros(64), torch.zeros(77, 8))
+    assert any(untimeable(nest) for kernel in plan.kernels for nest in kernel.nests)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "float8_e5m2", "bool", "int8", "complex64"])
+def test_scratch_memory_holds_small_finite_numbers(dtype: str) -> None:
+    plan = gpu_plan(lambda x: x + 1, torch.zeros(64, 8))
+    step, nest = plan.steps[0], plan.kernels[0].nests[0]
+    assert isinstance(step, KernelCall)
+    shape, strides = (as_expr(40), as_expr(8)), (as_expr(16), as_expr(1))
+    buffers = {name: Buffer(name, dtype, shape, strides) for name in step.buffers}
+    for tensor in memory(step, nest, buffers, torch.Generator().manual_seed(0)).values():
+        wide = tensor.to(torch.complex128)
+        assert tensor.stride() == (16, 1)
+        assert float(wide.abs().max()) < 2
+        assert bool(torch.isfinite(wide.abs()).all())
+
+
+def test_sizes_that_change_are_noticed() -> None:
+    plan = gpu_plan(lambda x: x + 1, torch.zeros(64, 8))
+    step = plan.steps[0]
+    assert isinstance(step, KernelCall)
+    assert sizes_known(step, plan.buffer_map())

@@ -1,0 +1,84 @@
+"""Races between candidates whose times are made up: early ends, failures, samples in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lamina.tune.measure import Sampler, race
+
+
+class Clock:
+    """Seconds that pass only while candidates run."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.ran: list[tuple[str, int]] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def candidate(self, label: str, microseconds: float, seconds: float = 0.0) -> Sampler:
+        def run(samples: int) -> Sequence[float]:
+            self.now += seconds
+            self.ran.append((label, samples))
+            return [microseconds] * samples
+
+        return run
+
+    def count(self, label: str) -> int:
+        return sum(samples for name, samples in self.ran if name == label)
+
+
+def broken(samples: int) -> Sequence[float]:
+    raise ValueError("no such tile")
+
+
+def test_every_candidate_has_a_median() -> None:
+    clock = Clock()
+    results = race({"a": clock.candidate("a", 9.0), "b": clock.candidate("b", 5.0)}, 1.0, 10.0, clock)
+    assert [(m.label, m.microseconds, m.reason) for m in results] == [("a", 9.0, ""), ("b", 5.0, "")]
+
+
+def test_an_outlier_does_not_decide() -> None:
+    found: Iterator[float] = iter([5.0, 5.0, 500.0, 5.0, 5.0, *[5.0] * 50])
+    (only,) = race({"a": lambda samples: [next(found) for _ in range(samples)]}, None, 10.0)
+    assert only.microseconds == 5.0
+
+
+def test_the_race_ends_at_97_percent_of_the_bound() -> None:
+    clock = Clock()
+    slow, enough, third = (clock.candidate(n, us) for n, us in (("slow", 20.0), ("enough", 10.3), ("third", 10.1)))
+    results = race({"slow": slow, "enough": enough, "third": third}, 10.0, 10.0, clock)
+    assert [m.skipped for m in results] == [False, False, True]
+    assert "enough reached 97% of the bound" in results[2].reason
+    assert clock.count("third") == 0
+
+
+def test_below_97_percent_it_goes_on() -> None:
+    clock = Clock()
+    results = race({"a": clock.candidate("a", 10.4), "b": clock.candidate("b", 10.35)}, 10.0, 10.0, clock)
+    assert not any(m.skipped for m in results)
+
+
+def test_time_over_ends_it_with_at_least_one_figure() -> None:
+    clock = Clock()
+    results = race({n: clock.candidate(n, 7.0, seconds=2.0) for n in "abc"}, None, 1.0, clock)
+    assert [m.microseconds for m in results] == [7.0, None, None]
+    assert results[1].skipped
+    assert "1 s were over" in results[1].reason
+
+
+def test_one_that_fails_drops_out_alone() -> None:
+    clock = Clock()
+    results = race({"a": broken, "b": clock.candidate("b", 4.0)}, None, 10.0, clock)
+    assert results[0].microseconds is None
+    assert not results[0].skipped
+    assert results[0].reason == "ValueError: no such tile"
+    assert results[1].microseconds == 4.0
+
+
+def test_close_ones_are_sampled_again_in_turns_and_far_ones_are_not() -> None:
+    clock = Clock()
+    race({n: clock.candidate(n, us) for n, us in (("a", 10.0), ("b", 10.2), ("far", 15.0))}, None, 10.0, clock)
+    assert clock.count("far") < clock.count("a") == clock.count("b")
+    assert [label for label, _ in clock.ran[3:]] == ["b", "a", "a", "b"]

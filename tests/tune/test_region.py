@@ -1,0 +1,191 @@
+"""A region's kernels tuned with stand-ins for the compiler, the driver and the clock."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lamina.backends.cuda_tuning import RegionTuning
+from lamina.ir.plan import Kernel, Plan
+from lamina.ir.plan_verify import verify_plan
+from lamina.runtime.cache import Cache
+from lamina.runtime.cuda_driver import CudaKernel, pack_format
+from lamina.runtime.triton_build import Cubin, TritonBuild
+from lamina.runtime.triton_pool import TritonError
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.tune.measure import Sampler
+from lamina.tune.values import Policy, policy_of
+from tests.tune.plans import TARGET, gpu_plan
+
+ALL = policy_of("max-autotune-no-cudagraphs")
+
+
+def norm(x: Tensor) -> Tensor:
+    return (x - x.mean(-1, keepdim=True)).softmax(-1)
+
+
+def plan_of(rows: int = 4096) -> Plan:
+    return gpu_plan(norm, torch.zeros(rows, 1024, dtype=torch.bfloat16))
+
+
+@dataclass
+class FakeDriver:
+    """Loads anything; what it is told to refuse, it refuses."""
+
+    refused: str = "nothing"
+
+    def load(self, cubin: Cubin, device: int) -> CudaKernel:
+        if cubin.function == self.refused:
+            raise TritonError("it has too many threads")
+        packing = struct.Struct(pack_format(cubin.types, cubin.hidden))
+        return CudaKernel(cubin.function, lambda packed: 0, packing.pack, 40, 0)
+
+
+class FakeBench:
+    """Candidate number k takes ``times[k]`` microseconds."""
+
+    times: Sequence[float] = ()
+    opened = 0
+
+    def __init__(self, *about: Any) -> None:
+        FakeBench.opened += 1
+
+    def sampler(self, program: Callable[..., Any]) -> Sampler:
+        launched = [n for n in program.__code__.co_names if n.startswith("k_") and not n.endswith("_pack")]
+        number = int(launched[0].rpartition("_")[2])
+        return lambda samples: [self.times[number]] * samples
+
+
+def built(tuning: RegionTuning, errors: Mapping[int, str] | None = None) -> TritonBuild:
+    """Every unit compiled but those in ``errors``."""
+    failed = {u.name: TritonError(errors[k]) for k, u in enumerate(tuning.units) if errors and k in errors}
+    cubins = {
+        u.name: Cubin(u.name, u.function, b"", u.types, 0, 32 * u.warps, 2)
+        for u in tuning.units
+        if u.name not in failed
+    }
+    return TritonBuild(cubins, failed, 0, len(cubins), 0.1)
+
+
+@pytest.fixture(autouse=True)
+def bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RegionTuning, "bench", FakeBench)
+    monkeypatch.setattr("lamina.backends.cuda_tuning.is_capturing", lambda: False)
+    FakeBench.opened = 0
+
+
+@pytest.fixture
+def tuning(tmp_path: Path) -> Callable[..., RegionTuning]:
+    def make(plan: Plan | None = None, target: GpuTarget = TARGET, policy: Policy = ALL) -> RegionTuning:
+        return RegionTuning(plan or plan_of(), target, 0, Cache(tmp_path), policy)
+
+    return make
+
+
+def times(fastest: int, count: int = 8) -> list[float]:
+    return [500.0 + k if k != fastest else 100.0 for k in range(count)]
+
+
+def only(plan: Plan) -> Kernel:
+    (kernel,) = plan.kernels
+    return kernel
+
+
+Make = Callable[..., RegionTuning]
+
+
+def test_the_plan_gets_the_winners_schedule(tuning: Make) -> None:
+    work = tuning()
+    (task,) = [o.task for o in work.open]
+    assert 2 < len(task.candidates) <= 8
+    FakeBench.times = times(2)
+    plan = work.finish(built(work), FakeDriver())
+    assert only(plan).schedules == (task.candidates[2].value,)
+    assert only(plan).name == only(plan_of()).name
+    verify_plan(plan)
+    (decision,) = work.tuned.decisions
+    assert decision.kind == "tune"
+    assert decision.taken
+    assert dict(decision.facts)["winner"] == task.candidates[2].label
+    assert task.candidates[2].label in work.tuned.text()
+
+
+def test_a_second_compilation_has_nothing_to_time(tuning: Make) -> None:
+    first = tuning()
+    FakeBench.times = times(1)
+    plan = first.finish(built(first), FakeDriver())
+    second = tuning()
+    assert not second.open
+    assert not second.units
+    assert second.plan == plan
+    assert second.tuned.decisions[0].reason.startswith("remembered")
+    assert FakeBench.opened == 1
+
+
+def test_another_gpu_and_another_size_are_other_questions(tuning: Make) -> None:
+    first = tuning()
+    FakeBench.times = times(1)
+    first.finish(built(first), FakeDriver())
+    assert tuning(target=replace(TARGET, name="NVIDIA H200")).open
+    assert tuning(target=replace(TARGET, processors=66)).open
+    assert tuning(plan_of(rows=64 * 4096)).open
+
+
+def test_candidates_that_do_not_compile_or_load_drop_out_alone(tuning: Make) -> None:
+    work = tuning()
+    FakeBench.times = times(0)
+    refused = work.open[0].trials[2].host.launches[0].source.name
+    plan = work.finish(built(work, {0: "it does not compile"}), FakeDriver(refused))
+    assert only(plan).schedules != only(plan_of()).schedules
+    facts = dict(work.tuned.decisions[0].facts)
+    labels = [c.label for c in work.choices[only(plan).name].task.candidates]
+    assert facts[labels[0]] == "it does not compile"
+    assert facts[labels[2]] == "it has too many threads"
+
+
+def test_memory_that_is_lacking_leaves_it_to_the_model(tuning: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*about: Any) -> Any:
+        raise torch.OutOfMemoryError("9 MiB are free")
+
+    monkeypatch.setattr(RegionTuning, "bench", staticmethod(full))
+    work = tuning()
+    plan = work.finish(built(work), FakeDriver())
+    assert plan == plan_of()
+    assert "9 MiB are free" in work.tuned.decisions[0].reason
+
+
+def test_a_stream_that_records_a_graph_is_not_used(tuning: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.backends.cuda_tuning.is_capturing", lambda: True)
+    work = tuning()
+    assert work.finish(built(work), FakeDriver()) == plan_of()
+    assert "recording a CUDA graph" in work.tuned.decisions[0].reason
+    assert FakeBench.opened == 0
+
+
+def test_time_over_leaves_the_rest_to_the_model(tuning: Make) -> None:
+    work = tuning(policy=replace(ALL, seconds=0.0))
+    assert work.finish(built(work), FakeDriver()) == plan_of()
+    assert "measuring were over" in work.tuned.decisions[0].reason
+
+
+def test_the_default_mode_leaves_small_kernels_alone(tuning: Make) -> None:
+    work = tuning(policy=policy_of("default"))
+    assert not work.open
+    assert "too little to gain" in work.tuned.decisions[0].reason
+
+
+def test_deterministic_algorithms_are_never_timed(tuning: Make) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        work = tuning()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not work.open
+    assert "deterministic" in work.tuned.decisions[0].reason
