@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from lamina.ir.loops import LibraryCall
+from lamina.ir.loops import LibraryCall, Nest
 from lamina.ir.loops_interp import run_program
 from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import CannotLower
@@ -62,6 +63,28 @@ def test_attention_and_convolution_take_windows() -> None:
     image, kernel = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last), torch.randn(4, 3, 3, 3)
     program = lower(traced(lambda x, w: F.conv2d(x, w, padding=1), [image, kernel]), "test")
     assert [type(s) for s in program.steps] == [LibraryCall]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_biases_of_convolutions_on_a_gpu_are_nests(groups: int) -> None:
+    def step(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, g: torch.Tensor) -> Any:
+        y = F.conv2d(x, w, b, padding=1, groups=groups)
+        return (y, *torch.autograd.grad(y, (x, w, b), g))
+
+    torch.manual_seed(0)
+    shapes = ((2, 4, 5, 5), (6, 4 // groups, 3, 3), (6,), (2, 6, 5, 5))
+    given = [torch.randn(s, requires_grad=k < 3) for k, s in enumerate(shapes)]
+    elsewhere = [t.detach().to("meta").requires_grad_(t.requires_grad) for t in given]
+    program = lower(traced(step, elsewhere), "test")
+    here = replace(program, buffers=tuple(replace(b, device="cpu") for b in program.buffers))
+    results = run_program(here, [t.detach() for t in given])
+    for got, want in zip(results, step(*given), strict=True):
+        torch.testing.assert_close(got, want.detach(), rtol=1e-4, atol=1e-4)
+    calls = [s for s in program.steps if isinstance(s, LibraryCall)]
+    assert [c.op for c in calls] == ["aten.convolution.default", "aten.convolution_backward.default"]
+    assert calls[0].args[2] is None
+    assert calls[1].args[-1] == (True, True, False)
+    assert sum(isinstance(s, Nest) for s in program.steps) == 2
 
 
 def test_complex_tensors_go_through_views_without_kernels() -> None:

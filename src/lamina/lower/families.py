@@ -9,6 +9,7 @@ from lamina.lower import (
     batch_norm,
     comparison,
     concat,
+    convolution,
     creation,
     foreach,
     indexing,
@@ -34,6 +35,6 @@ __all__ = ["LOADED"]
 LOADED = (
     *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, nll_loss, norms),
-    *(arrangement, concat, indexing, padding, pooling, scan, scatter, strided, upsample, views),
+    *(arrangement, concat, convolution, indexing, padding, pooling, scan, scatter, strided, upsample, views),
 )
 """The rule files."""

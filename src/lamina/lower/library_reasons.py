@@ -7,7 +7,6 @@ from types import MappingProxyType
 __all__ = ["REASONS"]
 
 _PRODUCT = "matrix products are faster in the vendor's library than in nests"
-_CONVOLUTION = "convolutions are faster in the vendor's library than in nests"
 _ATTENTION = "attention is faster in the vendor's fused kernels than in nests"
 _RANDOM = "draws from eager's generator in eager's order"
 _SPECIAL = "a special function too rare and too long for kernels; ATen has the series"
@@ -34,7 +33,6 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         *("aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default", "aten.addbmm.default"),
         *("aten.mv.default", "aten.addmv.default", "aten.dot.default", "aten.vdot.default"),
     ),
-    _CONVOLUTION: ("aten.convolution.default", "aten.convolution_backward.default"),
     _RANDOM: (
         *("aten.rand.default", "aten.randn.default", "aten.randperm.default", "aten.native_dropout.default"),
         *("aten.rrelu.default", "lamina.philox_seed.default"),

@@ -1,0 +1,69 @@
+"""Convolutions: the library's products, without the biases that the library would add in a pass of its own.
+
+cuDNN's convolutions are called without a bias by ATen, which then reads and writes the whole result once more to add
+it, and reads the whole gradient once more to sum it. As nests both fuse with what is around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.fx import Node
+
+from lamina.ir.index import Expr
+from lamina.lower.builder import opmath
+from lamina.lower.context import Lowering
+from lamina.lower.rules import Decline, rule
+from lamina.lower.values import TensorValue
+
+__all__: list[str] = []
+
+_REASON = "convolutions are faster in the vendor's library than in nests"
+
+
+@rule("aten.convolution.default")
+def convolution(
+    low: Lowering, node: Node, x: TensorValue, weight: TensorValue, bias: TensorValue | None, *rest: Any
+) -> TensorValue:
+    if bias is None or not _adds_apart(low, x, weight):
+        raise Decline(_REASON)
+    product = low.result(node)
+    low.library(node, str(node.target), (x, weight, None, *rest), {}, (product,), _REASON)
+    out = low.result(node)
+    kin = opmath(out.dtype)
+    b = low.nest(node, out.shape)
+    b.store(out, b.load(product).to(kin) + b.load(bias, [b.axes[1]]).to(kin))
+    low.finish(b)
+    return out
+
+
+@rule("aten.convolution_backward.default")
+def convolution_backward(
+    low: Lowering,
+    node: Node,
+    gradient: TensorValue,
+    x: TensorValue,
+    weight: TensorValue,
+    bias_size: Sequence[int | Expr] | None,
+    *rest: Any,
+) -> list[TensorValue | None]:
+    *settings, (for_x, for_weight, for_bias) = rest
+    if not for_bias or not _adds_apart(low, x, weight):
+        raise Decline(_REASON)
+    products = [low.result(node, k) if wanted else None for k, wanted in enumerate((for_x, for_weight))]
+    if for_x or for_weight:
+        given = (gradient, x, weight, None, *settings, (for_x, for_weight, False))
+        low.library(node, str(node.target), given, {}, (*products, None), _REASON, True)
+    out = low.result(node, 2)
+    b = low.nest(node, gradient.shape)
+    across = [0, *range(2, gradient.rank)]
+    b.store(out, b.reduce("sum", b.load(gradient).to(opmath(out.dtype)), across), [b.axes[1]])
+    low.finish(b)
+    return [*products, out]
+
+
+def _adds_apart(low: Lowering, x: TensorValue, weight: TensorValue) -> bool:
+    """Whether ATen handles the bias apart from the convolution: on GPUs, unless each channel has its own."""
+    low.plain(x.dtype)
+    return low.buffers[x.buffer].device != "cpu" and weight.shape[1] != 1
