@@ -1,5 +1,6 @@
 """Lamina: a layered tensor compiler for PyTorch."""
 
+from lamina.backends.registry import register_backend
 from lamina.base.decision import Decision
 from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
 from lamina.compile import compile, lamina_backend
@@ -23,5 +24,6 @@ __all__ = [
     "benchmark",
     "compile",
     "lamina_backend",
+    "register_backend",
     "warmup",
 ]

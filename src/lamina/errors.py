@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BadArgument", "InvalidIR", "LaminaError", "StageFailed", "UnknownOption"]
+__all__ = ["BackendFailed", "BadArgument", "InvalidIR", "LaminaError", "StageFailed", "UnknownOption"]
 
 
 class LaminaError(Exception):
@@ -42,3 +42,9 @@ class StageFailed(LaminaError):
     """A stage raised while compiling a region; the region falls back to ATen calls unless strict."""
 
     code = "LM011"
+
+
+class BackendFailed(LaminaError):
+    """A backend raised while it compiled a graph, or gave back something other than the graph's outputs."""
+
+    code = "LM012"

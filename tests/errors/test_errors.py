@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import lamina
-from lamina.errors import LaminaError
+from lamina.errors import BackendFailed, LaminaError
 from lamina.ir.index import as_expr
 from lamina.ir.loops import BufferView, LoopProgram
 from lamina.ir.loops_verify import verify_program
@@ -56,6 +56,17 @@ MISTAKES: dict[str, tuple[type[LaminaError], Callable[[], object]]] = {
     "a word for a switch": (lamina.BadArgument, lambda: lamina.compile(abs, fullgraph="yes")),
     "dynamic that is neither": (lamina.BadArgument, lambda: lamina.compile(abs, dynamic=1)),
     "a backend that is no backend": (lamina.BadArgument, lambda: lamina.compile(abs, backend=3)),
+    "a backend that nobody knows": (lamina.BadArgument, lambda: lamina.compile(abs, backend="laminar")),
+    "a mode that a backend has no use for": (
+        lamina.BadArgument,
+        lambda: lamina.compile(abs, backend="aten", mode="max-autotune"),
+    ),
+    "a class of torch's": (lamina.BadArgument, lambda: lamina.compile(torch.nn.Linear)),
+    "a class that is no module": (lamina.BadArgument, lambda: lamina.compile(dict)),
+    "a backend that loses an output": (
+        BackendFailed,
+        lambda: lamina.compile(torch.sin, backend=lambda gm, inputs: lambda x: ())(torch.ones(2)),
+    ),
     "a compiler that is not there": (NoCompiler, lambda: probe("no-such-compiler")),
 }
 
@@ -76,7 +87,7 @@ def test_a_failing_stage_runs_eager_with_one_warning_unless_strict(monkeypatch: 
     def fail(*args: object, **kwargs: object) -> object:
         raise ZeroDivisionError("a bug of the compiler")
 
-    monkeypatch.setattr(sys.modules["lamina.compile"], "lower", fail)  # the name on the package is the function
+    monkeypatch.setattr(sys.modules["lamina.backends.kernels"], "lower", fail)
     x = torch.randn(5)
     with pytest.warns(UserWarning, match="a bug of the compiler"):
         assert torch.equal(lamina.compile(lambda x: x * 2 + 1)(x), x * 2 + 1)
@@ -127,7 +138,7 @@ def test_the_environment_is_checked_like_an_argument(monkeypatch: pytest.MonkeyP
 
 
 def test_instructions_that_the_machine_lacks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["lamina.compile"], "host_isa", lambda: "plain")
+    monkeypatch.setattr(sys.modules["lamina.backends.settings"], "host_isa", lambda: "plain")
     with pytest.raises(
         lamina.UnknownOption, match=r"'avx2', which this machine does not have\n  do: use auto or plain"
     ):

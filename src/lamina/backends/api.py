@@ -1,0 +1,141 @@
+"""What a backend is: a frozen value with a compile function and the facts that decide what it is given."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from lamina.errors import BadArgument
+
+__all__ = ["GRAPHS", "Backend", "Compiled", "Supports", "accepted", "tensors_of"]
+
+Compiled = Callable[..., Any]
+"""A compiled graph: takes the graph's inputs and returns its outputs in a tuple or list (a single one may be bare)."""
+
+Supports = Callable[[Node], "bool | str"]
+"""Says of one call in a graph whether a backend takes it: True, False, or why not."""
+
+GRAPHS = ("aten", "torch")
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One way to run a graph.
+
+    ``compile(gm, example_inputs)`` returns a callable; it may also take any of the keywords ``name`` (of the graph),
+    ``kind`` ("inference", "forward" or "backward"), ``options`` and ``record``. With ``graph`` "aten" it is given
+    functional ATen graphs, every node with ``meta["val"]``: one for inference, or the forward and the backward that
+    ahead-of-time autograd made, so that it need not know of gradients. With "torch" it is given the graph of torch
+    calls as captured, and differentiates and mutates as the graph says. ``example_inputs`` are fake tensors and sizes.
+    A ``compile`` that raises ``NotImplementedError`` declines the graph.
+
+    The facts: types of ``devices`` and ``dtypes`` it takes (empty: all), whether it takes graphs made for ``training``
+    and graphs with ``dynamic`` sizes, and ``supports``, asked of every call. What a backend does not take is split
+    off and run by ``fallback`` (a backend or its name), with a ``Decision`` that gives the reason. ``writes`` says
+    that it takes graphs that end in ``aten.copy_`` into inputs; otherwise those copies are made outside.
+
+    ``candidates(gm, example_inputs)`` returns other backends for the same graph; in the modes "max-autotune..." all
+    are compiled and timed at the first call, and the fastest stays. ``save(compiled)`` gives bytes, from which
+    ``load(data, gm, example_inputs)`` makes an equal callable: with both, compiled graphs are kept in the cache, under
+    a key that holds ``version``. ``takes`` names those of Lamina's options for kernels (and "mode") that it heeds.
+    """
+
+    name: str
+    compile: Callable[..., Compiled]
+    graph: str = "aten"
+    devices: tuple[str, ...] = ()
+    dtypes: tuple[torch.dtype, ...] = ()
+    training: bool = True
+    dynamic: bool = True
+    supports: Supports | None = None
+    fallback: Backend | str = "eager"
+    writes: bool = False
+    candidates: Callable[[GraphModule, Sequence[Any]], Sequence[Backend]] | None = None
+    save: Callable[[Compiled], bytes] | None = None
+    load: Callable[[bytes, GraphModule, Sequence[Any]], Compiled] | None = None
+    version: str = ""
+    takes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise BadArgument(f"a backend's name is {self.name!r}", remedy="pass a word")
+        if not callable(self.compile):
+            raise BadArgument(
+                f"the compile of backend {self.name!r} is a {type(self.compile).__name__}",
+                remedy="pass a function (gm, example_inputs) -> callable",
+            )
+        if self.graph not in GRAPHS:
+            raise BadArgument(f"the graph of backend {self.name!r} is {self.graph!r}", remedy='use "aten" or "torch"')
+        for field in ("devices", "dtypes", "takes"):
+            value = getattr(self, field)
+            if isinstance(value, str):
+                raise BadArgument(
+                    f"{field} of backend {self.name!r} is the string {value!r}", remedy=f"pass a tuple: ({value!r},)"
+                )
+            object.__setattr__(self, field, tuple(value))
+        if (self.save is None) != (self.load is None):
+            raise BadArgument(f"backend {self.name!r} has one of save and load", remedy="give both, or neither")
+
+    def replace(self, **changes: Any) -> Backend:
+        """The same backend with some fields changed."""
+        return replace(self, **changes)
+
+    def refuses_graph(self, gm: GraphModule, kind: str) -> str:
+        """Why no part of a graph of ``kind`` is for this backend; "" when it may be."""
+        if kind in ("forward", "backward") and not self.training:
+            return f"{self.name} does not train"
+        if not self.dynamic and any(_is_symbolic(node.meta.get("val")) for node in gm.graph.nodes):
+            return f"{self.name} needs sizes that are known when it compiles"
+        return ""
+
+    def refuses(self, node: Node) -> str:
+        """Why one call is not for this backend; "" when it is."""
+        if self.devices or self.dtypes:
+            for tensor in tensors_of(node, *node.all_input_nodes):
+                if self.devices and tensor.device.type not in self.devices:
+                    return f"a tensor on {tensor.device.type}"
+                if self.dtypes and tensor.dtype not in self.dtypes:
+                    return f"a tensor of {tensor.dtype}"
+        if self.supports is None:
+            return ""
+        answer = self.supports(node)
+        if isinstance(answer, str):
+            return answer
+        return "" if answer else f"{node.target} is not supported"
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether no graph needs to be looked at call by call."""
+        return not (self.devices or self.dtypes or self.supports)
+
+
+def accepted(function: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
+    """Those of the ``offered`` keywords that ``function`` takes."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # built in, without a signature
+        return {}
+    return {name: value for name, value in offered.items() if name in parameters}
+
+
+def tensors_of(*nodes: Node) -> list[torch.Tensor]:
+    """The fake tensors that stand for the values of ``nodes``."""
+    found: list[torch.Tensor] = []
+    for node in nodes:
+        value = node.meta.get("val")
+        several = value if isinstance(value, (tuple, list)) else (value,)
+        found += [one for one in several if isinstance(one, torch.Tensor)]
+    return found
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(_is_symbolic(one) for one in value)
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(size, torch.SymInt) for size in (*value.shape, *value.stride()))
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))

@@ -1,0 +1,68 @@
+"""Several compilations of one graph: timed by turns on the inputs of the first call, the fastest stays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+import torch
+
+from lamina.backends.regions import Boxed
+from lamina.base.decision import Decision
+from lamina.record import Record, Stage
+
+__all__ = ["fastest"]
+
+_ROUNDS = 7
+_MOST_SECONDS = 2.0
+
+
+def fastest(runs: Mapping[str, Boxed], graph: str, record: Record) -> Boxed:
+    """A callable that at its first call times all ``runs`` (by name), notes a decision for each and keeps the fastest.
+
+    The graphs are functional, so that running them again changes nothing but the random generators, which are put back.
+    """
+    chosen: Boxed | None = None
+
+    def call(args: list[Any]) -> Any:
+        nonlocal chosen
+        if chosen is None:
+            chosen = _choose(runs, args, graph, record) if len(runs) > 1 else next(iter(runs.values()))
+        return chosen(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _choose(runs: Mapping[str, Boxed], args: list[Any], graph: str, record: Record) -> Boxed:
+    start = time.perf_counter()
+    devices = sorted({t.device for t in args if isinstance(t, torch.Tensor) and t.is_cuda}, key=str)
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    with torch.random.fork_rng(devices=devices):
+        for turn in range(_ROUNDS + 1):
+            for name, run in runs.items():
+                spent = _timed(run, list(args), devices)
+                if turn:  # the first call also loads and warms up
+                    times[name].append(spent)
+            if turn and time.perf_counter() - start > _MOST_SECONDS:
+                break
+    middle = {name: median(spent) for name, spent in times.items()}
+    best = min(middle, key=lambda name: middle[name])
+    decisions = tuple(
+        Decision("candidate", (graph, name), name == best, f"{us * 1e6:.1f} us a call", (("us", us * 1e6),))
+        for name, us in middle.items()
+    )
+    record.stages.append(Stage(graph, "candidates", None, time.perf_counter() - start, decisions))
+    return runs[best]
+
+
+def _timed(run: Boxed, args: list[Any], devices: list[torch.device]) -> float:
+    for device in devices:
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    run(args)
+    for device in devices:
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start

@@ -1,0 +1,59 @@
+"""Compiled graphs of backends that can save them, kept in the on-disk cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from lamina.backends.api import Backend, Compiled
+from lamina.backends.regions import open_cache
+from lamina.options import Options
+from lamina.runtime.cache import Entry, digest
+
+__all__ = ["kept"]
+
+_FILE = "compiled.bin"
+
+
+def kept(
+    backend: Backend, gm: GraphModule, example_inputs: Sequence[Any], options: Options, compile: Callable[[], Compiled]
+) -> Compiled:
+    """The graph as ``backend`` loads it from the cache, or as it compiles it, and saves it, now."""
+    assert backend.save is not None
+    assert backend.load is not None
+    cache = open_cache(options.cache_dir, options.cache)
+    key = digest("backend", backend.name, backend.version, torch.__version__, *_facts(gm))
+    found = cache.get(key)
+    if isinstance(found, Entry):
+        return backend.load(found.read(_FILE), gm, example_inputs)
+    compiled = compile()
+    data = backend.save(compiled)
+
+    def build(folder: Path) -> Mapping[str, Any]:
+        (folder / _FILE).write_bytes(data)
+        return {"backend": backend.name, "version": backend.version}
+
+    cache.put(key, build)
+    return compiled
+
+
+def _facts(gm: GraphModule) -> list[str | bytes]:
+    """All that tells the graph from others: its calls, what is known of their values, the constants it holds."""
+    facts: list[str | bytes] = [gm.code]
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        several = value if isinstance(value, (tuple, list)) else (value,)
+        facts.append(node.name)
+        for one in several:
+            if isinstance(one, torch.Tensor):
+                facts.append(f"{one.dtype} {tuple(one.shape)} {tuple(one.stride())} {one.device} {one.requires_grad}")
+            else:
+                facts.append(f"{type(one).__name__} {one}")
+    for name, tensor in sorted({**dict(gm.named_parameters()), **dict(gm.named_buffers())}.items()):
+        flat = tensor.detach().cpu().contiguous().flatten()
+        facts += [name, str(tensor.dtype), flat.view(torch.uint8).numpy().tobytes()]
+    return facts

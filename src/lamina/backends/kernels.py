@@ -1,0 +1,101 @@
+"""Our own way from a functional graph to kernels: lowered, fused, planned and built for the device it is on."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from lamina.backends.api import Backend
+from lamina.backends.cpu import CpuBackend
+from lamina.backends.cuda import CudaBackend
+from lamina.backends.interp import run_interpreted
+from lamina.backends.regions import aten_calls
+from lamina.errors import StageFailed
+from lamina.ir.loops import LoopProgram
+from lamina.ir.loops_verify import verify_program
+from lamina.lower.to_loops import CannotLower, lower
+from lamina.options import Options
+from lamina.record import Record
+from lamina.schedule.fuse import Fused, fuse
+
+__all__ = ["KERNELS", "KERNEL_OPTIONS", "Executor", "compile_region", "executor"]
+
+KERNEL_OPTIONS = ("mode", "simd", "cxx", "jobs", "progress")
+"""Options that say how kernels are made, and mean nothing to a backend that makes none of ours."""
+
+Executor = Callable[[Fused, Record, GraphModule], Callable[[list[Any]], Any]]
+"""Turns a fused program into a callable that takes one list of inputs and returns the list of outputs."""
+
+
+def compile_region(
+    gm: GraphModule, example_inputs: Sequence[Any], *, name: str, options: Options, record: Record, kernels: str
+) -> Callable[..., Any]:
+    """Lower, fuse and build one functional graph; run it as ATen calls, with one warning, when that fails."""
+    del example_inputs
+    try:
+        program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
+        if options.verify:
+            record.step(name, "verify", verify_program, program)
+        fused = record.step(name, "fuse", fuse, program, options.numerics)
+        if options.verify:
+            record.step(name, "verify", verify_program, fused.program)
+        return executor(kernels, options)(fused, record, gm)
+    except CannotLower as refusal:
+        why = str(refusal)
+    except Exception as error:
+        if options.strict:
+            raise StageFailed(f"compiling {name} failed: {error}", remedy="unset the option strict") from error
+        why = f"{type(error).__name__}: {error}"
+    warnings.warn(f"lamina runs {name} as ATen calls: {why}", stacklevel=2)
+    record.add(name, "aten", 0.0, why)
+    return aten_calls(gm)
+
+
+@lru_cache(maxsize=32)
+def executor(name: str, options: Options) -> Executor:
+    """How fused programs run: "interp", or kernels for the region's device ("lamina", "cpu", "cuda")."""
+    return run_interpreted if name == "interp" else _by_device(options)
+
+
+def _by_device(options: Options) -> Executor:
+    """Kernels for the GPU that holds tensors of the region, for the CPU where none does.
+
+    Numbers and small computations that a region of a GPU keeps on the CPU stay there. Tensors of two GPUs, or of
+    another kind of device, are left to ATen (``StageFailed``).
+    """
+
+    def run(fused: Fused, record: Record, gm: GraphModule) -> Callable[[list[Any]], Any]:
+        devices = {b.device for b in fused.program.buffers} - {"cpu"}
+        if not devices:
+            return _cpu(options)(fused, record, gm)
+        device = torch.device(devices.pop())
+        if devices or device.type != "cuda":
+            raise StageFailed(f"a region on {', '.join(sorted({str(device), *devices}))}")
+        return _cuda(options, device.index or 0)(fused, record, gm)
+
+    return run
+
+
+@lru_cache(maxsize=32)
+def _cpu(options: Options) -> CpuBackend:
+    return CpuBackend(options)
+
+
+@lru_cache(maxsize=32)
+def _cuda(options: Options, device: int) -> CudaBackend:
+    return CudaBackend(options, device)
+
+
+def _backend(name: str, devices: tuple[str, ...] = ()) -> Backend:
+    compile = functools.partial(compile_region, kernels=name)
+    return Backend(name, compile, devices=devices, writes=True, takes=KERNEL_OPTIONS)
+
+
+KERNELS = (_backend("lamina"), _backend("cpu", ("cpu",)), _backend("cuda", ("cuda",)), _backend("interp"))
+"""Kernels for the device of the region, for one kind of device only, or the loop program evaluated as it is."""

@@ -1,0 +1,165 @@
+"""What a backend's compiled graph gives back, held against what the graph says it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from lamina.backends.api import Compiled
+from lamina.backends.regions import Boxed
+from lamina.backends.torch_private import takes_one_list
+from lamina.base.torch_private import OpOverload
+from lamina.errors import BackendFailed
+
+__all__ = ["checked"]
+
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """One output of a graph: the fake value it stands for, its strides where known, and whether it may be an input."""
+
+    value: Any
+    strides: Strides | None
+    aliases: bool
+
+
+def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Boxed:
+    """``compiled`` as a function of one list, whose outputs are checked at the first call.
+
+    Number, type, shape, dtype and device must be the graph's, else ``BackendFailed``. Strides are made the graph's,
+    which the rest of the program was compiled for, and an output that shares memory with an input without being a view
+    of it in the graph is copied.
+    """
+    if not callable(compiled):
+        raise BackendFailed(
+            f"backend {backend!r} compiled {graph} to a {type(compiled).__name__}, which cannot be called",
+            remedy="return a callable from the backend",
+        )
+    boxed = takes_one_list(compiled)
+    expected = _expected(gm)
+    finish: Callable[[list[Any]], list[Any]] | None = None
+
+    def call(args: list[Any]) -> list[Any]:
+        nonlocal finish
+        inputs = list(args)
+        args.clear()
+        if finish is not None:
+            return finish(_as_list(compiled(inputs) if boxed else compiled(*inputs)))
+        outputs = _as_list(compiled(list(inputs)) if boxed else compiled(*inputs))
+        for fault in _faults(expected, outputs):
+            raise BackendFailed(
+                f"backend {backend!r} ran {graph}: {fault}",
+                remedy="correct the backend; lamina.testing.check_backend tries it on small programs",
+            )
+        finish = _finisher(expected, _shared(expected, inputs, outputs))
+        return finish(outputs)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _as_list(outputs: Any) -> list[Any]:
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+def _expected(gm: GraphModule) -> list[_Expected]:
+    (output,) = gm.graph.find_nodes(op="output")
+    found = []
+    for node in output.args[0]:
+        value = node.meta.get("val") if isinstance(node, Node) else node
+        strides = None
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            known = value.stride()
+            strides = None if any(isinstance(s, torch.SymInt) for s in (*known, *value.shape)) else tuple(known)
+        found.append(_Expected(value, strides, isinstance(node, Node) and _is_view_of_input(node)))
+    return found
+
+
+def _is_view_of_input(node: Node) -> bool:
+    """Whether the value may lie in the memory of an input: through operations that can give back a view."""
+    while node.op == "call_function":
+        operands = node.all_input_nodes
+        tensors = [n for n in operands if isinstance(n.meta.get("val"), (torch.Tensor, tuple, list))]
+        may = not isinstance(node.target, OpOverload) or node.target.is_view or "view" in str(node.target)
+        if not may or len(tensors) != 1:
+            return False
+        node = tensors[0]
+    return node.op == "placeholder"
+
+
+def _faults(expected: Sequence[_Expected], outputs: Sequence[Any]) -> list[str]:
+    """What is wrong with the outputs of the first call, in words."""
+    if len(outputs) != len(expected):
+        return [f"it returned {len(outputs)} outputs, the graph has {len(expected)}"]
+    return [
+        f"output {number} is {fault}"
+        for number, (want, got) in enumerate(zip(expected, outputs, strict=True))
+        if (fault := _fault(want.value, got))
+    ]
+
+
+def _fault(want: Any, got: Any) -> str:
+    if not isinstance(want, torch.Tensor):
+        same = isinstance(got, type(want)) or _name(want).startswith("Sym")
+        return "" if same and (got is None) == (want is None) else f"a {_name(got)}, expected a {_name(want)}"
+    if not isinstance(got, torch.Tensor):
+        return f"a {_name(got)}, expected a tensor"
+    if got.dtype != want.dtype:
+        return f"of {got.dtype}, expected {want.dtype}"
+    known = [None if isinstance(size, torch.SymInt) else size for size in want.shape]
+    fits = len(known) == got.dim() and all(k is None or k == s for k, s in zip(known, got.shape, strict=True))
+    if not fits:
+        sizes = ", ".join("any" if k is None else str(k) for k in known)
+        return f"of shape ({', '.join(map(str, got.shape))}), expected ({sizes})"
+    if got.device.type != want.device.type:
+        return f"on {got.device}, expected {want.device}"
+    return ""
+
+
+def _name(value: Any) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def _shared(expected: Sequence[_Expected], inputs: Sequence[Any], outputs: Sequence[Any]) -> frozenset[int]:
+    """Outputs in an input's memory that in the graph are no view of an input."""
+    there = {_memory(value) for value in inputs if isinstance(value, torch.Tensor)} - {0}
+    return frozenset(
+        i
+        for i, (want, got) in enumerate(zip(expected, outputs, strict=True))
+        if isinstance(got, torch.Tensor) and not want.aliases and _memory(got) in there
+    )
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
+
+
+def _finisher(expected: Sequence[_Expected], shared: frozenset[int]) -> Callable[[list[Any]], list[Any]]:
+    """What every call does with the outputs."""
+    planned = [(i, e.strides) for i, e in enumerate(expected) if e.strides is not None]
+
+    def finish(outputs: list[Any]) -> list[Any]:
+        for i in shared:
+            outputs[i] = outputs[i].clone()
+        for i, strides in planned:
+            if outputs[i].stride() != strides:
+                outputs[i] = _laid_out(outputs[i], strides)
+        return outputs
+
+    return finish
+
+
+def _laid_out(tensor: torch.Tensor, strides: Strides) -> torch.Tensor:
+    """``tensor``, or a copy of it with these strides where they make a difference."""
+    differs = any(size > 1 and a != b for size, a, b in zip(tensor.shape, tensor.stride(), strides, strict=True))
+    if tensor.numel() == 0 or not differs:
+        return tensor.as_strided(tensor.shape, strides)
+    part = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)]  # one of what is repeated
+    fresh = torch.empty_strided(part.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return fresh.copy_(part).as_strided(tensor.shape, strides)

@@ -1,0 +1,193 @@
+"""One graph run by one backend: what it takes goes to its ``compile``, what it does not to its fallback."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from lamina.aot.region import Region
+from lamina.backends.api import Backend, accepted
+from lamina.backends.candidates import fastest
+from lamina.backends.kept import kept
+from lamina.backends.kernels import KERNELS
+from lamina.backends.parts import Part, split, without_writes
+from lamina.backends.regions import Boxed
+from lamina.backends.registry import as_backend
+from lamina.backends.results import checked
+from lamina.backends.torch_private import takes_one_list
+from lamina.base.decision import Decision
+from lamina.errors import BackendFailed, LaminaError
+from lamina.options import Options
+from lamina.record import Record, Stage
+
+__all__ = ["run_captured", "run_region", "willing"]
+
+
+def run_region(backend: Backend, region: Region, options: Options, record: Record) -> Boxed:
+    """A functional graph compiled by ``backend`` and, where that does not take it, by its fallback."""
+    return _Job(region.name, region.kind, options, record).whole(backend, region.gm, region.example_inputs)
+
+
+def willing(backend: Backend, gm: GraphModule, example_inputs: Sequence[Any], record: Record, name: str) -> Backend:
+    """``backend``, or if it asks for graphs of torch calls and does not take this one, the first fallback that does."""
+    if backend.graph != "torch":
+        return backend
+    tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
+    training = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    why = backend.refuses_graph(gm, "forward" if training else "inference")
+    if not why:
+        why = next(filter(None, (_refuses(backend, node) for node in gm.graph.nodes)), "")
+    if not why:
+        return backend
+    fallback = as_backend(backend.fallback)
+    decision = Decision("backend", (backend.name, fallback.name), False, why)
+    record.stages.append(Stage(name, "backend", None, 0.0, (decision,)))
+    return willing(fallback, gm, example_inputs, record, name)
+
+
+def run_captured(
+    backend: Backend, gm: GraphModule, example_inputs: Sequence[Any], options: Options, record: Record, name: str
+) -> Callable[..., Any]:
+    """A graph of torch calls compiled by a backend that asks for such."""
+    compiled = _Job(name, "captured", options, record).compiled(backend, gm, example_inputs, name)
+    if not takes_one_list(compiled):
+        return compiled
+    return lambda *inputs: compiled(list(inputs))
+
+
+def _refuses(backend: Backend, node: Node) -> str:
+    return backend.refuses(node) if node.op == "call_function" else ""
+
+
+class _Call(torch.nn.Module):
+    """A compiled part in the place of its graph."""
+
+    def __init__(self, run: Boxed) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.run(list(inputs))
+
+
+class _Job:
+    """The compilation of one graph: what every backend with a part in it is told."""
+
+    def __init__(self, name: str, kind: str, options: Options, record: Record) -> None:
+        self.name, self.kind, self.options, self.record = name, kind, options, record
+
+    def whole(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any]) -> Boxed:
+        """The graph, its writes to inputs made outside of backends that do not know them."""
+        why = backend.refuses_graph(gm, self.kind)
+        if why:
+            fallback = self.declined(backend, self.name, why)
+            return self.whole(fallback, gm, example_inputs)
+        functional, writes = (gm, ()) if backend.writes else without_writes(gm)
+        if backend.takes_all:
+            run = self.one(backend, functional, example_inputs, self.name)
+        else:
+            run = self.parts(backend, functional, example_inputs)
+        return _writing(run, writes) if writes else run
+
+    def parts(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any]) -> Boxed:
+        """The graph split by what ``backend`` takes; undivided when it takes everything."""
+        if not any(_refuses(backend, node) for node in gm.graph.nodes if _has_tensor(node)):
+            return self.one(backend, gm, example_inputs, self.name)
+        start = time.perf_counter()
+        found = split(gm, self.name, backend.refuses)
+        fallback = as_backend(backend.fallback)
+        stage = Stage(self.name, "split", found, time.perf_counter() - start, found.decisions)
+        self.record.stages.append(stage)
+        for part in found.parts:
+            self._place(found.gm, part, backend if part.taken else fallback)
+        outer = found.gm
+
+        def call(args: list[Any]) -> Any:
+            inputs = list(args)
+            args.clear()
+            return list(outer.forward(*inputs))
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    def _place(self, outer: GraphModule, part: Part, backend: Backend) -> None:
+        inputs = [node.meta["val"] for node in part.gm.graph.find_nodes(op="placeholder")]
+        if part.taken:
+            run = self.one(backend, part.gm, inputs, part.name)
+        else:
+            run = _Job(part.name, self.kind, self.options, self.record).whole(backend, part.gm, inputs)
+        setattr(outer, part.name, _Call(run))
+
+    def one(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any], name: str) -> Boxed:
+        """A graph that ``backend`` takes as a whole, or declines after all."""
+        start = time.perf_counter()
+        try:
+            compiled = self.compiled(backend, gm, example_inputs, name)
+        except NotImplementedError as why:
+            return self.whole(self.declined(backend, name, str(why) or "it declines the graph"), gm, example_inputs)
+        if backend in KERNELS:
+            return compiled
+        self.record.add(name, backend.name, time.perf_counter() - start)
+        run = checked(compiled, gm, backend.name, name)
+        if backend.candidates is None or not self.options.mode.startswith("max-autotune"):
+            return run
+        others = [other for other in backend.candidates(gm, example_inputs) if other != backend]
+        runs = {other.name: self._candidate(other, gm, example_inputs, name) for other in others}
+        return fastest({backend.name: run, **runs}, name, self.record)
+
+    def _candidate(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any], name: str) -> Boxed:
+        return checked(self.compiled(backend, gm, example_inputs, name), gm, backend.name, name)
+
+    def compiled(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any], name: str) -> Boxed:
+        """What ``backend`` compiles the graph to. Raises ``NotImplementedError`` where it declines it."""
+        told = {"name": name, "kind": self.kind, "options": self.options, "record": self.record}
+        inputs = list(example_inputs)
+
+        def compile() -> Boxed:
+            compiled: Boxed = backend.compile(gm, inputs, **accepted(backend.compile, told))
+            return compiled
+
+        if backend in KERNELS or backend.graph == "torch":
+            return compile()
+        try:
+            with torch.no_grad():
+                return kept(backend, gm, inputs, self.options, compile) if backend.save else compile()
+        except (LaminaError, NotImplementedError):
+            raise
+        except Exception as error:
+            raise BackendFailed(
+                f"backend {backend.name!r} failed to compile {name}: {type(error).__name__}: {error}",
+                remedy="raise NotImplementedError in it for a graph that it does not take, or give it a supports=",
+            ) from error
+
+    def declined(self, backend: Backend, name: str, why: str) -> Backend:
+        """The fallback of ``backend``, after a note of why it is called for."""
+        fallback = as_backend(backend.fallback)
+        if fallback == backend:
+            raise BackendFailed(f"backend {backend.name!r} does not take {name}, nor does its fallback: {why}")
+        decision = Decision("backend", (name, backend.name, fallback.name), False, why)
+        self.record.stages.append(Stage(name, "backend", None, 0.0, (decision,)))
+        return fallback
+
+
+def _has_tensor(node: Node) -> bool:
+    return not isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def _writing(run: Boxed, writes: tuple[tuple[int, int], ...]) -> Boxed:
+    """``run``, whose last outputs are new values of inputs, with those written at the end of each call."""
+
+    def call(args: list[Any]) -> list[Any]:
+        written = [args[destination] for destination, _ in writes]
+        outputs = list(run(args))
+        with torch.no_grad():
+            for tensor, (_, source) in zip(written, writes, strict=True):
+                tensor.copy_(outputs[source])
+        return outputs[: len(outputs) - len(writes)]
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,46 @@
+"""Every private torch name that backends use, with the versions it was read in (2.11 to 2.13)."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.registry import list_backends, lookup_backend
+from torch._guards import TracingContext, detect_fake_mode, tracing
+
+__all__ = ["takes_one_list", "torch_backend", "torch_backend_names", "traced_apart"]
+
+
+def torch_backend_names() -> list[str]:
+    """Every name that ``torch.compile(backend=...)`` takes, those for debugging included."""
+    return sorted(list_backends(exclude_tags=()))
+
+
+def torch_backend(name: str) -> Callable[..., Any]:
+    """The function behind a name that torch.compile knows."""
+    found: Callable[..., Any] = lookup_backend(name)
+    return found
+
+
+@contextlib.contextmanager
+def traced_apart(example_inputs: Sequence[Any]) -> Iterator[None]:
+    """A compilation inside another one: what it notes of the graph it traces does not reach the outer one."""
+    mode = detect_fake_mode([x for x in example_inputs if isinstance(x, torch.Tensor)])
+    with tracing(None if mode is None else TracingContext(mode)):
+        yield
+
+
+def takes_one_list(compiled: Callable[..., Any]) -> bool:
+    """Whether a compiled graph takes its inputs in one list.
+
+    AOTAutograd marks such functions, and copies the mark to wrappers of them that take each input by itself.
+    """
+    if not getattr(compiled, "_boxed_call", False):
+        return False
+    while hasattr(compiled, "_torchdynamo_orig_callable"):
+        compiled = compiled._torchdynamo_orig_callable
+    parameters = inspect.signature(compiled, follow_wrapped=False).parameters.values()
+    return all(p.kind is not inspect.Parameter.VAR_POSITIONAL for p in parameters)
