@@ -36,6 +36,7 @@ from lamina.ir.loops import (
 )
 from lamina.schedule.gpu import guess
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.gpu_updates import updates_apart
 from lamina.schedule.simplify import rename
 
 __all__ = ["spread"]
@@ -55,8 +56,11 @@ def spread(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram, list[D
     decisions: list[Decision] = []
     steps: list[Step] = []
     for step in program.steps:
-        done = [step] if not isinstance(step, Nest) else _Cutter(step, buffers, target, decisions).run()
-        steps += done
+        if not isinstance(step, Nest):
+            steps.append(step)
+            continue
+        for nest in updates_apart(step, decisions):
+            steps += _Cutter(nest, buffers, target, decisions).run()
     if not decisions:
         return program, []
     return replace(program, steps=tuple(steps), buffers=tuple(buffers.values())), decisions

@@ -8,15 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lamina.base.decision import Decision
-from lamina.ir.access import origins, reads, writes
-from lamina.ir.index import Axis, Expr, Size, as_expr, prod
-from lamina.ir.loops import Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
+from lamina.ir.access import origins, writes
+from lamina.ir.alike import alike
+from lamina.ir.index import Axis, Expr, Size, as_expr
+from lamina.ir.loops import BufferView, Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu import choose as choose_gpu
 from lamina.schedule.gpu_split import spread
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.horizontal import GroupedStep, alike_together, small_together
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import order
 from lamina.schedule.simplify import rename
@@ -24,10 +26,6 @@ from lamina.schedule.target import Target
 from lamina.schedule.tile import choose
 
 __all__ = ["make_plan"]
-
-_SMALL = 16384
-"""Points up to which a nest costs less than a few launches."""
-_MOST_GROUPED = 16
 
 
 def make_plan(fused: Fused, target: Target | GpuTarget) -> Plan:
@@ -38,7 +36,7 @@ def make_plan(fused: Fused, target: Target | GpuTarget) -> Plan:
     program, cuts = spread(fused.program, target) if isinstance(target, GpuTarget) else (fused.program, [])
     table = _Kernels(program, target)
     ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
-    steps = [table.step(group) for group in _grouped(ordered)]
+    steps = [table.step(group) for group in _grouped(program, ordered, isinstance(target, GpuTarget))]
     places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs)
     return Plan(
         program.name,
@@ -52,6 +50,15 @@ def make_plan(fused: Fused, target: Target | GpuTarget) -> Plan:
         (*fused.decisions, *cuts, *table.decisions),
         program.sources,
     )
+
+
+def _grouped(program: LoopProgram, ordered: Sequence[Step], on_gpu: bool) -> list[GroupedStep]:
+    """The steps with nests of one launch together."""
+    if not on_gpu:
+        return small_together([(s,) if isinstance(s, Nest) else s for s in ordered])
+    lasting = {b.name for b in program.buffers if b.kind == "input"}
+    lasting |= {o.buffer for o in program.outputs if isinstance(o, BufferView)}
+    return small_together(alike_together(ordered, program.buffer_map(), lasting))
 
 
 class _Kernels:
@@ -70,7 +77,7 @@ class _Kernels:
             return step
         names = tuple(nest.name for nest in step)
         if len(step) > 1:
-            self.decisions.append(Decision("group", names, True, "small and independent: one launch"))
+            self.decisions.append(Decision("group", names, True, "independent: one launch"))
         flat = _streams(_general(flatten(step, self.buffers)))
         key = (flat.nests, flat.dtypes)
         kernel = self.kernels.get(key)
@@ -106,44 +113,13 @@ def _schedules(
     """A schedule for each nest of a kernel; on a GPU they share one number of warps and stages."""
     if not isinstance(target, GpuTarget):
         return tuple(choose(nest, dtypes, target) for nest in nests)
+    same = alike(nests)
+    if same is not None:
+        held = {f"b{k}": dtypes[b] for k, b in enumerate(same.buffers[0])}
+        return (choose_gpu(same.nest, held, target),) * len(nests)
     found = [choose_gpu(nest, dtypes, target) for nest in nests]
     warps, stages = max(s.warps for s in found), max(s.stages for s in found)
     return tuple(replace(s, warps=warps, stages=stages) for s in found)
-
-
-def _grouped(steps: Sequence[Step]) -> list[tuple[Nest, ...] | LibraryCall]:
-    """Neighbouring small nests that do not touch each other's results, together: their launches would cost the most."""
-    result: list[tuple[Nest, ...] | LibraryCall] = []
-    group: list[Nest] = []
-    read: set[str] = set()
-    written: set[str] = set()
-
-    def close() -> None:
-        if group:
-            result.append(tuple(group))
-        group.clear()
-        read.clear()
-        written.clear()
-
-    for step in steps:
-        if isinstance(step, LibraryCall):
-            close()
-            result.append(step)
-            continue
-        reading, writing = reads(step), writes(step)
-        apart = not (written & (reading | writing) or read & writing)
-        if not (apart and len(group) < _MOST_GROUPED and _small(step)) or not all(_small(n) for n in group[:1]):
-            close()
-        group.append(step)
-        read.update(reading)
-        written.update(writing)
-    close()
-    return result
-
-
-def _small(nest: Nest) -> bool:
-    points = prod(axis.extent for axis in nest.axes)
-    return points.is_int and points.const <= _SMALL
 
 
 def _general(flat: Flat) -> Flat:

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from lamina.base.dtypes import torch_dtype
 from lamina.codegen.triton.emit import emit
-from lamina.ir.loops import BufferView
+from lamina.ir.index import Axis, as_expr
+from lamina.ir.loops import Buffer, BufferView, Compute, Constant, Load, LoopProgram, Nest, Store
 from lamina.ir.plan import KernelCall, Plan
 from lamina.ir.plan_print import print_plan, read_plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.lower.to_loops import lower
-from lamina.schedule.fuse import fuse
+from lamina.schedule.fuse import Fused, fuse
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from lamina.testing import judge, tensors
@@ -84,6 +85,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     "softmax": (lambda x: x.softmax(-1), (torch.randn(20, 77),), 0),
     "quantised rows": (lambda x: (x / (x.abs().amax(-1, keepdim=True) / 127)).round(), (torch.randn(20, 77),), 0),
     "group norm": (lambda x: F.silu(F.group_norm(x, 4)), (torch.randn(4, 8, 12, 5),), 0),
+    "nests of one form": (
+        lambda *tensors: tuple(t.sigmoid() for t in tensors),
+        tuple(torch.randn(n) for n in (7, 24, 17000, 300, 1, 40000, 33)),
+        0,
+    ),
     "small and independent": (lambda x, y: (x.exp(), y.sum(1)), (torch.randn(50), torch.randn(7, 9)), 0),
 }
 
@@ -107,3 +113,42 @@ def test_cut_reductions_propagate_nan(interpreter: Interpreter) -> None:
     (place, top) = run(planned(lambda t: (t.argmax(), t.amax()), x), interpreter, (x,))
     assert int(place) == 40000
     assert top.isnan()
+
+
+def test_nests_of_one_form_share_launches() -> None:
+    """Lengths that would make the others' accesses narrow have a launch of their own, and so has a single number."""
+    function, arguments, _ = CASES["nests of one form"]
+    plan = planned(function, *arguments)
+    assert sorted(len(k.nests) for k in plan.kernels) == [1, 3, 3]
+    assert all(emit(k, SMALL).text.count("libdevice.exp(") == 1 for k in plan.kernels)
+
+
+def test_updated_numbers_do_not_serialise(interpreter: Interpreter) -> None:
+    """A step number that a nest reads and increases is written by a launch of its own."""
+    axis = Axis("i0", as_expr(20000))
+    update = Nest(
+        "update",
+        (axis,),
+        (
+            Load("v0", "step", (), "float32"),
+            Constant("v1", 1.0, "float32"),
+            Compute("v2", "add", ("v0", "v1"), "float32"),
+            Load("v3", "x", (as_expr(axis),), "float32"),
+            Compute("v4", "mul", ("v3", "v2"), "float32"),
+            Store("x", (as_expr(axis),), "v4"),
+            Store("step", (), "v2"),
+        ),
+    )
+    one, none = as_expr(1), as_expr(0)
+    buffers = (
+        Buffer("x", "float32", (axis.extent,), (one,), "cpu", "input"),
+        Buffer("step", "float32", (), (), "cpu", "input"),
+    )
+    views = tuple(BufferView(b.name, b.shape, b.strides, none) for b in buffers)
+    program = LoopProgram("test", ("x", "step"), buffers, (update,), views)
+    plan = make_plan(Fused(program, ()), SMALL)
+    verify_plan(plan)
+    assert [b.role for k in plan.kernels for s in k.schedules for b in s.blocks] == ["grid"]
+    x, step = run(plan, interpreter, (torch.ones(20000), torch.tensor(3.0)))
+    assert torch.equal(x, torch.full((20000,), 4.0))
+    assert step == 4

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from lamina.codegen.triton.alike import dispatch, programs
 from lamina.codegen.triton.facts import Facts, size_text
 from lamina.codegen.triton.nest import NestWriter
 from lamina.codegen.triton.source import TritonSource
 from lamina.codegen.triton.text import Text, helpers_in
 from lamina.codegen.triton.types import signature
+from lamina.ir.alike import Alike, alike
 from lamina.ir.index import Expr, as_expr, prod
 from lamina.ir.loops import Check
 from lamina.ir.plan import GpuSchedule, Kernel
@@ -32,6 +34,9 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
     checks = sum(isinstance(e, Check) for nest in kernel.nests for e in nest.body)
     parameters = [*dtypes, *kernel.sizes, *(["failed"] if checks else [])]
     types = [*(signature(d) for d in kernel.dtypes), *("i64" for _ in kernel.sizes), *(["*i32"] if checks else [])]
+    same = alike(kernel.nests)
+    if same is not None and len({tuple(dtypes[b] for b in own) for own in same.buffers}) == 1:
+        return _together(kernel, same, dtypes, types)
     parts: list[Text] = []
     grids: list[Expr] = []
     schedules: list[GpuSchedule] = []
@@ -67,6 +72,37 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         (sum(grids, as_expr(0)), one, one),
         (),
         bool(checks),
+    )
+
+
+def _together(kernel: Kernel, same: Alike, dtypes: dict[str, str], types: list[str]) -> TritonSource:
+    """The source of a launch over nests of one form."""
+    schedule = kernel.schedules[0]
+    assert isinstance(schedule, GpuSchedule), "the kernel is scheduled for a CPU"
+    own = {f"b{k}": dtypes[b] for k, b in enumerate(same.buffers[0])}
+    facts = Facts(same.nest, schedule, own)
+    facts.check()
+    name = f"{kernel.name}_one"
+    sizes = ["s0"] if same.lengths[0] is not None else []
+    text = Text()
+    text.add("@triton.jit")
+    text.open(f"def {name}({', '.join([*own, *sizes, 'pid'])}):")
+    text.add(f'"""{_describe(facts)}"""')
+    _indices(facts, text, False)
+    NestWriter(facts, text).run()
+    counts = programs(same, schedule)
+    picks = dispatch(kernel.name, name, [*dtypes, *kernel.sizes], same, counts)
+    body = "\n\n\n".join("\n".join(part.lines) for part in (text, picks))
+    one = as_expr(1)
+    return TritonSource(
+        kernel.name,
+        f"{_head(body)}\n\n\n{body}\n",
+        (*dtypes, *kernel.sizes),
+        tuple(types),
+        (*dtypes, *kernel.sizes),
+        schedule.warps,
+        schedule.stages,
+        (as_expr(sum(counts)), one, one),
     )
 
 
