@@ -36,12 +36,25 @@ class UserKernel:
         self._keywords = [(k, name) for k, name in enumerate(self.names) if name not in positional]
         self._rest = {name: value for name, value in self.constants.items() if name not in positional}
 
+    def key(self) -> Hashable:
+        """Equal for what launches alike: of constants that cannot be compared each is like itself only."""
+        constants = tuple((name, type(value), _comparable(value)) for name, value in self.constants.items())
+        return (id(self.kernel), self.names, constants)
+
     def __call__(self, grids: Sequence[Sequence[int]], *values: Any) -> None:
         """Queue one launch on the current stream; ``values`` are tensors and numbers, one for each of ``names``."""
         grid: Any = tuple(grids[0]) if len(grids) == 1 else _by_configuration(self.kernel.configs, grids)
         positional = [values[slot] if slot >= 0 else constant for slot, constant in self._slots]
         keywords = {name: values[k] for k, name in self._keywords}
         self.kernel[grid](*positional, **keywords, **self._rest)
+
+
+def _comparable(value: Any) -> Hashable:
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return repr(value) if isinstance(value, float) else value
 
 
 def _by_configuration(
@@ -58,13 +71,14 @@ def _by_configuration(
     return grid
 
 
-def name_user_kernel(stem: str, key: Hashable, make: Callable[[], UserKernel]) -> str:
-    """The name of the kernel that ``make`` gives; it is made once for equal keys."""
-    found = _NAMES.get((stem, key))
+def name_user_kernel(stem: str, kernel: UserKernel) -> str:
+    """The name under which ``kernel`` is found from now on; equal ones share it."""
+    key = (stem, kernel.key())
+    found = _NAMES.get(key)
     if found is None:
         found = f"{_SPACE}{stem}.{len(_KERNELS)}"
-        _KERNELS[found] = make()
-        _NAMES[stem, key] = found
+        _KERNELS[found] = kernel
+        _NAMES[key] = found
     return found
 
 

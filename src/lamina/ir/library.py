@@ -33,7 +33,7 @@ _BUILT_IN = ("aten", "prims", "prim", "lamina", "mkldnn", "onednn", "quantized",
 
 
 def overload(op: str) -> Any:
-    """The operation called ``op``, for example "aten.mm.default", or a user.s kernel. ``AttributeError`` if none."""
+    """The operation called ``op``, for example "aten.mm.default", or a user's kernel. ``AttributeError`` if none."""
     if is_user_kernel(op):
         return user_kernel(op)
     namespace, name, which = op.split(".")

@@ -32,7 +32,7 @@ def launch_user_kernel(low: Lowering, env: Mapping[Node, Any], node: Node, kwarg
     """
     if node.kwargs.get("tma_descriptor_metadata"):
         raise CannotLower(f"{node.name} passes tensor descriptors")
-    index, constants = int(kwargs["kernel_idx"]), int(kwargs["constant_args_idx"])
+    kernel, constants = triton_kernel(int(kwargs["kernel_idx"])), triton_constants(int(kwargs["constant_args_idx"]))
     given: Any = node.kwargs["kwargs"]
     values: dict[str, Any] = kwargs["kwargs"]
     written: list[str] = [str(name) for name in kwargs["tensors_to_clone"] if isinstance(values[name], TensorValue)]
@@ -51,10 +51,7 @@ def launch_user_kernel(low: Lowering, env: Mapping[Node, Any], node: Node, kwarg
             arguments.append(value)
         else:
             raise CannotLower(f"{node.name} passes a {type(value).__name__}")
-    kernel, names = triton_kernel(index), tuple(values)
-    op = name_user_kernel(
-        kernel_name(node), (index, constants, names), lambda: UserKernel(kernel, names, triton_constants(constants))
-    )
+    op = name_user_kernel(kernel_name(node), UserKernel(kernel, tuple(values), constants))
     grids = tuple(tuple(_extent(node, n) for n in grid) for grid in kwargs["grid"])
     mutated = tuple(dict.fromkeys(r.buffer for r in results.values()))
     low.library(node, op, (grids, *arguments), {}, (), _REASON, mutates=mutated)

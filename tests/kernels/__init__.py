@@ -1,0 +1,1 @@
+"""Kernels, operations and lowerings of the user's own."""
