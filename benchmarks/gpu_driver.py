@@ -239,7 +239,7 @@ def _arguments(about: str | None, default: Path, argv: Sequence[str] | None) -> 
     parser.add_argument("--row-seconds", type=float, default=30.0, help="fewer samples where a row takes longer")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start no row after this time")
     parser.add_argument(
-        "--reference", choices=("fp64", "eager", "none"), default="fp64", help="fp64 falls back to eager where too large"
+        "--reference", choices=("fp64", "eager", "none"), default="fp64", help="fp64: eager where that is too large"
     )
     parser.add_argument("--json", type=Path, default=default)
     return parser.parse_args(argv)

@@ -287,18 +287,28 @@ _SOFTMAX = ((65536, 1024), (16384, 4096), (8192, 16384), (4096, 50257), (512, 26
 _CLASSES = ((8192, 32000), (8192, 50257), (4096, 128256))
 _FORWARD = ("forward",)
 
+# What models spend most on comes first: a run that is cut short has it.
 PROGRAMS = (
-    GpuProgram("bias_gelu", _bias_gelu),
     GpuProgram("layer_norm", _layer_norm),
     GpuProgram("rms_norm_residual", _rms_norm_residual),
-    *(GpuProgram(f"softmax_{columns}", _softmax(rows, columns)) for rows, columns in _SOFTMAX),
-    *(GpuProgram(f"cross_entropy_{classes}", _cross_entropy(rows, classes)) for rows, classes in _CLASSES),
+    GpuProgram("bias_gelu", _bias_gelu),
+    GpuProgram("swiglu", _swiglu),
+    *(GpuProgram(f"cross_entropy_{classes}", _cross_entropy(rows, classes)) for rows, classes in _CLASSES[:2]),
+    *(GpuProgram(f"softmax_{columns}", _softmax(rows, columns)) for rows, columns in _SOFTMAX[:3]),
+    GpuProgram("dropout_residual_norm", _dropout_residual_norm, random=True),
+    GpuProgram("rotary_qk_norm", _rotary_qk_norm),
+    GpuProgram("batch_norm_relu_add", _batch_norm_relu_add),
+    GpuProgram("adamw_100", _adamw([(1024, 1024), (1024,), (4096, 1024), (4096,)] * 25), _FORWARD),
+    GpuProgram("adamw_resnet50", _adamw(_resnet50()), _FORWARD),
+    GpuProgram("gelu_backward_bias", _gelu_backward_bias, _FORWARD),
     GpuProgram("group_norm_silu_nchw", _group_norm_silu(False)),
     GpuProgram("group_norm_silu_nhwc", _group_norm_silu(True)),
-    GpuProgram("batch_norm_relu_add", _batch_norm_relu_add),
-    GpuProgram("swiglu", _swiglu),
-    GpuProgram("rotary_qk_norm", _rotary_qk_norm),
-    GpuProgram("dropout_residual_norm", _dropout_residual_norm, random=True),
+    GpuProgram("embedding_skewed", _embedding),
+    *(
+        GpuProgram(f"quantise_{name}_{group or 'row'}", _quantise(dtype, group), _FORWARD)
+        for name, dtype in (("int8", torch.int8), ("fp8", torch.float8_e4m3fn))
+        for group in (0, 128)
+    ),
     GpuProgram("transposed_add", _transposed_add),
     GpuProgram("permute_add", _permute_add),
     *(
@@ -306,14 +316,7 @@ PROGRAMS = (
         for kind in ("sum", "var")
         for place in ("column", "row", "middle", "full")
     ),
+    *(GpuProgram(f"softmax_{columns}", _softmax(rows, columns)) for rows, columns in _SOFTMAX[3:]),
+    *(GpuProgram(f"cross_entropy_{classes}", _cross_entropy(rows, classes)) for rows, classes in _CLASSES[2:]),
     GpuProgram("cumulative_sum", _cumulative_sum),
-    GpuProgram("embedding_skewed", _embedding),
-    *(
-        GpuProgram(f"quantise_{name}_{group or 'row'}", _quantise(dtype, group), _FORWARD)
-        for name, dtype in (("int8", torch.int8), ("fp8", torch.float8_e4m3fn))
-        for group in (0, 128)
-    ),
-    GpuProgram("gelu_backward_bias", _gelu_backward_bias, _FORWARD),
-    GpuProgram("adamw_100", _adamw([(1024, 1024), (1024,), (4096, 1024), (4096,)] * 25), _FORWARD),
-    GpuProgram("adamw_resnet50", _adamw(_resnet50()), _FORWARD),
 )

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.report import geometric_mean, print_table
+from lamina.ir.plan import Plan
+from lamina.record import Record
 
 __all__ = ["TIE", "GpuRow", "print_rows", "summary"]
 
@@ -23,7 +25,8 @@ class GpuRow:
 
     ``reference`` says what the errors are relative to (fp64, or eager where fp64 does not fit). ``speedup`` is the
     fastest rival's time over the subject's, ``share`` what part of the copy bandwidth the subject reached with the
-    fewest bytes a forward can move.
+    fewest bytes a forward can move. ``launches`` counts the kernels and library calls of the subject's plans,
+    ``tuning`` has its choices among schedules: kernel, reason, and each candidate's microseconds or why it has none.
     """
 
     name: str
@@ -38,6 +41,14 @@ class GpuRow:
     host_us: dict[str, float] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    launches: int | None = None
+    tuning: list[dict[str, Any]] = field(default_factory=list)
+
+    def note(self, record: Record) -> None:
+        """Keep what Lamina's record says of the plans."""
+        plans = [stage.value for stage in record.stages if stage.name == "plan" and isinstance(stage.value, Plan)]
+        self.launches = sum(plan.kernel_count + plan.library_count for plan in plans)
+        self.tuning = [{"kernel": d.subject[0], "reason": d.reason, **dict(d.facts)} for d in record.decisions("tune")]
 
     def conclude(self, subject: str, copy: float, moved: int | None) -> None:
         """Compare the times; ``moved`` bytes at ``copy`` gigabytes a second are the bound."""

@@ -70,7 +70,7 @@ def error(actual: Tensor, exact: Tensor) -> Error:
 
 def largest(exact: Tensor) -> float:
     """Magnitude of the largest finite element, 0 if there is none."""
-    sizes = exact.detach().abs().reshape(-1).double()
+    sizes = _wide(exact.detach()).abs().reshape(-1).double()
     sizes = sizes[torch.isfinite(sizes)]
     return float(sizes.max()) if sizes.numel() else 0.0
 
@@ -82,12 +82,9 @@ def mismatch(ours: Tensor, eager: Tensor, exact: Tensor | None = None, *, stride
     places of NaN and infinities. Where eager differs from ``exact`` in being finite or a number, which it does not do
     alike with all of its vector instructions, what ``exact`` is there is right too.
     """
-    for what in ("dtype", "shape", "device", "layout", "requires_grad"):
-        mine, theirs = getattr(ours, what), getattr(eager, what)
-        if mine != theirs:
-            return f"{what} is {mine}, eager's is {theirs}"
-    if strides and ours.numel() > 1 and _significant_strides(ours) != _significant_strides(eager):
-        return f"strides are {ours.stride()}, eager's are {eager.stride()}"
+    complaint = _kind(ours, eager, strides)
+    if complaint:
+        return complaint
     if not (ours.is_floating_point() or ours.is_complex()):
         wrong = int((ours != eager).sum())
         return f"{wrong} of {ours.numel()} elements differ" if wrong else ""
@@ -101,12 +98,19 @@ def judge(
     *,
     floor: float = FLOOR_ULPS,
     strides: bool = False,
+    quantised: bool = False,
 ) -> str:
     """Why ``ours`` is unacceptable, "" if it is fine: not eager's kind of result, or over twice eager's error.
+
+    ``quantised``: where the results are integers or floats of 8 bits, they are real numbers that were rounded to the
+    nearest step, so that a real number halfway between two may go either way. Each element may be one step from
+    eager's and from ``exact``, and differ from ``exact`` in at most twice as many places as eager's do.
 
     The worst element and the root mean square are both judged. One result says little about errors: eager's may be
     small by luck. So those below ``floor`` units in the last place count as none; over several draws none are forgiven.
     """
+    if quantised and ours.dtype == eager.dtype and ours.element_size() == 1 and ours.dtype != torch.bool:
+        return _kind(ours, eager, strides) or _steps_apart(ours.detach(), eager.detach(), exact.detach())
     complaint = mismatch(ours, eager, exact, strides=strides)
     if complaint or not (ours.is_floating_point() or ours.is_complex()):
         return complaint
@@ -120,6 +124,46 @@ def judge(
     return ""
 
 
+def _kind(ours: Tensor, eager: Tensor, strides: bool) -> str:
+    """What differs but the values."""
+    for what in ("dtype", "shape", "device", "layout", "requires_grad"):
+        mine, theirs = getattr(ours, what), getattr(eager, what)
+        if mine != theirs:
+            return f"{what} is {mine}, eager's is {theirs}"
+    if strides and ours.numel() > 1 and _significant_strides(ours) != _significant_strides(eager):
+        return f"strides are {ours.stride()}, eager's are {eager.stride()}"
+    return ""
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Floats of 8 bits as float32: torch computes with them in few operations."""
+    return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
+
+
+def _steps(tensor: Tensor) -> Tensor:
+    """Elements of 8 bits as integers whose neighbours are neighbours of the dtype; NaN is beyond the largest."""
+    if not tensor.is_floating_point():
+        return tensor.to(torch.int16)
+    bits = tensor.contiguous().view(torch.uint8).to(torch.int16)
+    steps = torch.where(bits >= 128, 128 - bits, bits)
+    return torch.where(torch.isnan(tensor.float()), 1000, steps)
+
+
+def _steps_apart(ours: Tensor, eager: Tensor, exact: Tensor) -> str:
+    mine, theirs, right = (_steps(t.to(ours.dtype)) for t in (ours, eager, exact))
+    if mine.numel() == 0:
+        return ""
+    for what, other in (("eager's", theirs), ("the exact one", right)):
+        farthest = int((mine - other).abs().max())
+        if farthest > 1:
+            return f"an element is {farthest} steps from {what}"
+    found, allowed = int((mine != right).sum()), int((theirs != right).sum())
+    # Which of so many real numbers lie close to halfway is chance where eager happens to have few of them.
+    if found > RATIO * allowed + max(4, mine.numel() * 1e-5):
+        return f"{found} of {mine.numel()} elements are a step from the exact ones, {allowed} of eager's"
+    return ""
+
+
 def _significant_strides(tensor: Tensor) -> tuple[int, ...]:
     # A stride along an axis of one element never reaches memory.
     return tuple(step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
@@ -129,6 +173,7 @@ def _special_values(ours: Tensor, eager: Tensor, exact: Tensor | None) -> str:
     if ours.is_complex():
         ours, eager = torch.view_as_real(ours.resolve_conj()), torch.view_as_real(eager.resolve_conj())
         exact = None if exact is None else torch.view_as_real(exact.resolve_conj())
+    ours, eager, exact = _wide(ours), _wide(eager), None if exact is None else _wide(exact)
     same = (ours == eager) | (torch.isnan(ours) & torch.isnan(eager))
     wrong = ~same & ~(torch.isfinite(ours) & torch.isfinite(eager))
     if exact is not None:
