@@ -1,13 +1,15 @@
 """Torch's operator database against a compile function: every operator's first sample, in processes that may crash.
 
-``python -m benchmarks.opinfo --compile lamina --jobs 2``; ``--only NAME..`` for some, ``--compile aot_eager
---write-limits`` to note again what torch's own capture and AOTAutograd get wrong before any backend sees it.
+``python -m benchmarks.opinfo --compile lamina --jobs 2``; ``--only NAME..`` for some, ``--device cuda`` for samples on
+a GPU, ``--compile aot_eager --write-limits`` to note again what torch's own capture and AOTAutograd get wrong before
+any backend sees it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import queue
 import subprocess
@@ -45,20 +47,22 @@ class _Kind:
     dtype: str
     largest: bool
     dynamic: bool
+    device: str
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> _Kind:
-        return cls(args.compile, args.dtype, args.largest, args.dynamic)
+        return cls(args.compile, args.dtype, args.largest, args.dynamic, args.device)
 
     def arguments(self) -> list[str]:
         flags = [f"--{name}" for name in ("largest", "dynamic") if getattr(self, name)]
-        return ["--compile", self.compile, "--dtype", self.dtype, *flags]
+        return ["--compile", self.compile, "--dtype", self.dtype, "--device", self.device, *flags]
 
     @property
     def name(self) -> str:
         """For a file of results."""
         words = (
-            "cpu" if self.compile == "lamina" else self.compile,
+            self.device if self.compile == "lamina" or self.device != "cpu" else "",
+            "" if self.compile == "lamina" else self.compile,
             self.dtype,
             "largest" if self.largest else "",
             "dynamic" if self.dynamic else "",
@@ -74,7 +78,11 @@ def _work(kind: _Kind, names: Sequence[str], threads: int) -> None:
     dtypes = DTYPES if kind.dtype == "float32" else (getattr(torch, kind.dtype),)
     for name in names:
         print(START + name, flush=True)
-        result = check(name, known[name], compile, dtypes=dtypes, largest=kind.largest, dynamic=kind.dynamic)
+        result = check(
+            name, known[name], compile, dtypes=dtypes, largest=kind.largest, dynamic=kind.dynamic, device=kind.device
+        )
+        if kind.device == "cuda":
+            torch.cuda.synchronize()  # after a failed assertion the process is lost: it ends here, as the culprit's
         print(RESULT + json.dumps(asdict(result)), flush=True)
 
 
@@ -93,25 +101,26 @@ class _Crew:
             self.chunks.put(left[start : start + chunk])
         self.total, self.started = len(names), time.monotonic()
 
-    def run(self, jobs: int) -> dict[str, Result]:
-        threads = [threading.Thread(target=self._serve) for _ in range(jobs)]
+    def run(self, jobs: int, seconds: float) -> dict[str, Result]:
+        """The results of all operators, or of those that ``seconds`` were enough for."""
+        threads = [threading.Thread(target=self._serve, args=(seconds,)) for _ in range(jobs)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         return self.results
 
-    def _serve(self) -> None:
+    def _serve(self, seconds: float) -> None:
         while True:
             try:
                 names = self.chunks.get_nowait()
             except queue.Empty:
                 return
-            while names:
-                names = self._chunk(names)
+            while names and time.monotonic() - self.started < seconds:
+                names = self._chunk(names, seconds)
 
-    def _chunk(self, names: list[str]) -> list[str]:
-        """Run one process over ``names``; returns what is left if it died or hung."""
+    def _chunk(self, names: list[str], seconds: float) -> list[str]:
+        """Run one process over ``names``; returns what is left if it died, hung or had no more time."""
         command = [sys.executable, "-u", "-m", "benchmarks.opinfo", "--child", *self.kind.arguments()]
         child = subprocess.Popen(
             [*command, "--only", *names], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -127,12 +136,15 @@ class _Crew:
             elif line.startswith(RESULT):
                 self._note(Result(**json.loads(line.removeprefix(RESULT))))
                 current = ""
+            if time.monotonic() - self.started > seconds:
+                child.kill()
+                break
         timer.cancel()
         code = child.wait()
-        done = [name for name in names if name in self.results]
-        if len(done) == len(names):
-            return []
-        culprit = current or next(name for name in names if name not in self.results)
+        left = [name for name in names if name not in self.results]
+        if not left or time.monotonic() - self.started > seconds:
+            return left
+        culprit = current or left[0]
         status, detail = ("timeout", f"over {self.limit:.0f} s") if hung.is_set() else ("crash", f"exit status {code}")
         self._note(Result(culprit, status, detail))
         return [name for name in names if name not in self.results]
@@ -202,8 +214,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="float32", help="float32, the default, stands for the first type that fits")
     parser.add_argument("--largest", action="store_true", help="the largest of the first samples, not the first")
     parser.add_argument("--dynamic", action="store_true", help="compile with dynamic=True")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where the samples are")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--chunk", type=int, default=40, help="operators per process")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this time with what is done")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one operator")
     parser.add_argument("--write-limits", action="store_true", help=f"note these operators' failures in {LIMITS.name}")
     parser.add_argument("--journal", type=Path, default=None, help="note each result here, and skip those noted")
@@ -218,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     crew = _Crew(_Kind.of(args), names, args.chunk, args.limit, args.journal)
-    results = sorted(crew.run(args.jobs).values(), key=lambda r: r.name)
+    results = sorted(crew.run(args.jobs, args.seconds).values(), key=lambda r: r.name)
     limits = {} if args.write_limits else _limits()
     summary, ours = _summary(results, limits)
     table = [[r.name, r.status, r.detail[:110]] for r in results if r.status in (*FAILURES, "skipped")]

@@ -61,14 +61,16 @@ def check(
     dtypes: Sequence[torch.dtype] = DTYPES,
     largest: bool = False,
     dynamic: bool = False,
+    device: str = "cpu",
 ) -> Result:
     """Run the first sample of ``operator`` eagerly, compiled and in fp64. Never raises.
 
-    ``dtypes`` are tried in order, ``largest`` takes the largest of the first samples, ``dynamic`` is torch.compile's.
+    ``dtypes`` are tried in order, ``largest`` takes the largest of the first samples, ``dynamic`` is torch.compile's,
+    ``device`` where the samples are.
     """
     torch.compiler.reset()
     try:
-        sample = sample_of(operator, dtypes, largest)
+        sample = sample_of(operator, dtypes, largest, device)
     except Exception as problem:
         return Result(name, "skipped", f"no sample: {_brief(problem)}")
     result = Result(name, "passed", dtype=str(sample.dtype).removeprefix("torch."))
@@ -125,7 +127,8 @@ def _cotangent(output: Tensor, number: int) -> Tensor:
     generator = torch.Generator().manual_seed(number)
     eighths = torch.randint(-8, 9, output.shape, generator=generator)
     dense = (eighths / 8).to(output.dtype)
-    return dense if output.layout == torch.strided else dense.to_sparse(layout=output.layout)
+    there = dense if output.layout == torch.strided else dense.to_sparse(layout=output.layout)
+    return there.to(output.device)
 
 
 def _exact(program: Callable[..., Any], arguments: tuple[Any, ...], eager: _Run, backward: bool) -> _Run | None:

@@ -64,13 +64,15 @@ def operators() -> dict[str, Any]:
     return {full_name(op): op for op in database.op_db}
 
 
-def sample_of(operator: Any, dtypes: Iterable[torch.dtype] = DTYPES, largest: bool = False) -> Sample:
+def sample_of(
+    operator: Any, dtypes: Iterable[torch.dtype] = DTYPES, largest: bool = False, device: str = "cpu"
+) -> Sample:
     """The first sample in the first of ``dtypes`` that the operator takes, or of its first samples the ``largest``.
 
-    Raises ``LookupError`` if there is none.
+    Its tensors are on a device of that type. Raises ``LookupError`` if there is none.
     """
     for dtype in dtypes:
-        if not operator.supports_dtype(dtype, "cpu"):
+        if not operator.supports_dtype(dtype, device):
             continue
         random.seed(0)
         torch.manual_seed(0)
@@ -78,12 +80,12 @@ def sample_of(operator: Any, dtypes: Iterable[torch.dtype] = DTYPES, largest: bo
         found = [
             Sample(dtype, sample.input, tuple(sample.args), dict(sample.kwargs))
             for sample in islice(
-                operator.sample_inputs("cpu", dtype, requires_grad=differentiable), SAMPLES if largest else 1
+                operator.sample_inputs(device, dtype, requires_grad=differentiable), SAMPLES if largest else 1
             )
         ]
         if found:
             return max(found, key=lambda s: _elements((s.input, s.args, s.kwargs)))
-    raise LookupError(f"the database has no sample of {full_name(operator)} on the CPU in {tuple(dtypes)}")
+    raise LookupError(f"the database has no sample of {full_name(operator)} on {device} in {tuple(dtypes)}")
 
 
 def _elements(value: Any) -> int:
