@@ -1,0 +1,1 @@
+"""Lamina's own rules, by subject."""

@@ -1,0 +1,191 @@
+"""What an attention by hand does to its scores, as a scale, a causal mask, or one additive mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from lamina.rewrite.rules.attention_form import HIDDEN, Refusal, Step
+from lamina.rewrite.rules.constants import Constants
+from lamina.rewrite.rules.editing import Writer
+from lamina.rewrite.rules.spelling import fake_of
+from lamina.rewrite.torch_private import same_size
+
+__all__ = ["Mask", "mask_of"]
+
+_FAR = -1e30
+"""Stands for any large finite number in the place of hidden scores: added to a score it leaves nothing of it."""
+
+Sizes = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Mask:
+    """``scale`` for the scores, then ``parts`` in order; ``causal`` alone where every part hides what comes later.
+
+    ``may_hide_rows``: a row may be minus infinity throughout. ``factors`` are tensors to scale the queries with.
+    """
+
+    scale: float
+    dtype: torch.dtype
+    causal: bool = False
+    parts: list[_Part] = field(default_factory=list)
+    factors: list[Node] = field(default_factory=list)
+    may_hide_rows: bool = False
+    requires_grad: bool = False
+
+    def scaled(self, write: Writer, queries: Node) -> Node:
+        """``queries`` times the factors."""
+        for factor in self.factors:
+            queries = write.call(torch.mul, queries, write.old(factor))
+        return queries
+
+    def write(self, write: Writer) -> Node | None:
+        """The additive mask, in the dtype of the queries; None where there is none."""
+        total: Node | None = None
+        for part in self.parts:
+            total = part.onto(write, total)
+        if total is None:
+            return None
+        if self.may_hide_rows:
+            hidden = write.call(torch.eq, write.call(torch.amax, total, -1, True), -math.inf)
+            total = write.call(torch.masked_fill, total, hidden, math.nan)
+        fake = fake_of(total)
+        assert fake is not None
+        return total if fake.dtype == self.dtype else write.method("to", total, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One step on the mask; ``placed`` brings its tensor to the library's dimensions."""
+
+    step: Step
+    dtype: torch.dtype
+    placed: Callable[[Writer, Node], Node]
+    causal: bool = False
+
+    def onto(self, write: Writer, total: Node | None) -> Node | None:
+        """The mask after this step."""
+        step = self.step
+        if step.value is None:
+            return None if total is None else write.call(torch.mul, total, step.factor)
+        value = self.placed(write, write.old(step.value))
+        if step.kind == "add":
+            if step.factor != 1:
+                value = write.call(torch.mul, value, step.factor)
+            return value if total is None else write.call(torch.add, total, value)
+        fill = step.factor if step.factor == -math.inf else _FAR
+        if step.inverted:
+            value = write.call(torch.logical_not, value)
+        before = write.call(torch.zeros_like, value, dtype=self.dtype) if total is None else total
+        return write.call(torch.masked_fill, before, value, fill)
+
+
+def mask_of(
+    steps: Sequence[Step], scale: float, batch: Sizes, sizes: tuple[Any, Any], dtype: torch.dtype, constants: Constants
+) -> Mask:
+    """All ``steps`` as one mask for attention over ``batch`` with ``sizes`` queries and keys. Raises ``Refusal``."""
+    mask = Mask(scale, dtype)
+    found: list[_Part] = []
+    for step in steps:
+        if step.kind == "scale" and step.value is None:
+            mask.scale *= step.factor
+            if found and step.factor < 0:
+                raise Refusal("a mask is multiplied by a negative number")
+            if found:
+                found.append(_Part(step, mask.dtype, _as_it_is))
+        elif step.kind == "scale":
+            if found or len(batch) != 2 or step.batch != batch:
+                raise Refusal("a mask, or a reshaped score, is multiplied by a tensor")
+            mask.factors.append(step.value)  # type: ignore[arg-type]
+        else:
+            part = _part(mask, step, batch, sizes, constants)
+            found.extend([] if part is None else [part])
+    masks = [p for p in found if p.step.value is not None]
+    mask.causal = bool(masks) and all(p.causal for p in masks)
+    mask.parts = [] if mask.causal else found
+    return mask
+
+
+def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constants: Constants) -> _Part | None:
+    """A step that adds or fills; None if it changes nothing."""
+    assert step.value is not None
+    fake = fake_of(step.value)
+    if fake is None or fake.dim() == 0 or not same_size(fake.shape[-1], sizes[1]):
+        raise Refusal("a mask without a column for each key")
+    known = constants.value(step.value)
+    if known is not None:
+        hidden = _hidden(step, known.cpu())
+        if hidden is not None:
+            if not hidden.any():
+                return None
+            if hidden.all(-1).any():
+                raise Refusal("a row whose keys are all hidden")
+            if _is_causal(hidden, sizes):
+                return _Part(
+                    step, mask.dtype, _as_it_is if len(batch) == 2 else _placing(fake, step, batch), causal=True
+                )
+        elif bool((known.amax(-1) == -math.inf).any()):
+            raise Refusal("a row whose keys are all hidden")
+    elif step.kind == "add":
+        mask.may_hide_rows = True
+        if fake.dtype.itemsize > mask.dtype.itemsize or not fake.is_floating_point():
+            raise Refusal("the mask is not of the queries' dtype")
+    elif step.factor == -math.inf:
+        mask.may_hide_rows = True
+    elif mask.dtype == torch.float16:
+        raise Refusal("float16 has no number so low that a row of hidden keys is their mean")
+    mask.requires_grad |= fake.requires_grad
+    return _Part(step, mask.dtype, _placing(fake, step, batch))
+
+
+def _hidden(step: Step, known: Tensor) -> Tensor | None:
+    """Which keys a constant mask hides, if that is all it does."""
+    if step.kind == "fill":
+        return known.logical_not() if step.inverted else known
+    hidden = known * step.factor <= HIDDEN
+    return hidden if not bool(known.masked_fill(hidden, 0).any()) else None
+
+
+def _is_causal(hidden: Tensor, sizes: tuple[Any, Any]) -> bool:
+    if hidden.shape[-2:] != sizes or hidden.numel() != sizes[0] * sizes[1]:
+        return False
+    return bool(torch.equal(hidden.reshape(sizes), torch.ones(sizes, dtype=torch.bool).triu(1)))
+
+
+def _as_it_is(write: Writer, node: Node) -> Node:
+    return node
+
+
+def _placing(fake: Tensor, step: Step, batch: Sizes) -> Callable[[Writer, Node], Node]:
+    """How a mask for scores with leading sizes ``step.batch`` becomes one for ``batch``. Raises ``Refusal``."""
+    lead, dims = tuple(fake.shape[:-2]), fake.dim()
+    own, columns = step.batch, tuple(fake.shape[-2:])
+    if dims == 1:
+        return lambda write, node: write.method("unsqueeze", node, 0)
+    if dims == 2:
+        return _as_it_is
+    if all(type(n) is int and n == 1 for n in lead):
+        return lambda write, node: write.method("reshape", node, columns)
+    if len(own) == len(batch):
+        if len(batch) == 2:
+            return _as_it_is if dims == 4 else lambda write, node: write.method("unsqueeze", node, 0)
+        if len(batch) == 1:
+            return lambda write, node: write.method("unsqueeze", node, 1)
+        if dims == 3:
+            return lambda write, node: write.method("unsqueeze", node, 0)
+    if not all(type(n) is int for n in (*own, *batch, *columns)):
+        raise Refusal("a mask of symbolic sizes for reshaped scores")
+    full = (1,) * (len(own) - len(lead)) + lead
+    if len(own) == 1 and len(batch) == 2 and lead == own:
+        return lambda write, node: write.method("reshape", node, (*batch, *columns))
+    if len(own) >= 3 and math.prod(own[:-1]) == math.prod(batch[:-1]) and own[-1] == batch[-1]:
+        shape, rows = (*own[:-1], full[-1], *columns), (math.prod(own[:-1]), full[-1], *columns)
+        return lambda write, node: write.method("reshape", write.method("expand", node, shape), rows)
+    raise Refusal("a mask for reshaped scores")

@@ -1,0 +1,41 @@
+"""Where the library's attention is faster than kernels of our own around two products, as measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["reason_against"]
+
+_FAST = (torch.float32, torch.bfloat16, torch.float16)
+_WIDEST_HEAD = 256
+"""Features for which CUDA has flash attention."""
+
+_INFERENCE_KEYS, _TRAINING_KEYS, _TRAINING_KEYS_CAUSAL = 512, 2048, 1024
+"""On a CPU: from how many keys on. (Two cores with AVX2; see benchmarks/results/rules_cpu.json.)"""
+
+
+def reason_against(
+    query: Any, value: Any, keys: Any, *, causal: bool, dropout: float, mask_requires_grad: bool, training: bool
+) -> str:
+    """Why attention by hand is left as it is; "" where the library's is to be called.
+
+    ``query`` and ``value`` have a dtype, a device and a shape that ends in features, ``keys`` is the number of keys.
+    """
+    if query.dtype not in _FAST:
+        return f"the library has no fast attention for {query.dtype}"
+    features = (query.shape[-1], value.shape[-1])
+    if query.device.type == "cuda":
+        wide = any(type(n) is int and n > _WIDEST_HEAD for n in features)
+        return f"heads of more than {_WIDEST_HEAD} features" if wide else ""
+    if query.device.type != "cpu":
+        return f"not measured on {query.device.type}"
+    if dropout:
+        return "the library's CPU kernel has no dropout"
+    if mask_requires_grad:
+        return "the library's CPU kernel gives a mask no gradient"
+    if any(type(n) is not int for n in (*features, keys)) or features[0] != features[1]:
+        return "the CPU kernel takes heads of one known number of features"
+    least = _INFERENCE_KEYS if not training else _TRAINING_KEYS_CAUSAL if causal else _TRAINING_KEYS
+    return "" if keys >= least else f"on a CPU it pays from {least} keys on"

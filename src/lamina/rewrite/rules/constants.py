@@ -1,0 +1,123 @@
+"""Tensors that a captured graph computes from numbers alone, such as the mask of causal attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from lamina.rewrite.rules.spelling import written
+
+__all__ = ["Constants"]
+
+_MOST_ELEMENTS = 1 << 24
+"""Larger tensors are not computed while compiling."""
+
+# fmt: off
+_NAMES = frozenset((
+    "arange", "ones", "zeros", "full", "eye", "tensor", "ones_like", "zeros_like", "full_like", "new_full",
+    "new_ones", "new_zeros", "tril", "triu", "masked_fill", "where", "lt", "le", "gt", "ge", "eq", "ne",
+    "logical_not", "logical_and", "logical_or", "invert", "and_", "or_", "not_", "bitwise_not", "bitwise_and",
+    "bitwise_or", "__and__", "__or__", "__invert__", "add", "sub", "mul", "truediv", "div", "neg", "sqrt", "rsqrt",
+    "abs", "pow", "bool", "float", "half", "bfloat16", "to", "type", "int", "long", "view", "reshape", "unsqueeze",
+    "squeeze", "expand", "expand_as", "transpose", "permute", "t", "flip", "getitem", "getattr", "contiguous",
+    "clone", "broadcast_to", "repeat", "cumsum", "cat", "stack", "outer", "log", "exp", "floor", "clamp", "minimum",
+    "slice", "select", "_to_copy", "alias", "detach",
+    "scalar_tensor", "_unsafe_view", "mT", "rsub",
+    "maximum",
+))
+# fmt: on
+"""Computations that are the same at every call, by name: no random numbers, no writes."""
+
+
+class Constants:
+    """The values of a graph's constant nodes, on the CPU, computed when asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[Node, Any] = {}
+
+    def value(self, node: object) -> Tensor | None:
+        """The tensor that ``node`` is at every call; None if it depends on an input or is too large."""
+        if not isinstance(node, Node):
+            return None
+        found = self._evaluate(node)
+        return found if isinstance(found, Tensor) else None
+
+    def number(self, value: object) -> float | None:
+        """``value`` as a plain number, be it one or a constant tensor of one element; None if it is neither."""
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        found = self.value(value)
+        return float(found) if found is not None and found.numel() == 1 and not found.is_complex() else None
+
+    def _evaluate(self, node: Node) -> Any:
+        if node not in self._known:
+            self._known[node] = self._computed(node)
+        return self._known[node]
+
+    def _computed(self, node: Node) -> Any:
+        value = node.meta.get("example_value")
+        if node.op not in ("call_function", "call_method") or not isinstance(value, Tensor):
+            return None
+        name = _called(node)
+        sizes = tuple(value.shape)
+        if (
+            name not in _NAMES
+            or _is_written(node)
+            or not all(type(n) is int for n in sizes)
+            or value.numel() > _MOST_ELEMENTS
+        ):
+            return None
+        if any(self._evaluate(operand) is None for operand in node.all_input_nodes):
+            return None
+        args, kwargs = self._arguments(node.args), self._arguments(node.kwargs)
+        try:
+            with torch.device("cpu"), torch.no_grad():
+                run = getattr(args[0], name) if node.op == "call_method" else node.target
+                return run(*(args[1:] if node.op == "call_method" else args), **kwargs)  # type: ignore[operator]
+        except (
+            RuntimeError,
+            TypeError,
+            ValueError,
+            IndexError,
+        ):  # it is not computed here, and fails at the call if at all
+            return None
+
+    def _arguments(self, value: Any) -> Any:
+        """``value`` with tensors for nodes, on the CPU."""
+        if isinstance(value, Node):
+            return self._evaluate(value)
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._arguments(v) for v in value)
+        if isinstance(value, dict):
+            return {k: self._arguments(v) for k, v in value.items()}
+        if isinstance(value, slice):
+            return slice(self._arguments(value.start), self._arguments(value.stop), self._arguments(value.step))
+        if isinstance(value, torch.device) or (isinstance(value, str) and value.partition(":")[0] in ("cuda", "cpu")):
+            return torch.device("cpu")
+        return value
+
+
+# fmt: off
+_VIEWS = frozenset((
+    "view", "reshape", "unsqueeze", "squeeze", "expand", "expand_as", "transpose", "permute", "t", "getitem",
+    "getattr", "to", "contiguous", "slice", "select", "alias", "_unsafe_view", "mT",
+))
+# fmt: on
+
+
+def _called(node: Node) -> str:
+    """The name of what a node calls, without the overload of an operator."""
+    name = node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
+    return name.partition(".")[0]
+
+
+def _is_written(node: Node) -> bool:
+    """Whether a call writes to the tensor, itself or through a view of it."""
+    for user in node.users:
+        name = _called(user)
+        if written(user) or (name in _VIEWS and _is_written(user)):
+            return True
+    return False
