@@ -20,6 +20,7 @@ from torch import nn
 
 from benchmarks.compilers import compile_function
 from benchmarks.gpu_machine import gpu
+from benchmarks.host_account import accounts, print_accounts
 from benchmarks.report import RESULTS, print_table, write_results
 from lamina.runtime.cache import Cache
 from lamina.runtime.cuda_driver import CudaKernel, Driver, make_launcher
@@ -156,7 +157,7 @@ def regions(rivals: Sequence[str]) -> dict[str, dict[str, float]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, write JSON."""
+    """Measure, print, write JSON: launches, calls, and what each layer of a call adds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rivals", nargs="*", default=["eager", "torch", "lamina"])
     parser.add_argument("--json", type=Path, default=RESULTS / "gpu_overhead.json")
@@ -167,7 +168,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     columns = list(next(iter(calls.values()), {}))
     rows = [[name, *(f"{figures[c]:.1f}" for c in columns)] for name, figures in calls.items()]
     print_table("Host microseconds of a call", ["compiler", *columns], rows)
-    write_results(args.json, {"gpu": gpu(), "launches": single, "calls": calls})
+    layers = accounts("cuda")
+    print_accounts(layers)
+    account = {case: {"layers": found.lines, "rivals": found.rivals} for case, found in layers.items()}
+    write_results(args.json, {"gpu": gpu(), "launches": single, "calls": calls, "account": account})
     return 0
 
 

@@ -1,0 +1,217 @@
+"""Where the host time of a compiled call goes, line by line: programs that differ by one layer each.
+
+``python -m benchmarks.host_account --device cpu``
+
+The first line is Dynamo with a backend that does nothing; each further one adds a layer of a compiled region, so that
+the differences are what the layers cost. (Layers timed by themselves are 10 to 40 us faster, as their code stays in the
+processor's caches; such figures would not add up.) Tensors are tiny: no device holds the host up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import lamina
+from benchmarks.patterns import private_copy
+from benchmarks.report import print_table
+from lamina.backends import cpu, cuda
+from lamina.runtime.host import load_program
+
+__all__ = ["Account", "accounts", "main", "print_accounts"]
+
+SIZE = 64
+
+
+@dataclass(slots=True)
+class Account:
+    """Microseconds of a call: ``totals`` of the programs with ever more layers, and eager's and torch.compile's."""
+
+    totals: dict[str, float] = field(default_factory=dict)
+    rivals: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> dict[str, float]:
+        """What each layer adds."""
+        before, found = 0.0, {}
+        for name, total in self.totals.items():
+            found[name], before = total - before, total
+        return found
+
+
+class _Layers:
+    """Stands in for what loads host programs, so that those of a region can be run in part.
+
+    ``level`` 0 runs nothing and gives views of earlier results, 1 all but the launches, 2 everything.
+    """
+
+    def __init__(self) -> None:
+        self.level = 2
+
+    def load(self, text: str, name: str, namespace: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+        given = dict(namespace or {})
+        silent = {k: SimpleNamespace(launch=_no_launch, pack=v.pack) for k, v in given.get("kernels", {}).items()}
+        whole = load_program(text, name, given)
+        programs = [whole, load_program(text, name, {**given, "kernels": silent}), whole]
+        results: list[Any] = []
+
+        def nothing(args: list[Any]) -> Any:
+            args.clear()
+            return tuple(t.detach() if isinstance(t, Tensor) else t for t in results)
+
+        def call(args: list[Any]) -> Any:
+            found = programs[self.level](args)
+            if self.level == 2:
+                results[:] = found
+            return found
+
+        programs[0] = nothing
+        return call
+
+
+def _no_launch(packed: bytes) -> int:
+    return 0
+
+
+@contextmanager
+def _layered() -> Iterator[_Layers]:
+    layers, before = _Layers(), (cpu.load_program, cuda.load_program)
+    cpu.load_program = cuda.load_program = layers.load  # type: ignore[assignment]
+    try:
+        yield layers
+    finally:
+        cpu.load_program, cuda.load_program = before
+
+
+def _function(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y + 1).relu()
+
+
+def _sum(x: Tensor, y: Tensor) -> Tensor:
+    return x.sum(0)
+
+
+FUNCTIONS = {"one kernel": _function, "one sum": _sum}
+
+
+def _empty(result: Tensor) -> Callable[..., Any]:
+    """A backend that computes nothing."""
+    return lambda graph, inputs: lambda *args: (result.detach(),)
+
+
+class _Bare(torch.autograd.Function):
+    """An autograd function that computes nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, gradient: Tensor, *inputs: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        ctx.save_for_backward(*inputs)
+        return result.detach()
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        return (None, None, *(ctx.gradient.detach() for _ in ctx.saved_tensors))
+
+
+def _bare(result: Tensor, gradient: Tensor) -> Callable[..., Any]:
+    apply: Callable[..., Any] = _Bare.apply
+    return lambda graph, inputs: lambda *args: (apply(result, gradient, *args),)
+
+
+def _by_turns(
+    calls: Mapping[str, Callable[[], Any]], device: str, rounds: int = 40, count: int = 50
+) -> dict[str, float]:
+    """Lowest mean of ``count`` calls, in microseconds, of each callable in turns."""
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()
+            wait()
+            start = time.perf_counter_ns()
+            for _ in range(count):
+                call()
+            best[name] = min(best[name], (time.perf_counter_ns() - start) / count / 1e3)
+            wait()
+    return best
+
+
+def _account(function: Callable[..., Tensor], training: bool, device: str) -> Account:
+    torch.compiler.reset()
+    x = torch.randn(SIZE, SIZE, device=device, requires_grad=training)
+    y = torch.randn(SIZE, SIZE, device=device)
+    result = function(x.detach(), y)
+    cotangent = torch.randn_like(result)
+
+    def run(call: Callable[..., Any]) -> Callable[[], Any]:
+        if training:
+            return lambda: torch.autograd.grad(call(x, y), x, cotangent)
+        return lambda: call(x, y)
+
+    with _layered() as layers:
+        ours = run(lamina.compile(private_copy(function), dynamic=False))
+        for _ in range(3):
+            ours()
+
+    def at(level: int) -> Callable[[], Any]:
+        def call() -> Any:
+            layers.level = level
+            return ours()
+
+        return call
+
+    empty = torch.compile(private_copy(function), backend=_empty(result), dynamic=False)
+    calls: dict[str, Callable[[], Any]] = {"Dynamo: guards and dispatch (empty backend)": lambda: empty(x, y)}
+    if training:
+        calls["torch's autograd.Function and engine"] = run(
+            torch.compile(private_copy(function), backend=_bare(result, torch.zeros_like(x)), dynamic=False)
+        )
+    calls["Lamina's wrappers, forward and backward" if training else "Lamina's wrappers"] = at(0)
+    calls["checks of arguments, allocation, packing"] = at(1)
+    calls["launches"] = at(2)
+    rivals = {
+        "eager": run(function),
+        "torch.compile": run(torch.compile(private_copy(function), dynamic=False)),
+        "Lamina": run(lamina.compile(private_copy(function), dynamic=False)),
+    }
+    found = _by_turns({**calls, **rivals}, device)
+    return Account({name: found[name] for name in calls}, {name: found[name] for name in rivals})
+
+
+def accounts(device: str) -> dict[str, Account]:
+    """One pointwise kernel and one sum, without and with gradients."""
+    return {
+        f"{name}{', forward + backward' if training else ''}": _account(function, training, device)
+        for name, function in FUNCTIONS.items()
+        for training in (False, True)
+    }
+
+
+def print_accounts(found: Mapping[str, Account]) -> None:
+    """A table for each case: what every layer adds."""
+    for case, account in found.items():
+        rows = [[name, f"{us:.1f}", f"{account.totals[name]:.1f}"] for name, us in account.lines.items()]
+        print_table(f"Host microseconds of a call: {case}", ["layer", "adds", "up to here"], rows)
+        print("  ".join(f"{name} {us:.1f}" for name, us in account.rivals.items()), flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    print_accounts(accounts(args.device))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
