@@ -13,6 +13,8 @@ from typing import Any, overload
 from torch.fx import GraphModule
 
 from lamina.backends.api import Backend
+from lamina.backends.count import COUNT
+from lamina.backends.debug import DEBUG
 from lamina.backends.eager import ATEN, EAGER
 from lamina.backends.kernels import KERNELS
 from lamina.backends.torch_private import torch_backend, torch_backend_names, traced_apart
@@ -31,7 +33,7 @@ __all__ = [
 GROUP = "lamina.backends"
 """The entry point group in which installed packages name their backends."""
 
-BUILT_IN: Mapping[str, Backend] = MappingProxyType({b.name: b for b in (*KERNELS, EAGER, ATEN)})
+BUILT_IN: Mapping[str, Backend] = MappingProxyType({b.name: b for b in (*KERNELS, EAGER, ATEN, DEBUG, COUNT)})
 """The backends that come with Lamina; nobody else can take their names."""
 
 _registered: dict[str, Backend] = dict(BUILT_IN)

@@ -112,7 +112,8 @@ def _fault(want: Any, got: Any) -> str:
         return f"a {_name(got)}, expected a tensor"
     if got.dtype != want.dtype:
         return f"of {got.dtype}, expected {want.dtype}"
-    known = [None if isinstance(size, torch.SymInt) else size for size in want.shape]
+    sizes_wanted: list[Any] = list(want.shape)
+    known = [None if isinstance(size, torch.SymInt) else size for size in sizes_wanted]
     fits = len(known) == got.dim() and all(k is None or k == s for k, s in zip(known, got.shape, strict=True))
     if not fits:
         sizes = ", ".join("any" if k is None else str(k) for k in known)

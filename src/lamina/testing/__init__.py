@@ -1,6 +1,7 @@
 """Comparison of a compiled callable with eager and with a reference in double precision."""
 
 from lamina.testing.accuracy import FLOOR_ULPS, RATIO, Error, error, judge, mismatch, tensors
+from lamina.testing.backends import BackendCheck, BackendReport, check_backend
 from lamina.testing.compare import DRAWS, Comparison, TensorComparison, compare, compare_draws
 from lamina.testing.reference import doubled
 
@@ -8,9 +9,12 @@ __all__ = [
     "DRAWS",
     "FLOOR_ULPS",
     "RATIO",
+    "BackendCheck",
+    "BackendReport",
     "Comparison",
     "Error",
     "TensorComparison",
+    "check_backend",
     "compare",
     "compare_draws",
     "doubled",
