@@ -31,7 +31,7 @@ from lamina.codegen.triton.source import TritonSource
 from lamina.ir.plan import Kernel, KernelCall, Plan
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
-from lamina.schedule.gpu import candidates
+from lamina.schedule.gpu_space import candidates
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 
@@ -208,7 +208,7 @@ def launches(
 
 def variants(kernel: Kernel, args: list[Any], sizes: list[int], kernels: Kernels, target: GpuTarget) -> None:
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
-    for schedule in candidates(kernel.nests[0], dtypes, target):
+    for schedule in (ranked.schedule for ranked in candidates(kernel.nests[0], dtypes, target)):
         one = replace(kernel, schedules=(schedule,))
         blocks = " ".join(f"{'.'.join(b.axes)}:{b.size}{b.role[0]}" for b in schedule.blocks)
         try:

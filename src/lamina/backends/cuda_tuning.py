@@ -28,10 +28,10 @@ from lamina.runtime.host import load_program
 from lamina.runtime.torch_private import is_capturing
 from lamina.runtime.triton_build import TritonBuild, TritonUnit
 from lamina.runtime.triton_pool import TritonError
-from lamina.schedule.gpu import candidates
+from lamina.schedule.gpu_space import candidates
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.tune.choose import guess, measured, remembered, worth_timing
-from lamina.tune.kernels import label_of, moved_bytes, sizes_known, untimeable
+from lamina.tune.kernels import axis_lengths, label_of, moved_bytes, sizes_known, untimeable
 from lamina.tune.measure import Sampler
 from lamina.tune.values import Candidate, Choice, Policy, Task
 
@@ -152,7 +152,7 @@ class RegionTuning:
         call, why = calls[0], ""
         first = kernel.schedules[0]
         assert isinstance(first, GpuSchedule)
-        found = [first]
+        named: tuple[Candidate, ...] = (Candidate(label_of(first), first),)
         bound: float | None = None
         if len(kernel.nests) > 1:
             why = "small nests of one launch"
@@ -167,8 +167,9 @@ class RegionTuning:
             call = calls[moved.index(max(moved))]
             bound = max(moved) / self.target.copy_gbs / 1e3
             if not why:
-                found += [s for s in candidates(kernel.nests[0], dtypes, self.target) if s != first]
-        named = tuple(Candidate(label_of(s), s) for s in found)
+                extents = axis_lengths(kernel.nests[0], call)
+                ranked = candidates(kernel.nests[0], dtypes, self.target, extents, self.policy.candidates)
+                named = tuple(Candidate(label_of(r.schedule), r.schedule, bound / r.cost.share) for r in ranked)
         return Task(kernel.name, self._key(kernel, call, named), named, bound), call, why
 
     def _key(self, kernel: Kernel, call: KernelCall, named: Sequence[Candidate]) -> str:

@@ -15,7 +15,7 @@ from lamina.ir.loops import Load, Nest, Random, Reduce, Scan, Store, axes_of_val
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_target import GpuTarget
 
-__all__ = ["candidates", "choose", "fast_axis", "guess"]
+__all__ = ["choose", "fast_axis", "fitting", "guess"]
 
 _GUESS = 4096
 """What an unknown size counts as."""
@@ -30,15 +30,13 @@ _LONG = 2048
 
 
 def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> GpuSchedule:
-    """The schedule to use when nothing is measured."""
-    return candidates(nest, dtypes, target)[0]
+    """The schedule to use when nothing is measured. ``dtypes`` gives each flat buffer's element type."""
+    return _Chooser(nest, dtypes, target).schedule()
 
 
-def candidates(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> list[GpuSchedule]:
-    """Ways to iterate the nest, best first, up to eight. ``dtypes`` gives each flat buffer's element type."""
-    chooser = _Chooser(nest, dtypes, target)
-    found = [chooser.fitting(s) for s in chooser.variants(chooser.schedule())]
-    return list(dict.fromkeys(found))[:8]
+def fitting(nest: Nest, schedule: GpuSchedule, dtypes: Mapping[str, str], target: GpuTarget) -> GpuSchedule:
+    """The schedule with as many stages as shared memory holds."""
+    return _Chooser(nest, dtypes, target).fitting(schedule)
 
 
 def guess(extent: Expr) -> int:
@@ -375,7 +373,7 @@ class _Chooser:
         blocks = (*outer, Block((along,), high, "loop"), Block((self.fast,), across, "grid"))
         return GpuSchedule("scan", blocks, _warps(high * across, 16), 1, False, 0, self.approximate)
 
-    # ---- legality and variants --------------------------------------------------------------------------------------
+    # ---- legality ---------------------------------------------------------------------------------------------------
 
     def in_order(self, found: GpuSchedule) -> GpuSchedule:
         """Programs share no axis over which a buffer is read and overwritten at one place."""
@@ -398,22 +396,3 @@ class _Chooser:
             blocks.append(Block(tuple(apart), block.size, "loop"))
         blocks.sort(key=lambda b: b.role == "loop")
         return replace(found, blocks=tuple(blocks))
-
-    def variants(self, best: GpuSchedule) -> list[GpuSchedule]:
-        """The best guess, then its neighbours in warps and tile sizes."""
-        found = [best]
-        if best.warps < 32:
-            found.append(replace(best, warps=best.warps * 2))
-        if best.warps > 1:
-            found.append(replace(best, warps=best.warps // 2))
-        for k in reversed(range(len(best.blocks))):
-            block = best.blocks[k]
-            if block.role == "whole" or not best.blocks:
-                continue
-            for size in (block.size * 2, block.size // 2):
-                if 1 <= size <= 8192 and size <= 2 * _power(self.size(block.axes)):
-                    blocks = (*best.blocks[:k], replace(block, size=size), *best.blocks[k + 1 :])
-                    found.append(replace(best, blocks=blocks))
-        if any(b.role == "loop" for b in best.blocks):
-            found.append(replace(best, stages=3 if best.stages == 1 else 1))
-        return found

@@ -11,7 +11,7 @@ from lamina.ir.index import Expr, Loaded, Size
 from lamina.ir.loops import Buffer, Check, Load, Nest, Store, axes_of_values, defined, operands, storage_bytes
 from lamina.ir.plan import KernelCall
 
-__all__ = ["label_of", "memory", "moved_bytes", "sizes_known", "untimeable"]
+__all__ = ["axis_lengths", "label_of", "memory", "moved_bytes", "sizes_known", "untimeable"]
 
 
 def sizes_known(call: KernelCall, buffers: Mapping[str, Buffer]) -> bool:
@@ -42,8 +42,7 @@ def untimeable(nest: Nest) -> str:
 
 def moved_bytes(nest: Nest, call: KernelCall, dtypes: Mapping[str, str], buffers: Mapping[str, Buffer]) -> int:
     """The fewest bytes that the nest reads and writes: each element touched once, for flat buffers ``b0, b1, ...``."""
-    sizes = {f"s{k}": e.const for k, e in enumerate(call.sizes)}
-    extent = {a.name: _number(a.extent, sizes) for a in nest.axes}
+    extent = axis_lengths(nest, call)
     over = axes_of_values(nest)
     touched: dict[tuple[str, bool], int] = {}
     for eqn in nest.body:
@@ -61,6 +60,12 @@ def moved_bytes(nest: Nest, call: KernelCall, dtypes: Mapping[str, str], buffers
         nbytes = points * DTYPES[dtypes[eqn.buffer]].size
         touched[key] = min(touched.get(key, 0) + nbytes, whole)
     return sum(touched.values())
+
+
+def axis_lengths(nest: Nest, call: KernelCall) -> dict[str, int]:
+    """Points along each axis of the nest in this launch."""
+    sizes = {f"s{k}": e.const for k, e in enumerate(call.sizes)}
+    return {a.name: _number(a.extent, sizes) for a in nest.axes}
 
 
 def memory(

@@ -1,0 +1,75 @@
+"""Ways to iterate a nest on a GPU beside the one that is chosen when nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from lamina.ir.loops import Nest
+from lamina.ir.plan import GpuSchedule
+from lamina.schedule.gpu import choose, fitting, guess
+from lamina.schedule.gpu_cost import Cost, cost
+from lamina.schedule.gpu_target import GpuTarget
+
+__all__ = ["MOST", "Ranked", "candidates"]
+
+MOST = 8
+_LARGEST = 16384
+"""Points of a tile."""
+_HOPELESS = 0.6
+"""Share of the best guess's expected speed below which a schedule is no candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A schedule and what the model expects of it."""
+
+    schedule: GpuSchedule
+    cost: Cost
+
+
+def candidates(
+    nest: Nest,
+    dtypes: Mapping[str, str],
+    target: GpuTarget,
+    extents: Mapping[str, int] | None = None,
+    most: int = MOST,
+) -> list[Ranked]:
+    """Up to ``most`` schedules, the one used when nothing is measured first, the others by what the model expects.
+
+    ``dtypes`` gives each flat buffer's element type, ``extents`` each axis its length where it is known better than
+    the nest knows it.
+    """
+    lengths = {a.name: guess(a.extent) for a in nest.axes} | dict(extents or {})
+    first = choose(nest, dtypes, target)
+    found = {first: Ranked(first, cost(nest, first, dtypes, target, lengths))}
+    for one in _near(first, lengths):
+        for schedule in (one, *_near(one, lengths)):
+            fits = fitting(nest, schedule, dtypes, target)
+            if fits not in found:
+                found[fits] = Ranked(fits, cost(nest, fits, dtypes, target, lengths))
+    best, *others = found.values()
+    others = [r for r in others if r.cost.share >= _HOPELESS * best.cost.share]
+    others.sort(key=lambda r: -r.cost.share)
+    return [best, *others[: most - 1]]
+
+
+def _near(schedule: GpuSchedule, lengths: Mapping[str, int]) -> Iterator[GpuSchedule]:
+    """Twice and half the warps, each block's points, another number of stages."""
+    for warps in (schedule.warps * 2, schedule.warps // 2):
+        if 1 <= warps <= 32:
+            yield replace(schedule, warps=warps)
+    for k, block in enumerate(schedule.blocks):
+        length, others = 1, 1
+        for axis in block.axes:
+            length *= lengths[axis]
+        for other in schedule.blocks:
+            others *= other.size if other is not block else 1
+        for size in (block.size * 2, block.size // 2):
+            if block.role != "whole" and 1 <= size < 2 * length and size * others <= _LARGEST:
+                yield replace(
+                    schedule, blocks=(*schedule.blocks[:k], replace(block, size=size), *schedule.blocks[k + 1 :])
+                )
+    if any(b.role == "loop" for b in schedule.blocks):
+        for stages in {1, 2, 3, 4} - {schedule.stages}:
+            yield replace(schedule, stages=stages)
