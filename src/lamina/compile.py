@@ -14,15 +14,18 @@ from lamina.backends.api import Backend
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
+from lamina.base.lowering import lowerings_key
 from lamina.capture.dynamo import compile_callable
 from lamina.capture.torch_private import name_backend
 from lamina.decomp.table import decompositions
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.layouts import channels_last
+from lamina.rewrite.custom import lower_custom
 from lamina.rewrite.losses import open_log_softmax
 from lamina.rewrite.passes import clean
 from lamina.rewrite.products import widen_products
+from lamina.rewrite.rewriting import Rewriting
 
 __all__ = ["compile", "compile_graph", "lamina_backend"]
 
@@ -92,6 +95,7 @@ class _Compiler:
 
     def __init__(self, options: Options, backend: Backend, record: Record) -> None:
         self.options, self.backend, self.record = options, backend, record
+        self.lowerings = lowerings_key()
         self.graphs = 0
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -100,10 +104,13 @@ class _Compiler:
         return compile_graph(gm, example_inputs, self.options, self.record, self.backend, name)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Compiler) and (self.options, self.backend) == (other.options, other.backend)
+        return isinstance(other, _Compiler) and self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash((self.options, self.backend))
+        return hash(self._key())
+
+    def _key(self) -> tuple[object, ...]:
+        return (self.options, self.backend, self.lowerings)
 
 
 def compile_graph(
@@ -115,20 +122,32 @@ def compile_graph(
     name: str = "graph0",
 ) -> Callable[..., Any]:
     """Compile one captured graph: torch.compile's backend contract."""
+    table = dict(decompositions(options.numerics))
+    rewriting = Rewriting(options, record, name, table)
+    gm = rewriting.captured(gm)
     backend = willing(backend, gm, example_inputs, record, name)
     if backend.graph == "torch":
+        rewriting.check_expected()
         return run_captured(backend, gm, example_inputs, options, record, name)
 
     def layouts(graph: GraphModule) -> GraphModule:
         return channels_last(graph, lambda choice: record.stages.append(Stage(name, "layout", None, 0.0, (choice,))))
 
+    rules = dict(decompositions(options.numerics))
+
+    def custom(graph: GraphModule) -> GraphModule:
+        return lower_custom(graph, rules, lambda one: record.stages.append(Stage(name, "lowering", None, 0.0, (one,))))
+
+    fast = (widen_products, open_log_softmax, layouts) if options.numerics == "fast" else ()
     return compile_captured(
         gm,
         example_inputs,
         compile_region=lambda region: run_region(backend, region, options, record),
-        decompositions=dict(decompositions(options.numerics)),
+        decompositions=rules,
         record=record,
         options=options,
         name=name,
-        passes=(widen_products, open_log_softmax, layouts, clean) if options.numerics == "fast" else (clean,),
+        passes=(custom, widen_products, open_log_softmax, layouts, clean)
+        if options.numerics == "fast"
+        else (custom, clean),
     )

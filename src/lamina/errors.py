@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["BackendFailed", "BadArgument", "InvalidIR", "LaminaError", "StageFailed", "UnknownOption"]
+__all__ = [
+    "BackendFailed",
+    "BadArgument",
+    "InvalidIR",
+    "LaminaError",
+    "PassFailed",
+    "RuleFailed",
+    "StageFailed",
+    "UnexpectedMatches",
+    "UnknownOption",
+    "WrongLowering",
+]
 
 
 class LaminaError(Exception):
@@ -48,3 +59,27 @@ class BackendFailed(LaminaError):
     """A backend raised while it compiled a graph, or gave back something other than the graph's outputs."""
 
     code = "LM012"
+
+
+class RuleFailed(LaminaError):
+    """A rewrite rule's condition raised, or rules undo each other's work without end."""
+
+    code = "LM020"
+
+
+class UnexpectedMatches(LaminaError):
+    """A rule matched another number of times than ``expect_matches`` says."""
+
+    code = "LM021"
+
+
+class PassFailed(LaminaError):
+    """A user's pass raised, or what it returned is no graph with the same inputs and outputs."""
+
+    code = "LM022"
+
+
+class WrongLowering(LaminaError):
+    """A lowering of the user's gives another number, shape or dtype of results than its operation, or fails."""
+
+    code = "LM030"

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
+from lamina.base.passes import Passes
+from lamina.base.rule import NestRule, Rule
 from lamina.errors import BadArgument, UnknownOption
 
 __all__ = ["MODES", "Options"]
 
 _EXAMPLES = {bool: "set it to 0 or 1", int: "set it to a whole number"}
+
+_NO_PASSES = Passes()
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -30,6 +34,13 @@ class Options:
     )
     simd: str = _knob("auto", "instruction set of CPU kernels", "LAMINA_SIMD", ("auto", "avx512", "avx2", "plain"))
     cxx: str = _knob("", "C++ compiler to use instead of the first one found", "LAMINA_CXX")
+    rules: tuple[Rule | NestRule, ...] = _knob((), "rewrite rules of one's own, tried before Lamina's")
+    without_rules: tuple[str, ...] = _knob((), "names of Lamina's rules to leave out")
+    expect_matches: tuple[tuple[str, int], ...] = _knob(
+        (), "how many times rules must match in each captured graph: {name: count}", key=False
+    )
+    passes: Passes = _knob(_NO_PASSES, "passes of one's own: a lamina.extend.Passes")
+    fuel: int = _knob(1_000_000, "stop after so many rewrites in each graph, to find a wrong one", "LAMINA_FUEL")
     cache_dir: str = _knob("", "folder of the on-disk cache", "LAMINA_CACHE_DIR", key=False)
     cache: bool = _knob(True, "use the on-disk cache", "LAMINA_CACHE", key=False)
     verify: bool = _knob(False, "run every verifier after every stage", "LAMINA_VERIFY", key=False)
@@ -70,17 +81,17 @@ class Options:
         for name, value in (given or {}).items():
             _known(cls, name)
             values[name] = value
-        return cls(**values)._checked()
+        return cls(**{name: _as_value(name, value) for name, value in values.items()})._checked()
 
     def replace(self, **changes: Any) -> Options:
         """The same options with some fields changed, checked again."""
         for name in changes:
             _known(type(self), name)
-        return replace(self, **changes)._checked()
+        return replace(self, **{name: _as_value(name, value) for name, value in changes.items()})._checked()
 
     def key(self) -> tuple[tuple[str, Any], ...]:
-        """The fields that change generated code, for cache keys."""
-        return tuple((f.name, getattr(self, f.name)) for f in fields(self) if f.metadata["key"])
+        """The fields that change generated code, for cache keys; the user's functions by name and hash of source."""
+        return tuple((f.name, _identity(getattr(self, f.name))) for f in fields(self) if f.metadata["key"])
 
     def _checked(self) -> Options:
         for f in fields(self):
@@ -105,8 +116,40 @@ def _check(f: Field[Any], value: Any, what: str) -> None:
         )
     if choices and value not in choices:
         raise UnknownOption(f"{what} is {value!r}", remedy=f"use one of {', '.join(choices)}")
+    if f.name in _MEMBERS:
+        _check_members(value, what, *_MEMBERS[f.name])
     if type(value) is int and value < 0:
         raise UnknownOption(f"{what} is {value}, below zero", remedy=f"{f.metadata['help']}")
+
+
+_MEMBERS: dict[str, tuple[tuple[type, ...], str]] = {
+    "rules": ((Rule, NestRule), "make rules with lamina.extend.rule or nest_rule"),
+    "without_rules": ((str,), "give the names of rules, as the record's decisions of kind 'rewrite' say them"),
+    "expect_matches": ((tuple,), 'give a mapping such as {"rule name": 2}'),
+}
+"""Options that hold several values: what each of them must be, and what to do."""
+
+
+def _check_members(values: tuple[Any, ...], what: str, types: tuple[type, ...], remedy: str) -> None:
+    for value in values:
+        pair = not isinstance(value, tuple) or (len(value) == 2 and type(value[0]) is str and type(value[1]) is int)
+        if not isinstance(value, types) or not pair:
+            raise UnknownOption(f"{what} holds {value!r}", remedy=remedy)
+
+
+def _as_value(name: str, given: Any) -> Any:
+    """What users may write for a tuple, as a tuple that can be hashed."""
+    if name == "expect_matches" and isinstance(given, Mapping):
+        return tuple(sorted(given.items(), key=str))
+    if name in ("rules", "without_rules") and isinstance(given, (list, Rule, NestRule, set, frozenset)):
+        return tuple(given) if not isinstance(given, (Rule, NestRule)) else (given,)
+    return given
+
+
+def _identity(value: Any) -> Any:
+    if isinstance(value, (Rule, NestRule, Passes)):
+        return value.identity()
+    return tuple(_identity(v) for v in value) if isinstance(value, tuple) else value
 
 
 def _parse(name: str, default: Any, text: str) -> Any:

@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from lamina.aot.torch_private import flatten, is_fake, unflatten
 from lamina.aot.trace import CallTrace, trace_call
+from lamina.base.aliasing import writes_first
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
 
 __all__ = ["Call", "Calls", "Unsuitable", "Value", "is_plain"]
@@ -43,9 +44,6 @@ class Call:
     key: Hashable
 
 
-_INPLACE = {getattr(operator, f"i{name}") for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")}
-_INPLACE |= {getattr(operator, f"i{name}") for name in ("and", "or", "xor", "lshift", "rshift", "matmul", "concat")}
-_INPLACE.add(operator.setitem)
 _HIDDEN_STATE = ("_set_", "_enter_", "_exit_", "_vmap", "_grad_", "_jvp", "set_grad", "manual_seed", "_log_api")
 
 
@@ -82,7 +80,7 @@ class Calls:
                 return getattr(positional[0], target)(*positional[1:], **named)
             return target(*positional, **named)
 
-        written = (0,) if _writes_first(node) else ()
+        written = (0,) if writes_first(node) else ()
         key = (target, tuple(_key(s) for s in slots), str(spec), tuple(self._describe(v) for v in operands))
         return Call(function, tuple(operands), written, key)
 
@@ -148,16 +146,6 @@ def _target(node: Node) -> Any:
     if name.startswith(_HIDDEN_STATE):
         raise Unsuitable(f"{name} changes hidden state")
     return target
-
-
-def _writes_first(node: Node) -> bool:
-    """Whether the call, by its name or arguments, writes to its first operand."""
-    if node.kwargs.get("inplace"):
-        return True
-    if node.target in _INPLACE:
-        return True
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
 
 
 def _shape(fake: torch.Tensor | None) -> Any:

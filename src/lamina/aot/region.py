@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.fx import GraphModule
@@ -40,6 +40,10 @@ class Region:
     kind: str
     name: str
     inputs: tuple[RegionInput, ...]
+
+    def with_graph(self, change: Callable[[GraphModule, str], GraphModule]) -> Region:
+        """The region after ``change``, which gets its graph and its name."""
+        return replace(self, gm=change(self.gm, self.name))
 
     def text(self) -> str:
         """The graph as readable Python."""

@@ -27,6 +27,11 @@ from lamina.record import Record, Stage
 __all__ = ["compile_captured"]
 
 Pass = Callable[[GraphModule], GraphModule]
+PartPass = Callable[[GraphModule, str], GraphModule]
+
+
+def _as_it_is(gm: GraphModule, kind: str) -> GraphModule:
+    return gm
 
 
 def compile_captured(
@@ -39,17 +44,18 @@ def compile_captured(
     options: Options,
     name: str = "graph",
     passes: Sequence[Pass] = (),
+    partitioned: PartPass = _as_it_is,
 ) -> Callable[..., Any]:
     """The callable that torch.compile's backend contract asks for.
 
     ``gm`` is made functional and differentiated: stitched from its single calls where that is sound (see ``stitch``),
     by AOTAutograd otherwise and whenever ``options.numerics`` is "eager". ``compile_region`` compiles each graph
     there is (one for inference, else the forward now and the backward when first needed). ``passes`` run on the joint
-    graph before it is partitioned, and on an inference graph before it is compiled. Stages "aot" and "partition"
-    of ``name`` go into ``record``. Errors of AOTAutograd pass through, and must pass through the backend as well:
-    some ask Dynamo to trace again.
+    graph before it is partitioned, and on an inference graph before it is compiled, ``partitioned`` on the forward
+    and the backward, named by the second argument. Stages "aot" and "partition" of ``name`` go into ``record``. Errors
+    of AOTAutograd pass through, and must pass through the backend as well: some ask Dynamo to trace again.
     """
-    job = _Job(compile_region, record, options, name, tuple(passes))
+    job = _Job(compile_region, record, options, name, tuple(passes), partitioned)
     start = time.perf_counter()
     with collector_held():
         stitched = job.stitched(gm, example_inputs, decompositions)
@@ -73,10 +79,16 @@ class _Job:
     """One run of AOTAutograd: the callbacks it is given and the seconds they took."""
 
     def __init__(
-        self, compile_region: CompileRegion, record: Record, options: Options, name: str, passes: tuple[Pass, ...]
+        self,
+        compile_region: CompileRegion,
+        record: Record,
+        options: Options,
+        name: str,
+        passes: tuple[Pass, ...],
+        partitioned: PartPass,
     ) -> None:
         self.compile_region, self.record, self.options = compile_region, record, options
-        self.name, self.passes = name, passes
+        self.name, self.passes, self.partitioned = name, passes, partitioned
         self.seconds = 0.0
         self.static_names: frozenset[str] = frozenset()
         self.static: frozenset[int] | None = None
@@ -188,7 +200,7 @@ class _Job:
         seconds = time.perf_counter() - start
         self.record.stages.append(Stage(self.name, "partition", result, seconds, result.decisions))
         self.seconds += seconds
-        return result.forward, result.backward
+        return self.partitioned(result.forward, "forward"), self.partitioned(result.backward, "backward")
 
     def _prepared(self, gm: GraphModule) -> GraphModule:
         prepare(gm)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 from torch.fx import Graph, Node
 
-__all__ = ["annotate_sources", "source_of"]
+from lamina.base.source import operation_name, place_in
 
-_FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+__all__ = ["annotate_sources"]
 
 
 def annotate_sources(graph: Graph) -> None:
@@ -28,24 +25,8 @@ def annotate_sources(graph: Graph) -> None:
             continue
         place = places.get(stack)
         if place is None:
-            place = places[stack] = _place(stack)
+            place = places[stack] = place_in(stack)
         node.meta["source"] = f"{place} {_operation(node)}"
-
-
-def source_of(node: Node) -> str:
-    """The same text for one node of a captured graph."""
-    calls = node.meta.get("source_fn_stack")
-    operation = _name(calls[-1][1]) if calls else _name(node.target)
-    return f"{_place(node.meta.get('stack_trace') or '')} {operation}"
-
-
-def _place(stack: str) -> str:
-    start = stack.rfind('File "')
-    match = _FRAME.match(stack, start) if start >= 0 else None
-    if match is None:
-        return ""
-    path, line = match.groups()
-    return f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
 
 
 def _operation(node: Node) -> str:
@@ -53,18 +34,11 @@ def _operation(node: Node) -> str:
     meta = node.meta
     calls = meta.get("source_fn_stack")
     if calls:
-        return _name(calls[-1][1])
+        return operation_name(calls[-1][1])
     calls = meta.get("fwd_source_fn_stack")
     if calls:
-        return f"{_name(calls[-1][1])} backward"
-    return _name(meta.get("original_aten", node.target))
-
-
-def _name(call: Any) -> str:
-    if isinstance(call, str):
-        return call
-    packet = getattr(call, "_overloadpacket", call)
-    return str(getattr(packet, "__name__", packet))
+        return f"{operation_name(calls[-1][1])} backward"
+    return operation_name(meta.get("original_aten", node.target))
 
 
 def _borrowed(node: Node) -> str:

@@ -1,15 +1,17 @@
-"""Which operations give a view of an operand."""
+"""Which operations give a view of an operand, and which calls write to one."""
 
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from lamina.base.torch_private import OpOverload
 
-__all__ = ["makes_view"]
+__all__ = ["makes_view", "writes_first"]
 
 aten = torch.ops.aten
 
@@ -23,3 +25,18 @@ def makes_view(target: Any) -> bool:
     if not isinstance(target, OpOverload):
         return True
     return target in _SOMETIMES or any(result.alias_info is not None for result in target._schema.returns)
+
+
+_INPLACE = {getattr(operator, f"i{name}") for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")}
+_INPLACE |= {getattr(operator, f"i{name}") for name in ("and", "or", "xor", "lshift", "rshift", "matmul", "concat")}
+_INPLACE.add(operator.setitem)
+
+
+def writes_first(node: Node) -> bool:
+    """Whether a captured call, by its name or arguments, writes to its first operand."""
+    if node.kwargs.get("inplace"):
+        return True
+    if node.target in _INPLACE:
+        return True
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"

@@ -146,9 +146,9 @@ def rule(
 
     Parameters of ``before`` are wildcards: tensors, or what their default values say (``tensor``, ``scalar``);
     ``after`` takes some or all of them by name. Both return a tensor or the same number of tensors, and write to
-    nothing. ``where`` gets each ``Match`` and may refuse it. ``at`` says where the rule runs (see ``PLACES``); one that is
-    ``inference_only`` leaves alone what gradients are recorded for. ``ranks`` are numbers of dimensions that tensors
-    of any rank are to be traced with, where the pattern looks different for them (by default one is enough).
+    nothing. ``where`` gets each ``Match`` and may refuse it. ``at`` says where the rule runs (see ``PLACES``); one that
+    is ``inference_only`` leaves alone what gradients are recorded for. ``ranks`` are numbers of dimensions that
+    tensors of any rank are to be traced with, where the pattern looks different for them (by default one is enough).
     Floating-point constants match within ``tolerance``, relative. Raises ``BadArgument``.
     """
     made_at = caller_place()
@@ -170,9 +170,7 @@ def rule(
     return Rule(called, before, after, where, at, inference_only, ranks, tolerance, made_at, parameters)
 
 
-def _parameters(
-    before: Callable[..., Any], made_at: str
-) -> tuple[tuple[str, TensorWildcard | ScalarWildcard], ...]:
+def _parameters(before: Callable[..., Any], made_at: str) -> tuple[tuple[str, TensorWildcard | ScalarWildcard], ...]:
     found: list[tuple[str, TensorWildcard | ScalarWildcard]] = []
     for parameter in inspect.signature(before).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
-import torch
-from torch.fx import Graph, GraphModule
-from torch.fx._lazy_graph_module import _LazyGraphModule
+import contextlib
+from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["graph_module", "has_half_products", "same_size", "tf32_convolutions"]
+import torch
+import torch.utils._pytree as pytree
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
+
+__all__ = [
+    "DEVICE_OF",
+    "SET_GRAD",
+    "DispatchMode",
+    "above_autograd_only",
+    "autocast_enabled",
+    "autograd_decomposes",
+    "entered_autocast",
+    "fake_mode_of",
+    "flatten",
+    "graph_module",
+    "has_half_products",
+    "plain_dispatch",
+    "same_number",
+    "same_size",
+    "symbol_of",
+    "tf32_convolutions",
+    "unflatten",
+]
+
+DEVICE_OF = torch.ops.prim.device.default
+"""How a dispatch mode sees the question for a fake tensor's device: not an operation of a graph."""
+
+SET_GRAD = torch._C._set_grad_enabled
+"""The call by which a captured graph switches gradients on and off."""
+
+_ENTER_AUTOCAST = torch.amp.autocast_mode._enter_autocast
 
 
 def graph_module(root: GraphModule, graph: Graph) -> GraphModule:
@@ -23,11 +57,80 @@ def same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
     return not isinstance(a, torch.SymInt) and not isinstance(b, torch.SymInt) and a == b
 
 
+def same_number(a: Any, b: Any) -> bool:
+    """Whether two numbers, of which at least one is symbolic, are the same expression. Adds no guard."""
+    return symbol_of(a) is not None and symbol_of(b) is not None and bool(symbol_of(a) == symbol_of(b))
+
+
+def symbol_of(value: Any) -> Any:
+    """The expression of a symbolic number; None for any other value."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return value.node.expr
+    return None
+
+
 def has_half_products(dtype: torch.dtype) -> bool:
     """Whether this processor multiplies matrices of bfloat16 or float16 with instructions of its own."""
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that sees every operation of its thread."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()  # type: ignore[no-untyped-call]
+
+
+def above_autograd_only() -> contextlib.AbstractContextManager[Any]:
+    """Inside, operations skip autograd and thus reach dispatch modes as they were called, not taken apart."""
+    guard: contextlib.AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
+    return guard
+
+
+def autograd_decomposes(operation: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether ``operation`` on these operands is nothing but a sequence of others."""
+    return bool(autograd_would_have_decomposed(operation, pytree.tree_leaves((args, kwargs))))
+
+
+def autocast_enabled() -> bool:
+    """Whether autocast is on for any device."""
+    return bool(torch._C._is_any_autocast_enabled())
+
+
+def entered_autocast(node: Node) -> bool:
+    """Whether a captured call switches autocast on."""
+    if node.target is not _ENTER_AUTOCAST:
+        return False
+    return bool(node.args[2] if len(node.args) > 2 else node.kwargs.get("enabled", True))
+
+
+def plain_dispatch() -> bool:
+    """Whether no function transform and no dispatch mode is active."""
+    return torch._C._functorch.peek_interpreter_stack() is None and torch._C._len_torch_dispatch_stack() == 0
+
+
+def fake_mode_of(values: Sequence[Any]) -> Any:
+    """The FakeTensorMode of the first fake tensor among ``values``; a context that does nothing if there is none."""
+    for value in values:
+        if isinstance(value, FakeTensor):
+            return value.fake_mode
+    return contextlib.nullcontext()
+
+
+def flatten(value: Any) -> tuple[list[Any], Any]:
+    """The leaves of nested tuples, lists and dicts, and how they nest."""
+    leaves, spec = pytree.tree_flatten(value)
+    return leaves, spec
+
+
+def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
+    """The inverse of ``flatten``."""
+    return pytree.tree_unflatten(list(leaves), spec)
 
 
 def tf32_convolutions() -> bool:

@@ -1,0 +1,40 @@
+"""Where in the user's code a captured call comes from."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torch.fx import Node
+
+__all__ = ["operation_name", "place_in", "source_of"]
+
+_FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+
+
+def source_of(node: Node) -> str:
+    """The text "file.py:line operation" for one node of a captured graph; what the node says of itself comes first."""
+    said = node.meta.get("source")
+    if said is not None:
+        return str(said)
+    calls = node.meta.get("source_fn_stack")
+    operation = operation_name(calls[-1][1]) if calls else operation_name(node.target)
+    return f"{place_in(node.meta.get('stack_trace') or '')} {operation}"
+
+
+def place_in(stack: str) -> str:
+    """The innermost frame of a recorded stack as "file.py:line"; "" if there is none."""
+    start = stack.rfind('File "')
+    match = _FRAME.match(stack, start) if start >= 0 else None
+    if match is None:
+        return ""
+    path, line = match.groups()
+    return f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
+
+
+def operation_name(call: Any) -> str:
+    """The short name of a function, method or operator."""
+    if isinstance(call, str):
+        return call
+    packet = getattr(call, "_overloadpacket", call)
+    return str(getattr(packet, "__name__", packet))

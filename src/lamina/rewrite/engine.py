@@ -1,0 +1,213 @@
+"""The engine that runs all rules: a worklist of nodes, an index by operation, fuel, and a trace of what was done."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from torch.fx import Graph, Node
+
+from lamina.base.decision import Decision
+from lamina.base.rule import Match, Rule
+from lamina.base.source import source_of
+from lamina.errors import RuleFailed
+from lamina.rewrite.match import Matcher
+from lamina.rewrite.pattern import Pattern, patterns_of
+from lamina.rewrite.replace import Refused, Replacer
+from lamina.rewrite.terms import key_of
+from lamina.rewrite.tracing import Decompositions
+
+__all__ = ["Index", "Rewrite", "Rewrites", "run_rules"]
+
+_LONGEST_LINEAGE = 40
+"""A value that one rule has had a hand in so many times in a row is being rewritten in circles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One rewrite: which rule, what was there before, what is there now, and the user's lines it came from."""
+
+    rule: str
+    rule_place: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    sources: tuple[str, ...]
+
+    def text(self) -> str:
+        """Several lines: the rule, then what went and what came."""
+        lines = [f"{self.rule} ({self.rule_place}) at {', '.join(self.sources) or 'no known line'}"]
+        return "\n".join([*lines, *(f"  - {line}" for line in self.before), *(f"  + {line}" for line in self.after)])
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrites:
+    """What the rules did to one graph. ``stopped`` says that the fuel ran out."""
+
+    done: tuple[Rewrite, ...]
+    decisions: tuple[Decision, ...]
+    stopped: bool = False
+
+    def count(self, rule: str) -> int:
+        """How many times a rule was applied."""
+        return sum(one.rule == rule for one in self.done)
+
+    def text(self) -> str:
+        """Every rewrite, one after the other."""
+        return "\n".join(one.text() for one in self.done)
+
+
+_patterns: dict[tuple[Rule, bool], tuple[Pattern, ...]] = {}
+"""Patterns by their rule and whether they are decomposed."""
+
+
+class Index:
+    """The patterns of some rules by the operation of their first result. Rules are traced once in a process."""
+
+    def __init__(self, rules: Sequence[Rule], decompositions: Decompositions | None) -> None:
+        self.decompositions = decompositions
+        self.by_target: dict[Hashable, list[Pattern]] = {}
+        self.depth = 0
+        for rule in rules:
+            for pattern in self._traced(rule):
+                self.by_target.setdefault(pattern.target, []).append(pattern)
+                self.depth = max(self.depth, pattern.depth)
+        for patterns in self.by_target.values():
+            patterns.sort(key=lambda p: -p.calls)  # the larger of two that fit replaces more
+
+    def _traced(self, rule: Rule) -> tuple[Pattern, ...]:
+        key = (rule, self.decompositions is not None)
+        if key not in _patterns:
+            _patterns[key] = patterns_of(rule, self.decompositions)
+        return _patterns[key]
+
+    def of(self, node: Node) -> Sequence[Pattern]:
+        """The patterns that may end in ``node``."""
+        return self.by_target.get(key_of(node), ()) if node.op == "call_function" else ()
+
+
+@dataclass(slots=True)
+class _Run:
+    graph: Graph
+    index: Index
+    training: Callable[[Node], bool]
+    fuel: int
+    replacer: Replacer
+    matcher: Matcher = field(default_factory=Matcher)
+    done: list[Rewrite] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    lineage: dict[Node, tuple[str, ...]] = field(default_factory=dict)
+    gone: set[Node] = field(default_factory=set)
+
+
+def run_rules(
+    graph: Graph,
+    index: Index,
+    *,
+    training: Callable[[Node], bool],
+    untouchable: frozenset[Node] = frozenset(),
+    fuel: int = 1_000_000,
+) -> Rewrites:
+    """Apply rules to ``graph``, in place, until none fits or ``fuel`` rewrites were made.
+
+    ``training`` says of a node whether gradients are recorded there, ``untouchable`` are nodes no rule may look at.
+    Raises ``RuleFailed`` for a rule whose condition raises, or for rules that undo each other.
+    """
+    run = _Run(graph, index, training, fuel, Replacer(graph, index.decompositions, untouchable))
+    # The last results first: a rule for all of a computation comes before those for its parts.
+    work = deque(node for node in reversed(graph.nodes) if index.of(node))
+    waiting = set(work)
+    stopped = False
+    while work and not stopped:
+        node = work.popleft()
+        waiting.discard(node)
+        if node in run.gone:
+            continue
+        for fresh in _rewritten(run, node):
+            if fresh not in waiting and index.of(fresh):
+                waiting.add(fresh)
+                work.append(fresh)
+        stopped = len(run.done) >= fuel
+    run.replacer.finish()
+    return Rewrites(tuple(run.done), tuple(run.decisions), stopped)
+
+
+def _rewritten(run: _Run, node: Node) -> Iterator[Node]:
+    """Apply the first rule that fits at ``node``; the nodes that are worth another look."""
+    for pattern in run.index.of(node):
+        rule = pattern.rule
+        for match in run.matcher.matches(pattern, node, run.training):
+            if not _wanted(rule, match):
+                continue
+            sources = _sources(match.matched)
+            try:
+                replaced = run.replacer.replace(match)
+            except Refused as why:
+                facts = (("rule at", rule.place),)
+                run.decisions.append(Decision("rewrite", (rule.name, *sources), False, str(why), facts))
+                continue
+            run.matcher.forget()
+            _note(run, match, sources, replaced.before, replaced.made)
+            run.gone |= replaced.gone
+            yield from _nearby(replaced.made, run.index.depth)
+            return
+
+
+def _wanted(rule: Rule, match: Match) -> bool:
+    if rule.inference_only and match.training:
+        return False
+    if rule.where is None:
+        return True
+    try:
+        return bool(rule.where(match))
+    except Exception as error:
+        raise RuleFailed(
+            f"the condition of rule {rule.name!r} raised {type(error).__name__}: {error}",
+            where=rule.place,
+            remedy="let where(match) return True or False for every match",
+        ) from error
+
+
+def _note(run: _Run, match: Match, sources: tuple[str, ...], before: tuple[str, ...], made: Sequence[Node]) -> None:
+    rule = match.rule
+    past = max((run.lineage.get(n, ()) for n in match.matched), key=len, default=())
+    past = (*past, rule.name)
+    if past.count(rule.name) > _LONGEST_LINEAGE:
+        names = sorted(set(past[-_LONGEST_LINEAGE:]))
+        raise RuleFailed(
+            f"rules go in circles: {', '.join(names)} have rewritten one value {len(past)} times",
+            where=rule.place,
+            remedy="give one of them a condition that does not hold for what the others make",
+        )
+    for node in made:
+        run.lineage[node] = past
+    after = tuple(node.format_node() or node.name for node in made)
+    run.done.append(Rewrite(rule.name, rule.place, before, after, sources))
+    run.decisions.append(
+        Decision(
+            "rewrite",
+            (rule.name, *sources),
+            True,
+            f"{len(match.matched)} operations became {len(made)}",
+            (("rule at", rule.place),),
+        )
+    )
+
+
+def _sources(nodes: Sequence[Node]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for text in map(source_of, sorted(nodes)) if text))
+
+
+def _nearby(made: Sequence[Node], depth: int) -> Iterator[Node]:
+    """New nodes, and what is computed from them within reach of a pattern."""
+    seen: set[Node] = set()
+    front = list(made)
+    for _ in range(depth + 1):
+        following: list[Node] = []
+        for node in front:
+            if node in seen:
+                continue
+            seen.add(node)
+            yield node
+            following.extend(node.users)
+        front = following

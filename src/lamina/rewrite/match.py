@@ -1,0 +1,443 @@
+"""Finding a pattern in a graph."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from lamina.base.rule import Match, TensorWildcard
+from lamina.rewrite.pattern import Call, Constant, DtypeOf, Literal, Pattern, ScalarOf, Size, SizeOf, Wild
+from lamina.rewrite.terms import COMMUTATIVE, MUL, Number, Term, is_tensor, resolve, term_of
+from lamina.rewrite.torch_private import same_number, same_size, symbol_of
+
+__all__ = ["Matcher", "Miss"]
+
+_MOST_SOLUTIONS = 24
+"""So many ways to see one place as the pattern are tried before the place is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """How far a match came: nodes that fitted, the node that did not, and why."""
+
+    fitted: int
+    node: Node
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A match in progress.
+
+    ``bound`` maps parameters to nodes and numbers, ``covered`` calls of the pattern to nodes, ``inner`` are the nodes
+    used up; ``later`` are constants that can be compared when all sizes are known.
+    """
+
+    bound: dict[str, Any]
+    covered: dict[Call, Node]
+    inner: tuple[Node, ...]
+    later: tuple[tuple[Any, Any, bool | None], ...]
+
+
+class Matcher:
+    """Matches one pattern at a time. ``misses`` collects the nearest misses if ``explain`` is set."""
+
+    def __init__(self, explain: bool = False) -> None:
+        self.explain = explain
+        self.miss: Miss | None = None
+        self._terms: dict[Node, Term] = {}
+        self.pattern: Pattern = None  # type: ignore[assignment]
+        self.wildcards: dict[str, Any] = {}
+
+    def forget(self) -> None:
+        """The graph has changed."""
+        self._terms.clear()
+
+    def matches(self, pattern: Pattern, root: Node, training: Callable[[Node], bool]) -> Iterator[Match]:
+        """Each way to see ``pattern`` with ``root`` as its first result, the most literal one first."""
+        self.pattern, self.wildcards = pattern, dict(pattern.rule.parameters)
+        start = _State({}, {}, (), ())
+        for state in itertools.islice(self._roots(pattern.roots, [root], start), _MOST_SOLUTIONS):
+            match = self._finished(state, training)
+            if match is not None:
+                yield match
+
+    def _fail(self, state: _State, node: Any, why: str) -> None:
+        if self.explain and isinstance(node, Node):
+            fitted = len(state.covered)
+            if self.miss is None or fitted > self.miss.fitted:
+                self.miss = Miss(fitted, node, why)
+
+    def _term(self, node: Node) -> Term:
+        found = self._terms.get(node)
+        if found is None:
+            found = self._terms[node] = term_of(node)
+        return found
+
+    def _roots(self, roots: Sequence[Call], candidates: Sequence[Node], state: _State) -> Iterator[_State]:
+        first, rest = roots[0], roots[1:]
+        if first in state.covered:
+            candidates = ()
+            found = state
+            if rest:
+                yield from self._roots(rest, self._candidates(rest[0], found), found)
+            else:
+                yield found
+        for node in candidates:
+            if node in state.covered.values() or node.op != "call_function":
+                continue
+            for found in self._call(first, node, self._term(node), state):
+                if rest:
+                    yield from self._roots(rest, self._candidates(rest[0], found), found)
+                else:
+                    yield found
+
+    def _candidates(self, root: Call, state: _State) -> list[Node]:
+        """Where a further result may be: it is covered already, or it reads something that is known."""
+        if root in state.covered:
+            return [state.covered[root]]
+        for value in root.args:
+            known = state.bound.get(value.name) if isinstance(value, Wild) else None
+            known = state.covered.get(value) if isinstance(value, Call) else known
+            if isinstance(known, Node):
+                return [user for user in known.users if user.op == "call_function"]
+        nearest = [a for a in root.args if isinstance(a, Call)]
+        return [user for call in nearest for node in self._candidates(call, state) for user in node.users]
+
+    def _value(self, wanted: Any, given: Any, state: _State) -> Iterator[_State]:
+        """``given``, an argument in the graph, as ``wanted``, one of the pattern."""
+        if isinstance(wanted, Wild):
+            yield from self._wildcard(wanted.name, given, state)
+        elif isinstance(wanted, Call):
+            yield from self._operation(wanted, given, state)
+        elif isinstance(wanted, tuple):
+            if isinstance(given, tuple) and len(given) == len(wanted):
+                yield from self._sequence(wanted, given, state)
+        elif isinstance(wanted, ScalarOf):
+            if _is_number(given):
+                yield from self._number(wanted.name, given, state)
+        elif isinstance(wanted, (SizeOf, DtypeOf)):
+            yield replace(state, later=(*state.later, (wanted, given, None)))
+        elif isinstance(wanted, Literal) and self._equal(wanted.value, given):
+            yield state
+
+    def _equal(self, wanted: Any, given: Any) -> bool:
+        if isinstance(wanted, float) and isinstance(given, (int, float)) and not isinstance(given, bool):
+            return self._close(wanted, given)
+        if isinstance(wanted, bool) or isinstance(given, (bool, Node)):
+            return wanted is given
+        return bool(wanted == given)
+
+    def _close(self, a: float, b: float) -> bool:
+        return a == b or math.isclose(a, b, rel_tol=self.pattern.rule.tolerance)
+
+    def _operation(self, wanted: Call, given: Any, state: _State) -> Iterator[_State]:
+        if isinstance(given, Term):
+            yield from self._call(wanted, None, given, state)
+            return
+        if not isinstance(given, Node):
+            return
+        node, passed = resolve(given)
+        known = state.covered.get(wanted)
+        if known is not None:
+            if resolve(known)[0] is node:
+                yield state
+            else:
+                self._fail(state, node, f"it is another value than {known.name}")
+            return
+        if node.op != "call_function":
+            self._fail(state, node, f"it is a {node.op}, not {_name(wanted.op)}")
+            return
+        if passed:
+            state = replace(state, inner=(*state.inner, *passed))
+        yield from self._call(wanted, node, self._term(node), state)
+
+    def _call(self, wanted: Call, node: Node | None, term: Term, state: _State) -> Iterator[_State]:
+        if term.op != wanted.op:
+            self._fail(state, node, f"it is {_name(term.op)}, not {_name(wanted.op)}")
+            return
+        used = term.through if node is None else (node, *term.through)
+        covered = state.covered if node is None else {**state.covered, wanted: node}
+        state = replace(state, covered=covered, inner=(*state.inner, *used))
+        if wanted.constant is not None:
+            yield from self._operands(wanted, node, term, state)
+        elif wanted.op in COMMUTATIVE:
+            for args in (term.args, term.args[::-1]):
+                yield from self._sequence(wanted.args, args, state)
+        elif len(wanted.args) == len(term.args):
+            fits = False
+            for found in self._sequence(wanted.args, term.args, state):
+                fits = True
+                yield found
+            if not fits:
+                self._fail(state, node, f"the arguments of {_name(wanted.op)} do not fit")
+
+    def _sequence(self, wanted: Sequence[Any], given: Sequence[Any], state: _State) -> Iterator[_State]:
+        if not wanted:
+            yield state
+            return
+        for found in self._value(wanted[0], given[0], state):
+            yield from self._sequence(wanted[1:], given[1:], found)
+
+    def _operands(self, wanted: Call, node: Node | None, term: Term, state: _State) -> Iterator[_State]:
+        """The operands of a sum or product, however nested, in any order."""
+        product = wanted.op == MUL
+        dtype = None if node is None else node.meta["val"].dtype
+        numbers = [a for a in term.args if isinstance(a, Number)]
+        operands = [a for a in term.args if not isinstance(a, Number)]
+        count = len(wanted.args)
+        fits = False
+        for cut in self._cuts(wanted.op, dtype, count, tuple(numbers), tuple(operands), (), 0):
+            found_numbers, found_operands, used = cut
+            assert wanted.constant is not None
+            constant = _folded(product, found_numbers)
+            if constant is None:
+                continue
+            after = self._folded_constant(wanted.constant, constant, product, state)
+            if after is None:
+                continue
+            for found in self._assign(wanted.args, found_operands, replace(after, inner=(*after.inner, *used))):
+                fits = True
+                yield found
+        if not fits:
+            self._fail(state, node, f"the operands of {_name(wanted.op)} do not fit")
+
+    def _cuts(
+        self,
+        op: Any,
+        dtype: Any,
+        count: int,
+        numbers: tuple[Number, ...],
+        operands: tuple[Any, ...],
+        used: tuple[Node, ...],
+        start: int,
+    ) -> Iterator[tuple[tuple[Number, ...], tuple[Any, ...], tuple[Node, ...]]]:
+        """Every way to see nested sums (or products) as one of ``count`` operands: numbers, operands, nodes used up."""
+        if len(operands) > count:
+            return
+        if len(operands) == count:
+            yield numbers, operands, used
+        for i in range(start, len(operands)):
+            opened = self._opened(op, dtype, operands[i])
+            if opened is None:
+                continue
+            inner, nodes = opened
+            yield from self._cuts(
+                op,
+                dtype,
+                count,
+                (*numbers, *(a for a in inner.args if isinstance(a, Number))),
+                (*operands[:i], *(a for a in inner.args if not isinstance(a, Number)), *operands[i + 1 :]),
+                (*used, *nodes, *inner.through),
+                i,
+            )
+
+    def _opened(self, op: Any, dtype: Any, operand: Any) -> tuple[Term, tuple[Node, ...]] | None:
+        """An operand that is itself such a sum (or product) and is used nowhere else."""
+        if isinstance(operand, Term):
+            return (operand, ()) if operand.op == op else None
+        if not is_tensor(operand):
+            return None
+        node, passed = resolve(operand)
+        if node.op != "call_function" or any(len(n.users) != 1 for n in (node, *passed)):
+            return None
+        term = self._term(node)
+        if term.op != op or (dtype is not None and node.meta["val"].dtype != dtype):
+            return None
+        return term, (node, *passed)
+
+    def _assign(self, wanted: Sequence[Any], given: Sequence[Any], state: _State) -> Iterator[_State]:
+        if not wanted:
+            yield state
+            return
+        for i, operand in enumerate(given):
+            for found in self._value(wanted[0], operand, state):
+                yield from self._assign(wanted[1:], (*given[:i], *given[i + 1 :]), found)
+
+    def _folded_constant(self, wanted: Constant, given: Any, product: bool, state: _State) -> _State | None:
+        if wanted.scalars or wanted.sizes:
+            return replace(state, later=(*state.later, (wanted, given, product)))
+        return state if self._close(wanted.value, given) else None
+
+    def _wildcard(self, name: str, given: Any, state: _State) -> Iterator[_State]:
+        if not is_tensor(given):
+            return
+        known = state.bound.get(name)
+        if known is not None:
+            if known is given or resolve(known)[0] is resolve(given)[0]:
+                yield state
+            else:
+                self._fail(state, given, f"it is another tensor than {known.name}, which is {name!r} already")
+            return
+        wildcard: TensorWildcard = self.wildcards[name]
+        value = given.meta["val"]
+        dtypes = wildcard.dtypes or self.pattern.dtypes
+        if dtypes and value.dtype not in dtypes:
+            self._fail(state, given, f"its dtype is {value.dtype}, not {' or '.join(map(str, dtypes))}")
+            return
+        bound = _with_sizes(wildcard, value, {**state.bound, name: given})
+        if bound is None:
+            self._fail(state, given, f"its sizes {tuple(value.shape)} are not those of {name!r}")
+            return
+        yield replace(state, bound=bound)
+
+    def _number(self, name: str, given: Any, state: _State) -> Iterator[_State]:
+        known = state.bound.get(name)
+        if known is None:
+            yield replace(state, bound={**state.bound, name: given})
+        elif _is_plain(known) and _is_plain(given) and self._close(known, given):
+            yield state
+
+    def _finished(self, state: _State, training: Callable[[Node], bool]) -> Match | None:
+        """The match, if constants made of sizes fit, and nothing inside is needed outside."""
+        found: _State | None = state
+        for wanted, given, product in state.later:
+            if found is None:
+                return None
+            found = self._compared(wanted, given, product, found)
+        if found is None:
+            return None
+        state = found
+        outputs = tuple(state.covered[root] for root in self.pattern.roots)
+        matched = tuple(dict.fromkeys(state.inner))
+        if len(set(outputs)) != len(outputs):
+            return None
+        inside = set(matched)
+        for node in matched:
+            if node in outputs:
+                continue
+            outside = next((user for user in node.users if user not in inside), None)
+            if outside is not None:
+                self._fail(state, node, f"{outside.name} needs it as well")
+                return None
+        names = dict(self.pattern.rule.parameters)
+        nodes = {n: v for n, v in state.bound.items() if n in names and is_tensor(v)}
+        values = {n: state.bound[n].meta["val"] if isinstance(state.bound[n], Node) else state.bound[n] for n in names}
+        return Match(self.pattern.rule, values, nodes, matched, outputs, training(outputs[0]))
+
+    def _compared(self, wanted: Any, given: Any, product: bool | None, state: _State) -> _State | None:
+        if isinstance(wanted, DtypeOf):
+            name = next(n for n, w in self.wildcards.items() if isinstance(w, TensorWildcard) and not w.dtypes)
+            return state if state.bound[name].meta["val"].dtype == given else None
+        if isinstance(wanted, SizeOf):
+            size = self._size(wanted.size, state)
+            if size is None or not self._same(size, given):
+                return None
+            return state
+        value = wanted.value
+        for part, inverse in wanted.sizes:
+            size = self._size(part, state)
+            if not _is_plain(size):
+                return None
+            value = _applied(bool(product), value, size, inverse)
+        if not wanted.scalars:
+            return state if self._close(value, given) else None
+        ((name, inverse),) = wanted.scalars
+        if product:
+            if value == 0 or (inverse and given == 0):
+                return None
+            rest = given if value == 1 else given / value
+            number = 1 / rest if inverse else rest
+        else:
+            rest = given if value == 0 else given - value
+            number = -rest if inverse else rest
+        return next(self._number(name, number, state), None)
+
+    def _same(self, wanted: Any, given: Any) -> bool:
+        if isinstance(given, Node):
+            given = given.meta.get("val")
+        if symbol_of(wanted) is not None or symbol_of(given) is not None:
+            return same_number(wanted, given)
+        return _is_plain(given) and self._close(wanted, given)
+
+    def _size(self, size: Size, state: _State) -> Any:
+        """The number that ``size`` is in this match; None if its tensors disagree or have no such dimension."""
+        total: Any = 1
+        for name in size.names:
+            own = name.startswith("-")
+            found = _own_size(name, self.wildcards, state.bound) if own else state.bound.get(f"#{name}")
+            if found is None:
+                return None
+            total = total * found
+        ratio = size.ratio
+        if ratio.numerator != 1:
+            total = total * ratio.numerator
+        if ratio.denominator != 1:
+            if not isinstance(total, int) or total % ratio.denominator:
+                return None
+            total = total // ratio.denominator
+        if size.power == 1:
+            return total
+        return float(total) ** size.power if isinstance(total, int) and total > 0 else None
+
+
+def _own_size(name: str, wildcards: dict[str, Any], bound: dict[str, Any]) -> Any:
+    """The size of dimension ``name`` (from the last) that all tensors without a name for it have."""
+    place, found = int(name), None
+    for parameter, wildcard in wildcards.items():
+        if not isinstance(wildcard, TensorWildcard) or wildcard.rank is not None or -place < len(wildcard.sizes):
+            continue
+        shape = bound[parameter].meta["val"].shape
+        if len(shape) < -place:
+            return None
+        if found is not None and not same_size(found, shape[place]):
+            return None
+        found = shape[place]
+    return found
+
+
+def _with_sizes(wildcard: TensorWildcard, value: torch.Tensor, bound: dict[str, Any]) -> dict[str, Any] | None:
+    """``bound`` with the named sizes of ``value``; None if they are not what the wildcard says."""
+    sizes = wildcard.sizes
+    if sizes[0] is ...:
+        sizes = sizes[1:]
+        if value.dim() < len(sizes):
+            return None
+    elif value.dim() != len(sizes):
+        return None
+    for i, size in enumerate(sizes):
+        actual = value.shape[i - len(sizes)]
+        if isinstance(size, int):
+            if not same_size(size, actual):
+                return None
+        elif not same_size(bound.setdefault(f"#{size}", actual), actual):
+            return None
+    return bound
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Node):
+        return not isinstance(value.meta.get("val"), (torch.Tensor, tuple, list, bool, type(None)))
+    return _is_plain(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _folded(product: bool, numbers: Sequence[Number]) -> Any:
+    """All numbers as one; None if that is not a number."""
+    if len(numbers) == 1 and not numbers[0].inverse:
+        return numbers[0].value
+    total: Any = 1 if product else 0
+    for number in numbers:
+        if product and number.inverse and number.value == 0:
+            return None
+        total = _applied(product, total, number.value, number.inverse)
+    return total
+
+
+def _applied(product: bool, total: Any, value: Any, inverse: bool) -> Any:
+    if product:
+        return total / value if inverse else total * value
+    return total - value if inverse else total + value
+
+
+def _name(op: Any) -> str:
+    return str(op)

@@ -1,0 +1,323 @@
+"""The left side of a rule, traced and made ready to be found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from lamina.base.rule import Rule, ScalarWildcard, TensorWildcard
+from lamina.errors import BadArgument
+from lamina.rewrite.terms import ADD, MUL, Number, Term, is_tensor, key_of, resolve, term_of
+from lamina.rewrite.tracing import Decompositions, Fragment, Untraceable, trace
+
+__all__ = [
+    "Call",
+    "Constant",
+    "DtypeOf",
+    "Literal",
+    "Pattern",
+    "ScalarOf",
+    "Size",
+    "SizeOf",
+    "Wild",
+    "patterns_of",
+]
+
+PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179, 181, 191, 193, 197, 199)
+"""Each size of a traced pattern is four times a prime of its own, so that halves and products of sizes are known."""
+_RANK = 4
+"""Tensors of any rank are traced with so many dimensions."""
+_WIDE, _NARROW = torch.float32, torch.bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """``(ratio * product of sizes) ** power``. A name is one the user gave, or "-2" for a tensor's own last but one."""
+
+    ratio: Fraction
+    names: tuple[str, ...]
+    power: float = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wild:
+    """Any tensor that fits the parameter ``name``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant as it is."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarOf:
+    """Any number: parameter ``name``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOf:
+    """A number made of sizes."""
+
+    size: Size
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeOf:
+    """The dtype that the tensors of any dtype have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The number in a sum or product: ``value``, and scalars and sizes, each True if it is subtracted or divides."""
+
+    value: Any
+    scalars: tuple[tuple[str, bool], ...] = ()
+    sizes: tuple[tuple[Size, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """An operation. For a sum or a product ``args`` are the operands in any order, ``constant`` the number among them.
+
+    Calls are the same only if they are one object: a value that is used twice must be found as one value.
+    """
+
+    op: Hashable
+    args: tuple[Any, ...]
+    constant: Constant | None
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A rule's left side as traced once.
+
+    ``roots`` are its results, ``target`` the operation of the first, ``calls`` how many operations it has and ``depth``
+    how many of them follow on each other. ``dtypes`` are those that tensors of any dtype must have; all if empty.
+    """
+
+    rule: Rule
+    roots: tuple[Call, ...]
+    target: Hashable
+    calls: int
+    depth: int
+    dtypes: tuple[torch.dtype, ...] = ()
+
+
+def patterns_of(rule: Rule, decompositions: Decompositions | None) -> tuple[Pattern, ...]:
+    """The rule's left side at the ranks and dtypes at which it looks different. Raises ``BadArgument``."""
+    found: list[Pattern] = []
+    shapes: set[str] = set()
+    for rank in rule.ranks or (_RANK,):
+        wide, narrow = (_Builder(rule, rank, dtype, decompositions) for dtype in (_WIDE, _NARROW))
+        roots, text = wide.build()
+        others, other_text = (roots, text) if not wide.generic else narrow.build()
+        if text not in shapes:
+            shapes.add(text)
+            same = text == other_text
+            found.append(wide.pattern(roots, () if same else (torch.float32, torch.float64)))
+        if other_text not in shapes:
+            shapes.add(other_text)
+            found.append(narrow.pattern(others, (torch.bfloat16, torch.float16)))
+    return tuple(found)
+
+
+class _Builder:
+    """One trace of a rule, turned into calls with wildcards."""
+
+    def __init__(self, rule: Rule, rank: int, dtype: torch.dtype, decompositions: Decompositions | None) -> None:
+        self.rule, self.rank, self.dtype, self.decompositions = rule, rank, dtype, decompositions
+        self.tensors = [(n, w) for n, w in rule.parameters if isinstance(w, TensorWildcard)]
+        self.scalars: dict[str, int | float] = {}
+        for name, wildcard in rule.parameters:
+            if isinstance(wildcard, ScalarWildcard):
+                value = wildcard.example
+                self.scalars[name] = 0.6180339887 + 0.0137 * len(self.scalars) if value is None else value
+        self.primes: dict[str, int] = {}
+        self.names: dict[Node, str] = {}
+        self.made: dict[Node, Any] = {}
+        self.seen: set[str] = set()
+        self.generic = any(not w.dtypes for _, w in self.tensors)
+        self.calls = 0
+
+    def pattern(self, roots: tuple[Call, ...], dtypes: tuple[torch.dtype, ...]) -> Pattern:
+        depth = max(root.depth for root in roots)
+        return Pattern(self.rule, roots, roots[0].op, self.calls, depth, dtypes)
+
+    def build(self) -> tuple[tuple[Call, ...], str]:
+        """The results of the pattern, and a text that is equal for equal ones."""
+        fragment = self._traced()
+        self.names = dict(zip(fragment.inputs, (n for n, _ in self.tensors), strict=True))
+        roots = []
+        for result in fragment.results:
+            if not is_tensor(result) or result in self.names:
+                raise self._error("before returns something that it did not compute")
+            roots.append(self._call(result, term_of(result)))
+        missing = [n for n, _ in self.rule.parameters if n not in self.seen]
+        if missing:
+            raise self._error(
+                f"before does not use {', '.join(missing)} as it is",
+                "leave the parameter out, or compute with it as it is (not with a number made of it)",
+            )
+        return tuple(roots), "; ".join(_text(root, {}) for root in roots)
+
+    def _traced(self) -> Fragment:
+        def function(tensors: Sequence[Any]) -> Any:
+            return self.rule.before(**dict(zip((n for n, _ in self.tensors), tensors, strict=True)), **self.scalars)
+
+        try:
+            with torch.no_grad():
+                return trace(function, [self._example(w) for _, w in self.tensors], self.decompositions)
+        except Untraceable as why:
+            raise self._error(f"before is no pattern: {why}", "use functions that write to nothing") from None
+        except Exception as error:
+            raise self._error(
+                f"before failed on example tensors: {type(error).__name__}: {error}",
+                'say what sizes and dtypes its tensors have, as in def before(x=tensor(..., "d"), w=tensor("d"))',
+            ) from error
+
+    def _error(self, what: str, remedy: str = "compute each result from the parameters") -> BadArgument:
+        return BadArgument(f"rule {self.rule.name!r}: {what}", where=self.rule.place, remedy=remedy)
+
+    def _example(self, wildcard: TensorWildcard) -> torch.Tensor:
+        sizes = wildcard.sizes
+        if sizes[0] is ...:
+            named = sizes[1:]
+            free = max(self.rank - len(named), 0)
+            sizes = (*(str(d - free - len(named)) for d in range(free)), *named)
+        shape = [s if isinstance(s, int) else 4 * self._prime(str(s)) for s in sizes]
+        return torch.empty(shape, dtype=wildcard.dtypes[0] if wildcard.dtypes else self.dtype, device="meta")
+
+    def _prime(self, name: str) -> int:
+        if name not in self.primes:
+            self.primes[name] = PRIMES[len(self.primes) % len(PRIMES)]
+        return self.primes[name]
+
+    def _value(self, value: Any) -> Any:
+        """What stands for an argument of a call."""
+        if isinstance(value, Node):
+            if value in self.names:
+                self.seen.add(self.names[value])
+                return Wild(self.names[value])
+            inner, _ = resolve(value)
+            if inner in self.names:
+                return self._value(inner)
+            if inner not in self.made:
+                self.made[inner] = self._call(inner, term_of(inner))
+            return self.made[inner]
+        if isinstance(value, Term):
+            return self._call(None, value)
+        if isinstance(value, tuple):
+            return tuple(self._value(v) for v in value)
+        return self._constant(value)
+
+    def _constant(self, value: Any) -> Any:
+        if type(value) in (int, float):
+            for name, example in self.scalars.items():
+                if type(example) is type(value) and example == value:
+                    self.seen.add(name)
+                    return ScalarOf(name)
+            size = self._size(value)
+            if size is not None:
+                return SizeOf(size)
+        if isinstance(value, torch.dtype) and value == self.dtype == _NARROW:
+            return DtypeOf()
+        return Literal(value)
+
+    def _size(self, value: float) -> Size | None:
+        """``value`` as made of the example sizes."""
+        if type(value) is int:
+            return self._factored(value, 1)
+        if not math.isfinite(value) or value == 0:
+            return None
+        for power, whole in ((1, value), (-1, 1 / value), (0.5, value * value), (-0.5, 1 / (value * value))):
+            if whole >= min(PRIMES) and math.isclose(whole, round(whole), rel_tol=1e-9):
+                found = self._factored(round(whole), power)
+                if found is not None:
+                    return found
+        return None
+
+    def _factored(self, value: int, power: float) -> Size | None:
+        rest, names = abs(value), []
+        for name, prime in self.primes.items():
+            while rest and rest % prime == 0:
+                names.append(name)
+                rest //= prime
+        if not names or value == 0:
+            return None
+        return Size(Fraction(rest if value > 0 else -rest, 4 ** len(names)), tuple(names), power)
+
+    def _call(self, node: Node | None, term: Term) -> Call:
+        self.calls += 1
+        if term.op not in (ADD, MUL):
+            args = tuple(self._value(a) for a in term.args)
+            return Call(term.op, args, None, 1 + _depth(args))
+        numbers: list[Number] = []
+        operands: list[Any] = []
+        self._flatten(term, numbers, operands)
+        args = tuple(sorted((self._value(o) for o in operands), key=_depth_of, reverse=True))
+        return Call(term.op, args, self._number(term.op == MUL, numbers), 1 + _depth(args))
+
+    def _flatten(self, term: Term, numbers: list[Number], operands: list[Any]) -> None:
+        for operand in term.args:
+            if isinstance(operand, Number):
+                numbers.append(operand)
+                continue
+            inner: Any = operand
+            if isinstance(operand, Node) and operand not in self.names:
+                node, _ = resolve(operand)
+                once = len(node.users) == 1 and node not in self.names
+                inner = term_of(node) if once and key_of(node) == term.op else operand
+            if isinstance(inner, Term) and inner.op == term.op:
+                self._flatten(inner, numbers, operands)
+            else:
+                operands.append(operand)
+
+    def _number(self, product: bool, numbers: Sequence[Number]) -> Constant:
+        value: Any = 1 if product else 0
+        scalars: list[tuple[str, bool]] = []
+        sizes: list[tuple[Size, bool]] = []
+        for number in numbers:
+            found = self._constant(number.value)
+            if isinstance(found, ScalarOf):
+                scalars.append((found.name, number.inverse))
+            elif isinstance(found, SizeOf):
+                sizes.append((found.size, number.inverse))
+            elif product:
+                value = value / number.value if number.inverse else value * number.value
+            else:
+                value = value - number.value if number.inverse else value + number.value
+        if len(scalars) > 1:
+            raise self._error("two scalars are added or multiplied", "make them one scalar")
+        return Constant(value, tuple(scalars), tuple(sizes))
+
+
+def _depth_of(value: Any) -> int:
+    return value.depth if isinstance(value, Call) else 0
+
+
+def _depth(values: Sequence[Any]) -> int:
+    return max((_depth(v) if isinstance(v, tuple) else _depth_of(v) for v in values), default=0)
+
+
+def _text(value: Any, seen: dict[Call, int]) -> str:
+    if isinstance(value, tuple):
+        return "(" + ", ".join(_text(v, seen) for v in value) + ")"
+    if not isinstance(value, Call):
+        return str(value)
+    if value in seen:
+        return f"#{seen[value]}"
+    seen[value] = len(seen)
+    return f"{value.op}{value.constant or ''}{_text(value.args, seen)}"

@@ -1,0 +1,167 @@
+"""Rules and the user's passes, at their places in one compilation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from lamina.base.decision import Decision
+from lamina.base.rule import Rule
+from lamina.base.source import source_of
+from lamina.errors import UnexpectedMatches
+from lamina.options import Options
+from lamina.record import Record, Stage
+from lamina.rewrite.captured import aten_form
+from lamina.rewrite.engine import Index, Rewrites, run_rules
+from lamina.rewrite.match import Matcher, Miss
+from lamina.rewrite.torch_private import autocast_enabled, entered_autocast, graph_module, plain_dispatch
+from lamina.rewrite.tracing import Decompositions
+from lamina.rewrite.user_passes import run_passes
+from lamina.rewrite.verify import verify_fx
+
+__all__ = ["Rewriting"]
+
+
+class Rewriting:
+    """What the rules and passes of ``options`` do to one captured graph, called ``name``, and what comes of it.
+
+    Each method takes a graph at one place and returns it rewritten, or the very same. ``rules`` are Lamina's own, run
+    after the user's.
+    """
+
+    def __init__(
+        self, options: Options, record: Record, name: str, decompositions: Decompositions, rules: Sequence[Rule] = ()
+    ) -> None:
+        self.options, self.record, self.name, self.decompositions = options, record, name, decompositions
+        own = [r for r in options.rules if isinstance(r, Rule)]
+        self.rules = (*own, *(r for r in rules if r.name not in options.without_rules))
+        self.counts: dict[str, int] = {}
+        self.misses: dict[str, tuple[str, Miss | None]] = {}
+        self.recording = torch.is_grad_enabled()
+
+    def captured(self, gm: GraphModule) -> GraphModule:
+        """The graph of the user's calls: passes, then rules on it as ATen operations, before it is differentiated."""
+        gm = run_passes(gm, self.options.passes.captured, "captured", self.record, self.name)
+        rules = self._at("captured")
+        if not rules:
+            return gm
+        start = time.perf_counter()
+        why = _unfit(gm)
+        if why:
+            self._note(Decision("rewrite", (self.name,), False, f"no rules on the captured graph: {why}"))
+            return gm
+        form = aten_form(gm)
+        differentiable = self._differentiable(gm.graph)
+        found = self._run(
+            form.graph,
+            Index(rules, None),
+            lambda node: differentiable and form.recording.get(node, True),
+            form.untouchable,
+        )
+        self._record(found, time.perf_counter() - start)
+        return graph_module(gm, form.graph) if found.done else gm
+
+    def joint(self, gm: GraphModule) -> GraphModule:
+        """The forward and backward in one graph, or a graph without gradients, before anything else is done to it."""
+        gm = run_passes(gm, self.options.passes.joint, "joint", self.record, self.name)
+        differentiable = any("tangents" in str(n.target) for n in gm.graph.find_nodes(op="placeholder"))
+        rules = self._at("joint" if differentiable else "inference")
+        if rules:
+            start = time.perf_counter()
+            found = self._run(gm.graph, Index(rules, self.decompositions), lambda node: differentiable, frozenset())
+            self._record(found, time.perf_counter() - start)
+            if found.done:
+                gm = graph_module(gm, gm.graph)
+                if self.options.verify:
+                    verify_fx(gm, "rules")
+        self.check_expected()
+        return gm
+
+    def partitioned(self, gm: GraphModule, kind: str) -> GraphModule:
+        """The forward or the backward graph."""
+        return run_passes(gm, self.options.passes.partitioned, "partitioned", self.record, f"{self.name}_{kind}")
+
+    def lowered(self, gm: GraphModule, region: str) -> GraphModule:
+        """A graph right before it is lowered."""
+        return run_passes(gm, self.options.passes.lowered, "lowered", self.record, region)
+
+    def check_expected(self) -> None:
+        """Raise ``UnexpectedMatches`` where a rule was applied another number of times than expected."""
+        for name, wanted in self.options.expect_matches:
+            count = self.counts.get(name, 0)
+            if count == wanted:
+                continue
+            rule = next((r for r in self.rules if r.name == name), None)
+            if rule is None:
+                known = ", ".join(sorted({r.name for r in self.rules})) or "there is none"
+                raise UnexpectedMatches(f"no rule is called {name!r}", remedy=f"use the name of a rule: {known}")
+            raise UnexpectedMatches(
+                f"rule {name!r} matched {count} times in {self.name}, not {wanted}{self._nearest(name)}",
+                where=rule.place,
+                remedy="change the rule so that it takes this spelling, or the number that is expected",
+            )
+
+    def _nearest(self, name: str) -> str:
+        if name not in self.misses:
+            return ""
+        place, miss = self.misses[name]
+        if miss is None:
+            return f"; nothing in the {place} graph comes near it"
+        where = f"{miss.node.name} ({source_of(miss.node)}) in the {place} graph"
+        return f"; the nearest miss is {where} after {miss.fitted} nodes that fit: {miss.why}"
+
+    def _at(self, place: str) -> list[Rule]:
+        return [r for r in self.rules if place in r.at]
+
+    def _differentiable(self, graph: Graph) -> bool:
+        values = [n.meta.get("example_value") for n in graph.find_nodes(op="placeholder")]
+        return self.recording and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+
+    def _run(
+        self, graph: Graph, index: Index, training: Callable[[Node], bool], untouchable: frozenset[Node]
+    ) -> Rewrites:
+        found = run_rules(graph, index, training=training, untouchable=untouchable, fuel=self.options.fuel)
+        for one in found.done:
+            self.counts[one.rule] = self.counts.get(one.rule, 0) + 1
+        place = "joint" if index.decompositions is not None else "captured"
+        for name, wanted in self.options.expect_matches:
+            if self.counts.get(name, 0) < wanted:
+                self._explain(name, place, graph, index, training, found)
+        return found
+
+    def _explain(
+        self, name: str, place: str, graph: Graph, index: Index, training: Callable[[Node], bool], found: Rewrites
+    ) -> None:
+        """Note the nearest miss of a rule that matched too seldom."""
+        matcher = Matcher(explain=True)
+        matched: Miss | None = None
+        for node in graph.nodes:
+            for pattern in index.of(node):
+                if pattern.rule.name != name:
+                    continue
+                for match in matcher.matches(pattern, node, training):
+                    why = next((d.reason for d in found.decisions if d.subject[0] == name and not d.taken), "")
+                    why = why or "its condition where(match) says no"
+                    matched = Miss(len(match.matched), node, why)
+        miss = matched or matcher.miss
+        before = self.misses.get(name)
+        if before is None or before[1] is None or (miss is not None and miss.fitted > before[1].fitted):
+            self.misses[name] = (place, miss)
+
+    def _record(self, found: Rewrites, seconds: float) -> None:
+        self.record.stages.append(Stage(self.name, "rewrite", found, seconds, found.decisions))
+
+    def _note(self, decision: Decision) -> None:
+        self.record.stages.append(Stage(self.name, "rewrite", None, 0.0, (decision,)))
+
+
+def _unfit(gm: GraphModule) -> str:
+    """Why rules cannot look at a captured graph; "" if they can."""
+    if autocast_enabled() or any(entered_autocast(n) for n in gm.graph.nodes):
+        return "autocast changes what its calls mean"
+    if not plain_dispatch():
+        return "a function transform or a dispatch mode is active"
+    return ""
