@@ -14,14 +14,15 @@ from lamina.backends.api import Backend
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
+from lamina.base.decision import Decision
 from lamina.base.lowering import lowerings_key
 from lamina.capture.dynamo import compile_callable
 from lamina.capture.torch_private import name_backend
 from lamina.decomp.table import decompositions
 from lamina.options import Options
 from lamina.record import Record, Stage
-from lamina.rewrite.layouts import channels_last
 from lamina.rewrite.custom import lower_custom
+from lamina.rewrite.layouts import channels_last
 from lamina.rewrite.losses import open_log_softmax
 from lamina.rewrite.passes import clean
 from lamina.rewrite.products import widen_products
@@ -130,24 +131,19 @@ def compile_graph(
         rewriting.check_expected()
         return run_captured(backend, gm, example_inputs, options, record, name)
 
-    def layouts(graph: GraphModule) -> GraphModule:
-        return channels_last(graph, lambda choice: record.stages.append(Stage(name, "layout", None, 0.0, (choice,))))
+    def note(kind: str) -> Callable[[Decision], None]:
+        return lambda decision: record.stages.append(Stage(name, kind, None, 0.0, (decision,)))
 
-    rules = dict(decompositions(options.numerics))
-
-    def custom(graph: GraphModule) -> GraphModule:
-        return lower_custom(graph, rules, lambda one: record.stages.append(Stage(name, "lowering", None, 0.0, (one,))))
-
-    fast = (widen_products, open_log_softmax, layouts) if options.numerics == "fast" else ()
+    fast = (widen_products, open_log_softmax, functools.partial(channels_last, note=note("layout")))
+    own = functools.partial(lower_custom, decompositions=table, note=note("lowering"))
     return compile_captured(
         gm,
         example_inputs,
-        compile_region=lambda region: run_region(backend, region, options, record),
-        decompositions=rules,
+        compile_region=lambda region: run_region(backend, region.with_graph(rewriting.lowered), options, record),
+        decompositions=table,
         record=record,
         options=options,
         name=name,
-        passes=(custom, widen_products, open_log_softmax, layouts, clean)
-        if options.numerics == "fast"
-        else (custom, clean),
+        passes=(rewriting.joint, own, *(fast if options.numerics == "fast" else ()), clean),
+        partitioned=rewriting.partitioned,
     )
