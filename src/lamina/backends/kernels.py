@@ -16,7 +16,7 @@ from lamina.backends.cpu import CpuBackend
 from lamina.backends.cuda import CudaBackend
 from lamina.backends.interp import run_interpreted
 from lamina.backends.regions import aten_calls
-from lamina.errors import StageFailed
+from lamina.errors import StageFailed, WrongLowering
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower
@@ -48,6 +48,8 @@ def compile_region(
         return executor(kernels, options)(fused, record, gm)
     except CannotLower as refusal:
         why = str(refusal)
+    except WrongLowering:
+        raise
     except Exception as error:
         if options.strict:
             raise StageFailed(f"compiling {name} failed: {error}", remedy="unset the option strict") from error

@@ -18,6 +18,7 @@ from lamina.lower import families
 from lamina.lower.builder import opmath
 from lamina.lower.context import Lowering
 from lamina.lower.custom_ops import FUNCTIONALIZED, call_mutating
+from lamina.lower.custom_rules import custom_rule
 from lamina.lower.library import call_effect, call_library
 from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import RULES, CannotLower, Decline
@@ -214,7 +215,7 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
     args, kwargs = _arguments(env, node.args), _arguments(env, node.kwargs)
     mark = len(low.steps)
     known = len(low.buffers)
-    found = RULES.get(str(target))
+    found = RULES.get(str(target)) or custom_rule(target)
     reason = REASONS.get(str(target), "no lowering rule")
     if found is not None:
         try:

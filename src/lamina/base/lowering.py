@@ -1,0 +1,110 @@
+"""Lowerings of the user's own: what an operation computes, so that it is compiled instead of called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from lamina.base.identity import identity_of, place_of
+from lamina.base.torch_private import OpOverload
+from lamina.errors import BadArgument
+
+__all__ = ["FORMS", "CustomLowering", "find_lowering", "lowering", "lowerings_key"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FORMS = ("torch", "scalar", "nest")
+"""How a lowering is written: in torch's functions, as arithmetic on one element, or as loop nests."""
+
+_BUILT_IN = ("aten", "prims", "prim", "lamina")
+
+
+@dataclass(frozen=True, slots=True)
+class CustomLowering:
+    """A function that says what the operation ``op`` ("space.name.overload") computes, and in which of ``FORMS``."""
+
+    op: str
+    function: Callable[..., Any]
+    form: str
+
+    @property
+    def place(self) -> str:
+        """Where it is written: "file.py:line"."""
+        return place_of(self.function)
+
+
+_LOWERINGS: dict[str, CustomLowering] = {}
+
+
+def lowering(op: Any, *, form: str = "torch") -> Callable[[F], F]:
+    """Say what the custom operation ``op`` computes, so that Lamina fuses it with its neighbours. A decorator.
+
+    ``op`` is what ``torch.library.custom_op`` gave, ``torch.ops.space.name``, one of its overloads, or "space::name".
+    ``form`` says how the function is written:
+
+    - "torch": with the operation's arguments, in torch's functions, writing to nothing; it returns the operation's
+      results. It is traced where the operation is used. The operation keeps its own gradient (``register_autograd``),
+      whose operations may have lowerings in turn.
+    - "scalar": one element of each result from one element of each tensor, which are broadcast; tensors come as
+      values with Python's operators and ``.op("exp")``, numbers as numbers.
+    - "nest": ``function(low, node, *arguments)`` writes loop nests; see docs/lowerings.md.
+
+    The last lowering given for an operation counts, from the next compilation on. Raises ``BadArgument`` for an
+    operation that does not exist, writes to its arguments, or is torch's.
+    """
+    if form not in FORMS:
+        raise BadArgument(f"form is {form!r}", remedy=f"use one of {', '.join(FORMS)}")
+    overload = _overload(op)
+    schema = overload._schema
+    if overload.namespace in _BUILT_IN:
+        raise BadArgument(f"{overload} is not a custom operation", remedy="write a rule to change what it becomes")
+    if schema.is_mutable or any(result.alias_info is not None for result in schema.returns):
+        raise BadArgument(
+            f"{overload} writes to its arguments or returns a view of one",
+            remedy="give a lowering to an operation that returns new tensors",
+        )
+
+    def register(function: F) -> F:
+        if not callable(function):
+            raise BadArgument(f"the lowering of {overload} is a {type(function).__name__}", remedy="pass a function")
+        name = str(overload)
+        _LOWERINGS[name] = CustomLowering(name, function, form)
+        return function
+
+    return register
+
+
+def find_lowering(target: Any, *forms: str) -> CustomLowering | None:
+    """The user's lowering of a call's target, if it has one that is written in one of ``forms``."""
+    found = _LOWERINGS.get(str(target)) if _LOWERINGS else None
+    return found if found is not None and found.form in forms else None
+
+
+def lowerings_key() -> tuple[tuple[str, str, str], ...]:
+    """Operation, form, and the function's name and source hash, of all lowerings: part of every cache key."""
+    return tuple((name, found.form, identity_of(found.function)) for name, found in sorted(_LOWERINGS.items()))
+
+
+def _overload(op: Any) -> OpOverload:
+    found = getattr(op, "_opoverload", op)
+    if isinstance(found, str):
+        space, _, name = found.replace("::", ".", 1).partition(".")
+        name, _, which = name.partition(".")
+        try:
+            found = getattr(getattr(getattr(torch.ops, space), name), which or "default")
+        except AttributeError:
+            raise BadArgument(f"torch has no operation {op!r}", remedy="define it before its lowering") from None
+    if isinstance(found, torch._ops.OpOverloadPacket):
+        names = found.overloads()
+        if len(names) != 1:
+            raise BadArgument(f"{op} has the overloads {', '.join(names)}", remedy="pass one of them")
+        found = getattr(found, names[0])
+    if not isinstance(found, OpOverload):
+        raise BadArgument(
+            f"a lowering was given for a {type(op).__name__}",
+            remedy="pass what torch.library.custom_op gave, or torch.ops.space.name",
+        )
+    return found

@@ -1,0 +1,109 @@
+"""The user's lowerings that are written on loop nests, run and checked like a rule of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from lamina.base.dtypes import dtype_of
+from lamina.base.lowering import CustomLowering, find_lowering
+from lamina.errors import WrongLowering
+from lamina.ir.index import Expr
+from lamina.lower.builder import Value, opmath
+from lamina.lower.context import Lowering
+from lamina.lower.rules import CannotLower, Decline
+from lamina.lower.sizes import UnknownSize, expr_of
+from lamina.lower.values import TensorValue
+
+__all__ = ["custom_rule"]
+
+Rule = Callable[..., Any]
+
+
+def custom_rule(target: Any) -> Rule | None:
+    """The rule that the user's lowering of ``target`` is; None where there is none, or it is in torch's functions."""
+    found = find_lowering(target, "scalar", "nest")
+    if found is None:
+        return None
+    body = _scalar if found.form == "scalar" else _nest
+
+    def rule(low: Lowering, node: Node, *args: Any, **kwargs: Any) -> Any:
+        try:
+            results = body(found, low, node, args, kwargs)
+        except (Decline, CannotLower, UnknownSize, WrongLowering):
+            raise
+        except Exception as error:
+            raise _wrong(node, found, f"raised {type(error).__name__}: {error}") from error
+        _check(node, found, results)
+        return results if isinstance(node.meta["val"], list | tuple) else results[0]
+
+    return rule
+
+
+def _nest(found: CustomLowering, low: Lowering, node: Node, args: Any, kwargs: Any) -> list[Any]:
+    results = found.function(low, node, *args, **kwargs)
+    return list(results) if isinstance(results, list | tuple) else [results]
+
+
+def _scalar(found: CustomLowering, low: Lowering, node: Node, args: Any, kwargs: Any) -> list[Any]:
+    """One nest over the results' common shape, one load of each tensor, one store of each result."""
+    val = node.meta["val"]
+    several = isinstance(val, list | tuple)
+    outs = [low.result(node, k) for k in range(len(val))] if several else [low.result(node)]
+    shape = outs[0].shape
+    given = [v for v in (*args, *kwargs.values()) if isinstance(v, TensorValue)]
+    if any(out.shape != shape for out in outs) or any(not _spreads(v, shape) for v in given):
+        raise _wrong(node, found, "takes or gives tensors that are not of one shape, broadcast")
+    low.plain(*(v.dtype for v in (*outs, *given)))
+    b = low.nest(node, shape)
+    kin = opmath(outs[0].dtype)
+
+    def element(value: Any) -> Any:
+        return low.operand(b, value, kin) if isinstance(value, TensorValue | Expr) else value
+
+    results = found.function(*map(element, args), **{k: element(v) for k, v in kwargs.items()})
+    values = list(results) if isinstance(results, list | tuple) else [results]
+    if len(values) != len(outs) or not all(isinstance(v, Value) for v in values):
+        kinds = ", ".join(type(v).__name__ for v in values)
+        raise _wrong(node, found, f"returns {kinds}, where {len(outs)} values are wanted")
+    for out, value in zip(outs, values, strict=True):
+        b.store(out, value)
+    low.finish(b)
+    return list(outs)
+
+
+def _spreads(value: TensorValue, shape: tuple[Expr, ...]) -> bool:
+    """Whether a tensor is broadcast to ``shape``."""
+    if value.rank > len(shape):
+        return False
+    pairs = zip(value.shape, shape[len(shape) - value.rank :], strict=True)
+    return all(a in (1, b) for a, b in pairs)
+
+
+def _check(node: Node, found: CustomLowering, results: list[Any]) -> None:
+    val = node.meta["val"]
+    wanted = list(val) if isinstance(val, list | tuple) else [val]
+    if len(results) != len(wanted):
+        raise _wrong(node, found, f"returns {len(results)} results, the operation {len(wanted)}")
+    for made, fake in zip(results, wanted, strict=True):
+        if not isinstance(made, TensorValue) or not isinstance(fake, torch.Tensor):
+            raise _wrong(node, found, f"returns a {type(made).__name__} for a {type(fake).__name__}")
+        shape, dtype = tuple(expr_of(n) for n in fake.shape), dtype_of(fake.dtype)
+        if made.shape != shape or made.dtype != dtype:
+            raise _wrong(node, found, f"returns {_text(made.dtype, made.shape)}, the operation {_text(dtype, shape)}")
+
+
+def _text(dtype: str, shape: tuple[Expr, ...]) -> str:
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def _wrong(node: Node, found: CustomLowering, what: str) -> WrongLowering:
+    source = str(node.meta.get("source", ""))
+    return WrongLowering(
+        f"the lowering of {node.target} {what}",
+        where=f"{found.place}, used at {source}" if source else found.place,
+        remedy="make it give what the operation's register_fake says",
+    )

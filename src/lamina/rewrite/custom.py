@@ -1,0 +1,200 @@
+"""Custom operations replaced by what their lowerings say they compute, before the graph is partitioned."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from lamina.base.aliasing import makes_view
+from lamina.base.decision import Decision
+from lamina.base.lowering import CustomLowering, find_lowering
+from lamina.errors import WrongLowering
+from lamina.rewrite.torch_private import graph_module, same_size, symbol_of
+from lamina.rewrite.tracing import Fragment, Untraceable, trace
+
+__all__ = ["lower_custom"]
+
+Rules = Mapping[Any, Callable[..., Any]]
+Note = Callable[[Decision], None]
+
+aten = torch.ops.aten
+
+
+def lower_custom(gm: GraphModule, decompositions: Rules, note: Note | None = None) -> GraphModule:
+    """``gm`` with each call of an operation that has a lowering in torch's functions replaced by those functions.
+
+    ``gm`` itself when there is none. Raises ``WrongLowering`` where a lowering gives something else than the operation
+    does. A use with symbolic sizes that nothing in the graph computes stays a call; ``note`` is told.
+    """
+    if not any(find_lowering(node.target, "torch") for node in gm.graph.nodes if node.op == "call_function"):
+        return gm
+    return _Expansion(gm, decompositions, note or (lambda decision: None)).run()
+
+
+class _Expansion:
+    def __init__(self, gm: GraphModule, decompositions: Rules, note: Note) -> None:
+        self.gm, self.decompositions, self.note = gm, decompositions, note
+        self.graph = Graph()
+        self.made: dict[Node, Node] = {}
+        self.parts: dict[Node, list[Node]] = {}
+        self.traces: dict[Hashable, Fragment] = {}
+        self.symbols: dict[Any, Node] = {}
+
+    def run(self) -> GraphModule:
+        for node in self.gm.graph.nodes:
+            found = find_lowering(node.target, "torch") if node.op == "call_function" else None
+            if found is not None and self.expanded(node, found):
+                continue
+            if node.target is operator.getitem and node.args[0] in self.parts:
+                self.made[node] = self.parts[node.args[0]][node.args[1]]
+                continue
+            self.made[node] = made = self.graph.node_copy(node, self.made.__getitem__)
+            symbol = symbol_of(node.meta.get("val"))
+            if symbol is not None:
+                self.symbols.setdefault(symbol, made)
+        return graph_module(self.gm, self.graph)
+
+    def expanded(self, node: Node, lowering: CustomLowering) -> bool:
+        """Put the traced lowering in the place of ``node``; false, with the reason noted, where it stays a call."""
+        operands = list(dict.fromkeys(n for n in node.all_input_nodes if _is_tensor(n)))
+        key = (str(node.target), _shape_of(node.args, operands), _shape_of(node.kwargs, operands))
+        fragment = self.traces.get(key)
+        if fragment is None:
+            try:
+                fragment = self.traced(node, lowering, operands)
+            except _Symbolic as why:
+                self.note(Decision("lowering", (str(node.target), node.name), False, str(why)))
+                return False
+            self.traces[key] = fragment
+        names = dict(zip(fragment.inputs, (self.made[n] for n in operands), strict=True))
+        for call in fragment.calls:
+            names[call] = copied = self.graph.node_copy(call, lambda n: names.get(n) or n)
+            copied.meta = {**node.meta, "val": call.meta["val"]}
+        results = [self.own(node, names, fragment, r) for r in fragment.results]
+        several = isinstance(node.meta["val"], (tuple, list))
+        self.note(Decision("lowering", (str(node.target), node.name), True, f"lowered as {lowering.place} says"))
+        if several:
+            self.parts[node] = results
+        else:
+            self.made[node] = results[0]
+        return True
+
+    def traced(self, node: Node, lowering: CustomLowering, operands: list[Node]) -> Fragment:
+        places = {n: k for k, n in enumerate(operands)}
+
+        def function(tensors: Any) -> Any:
+            args, kwargs = _filled((node.args, node.kwargs), lambda n: tensors[places[n]] if n in places else _value(n))
+            return lowering.function(*args, **kwargs)
+
+        tensors = [n.meta["val"] for n in operands]
+        unknown: list[Any] = []
+
+        def symbol(value: Any) -> Node | None:
+            found = self.symbols.get(symbol_of(value))
+            if found is None:
+                unknown.append(value)
+            return found
+
+        try:
+            fragment = trace(function, tensors, self.decompositions, symbol)
+        except Untraceable as why:
+            if unknown:
+                raise _Symbolic(f"it uses the symbolic size {unknown[0]}, which nothing computes") from why
+            raise _wrong(node, lowering, f"cannot be traced: {why}") from why
+        except Exception as error:
+            raise _wrong(node, lowering, f"raised {type(error).__name__}: {error}") from error
+        _compare(node, lowering, fragment)
+        return fragment
+
+    def own(self, node: Node, names: dict[Node, Node], fragment: Fragment, result: Node) -> Node:
+        """The copied ``result``, in memory of its own: an operation returns no view of what it was given."""
+        source = result
+        while source not in fragment.inputs and makes_view(source.target) and source.all_input_nodes:
+            source = source.all_input_nodes[0]
+        wanted = _values(node.meta["val"])[fragment.results.index(result)]
+        shared = source in fragment.inputs or fragment.results.count(result) > 1
+        if not shared and _same_strides(result.meta["val"], wanted):
+            return names[result]
+        copied = self.graph.call_function(
+            aten.clone.default, (names[result],), {"memory_format": torch.contiguous_format}
+        )
+        copied.meta = {**node.meta, "val": wanted}
+        return copied
+
+
+class _Symbolic(Exception):
+    """A symbolic size stands in the way."""
+
+
+def _is_tensor(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _value(node: Node) -> Any:
+    return node.meta["val"]
+
+
+def _values(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def _filled(value: Any, fill: Callable[[Node], Any]) -> Any:
+    if isinstance(value, Node):
+        return fill(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)([_filled(v, fill) for v in value])
+    if isinstance(value, dict):
+        return {k: _filled(v, fill) for k, v in value.items()}
+    return value
+
+
+def _shape_of(value: Any, operands: list[Node]) -> Hashable:
+    """``value`` as something equal for uses that trace alike."""
+    if isinstance(value, Node):
+        val = value.meta.get("val")
+        if not isinstance(val, torch.Tensor):
+            return ("symbol", str(val))
+        sizes = (tuple(map(str, val.shape)), tuple(map(str, val.stride())))
+        return (operands.index(value), *sizes, val.dtype, val.device)
+    if isinstance(value, (tuple, list)):
+        return tuple(_shape_of(v, operands) for v in value)
+    if isinstance(value, dict):
+        return tuple((k, _shape_of(v, operands)) for k, v in value.items())
+    return (type(value), repr(value))
+
+
+def _same_strides(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return all(same_size(a, b) or n == 1 for a, b, n in zip(found.stride(), wanted.stride(), wanted.shape, strict=True))
+
+
+def _compare(node: Node, lowering: CustomLowering, fragment: Fragment) -> None:
+    """Raise ``WrongLowering`` unless the traced results are what the operation's fake implementation says."""
+    wanted = _values(node.meta["val"])
+    if len(fragment.results) != len(wanted):
+        raise _wrong(node, lowering, f"returns {len(fragment.results)} results, the operation {len(wanted)}")
+    for number, (result, val) in enumerate(zip(fragment.results, wanted, strict=True)):
+        which = "" if len(wanted) == 1 else f" as result {number}"
+        found = result.meta["val"] if isinstance(result, Node) else result
+        if not isinstance(found, torch.Tensor) or not isinstance(val, torch.Tensor):
+            kinds = f"returns a {type(found).__name__}{which}, the operation a {type(val).__name__}"
+            raise _wrong(node, lowering, kinds)
+        sizes = found.dim() == val.dim() and all(same_size(a, b) for a, b in zip(found.shape, val.shape, strict=True))
+        if not sizes or found.dtype != val.dtype or found.device != val.device:
+            raise _wrong(node, lowering, f"returns {_text(found)}{which}, the operation {_text(val)}")
+
+
+def _text(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}] on {tensor.device}"
+
+
+def _wrong(node: Node, lowering: CustomLowering, what: str) -> WrongLowering:
+    source = str(node.meta.get("source", ""))
+    return WrongLowering(
+        f"the lowering of {node.target} {what}",
+        where=f"{lowering.place}, used at {source}" if source else lowering.place,
+        remedy="make it return what the operation's register_fake says, in torch's functions that write to nothing",
+    )

@@ -1,0 +1,154 @@
+"""Operations made with torch.library.custom_op inside regions: values, gradients, writes, aliasing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import lamina
+from tests.kernels import operations as ops
+
+STRICT = {"strict": True, "verify": True}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def given(grad: bool = False) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(4, 10).requires_grad_(grad) for _ in range(2)]
+
+
+def functional(x: Tensor, y: Tensor) -> Tensor:
+    return ops.gated(x + 1, y, 2.0).relu() * ops.row_squares(y).unsqueeze(-1)
+
+
+def writes_temporary(x: Tensor, y: Tensor) -> Tensor:
+    made = x * 2
+    ops.add_(made, 3.0)
+    return made + y
+
+
+def writes_input(x: Tensor, y: Tensor) -> Tensor:
+    ops.add_(y, 2.0)
+    return y * x
+
+
+def writes_input_read_before(x: Tensor, y: Tensor) -> Tensor:
+    before = y * x
+    ops.add_(y, 2.0)
+    ops.add_(y, 1.0)
+    return before + y
+
+
+def writes_and_returns(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    return ops.double_into(x + y, out) * out
+
+
+def writes_view(x: Tensor, y: Tensor) -> Tensor:
+    made = x + y
+    ops.add_(made[1:3], 10.0)
+    ops.add_(made[:, ::2], 1.0)
+    return made * 2
+
+
+def writes_list(x: Tensor, y: Tensor) -> Tensor:
+    a, b = x + 1, y.clone()
+    ops.scale_all([a, b, y], 3.0)
+    return a * b + y
+
+
+def writes_beside_a_view(x: Tensor, y: Tensor) -> Tensor:
+    made = x + y
+    row = made[0]
+    ops.add_(made, 1.0)
+    return made * row
+
+
+PROGRAMS = [
+    *(functional, writes_temporary, writes_input, writes_input_read_before, writes_and_returns),
+    *(writes_view, writes_list, writes_beside_a_view),
+]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_calls_inside_regions_are_eagers(program: Callable[..., Tensor], dynamic: bool | None) -> None:
+    expected_args, args = given(), given()
+    compiled = lamina.compile(program, fullgraph=True, dynamic=dynamic, options=STRICT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(*args), program(*expected_args))
+            torch.testing.assert_close(args, expected_args)
+    assert not [stage for stage in compiled.record.stages if stage.name == "aten"]
+
+
+def test_an_input_that_is_written_to_is_new_to_autograd() -> None:
+    x, y = given()
+    compiled = lamina.compile(writes_input, options=STRICT)
+    before = y._version
+    compiled(x, y)
+    assert y._version > before
+
+
+def test_gradients_come_from_register_autograd() -> None:
+    expected_args, args = given(grad=True), given(grad=True)
+    functional_only = lambda x, y: ops.gated(x.sin(), y * 2, 0.5).tanh()  # noqa: E731
+    functional_only(*expected_args).sum().backward()
+    compiled = lamina.compile(functional_only, options=STRICT)
+    compiled(*args).sum().backward()
+    for found, expected in zip(args, expected_args, strict=True):
+        torch.testing.assert_close(found.grad, expected.grad)
+
+
+def test_a_result_that_is_an_argument_is_an_error_as_in_eager() -> None:
+    x = torch.randn(5)
+    with pytest.raises(RuntimeError, match="must not also be an input"):
+        ops.gives_back(x)
+    with pytest.raises(RuntimeError, match="must not be one of its inputs"):
+        lamina.compile(lambda x: ops.gives_back(x + 1) * 2)(x)
+
+
+def test_dispatch_modes_see_the_operation() -> None:
+    seen: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    compiled = lamina.compile(functional, options=STRICT)
+    x, y = given()
+    expected = compiled(x, y)
+    call = next(stage.value for stage in compiled.record.stages if stage.name == "host")
+    assert "user_op(" in call.text
+    with Watch():
+        assert torch.equal(ops.gated(x, y, 2.0), ops.gated(x, y, 2.0))
+    assert seen.count("lamina_tests.gated.default") == 2
+    torch.testing.assert_close(expected, functional(x, y))
+
+
+def test_a_kernel_given_later_is_the_one_that_runs() -> None:
+    @torch.library.custom_op("lamina_tests::constant", mutates_args=(), device_types="cpu")
+    def constant(x: Tensor) -> Tensor:
+        return torch.full_like(x, 1.0)
+
+    constant.register_fake(torch.empty_like)
+    compiled = lamina.compile(lambda x: constant(x) + 1, options=STRICT)
+    assert compiled(torch.zeros(3)).tolist() == [2.0] * 3
+    constant.register_kernel("cpu")(lambda x: torch.full_like(x, 5.0))
+    assert compiled(torch.zeros(3)).tolist() == [6.0] * 3
+    with constant.set_kernel_enabled("cpu", enabled=False):
+        assert compiled(torch.zeros(3)).tolist() == [2.0] * 3
