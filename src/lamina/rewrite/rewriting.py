@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -17,6 +17,7 @@ from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
 from lamina.rewrite.engine import Index, Rewrites, run_rules
 from lamina.rewrite.match import Matcher, Miss
+from lamina.rewrite.rules import CAPTURED, RULES
 from lamina.rewrite.torch_private import autocast_enabled, entered_autocast, graph_module, plain_dispatch
 from lamina.rewrite.tracing import Decompositions
 from lamina.rewrite.user_passes import run_passes
@@ -28,16 +29,15 @@ __all__ = ["Rewriting"]
 class Rewriting:
     """What the rules and passes of ``options`` do to one captured graph, called ``name``, and what comes of it.
 
-    Each method takes a graph at one place and returns it rewritten, or the very same. ``rules`` are Lamina's own, run
-    after the user's.
+    Each method takes a graph at one place and returns it rewritten, or the very same. The user's rules come before
+    Lamina's own.
     """
 
-    def __init__(
-        self, options: Options, record: Record, name: str, decompositions: Decompositions, rules: Sequence[Rule] = ()
-    ) -> None:
+    def __init__(self, options: Options, record: Record, name: str, decompositions: Decompositions) -> None:
         self.options, self.record, self.name, self.decompositions = options, record, name, decompositions
-        own = [r for r in options.rules if isinstance(r, Rule)]
-        self.rules = (*own, *(r for r in rules if r.name not in options.without_rules))
+        theirs = [r for r in options.rules if isinstance(r, Rule)]
+        ours = RULES if options.numerics == "fast" else ()
+        self.rules = (*theirs, *(r for r in ours if r.name not in options.without_rules))
         self.counts: dict[str, int] = {}
         self.misses: dict[str, tuple[str, Miss | None]] = {}
         self.recording = torch.is_grad_enabled()
@@ -45,6 +45,7 @@ class Rewriting:
     def captured(self, gm: GraphModule) -> GraphModule:
         """The graph of the user's calls: passes, then rules on it as ATen operations, before it is differentiated."""
         gm = run_passes(gm, self.options.passes.captured, "captured", self.record, self.name)
+        gm = self._own_passes(gm)
         rules = self._at("captured")
         if not rules:
             return gm
@@ -95,6 +96,11 @@ class Rewriting:
             if count == wanted:
                 continue
             rule = next((r for r in self.rules if r.name == name), None)
+            if rule is None and name in self.counts:
+                raise UnexpectedMatches(
+                    f"rewrite {name!r} was made {count} times in {self.name}, not {wanted}",
+                    remedy="see the record's decisions of kind 'rewrite' for its reasons",
+                )
             if rule is None:
                 known = ", ".join(sorted({r.name for r in self.rules})) or "there is none"
                 raise UnexpectedMatches(f"no rule is called {name!r}", remedy=f"use the name of a rule: {known}")
@@ -112,6 +118,23 @@ class Rewriting:
             return f"; nothing in the {place} graph comes near it"
         where = f"{miss.node.name} ({source_of(miss.node)}) in the {place} graph"
         return f"; the nearest miss is {where} after {miss.fitted} nodes that fit: {miss.why}"
+
+    def _own_passes(self, gm: GraphModule) -> GraphModule:
+        """Lamina's rewrites of captured graphs that no rule can say."""
+        if self.options.numerics != "fast":
+            return gm
+        for change in CAPTURED:
+            if change.__name__ in self.options.without_rules:
+                continue
+            start = time.perf_counter()
+            decisions: list[Decision] = []
+            gm = change(gm, decisions)
+            taken = sum(d.taken for d in decisions)
+            self.counts[change.__name__] = self.counts.get(change.__name__, 0) + taken
+            if decisions:
+                seconds = time.perf_counter() - start
+                self.record.stages.append(Stage(self.name, "rewrite", None, seconds, tuple(decisions)))
+        return gm
 
     def _at(self, place: str) -> list[Rule]:
         return [r for r in self.rules if place in r.at]
