@@ -10,6 +10,7 @@ from lamina.ir.plan import GpuSchedule
 from lamina.schedule.gpu import choose, fitting, guess
 from lamina.schedule.gpu_cost import Cost, cost
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.product_tiles import product_schedules
 
 __all__ = ["MOST", "Ranked", "candidates"]
 
@@ -41,6 +42,9 @@ def candidates(
     the nest knows it.
     """
     lengths = {a.name: guess(a.extent) for a in nest.axes} | dict(extents or {})
+    products = product_schedules(nest, dtypes, target)
+    if products:
+        return [Ranked(s, cost(nest, s, dtypes, target, lengths)) for s in products[:most]]
     first = choose(nest, dtypes, target)
     found = {first: Ranked(first, cost(nest, first, dtypes, target, lengths))}
     for one in _near(first, lengths):
@@ -65,6 +69,8 @@ def _near(schedule: GpuSchedule, lengths: Mapping[str, int]) -> Iterator[GpuSche
             length *= lengths[axis]
         for other in schedule.blocks:
             others *= other.size if other is not block else 1
+        if schedule.peel and block.role != "loop":
+            continue  # the unaligned ends of rows are those of one row at a time
         for size in (block.size * 2, block.size // 2):
             if block.role != "whole" and 1 <= size < 2 * length and size * others <= _LARGEST:
                 yield replace(

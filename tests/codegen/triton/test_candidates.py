@@ -1,0 +1,66 @@
+"""Every candidate of a kernel computes the same: plans run with each of them in Triton's interpreter, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lamina.ir.plan import GpuSchedule, KernelCall, Plan
+from lamina.schedule.gpu_space import candidates
+from lamina.testing import judge, tensors
+from lamina.tune.kernels import axis_lengths
+from tests.codegen.triton.harness import Interpreter
+from tests.codegen.triton.test_plans import SMALL, planned, run
+
+torch.manual_seed(0)
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "pointwise": (lambda x, b: F.gelu(x + b), (torch.randn(24, 80), torch.randn(80))),
+    "transposed": (lambda x, y: x.t() + y, (torch.randn(70, 40), torch.randn(40, 70))),
+    "rows": (lambda x, w: F.layer_norm(x, (96,), w), (torch.randn(20, 96), torch.randn(96))),
+    "peeled rows": (lambda x: x.softmax(-1), (torch.randn(3, 2501).bfloat16(),)),
+    "looped rows": (lambda x: (x - x.amax(-1, keepdim=True)).exp().sum(-1), (torch.randn(3, 40000),)),
+    "columns": (lambda x: x.sum(0), (torch.randn(300, 40),)),
+    "columns, written": (lambda x: x - x.mean(0), (torch.randn(600, 24),)),
+    "rows and columns": (lambda x: (x - x.sum(1, keepdim=True), (x * 2).sum(0)), (torch.randn(20, 96),)),
+    "groups": (lambda x: x / x.unflatten(-1, (-1, 8)).abs().amax(-1).repeat_interleave(8, -1), (torch.randn(9, 64),)),
+    "scan": (lambda x: x.cumsum(-1), (torch.randn(7, 300),)),
+    "scan beside": (lambda x: x.cumsum(0), (torch.randn(100, 20),)),
+    "gather": (lambda i, t: F.embedding(i, t), (torch.randint(50, (40,)), torch.randn(50, 24))),
+}
+MOST = 5
+
+
+def varied(plan: Plan) -> Iterator[tuple[GpuSchedule, Plan]]:
+    """The plan with one kernel's schedule exchanged for another candidate."""
+    for kernel in plan.kernels:
+        call = next(s for s in plan.steps if isinstance(s, KernelCall) and s.kernel == kernel.name)
+        if len(kernel.nests) > 1:
+            continue
+        dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
+        (nest,) = kernel.nests
+        first, *others = candidates(nest, dtypes, SMALL, axis_lengths(nest, call), MOST)
+        assert first.schedule == kernel.schedules[0]
+        for ranked in others:
+            changed = replace(kernel, schedules=(ranked.schedule,))
+            yield ranked.schedule, replace(plan, kernels=tuple(changed if k is kernel else k for k in plan.kernels))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_candidates_agree(interpreter: Interpreter, name: str) -> None:
+    function, arguments = CASES[name]
+    wide = [a.double() if a.is_floating_point() else a for a in arguments]
+    eager, exact = tensors(function(*arguments)), tensors(function(*wide))
+    tried = 0
+    for schedule, plan in varied(planned(function, *arguments)):
+        for mine, theirs, right in zip(run(plan, interpreter, arguments), eager, exact, strict=True):
+            complaint = judge(mine, theirs, right)
+            assert not complaint, f"{schedule}: {complaint}"
+        tried += 1
+    assert tried > 0
