@@ -23,10 +23,10 @@ _HOPELESS = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A schedule and what the model expects of it."""
+    """A schedule and what the model expects of it; products have a model of their own that ranks them only."""
 
     schedule: GpuSchedule
-    cost: Cost
+    cost: Cost | None
 
 
 def candidates(
@@ -41,21 +41,20 @@ def candidates(
     ``dtypes`` gives each flat buffer's element type, ``extents`` each axis its length where it is known better than
     the nest knows it.
     """
-    lengths = {a.name: guess(a.extent) for a in nest.axes} | dict(extents or {})
     products = product_schedules(nest, dtypes, target)
     if products:
-        return [Ranked(s, cost(nest, s, dtypes, target, lengths)) for s in products[:most]]
+        return [Ranked(schedule, None) for schedule in products[:most]]
+    lengths = {a.name: guess(a.extent) for a in nest.axes} | dict(extents or {})
     first = choose(nest, dtypes, target)
-    found = {first: Ranked(first, cost(nest, first, dtypes, target, lengths))}
+    found = {first: cost(nest, first, dtypes, target, lengths)}
     for one in _near(first, lengths):
         for schedule in (one, *_near(one, lengths)):
             fits = fitting(nest, schedule, dtypes, target)
             if fits not in found:
-                found[fits] = Ranked(fits, cost(nest, fits, dtypes, target, lengths))
-    best, *others = found.values()
-    others = [r for r in others if r.cost.share >= _HOPELESS * best.cost.share]
-    others.sort(key=lambda r: -r.cost.share)
-    return [best, *others[: most - 1]]
+                found[fits] = cost(nest, fits, dtypes, target, lengths)
+    least = _HOPELESS * found[first].share
+    others = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
+    return [Ranked(schedule, found[schedule]) for schedule in (first, *others[: most - 1])]
 
 
 def _near(schedule: GpuSchedule, lengths: Mapping[str, int]) -> Iterator[GpuSchedule]:

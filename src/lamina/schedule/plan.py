@@ -21,6 +21,7 @@ from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.horizontal import GroupedStep, alike_together, small_together
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import order
+from lamina.schedule.products import place_products
 from lamina.schedule.simplify import rename
 from lamina.schedule.target import Target
 from lamina.schedule.tile import choose
@@ -31,9 +32,13 @@ __all__ = ["make_plan"]
 def make_plan(fused: Fused, target: Target | GpuTarget) -> Plan:
     """Order the steps, give each nest a shared canonical kernel with a schedule, and every buffer a place.
 
-    For a GPU, long reductions are cut first so that enough programs share the work.
+    For a GPU, long reductions are cut first so that enough programs share the work, and products that are worth it
+    become kernels.
     """
     program, cuts = spread(fused.program, target) if isinstance(target, GpuTarget) else (fused.program, [])
+    if isinstance(target, GpuTarget):
+        program, chosen = place_products(program, target)
+        cuts = [*cuts, *chosen]
     table = _Kernels(program, target)
     ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
     steps = [table.step(group) for group in _grouped(program, ordered, isinstance(target, GpuTarget))]

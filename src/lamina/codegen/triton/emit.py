@@ -7,6 +7,7 @@ from typing import Protocol
 from lamina.codegen.triton.alike import dispatch, programs
 from lamina.codegen.triton.facts import Facts, size_text
 from lamina.codegen.triton.nest import NestWriter
+from lamina.codegen.triton.product import write_product
 from lamina.codegen.triton.source import TritonSource
 from lamina.codegen.triton.text import Text, helpers_in
 from lamina.codegen.triton.types import signature
@@ -52,6 +53,10 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         text.add("@triton.jit")
         text.open(f"def {name}({', '.join(parameters if alone else [*parameters, 'pid'])}):")
         text.add(f'"""{_describe(facts)}"""')
+        if schedule.kind == "product":
+            grids.append(write_product(nest, schedule, dtypes, text, alone))
+            parts.append(text)
+            continue
         _indices(facts, text, alone)
         NestWriter(facts, text, done).run()
         done += sum(isinstance(e, Check) for e in nest.body)

@@ -1,0 +1,153 @@
+"""Matrix products among nests: one sum over the products of two operands, each with axes that the other lacks.
+
+    axes (i, j, k)   a = Load(A, [i, k])   b = Load(B, [k, j])   c = Reduce(sum, a * b over k)   Store(C, [i, j], c)
+
+What computes an operand is its prologue, what computes on the sum is the epilogue. Such a nest is evaluated as any
+other; where both operands have half precision a GPU's tensor cores can evaluate it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lamina.ir.index import Expr
+from lamina.ir.loops import (
+    Check,
+    Compute,
+    Equation,
+    Index,
+    Load,
+    Nest,
+    Random,
+    Reduce,
+    Scan,
+    Store,
+    axes_of_values,
+    defined,
+    operands,
+)
+
+__all__ = ["HALVES", "Product", "as_product"]
+
+HALVES = ("bfloat16", "float16")
+"""Element types of operands that tensor cores multiply exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The parts of a product nest. ``rows`` are axes of the left operand only, ``columns`` of the right one only.
+
+    ``left`` and ``right`` name the operands' values, of ``dtype`` or float32, which is then rounded to ``dtype``;
+    ``prologues`` are the equations that they come from, ``total`` is the sum, ``epilogue`` what is left.
+    """
+
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    inner: tuple[str, ...]
+    left: str
+    right: str
+    dtype: str
+    total: Reduce
+    prologues: tuple[tuple[Equation, ...], tuple[Equation, ...]]
+    epilogue: tuple[Equation, ...]
+
+
+def as_product(nest: Nest) -> Product | None:
+    """The nest as a product, or ``None`` where it is none that tensor cores can evaluate."""
+    sums = [e for e in nest.body if isinstance(e, Reduce)]
+    if len(sums) != 1 or any(isinstance(e, Scan | Check) for e in nest.body):
+        return None
+    (total,) = sums
+    made = {name: e for e in nest.body for name in defined(e)}
+    term = made[total.value]
+    if total.op != "sum" or total.dtype != "float32" or not isinstance(term, Compute) or term.op != "mul":
+        return None
+    names = [_unwidened(made, name) for name in term.ins]
+    found = [made_dtype for n in names if (made_dtype := _dtype(made[n])) in HALVES]
+    if not found or any(_dtype(made[n]) not in (found[0], "float32") for n in names) or names[0] == names[1]:
+        return None
+    varies, inner = axes_of_values(nest), frozenset(total.axes)
+    left, right = (varies[n] for n in names)
+    if not inner <= left & right or not left - right or not right - left or left | right != {a.name for a in nest.axes}:
+        return None
+    if _fast(nest, total, varies) in left - right:
+        names, left, right = names[::-1], right, left
+    prologues = tuple(_needed(nest, made, [name]) for name in names)
+    apart = {id(e) for part in prologues for e in part} | {id(total), id(term)}
+    apart |= {id(made[n]) for n in term.ins}
+    stores = [e for e in nest.body if isinstance(e, Store)]
+    goals = [name for e in stores for name in operands(e)]
+    epilogue = (*_needed(nest, made, goals, total.outs), *stores)
+    if any(varies[n] & inner for e in epilogue for n in (*defined(e), *operands(e))):
+        return None
+    if any(inner & _axes(e) for e in stores) or any(e.mode != "set" for e in stores):
+        return None
+
+    def ordered(axes: Iterable[str]) -> tuple[str, ...]:
+        wanted = set(axes)
+        return tuple(a.name for a in nest.axes if a.name in wanted)
+
+    return Product(
+        ordered((left & right) - inner),
+        ordered(left - right),
+        ordered(right - left),
+        ordered(inner),
+        names[0],
+        names[1],
+        found[0],
+        total,
+        (prologues[0], prologues[1]),
+        epilogue,
+    )
+
+
+def _unwidened(made: dict[str, Equation], name: str) -> str:
+    """The value of half precision that ``name`` is the float32 copy of, else ``name``."""
+    eqn = made[name]
+    if isinstance(eqn, Compute) and eqn.op == "cast" and _dtype(made[eqn.ins[0]]) in HALVES:
+        return eqn.ins[0]
+    return name
+
+
+def _dtype(eqn: Equation) -> str:
+    return "" if isinstance(eqn, Store | Check) else eqn.dtype
+
+
+def _needed(
+    nest: Nest, made: dict[str, Equation], goals: Iterable[str], given: tuple[str, ...] = ()
+) -> tuple[Equation, ...]:
+    """The equations that the goals come from, in order, beyond what is given."""
+    pending, found = list(goals), set()
+    while pending:
+        name = pending.pop()
+        if name not in found and name not in given:
+            found.add(name)
+            pending += operands(made[name])
+    return tuple(e for e in nest.body if not isinstance(e, Store) and found & set(defined(e)))
+
+
+def _axes(eqn: Equation) -> set[str]:
+    """The axes in an equation's own indices."""
+    found: tuple[Expr, ...] = ()
+    if isinstance(eqn, Load | Store):
+        found = eqn.index
+    elif isinstance(eqn, Index):
+        found = (eqn.expr,)
+    elif isinstance(eqn, Random):
+        found = (eqn.index,)
+    return {name for e in found for name in e.axes()}
+
+
+def _fast(nest: Nest, total: Reduce, varies: dict[str, frozenset[str]]) -> str | None:
+    """The axis along which the largest result is contiguous, in a nest with flat indices."""
+    stores = [e for e in nest.body if isinstance(e, Store)]
+    if not stores:
+        return None
+    store = max(stores, key=lambda e: len(_axes(e)))
+    index = store.index[-1]
+    for axis in reversed(nest.axes):
+        if index.coefficient(axis) == 1 and axis.name in varies[total.outs[0]]:
+            return axis.name
+    return None

@@ -1,0 +1,205 @@
+"""Matrix products on a GPU: the vendor's library, or a kernel of our own that works on the result while it has it.
+
+The library multiplies faster, and its result goes through memory once more for whatever is computed on it. A kernel
+of our own saves that pass. Both times are estimated from bytes and operations; the lower one decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from lamina.base.decision import Decision
+from lamina.base.dtypes import DTYPES
+from lamina.ir.access import reads, writes
+from lamina.ir.index import Axis, Expr, as_expr, prod
+from lamina.ir.loops import (
+    Buffer,
+    BufferView,
+    Check,
+    Compute,
+    Equation,
+    LibraryCall,
+    Load,
+    LoopProgram,
+    Nest,
+    Reduce,
+    Step,
+    Store,
+)
+from lamina.ir.product import HALVES
+from lamina.schedule.align import align
+from lamina.schedule.flatten import flatten
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.group import Facts, join
+from lamina.schedule.product_tiles import multiplications, product_schedules, tiled_us
+
+__all__ = ["place_products", "product_nest"]
+
+_FACTORS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1, "aten.baddbmm.default": 1}
+"""Matrix products, and the position of the first factor; what comes before it is added."""
+
+_LIBRARY_RATE = 2.46
+"""Multiply-adds of half precision that a multiprocessor of an H100 or H200 does in a nanosecond, in thousands, in the
+library's large products: 650 TFLOP/s on 132 processors."""
+
+_LAUNCH_US = 2.5
+"""What a kernel more costs, whatever it does."""
+
+_CLEARLY = 0.97
+"""The share of the library's time that our kernel must stay below."""
+
+_GUESS = 1 << 18
+"""Elements that a tensor of unknown size counts as."""
+
+
+def place_products(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram, list[Decision]]:
+    """The program with those library products replaced by nests that are faster with what follows them.
+
+    Each product with an epilogue gets a ``Decision("product", ...)`` with both estimates in microseconds.
+    """
+    if not target.approximate or target.capability < 80:
+        return program, []
+    chooser = _Chooser(program, target)
+    for call in program.steps:
+        if isinstance(call, LibraryCall) and call.op in _FACTORS:
+            chooser.consider(call)
+    if not chooser.changed:
+        return program, chooser.decisions
+    return replace(program, steps=tuple(chooser.steps)), chooser.decisions
+
+
+class _Chooser:
+    """The steps of a program while products become nests."""
+
+    def __init__(self, program: LoopProgram, target: GpuTarget) -> None:
+        self.target = target
+        self.buffers = program.buffer_map()
+        self.steps: list[Step] = list(program.steps)
+        self.kept = {o.buffer for o in program.outputs if isinstance(o, BufferView)} | {
+            b.name for b in program.buffers if b.kind == "input"
+        }
+        self.decisions: list[Decision] = []
+        self.changed = False
+
+    def consider(self, call: LibraryCall) -> None:
+        """Join a product with its only elementwise reader, if there is one and that is estimated to be faster."""
+        out = call.outs[0]
+        at = self.steps.index(call)
+        readers = [k for k, step in enumerate(self.steps) if out in reads(step)]
+        if out is None or not readers or not isinstance(reader := self.steps[readers[0]], Nest):
+            return
+        nest = product_nest(call, self.buffers)
+        if nest is None:
+            return
+        place = readers[0]
+        between = self.steps[at + 1 : place]
+        if any(writes(step) & reads(call) for step in between):
+            return
+        made = _with_epilogue(nest, reader, out)
+        if made is None:
+            return
+        if len(readers) == 1 and out not in self.kept:
+            body = tuple(e for e in made.body if not (isinstance(e, Store) and e.buffer == out))
+            made = Nest(made.name, made.axes, body)
+        flat = flatten((made,), self.buffers)
+        dtypes = {f"b{k}": d for k, d in enumerate(flat.dtypes)}
+        if not product_schedules(flat.nests[0], dtypes, self.target):
+            return
+        self.decide(call, reader, made, flat.nests[0], at, place)
+
+    def decide(self, call: LibraryCall, reader: Nest, made: Nest, flat: Nest, at: int, place: int) -> None:
+        work = multiplications(flat) / (_LIBRARY_RATE * self.target.processors * 1e6)
+        moved = {b: _nbytes(self.buffers[b]) for step in (call, reader, made) for b in reads(step) | writes(step)}
+
+        def memory(step: Step) -> float:
+            return sum(moved[b] for b in reads(step) | writes(step)) / self.target.copy_gbs / 1e3
+
+        library = max(work, memory(call)) + memory(reader) + _LAUNCH_US
+        template = max(tiled_us(flat, self.target), memory(made))
+        taken = template < _CLEARLY * library
+        reason = "saves a pass over the result" if taken else "the library multiplies faster than the pass costs"
+        facts = (("library_us", round(library, 1)), ("template_us", round(template, 1)))
+        self.decisions.append(Decision("product", (call.name, reader.name), taken, reason, facts))
+        if taken:
+            self.steps[place] = made
+            del self.steps[at]
+            self.changed = True
+
+
+def _nbytes(buffer: Buffer) -> int:
+    count = prod(buffer.shape)
+    return (count.const if count.is_int else _GUESS) * DTYPES[buffer.dtype].size
+
+
+def _with_epilogue(nest: Nest, reader: Nest, out: str) -> Nest | None:
+    """A product and the elementwise nest that reads its result, as one nest."""
+    first, second = Facts.of(nest), Facts.of(reader)
+    if second.reduces or second.scans or second.scatters or any(isinstance(e, Check) for e in reader.body):
+        return None
+    places = second.loads.get(out, [])
+    if len(places) != 1 or out in second.masked or set(second.stores) & (set(first.loads) | set(second.loads)):
+        return None
+    found = align(nest.axes, reader.axes, [(first.stores[out][0], places[0])], [], by_position=True)
+    if found is None:
+        return None
+    made = join(nest, reader, found, "fast")
+    return None if any(isinstance(e, Load) and e.buffer == out for e in made.body) else made
+
+
+def product_nest(call: LibraryCall, buffers: Mapping[str, Buffer]) -> Nest | None:
+    """The nest that does what a library product of half precision does, or ``None`` for what is not expressed here."""
+    first = _FACTORS[call.op]
+    out = call.outs[0]
+    if out is None or call.kwargs or len(call.args) != first + 2 or call.mutates:
+        return None
+    views = list(call.args)
+    if not all(isinstance(v, BufferView) for v in views):
+        return None
+    result = buffers[out]
+    dtypes = {buffers[v.buffer].dtype for v in views} | {result.dtype}
+    if len(dtypes) != 1 or result.dtype not in HALVES or not result.device.startswith("cuda"):
+        return None
+    left, right = views[first : first + 2]
+    axes = [Axis(f"i{k}", n) for k, n in enumerate((*result.shape, left.shape[-1]))]
+    *batch, row, column, inner = (as_expr(a) for a in axes)
+    places = [(*batch, row, inner), (*batch, inner, column), *([(*batch, row, column)] * first)]
+    body: list[Equation] = []
+    for name, view, place in zip("abc", [left, right, *views[:first]], places, strict=False):
+        index = _element(view, place, buffers[view.buffer])
+        if index is None:
+            return None
+        body.append(Load(name, view.buffer, index, result.dtype, origin=call.origin))
+        body.append(Compute(f"{name}_wide", "cast", (name,), "float32", call.origin))
+    body.append(Compute("term", "mul", ("a_wide", "b_wide"), "float32", call.origin))
+    body.append(Reduce(("sum",), "sum", "term", (axes[-1].name,), "float32", call.origin))
+    value = "sum"
+    if first:
+        value = "shifted"
+        body.append(Compute(value, "add", ("sum", "c_wide"), "float32", call.origin))
+    body.append(Compute("rounded", "cast", (value,), result.dtype, call.origin))
+    body.append(Store(out, (*batch, row, column), "rounded", origin=call.origin))
+    return Nest(f"n_{call.name}", tuple(axes), tuple(body))
+
+
+def _element(view: BufferView, place: Sequence[Expr], buffer: Buffer) -> tuple[Expr, ...] | None:
+    """The index in ``buffer`` of an element of a window onto it, broadcast to ``place``; None for one with gaps."""
+    place = place[len(place) - len(view.shape) :]
+    at = [as_expr(0) if n == 1 else p for p, n in zip(place, view.shape, strict=True)]
+    if view.offset == 0 and view.shape == buffer.shape and view.strides == buffer.strides:
+        return tuple(at)
+    flat = view.offset
+    for p, stride in zip(at, view.strides, strict=True):
+        flat = flat + p * stride
+    left = [d for d, n in enumerate(buffer.shape) if n != 1]
+    index = [as_expr(0)] * len(buffer.shape)
+    expected = as_expr(1)
+    while left:
+        found = next((d for d in left if buffer.strides[d] == expected), None)
+        if found is None:
+            return None
+        left.remove(found)
+        step = flat // expected
+        index[found] = step % buffer.shape[found] if left else step
+        expected = expected * buffer.shape[found]
+    return tuple(index)

@@ -1,0 +1,221 @@
+"""Products in tiles: every transpose, odd sizes, batches, epilogues and prologues, beside the specification.
+
+In float16: Triton's interpreter multiplies the bits of bfloat16 tiles as integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lamina.ir.index import as_expr
+from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, LoopProgram, Nest
+from lamina.ir.plan import Block, GpuSchedule
+from lamina.ir.product import as_product
+from lamina.lower.builder import NestBuilder
+from lamina.lower.values import whole
+from lamina.schedule.flatten import flatten
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.product_tiles import product_schedules
+from lamina.schedule.products import place_products, product_nest
+from tests.codegen.triton.harness import Interpreter, both, case
+
+triton = pytest.importorskip("triton")
+
+from tests.codegen.triton.compiling import compiled  # noqa: E402
+
+
+def buffer(name: str, shape: Sequence[int], dtype: str = "float16", order: Sequence[int] | None = None) -> Buffer:
+    """A dense buffer whose dimensions are in ``order`` in memory, slowest first."""
+    strides, step = [0] * len(shape), 1
+    for d in reversed(order or range(len(shape))):
+        strides[d] = step
+        step *= shape[d]
+    extents = tuple(as_expr(n) for n in shape)
+    return Buffer(name, dtype, extents, tuple(as_expr(s) for s in strides), "cuda:0", "input")
+
+
+def window(b: Buffer, swapped: bool) -> BufferView:
+    """All of a buffer, its last two dimensions swapped or not."""
+    shape, strides = list(b.shape), list(b.strides)
+    if swapped:
+        shape[-2:], strides[-2:] = shape[:-3:-1], strides[:-3:-1]
+    return BufferView(b.name, tuple(shape), tuple(strides), as_expr(0))
+
+
+def product(
+    rows: int, columns: int, inner: int, turned: tuple[bool, bool] = (False, False), batch: int = 0, bias: bool = False
+) -> tuple[LibraryCall, dict[str, Buffer]]:
+    """A library product ``y = a @ b (+ c)``; a turned operand lies transposed in memory."""
+    outer = (batch,) if batch else ()
+    a = buffer("a", (*outer, *((inner, rows) if turned[0] else (rows, inner))))
+    b = buffer("b", (*outer, *((columns, inner) if turned[1] else (inner, columns))))
+    found = {"a": a, "b": b, "y": replace(buffer("y", (*outer, rows, columns)), kind="temp")}
+    args: tuple[Any, ...] = (window(a, turned[0]), window(b, turned[1]))
+    if bias:
+        found["c"] = buffer("c", (columns,))
+        args = (window(found["c"], False), *args)
+    name = ("baddbmm" if bias else "bmm") if batch else ("addmm" if bias else "mm")
+    return LibraryCall("l_y", f"aten.{name}.default", args, (), ("y",), origin=("y",)), found
+
+
+def tiles(nest: Nest, buffers: dict[str, Buffer], rows: int, columns: int, inner: int) -> GpuSchedule:
+    flat = flatten((nest,), buffers).nests[0]
+    found = as_product(flat)
+    assert found is not None
+    batch = tuple(Block((a,), 1, "grid") for a in found.batch)
+    blocks = (Block(found.rows, rows, "grid"), Block(found.columns, columns, "grid"), Block(found.inner, inner, "loop"))
+    return GpuSchedule("product", (*batch, *blocks), 4, 2)
+
+
+def check(nest: Nest, buffers: dict[str, Buffer], interpreter: Interpreter, tile: tuple[int, int, int]) -> None:
+    touched = {e.buffer for e in nest.body if hasattr(e, "buffer")}
+    held = [replace(b, device="cpu") for b in buffers.values() if b.name in touched]
+    made = case("k", [nest], held, schedule=tiles(nest, buffers, *tile))
+    assert "tl.dot(" in made.source.text
+    torch.manual_seed(0)
+    inputs: dict[str, torch.Tensor] = {}
+    for b in held:
+        drawn = torch.randn([int(n.const) for n in b.shape]).to(getattr(torch, b.dtype))
+        laid = torch.empty_strided(drawn.shape, [int(s.const) for s in b.strides], dtype=drawn.dtype)
+        inputs[b.name] = laid.copy_(drawn)
+    ours, theirs = both(made, interpreter, inputs, {})
+    assert ours
+    for name, got in ours.items():
+        torch.testing.assert_close(got.float(), theirs[name].float(), rtol=1e-2, atol=1e-2)
+        assert got.abs().sum() > 0
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("sizes", [(32, 48, 64), (37, 21, 75)])
+def test_transposes_and_odd_sizes(
+    turned: tuple[bool, bool], sizes: tuple[int, int, int], interpreter: Interpreter
+) -> None:
+    call, buffers = product(*sizes, turned)
+    nest = product_nest(call, buffers)
+    assert nest is not None
+    check(nest, buffers, interpreter, (16, 16, 32))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_batches_and_biases(batch: int, interpreter: Interpreter) -> None:
+    call, buffers = product(33, 40, 50, (False, True), batch, bias=True)
+    nest = product_nest(call, buffers)
+    assert nest is not None
+    check(nest, buffers, interpreter, (16, 32, 16))
+
+
+def test_many_rows_of_tiles(interpreter: Interpreter) -> None:
+    """More than one group of programs, the last one lower."""
+    call, buffers = product(16 * 11, 48, 16)
+    nest = product_nest(call, buffers)
+    assert nest is not None
+    check(nest, buffers, interpreter, (16, 16, 16))
+
+
+def reader(buffers: dict[str, Buffer], rows: int, columns: int) -> Nest:
+    """gelu-like: z = sigmoid(y) * y + residual, and its float32 copy."""
+    shape = [as_expr(rows), as_expr(columns)]
+    buffers["r"] = buffer("r", (rows, columns))
+    buffers["z"] = replace(buffer("z", (rows, columns)), kind="output")
+    buffers["wide"] = replace(buffer("wide", (rows, columns), "float32", (1, 0)), kind="output")
+    b = NestBuilder("n_z", shape, ("z",))
+    y = b.load(whole(buffers["y"])).to("float32")
+    value = y.op("sigmoid") * y + b.load(whole(buffers["r"])).to("float32")
+    b.store(whole(buffers["z"]), value)
+    b.store(whole(buffers["wide"]), value)
+    return b.nest()
+
+
+def placed(kept: bool = False, sizes: tuple[int, int, int] = (1024, 1024, 256)) -> tuple[Any, dict[str, Buffer]]:
+    rows, columns, inner = sizes
+    call, buffers = product(rows, columns, inner, (False, True), bias=True)
+    nest = reader(buffers, rows, columns)
+    outputs = tuple(
+        BufferView(n, buffers[n].shape, buffers[n].strides, as_expr(0)) for n in ("z", "wide", *(["y"] if kept else []))
+    )
+    inputs = tuple(n for n in ("a", "b", "c", "r"))
+    program = LoopProgram("test", inputs, tuple(buffers.values()), (call, nest), outputs)
+    return place_products(program, GpuTarget()), buffers
+
+
+def test_an_epilogue_joins_its_product(interpreter: Interpreter) -> None:
+    (program, (decision,)), _ = placed()
+    (nest,) = program.steps
+    assert decision.kind == "product"
+    assert decision.taken
+    facts = dict(decision.facts)
+    assert facts["template_us"] < facts["library_us"]
+    assert "y" not in {e.buffer for e in nest.body if hasattr(e, "buffer")}
+    (kept, _), _ = placed(kept=True)
+    assert "y" in {e.buffer for e in kept.steps[0].body if hasattr(e, "buffer")}
+    (small, _), buffers = placed(sizes=(64, 64, 256))
+    (nest,) = small.steps
+    check(nest, buffers, interpreter, (32, 16, 64))
+
+
+def test_a_large_product_stays_in_the_library() -> None:
+    (program, (decision,)), _ = placed(sizes=(8192, 8192, 8192))
+    assert not decision.taken
+    assert isinstance(program.steps[0], LibraryCall)
+
+
+def test_a_computed_operand(interpreter: Interpreter) -> None:
+    """silu(gate) * up, rounded, times the weights: zeros beyond the end of the summed axis in both operands."""
+    rows, columns, inner = 33, 40, 50
+    shapes = {"gate": (rows, inner), "up": (rows, inner), "w": (columns, inner), "y": (rows, columns)}
+    buffers = {name: buffer(name, shape) for name, shape in shapes.items()}
+    b = NestBuilder("n_y", [as_expr(n) for n in (rows, columns, inner)], ("y",))
+    i, j, k = b.axes
+    gate = b.load(whole(buffers["gate"]), [i, k]).to("float32")
+    left = gate / ((-gate).op("exp") + 1.0) * b.load(whole(buffers["up"]), [i, k]).to("float32")
+    right = b.load(whole(buffers["w"]), [j, k]).to("float32")
+    b.store(whole(buffers["y"]), b.reduce("sum", left * right, [2]), [i, j])
+    check(b.nest(), buffers, interpreter, (16, 16, 32))
+
+
+def test_what_is_no_product() -> None:
+    def nest_of(dtype: str, through: str) -> Nest:
+        buffers = {n: buffer(n, s, dtype) for n, s in (("a", (8, 16)), ("b", (4, 16)), ("y", (8, 4)))}
+        b = NestBuilder("n", [as_expr(n) for n in (8, 4, 16)], ("y",))
+        i, j, k = b.axes
+        left, right = (b.load(whole(buffers[n]), at).to("float32") for n, at in (("a", [i, k]), ("b", [j, k])))
+        value = left * right if through == "mul" else left + right
+        b.store(whole(buffers["y"]), b.reduce("sum", value, [2]), [i, j])
+        return flatten((b.nest(),), buffers).nests[0]
+
+    assert as_product(nest_of("bfloat16", "mul")) is not None
+    assert as_product(nest_of("float32", "mul")) is None
+    assert as_product(nest_of("bfloat16", "add")) is None
+
+
+@pytest.mark.parametrize("turned", [(False, True), (True, False)])
+def test_wgmma(turned: tuple[bool, bool], tmp_path: Path) -> None:
+    """The best tiles of a large product use Hopper's matrix instruction and asynchronous copies, without spills."""
+    call, buffers = product(4096, 4096, 4096, turned)
+    nest = product_nest(call, buffers)
+    assert nest is not None
+    flat = flatten((nest,), buffers)
+    dtypes = {f"b{k}": d for k, d in enumerate(flat.dtypes)}
+    schedule = product_schedules(flat.nests[0], dtypes, GpuTarget())[0]
+    made = case("k", [nest], list(buffers.values()), GpuTarget(), schedule)
+    done = compiled(made.source, tmp_path)
+    text = done.asm["ptx"]
+    assert "wgmma.mma_async" in text
+    assert "cp.async" in text
+    assert ".local .align" not in text
+    assert done.metadata.shared <= GpuTarget().shared_bytes
+
+
+def test_loads_are_of_the_operands() -> None:
+    call, buffers = product(64, 64, 64, (False, True))
+    nest = product_nest(call, buffers)
+    assert nest is not None
+    found = {e.buffer: e.index for e in nest.body if isinstance(e, Load)}
+    i, j, k = (as_expr(a) for a in nest.axes)
+    assert found == {"a": (i, k), "b": (j, k)}
