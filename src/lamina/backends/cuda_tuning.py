@@ -169,7 +169,10 @@ class RegionTuning:
             if not why:
                 extents = axis_lengths(kernel.nests[0], call)
                 ranked = candidates(kernel.nests[0], dtypes, self.target, extents, self.policy.candidates)
-                named = tuple(Candidate(label_of(r.schedule), r.schedule, bound / r.cost.share) for r in ranked)
+                named = tuple(
+                    Candidate(label_of(r.schedule), r.schedule, bound / r.cost.share if r.cost else None)
+                    for r in ranked
+                )
         return Task(kernel.name, self._key(kernel, call, named), named, bound), call, why
 
     def _key(self, kernel: Kernel, call: KernelCall, named: Sequence[Candidate]) -> str:
