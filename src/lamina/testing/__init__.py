@@ -4,6 +4,7 @@ from lamina.testing.accuracy import FLOOR_ULPS, RATIO, Error, error, judge, mism
 from lamina.testing.backends import BackendCheck, BackendReport, check_backend
 from lamina.testing.compare import DRAWS, Comparison, TensorComparison, compare, compare_draws
 from lamina.testing.reference import doubled
+from lamina.testing.rules import RuleCase, RuleCheck, check_rule
 
 __all__ = [
     "DRAWS",
@@ -13,8 +14,11 @@ __all__ = [
     "BackendReport",
     "Comparison",
     "Error",
+    "RuleCase",
+    "RuleCheck",
     "TensorComparison",
     "check_backend",
+    "check_rule",
     "compare",
     "compare_draws",
     "doubled",

@@ -1,0 +1,217 @@
+"""Both sides of a rule on random inputs: values and gradients, judged against double precision."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import Any
+
+import torch
+
+from lamina.base.rule import Match, Rule, ScalarWildcard, TensorWildcard
+from lamina.errors import BadArgument, RuleFailed
+from lamina.testing.compare import DRAWS, compare_draws
+
+__all__ = ["RuleCase", "RuleCheck", "check_rule"]
+
+_SHAPES = (
+    (3, (4, 6, 8, 10, 12, 14), 0.5),
+    (2, (3, 5, 7, 9, 11, 13), 1.25),
+    (4, (2, 3, 8, 4, 6, 5), 0.125),
+    (1, (16, 8, 12, 24, 4, 6), 2.0),
+    (3, (1, 2, 1, 4, 2, 6), 0.75),
+)
+"""Number of dimensions of tensors of any shape, sizes by order of the names' first appearance (those of a tensor of
+any shape from its first dimension on), and the number for scalars."""
+_MOST_DRAWS = 4 * DRAWS
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCase:
+    """One kind of input: its shapes, dtypes and numbers as text, and what was wrong there ("" if nothing)."""
+
+    inputs: str
+    complaint: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCheck:
+    """What became of both sides on each kind of input. ``skipped`` are those that the rule does not apply to."""
+
+    rule: str
+    cases: tuple[RuleCase, ...]
+    skipped: tuple[RuleCase, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if both sides agree wherever they were run."""
+        return not any(case.complaint for case in self.cases)
+
+    def __str__(self) -> str:
+        """One line, or one for each kind of input on which the sides differ."""
+        wrong = [f"{case.inputs}: {case.complaint}" for case in self.cases if case.complaint]
+        return "\n".join(wrong) or f"{self.rule}: both sides agree on {len(self.cases)} kinds of input"
+
+
+def check_rule(
+    rule: Rule,
+    *,
+    dtypes: Sequence[torch.dtype] = (torch.float32, torch.bfloat16),
+    examples: Sequence[Mapping[str, Any]] = (),
+    device: str = "cpu",
+    grads: bool | None = None,
+) -> RuleCheck:
+    """Run both sides of ``rule`` on random inputs of several shapes and of ``dtypes``, forward and backward.
+
+    ``after`` may be at most twice as far from ``before`` in double precision as ``before`` itself is, over several
+    draws; so may the gradients, unless the rule is ``inference_only`` or ``grads`` is False. ``examples`` are further
+    inputs, by parameter name; give some where random numbers will not do (indices). What the rule's ``where`` refuses,
+    and what ``before`` raises on, is skipped. Raises ``RuleFailed`` naming the inputs on which the sides differ, and
+    where no input could be tried.
+    """
+    if not isinstance(rule, Rule):
+        raise BadArgument(f"check_rule was given a {type(rule).__name__}", remedy="pass what lamina.extend.rule made")
+    differentiate = not rule.inference_only if grads is None else grads
+    cases: list[RuleCase] = []
+    skipped: list[RuleCase] = []
+    seen: set[str] = set()
+    for draw in (*_draws(rule, dtypes, device), *(_repeated(example) for example in examples)):
+        first = draw(torch.Generator().manual_seed(0))
+        described = _described(first)
+        if described in seen:
+            continue
+        seen.add(described)
+        why = _inapplicable(rule, first)
+        if why:
+            skipped.append(RuleCase(described, why))
+            continue
+        cases.append(RuleCase(described, _complaint(rule, draw, differentiate)))
+    found = RuleCheck(rule.name, tuple(cases), tuple(skipped))
+    if not cases:
+        reasons = "; ".join(f"{case.inputs}: {case.complaint}" for case in skipped[:3])
+        raise RuleFailed(
+            f"rule {rule.name!r} could be tried on no input: {reasons}",
+            where=rule.place,
+            remedy="name sizes that belong together with tensor(...), or give examples=",
+        )
+    if not found.ok:
+        raise RuleFailed(
+            f"the two sides of rule {rule.name!r} differ:\n{found}", where=rule.place, remedy="correct one of the sides"
+        )
+    return found
+
+
+Draw = Callable[[torch.Generator], dict[str, Any]]
+
+
+def _draws(rule: Rule, dtypes: Sequence[torch.dtype], device: str) -> Iterator[Draw]:
+    for rank, sizes, scalar in _SHAPES:
+        for dtype in dtypes:
+            shapes = _shapes(rule, sizes, rank)
+            if shapes is not None:
+                yield _random(rule, shapes, dtype, scalar, device)
+
+
+def _shapes(rule: Rule, sizes: Sequence[int], rank: int) -> dict[str, tuple[int, ...]] | None:
+    """A shape for each tensor; None if one must have more dimensions than ``rank``."""
+    known: dict[str | int, int] = {}
+
+    def size(name: str | int | EllipsisType) -> int:
+        if isinstance(name, int) and name >= 0:
+            return name
+        assert not isinstance(name, EllipsisType)
+        return known.setdefault(name, sizes[len(known) % len(sizes)])
+
+    found: dict[str, tuple[int, ...]] = {}
+    for name, wildcard in rule.parameters:
+        if not isinstance(wildcard, TensorWildcard):
+            continue
+        named = tuple(s for s in wildcard.sizes if s is not ...)
+        if wildcard.rank is None:
+            if rank < len(named):
+                return None
+            leading = tuple(range(-rank, -len(named)))  # numbered from the last, and so shared among tensors
+            found[name] = tuple(size(s) for s in (*leading, *named))
+        else:
+            found[name] = tuple(size(s) for s in named)
+    return found
+
+
+def _random(rule: Rule, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, scalar: float, device: str) -> Draw:
+    def draw(generator: torch.Generator) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, wildcard in rule.parameters:
+            if isinstance(wildcard, ScalarWildcard):
+                whole = type(wildcard.example) is int
+                values[name] = wildcard.example if whole else scalar
+                continue
+            chosen = dtype if not wildcard.dtypes or dtype in wildcard.dtypes else wildcard.dtypes[0]
+            values[name] = _tensor(shapes[name], chosen, generator).to(device)
+        return values
+
+    return draw
+
+
+def _tensor(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=generator) > 0.4
+    if not dtype.is_floating_point and not dtype.is_complex:
+        return torch.randint(0, 4, shape, generator=generator).to(dtype)
+    wide = torch.complex64 if dtype.is_complex else torch.float32
+    return torch.randn(shape, generator=generator, dtype=wide).to(dtype)
+
+
+def _repeated(example: Mapping[str, Any]) -> Draw:
+    return lambda generator: dict(example)
+
+
+def _described(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_text(value)}" for name, value in values.items())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return repr(value)
+
+
+def _inapplicable(rule: Rule, values: Mapping[str, Any]) -> str:
+    """Why the rule does not apply to these inputs; "" if it does."""
+    try:
+        with torch.no_grad():
+            rule.before(**values)
+    except Exception as error:
+        return f"before raises {type(error).__name__}: {error}"
+    if rule.where is None:
+        return ""
+    match = Match(rule, values, {}, (), (), training=False)
+    try:
+        return "" if rule.where(match) else "where(match) is False"
+    except KeyError:  # it asks about nodes, of which there are none here
+        return ""
+    except Exception as error:
+        return f"where(match) raises {type(error).__name__}: {error}"
+
+
+def _complaint(rule: Rule, draw: Draw, grads: bool) -> str:
+    taken = set(inspect.signature(rule.after).parameters)
+
+    def before(values: Mapping[str, Any]) -> Any:
+        return rule.before(**values)
+
+    def after(values: Mapping[str, Any]) -> Any:
+        return rule.after(**{name: value for name, value in values.items() if name in taken})
+
+    def arguments() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(_MOST_DRAWS):
+            values = draw(generator)
+            for value in values.values():
+                if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
+                    value.requires_grad_(grads)
+            yield (values,), {}
+
+    found = compare_draws(before, after, arguments(), grads=grads, strides=False)
+    return "" if found.ok else str(found)
