@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -17,7 +17,7 @@ from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
 from lamina.rewrite.engine import Index, Rewrites, run_rules
 from lamina.rewrite.match import Matcher, Miss
-from lamina.rewrite.rules import CAPTURED, RULES
+from lamina.rewrite.rules import AFTER_RULES, BEFORE_RULES, RULES, CapturedRewrite, without_hope
 from lamina.rewrite.torch_private import autocast_enabled, entered_autocast, graph_module, plain_dispatch
 from lamina.rewrite.tracing import Decompositions
 from lamina.rewrite.user_passes import run_passes
@@ -45,8 +45,12 @@ class Rewriting:
     def captured(self, gm: GraphModule) -> GraphModule:
         """The graph of the user's calls: passes, then rules on it as ATen operations, before it is differentiated."""
         gm = run_passes(gm, self.options.passes.captured, "captured", self.record, self.name)
-        gm = self._own_passes(gm)
-        rules = self._at("captured")
+        gm = self._own_passes(gm, BEFORE_RULES)
+        return self._own_passes(self._ruled(gm), AFTER_RULES)
+
+    def _ruled(self, gm: GraphModule) -> GraphModule:
+        hopeless = without_hope(gm)
+        rules = [r for r in self._at("captured") if r.name not in hopeless]
         if not rules:
             return gm
         start = time.perf_counter()
@@ -119,11 +123,11 @@ class Rewriting:
         where = f"{miss.node.name} ({source_of(miss.node)}) in the {place} graph"
         return f"; the nearest miss is {where} after {miss.fitted} nodes that fit: {miss.why}"
 
-    def _own_passes(self, gm: GraphModule) -> GraphModule:
+    def _own_passes(self, gm: GraphModule, changes: Sequence[CapturedRewrite]) -> GraphModule:
         """Lamina's rewrites of captured graphs that no rule can say."""
         if self.options.numerics != "fast":
             return gm
-        for change in CAPTURED:
+        for change in changes:
             if change.__name__ in self.options.without_rules:
                 continue
             start = time.perf_counter()

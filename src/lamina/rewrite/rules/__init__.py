@@ -8,12 +8,36 @@ from torch.fx import GraphModule
 
 from lamina.base.decision import Decision
 from lamina.base.rule import Rule
+from lamina.rewrite.rules.activations import ACTIVATIONS
+from lamina.rewrite.rules.attention import use_library_attention
+from lamina.rewrite.rules.norms import NORMS
+from lamina.rewrite.rules.softmax import SOFTMAX
+from lamina.rewrite.rules.writes import without_hidden_writes
 
-__all__ = ["CAPTURED", "RULES"]
+__all__ = ["AFTER_RULES", "BEFORE_RULES", "RULES", "CapturedRewrite", "without_hope"]
 
-CAPTURED: tuple[Callable[[GraphModule, list[Decision]], GraphModule], ...] = ()
-"""Rewrites of the graph of the user's calls that are more than a rule can say, run before the rules, in order. Each
-notes in the list what it did or not, as ``Decision("rewrite", (its name, ...), ...)``."""
+CapturedRewrite = Callable[[GraphModule, list[Decision]], GraphModule]
+"""A rewrite of the graph of the user's calls that is more than a rule can say. It notes in the list what it did or
+not, as ``Decision("rewrite", (its name, ...), ...)``."""
 
-RULES: tuple[Rule, ...] = ()
+BEFORE_RULES: tuple[CapturedRewrite, ...] = (without_hidden_writes,)
+"""Run before the rules, in order: what makes more spellings visible to them."""
+
+AFTER_RULES: tuple[CapturedRewrite, ...] = (use_library_attention,)
+"""Run after the rules, in order: what looks for the whole functions that rules have put in place of their parts."""
+
+_BY_NEED: tuple[tuple[frozenset[str], tuple[Rule, ...]], ...] = (
+    (frozenset(("exp", "sigmoid", "erf", "erfc", "tanh")), ACTIVATIONS),
+    (frozenset(("exp", "log", "logsumexp")), SOFTMAX),
+    (frozenset(("sqrt", "rsqrt", "pow")), NORMS),
+)
+"""Rules by calls of which each needs at least one. Most programs have none, and then pay nothing for the rules."""
+
+RULES: tuple[Rule, ...] = tuple(one for _, rules in _BY_NEED for one in rules)
 """Rules, tried after the user's."""
+
+
+def without_hope(gm: GraphModule) -> frozenset[str]:
+    """The names of those of ``RULES`` that cannot match anything in a captured graph."""
+    called = {str(getattr(n.target, "__name__", n.target)).strip("_").partition(".")[0] for n in gm.graph.nodes}
+    return frozenset(one.name for needs, rules in _BY_NEED if not needs & called for one in rules)

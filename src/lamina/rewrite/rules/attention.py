@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.source import source_of
 from lamina.rewrite.rules.attention_form import Attention, Refusal, attention_of
 from lamina.rewrite.rules.attention_mask import mask_of
 from lamina.rewrite.rules.attention_pays import reason_against
@@ -25,15 +26,18 @@ from lamina.rewrite.rules.editing import Replacement, Writer, replaced
 from lamina.rewrite.rules.layout import with_layout_of
 from lamina.rewrite.rules.products import Labels
 from lamina.rewrite.rules.spelling import Spelled, fake_of, spelled
+from lamina.rewrite.torch_private import plain_dispatch
 
 __all__ = ["use_library_attention"]
 
 
-def use_library_attention(gm: GraphModule, decisions: list[Decision] | None = None) -> GraphModule:
+def use_library_attention(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
     """Each attention by hand as ``scaled_dot_product_attention``; ``gm`` itself if there is none that pays.
 
     Why one was taken or not goes into ``decisions``.
     """
+    if not plain_dispatch():
+        return gm
     constants = Constants()
     replacements: dict[Node, Replacement] = {}
     for node in gm.graph.nodes:
@@ -44,16 +48,15 @@ def use_library_attention(gm: GraphModule, decisions: list[Decision] | None = No
             call = _Call(found, constants)
             call.check_gain()
         except Refusal as why:
-            _note(decisions, node, False, str(why))
+            decisions.append(_decision(node, False, str(why)))
             continue
         replacements[found.last] = call.write
-        _note(decisions, node, True, f"{len(found.steps)} steps between the products")
+        decisions.append(_decision(node, True, "attention by hand, forward and backward by the library's kernel"))
     return replaced(gm, replacements)
 
 
-def _note(decisions: list[Decision] | None, node: Node, taken: bool, reason: str) -> None:
-    if decisions is not None:
-        decisions.append(Decision("attention", (node.name,), taken, reason))
+def _decision(node: Node, taken: bool, reason: str) -> Decision:
+    return Decision("rewrite", ("use_library_attention", source_of(node)), taken, reason)
 
 
 class _Operand:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.decision import Decision
+from lamina.base.source import source_of
 from lamina.rewrite.rules.spelling import Spelled, fake_of, number, spelled
 from lamina.rewrite.torch_private import graph_module, same_size
 
@@ -32,12 +34,15 @@ _FRESH = {"matmul", "einsum", "baddbmm", "add", "sub", "mul", "div", "masked_fil
 _CREATING = {torch.ones, torch.zeros, torch.full, torch.ones_like, torch.zeros_like, torch.full_like, torch.empty}
 
 
-def without_hidden_writes(gm: GraphModule) -> GraphModule:
+def without_hidden_writes(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
     """``gm`` with writes to fresh, unshared tensors as values of their own; ``gm`` itself if it has none."""
     tensors = _Tensors(gm.graph)
     chosen = {node: call for node in gm.graph.nodes if (call := tensors.hidden_write(node)) is not None}
     if not chosen:
         return gm
+    for node in chosen:
+        subject = ("without_hidden_writes", source_of(node))
+        decisions.append(Decision("rewrite", subject, True, "nothing had read the tensor that this writes to"))
     graph = Graph()
     made: dict[Node, Node] = {}
     for node in gm.graph.nodes:

@@ -1,0 +1,132 @@
+"""Softmax, log-softmax and logsumexp taken apart, over any one of the last three dimensions.
+
+Whole they are one pass over a row, and keep their result for the backward pass instead of four tensors. Where the
+parts overflow and the exact result does not, the result is the exact one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lamina.base.rule import Match, Rule, rule
+from lamina.rewrite.rules.places import CAPTURED
+
+__all__ = ["SOFTMAX"]
+
+_DIMS = (-1, -2, -3)
+
+
+def _real(match: Match) -> bool:
+    return bool(match["x"].is_floating_point())
+
+
+def _shifted(x: Tensor, dim: int) -> Tensor:
+    return x - x.amax(dim, keepdim=True)
+
+
+def _shifted_by_max(x: Tensor, dim: int) -> Tensor:
+    return x - x.max(dim, keepdim=True).values
+
+
+def _softmax_forms(dim: int) -> Iterator[tuple[str, Callable[..., Any]]]:
+    def plain(x: Tensor) -> Tensor:
+        powers = torch.exp(x)
+        return powers / powers.sum(dim, keepdim=True)
+
+    def shifted(x: Tensor) -> Tensor:
+        powers = torch.exp(_shifted(x, dim))
+        return powers / powers.sum(dim, keepdim=True)
+
+    def shifted_by_max(x: Tensor) -> Tensor:
+        powers = torch.exp(_shifted_by_max(x, dim))
+        return powers / powers.sum(dim, keepdim=True)
+
+    def of_log(x: Tensor) -> Tensor:
+        return torch.exp(torch.log_softmax(x, dim))
+
+    def of_total(x: Tensor) -> Tensor:
+        return torch.exp(x - torch.logsumexp(x, dim, keepdim=True))
+
+    yield from (
+        ("plain", plain),
+        ("shifted", shifted),
+        ("shifted by max", shifted_by_max),
+        ("of log-softmax", of_log),
+        ("of logsumexp", of_total),
+    )
+
+
+def _log_softmax_forms(dim: int) -> Iterator[tuple[str, Callable[..., Any]]]:
+    def of_softmax(x: Tensor) -> Tensor:
+        return torch.log(torch.softmax(x, dim))
+
+    def of_total(x: Tensor) -> Tensor:
+        return x - torch.logsumexp(x, dim, keepdim=True)
+
+    def plain(x: Tensor) -> Tensor:
+        return x - torch.log(torch.exp(x).sum(dim, keepdim=True))
+
+    def shifted(x: Tensor) -> Tensor:
+        near = _shifted(x, dim)
+        return near - torch.log(torch.exp(near).sum(dim, keepdim=True))
+
+    def shifted_by_max(x: Tensor) -> Tensor:
+        near = _shifted_by_max(x, dim)
+        return near - torch.log(torch.exp(near).sum(dim, keepdim=True))
+
+    yield from (
+        ("of softmax", of_softmax),
+        ("of logsumexp", of_total),
+        ("plain", plain),
+        ("shifted", shifted),
+        ("shifted by max", shifted_by_max),
+    )
+
+
+def _logsumexp_forms(dim: int, keepdim: bool) -> Iterator[tuple[str, Callable[..., Any]]]:
+    def plain(x: Tensor) -> Tensor:
+        return torch.log(torch.exp(x).sum(dim, keepdim=keepdim))
+
+    def shifted(x: Tensor) -> Tensor:
+        top = x.amax(dim, keepdim=True)
+        total = torch.log(torch.exp(x - top).sum(dim, keepdim=keepdim))
+        return total + (top if keepdim else top.squeeze(dim))
+
+    def shifted_by_max(x: Tensor) -> Tensor:
+        top = x.max(dim, keepdim=True).values
+        total = torch.log(torch.exp(x - top).sum(dim, keepdim=keepdim))
+        return total + (top if keepdim else top.squeeze(dim))
+
+    yield from (("plain", plain), ("shifted", shifted), ("shifted by max", shifted_by_max))
+
+
+def _rules(dim: int) -> Iterator[Rule]:
+    def softmax(x: Tensor) -> Tensor:
+        return torch.softmax(x, dim)
+
+    def log_softmax(x: Tensor) -> Tensor:
+        return torch.log_softmax(x, dim)
+
+    for how, form in _softmax_forms(dim):
+        yield rule(form, softmax, name=f"softmax over {dim}, {how}", where=_real, at=CAPTURED)
+    for how, form in _log_softmax_forms(dim):
+        yield rule(form, log_softmax, name=f"log-softmax over {dim}, {how}", where=_real, at=CAPTURED)
+    for keepdim in (True, False):
+        after = _logsumexp(dim, keepdim)
+        kept = ", kept" if keepdim else ""
+        for how, form in _logsumexp_forms(dim, keepdim):
+            yield rule(form, after, name=f"logsumexp over {dim}, {how}{kept}", where=_real, at=CAPTURED)
+
+
+def _logsumexp(dim: int, keepdim: bool) -> Callable[[Tensor], Tensor]:
+    def logsumexp(x: Tensor) -> Tensor:
+        return torch.logsumexp(x, dim, keepdim=keepdim)
+
+    return logsumexp
+
+
+SOFTMAX: tuple[Rule, ...] = tuple(one for dim in _DIMS for one in _rules(dim))
