@@ -87,6 +87,33 @@ def test_biases_of_convolutions_on_a_gpu_are_nests(groups: int) -> None:
     assert sum(isinstance(s, Nest) for s in program.steps) == 2
 
 
+PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "one_row": (lambda x, w: x @ w.t(), ((1, 24), (10, 24))),
+    "one_column": (lambda x, w: x @ w, ((9, 24), (24, 1))),
+    "bias": (lambda x, w, c: torch.addmm(c, x, w.t()), ((1, 24), (10, 24), (10,))),
+    "added_row": (lambda x, w, c: torch.addmm(c, x, w), ((7, 24), (24, 1), (7, 1))),
+    "vector": (lambda w, x: w @ x, ((10, 24), (24,))),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_with_a_vector_on_a_gpu_are_nests(name: str, dtype: torch.dtype) -> None:
+    function, shapes = PRODUCTS[name]
+    torch.manual_seed(0)
+    given = [torch.randn(s).to(dtype) for s in shapes]
+    program = lower(traced(lambda *g: (function(*g),), [t.to("meta") for t in given]), "test")
+    assert [type(s) for s in program.steps] == [Nest]
+    here = replace(program, buffers=tuple(replace(b, device="cpu") for b in program.buffers))
+    (got,) = run_program(here, given)
+    exact = function(*(t.double() for t in given))
+    eager = function(*given)
+    assert got.stride() == eager.stride()
+    assert (got - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-6
+    exactly = lower(traced(lambda *g: (function(*g),), [t.to("meta") for t in given]), "test", "eager")
+    assert [type(s) for s in exactly.steps] == [LibraryCall]
+
+
 def test_complex_tensors_go_through_views_without_kernels() -> None:
     calls = _calls(lambda x: torch.complex(x, x).t()[1:, ::2].reshape(-1).abs(), X)
     assert [c.op for c in calls] == ["aten.complex.default", "aten.clone.default", "aten.abs.default"]

@@ -14,6 +14,7 @@ from lamina.lower import (
     foreach,
     indexing,
     losses,
+    matrix_vector,
     nll_loss,
     norms,
     padding,
@@ -34,7 +35,7 @@ __all__ = ["LOADED"]
 
 LOADED = (
     *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
-    *(batch_norm, foreach, losses, nll_loss, norms),
+    *(batch_norm, foreach, losses, matrix_vector, nll_loss, norms),
     *(arrangement, concat, convolution, indexing, padding, pooling, scan, scatter, strided, upsample, views),
 )
 """The rule files."""

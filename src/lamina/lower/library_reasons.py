@@ -30,8 +30,8 @@ _TENSOR_ENDS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 
 _BY_REASON: dict[str, tuple[str, ...]] = {
     _PRODUCT: (
-        *("aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default", "aten.addbmm.default"),
-        *("aten.mv.default", "aten.addmv.default", "aten.dot.default", "aten.vdot.default"),
+        *("aten.bmm.default", "aten.baddbmm.default", "aten.addbmm.default"),
+        *("aten.addmv.default", "aten.dot.default", "aten.vdot.default"),
     ),
     _RANDOM: (
         *("aten.rand.default", "aten.randn.default", "aten.randperm.default", "aten.native_dropout.default"),

@@ -1,0 +1,80 @@
+"""Products of a matrix and a vector on a GPU: one pass over the matrix, as a nest that fuses with what is around it.
+
+The library's kernels multiply matrices in tiles. With one row there is nothing to reuse, the time is that of reading
+the matrix once, and a row reduction reads at the memory's full bandwidth.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import Node
+
+from lamina.ir.index import Expr
+from lamina.lower.builder import NestBuilder, Value, opmath
+from lamina.lower.context import Lowering
+from lamina.lower.rules import Decline, rule
+from lamina.lower.values import TensorValue
+
+__all__: list[str] = []
+
+_REASON = "matrix products are faster in the vendor's library than in nests"
+_FLOATS = ("bfloat16", "float16", "float32")
+
+
+@rule("aten.mm.default")
+def mm(low: Lowering, node: Node, a: TensorValue, b: TensorValue, **more: Any) -> TensorValue:
+    return _product(low, node, a, b, None, more)
+
+
+@rule("aten.addmm.default")
+def addmm(low: Lowering, node: Node, added: TensorValue, a: TensorValue, b: TensorValue, **more: Any) -> TensorValue:
+    return _product(low, node, a, b, added, more)
+
+
+@rule("aten.mv.default")
+def mv(low: Lowering, node: Node, a: TensorValue, x: TensorValue) -> TensorValue:
+    if not _suits(low, a, x):
+        raise Decline(_REASON)
+    out = low.result(node)
+    b = low.nest(node, a.shape)
+    i, k = b.axes
+    _store(low, b, out, _loaded(b, a, [i, k], out.dtype) * _loaded(b, x, [k], out.dtype), [i], None)
+    return out
+
+
+def _product(
+    low: Lowering, node: Node, a: TensorValue, b: TensorValue, added: TensorValue | None, more: dict[str, Any]
+) -> TensorValue:
+    (rows, inner), columns = a.shape, b.shape[1]
+    if more or not (rows == 1 or columns == 1) or not _suits(low, a, b):
+        raise Decline(_REASON)
+    out = low.result(node)
+    nest = low.nest(node, [rows, columns, inner])
+    i, j, k = nest.axes
+    term = _loaded(nest, a, [i, k], out.dtype) * _loaded(nest, b, [k, j], out.dtype)
+    _store(low, nest, out, term, [i, j], added)
+    return out
+
+
+def _suits(low: Lowering, *factors: TensorValue) -> bool:
+    """Whether the product runs on a GPU, and its additions may be in another order than the library's."""
+    elsewhere = all(low.buffers[f.buffer].device != "cpu" for f in factors)
+    return elsewhere and low.numerics == "fast" and all(f.dtype in _FLOATS for f in factors)
+
+
+def _loaded(b: NestBuilder, source: TensorValue, at: list[Expr], dtype: str) -> Value:
+    return b.load(source, at).to(opmath(dtype))
+
+
+def _store(
+    low: Lowering, b: NestBuilder, out: TensorValue, term: Value, at: list[Expr], added: TensorValue | None
+) -> None:
+    """Sum the terms over the last axis, add what is to be added, and finish the nest."""
+    value = b.reduce("sum", term, [len(b.axes) - 1])
+    if added is not None:
+        place = at[len(at) - added.rank :]
+        place = [p if n != 1 else p * 0 for p, n in zip(place, added.shape, strict=True)]
+        value = value + b.load(added, place).to(value.dtype)
+    b.store(out, value, at)
+    low.finish(b)
