@@ -82,8 +82,10 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize(
+    ("program", "dynamic"),
+    [*((p, None) for p in PROGRAMS), *((p, True) for p in (functional, writes_view, writes_list))],
+)
 def test_calls_inside_regions_are_eagers(program: Callable[..., Tensor], dynamic: bool | None) -> None:
     expected_args, args = given(), given()
     compiled = lamina.compile(program, fullgraph=True, dynamic=dynamic, options=STRICT)

@@ -60,8 +60,7 @@ def nests(low: Any, node: Any, x: Any, y: Any, scale: float) -> Any:
 FORMS = [("torch", in_torch, backward_in_torch), ("scalar", element, backward_element), ("nest", nests, None)]
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "dynamic"), [(torch.float32, True), (torch.bfloat16, None)])
 @pytest.mark.parametrize(("form", "forward", "backward"), FORMS, ids=[f for f, *_ in FORMS])
 def test_an_operation_with_a_lowering_fuses(
     form: str, forward: Any, backward: Any, dtype: torch.dtype, dynamic: bool | None

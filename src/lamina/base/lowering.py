@@ -98,7 +98,7 @@ def _overload(op: Any) -> OpOverload:
         except AttributeError:
             raise BadArgument(f"torch has no operation {op!r}", remedy="define it before its lowering") from None
     if isinstance(found, torch._ops.OpOverloadPacket):
-        names = found.overloads()
+        names = list(found)
         if len(names) != 1:
             raise BadArgument(f"{op} has the overloads {', '.join(names)}", remedy="pass one of them")
         found = getattr(found, names[0])

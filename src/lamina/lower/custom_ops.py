@@ -37,18 +37,21 @@ def call_mutating(low: Lowering, env: Mapping[Node, Any], node: Node, kwargs: Ma
     if not isinstance(op, OpOverload) or not bases:
         raise CannotLower(f"{node.name} wraps {op}, which gives out the memory it writes to")
     described = {k: v for k, v in kwargs.items() if k not in ("_all_bases", "_op_schema")}
-    parts = written_views(op, described)
+    views = {k: _symbols(v) for k, v in node.kwargs.items() if k not in ("_all_bases", "_op_schema")}
+    parts = written_views(op, views)
     plain = [n for k, v in node.kwargs.items() if k != "_all_bases" for n in _nodes(v)]
     new: list[Any] = []
-    for base in bases:
-        rest = plain + [other for other in bases if isinstance(other, Node) and other is not base]
+    for place, base in enumerate(bases):
+        # One node may be several bases: tensors that were equal are one by now.
+        rest = plain + [n for k, n in enumerate(bases) if isinstance(n, Node) and k != place]
         new.append(writable(low, env, node, base, rest) if isinstance(base, Node) else None)
     windows = [None if t is None else as_in_eager(low, node, b, t) for b, t in zip(bases, new, strict=True)]
+    fakes = [base.meta["val"] if isinstance(base, Node) else None for base in bases]
     args: list[Any] = []
     named: dict[str, Any] = {}
     for parameter in op._schema.arguments:
         if parameter.name in parts:
-            value = _part(node, parts[parameter.name], windows)
+            value = _part(parts[parameter.name], windows, fakes)
         elif parameter.name in described:
             value = _operand(low, node, described[parameter.name], node.kwargs[parameter.name])
         else:
@@ -70,6 +73,13 @@ def _nodes(value: Any) -> list[Node]:
     return [n for v in value for n in _nodes(v)] if isinstance(value, list | tuple) else []
 
 
+def _symbols(value: Any) -> Any:
+    """An argument of the graph with numbers, symbolic or not, for nodes."""
+    if isinstance(value, list | tuple):
+        return [_symbols(v) for v in value]
+    return value.meta.get("val") if isinstance(value, Node) else value
+
+
 def _operand(low: Lowering, node: Node, value: Any, given: Any) -> Any:
     """An argument that is only read, laid out as in eager."""
     if isinstance(value, TensorValue):
@@ -79,26 +89,23 @@ def _operand(low: Lowering, node: Node, value: Any, given: Any) -> Any:
     return value
 
 
-def _part(node: Node, part: Any, windows: list[BufferView | None]) -> Any:
+def _part(part: Any, windows: list[BufferView | None], fakes: list[Any]) -> Any:
     """The window onto a base that an argument is."""
     if part is None:
         return None
     if isinstance(part, list):
-        return tuple(_part(node, p, windows) for p in part)
-    base = windows[part.base_index]
+        return tuple(_part(p, windows, fakes) for p in part)
+    base, fake = windows[part.base_index], fakes[part.base_index]
     if base is None or isinstance(part, NotView | AliasViewInfo):
         return base
     if isinstance(part, AsStridedViewInfo):
         offset = base.offset + _size(part.storage_offset)
         return BufferView(base.buffer, tuple(map(_size, part.size)), tuple(map(_size, part.stride)), offset)
     assert isinstance(part, SliceViewInfo)
-    dim, start, end = _size(part.dim), _size(part.start), _size(part.end)
-    extent = base.shape[dim.const]
-    if not (start.is_int and end.is_int and extent.is_int):
-        raise CannotLower(f"{node.name} writes to a slice whose ends are known only at run time")
-    first, last = (min(e.const + extent.const if e.const < 0 else e.const, extent.const) for e in (start, end))
-    shape = (*base.shape[: dim.const], as_expr(max(last - first, 0)), *base.shape[dim.const + 1 :])
-    return BufferView(base.buffer, shape, base.strides, base.offset + base.strides[dim.const] * first)
+    with fake.fake_mode:
+        found = torch.ops.aten.slice.Tensor(fake, part.dim, part.start, part.end)
+    offset = base.offset + _size(found.storage_offset()) - _size(fake.storage_offset())
+    return BufferView(base.buffer, tuple(map(_size, found.shape)), tuple(map(_size, found.stride())), offset)
 
 
 def _size(value: Any) -> Any:
