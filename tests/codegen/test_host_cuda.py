@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
 from lamina.codegen.reuse import taken_over
@@ -21,10 +22,12 @@ from lamina.ir.index import Expr, Size, as_expr
 from lamina.ir.loops import Check, LoopProgram
 from lamina.ir.loops_interp import run_nest, run_program
 from lamina.ir.plan import Kernel, Plan
+from lamina.lower.to_loops import lower
 from lamina.runtime import cuda_host
 from lamina.runtime.cuda_driver import pack_format
 from lamina.runtime.cuda_host import Flags
 from lamina.runtime.host import load_program
+from lamina.schedule.fuse import fuse
 from lamina.schedule.memory import plan_memory
 from tests.ir.examples import EXAMPLES, example_inputs, interpreted_kernels, pointwise_chain, simple_plan
 
@@ -363,3 +366,24 @@ def test_reductions_take_over_nothing() -> None:
     plan = simple_plan(on_gpu(EXAMPLES["softmax"]))
     everything = {b.name for b in plan.buffers}
     assert not taken_over(plan, everything, dict.fromkeys(everything, 0))
+
+
+def _with_sums(sums_used: bool) -> Plan:
+    """A kernel whose elements go where its operand was, with column sums beside them, or rows' sums in them."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = (x @ x).relu()
+        return (y + 1) * y.sum(1, keepdim=True) if sums_used else y * 2, y.sum(0)
+
+    gm = make_fx(function, tracing_mode="fake")(torch.randn(32, 32))
+    return simple_plan(on_gpu(fuse(lower(gm, "sums")).program))
+
+
+@pytest.mark.parametrize("sums_used", [False, True])
+def test_sums_beside_an_elementwise_result_do_not_matter(sums_used: bool) -> None:
+    plan = _with_sums(sums_used)
+    assert plan.kernel_count == 1
+    last: dict[str, int] = {}
+    for at, step in enumerate(plan.steps):
+        last.update(dict.fromkeys(reads(step) | writes(step), at))
+    assert bool(taken_over(plan, {b.name for b in plan.buffers if b.kind != "input"}, last)) != sums_used

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -138,3 +139,18 @@ def test_symbolic_sizes_fuse_like_static_ones() -> None:
         return torch.softmax(torch.tanh(x).view(b * s, c) * 2, -1).view(b, s, c) + x
 
     assert nests(fused(function, torch.randn(3, 5, 7), mode="symbolic")) == 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_library_calls_read_does_not_wait_in_a_gpu_s_memory(device: str) -> None:
+    """The products' operand could be read and freed before the other product makes as large a result."""
+
+    def function(h: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        dw = dy.t() @ F.gelu(h)
+        return dw, torch.ops.aten.gelu_backward(dy @ w, h) @ w.t()
+
+    shapes = ((1024, 512), (64, 512), (1024, 64))
+    program = lower(make_fx(function, tracing_mode="fake")(*(torch.empty(shape) for shape in shapes)), "test")
+    result = fuse(replace(program, buffers=tuple(replace(b, device=device) for b in program.buffers)))
+    assert nests(result) == (2 if device == "cuda" else 1)
+    assert any("wait in memory" in d.reason for d in result.decisions if not d.taken) == (device == "cuda")

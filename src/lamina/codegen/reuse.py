@@ -1,4 +1,4 @@
-"""Results that may take over the memory of an operand: elementwise kernels that are the last to read it."""
+"""Results that may take over the memory of an operand: elementwise ones of kernels that are the last to read it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from lamina.ir.access import views
 from lamina.ir.index import Expr
 from lamina.ir.library import may_alias
-from lamina.ir.loops import Buffer, LibraryCall, Load, Nest, Reduce, Scan, Store
+from lamina.ir.loops import Buffer, LibraryCall, Load, Nest, Reduce, Scan, Store, defined, operands
 from lamina.ir.plan import Kernel, KernelCall, Plan
 
 __all__ = ["taken_over"]
@@ -17,7 +17,8 @@ def taken_over(plan: Plan, fresh: Collection[str], last: Mapping[str, int]) -> d
     """The buffer whose memory each buffer takes over, by name. Linear in the steps, quadratic in a step's buffers.
 
     ``fresh`` are buffers with memory of their own that nobody outside holds, ``last`` the last step that uses each. A
-    kernel may write where it reads if it has no reduction and every point reads and writes the very same element.
+    kernel may write where it reads if every point reads and writes the very same element, and what it writes needs no
+    reduction's result: sums may be taken beside it.
     """
     kernels = {k.name: k for k in plan.kernels}
     buffers = plan.buffer_map()
@@ -59,16 +60,29 @@ def _elementwise(step: KernelCall, kernel: Kernel, read: str, written: str) -> b
     if len(users) != 1:
         return False
     (nest,) = users
-    if any(isinstance(e, Reduce | Scan) for e in nest.body):
-        return False
     places = set(_places(nest, names))
     stores = [e for e in nest.body if isinstance(e, Store) and e.buffer == names[1]]
     if len(places) != 1 or len(stores) != 1 or any(e.mode != "set" or e.mask is not None for e in stores):
+        return False
+    if _combines(nest, stores[0]):
         return False
     if any(isinstance(e, Load) and e.buffer == names[1] for e in nest.body):
         return False
     # A place that an axis of the nest does not decide would be met by several points.
     return next(iter(places)).axes() >= {axis.name for axis in nest.axes if axis.extent != 1}
+
+
+def _combines(nest: Nest, store: Store) -> bool:
+    """Whether the stored value depends on other points than its own, or the nest goes over its points in an order."""
+    if any(isinstance(e, Scan) for e in nest.body):
+        return True
+    needed = set(operands(store))
+    for eqn in reversed(nest.body):
+        if needed.intersection(defined(eqn)):
+            if isinstance(eqn, Reduce):
+                return True
+            needed.update(operands(eqn))
+    return False
 
 
 def _places(nest: Nest, names: tuple[str, str]) -> list[Expr]:

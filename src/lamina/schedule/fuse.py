@@ -43,6 +43,9 @@ _MAX_BUFFERS = 40
 _CHEAP = 4
 _SIZE_GUESS = 64
 """What an unknown size counts as when bytes are compared."""
+_LARGE = 1 << 20
+"""Bytes on a GPU that are not kept alive for the sake of one launch less."""
+_WAITS = "results would wait in memory for library calls that their readers do not need"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +99,20 @@ class _Fuser:
         self.library_reads = {
             b for s in program.steps if isinstance(s, LibraryCall) for b in _buffers_in((s.args, s.kwargs))
         }
+        self.large_calls = 0  # a bit for each library call with a large result on a GPU
+        self.uses: dict[str, int] = defaultdict(int)
 
     def run(self) -> Fused:
         steps = self.inlined(_live_steps(self.program.steps, self.fixed))
+        for step in steps:
+            for b in set(_touched(step, writes=False)):
+                self.uses[b] += 1
         for number, step in enumerate(steps):
             group = self.group(number, step)
             if group.nest is not None:
                 group = self.place(group)
+            elif any(self.is_large(b) for b in group.writes):
+                self.large_calls |= 1 << number
             self.register(group)
         ordered = self.order()
         steps = _live_steps(ordered, self.fixed)
@@ -215,7 +225,7 @@ class _Fuser:
                 self.absorb(first, second, result)
                 return result
             refused.add(other.number)
-            if first.writes & second.reads:
+            if first.writes & second.reads or result is _WAITS:
                 self.decide("fuse", (first.name, second.name), False, result)
         return None
 
@@ -276,6 +286,8 @@ class _Fuser:
             return "their loops do not line up"
         if not vertical and found.bound < max(len(first.nest.axes), len(second.nest.axes)):
             return "their loops do not line up"
+        if not vertical and (self.waits(first, second) or self.waits(second, first)):
+            return _WAITS
         nest = join(first.nest, second.nest, found, self.numerics)
         facts = Facts.of(nest)
         why = illegal(nest, self.buffers, fresh=facts.inner and not (a.inner or b.inner))
@@ -292,6 +304,26 @@ class _Fuser:
             (first.deps | second.deps) - {first.number, second.number},
             (first.ancestors | second.ancestors) & ~mine,
         )
+
+    def is_large(self, name: str) -> bool:
+        """Whether a temporary is large enough to count in a GPU's memory."""
+        on_gpu = self.buffers[name].device.startswith("cuda")
+        return on_gpu and name not in self.fixed and self.bytes[name] >= _LARGE
+
+    def waits(self, group: Group, other: Group) -> bool:
+        """Whether library calls could read a large result of ``group``, and be done with it, before ``other`` can run.
+
+        The two share operands only: joined, they read those once, but need more memory at once.
+        """
+        if not self.large_calls & other.ancestors & ~group.ancestors:
+            return False
+        for name in filter(self.is_large, group.writes):
+            readers = [self.groups[k] for k in self.readers[name]]
+            if len(readers) == self.uses[name] and all(
+                r.call is not None and not r.ancestors >> other.number & 1 for r in readers
+            ):
+                return True
+        return False
 
     # ---- result -----------------------------------------------------------------------------------------------
 
