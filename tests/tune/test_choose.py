@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lamina.runtime.cache import Cache, digest
-from lamina.tune.choose import guess, measured, remembered, worth_timing
+from lamina.tune.choose import guess, measured, remembered, worth_asking, worth_timing
 from lamina.tune.measure import Sampler
 from lamina.tune.values import Candidate, Choice, Policy, Task, policy_of
 
@@ -135,22 +135,22 @@ def test_a_note_of_another_shape_is_no_note(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "predicted", "why"),
-    [
-        (1.0, (10.0, 10.1), "too little to gain"),
-        (100.0, (100.0, 120.0), "the model is sure"),
-        (100.0, (100.0, 102.0), ""),
-        (100.0, (None, None), ""),
-    ],
+    ("predicted", "why"),
+    [((100.0, 120.0), "the model is sure"), ((100.0, 102.0), ""), ((100.0, 90.0), ""), ((None, None), "")],
 )
-def test_the_default_mode_times_what_is_large_and_unsure(
-    bound: float, predicted: tuple[float | None, float | None], why: str
+def test_the_default_mode_times_where_the_model_is_unsure(
+    predicted: tuple[float | None, float | None], why: str
 ) -> None:
-    named = tuple(Candidate(n, 0, us) for n, us in zip("ab", predicted, strict=True))
-    task = replace(TASK, candidates=named, bound=bound)
+    task = replace(TASK, candidates=tuple(Candidate(n, 0, us) for n, us in zip("ab", predicted, strict=True)))
     assert why in worth_timing(task, QUICK)
     assert bool(why) == bool(worth_timing(task, QUICK))
     assert worth_timing(task, ALL) == ""
+
+
+def test_the_default_mode_leaves_what_is_small_alone() -> None:
+    assert "too little to gain" in worth_asking(1.0, QUICK)
+    assert worth_asking(100.0, QUICK) == ""
+    assert worth_asking(1.0, ALL) == ""
 
 
 def test_one_candidate_is_never_timed() -> None:

@@ -23,7 +23,7 @@ def bytes_of(plan: Plan) -> int:
     kernel, step = plan.kernels[0], plan.steps[0]
     assert isinstance(step, KernelCall)
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
-    return moved_bytes(kernel.nests[0], step, dtypes, plan.buffer_map())
+    return moved_bytes(kernel.nests, step, dtypes, plan.buffer_map())
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_a_gather_of_more_rows_than_the_table_has_counts_the_table() -> None:
 
 def test_indices_are_made_up_within_their_bounds() -> None:
     plan = gpu_plan(lambda i, t: F.embedding(i, t), torch.zeros(5000, dtype=torch.int64), torch.zeros(77, 8))
-    step, nest = plan.steps[0], plan.kernels[0].nests[0]
+    step, nests = plan.steps[0], plan.kernels[0].nests
     assert isinstance(step, KernelCall)
-    assert untimeable(nest) == ""
-    held = memory(step, nest, plan.buffer_map(), torch.Generator().manual_seed(0))
+    assert untimeable(nests) == ""
+    held = memory(step, nests, plan.buffer_map(), torch.Generator().manual_seed(0))
     ids = next(t for t in held.values() if t.dtype == torch.int64)
     assert (int(ids.min()), int(ids.max())) == (0, 76)
 
@@ -69,17 +69,17 @@ def test_checks_of_numbers_that_cannot_be_made_up_are_not_run() -> None:
         return F.embedding((x * 50).long(), table)
 
     plan = gpu_plan(function, torch.zeros(64), torch.zeros(77, 8))
-    assert any(untimeable(nest) for kernel in plan.kernels for nest in kernel.nests)
+    assert any(untimeable(kernel.nests) for kernel in plan.kernels)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "float8_e5m2", "bool", "int8", "complex64"])
 def test_scratch_memory_holds_small_finite_numbers(dtype: str) -> None:
     plan = gpu_plan(lambda x: x + 1, torch.zeros(64, 8))
-    step, nest = plan.steps[0], plan.kernels[0].nests[0]
+    step, nests = plan.steps[0], plan.kernels[0].nests
     assert isinstance(step, KernelCall)
     shape, strides = (as_expr(40), as_expr(8)), (as_expr(16), as_expr(1))
     buffers = {name: Buffer(name, dtype, shape, strides) for name in step.buffers}
-    for tensor in memory(step, nest, buffers, torch.Generator().manual_seed(0)).values():
+    for tensor in memory(step, nests, buffers, torch.Generator().manual_seed(0)).values():
         wide = tensor.to(torch.complex128)
         assert tensor.stride() == (16, 1)
         assert float(wide.abs().max()) < 2
@@ -91,3 +91,11 @@ def test_sizes_that_change_are_noticed() -> None:
     step = plan.steps[0]
     assert isinstance(step, KernelCall)
     assert sizes_known(step, plan.buffer_map())
+
+
+def test_nests_of_one_launch_count_together() -> None:
+    plan = gpu_plan(
+        lambda *tensors: tuple(t.sigmoid() for t in tensors), *(torch.zeros(n) for n in (8192, 65536, 24576))
+    )
+    assert len(plan.kernels[0].nests) == 3
+    assert bytes_of(plan) == 2 * 4 * (8192 + 65536 + 24576)

@@ -189,3 +189,23 @@ def test_deterministic_algorithms_are_never_timed(tuning: Make) -> None:
         torch.use_deterministic_algorithms(False)
     assert not work.open
     assert "deterministic" in work.tuned.decisions[0].reason
+
+
+def test_nests_of_one_form_share_a_choice(tuning: Make) -> None:
+    plan = gpu_plan(lambda *tensors: tuple(t.sigmoid() for t in tensors), *(torch.zeros(1 << n) for n in (16, 17, 20)))
+    work = tuning(plan)
+    assert len(work.open[0].task.candidates) > 2
+    FakeBench.times = times(1)
+    kernel = only(work.finish(built(work), FakeDriver()))
+    assert kernel.schedules == (kernel.schedules[0],) * 3
+    assert kernel.schedules != only(plan).schedules
+
+
+def test_a_thorough_choice_serves_the_default_mode(tuning: Make) -> None:
+    large = plan_of(rows=64 * 4096)
+    work = tuning(large)
+    FakeBench.times = times(6)
+    plan = work.finish(built(work), FakeDriver())
+    later = tuning(large, policy=policy_of("default"))
+    assert later.plan == plan
+    assert not later.open

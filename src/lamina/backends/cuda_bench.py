@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -25,7 +25,9 @@ class KernelBench:
     Raises ``torch.OutOfMemoryError`` where the tensors would take much of the memory that is free.
     """
 
-    def __init__(self, call: KernelCall, nest: Nest, buffers: Mapping[str, Buffer], device: int, flush: int) -> None:
+    def __init__(
+        self, call: KernelCall, nests: Sequence[Nest], buffers: Mapping[str, Buffer], device: int, flush: int
+    ) -> None:
         needs = flush + sum(storage_bytes(buffers[name]).const for name in dict.fromkeys(call.buffers))
         free = torch.cuda.mem_get_info(device)[0]
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -34,7 +36,7 @@ class KernelBench:
         self.device = device
         with torch.no_grad(), torch.cuda.device(device):
             generator = torch.Generator(torch.device("cuda", device)).manual_seed(0)
-            self.tensors = list(memory(call, nest, buffers, generator).values())
+            self.tensors = list(memory(call, nests, buffers, generator).values())
             self.flush = torch.empty(flush // 4, dtype=torch.int32, device=generator.device)
 
     def sampler(self, program: Boxed) -> Sampler:

@@ -18,9 +18,10 @@ from lamina.backends.regions import Boxed
 from lamina.base.decision import Decision
 from lamina.codegen.host_cuda import CudaHost, CudaLaunch, emit_cuda_host
 from lamina.codegen.triton.emit import emit
+from lamina.ir.alike import alike
 from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer
-from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Place, Plan
+from lamina.ir.plan import Kernel, KernelCall, Place, Plan
 from lamina.runtime.cache import Cache, digest
 from lamina.runtime.cuda_driver import CudaKernel, Driver
 from lamina.runtime.cuda_host import Flags
@@ -28,9 +29,9 @@ from lamina.runtime.host import load_program
 from lamina.runtime.torch_private import is_capturing
 from lamina.runtime.triton_build import TritonBuild, TritonUnit
 from lamina.runtime.triton_pool import TritonError
-from lamina.schedule.gpu_space import candidates
+from lamina.schedule.gpu_space import MOST, candidates
 from lamina.schedule.gpu_target import GpuTarget
-from lamina.tune.choose import guess, measured, remembered, worth_timing
+from lamina.tune.choose import guess, measured, remembered, worth_asking, worth_timing
 from lamina.tune.kernels import axis_lengths, label_of, moved_bytes, sizes_known, untimeable
 from lamina.tune.measure import Sampler
 from lamina.tune.values import Candidate, Choice, Policy, Task
@@ -148,32 +149,34 @@ class RegionTuning:
         return self.plan
 
     def _task(self, kernel: Kernel) -> tuple[Task, KernelCall, str]:
+        """The question, the launch that it is asked of, and why it is left to the model, if it is."""
         calls = [s for s in self.plan.steps if isinstance(s, KernelCall) and s.kernel == kernel.name]
-        call, why = calls[0], ""
-        first = kernel.schedules[0]
-        assert isinstance(first, GpuSchedule)
-        named: tuple[Candidate, ...] = (Candidate(label_of(first), first),)
-        bound: float | None = None
-        if len(kernel.nests) > 1:
-            why = "small nests of one launch"
-        elif not all(sizes_known(c, self.buffers) for c in calls):
-            why = "sizes change from call to call"
-        elif any(self.buffers[name].device == "cpu" for name in call.buffers):
-            why = "part of it is on the CPU"
-        else:
-            why = untimeable(kernel.nests[0])
-            dtypes = {f"b{k}": dtype for k, dtype in enumerate(kernel.dtypes)}
-            moved = [moved_bytes(kernel.nests[0], c, dtypes, self.buffers) for c in calls]
-            call = calls[moved.index(max(moved))]
-            bound = max(moved) / self.target.copy_gbs / 1e3
-            if not why:
-                extents = axis_lengths(kernel.nests[0], call)
-                ranked = candidates(kernel.nests[0], dtypes, self.target, extents, self.policy.candidates)
-                named = tuple(
-                    Candidate(label_of(r.schedule), r.schedule, bound / r.cost.share if r.cost else None)
-                    for r in ranked
-                )
-        return Task(kernel.name, self._key(kernel, call, named), named, bound), call, why
+        first = Candidate(label_of(kernel.schedules[0]), kernel.schedules[0])
+        unasked = Task(kernel.name, "", (first,))
+        same = alike(kernel.nests)
+        if len(kernel.nests) > 1 and same is None:
+            return unasked, calls[0], "different nests of one launch"
+        if not all(sizes_known(c, self.buffers) for c in calls):
+            return unasked, calls[0], "sizes change from call to call"
+        if any(self.buffers[name].device == "cpu" for c in calls for name in c.buffers):
+            return unasked, calls[0], "part of it is on the CPU"
+        if why := untimeable(kernel.nests):
+            return unasked, calls[0], why
+        dtypes = {f"b{k}": dtype for k, dtype in enumerate(kernel.dtypes)}
+        moved = [moved_bytes(kernel.nests, c, dtypes, self.buffers) for c in calls]
+        call, bound = calls[moved.index(max(moved))], max(moved) / self.target.copy_gbs / 1e3
+        unasked = replace(unasked, bound=bound)
+        if why := worth_asking(bound, self.policy):
+            return unasked, call, why
+        nest, lengths = kernel.nests[0], axis_lengths(kernel.nests[0], call)
+        if len(kernel.nests) > 1 and same is not None:
+            nest, dtypes = same.nest, {f"b{k}": dtypes[b] for k, b in enumerate(same.buffers[0])}
+            lengths = {axis.name: sum(n or 1 for n in same.lengths) for axis in nest.axes}
+        ranked = candidates(nest, dtypes, self.target, lengths, max(MOST, self.policy.candidates))
+        named = tuple(
+            Candidate(label_of(r.schedule), r.schedule, bound / r.cost.share if r.cost else None) for r in ranked
+        )
+        return Task(kernel.name, self._key(kernel, call, named), named, bound), call, ""
 
     def _key(self, kernel: Kernel, call: KernelCall, named: Sequence[Candidate]) -> str:
         """The kernel's structure, the power of two above each of its sizes, the GPU, and the candidates."""
@@ -186,7 +189,7 @@ class RegionTuning:
         trials: list[_Trial] = []
         failures: dict[str, str] = {}
         for number, candidate in enumerate(task.candidates[: self.policy.candidates]):
-            alone = replace(kernel, name=f"{kernel.name}_{number}", schedules=(candidate.value,))
+            alone = replace(kernel, name=f"{kernel.name}_{number}", schedules=(candidate.value,) * len(kernel.nests))
             try:
                 source = emit(alone, self.target)
                 host = emit_cuda_host(_trial_plan(alone, call, self.buffers), {alone.name: source}, self.device)
@@ -216,7 +219,7 @@ class RegionTuning:
             )
 
         def samplers() -> Mapping[str, Sampler]:
-            bench = self.bench(o.call, o.kernel.nests[0], self.buffers, self.device, _FLUSH * self.target.l2_bytes)
+            bench = self.bench(o.call, o.kernel.nests, self.buffers, self.device, _FLUSH * self.target.l2_bytes)
             return {label: bench.sampler(program) for label, program in programs.items()}
 
         try:
@@ -230,9 +233,10 @@ class RegionTuning:
         """Give the kernel the winner's schedule."""
         name = choice.task.subject
         self.choices[name] = choice
-        schedules = (choice.winner.value,)
+        if choice.winner is choice.task.candidates[0]:
+            return
         kernels = tuple(
-            replace(k, schedules=schedules) if k.name == name and k.schedules != schedules and len(k.nests) == 1 else k
+            replace(k, schedules=(choice.winner.value,) * len(k.nests)) if k.name == name else k
             for k in self.plan.kernels
         )
         self.plan = replace(self.plan, kernels=kernels)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from lamina.tune.measure import Sampler, race
 from lamina.tune.values import ENOUGH, Candidate, Choice, Measurement, Policy, Task
 
-__all__ = ["Notes", "guess", "measured", "remembered", "worth_timing"]
+__all__ = ["Notes", "guess", "measured", "remembered", "worth_asking", "worth_timing"]
 
 _TIE = 1.01
 """The best guess stays unless another is faster by more than this: noise must not decide."""
@@ -32,12 +32,15 @@ def guess(task: Task, reason: str, measurements: tuple[Measurement, ...] = ()) -
     return Choice(task, task.candidates[0], "model", reason, measurements)
 
 
+def worth_asking(bound: float, policy: Policy) -> str:
+    """Why a kernel whose bytes take ``bound`` microseconds is left to the model, "" if its candidates are wanted."""
+    return f"its bytes take {bound:.1f} us: too little to gain" if bound < policy.least else ""
+
+
 def worth_timing(task: Task, policy: Policy) -> str:
     """Why the task is left to the model, "" if it should be measured."""
     if len(task.candidates) < 2:
         return "there is one candidate"
-    if task.bound is not None and task.bound < policy.least:
-        return f"its bytes take {task.bound:.1f} us: too little to gain"
     first, second = task.candidates[0].predicted, task.candidates[1].predicted
     if first is not None and second is not None and second > first * (1 + policy.doubt):
         return f"the model is sure: {second / first - 1:.0%} before the next"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -21,12 +21,19 @@ def sizes_known(call: KernelCall, buffers: Mapping[str, Buffer]) -> bool:
     )
 
 
-def untimeable(nest: Nest) -> str:
-    """Why a kernel of this nest must not be run on made-up values, "" if it may.
+def untimeable(nests: Sequence[Nest]) -> str:
+    """Why a kernel of these nests must not be run on made-up values, "" if it may.
 
     A failed check stops the GPU for the whole program, so checks must be known to hold of what ``memory`` fills in:
     those of indices do.
     """
+    if any(_checks_numbers(nest) for nest in nests):
+        return "it checks values that cannot be made up"
+    return ""
+
+
+def _checks_numbers(nest: Nest) -> bool:
+    """Whether a check rests on floats, or on integers that are no indices."""
     wanted: set[str] = set()
     floats = False
     for eqn in reversed(nest.body):
@@ -35,13 +42,17 @@ def untimeable(nest: Nest) -> str:
         elif not isinstance(eqn, Store) and wanted & set(defined(eqn)):
             wanted |= set(operands(eqn))
             floats = floats or (isinstance(eqn, Load) and not DTYPES[eqn.dtype].is_integer)
-    if wanted and (floats or not _loaded(nest)):
-        return "it checks values that cannot be made up"
-    return ""
+    return bool(wanted) and (floats or not _indices(nest))
 
 
-def moved_bytes(nest: Nest, call: KernelCall, dtypes: Mapping[str, str], buffers: Mapping[str, Buffer]) -> int:
-    """The fewest bytes that the nest reads and writes: each element touched once, for flat buffers ``b0, b1, ...``."""
+def moved_bytes(
+    nests: Sequence[Nest], call: KernelCall, dtypes: Mapping[str, str], buffers: Mapping[str, Buffer]
+) -> int:
+    """The fewest bytes that a launch reads and writes: each element touched once, for flat buffers ``b0, b1, ...``."""
+    return sum(_moved(nest, call, dtypes, buffers) for nest in nests)
+
+
+def _moved(nest: Nest, call: KernelCall, dtypes: Mapping[str, str], buffers: Mapping[str, Buffer]) -> int:
     extent = axis_lengths(nest, call)
     over = axes_of_values(nest)
     touched: dict[tuple[str, bool], int] = {}
@@ -69,13 +80,14 @@ def axis_lengths(nest: Nest, call: KernelCall) -> dict[str, int]:
 
 
 def memory(
-    call: KernelCall, nest: Nest, buffers: Mapping[str, Buffer], generator: torch.Generator
+    call: KernelCall, nests: Sequence[Nest], buffers: Mapping[str, Buffer], generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
     """Scratch tensors for every buffer of a launch, by name: small random floats, integers that are valid indices.
 
     ``generator`` gives the device too. Raises ``torch.OutOfMemoryError``.
     """
-    highest = min((_number(a.bound, {}) for a in _loaded(nest) if a.bound.is_int), default=1)
+    bounds = [a.bound for nest in nests for a in _indices(nest)]
+    highest = min((bound.const for bound in bounds if bound.is_int), default=1)
     return {name: _filled(buffers[name], max(highest, 1), generator) for name in dict.fromkeys(call.buffers)}
 
 
@@ -88,7 +100,7 @@ def label_of(schedule: object) -> str:
     return " ".join(parts)
 
 
-def _loaded(nest: Nest) -> list[Loaded]:
+def _indices(nest: Nest) -> list[Loaded]:
     return [a for e in nest.body if isinstance(e, Load | Store) for a in e.index[0].atoms() if isinstance(a, Loaded)]
 
 
