@@ -42,7 +42,8 @@ class Backend:
     ``candidates(gm, example_inputs)`` returns other backends for the same graph; in the modes "max-autotune..." all
     are compiled and timed at the first call, and the fastest stays. ``save(compiled)`` gives bytes, from which
     ``load(data, gm, example_inputs)`` makes an equal callable: with both, compiled graphs are kept in the cache, under
-    a key that holds ``version``. ``takes`` names those of Lamina's options for kernels (and "mode") that it heeds.
+    a key that holds ``version``. ``takes`` names those of Lamina's options for kernels (and "mode") that it heeds,
+    ``requires`` the packages that must be installed.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Backend:
     load: Callable[[bytes, GraphModule, Sequence[Any]], Compiled] | None = None
     version: str = ""
     takes: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -71,7 +73,7 @@ class Backend:
             )
         if self.graph not in GRAPHS:
             raise BadArgument(f"the graph of backend {self.name!r} is {self.graph!r}", remedy='use "aten" or "torch"')
-        for field in ("devices", "dtypes", "takes"):
+        for field in ("devices", "dtypes", "takes", "requires"):
             value = getattr(self, field)
             if isinstance(value, str):
                 raise BadArgument(

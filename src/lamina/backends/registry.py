@@ -12,6 +12,9 @@ from typing import Any, overload
 
 from torch.fx import GraphModule
 
+from lamina.backends.adapters.onnxruntime import ONNXRUNTIME
+from lamina.backends.adapters.openvino import OPENVINO
+from lamina.backends.adapters.optional import check_installed
 from lamina.backends.api import Backend
 from lamina.backends.count import COUNT
 from lamina.backends.debug import DEBUG
@@ -33,7 +36,9 @@ __all__ = [
 GROUP = "lamina.backends"
 """The entry point group in which installed packages name their backends."""
 
-BUILT_IN: Mapping[str, Backend] = MappingProxyType({b.name: b for b in (*KERNELS, EAGER, ATEN, DEBUG, COUNT)})
+_OURS = (*KERNELS, EAGER, ATEN, DEBUG, COUNT, ONNXRUNTIME, OPENVINO)
+
+BUILT_IN: Mapping[str, Backend] = MappingProxyType({backend.name: backend for backend in _OURS})
 """The backends that come with Lamina; nobody else can take their names."""
 
 _registered: dict[str, Backend] = dict(BUILT_IN)
@@ -84,11 +89,12 @@ def as_backend(given: str | Backend | Callable[..., Any]) -> Backend:
     A name that only torch.compile knows gives a backend that hands our ATen graphs over to it.
     """
     if isinstance(given, Backend):
+        check_installed(given.name, given.requires)
         return given
     if isinstance(given, str):
         found = _registered.get(given) or _installed(given)
         if found is not None:
-            return found
+            return as_backend(found)
         if is_torch_name(given):
             return handed_over(given)
         names = backend_names()

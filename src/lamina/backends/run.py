@@ -18,7 +18,7 @@ from lamina.backends.parts import Part, split, without_writes
 from lamina.backends.regions import Boxed
 from lamina.backends.registry import as_backend
 from lamina.backends.results import checked
-from lamina.backends.torch_private import takes_one_list
+from lamina.backends.torch_private import outside_of_tracing, takes_one_list
 from lamina.base.decision import Decision
 from lamina.errors import BackendFailed, LaminaError
 from lamina.options import Options
@@ -154,7 +154,7 @@ class _Job:
         if backend in KERNELS or backend.graph == "torch":
             return compile()
         try:
-            with torch.no_grad():
+            with outside_of_tracing():
                 return kept(backend, gm, inputs, self.options, compile) if backend.save else compile()
         except (LaminaError, NotImplementedError):
             raise

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch._dynamo.backends.registry import list_backends, lookup_backend
 from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["takes_one_list", "torch_backend", "torch_backend_names", "traced_apart"]
+__all__ = ["outside_of_tracing", "takes_one_list", "torch_backend", "torch_backend_names", "traced_apart"]
 
 
 def torch_backend_names() -> list[str]:
@@ -30,6 +31,13 @@ def traced_apart(example_inputs: Sequence[Any]) -> Iterator[None]:
     """A compilation inside another one: what it notes of the graph it traces does not reach the outer one."""
     mode = detect_fake_mode([x for x in example_inputs if isinstance(x, torch.Tensor)])
     with tracing(None if mode is None else TracingContext(mode)):
+        yield
+
+
+@contextlib.contextmanager
+def outside_of_tracing() -> Iterator[None]:
+    """Operations make real tensors, though AOTAutograd, which calls the compiler, works on fake ones."""
+    with _disable_current_modes(), torch.no_grad():
         yield
 
 

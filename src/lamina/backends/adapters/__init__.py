@@ -1,0 +1,1 @@
+"""Graphs run by other packages' runtimes, where those are installed."""

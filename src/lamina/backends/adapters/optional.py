@@ -1,0 +1,27 @@
+"""The one place where packages that may be missing are imported."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from lamina.errors import BadArgument
+
+__all__ = ["check_installed", "optional"]
+
+
+def optional(module: str) -> Any:
+    """The module of an optional package, imported when it is first asked for."""
+    return import_module(module)
+
+
+def check_installed(backend: str, packages: tuple[str, ...]) -> None:
+    """Raise ``BadArgument`` with the command to type when a backend's packages are missing."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        named = " and ".join(missing)
+        raise BadArgument(
+            f"backend {backend!r} needs {named}, which {'is' if len(missing) == 1 else 'are'} not installed",
+            remedy=f"pip install {' '.join(name.replace('_', '-') for name in missing)}",
+        )
