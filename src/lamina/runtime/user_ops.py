@@ -34,10 +34,14 @@ def user_op(op: str, device: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if dispatch_is_watched():
             return overload(*args, **kwargs)
+        # Looked up at each call, since another may be registered; without the shell that hides it from capture,
+        # which a compiled region is not part of.
+        function = functions[which]
+        function = getattr(function, "__wrapped__", function)
         with below():
-            result = functions[which](*args, **kwargs)
+            result = function(*args, **kwargs)
         if result is not None and shares_memory(args, kwargs, result):
-            raise RuntimeError(_aliasing(op, functions[which]))
+            raise RuntimeError(_aliasing(op, function))
         return result
 
     return call
