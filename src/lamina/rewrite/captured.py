@@ -161,7 +161,10 @@ class _Converter:
     def _copied(self, fragment: Fragment, operands: list[Node], node: Node) -> Any:
         names: dict[Node, Node] = dict(zip(fragment.inputs, operands, strict=True))
         meta = {k: node.meta[k] for k in _CARRIED if k in node.meta}
+        results = set(fragment.results)
         for call in fragment.calls:
+            if not call.users and call not in results:
+                continue  # one of several values of an operation, which nothing asks for
             copied = self.graph.node_copy(call, lambda n: names.get(n, n))
             copied.meta = {**meta, "val": call.meta["val"], "example_value": call.meta["val"]}
             names[call] = copied

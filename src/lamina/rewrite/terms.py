@@ -8,6 +8,7 @@ one, so that a term means the same at any rank. Terms only serve comparison; gra
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -340,6 +341,20 @@ def _extreme(node: Node) -> Term:
     name = "amax" if node.target is aten.amax.default else "amin"
     chosen = tuple(sorted(_from_last(d, rank) for d in ([dims] if isinstance(dims, int) else dims)))
     return Term(name, (source, chosen, bool(_argument(node, 2, "keepdim", False))))
+
+
+@_canon(operator.getitem)
+def _first_of_max(node: Node) -> Term | None:
+    """The values of ``x.max(dim)`` are those of ``x.amax(dim)``."""
+    source, place = node.args
+    if not isinstance(source, Node) or source.target not in _WITH_PLACES or place != 0:
+        return None
+    operand: Any = source.args[0]
+    dim = _from_last(source.args[1], _rank(operand))
+    return Term(_WITH_PLACES[source.target], (operand, (dim,), bool(_argument(source, 2, "keepdim", False))), (source,))
+
+
+_WITH_PLACES: dict[Any, str] = {aten.max.dim: "amax", aten.min.dim: "amin"}
 
 
 @_canon(aten.var.dim, aten.var.correction)

@@ -28,10 +28,6 @@ def _shifted(x: Tensor, dim: int) -> Tensor:
     return x - x.amax(dim, keepdim=True)
 
 
-def _shifted_by_max(x: Tensor, dim: int) -> Tensor:
-    return x - x.max(dim, keepdim=True).values
-
-
 def _softmax_forms(dim: int) -> Iterator[tuple[str, Callable[..., Any]]]:
     def plain(x: Tensor) -> Tensor:
         powers = torch.exp(x)
@@ -39,10 +35,6 @@ def _softmax_forms(dim: int) -> Iterator[tuple[str, Callable[..., Any]]]:
 
     def shifted(x: Tensor) -> Tensor:
         powers = torch.exp(_shifted(x, dim))
-        return powers / powers.sum(dim, keepdim=True)
-
-    def shifted_by_max(x: Tensor) -> Tensor:
-        powers = torch.exp(_shifted_by_max(x, dim))
         return powers / powers.sum(dim, keepdim=True)
 
     def of_log(x: Tensor) -> Tensor:
@@ -54,7 +46,6 @@ def _softmax_forms(dim: int) -> Iterator[tuple[str, Callable[..., Any]]]:
     yield from (
         ("plain", plain),
         ("shifted", shifted),
-        ("shifted by max", shifted_by_max),
         ("of log-softmax", of_log),
         ("of logsumexp", of_total),
     )
@@ -74,16 +65,11 @@ def _log_softmax_forms(dim: int) -> Iterator[tuple[str, Callable[..., Any]]]:
         near = _shifted(x, dim)
         return near - torch.log(torch.exp(near).sum(dim, keepdim=True))
 
-    def shifted_by_max(x: Tensor) -> Tensor:
-        near = _shifted_by_max(x, dim)
-        return near - torch.log(torch.exp(near).sum(dim, keepdim=True))
-
     yield from (
         ("of softmax", of_softmax),
         ("of logsumexp", of_total),
         ("plain", plain),
         ("shifted", shifted),
-        ("shifted by max", shifted_by_max),
     )
 
 
@@ -96,12 +82,7 @@ def _logsumexp_forms(dim: int, keepdim: bool) -> Iterator[tuple[str, Callable[..
         total = torch.log(torch.exp(x - top).sum(dim, keepdim=keepdim))
         return total + (top if keepdim else top.squeeze(dim))
 
-    def shifted_by_max(x: Tensor) -> Tensor:
-        top = x.max(dim, keepdim=True).values
-        total = torch.log(torch.exp(x - top).sum(dim, keepdim=keepdim))
-        return total + (top if keepdim else top.squeeze(dim))
-
-    yield from (("plain", plain), ("shifted", shifted), ("shifted by max", shifted_by_max))
+    yield from (("plain", plain), ("shifted", shifted))
 
 
 def _rules(dim: int) -> Iterator[Rule]:
