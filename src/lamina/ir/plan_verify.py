@@ -16,7 +16,7 @@ from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Place, Plan, Schedul
 __all__ = ["verify_plan"]
 
 _KINDS = ("pointwise", "rows", "columns", "mixed", "scan", "serial")
-_GPU_KINDS = ("pointwise", "rows", "loops", "columns", "mixed", "scan")
+_GPU_KINDS = ("pointwise", "rows", "loops", "columns", "mixed", "scan", "product")
 
 
 def verify_plan(plan: Plan) -> None:
