@@ -6,7 +6,7 @@ a row keeps across its phases should fit in the registers that its warps own (65
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from lamina.base.dtypes import DTYPES
@@ -15,7 +15,7 @@ from lamina.ir.loops import Load, Nest, Random, Reduce, Scan, Store, axes_of_val
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_target import GpuTarget
 
-__all__ = ["choose", "fast_axis", "fitting", "guess"]
+__all__ = ["choose", "fast_axis", "fitter", "guess"]
 
 _GUESS = 4096
 """What an unknown size counts as."""
@@ -34,9 +34,9 @@ def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> GpuSched
     return _Chooser(nest, dtypes, target).schedule()
 
 
-def fitting(nest: Nest, schedule: GpuSchedule, dtypes: Mapping[str, str], target: GpuTarget) -> GpuSchedule:
-    """The schedule with as many stages as shared memory holds."""
-    return _Chooser(nest, dtypes, target).fitting(schedule)
+def fitter(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> Callable[[GpuSchedule], GpuSchedule]:
+    """Gives schedules of the nest as many stages as shared memory holds."""
+    return _Chooser(nest, dtypes, target).fitting
 
 
 def guess(extent: Expr) -> int:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, Loaded
-from lamina.ir.loops import Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
-from lamina.ir.plan import GpuSchedule
+from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
+from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_target import GpuTarget
 
-__all__ = ["Cost", "cost"]
+__all__ = ["Cost", "CostModel"]
 
 _LATENCY = 0.8
 """Microseconds from asking memory for something to having it."""
@@ -48,110 +48,103 @@ class Cost:
     programs: int
 
 
-def cost(
-    nest: Nest, schedule: GpuSchedule, dtypes: Mapping[str, str], target: GpuTarget, extents: Mapping[str, int]
-) -> Cost:
-    """What to expect of a schedule; ``extents`` gives each axis its length."""
-    tile = _Tile(nest, schedule, dtypes, extents)
-    threads = 32 * schedule.warps
-    wanted = _BASE + tile.registers(threads)
-    most = min(255, _REGISTERS // threads // 8 * 8)
-    held = min(-(-wanted // 8) * 8, most)
-    ahead = max(schedule.stages - 1, 1) if tile.looped else 1
-    resident = min(_THREADS // threads, _REGISTERS // (held * threads), _PROGRAMS)
-    if tile.looped and schedule.stages > 1:
-        resident = min(resident, target.shared_bytes // max(ahead * tile.loads, 1))
-    programs = tile.programs
-    resident = max(1, min(resident, -(-programs // target.processors)))
-    in_flight = resident * ahead * tile.loads
-    needed = 1e3 * target.copy_gbs / target.processors * _LATENCY * (1 + _SYNC * tile.syncs)
-    share = in_flight / (in_flight + needed)
-    share /= 1 + _SPILL * max(0, wanted - most) * 4 * threads / max(tile.moved, 1)
-    slots = target.processors * resident
-    if programs >= slots:
-        share *= programs / (programs + _TAIL * slots)
-    else:
-        share *= programs / (-(-programs // target.processors) * target.processors)
-    share *= _WIDTH[tile.access(threads)]
-    return Cost(share, wanted, resident, in_flight, programs)
+class CostModel:
+    """What to expect of schedules of one nest; ``extents`` gives each axis its length."""
 
-
-class _Tile:
-    """A program's tile: what it loads at a time, keeps, and how often it waits for itself."""
-
-    def __init__(
-        self, nest: Nest, schedule: GpuSchedule, dtypes: Mapping[str, str], extents: Mapping[str, int]
-    ) -> None:
-        self.nest, self.schedule, self.dtypes = nest, schedule, dtypes
+    def __init__(self, nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, extents: Mapping[str, int]) -> None:
+        self.nest, self.target, self.extents = nest, target, extents
         self.values = axes_of_values(nest)
-        self.block = {a: b for b in schedule.blocks for a in b.axes}
-        self.looped = any(b.role == "loop" for b in schedule.blocks)
-        self.programs = 1
-        for b in schedule.blocks:
-            if b.role == "grid":
-                length = 1
-                for axis in b.axes:
-                    length *= extents[axis]
-                self.programs *= -(-length // b.size)
         self.syncs = sum(isinstance(e, Reduce | Scan) for e in nest.body)
-        self.loads, self.moved = 0, 0
-        seen: set[tuple[str, Expr]] = set()
+        found: dict[tuple[str, Expr, bool], tuple[frozenset[str], int]] = {}
         for eqn in nest.body:
-            if not isinstance(eqn, Load | Store):
-                continue
-            key = eqn.buffer, eqn.index[0]
-            points = self.points(self.axes(eqn.index[0]))
-            nbytes = points * DTYPES[dtypes[eqn.buffer]].size
-            if points > 1 and key not in seen:
-                self.moved += nbytes
-                self.loads += nbytes if isinstance(eqn, Load) else 0
-            seen.add(key)
-        self.loads = max(self.loads, 32)
+            if isinstance(eqn, Load | Store):
+                key = eqn.buffer, eqn.index[0], isinstance(eqn, Load)
+                found[key] = self._axes(eqn.index[0]), DTYPES[dtypes[eqn.buffer]].size
+        self.accesses = [(axes, size, load) for (_, _, load), (axes, size) in found.items()]
+        self.last: dict[str, int] = {}
+        for at, eqn in enumerate(nest.body):
+            for name in operands(eqn):
+                self.last[name] = at
 
-    def axes(self, expr: Expr) -> frozenset[str]:
+    def __call__(self, schedule: GpuSchedule) -> Cost:
+        """The share of the bandwidth that the schedule should reach."""
+        target, blocks = self.target, {a: b for b in schedule.blocks for a in b.axes}
+        loads = moved = 0
+        for axes, size, load in self.accesses:
+            points = _points(axes, blocks)
+            if points > 1:
+                moved += points * size
+                loads += points * size if load else 0
+        loads = max(loads, 32)
+        threads = 32 * schedule.warps
+        wanted = _BASE + self.registers(schedule, threads)
+        most = min(255, _REGISTERS // threads // 8 * 8)
+        held = min(-(-wanted // 8) * 8, most)
+        looped = any(b.role == "loop" for b in schedule.blocks)
+        ahead = max(schedule.stages - 1, 1) if looped else 1
+        resident = min(_THREADS // threads, _REGISTERS // (held * threads), _PROGRAMS)
+        if looped and schedule.stages > 1:
+            resident = min(resident, target.shared_bytes // (ahead * loads))
+        programs = self.programs(schedule)
+        resident = max(1, min(resident, -(-programs // target.processors)))
+        in_flight = resident * ahead * loads
+        needed = 1e3 * target.copy_gbs / target.processors * _LATENCY * (1 + _SYNC * self.syncs)
+        share = in_flight / (in_flight + needed)
+        share /= 1 + _SPILL * max(0, wanted - most) * 4 * threads / max(moved, 1)
+        slots = target.processors * resident
+        if programs >= slots:
+            share *= programs / (programs + _TAIL * slots)
+        else:
+            share *= programs / (-(-programs // target.processors) * target.processors)
+        share *= _WIDTH[self.access(blocks, threads)]
+        return Cost(share, wanted, resident, in_flight, programs)
+
+    def programs(self, schedule: GpuSchedule) -> int:
+        """How many programs run the nest."""
+        total = 1
+        for block in schedule.blocks:
+            if block.role == "grid":
+                length = 1
+                for axis in block.axes:
+                    length *= self.extents[axis]
+                total *= -(-length // block.size)
+        return total
+
+    def registers(self, schedule: GpuSchedule, threads: int) -> int:
+        """Most registers of a thread that values of the tile take at once."""
+        body, blocks = self.nest.body, {a: b for b in schedule.blocks for a in b.axes}
+        looped = {a for b in schedule.blocks if b.role == "loop" for a in b.axes}
+        live: dict[str, float] = {}
+        most = 0.0
+        for at, eqn in enumerate(body):
+            if not isinstance(eqn, Store | Check):
+                for name in defined(eqn):
+                    points = _points(self.values[name], blocks)
+                    live[name] = max(1.0, points / threads) if points > 1 else 0.0
+            most = max(most, sum(live.values()))
+            for name in [n for n in live if self.last.get(n, -1) <= at]:
+                del live[name]
+            if isinstance(eqn, Reduce) and not looped.isdisjoint(eqn.axes):  # what is needed again is read again
+                live = {n: size for n, size in live.items() if looped.isdisjoint(self.values[n])}
+        return int(most)
+
+    def access(self, blocks: Mapping[str, Block], threads: int) -> int:
+        """Bytes that a thread can move at once along the contiguous axis: 1 to 16, of the largest operand."""
+        nbytes, size = max((_points(axes, blocks) * size, size) for axes, size, _ in self.accesses)
+        each = max(nbytes // threads, 1)
+        return max(min(size, 16), min(16, 1 << (each.bit_length() - 1)))
+
+    def _axes(self, expr: Expr) -> frozenset[str]:
         found = set(expr.axes())
         for atom in expr.atoms():
             if isinstance(atom, Loaded):
                 found |= self.values[atom.name]
         return frozenset(found)
 
-    def points(self, axes: frozenset[str]) -> int:
-        total = 1
-        for block in {id(self.block[a]): self.block[a] for a in axes}.values():
-            total *= block.size
-        return total
 
-    def registers(self, threads: int) -> int:
-        """Most registers of a thread that values of the tile take at once."""
-        body = self.nest.body
-        last: dict[str, int] = {}
-        for at, eqn in enumerate(body):
-            for name in operands(eqn):
-                last[name] = at
-        looped = {a for b in self.schedule.blocks if b.role == "loop" for a in b.axes}
-        ends = [at for at, e in enumerate(body) if isinstance(e, Reduce) and set(e.axes) & looped]
-        live: dict[str, float] = {}
-        most = 0.0
-        for at, eqn in enumerate(body):
-            if not isinstance(eqn, Store):
-                for name in defined(eqn):
-                    points = self.points(self.values[name])
-                    live[name] = max(1.0, points / threads) if points > 1 else 0.0
-            most = max(most, sum(live.values()))
-            for name in [n for n in live if last.get(n, -1) <= at]:
-                del live[name]
-            if at in ends:  # what is needed again is read again
-                live = {n: size for n, size in live.items() if not self.values[n] & looped}
-        return int(most)
-
-    def access(self, threads: int) -> int:
-        """Bytes that a thread can move at once along the contiguous axis: 1 to 16, of the largest operand."""
-        best = (0, 1)
-        for eqn in self.nest.body:
-            if isinstance(eqn, Load | Store):
-                points = self.points(self.axes(eqn.index[0]))
-                size = DTYPES[self.dtypes[eqn.buffer]].size
-                best = max(best, (points * size, size))
-        nbytes, size = best
-        each = max(nbytes // threads, 1)
-        return max(size if size in _WIDTH else 16, min(16, 1 << (each.bit_length() - 1)))
+def _points(axes: frozenset[str], blocks: Mapping[str, Block]) -> int:
+    """Points of a tile that a value over these axes has."""
+    total = 1
+    for block in {blocks[a] for a in axes}:
+        total *= block.size
+    return total

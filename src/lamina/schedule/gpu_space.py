@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from lamina.ir.loops import Nest
 from lamina.ir.plan import GpuSchedule
-from lamina.schedule.gpu import choose, fitting, guess
-from lamina.schedule.gpu_cost import Cost, cost
+from lamina.schedule.gpu import choose, fitter, guess
+from lamina.schedule.gpu_cost import Cost, CostModel
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
 
@@ -45,13 +45,14 @@ def candidates(
     if products:
         return [Ranked(schedule, None) for schedule in products[:most]]
     lengths = {a.name: guess(a.extent) for a in nest.axes} | dict(extents or {})
-    first = choose(nest, dtypes, target)
-    found = {first: cost(nest, first, dtypes, target, lengths)}
+    first, fitting = choose(nest, dtypes, target), fitter(nest, dtypes, target)
+    cost = CostModel(nest, dtypes, target, lengths)
+    found = {first: cost(first)}
     for one in _near(first, lengths):
         for schedule in (one, *_near(one, lengths)):
-            fits = fitting(nest, schedule, dtypes, target)
+            fits = fitting(schedule)
             if fits not in found:
-                found[fits] = cost(nest, fits, dtypes, target, lengths)
+                found[fits] = cost(fits)
     least = _HOPELESS * found[first].share
     others = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
     return [Ranked(schedule, found[schedule]) for schedule in (first, *others[: most - 1])]
