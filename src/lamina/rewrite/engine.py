@@ -42,11 +42,15 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Rewrites:
-    """What the rules did to one graph. ``stopped`` says that the fuel ran out."""
+    """What the rules did to one graph.
+
+    ``stopped`` says that the fuel ran out, ``circling`` are rules that undid each other's work and were stopped.
+    """
 
     done: tuple[Rewrite, ...]
     decisions: tuple[Decision, ...]
     stopped: bool = False
+    circling: tuple[tuple[Rule, str], ...] = ()
 
     def count(self, rule: str) -> int:
         """How many times a rule was applied."""
@@ -88,16 +92,14 @@ class Index:
 
 @dataclass(slots=True)
 class _Run:
-    graph: Graph
     index: Index
-    training: Callable[[Node], bool]
-    fuel: int
     replacer: Replacer
-    matcher: Matcher = field(default_factory=Matcher)
+    matcher: Matcher
     done: list[Rewrite] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     lineage: dict[Node, tuple[str, ...]] = field(default_factory=dict)
     gone: set[Node] = field(default_factory=set)
+    circling: dict[Rule, str] = field(default_factory=dict)
 
 
 def run_rules(
@@ -111,9 +113,10 @@ def run_rules(
     """Apply rules to ``graph``, in place, until none fits or ``fuel`` rewrites were made.
 
     ``training`` says of a node whether gradients are recorded there, ``untouchable`` are nodes no rule may look at.
-    Raises ``RuleFailed`` for a rule whose condition raises, or for rules that undo each other.
+    A rule that undoes another's work again and again is left out from then on. Raises ``RuleFailed`` for a rule whose
+    condition raises.
     """
-    run = _Run(graph, index, training, fuel, Replacer(graph, index.decompositions, untouchable))
+    run = _Run(index, Replacer(graph, index.decompositions, untouchable), Matcher(training, untouchable))
     # The last results first: a rule for all of a computation comes before those for its parts.
     work = deque(node for node in reversed(graph.nodes) if index.of(node))
     waiting = set(work)
@@ -129,14 +132,16 @@ def run_rules(
                 work.append(fresh)
         stopped = len(run.done) >= fuel
     run.replacer.finish()
-    return Rewrites(tuple(run.done), tuple(run.decisions), stopped)
+    return Rewrites(tuple(run.done), tuple(run.decisions), stopped, tuple(run.circling.items()))
 
 
 def _rewritten(run: _Run, node: Node) -> Iterator[Node]:
     """Apply the first rule that fits at ``node``; the nodes that are worth another look."""
     for pattern in run.index.of(node):
         rule = pattern.rule
-        for match in run.matcher.matches(pattern, node, run.training):
+        if rule in run.circling:
+            continue
+        for match in run.matcher.matches(pattern, node):
             if not _wanted(rule, match):
                 continue
             sources = _sources(match.matched)
@@ -174,11 +179,8 @@ def _note(run: _Run, match: Match, sources: tuple[str, ...], before: tuple[str, 
     past = (*past, rule.name)
     if past.count(rule.name) > _LONGEST_LINEAGE:
         names = sorted(set(past[-_LONGEST_LINEAGE:]))
-        raise RuleFailed(
-            f"rules go in circles: {', '.join(names)} have rewritten one value {len(past)} times",
-            where=rule.place,
-            remedy="give one of them a condition that does not hold for what the others make",
-        )
+        run.circling[rule] = f"rules go in circles: {', '.join(names)} have rewritten one value {len(past)} times"
+        run.decisions.append(Decision("rewrite", (rule.name,), False, run.circling[rule], (("rule at", rule.place),)))
     for node in made:
         run.lineage[node] = past
     after = tuple(node.format_node() or node.name for node in made)

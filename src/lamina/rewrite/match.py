@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 from torch.fx import Node
 
 from lamina.base.rule import Match, TensorWildcard
+from lamina.base.torch_private import OpOverload
 from lamina.rewrite.pattern import Call, Constant, DtypeOf, Literal, Pattern, ScalarOf, Size, SizeOf, Wild
 from lamina.rewrite.terms import COMMUTATIVE, MUL, Number, Term, is_tensor, resolve, term_of
 from lamina.rewrite.torch_private import same_number, same_size, symbol_of
@@ -22,6 +25,10 @@ _MOST_SOLUTIONS = 24
 """So many ways to see one place as the pattern are tried before the place is given up."""
 
 
+_DEEPEST = 6
+"""Two values are recognised as one through so many calls on each other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Miss:
     """How far a match came: nodes that fitted, the node that did not, and why."""
@@ -29,6 +36,11 @@ class Miss:
     fitted: int
     node: Node
     why: str
+
+    @property
+    def nearness(self) -> tuple[int, bool]:
+        """Larger for a nearer miss."""
+        return self.fitted, self.node.op.startswith("call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +58,19 @@ class _State:
 
 
 class Matcher:
-    """Matches one pattern at a time. ``misses`` collects the nearest misses if ``explain`` is set."""
+    """Matches one pattern at a time. ``training`` tells of a node whether gradients are recorded there.
 
-    def __init__(self, explain: bool = False) -> None:
-        self.explain = explain
+    Of memory that is written to (``untouchable``) no two reads are taken for the same. ``miss`` is the nearest miss if
+    ``explain`` is set.
+    """
+
+    def __init__(
+        self,
+        training: Callable[[Node], bool],
+        untouchable: frozenset[Node] = frozenset(),
+        explain: bool = False,
+    ) -> None:
+        self.training, self.untouchable, self.explain = training, untouchable, explain
         self.miss: Miss | None = None
         self._terms: dict[Node, Term] = {}
         self.pattern: Pattern = None  # type: ignore[assignment]
@@ -59,20 +80,20 @@ class Matcher:
         """The graph has changed."""
         self._terms.clear()
 
-    def matches(self, pattern: Pattern, root: Node, training: Callable[[Node], bool]) -> Iterator[Match]:
+    def matches(self, pattern: Pattern, root: Node) -> Iterator[Match]:
         """Each way to see ``pattern`` with ``root`` as its first result, the most literal one first."""
         self.pattern, self.wildcards = pattern, dict(pattern.rule.parameters)
         start = _State({}, {}, (), ())
         for state in itertools.islice(self._roots(pattern.roots, [root], start), _MOST_SOLUTIONS):
-            match = self._finished(state, training)
+            match = self._finished(state)
             if match is not None:
                 yield match
 
     def _fail(self, state: _State, node: Any, why: str) -> None:
         if self.explain and isinstance(node, Node):
-            fitted = len(state.covered)
-            if self.miss is None or fitted > self.miss.fitted:
-                self.miss = Miss(fitted, node, why)
+            miss = Miss(len(state.covered), node, why)
+            if self.miss is None or miss.nearness > self.miss.nearness:
+                self.miss = miss
 
     def _term(self, node: Node) -> Term:
         found = self._terms.get(node)
@@ -146,7 +167,7 @@ class Matcher:
         node, passed = resolve(given)
         known = state.covered.get(wanted)
         if known is not None:
-            if resolve(known)[0] is node:
+            if self._same(resolve(known)[0], node):
                 yield state
             else:
                 self._fail(state, node, f"it is another value than {known.name}")
@@ -270,7 +291,7 @@ class Matcher:
             return
         known = state.bound.get(name)
         if known is not None:
-            if known is given or resolve(known)[0] is resolve(given)[0]:
+            if known is given or self._same(resolve(known)[0], resolve(given)[0]):
                 yield state
             else:
                 self._fail(state, given, f"it is another tensor than {known.name}, which is {name!r} already")
@@ -294,7 +315,7 @@ class Matcher:
         elif _is_plain(known) and _is_plain(given) and self._close(known, given):
             yield state
 
-    def _finished(self, state: _State, training: Callable[[Node], bool]) -> Match | None:
+    def _finished(self, state: _State) -> Match | None:
         """The match, if constants made of sizes fit, and nothing inside is needed outside."""
         found: _State | None = state
         for wanted, given, product in state.later:
@@ -319,7 +340,11 @@ class Matcher:
         names = dict(self.pattern.rule.parameters)
         nodes = {n: v for n, v in state.bound.items() if n in names and is_tensor(v)}
         values = {n: state.bound[n].meta["val"] if isinstance(state.bound[n], Node) else state.bound[n] for n in names}
-        return Match(self.pattern.rule, values, nodes, matched, outputs, training(outputs[0]))
+        training = self.training(outputs[0])
+        if any(self.training(node) != training for node in matched):
+            self._fail(state, outputs[0], "a part of it is computed where gradients are switched off")
+            return None
+        return Match(self.pattern.rule, values, nodes, matched, outputs, training)
 
     def _compared(self, wanted: Any, given: Any, product: bool | None, state: _State) -> _State | None:
         if isinstance(wanted, DtypeOf):
@@ -327,7 +352,7 @@ class Matcher:
             return state if state.bound[name].meta["val"].dtype == given else None
         if isinstance(wanted, SizeOf):
             size = self._size(wanted.size, state)
-            if size is None or not self._same(size, given):
+            if size is None or not self._is_size(size, given):
                 return None
             return state
         value = wanted.value
@@ -349,7 +374,24 @@ class Matcher:
             number = -rest if inverse else rest
         return next(self._number(name, number, state), None)
 
-    def _same(self, wanted: Any, given: Any) -> bool:
+    def _same(self, a: Any, b: Any, depth: int = _DEEPEST) -> bool:
+        """Whether two nodes have one value: they are one, or the same call of the same operands."""
+        if a is b:
+            return True
+        if not (isinstance(a, Node) and isinstance(b, Node)):
+            if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)) and len(a) == len(b):
+                return all(self._same(x, y, depth) for x, y in zip(a, b, strict=True))
+            return type(a) is type(b) and repr(a) == repr(b)
+        if a.target is not b.target or a.op != "call_function" or depth == 0 or not _is_pure(a.target):
+            return False
+        if a in self.untouchable or b in self.untouchable or self.training(a) != self.training(b):
+            return False
+        if a.kwargs.keys() != b.kwargs.keys():
+            return False
+        pairs = [(a.args, b.args), *((a.kwargs[k], b.kwargs[k]) for k in a.kwargs)]
+        return all(self._same(x, y, depth - 1) for x, y in pairs)
+
+    def _is_size(self, wanted: Any, given: Any) -> bool:
         if isinstance(given, Node):
             given = given.meta.get("val")
         if symbol_of(wanted) is not None or symbol_of(given) is not None:
@@ -409,6 +451,14 @@ def _with_sizes(wildcard: TensorWildcard, value: torch.Tensor, bound: dict[str, 
         elif not same_size(bound.setdefault(f"#{size}", actual), actual):
             return None
     return bound
+
+
+@functools.cache
+def _is_pure(target: Any) -> bool:
+    """Whether two calls with the same operands give the same."""
+    if target is operator.getitem:
+        return True
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def _is_number(value: Any) -> bool:

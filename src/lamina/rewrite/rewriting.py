@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.rule import Rule
 from lamina.base.source import source_of
-from lamina.errors import UnexpectedMatches
+from lamina.errors import RuleFailed, UnexpectedMatches
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
@@ -151,6 +151,13 @@ class Rewriting:
         self, graph: Graph, index: Index, training: Callable[[Node], bool], untouchable: frozenset[Node]
     ) -> Rewrites:
         found = run_rules(graph, index, training=training, untouchable=untouchable, fuel=self.options.fuel)
+        for rule, why in found.circling:
+            if rule in self.options.rules:
+                raise RuleFailed(
+                    why,
+                    where=rule.place,
+                    remedy="give one of them a condition that does not hold for what the others make",
+                )
         for one in found.done:
             self.counts[one.rule] = self.counts.get(one.rule, 0) + 1
         place = "joint" if index.decompositions is not None else "captured"
@@ -163,19 +170,19 @@ class Rewriting:
         self, name: str, place: str, graph: Graph, index: Index, training: Callable[[Node], bool], found: Rewrites
     ) -> None:
         """Note the nearest miss of a rule that matched too seldom."""
-        matcher = Matcher(explain=True)
+        matcher = Matcher(training, explain=True)
         matched: Miss | None = None
         for node in graph.nodes:
             for pattern in index.of(node):
                 if pattern.rule.name != name:
                     continue
-                for match in matcher.matches(pattern, node, training):
+                for match in matcher.matches(pattern, node):
                     why = next((d.reason for d in found.decisions if d.subject[0] == name and not d.taken), "")
                     why = why or "its condition where(match) says no"
                     matched = Miss(len(match.matched), node, why)
         miss = matched or matcher.miss
         before = self.misses.get(name)
-        if before is None or before[1] is None or (miss is not None and miss.fitted > before[1].fitted):
+        if before is None or before[1] is None or (miss is not None and miss.nearness > before[1].nearness):
             self.misses[name] = (place, miss)
 
     def _record(self, found: Rewrites, seconds: float) -> None:
