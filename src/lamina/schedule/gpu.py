@@ -14,6 +14,7 @@ from lamina.ir.index import Expr, Loaded, prod
 from lamina.ir.loops import Load, Nest, Random, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.product_tiles import product_schedules
 
 __all__ = ["choose", "fast_axis", "fitter", "guess"]
 
@@ -25,13 +26,16 @@ _SCRATCH = 8192
 """Bytes of shared memory left to reductions."""
 _FEW = 64
 """Reduced points up to which a loop over single points beats a second dimension of the tile."""
+_WIDE = 64
+"""Elements of a run whose accesses are wide."""
 _LONG = 2048
 """Row width from which unaligned rows are worth a loop with peeled ends."""
 
 
 def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> GpuSchedule:
     """The schedule to use when nothing is measured. ``dtypes`` gives each flat buffer's element type."""
-    return _Chooser(nest, dtypes, target).schedule()
+    products = product_schedules(nest, dtypes, target)
+    return products[0] if products else _Chooser(nest, dtypes, target).schedule()
 
 
 def fitter(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> Callable[[GpuSchedule], GpuSchedule]:
@@ -68,6 +72,11 @@ def fast_axis(nest: Nest) -> str | None:
 def _power(count: int) -> int:
     """The next power of two."""
     return 1 << max(count - 1, 0).bit_length()
+
+
+def _even(width: int) -> int:
+    """Points of a run that are worked on at a time: few of the last tile should be beyond its end."""
+    return min((256, 128, 64), key=lambda n: (-(-width // n) * n, -n))
 
 
 def _warps(points: int, each: int = 32) -> int:
@@ -132,7 +141,7 @@ class _Chooser:
     def size(self, names: frozenset[str] | list[str] | tuple[str, ...]) -> int:
         return guess(prod(self.axis[a].extent for a in names))
 
-    def known(self, names: frozenset[str] | list[str]) -> bool:
+    def known(self, names: frozenset[str] | list[str] | tuple[str, ...]) -> bool:
         return all(self.axis[a].extent.is_int for a in names)
 
     def ordered(self, names: frozenset[str] | set[str] | list[str]) -> tuple[str, ...]:
@@ -176,25 +185,54 @@ class _Chooser:
             return GpuSchedule(
                 "pointwise", (block,), _warps(points, 8 if points < 2048 else 16), 1, False, 0, self.approximate
             )
-        assert self.fast is not None
-        rest = [a for a in self.names if a != self.fast]
-        width = self.size((self.fast,))
-        across = min(_power(width), points)
-        aligned = width % 8 == 0 or not self.known([self.fast])
-        if across * 4 <= width * 5 and (width >= 64 or len(self.names) > 1) and aligned:
+        run = self.run()
+        rest = [a for a in self.names if a not in run]
+        width = self.size(run)
+        across = _even(width) if len(run) > 1 else min(_power(width), points)
+        aligned = width % 8 == 0 or not self.known(run)
+        if len(run) > 1 and aligned:
             high = max(1, points // across)
-            blocks = [Block(tuple(rest), high, "grid"), Block((self.fast,), across, "grid")]
+            blocks = [*self.lines(rest, high), Block(run, across, "grid")]
+        elif across * 4 <= width * 5 and (width >= 64 or len(self.names) > 1) and aligned:
+            high = max(1, points // across)
+            blocks = [Block(tuple(rest), high, "grid"), Block(run, across, "grid")]
         else:
             blocks = [Block(tuple(self.names), points, "grid")]
         return GpuSchedule(
             "pointwise", tuple(blocks), _warps(points, 8 if points < 2048 else 16), 1, False, 0, self.approximate
         )
 
+    def run(self) -> tuple[str, ...]:
+        """The fast axis, with the axes before it in the largest operand where it is too short for wide accesses."""
+        assert self.fast is not None
+        run: tuple[str, ...] = (self.fast,)
+        if self.size(run) >= _WIDE or not self.known(run):
+            return run
+        accesses = [e.index[0] for e in self.nest.body if isinstance(e, Load | Store)]
+        accesses = [e for e in accesses if e.coefficient(self.axis[self.fast]) == 1]
+        widest = max(accesses, key=lambda e: self.size(e.axes()), default=None)
+        marks = {a: tuple(a in s for s in self.sets) for a in self.names}
+        while widest is not None and self.size(run) < _WIDE:
+            step = self.size(run)
+            before = [a for a in self.names if a not in run and widest.coefficient(self.axis[a]) == step]
+            if len(before) != 1 or marks[before[0]] != marks[self.fast] or not self.known(before):
+                break
+            run = (before[0], *run)
+        return run
+
+    def lines(self, rest: list[str], high: int) -> list[Block]:
+        """Blocks of the axes beside a run, of ``high`` points together; the last axis alone where it has them."""
+        if not rest:
+            return []
+        if len(rest) > 1 and self.known(rest[-1:]) and self.size(rest[-1:]) % high == 0:
+            return [Block(tuple(rest[:-1]), 1, "grid"), Block((rest[-1],), high, "grid")]
+        return [Block(tuple(rest), high, "grid")]
+
     def turned(self) -> tuple[str, str] | None:
-        """Two axes that different operands are contiguous along."""
+        """Two axes that different large operands are contiguous along."""
         fast: set[str] = set()
         for eqn in self.nest.body:
-            if not isinstance(eqn, Load | Store):
+            if not isinstance(eqn, Load | Store) or self.size(eqn.index[0].axes()) * 8 < self.size(self.names):
                 continue
             expr = eqn.index[0]
             if any(isinstance(a, Loaded) for a in expr.atoms()):
@@ -296,16 +334,16 @@ class _Chooser:
     def columns(self) -> GpuSchedule:
         """Reductions beside a fast axis that is kept."""
         (inner,) = self.sets
-        assert self.fast is not None
-        rest = self.ordered([a for a in self.names if a not in inner and a != self.fast])
-        deep, width = self.size(inner), self.size((self.fast,))
+        run = self.run()
+        rest = self.ordered([a for a in self.names if a not in inner and a not in run])
+        deep, width = self.size(inner), self.size(run)
         outer = (Block(rest, 1, "grid"),) if rest else ()
         units = self.size(rest)
         across = min(_power(width), 1024)
         if deep <= _FEW and units * -(-width // across) >= 2 * self.target.processors:
-            blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block((self.fast,), across, "grid"))
+            blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block(run, across, "grid"))
             return GpuSchedule("columns", blocks, _warps(across, 4), 1, False, 0, self.approximate)
-        across = min(_power(width), 64 if self.bytes() <= 2 else 32)
+        across = min(_even(width) if len(run) > 1 else _power(width), 64 if self.bytes() <= 2 else 32)
         written = any(isinstance(e, Store) and e.index[0].axes() & inner for e in self.nest.body)
         if self.known(inner) and _power(deep) <= 512:
             across = min(across, max(8, 4096 // _power(deep)))
@@ -313,7 +351,7 @@ class _Chooser:
         else:
             tall = Block(self.ordered(inner), min(_power(deep), max(2, (2048 if written else 4096) // across)), "loop")
         stages = 3 if tall.role == "loop" else 1
-        blocks = (*outer, tall, Block((self.fast,), across, "grid"))
+        blocks = (*outer, tall, Block(run, across, "grid"))
         warps = _warps(tall.size * across, 8 if stages > 1 and written else 16)
         return GpuSchedule("columns", blocks, warps, stages, False, 0, self.approximate)
 

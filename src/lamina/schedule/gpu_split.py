@@ -47,6 +47,14 @@ _ROW_POINTS = 8192
 """Points of a row that are worth a program."""
 _COLUMN_POINTS = 64
 """Points of a column that are worth a program."""
+_SHORT = 64
+"""Elements of contiguous runs below which a reduction of them reads narrow pieces."""
+_MANY = 1 << 20
+"""Points from which that costs more than two launches."""
+_ACROSS = 64
+"""Columns that a program reduces side by side."""
+_WAVES = 8
+"""Programs for each processor that hide the latency of walking down columns."""
 _HALVES = ("float16", "bfloat16")
 
 
@@ -68,11 +76,15 @@ def spread(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram, list[D
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A reduced axis in ``parts`` equal parts of ``length`` points; ``whole``: its points are the parts."""
+    """A reduced axis in ``parts`` equal parts of ``length`` points; ``whole``: its points are the parts.
+
+    The points of the reduced axes ``beside`` are parts of their own as well.
+    """
 
     axis: Axis
     parts: int
     length: Expr
+    beside: tuple[Axis, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -274,7 +286,8 @@ class _Cutter:
         nests = [self.nest_of("parts", axes, [*first, *stores])]
         joined = [e for p in reduces for e in self.join(self.reduce(p), loads[p], part, cut)]
         remaining = self.slice([p for p in self.goals() if p in late], outs)
-        self.decide("in parts", f"{cut.parts} programs for each result, joined in order")
+        why = "; the points of short contiguous runs apart, for wide accesses" if cut.beside else ""
+        self.decide("in parts", f"{cut.parts} programs for each result, joined in order{why}")
         kept = set(self.axes) - over
         if all(self.values[n] <= kept for e in remaining for n in (*defined(e), *operands(e))) and all(
             e.axes() <= kept for eqn in remaining if isinstance(eqn, Load | Store) for e in eqn.index
@@ -295,6 +308,8 @@ class _Cutter:
         if any(self.body[p].dtype in _HALVES for p in reduces):  # type: ignore[union-attr]
             return None
         fast = self.fast()
+        if not inner and fast in over and (narrow := self.narrow(fast, over, kept, reduces)) is not None:
+            return narrow
         if inner:
             units, least, wanted = self.size(kept), 4, 2 * processors
         elif fast in over or fast is None:
@@ -310,6 +325,30 @@ class _Cutter:
         if parts < 2 or units * 2 > processors:
             return None
         return self.axis_to_cut(over - inner, parts, reduces)
+
+    def narrow(self, fast: str, over: frozenset[str], kept: list[str], reduces: list[int]) -> _Cut | None:
+        """A cut that leaves every point of a short contiguous run a result of its own: channels of a group in
+        channels-last memory. A program then reads the neighbouring groups' channels as well, in wide accesses.
+        """
+        run, slow = self.axes[fast], over - {fast}
+        step = run.extent
+        if (
+            not step.is_int
+            or step.const >= _SHORT
+            or self.size(slow) < 2 * _COLUMN_POINTS
+            or self.size(self.axes) < _MANY
+        ):
+            return None
+        if any(self.reduce(p).op.startswith("arg") or fast not in self.reduce(p).axes for p in reduces):
+            return None
+        beside = [a for a in kept if any(offset.coefficient(self.axes[a]) == step for _, offset in self.offsets())]
+        if len(beside) != 1:
+            return None
+        width = step.const * self.size(beside)
+        units = self.size([a for a in kept if a not in beside]) * -(-width // _ACROSS)
+        parts = min(_WAVES * self.target.processors // max(units, 1), self.size(slow) // _COLUMN_POINTS)
+        found = self.axis_to_cut(slow, max(parts, 1), reduces)
+        return None if found is None else replace(found, beside=(run,))
 
     def axis_to_cut(self, names: frozenset[str], parts: int, reduces: list[int]) -> _Cut | None:
         """The outermost axis in memory that gives about as many parts as wanted; else the one that gives most."""
@@ -374,8 +413,9 @@ class _Cutter:
                 body += [Compute(extra, "or", (f"{extra}_not", new.cond), "bool")]
                 new = replace(new, cond=extra)
             if isinstance(new, Reduce) and cut.axis.name in new.axes:
+                gone = {a.name for a in cut.beside}
                 swapped = (() if cut.whole else (rest.name,)) if cut.axis.name in new.axes else ()
-                axes = tuple(x for a in new.axes for x in (swapped if a == cut.axis.name else (a,)))
+                axes = tuple(x for a in new.axes if a not in gone for x in (swapped if a == cut.axis.name else (a,)))
                 value = new.value
                 if guard is not None:
                     value = f"{new.outs[0]}_in"
@@ -411,7 +451,8 @@ class _Cutter:
         loads: dict[int, list[Load]] = {}
         for p in reduces:
             eqn = self.reduce(p)
-            axes = [part, *(a for a in self.nest.axes if a.name in self.values[eqn.outs[0]])]
+            kept_axes = {*self.values[eqn.outs[0]], *(a.name for a in cut.beside)}
+            axes = [part, *(a for a in self.nest.axes if a.name in kept_axes)]
             index = tuple(as_expr(a) for a in axes)
             kept = [(n, eqn.dtype) for n in eqn.outs]
             if eqn.op in ("argmax", "argmin"):
@@ -425,14 +466,15 @@ class _Cutter:
 
     def join(self, eqn: Reduce, loads: list[Load], part: Axis, cut: _Cut) -> list[Equation]:
         """The whole result from the parts'."""
-        over, out, held, origin = (part.name,), eqn.outs[0], eqn.dtype, eqn.origin
+        beside = tuple(a.name for a in cut.beside)
+        over, out, held, origin = (part.name, *beside), eqn.outs[0], eqn.dtype, eqn.origin
         names = [load.out for load in loads]
         if eqn.op == "welford":
-            points = prod(self.axes[a].extent for a in eqn.axes if a != cut.axis.name) * cut.length
+            points = prod(self.axes[a].extent for a in eqn.axes if a not in (cut.axis.name, *beside)) * cut.length
             return [
                 *loads,
                 Reduce((f"{out}_all",), "sum", names[0], over, held, origin),
-                Constant(f"{out}_count", float(cut.parts), held, origin),
+                Constant(f"{out}_count", float(cut.parts * self.size(beside)), held, origin),
                 Index(f"{out}_points", points, held, origin),
                 Compute(out, "div", (f"{out}_all", f"{out}_count"), held, origin),
                 Compute(f"{out}_away", "sub", (names[0], out), held, origin),

@@ -115,6 +115,34 @@ def test_cut_reductions_propagate_nan(interpreter: Interpreter) -> None:
     assert top.isnan()
 
 
+def norm_of_channels_last(x: Tensor, w: Tensor) -> Tensor:
+    return F.silu(F.group_norm(x, 4, w))
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (
+            norm_of_channels_last,
+            (torch.randn(2, 40, 16, 32).add(5).to(memory_format=torch.channels_last), torch.randn(40)),
+        ),
+        (lambda x: x.sum((1, 3)), (torch.randn(4, 256, 8, 18),)),
+        (lambda x: x.amax((1, 3)), (torch.randn(4, 256, 8, 18),)),
+    ],
+)
+def test_short_runs_are_read_wide(
+    interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], arguments: Any
+) -> None:
+    """Neighbouring groups' channels are read together and joined afterwards."""
+    monkeypatch.setattr("lamina.schedule.gpu_split._MANY", 1)
+    plan = planned(function, *arguments)
+    assert any("wide accesses" in d.reason for d in plan.decisions)
+    assert plan.kernels[0].schedules[0].kind == "columns"
+    (ours,) = run(plan, interpreter, arguments)
+    exact = function(*(a.double() for a in arguments))
+    assert not judge(ours, function(*arguments), exact)
+
+
 def test_nests_of_one_form_share_launches() -> None:
     """Lengths that would make the others' accesses narrow have a launch of their own, and so has a single number."""
     function, arguments, _ = CASES["nests of one form"]

@@ -290,7 +290,9 @@ class Reducer:
         missing = facts.dims(facts.span_of_axes(acc.eqn.axes) - facts.span(acc.eqn.value))
         given = f"tl.broadcast_to({value}, {facts.shape(acc.span)})" if missing else value
         text.add(f"{name}_x = {given}")
-        first = f'({name}_n == 0) & (tl.abs({name}_x) < float("inf"))'
+        shape = facts.shape(acc.span)
+        count = f"{name}_n" if inside or shape == "()" else f"tl.broadcast_to({name}_n, {shape})"
+        first = f'({count} == 0) & (tl.abs({name}_x) < float("inf"))'
         text.add(f"{name}_k = tl.where({first}{f' & {inside}' if inside else ''}, {name}_x, {name}_k)")
         away = f"{name}_x - {name}_k"
         text.add(f"{name}_d = {f'tl.where({inside}, {away}, 0.0)' if inside else away}")
