@@ -65,6 +65,9 @@ class _Converter:
                 continue
             results = self._traced(node) if node.op in ("call_function", "call_method") else None
             self.made[node] = self._kept(node) if results is None else results
+        for node in reversed(self.graph.find_nodes(op="call_function", target=operator.getitem)):
+            if not node.users:  # one of several values of an operation, which nothing asks for
+                self.graph.erase_node(node)
         looked_at = {n for n, roots in self.roots.items() if roots & self.written}
         return AtenForm(self.graph, frozenset(looked_at), self.recording)
 
@@ -161,10 +164,7 @@ class _Converter:
     def _copied(self, fragment: Fragment, operands: list[Node], node: Node) -> Any:
         names: dict[Node, Node] = dict(zip(fragment.inputs, operands, strict=True))
         meta = {k: node.meta[k] for k in _CARRIED if k in node.meta}
-        results = set(fragment.results)
         for call in fragment.calls:
-            if not call.users and call not in results:
-                continue  # one of several values of an operation, which nothing asks for
             copied = self.graph.node_copy(call, lambda n: names.get(n, n))
             copied.meta = {**meta, "val": call.meta["val"], "example_value": call.meta["val"]}
             names[call] = copied
