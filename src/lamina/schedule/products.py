@@ -102,6 +102,8 @@ class _Chooser:
         if len(readers) == 1 and out not in self.kept:
             body = tuple(e for e in made.body if not (isinstance(e, Store) and e.buffer == out))
             made = Nest(made.name, made.axes, body)
+        if not all(axis.extent.is_int for axis in nest.axes[-2:]):
+            return
         flat = flatten((made,), self.buffers)
         dtypes = {f"b{k}": d for k, d in enumerate(flat.dtypes)}
         if not product_schedules(flat.nests[0], dtypes, self.target):

@@ -1,0 +1,115 @@
+"""Products and convolutions on a GPU: kernels with epilogues, one row, channels-last images; values as eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import lamina
+from lamina.testing import judge, tensors
+
+DTYPES = (torch.bfloat16, torch.float16)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch.compiler.reset()
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    generator = torch.Generator("cuda").manual_seed(sum(shape) + len(shape))
+    return (torch.randn(shape, generator=generator, device="cuda") / shape[-1] ** 0.5).to(dtype)
+
+
+def check(function: Callable[..., Any], args: list[Tensor], training: bool = False) -> Any:
+    """Compare with eager and fp64, forward and backward, strides too; the record."""
+    compiled = lamina.compile(function, dynamic=False, options={"strict": True, "verify": True})
+    results = []
+    for call, dtype in ((compiled, None), (function, None), (function, torch.float64)):
+        given = [a.detach().to(dtype or a.dtype).requires_grad_(training) for a in args]
+        outputs = tensors(call(*given))
+        found = list(outputs)
+        if training:
+            found += torch.autograd.grad(outputs, given, [torch.ones_like(o) for o in outputs])
+        results.append(found)
+    for number, (ours, eager, exact) in enumerate(zip(*results, strict=True)):
+        assert not judge(ours, eager, exact), number
+        assert ours.stride() == eager.stride(), number
+    return compiled.record
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(2048, 768, 1024), (1000, 257, 331)])
+@pytest.mark.parametrize("training", [False, True])
+def test_an_epilogue(sizes: tuple[int, int, int], dtype: torch.dtype, training: bool) -> None:
+    rows, inner, columns = sizes
+    args = [randn(rows, inner, dtype=dtype), randn(columns, inner, dtype=dtype), randn(columns, dtype=dtype)]
+    record = check(lambda x, w, b: F.gelu(F.linear(x, w, b)), args, training)
+    assert any(d.taken for d in record.decisions("product"))
+
+
+def test_a_batch_with_a_residual() -> None:
+    args = [randn(6, 300, 200), randn(6, 200, 96), randn(6, 300, 96)]
+    check(lambda a, b, r: torch.relu(torch.bmm(a, b)) * 0.5 + r, args)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float32])
+def test_a_gated_pair_with_one_row(dtype: torch.dtype) -> None:
+    args = [randn(1, 2048, dtype=dtype), randn(5632, 2048, dtype=dtype), randn(5632, 2048, dtype=dtype)]
+    record = check(lambda x, g, u: F.silu(x @ g.t()) * (x @ u.t()), args)
+    (plan,) = [s.value for s in record.stages if s.name == "plan"]
+    assert (plan.kernel_count, plan.library_count) == (1, 0)
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, width: int = 256, middle: int = 64) -> None:
+        super().__init__()
+        sizes = ((width, middle, 1), (middle, middle, 3), (middle, width, 1))
+        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, k, padding=k // 2) for a, b, k in sizes)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(b) for _, b, _ in sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for k, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+            y = norm(convolution(y))
+            y = F.relu(y if k < 2 else y + x)
+        return y
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_bottleneck_is_channels_last_inside(training: bool) -> None:
+    torch.manual_seed(0)
+    module = Bottleneck().cuda().bfloat16().train(training)
+    names = [name for name, _ in module.named_parameters()]
+    buffers = {name: b.detach().clone() for name, b in module.named_buffers() if "tracked" not in name}
+
+    def run(x: Tensor, *parameters: Tensor) -> Tensor:
+        held = {name: b.to(x.dtype).clone() for name, b in buffers.items()}
+        return torch.func.functional_call(module, (dict(zip(names, parameters, strict=True)), held), (x,))
+
+    args = [randn(8, 256, 28, 28), *(p.detach() for p in module.parameters())]
+    compiled = lamina.compile(run, dynamic=False, options={"strict": True})
+    results = []
+    for call, dtype in ((compiled, None), (run, None), (run, torch.float64)):
+        given = [a.detach().to(dtype or a.dtype).requires_grad_(training) for a in args]
+        with torch.set_grad_enabled(training):
+            y = call(*given)
+        found = [y]
+        if training:
+            # Not the biases before a norm: their gradient is nothing but rounding.
+            wanted = [
+                g for g, n in zip(given, ["x", *names], strict=True) if "convolutions" not in n or "bias" not in n
+            ]
+            found += torch.autograd.grad(y, wanted, torch.ones_like(y))
+        results.append(found)
+    for number, (ours, eager, exact) in enumerate(zip(*results, strict=True)):
+        assert ours.stride() == eager.stride(), number
+        limit = 2 * (eager.double() - exact).abs().max() + 1e-6 * exact.abs().max()
+        assert (ours.double() - exact).abs().max() <= limit, number
+    (choice,) = compiled.record.decisions("layout")
+    assert choice.taken
