@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lamina.aot import run
+
 from .models import GPT, Residual
 from .reference import Reference, operations
 
@@ -342,3 +344,12 @@ def test_random_programs(seed):
     actual, expected = gradients(reference.compile(program), inputs), gradients(program, inputs)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
     assert stitched(reference), why(reference)
+
+
+def test_a_sum_to_differentiate_on_a_gpu_is_left_to_eager(monkeypatch):
+    monkeypatch.setattr(run, "_device", lambda joint: "cuda")
+    for function, left in ((lambda x: x.sum((0, 2)), True), (lambda x: (x * x).sum(0), False)):
+        torch._dynamo.reset()
+        reference = check(function, leaf(4, 5, 6))
+        assert [d.taken for d in reference.record.decisions("eager")] == [True] * left
+        assert any(stage.name == "partition" for stage in reference.record.stages) != left

@@ -9,7 +9,15 @@ from typing import Any
 
 import torch
 
-from lamina.aot.torch_private import autocast_enabled, graph_is_kept, never_captured, saving_is_hooked, without_autocast
+from lamina.aot.torch_private import (
+    autocast_enabled,
+    direct_apply,
+    graph_is_kept,
+    never_captured,
+    saving_is_hooked,
+    transforms_are_active,
+    without_autocast,
+)
 
 __all__ = ["Strides", "Tangent", "inference_function", "training_function"]
 
@@ -34,6 +42,8 @@ class Tangent:
 
 def inference_function(compiled: Boxed, mutated: Sequence[int]) -> Callable[..., Any]:
     """``compiled`` as a function of its inputs, those at ``mutated`` being written to."""
+    if not mutated:
+        return lambda *inputs: tuple(compiled(list(inputs)))
 
     def run(*inputs: Any) -> Any:
         written = [inputs[i] for i in mutated]
@@ -63,15 +73,17 @@ def training_function(
     backwards = _Backwards(compile_backward, [t for t in tangents if t is not None])
     constant = tuple(i for i, t in enumerate(tangents) if t is None)
     taken = tuple(i for i, t in enumerate(tangents) if t is not None)
+    wanted = tuple(i for i, s in enumerate(tangents_of) if s is not None)
 
     def run_backward(ctx: Any, *gradients: Any) -> Any:
-        backward, laid_out = backwards.take([gradients[i] for i in taken])
-        saved = ctx.saved_tensors
-        if ctx.strides is not None:
-            saved = [_restored(t, stride) for t, stride in zip(saved, ctx.strides, strict=True)]
-        arguments = [*saved, *laid_out]
-        del saved, laid_out
-        ctx.maybe_clear_saved_tensors()  # the compiled backward lets each go after its last use, unless it runs again
+        backward, arguments = backwards.take([gradients[i] for i in taken] if constant else gradients)
+        if ctx.saves:
+            saved = ctx.saved_tensors
+            if ctx.strides is not None:
+                saved = [_restored(t, stride) for t, stride in zip(saved, ctx.strides, strict=True)]
+            arguments = [*saved, *arguments]
+            del saved
+            ctx.maybe_clear_saved_tensors()  # the compiled backward lets each go after its last use, or it runs again
         if autocast_enabled():
             with without_autocast():
                 found = backward(arguments)
@@ -85,14 +97,18 @@ def training_function(
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            written = [inputs[i] for i in mutated]
             values = forward(list(inputs))
-            _note_writes(written)
-            ctx.save_for_backward(*values[results:])
-            # What the user's hooks give back holds the same values, not always at the same places.
-            ctx.strides = [t.stride() for t in values[results:]] if saving_is_hooked() else None
+            if mutated:
+                _note_writes([inputs[i] for i in mutated])
+            saved = values[results:]
+            ctx.saves, ctx.strides = bool(saved), None
+            if saved:
+                ctx.save_for_backward(*saved)
+                if saving_is_hooked():
+                    # What the user's hooks give back holds the same values, not always at the same places.
+                    ctx.strides = [t.stride() for t in saved]
             # Kept as they are, unchecked: only a second differentiation asks for them, and is refused.
-            ctx.anchors = tuple(t for t, wanted in zip(inputs, ctx.needs_input_grad, strict=True) if wanted)
+            ctx.anchors = [inputs[i] for i in wanted]
             ctx.set_materialize_grads(False)
             outputs = tuple(values[:results])
             if constant:
@@ -112,7 +128,8 @@ def training_function(
 
     never_captured(Compiled.backward)
     apply: Callable[..., Any] = Compiled.apply
-    return apply
+    direct = direct_apply(Compiled)
+    return lambda *inputs: apply(*inputs) if transforms_are_active() else direct(*inputs)
 
 
 class _Once(torch.autograd.Function):

@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot.calls import Unsuitable
+from lamina.aot.eager import eager_is_best
 from lamina.aot.function import Strides, Tangent, inference_function, training_function
 from lamina.aot.joint import prepare, unsupported
 from lamina.aot.partition import Partition, partition
@@ -61,7 +62,7 @@ def compile_captured(
         stitched = job.stitched(gm, example_inputs, decompositions)
         if stitched is not None:
             record.add(name, "aot", time.perf_counter() - start)
-            return job.finish(stitched)
+            return job.finish(stitched) if not job.left_to_eager(stitched) else gm.forward
         compiled = run_aot_autograd(
             gm,
             example_inputs,
@@ -115,6 +116,16 @@ class _Job:
     def _note(self, taken: bool, reason: str) -> None:
         decision = Decision("stitch", (self.name,), taken, reason)
         self.record.stages.append(Stage(self.name, "stitch", None, 0.0, (decision,)))
+
+    def left_to_eager(self, stitched: Stitched) -> bool:
+        """Whether the captured graph itself is the fastest program, which is then in the record."""
+        if not stitched.differentiable or stitched.mutated or _device(stitched.joint) != "cuda":
+            return False
+        why = eager_is_best(stitched.joint)
+        if why:
+            decision = Decision("eager", (self.name,), True, why)
+            self.record.stages.append(Stage(self.name, "eager", None, 0.0, (decision,)))
+        return bool(why)
 
     def finish(self, stitched: Stitched) -> Callable[..., Any]:
         """Partition and compile a stitched graph."""

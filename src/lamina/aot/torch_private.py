@@ -36,6 +36,7 @@ __all__ = [
     "autograd_decomposes",
     "backend_fakes",
     "binding_nodes",
+    "direct_apply",
     "flatten",
     "from_functional",
     "functional_trace",
@@ -56,6 +57,7 @@ __all__ = [
     "torch_partition",
     "traced_nodes",
     "tracing_state",
+    "transforms_are_active",
     "unflatten",
     "without_autocast",
 ]
@@ -280,3 +282,17 @@ def graph_is_kept() -> bool:
 def saving_is_hooked() -> bool:
     """Whether the caller has hooks on the tensors that are saved for a backward."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def transforms_are_active() -> bool:
+    """Whether a function transform (``torch.func``) is in progress."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """``function.apply`` without what torch does in Python for function transforms, for when there are none.
+
+    That is two microseconds, and a look at each argument for a wrapper that outlived its transform.
+    """
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return apply
