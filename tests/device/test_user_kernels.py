@@ -71,3 +71,28 @@ def test_sizes_may_be_symbols() -> None:
         x, y = (torch.randn(rows, 96, device="cuda") for _ in range(2))
         torch.testing.assert_close(compiled(x, y), programs.plain(x, y), rtol=1e-4, atol=1e-4)
     without_fallback(compiled)
+
+
+def test_python_of_custom_operations_runs_at_every_call() -> None:
+    calls: list[int] = []
+
+    @torch.library.custom_op("lamina_tests::noted", mutates_args=())
+    def noted(x: torch.Tensor) -> torch.Tensor:
+        calls.append(len(calls))
+        return x + len(calls)
+
+    noted.register_fake(torch.empty_like)
+
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = noted(x.sin()).cumsum(0)
+        return x
+
+    compiled = lamina.compile(chain, options={"strict": True})
+    x = torch.randn(8, 8, device="cuda")
+    for _ in range(40):
+        compiled(x)
+    assert len(calls) == 120
+    (decision,) = compiled.record.decisions("graph")
+    assert not decision.taken
+    assert "lamina_tests.noted" in decision.reason

@@ -29,7 +29,8 @@ from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.access import writes
 from lamina.ir.index import as_expr
-from lamina.ir.loops import Buffer, storage_bytes
+from lamina.ir.library import is_custom, unrecordable
+from lamina.ir.loops import Buffer, LibraryCall, storage_bytes
 from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import Kernel, Plan
 from lamina.ir.plan_verify import verify_plan
@@ -239,10 +240,15 @@ class _Region:
         mode, insist = self.backend.options.mode, self.backend.options.mode == "reduce-overhead"
         launches = self.plan.kernel_count + self.plan.library_count
         nbytes = sum((storage_bytes(b) for b in self.plan.buffers if b.kind != "input"), as_expr(0))
+        custom = [s.op for s in self.plan.steps if isinstance(s, LibraryCall) and is_custom(s.op)]
         if mode == "max-autotune-no-cudagraphs":
             return call
         if self.reasons or any(b.device == "cpu" for b in self.plan.buffers):
             why = "part of it runs on the CPU, or has no machine code"
+        elif any(unrecordable(op) for op in custom):
+            why = "it calls an operation that is marked as unsafe in CUDA graphs"
+        elif not insist and custom:
+            why = f"it calls {custom[0]}, whose Python a replay would leave out"
         elif not insist and launches < _FEWEST_LAUNCHES:
             why = f"{launches} launches"
         elif not insist and not (nbytes.is_int and nbytes.const <= _GRAPH_BYTES):

@@ -8,7 +8,7 @@ import torch
 
 from lamina.base.user_kernels import is_user_kernel, user_kernel
 
-__all__ = ["OUT_VARIANTS", "QUICK_CALLS", "has_effect", "is_custom", "may_alias", "overload"]
+__all__ = ["OUT_VARIANTS", "QUICK_CALLS", "has_effect", "is_custom", "may_alias", "overload", "unrecordable"]
 
 QUICK_CALLS: dict[str, str] = {
     f"aten.{name}.default": f"torch.{name}"
@@ -58,3 +58,8 @@ def has_effect(op: str) -> bool:
         return False
     found = overload(op)
     return torch.Tag.nondeterministic_seeded in found.tags or not found._schema.returns or "assert" in op
+
+
+def unrecordable(op: str) -> bool:
+    """Whether the author of ``op`` says that it must not be part of a CUDA graph."""
+    return torch.Tag.cudagraph_unsafe in overload(op).tags
