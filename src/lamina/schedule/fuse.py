@@ -30,6 +30,7 @@ from lamina.ir.loops import (
     Store,
 )
 from lamina.schedule.align import align, disjoint
+from lamina.schedule.fold import fold, folds
 from lamina.schedule.group import Facts, Group, illegal, join
 from lamina.schedule.in_place import update_in_place
 from lamina.schedule.inline import inline_into
@@ -220,6 +221,8 @@ class _Fuser:
             swap = bool(other.ancestors >> group.number & 1)
             first, second = (group, other) if swap else (other, group)
             result = self.try_join(first, second)
+            if isinstance(result, str):
+                result = self.try_folded(first, second) or result
             if isinstance(result, Group):
                 self.decide("fuse", (first.name, second.name), True, "shared bytes", self.shared(first, second))
                 self.absorb(first, second, result)
@@ -273,8 +276,11 @@ class _Fuser:
                 left = a.stores.get(name, a.loads.get(name, [])) if name in first.writes else a.loads[name]
                 right = b.loads.get(name, []) + b.stores.get(name, [])
                 pairs = [(p, q) for p in left for q in right]
-                if name not in b.loads and all(disjoint(p, q) for p, q in pairs):
+                near = [(p, q) for p, q in pairs if not disjoint(p, q)]
+                if name not in b.loads and not near:
                     hints += [(self.bytes[name], p, q) for p, q in pairs]
+                elif all(sum(q is other for _, other in near) == 1 for q in right):
+                    required += near  # each place is one of several that the first nest touches
                 else:
                     required += pairs
             else:
@@ -324,6 +330,29 @@ class _Fuser:
             ):
                 return True
         return False
+
+    def try_folded(self, first: Group, second: Group) -> Group | None:
+        """The joined group with a loop of one nest folded to the other's, which touches the same rows in parts."""
+        if not first.writes & second.reads:
+            return None
+        shared = (first.reads | first.writes) & (second.reads | second.writes)
+        for long, short in ((first, second), (second, first)):
+            if long.nest is None or short.nest is None or short.facts is None:
+                continue
+            facts = short.facts
+            places = max(len({*facts.loads.get(n, ()), *facts.stores.get(n, ())}) for n in shared)
+            extents = {a.extent.const for a in short.nest.axes if a.extent.is_int}
+            for axis, parts in folds(long.nest, extents):
+                if places < parts:
+                    continue
+                nest = fold(long.nest, axis, parts)
+                if nest is None:
+                    continue
+                made = replace(long, nest=nest, facts=Facts.of(nest))
+                result = self.try_join(made, second) if long is first else self.try_join(first, made)
+                if isinstance(result, Group):
+                    return result
+        return None
 
     # ---- result -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,101 @@
+"""A nest whose axis is folded: each point does the work of several, which lie a part of the axis apart.
+
+Rotary embeddings combine the two halves of a row, so their loops run over half a row; the norm before them runs over
+whole rows. Folded in two, the norm reads both halves at each point, and the two become one nest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Axis, Expr, as_expr
+from lamina.ir.loops import (
+    Check,
+    Compute,
+    Equation,
+    Index,
+    Load,
+    Nest,
+    Random,
+    Reduce,
+    Scan,
+    Store,
+    axes_of_values,
+    defined,
+    operands,
+)
+from lamina.schedule.simplify import rename
+
+__all__ = ["fold", "folds"]
+
+_MOST = 4
+"""Parts in which an axis is folded at most: the body grows as often."""
+_SHORTEST = 8
+"""Points left that are still worth a loop."""
+_JOINS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
+
+
+def folds(nest: Nest, extents: set[int]) -> list[tuple[Axis, int]]:
+    """Axes of the nest that other loops run over a part of, with the number of parts."""
+    found: list[tuple[Axis, int]] = []
+    for axis in nest.axes:
+        if axis.extent.is_int and axis.extent.const not in extents:
+            n = axis.extent.const
+            found += [
+                (axis, p) for p in range(2, _MOST + 1) if n % p == 0 and n // p >= _SHORTEST and n // p in extents
+            ]
+    return found
+
+
+def fold(nest: Nest, axis: Axis, parts: int) -> Nest | None:
+    """The nest over a part of ``axis``, every point doing the work of ``parts``; ``None`` where that cannot be.
+
+    Reductions over the axis join the points' values first; 16-bit ones would round on the way and are refused.
+    """
+    length = axis.extent.const // parts
+    short = Axis(axis.name, as_expr(length))
+    values = axes_of_values(nest)
+    dtypes = {n: e.dtype for e in nest.body if not isinstance(e, Store | Check) for n in defined(e)}
+    copies: dict[str, list[str]] = {}
+    body: list[Equation] = []
+    taken = set(dtypes)
+
+    def fresh(name: str) -> str:
+        made = next(m for k in range(len(taken) + 2) if (m := f"{name}_{k}") not in taken)
+        taken.add(made)
+        return made
+
+    def copy(eqn: Equation, part: int) -> Equation:
+        names = {n: copies[n][part] for n in (*operands(eqn), *defined(eqn)) if n in copies}
+        place: Expr = as_expr(short) + part * length
+        return rename(eqn, names, {axis: place})
+
+    for eqn in nest.body:
+        if isinstance(eqn, Scan):
+            return None
+        if isinstance(eqn, Reduce) and axis.name in eqn.axes:
+            if eqn.op not in _JOINS or (eqn.op in ("sum", "prod") and DTYPES[dtypes[eqn.value]].size < 4):
+                return None
+            value = eqn.value
+            for part in range(1, parts):
+                joined = fresh(f"{eqn.outs[0]}_in")
+                other = copies.get(eqn.value, [eqn.value] * parts)[part]
+                body.append(Compute(joined, _JOINS[eqn.op], (value, other), dtypes[eqn.value], eqn.origin))
+                value = joined
+            body.append(replace(eqn, value=value))
+        elif axis.name in _axes(eqn) or any(axis.name in values[n] for n in operands(eqn)):
+            for name in defined(eqn):
+                copies[name] = [name, *(fresh(name) for _ in range(parts - 1))]
+            body += [copy(eqn, part) for part in range(parts)]
+        else:
+            body.append(eqn)
+    return Nest(nest.name, tuple(short if a == axis else a for a in nest.axes), tuple(body))
+
+
+def _axes(eqn: Equation) -> frozenset[str]:
+    if isinstance(eqn, Load | Store):
+        return frozenset(a for e in eqn.index for a in e.axes())
+    if isinstance(eqn, Index):
+        return eqn.expr.axes()
+    return eqn.index.axes() if isinstance(eqn, Random) else frozenset()

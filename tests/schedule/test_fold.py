@@ -1,0 +1,70 @@
+"""A norm and the rotation of its rows' parts are one nest, whatever the parts; what cannot be folded stays apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lamina.ir.loops import Nest
+from tests.schedule.test_fuse import fused, nests
+
+
+def rotary(x: Tensor, w: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w
+    low, high = y.chunk(2, -1)
+    return y * cos + torch.cat([-high, low], -1) * sin
+
+
+def rotary_backward(x: Tensor, w: Tensor, cos: Tensor, sin: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    s = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+    turned = g * sin
+    low, high = turned.chunk(2, -1)
+    d = g * cos + torch.cat([high, -low], -1)
+    own = d * w
+    return own * s - x * s**3 * (own * x).mean(-1, keepdim=True), (d * x * s).sum((0, 1))
+
+
+def thirds(x: Tensor) -> Tensor:
+    y = x / x.abs().amax(-1, keepdim=True)
+    a, b, c = y.chunk(3, -1)
+    return torch.cat([a * b, b * c, c * a], -1)
+
+
+def any_and_all(x: Tensor) -> Tensor:
+    hit = ((x > 0.5).any(-1, keepdim=True) & (x < 9).all(-1, keepdim=True)) | (x.amin(-1, keepdim=True) > x)
+    a, b = (hit.float() * x.prod(-1, keepdim=True)).chunk(2, -1)
+    return torch.cat([a - b, b + a], -1)
+
+
+ROWS, TABLE = (3, 4, 32), (4, 32)
+CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "rotary": (rotary, (ROWS, (32,), TABLE, TABLE)),
+    "rotary backward": (rotary_backward, (ROWS, (32,), TABLE, TABLE, ROWS)),
+    "thirds": (thirds, ((5, 48),)),
+    "any and all": (any_and_all, ((5, 32),)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_nest(name: str) -> None:
+    function, shapes = CASES[name]
+    torch.manual_seed(0)
+    result = fused(function, *(torch.randn(s) for s in shapes))
+    assert nests(result) == 1
+    (nest,) = (s for s in result.program.steps if isinstance(s, Nest))
+    assert max(a.extent.const for a in nest.axes) == 16
+
+
+def test_a_variance_is_not_folded() -> None:
+    """Its two results have no simple sum of parts."""
+
+    def function(x: Tensor) -> Tensor:
+        y = x / x.var(-1, keepdim=True)
+        a, b = y.chunk(2, -1)
+        return torch.cat([a - b, b + a], -1)
+
+    assert nests(fused(function, torch.randn(4, 32))) == 2
