@@ -31,6 +31,10 @@ _SPILL = 3.0
 """What a register that does not fit costs, as a multiple of moving its bytes once."""
 _TAIL = 0.5
 """Share of one wave of programs that a kernel's end leaves idle."""
+_REREAD = 0.35
+"""What reading again from the second-level cache costs, as a share of reading from memory."""
+_KEPT = 0.5
+"""Share of the second-level cache that holds what programs are about to read again."""
 _WIDTH = {16: 1.0, 8: 0.98, 4: 0.92, 2: 0.75, 1: 0.55}
 """Share of the bandwidth reached with accesses of so many bytes a thread."""
 
@@ -97,7 +101,44 @@ class CostModel:
         else:
             share *= programs / (-(-programs // target.processors) * target.processors)
         share *= _WIDTH[self.access(blocks, threads)]
+        share /= self.traffic(schedule, slots)
         return Cost(share, wanted, resident, in_flight, programs)
+
+    def traffic(self, schedule: GpuSchedule, slots: int) -> float:
+        """Bytes moved over the fewest possible: loops read once for each phase, from the cache where rows are short."""
+        looped = {a for b in schedule.blocks if b.role == "loop" for a in b.axes}
+        phases = self.phases(looped)
+        if phases == 1:
+            return 1.0
+        row = again = total = 0
+        for axes, size, load in self.accesses:
+            nbytes = size
+            for axis in axes:
+                nbytes *= self.extents[axis]
+            total += nbytes
+            if load and axes & looped:
+                again += nbytes
+                own = size
+                for axis in axes & looped:
+                    own *= self.extents[axis]
+                row += own
+        weight = _REREAD if slots * row < _KEPT * self.target.l2_bytes else 1.0
+        return 1 + (phases - 1) * weight * again / max(total, 1)
+
+    def phases(self, looped: set[str]) -> int:
+        """How often a program goes over what it loops over; a maximum and its sum of exponentials count once."""
+        phase: dict[str, int] = {}
+        last = 0
+        tops = {n for e in self.nest.body if isinstance(e, Reduce) and e.op == "max" for n in e.outs}
+        for eqn in self.nest.body:
+            when = max((phase[n] for n in operands(eqn) if n not in tops or isinstance(eqn, Store)), default=0)
+            over = isinstance(eqn, Reduce) and not looped.isdisjoint(eqn.axes)
+            if over or (isinstance(eqn, Store) and eqn.index[0].axes() & looped):
+                last = max(last, when)
+            if not isinstance(eqn, Store | Check):
+                for name in defined(eqn):
+                    phase[name] = when + over
+        return last + 1
 
     def programs(self, schedule: GpuSchedule) -> int:
         """How many programs run the nest."""

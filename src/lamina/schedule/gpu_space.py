@@ -21,6 +21,12 @@ _HOPELESS = 0.6
 """Share of the best guess's expected speed below which a schedule is no candidate."""
 
 
+_SHORTEST_LOOP = 2048
+"""Points of a row's tile, and of the shortest row that is gone over in tiles."""
+_LONGEST_ROW = 65536
+"""Points of a row that may be held in registers, at 32 warps and two 16-bit values a register."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """A schedule and what the model expects of it; products have a model of their own that ranks them only."""
@@ -48,7 +54,7 @@ def candidates(
     first, fitting = choose(nest, dtypes, target), fitter(nest, dtypes, target)
     cost = CostModel(nest, dtypes, target, lengths)
     found = {first: cost(first)}
-    for one in _near(first, lengths):
+    for one in (*_near(first, lengths), *_otherwise(first, nest, target, lengths)):
         for schedule in (one, *_near(one, lengths)):
             fits = fitting(schedule)
             if fits not in found:
@@ -56,6 +62,33 @@ def candidates(
     least = _HOPELESS * found[first].share
     others = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
     return [Ranked(schedule, found[schedule]) for schedule in (first, *others[: most - 1])]
+
+
+def _otherwise(
+    schedule: GpuSchedule, nest: Nest, target: GpuTarget, lengths: Mapping[str, int]
+) -> Iterator[GpuSchedule]:
+    """Rows held in registers instead of gone over in tiles, and the other way round."""
+    role = {"rows": "whole", "loops": "loop"}.get(schedule.kind)
+    places = [k for k, b in enumerate(schedule.blocks) if b.role == role]
+    if len(places) != 1:
+        return
+    (k,) = places
+    block = schedule.blocks[k]
+    points = 1
+    for axis in block.axes:
+        points *= lengths[axis]
+    whole = 1 << max(points - 1, 1).bit_length()
+
+    def made(kind: str, size: int, role: str, warps: int, stages: int) -> GpuSchedule:
+        blocks = tuple(replace(block, size=size, role=role) if at == k else b for at, b in enumerate(schedule.blocks))
+        looped = kind == "loops"
+        return GpuSchedule(kind, blocks, warps, stages, looped, 0, schedule.approximate, looped and target.approximate)
+
+    if role == "whole" and points >= _SHORTEST_LOOP:
+        yield made("loops", _SHORTEST_LOOP, "loop", 4, 3)
+    known = all(a.extent.is_int for a in nest.axes if a.name in block.axes)
+    if role == "loop" and known and whole <= _LONGEST_ROW:
+        yield made("rows", whole, "whole", max(4, min(32, whole // 1024)), 1)
 
 
 def _near(schedule: GpuSchedule, lengths: Mapping[str, int]) -> Iterator[GpuSchedule]:
