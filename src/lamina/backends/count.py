@@ -53,7 +53,9 @@ def count_graph(gm: GraphModule, name: str = "graph", numerics: str = "fast") ->
         program = fuse(lower(gm, name, numerics), numerics).program
     except CannotLower as why:
         return GraphCount(name, len(ops), (), tuple(ops.values()), (), str(why))
-    groups, singles, library = [], [], []
+    groups: list[tuple[str, ...]] = []
+    singles: list[str] = []
+    library: list[tuple[str, str]] = []
     for step in program.steps:
         if isinstance(step, Nest):
             origins = dict.fromkeys(o for equation in step.body for o in equation.origin if o in ops)

@@ -15,6 +15,8 @@ from torch.fx import GraphModule
 from lamina.backends.adapters.onnxruntime import ONNXRUNTIME
 from lamina.backends.adapters.openvino import OPENVINO
 from lamina.backends.adapters.optional import check_installed
+from lamina.backends.adapters.torch_tensorrt import TORCH_TENSORRT
+from lamina.backends.adapters.torchao import TORCHAO
 from lamina.backends.api import Backend
 from lamina.backends.count import COUNT
 from lamina.backends.debug import DEBUG
@@ -36,7 +38,7 @@ __all__ = [
 GROUP = "lamina.backends"
 """The entry point group in which installed packages name their backends."""
 
-_OURS = (*KERNELS, EAGER, ATEN, DEBUG, COUNT, ONNXRUNTIME, OPENVINO)
+_OURS = (*KERNELS, EAGER, ATEN, DEBUG, COUNT, ONNXRUNTIME, OPENVINO, TORCHAO, TORCH_TENSORRT)
 
 BUILT_IN: Mapping[str, Backend] = MappingProxyType({backend.name: backend for backend in _OURS})
 """The backends that come with Lamina; nobody else can take their names."""
@@ -113,8 +115,8 @@ def as_backend(given: str | Backend | Callable[..., Any]) -> Backend:
 
 
 def backend_names() -> list[str]:
-    """Every name ``backend=`` takes."""
-    return sorted({*_registered, *_entry_points(), *torch_backend_names()})
+    """Every name ``backend=`` takes, without those that torch.compile has for its own debugging."""
+    return sorted({*_registered, *_entry_points(), *torch_backend_names(("debug", "experimental"))})
 
 
 def is_torch_name(name: str) -> bool:

@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 __all__ = ["outside_of_tracing", "takes_one_list", "torch_backend", "torch_backend_names", "traced_apart"]
 
 
-def torch_backend_names() -> list[str]:
-    """Every name that ``torch.compile(backend=...)`` takes, those for debugging included."""
-    return sorted(list_backends(exclude_tags=()))
+def torch_backend_names(without: Sequence[str] = ()) -> list[str]:
+    """The names that ``torch.compile(backend=...)`` takes, less those with one of the tags of ``without``."""
+    return sorted(list_backends(exclude_tags=tuple(without)))
 
 
 def torch_backend(name: str) -> Callable[..., Any]:

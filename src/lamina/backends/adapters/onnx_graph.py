@@ -151,14 +151,18 @@ def _dtype(node: Node) -> torch.dtype:
 
 
 def _argument(node: Node, position: int, name: str, default: Any = None) -> Any:
-    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
+    return _args(node)[position] if len(_args(node)) > position else node.kwargs.get(name, default)
+
+
+def _args(node: Node) -> list[Any]:
+    return list(node.args)
 
 
 def _rank(node: Any) -> int:
     return int(node.meta["val"].dim())
 
 
-_UNARY = {
+_UNARY: dict[Any, str] = {
     aten.neg.default: "Neg",
     aten.abs.default: "Abs",
     aten.exp.default: "Exp",
@@ -183,10 +187,10 @@ _UNARY = {
 @_rule(*_UNARY)
 def _unary(m: _Model, node: Node) -> str:
     inner = torch.bool if _UNARY[node.target] == "Not" else _dtype(node)
-    return m.op(_UNARY[node.target], m.value(node.args[0], inner))
+    return m.op(_UNARY[node.target], m.value(_args(node)[0], inner))
 
 
-_BINARY = {
+_BINARY: dict[Any, str] = {
     aten.add.Tensor: "Add",
     aten.sub.Tensor: "Sub",
     aten.mul.Tensor: "Mul",
@@ -204,7 +208,7 @@ _BINARY = {
 def _binary(m: _Model, node: Node) -> str:
     kind = _BINARY[node.target]
     inner = torch.bool if kind in ("And", "Or") else _dtype(node)
-    left, right = m.value(node.args[0], inner), m.value(node.args[1], inner)
+    left, right = m.value(_args(node)[0], inner), m.value(_args(node)[1], inner)
     alpha = node.kwargs.get("alpha", 1)
     if alpha != 1:
         right = m.op("Mul", right, m.constant(alpha, inner))
@@ -224,34 +228,44 @@ _COMPARISONS = {
 @_rule(*(getattr(getattr(aten, name), overload) for name in _COMPARISONS for overload in ("Tensor", "Scalar")))
 def _comparison(m: _Model, node: Node) -> str:
     name = str(node.target).split(".")[1]
-    left, right = (n.meta["val"] if isinstance(n, Node) else n for n in node.args[:2])
-    inner = torch.result_type(left, right)
-    found = m.op(_COMPARISONS[name], m.value(node.args[0], inner), m.value(node.args[1], inner))
+    operands: list[Any] = [n.meta["val"] if isinstance(n, Node) else n for n in _args(node)[:2]]
+    inner = torch.result_type(*operands)
+    found = m.op(_COMPARISONS[name], m.value(_args(node)[0], inner), m.value(_args(node)[1], inner))
     return m.op("Not", found) if name == "ne" else found
+
+
+@_rule(aten.rsub.Scalar, aten.rsub.Tensor)
+def _reversed_sub(m: _Model, node: Node) -> str:
+    dtype = _dtype(node)
+    subtracted = m.value(_args(node)[0], dtype)
+    alpha = _argument(node, 2, "alpha", 1)
+    if alpha != 1:
+        subtracted = m.op("Mul", subtracted, m.constant(alpha, dtype))
+    return m.op("Sub", m.value(_args(node)[1], dtype), subtracted)
 
 
 @_rule(aten.relu.default)
 def _relu(m: _Model, node: Node) -> str:
-    x = m.value(node.args[0], _dtype(node))
+    x = m.value(_args(node)[0], _dtype(node))
     zero = m.constant(0, _dtype(node))
     return m.op("Where", m.op("LessOrEqual", x, zero), zero, x)  # keeps NaN, which runtimes' own may not
 
 
 @_rule(aten.rsqrt.default)
 def _rsqrt(m: _Model, node: Node) -> str:
-    return m.op("Reciprocal", m.op("Sqrt", m.value(node.args[0], _dtype(node))))
+    return m.op("Reciprocal", m.op("Sqrt", m.value(_args(node)[0], _dtype(node))))
 
 
 @_rule(aten.silu.default)
 def _silu(m: _Model, node: Node) -> str:
-    x = m.value(node.args[0], _dtype(node))
+    x = m.value(_args(node)[0], _dtype(node))
     return m.op("Mul", x, m.op("Sigmoid", x))
 
 
 @_rule(aten.gelu.default)
 def _gelu(m: _Model, node: Node) -> str:
     dtype = _dtype(node)
-    x, half, one = m.value(node.args[0], dtype), m.constant(0.5, dtype), m.constant(1, dtype)
+    x, half, one = m.value(_args(node)[0], dtype), m.constant(0.5, dtype), m.constant(1, dtype)
     if node.kwargs.get("approximate", "none") == "tanh":
         cube = m.op("Mul", m.op("Mul", m.op("Mul", x, x), x), m.constant(0.044715, dtype))
         inner = m.op("Tanh", m.op("Mul", m.op("Add", x, cube), m.constant(math.sqrt(2 / math.pi), dtype)))
@@ -262,23 +276,23 @@ def _gelu(m: _Model, node: Node) -> str:
 
 @_rule(aten.where.self)
 def _where(m: _Model, node: Node) -> str:
-    condition, a, b = node.args
+    condition, a, b = _args(node)
     return m.op("Where", m.value(condition, torch.bool), m.value(a, _dtype(node)), m.value(b, _dtype(node)))
 
 
 @_rule(aten._to_copy.default)
 def _cast(m: _Model, node: Node) -> str:
-    return m.value(node.args[0], _dtype(node))
+    return m.value(_args(node)[0], _dtype(node))
 
 
 @_rule(aten.mm.default, aten.bmm.default)
 def _product(m: _Model, node: Node) -> str:
-    return m.op("MatMul", m.names[node.args[0]], m.names[node.args[1]])  # type: ignore[index]
+    return m.op("MatMul", m.names[_args(node)[0]], m.names[_args(node)[1]])
 
 
 @_rule(aten.addmm.default)
 def _addmm(m: _Model, node: Node) -> str:
-    bias, a, b = (m.names[n] for n in node.args[:3])  # type: ignore[index]
+    bias, a, b = (m.names[n] for n in _args(node)[:3])
     product = m.op("MatMul", a, b)
     beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
     product = product if alpha == 1 else m.op("Mul", product, m.constant(alpha, _dtype(node)))
@@ -291,11 +305,11 @@ def _permute(m: _Model, node: Node) -> str:
     rank = _rank(node)
     order = list(range(rank))
     if node.target is aten.permute.default:
-        order = [d % rank for d in node.args[1]]  # type: ignore[union-attr,operator]
+        order = [d % rank for d in _args(node)[1]]
     elif rank > 1:
-        a, b = (0, 1) if node.target is aten.t.default else (node.args[1] % rank, node.args[2] % rank)  # type: ignore[operator]
+        a, b = (0, 1) if node.target is aten.t.default else (_args(node)[1] % rank, _args(node)[2] % rank)
         order[a], order[b] = order[b], order[a]
-    return m.op("Transpose", m.names[node.args[0]], perm=order)  # type: ignore[index]
+    return m.op("Transpose", m.names[_args(node)[0]], perm=order)
 
 
 @_rule(
@@ -308,30 +322,30 @@ def _permute(m: _Model, node: Node) -> str:
     aten.squeeze.dims,
 )
 def _reshape(m: _Model, node: Node) -> str:
-    return m.reshaped(m.names[node.args[0]], node)  # type: ignore[index]
+    return m.reshaped(m.names[_args(node)[0]], node)
 
 
 @_rule(aten.expand.default)
 def _expand(m: _Model, node: Node) -> str:
-    return m.op("Expand", m.names[node.args[0]], m.constant(list(node.meta["val"].shape), torch.int64))  # type: ignore[index]
+    return m.op("Expand", m.names[_args(node)[0]], m.constant(list(node.meta["val"].shape), torch.int64))
 
 
 @_rule(aten.full.default)
 def _full(m: _Model, node: Node) -> str:
-    value = m.constant(node.args[1], _dtype(node))
+    value = m.constant(_args(node)[1], _dtype(node))
     return m.op("Expand", value, m.constant(list(node.meta["val"].shape), torch.int64))
 
 
 @_rule(aten.cat.default)
 def _concat(m: _Model, node: Node) -> str:
-    parts: Any = node.args[0]
+    parts: Any = _args(node)[0]
     dim = _argument(node, 1, "dim", 0) % _rank(node)
     return m.op("Concat", *(m.value(part, _dtype(node)) for part in parts), axis=dim)
 
 
 @_rule(aten.slice.Tensor)
 def _slice(m: _Model, node: Node) -> str:
-    source: Any = node.args[0]
+    source: Any = _args(node)[0]
     dim = _argument(node, 1, "dim", 0) % _rank(node)
     size = source.meta["val"].shape[dim]
     start, end, step = (_argument(node, k, w) for k, w in ((2, "start"), (3, "end"), (4, "step")))
@@ -342,11 +356,11 @@ def _slice(m: _Model, node: Node) -> str:
 
 @_rule(aten.select.int)
 def _select(m: _Model, node: Node) -> str:
-    source, dim, index = node.args[:3]
-    return m.op("Gather", m.names[source], m.constant(index, torch.int64), axis=dim % _rank(source))  # type: ignore[index,operator]
+    source, dim, index = _args(node)[:3]
+    return m.op("Gather", m.names[source], m.constant(index, torch.int64), axis=dim % _rank(source))
 
 
-_REDUCTIONS = {
+_REDUCTIONS: dict[Any, str] = {
     aten.sum.default: "ReduceSum",
     aten.sum.dim_IntList: "ReduceSum",
     aten.mean.default: "ReduceMean",
@@ -356,12 +370,12 @@ _REDUCTIONS = {
 
 @_rule(*_REDUCTIONS)
 def _reduce(m: _Model, node: Node) -> str:
-    source: Any = node.args[0]
+    source: Any = _args(node)[0]
     x = m.value(source, _dtype(node))
     if _rank(source) == 0:
         return m.op("Identity", x)
     overall = node.target in (aten.sum.default, aten.mean.default)
-    dims = None if overall else node.args[1]
+    dims = None if overall else _args(node)[1]
     keep = not overall and bool(_argument(node, 2, "keepdim", False))
     return m.op(_REDUCTIONS[node.target], x, m.axes(dims, _rank(source)), keepdims=int(keep))
 
@@ -369,35 +383,35 @@ def _reduce(m: _Model, node: Node) -> str:
 @_rule(aten._softmax.default, aten._log_softmax.default)
 def _softmax(m: _Model, node: Node) -> str:
     rank = _rank(node)
-    x = m.value(node.args[0], _dtype(node))
+    x = m.value(_args(node)[0], _dtype(node))
     kind = "Softmax" if node.target is aten._softmax.default else "LogSoftmax"
     if rank == 0:
         return m.reshaped(m.op(kind, m.op("Reshape", x, m.constant([1], torch.int64))), node)
-    return m.op(kind, x, axis=node.args[1] % rank)  # type: ignore[operator]
+    return m.op(kind, x, axis=_args(node)[1] % rank)
 
 
 @_rule(aten.native_layer_norm.default)
 def _layer_norm(m: _Model, node: Node) -> tuple[str, str, str]:
-    source, shape, weight, bias, epsilon = node.args[:5]
+    source, shape, weight, bias, epsilon = _args(node)[:5]
     value = node.meta["val"][0]
-    axes = m.constant(list(range(value.dim() - len(shape), value.dim())), torch.int64)  # type: ignore[arg-type]
-    x = m.names[source]  # type: ignore[index]
+    axes = m.constant(list(range(value.dim() - len(shape), value.dim())), torch.int64)
+    x = m.names[source]
     mean = m.op("ReduceMean", x, axes, keepdims=1)
     centred = m.op("Sub", x, mean)
     variance = m.op("ReduceMean", m.op("Mul", centred, centred), axes, keepdims=1)
     rstd = m.op("Reciprocal", m.op("Sqrt", m.op("Add", variance, m.constant(epsilon, value.dtype))))
     result = m.op("Mul", centred, rstd)
     if weight is not None:
-        result = m.op("Mul", result, m.names[weight])  # type: ignore[index]
+        result = m.op("Mul", result, m.names[weight])
     if bias is not None:
-        result = m.op("Add", result, m.names[bias])  # type: ignore[index]
+        result = m.op("Add", result, m.names[bias])
     return result, mean, rstd
 
 
 @_rule(aten.convolution.default)
 def _convolution(m: _Model, node: Node) -> str:
-    x, weight, bias, stride, padding, dilation, _, _, groups = node.args
-    operands = [m.names[n] for n in (x, weight, bias) if n is not None]  # type: ignore[index]
+    x, weight, bias, stride, padding, dilation, _, _, groups = _args(node)
+    operands = [m.names[n] for n in (x, weight, bias) if n is not None]
     pads: Any = padding
     return m.op("Conv", *operands, strides=stride, pads=[*pads, *pads], dilations=dilation, group=groups)
 
@@ -407,7 +421,7 @@ def _refuse_integers(node: Node) -> bool | str:
 
 
 def _refuse_cast(node: Node) -> bool | str:
-    source: Any = node.args[0]
+    source: Any = _args(node)[0]
     there, value = source.meta["val"].dtype, node.meta["val"]
     if set(node.kwargs) - {"dtype"}:
         return "a copy to another device or layout"
@@ -422,9 +436,9 @@ def _refuse_negative_bounds(node: Node) -> bool | str:
 
 
 def _refuse_transposed(node: Node) -> bool | str:
-    source: Any = node.args[0]
-    batched = source.meta["val"].dim() == node.args[1].meta["val"].dim()  # type: ignore[union-attr]
-    return "a transposed convolution" if node.args[6] else batched or "a convolution without batch"
+    source: Any = _args(node)[0]
+    batched = source.meta["val"].dim() == _args(node)[1].meta["val"].dim()
+    return "a transposed convolution" if _args(node)[6] else batched or "a convolution without batch"
 
 
 def _refuse_boolean_arithmetic(node: Node) -> bool | str:
@@ -445,6 +459,8 @@ _REFUSALS: dict[Any, Callable[[Node], bool | str]] = {
     **dict.fromkeys(
         (op for op, kind in (_BINARY | _UNARY).items() if kind in ("And", "Or", "Not")), _refuse_non_boolean
     ),
+    aten.rsub.Scalar: _refuse_boolean_arithmetic,
+    aten.rsub.Tensor: _refuse_boolean_arithmetic,
     aten._to_copy.default: _refuse_cast,
     aten.slice.Tensor: _refuse_negative_bounds,
     aten.convolution.default: _refuse_transposed,
