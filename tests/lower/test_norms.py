@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -251,3 +252,20 @@ def test_binary_cross_entropy_checks_its_range() -> None:
             program = lower(traced(F.binary_cross_entropy, given), "test")
             with pytest.raises(RuntimeError, match=str(eager.value)):
                 run_program(program, given)
+
+
+def test_batch_norm_in_evaluation_on_a_gpu_reports_the_running_statistics() -> None:
+    """Eager's CUDA kernel does, its CPU kernel reports none: that made a library call of every one on a GPU."""
+    x, w, b, m, v = (torch.randn(s) for s in ((2, 6, 3, 3), (6,), (6,), (6,), (6,)))
+    v = v.abs() + 0.1
+
+    def evaluate(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return aten._native_batch_norm_legit_no_training(*given, 0.1, 1e-5)
+
+    program = lower(traced(evaluate, [t.to("meta") for t in (x, w, b, m, v)]), "test")
+    assert all(isinstance(s, Nest) for s in program.steps)
+    here = replace(program, buffers=tuple(replace(k, device="cpu") for k in program.buffers))
+    out, mean, scale = run_program(here, [x, w, b, m, v])
+    torch.testing.assert_close(out, evaluate(x, w, b, m, v)[0])
+    torch.testing.assert_close(mean, m)
+    torch.testing.assert_close(scale, (v + 1e-5).rsqrt())

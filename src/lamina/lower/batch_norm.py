@@ -62,6 +62,15 @@ class _Batch:
         low.finish(b)
         return exact[0], exact[1]
 
+    def reported(self, mean: TensorValue, variance: TensorValue, saved: Sequence[TensorValue]) -> None:
+        """Store the running mean and reciprocal deviation as the statistics used; on a CPU eager reports none."""
+        if any(0 in s.shape for s in saved):
+            return
+        b = self.low.nest(self.node, saved[0].shape)
+        b.store(saved[0], b.load(mean).to(self.kin))
+        b.store(saved[1], (b.load(variance).to(self.kin) + self.eps).op("rsqrt"))
+        self.low.finish(b)
+
     def apply(
         self,
         out: TensorValue,
@@ -102,8 +111,9 @@ def _forward(
         batch.apply(out, mean, scale, *affine, spread_is_variance=False)
     else:
         mean_, variance = running
-        if mean_ is None or variance is None or any(0 not in s.shape for s in saved):
+        if mean_ is None or variance is None:
             raise Decline("evaluation without running statistics")
+        batch.reported(mean_, variance, saved)
         batch.apply(out, mean_, variance, *affine, spread_is_variance=True)
     return [out, *saved]
 
