@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,3 +126,23 @@ def test_kernels_may_use_the_runtime_s_functions(build: Callable[..., TritonBuil
     text = TEXT.replace("import triton\n", "import triton\nfrom lamina.runtime.triton_math import maximum\n", 1)
     text = text.replace("mask=i < s0) * 2.0", "mask=i < s0) * 2.0 + maximum(i, i)")
     assert not build(replace(UNIT, text=text)).errors
+
+
+class SlowPool:
+    """Compilers that are not ready before they are told to fail."""
+
+    def __init__(self) -> None:
+        self.reply: Future[dict[str, Any]] = Future()
+
+    def compile(self, request: object) -> Future[dict[str, Any]]:
+        return self.reply
+
+
+def test_a_slow_kernel_is_left_behind_alone(build: Callable[..., TritonBuild], cache: Cache) -> None:
+    build(UNIT)
+    slow = replace(UNIT, name="slow", warps=8)
+    pool: Any = SlowPool()
+    built = build_triton((UNIT, slow), capability=90, cache=cache, pool=lambda: pool, patience=0.2)
+    pool.reply.set_exception(TritonError("stopped"))
+    assert set(built.cubins) == {"scale"}
+    assert built.errors["slow"].what == "not compiled within 0.2 s"
