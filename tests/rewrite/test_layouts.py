@@ -102,18 +102,29 @@ def test_a_convolution_alone_is_not_worth_the_copies():
     assert not note.taken
 
 
-def test_what_cudnn_runs_without_tensor_cores_stays():
+def test_float64_and_one_channel_in_float32_stay():
     def twice(x, w):
         return (F.conv2d(F.relu(F.conv2d(x, w, groups=w.shape[0])), w, groups=w.shape[0]),)
 
-    depthwise = draw((2, 8, 6, 6), (8, 1, 3, 3))
-    before, after, notes = laid_out(twice, *depthwise)
+    before, after, notes = laid_out(twice, *draw((2, 8, 6, 6), (8, 1, 3, 3)))
     assert after is before
     assert not notes
     doubles = [x.double() for x in draw((2, 8, 6, 6), (8, 8, 3, 3))]
     before, after, notes = laid_out(lambda x, w: (F.conv2d(F.relu(F.conv2d(x, w)), w),), *doubles)
     assert after is before
     assert not notes
+
+
+def test_one_channel_a_group_in_half_precision_is_worth_the_copies():
+    """Its library kernel is bound by arithmetic where the pixels are innermost."""
+
+    def block(x, w):
+        return (F.conv2d(x, w, padding=3, groups=w.shape[0]),)
+
+    inputs = [x.bfloat16() for x in draw((2, 8, 9, 9), (8, 1, 7, 7))]
+    before, after, (note,) = laid_out(block, *inputs)
+    assert note.taken
+    assert after(*inputs)[0].stride() == before(*inputs)[0].stride()
 
 
 def test_what_is_channels_last_already_stays():

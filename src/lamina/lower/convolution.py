@@ -15,7 +15,7 @@ from lamina.ir.index import Expr
 from lamina.lower.builder import opmath
 from lamina.lower.context import Lowering
 from lamina.lower.rules import Decline, rule
-from lamina.lower.values import TensorValue
+from lamina.lower.values import TensorValue, linear_view
 
 __all__: list[str] = []
 
@@ -49,7 +49,7 @@ def convolution_backward(
     *rest: Any,
 ) -> list[TensorValue | None]:
     *settings, (for_x, for_weight, for_bias) = rest
-    if not for_bias or not _adds_apart(low, x, weight):
+    if not for_bias or not _on_gpu(low, x):
         raise Decline(_REASON)
     products = [low.result(node, k) if wanted else None for k, wanted in enumerate((for_x, for_weight))]
     if for_x or for_weight:
@@ -63,7 +63,17 @@ def convolution_backward(
     return [*products, out]
 
 
-def _adds_apart(low: Lowering, x: TensorValue, weight: TensorValue) -> bool:
-    """Whether ATen handles the bias apart from the convolution: on GPUs, unless each channel has its own."""
+def _on_gpu(low: Lowering, x: TensorValue) -> bool:
     low.plain(x.dtype)
-    return low.buffers[x.buffer].device != "cpu" and weight.shape[1] != 1
+    return low.buffers[x.buffer].device != "cpu"
+
+
+def _adds_apart(low: Lowering, x: TensorValue, weight: TensorValue) -> bool:
+    """Whether ATen adds the bias apart from the convolution: on GPUs, but for its own kernel for one channel a group.
+
+    That takes images with the pixels innermost.
+    """
+    if not _on_gpu(low, x):
+        return False
+    window = linear_view(x, low.buffers[x.buffer])
+    return weight.shape[1] != 1 or (window is not None and window.strides[1] == 1)
