@@ -387,3 +387,17 @@ def test_sums_beside_an_elementwise_result_do_not_matter(sums_used: bool) -> Non
     for at, step in enumerate(plan.steps):
         last.update(dict.fromkeys(reads(step) | writes(step), at))
     assert bool(taken_over(plan, {b.name for b in plan.buffers if b.kind != "input"}, last)) != sums_used
+
+
+def test_memory_is_taken_over_in_another_shape(machine: Machine) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((x @ x).view(16, 64) * 2 + 1) @ w
+
+    given = [torch.randn(32, 32), torch.randn(64, 8)]
+    program = on_gpu(fuse(lower(make_fx(function, tracing_mode="fake")(*given), "shapes")).program)
+    plan = simple_plan(program)
+    places, arena = plan_memory(plan.steps, plan.buffers, plan.inputs, plan.outputs, lambda buffer: True)
+    plan = replace(plan, places=places, arena_bytes=arena)
+    host = emit_cuda_host(plan, sources_of(plan), 0)
+    assert ".as_strided((16, 64), (64, 1))  # its last reader writes it over" in host.text
+    check_same(machine.load(host)(copies(given)), [function(*given)])

@@ -357,7 +357,10 @@ class _CudaWriter(HostWriter):
     def _empty(self, buffer: Buffer) -> str:
         values = self.values
         if buffer.name in self.taken_over:
-            return f"{values.local(self.taken_over[buffer.name])}  # its last reader writes it over"
+            old = values.buffers[self.taken_over[buffer.name]]
+            same = (old.shape, old.strides) == (buffer.shape, buffer.strides)
+            shaped = "" if same else f".as_strided({values.dims(buffer.shape)}, {values.dims(buffer.strides)})"
+            return f"{values.local(old.name)}{shaped}  # its last reader writes it over"
         name = "empty" if self._on_gpu(buffer) else "empty_cpu"
         self.allocators.add("empty" if name == "empty_cpu" else name + "_cuda")
         return f"{name}({values.dims(buffer.shape)}, {values.dims(buffer.strides)}, {self._dtype(buffer.name)})"

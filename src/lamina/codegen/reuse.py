@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from lamina.ir.access import views
 from lamina.ir.index import Expr
 from lamina.ir.library import may_alias
-from lamina.ir.loops import Buffer, LibraryCall, Load, Nest, Reduce, Scan, Store, defined, operands
+from lamina.ir.loops import Buffer, LibraryCall, Load, Nest, Reduce, Scan, Store, defined, operands, storage_bytes
 from lamina.ir.plan import Kernel, KernelCall, Plan
 
 __all__ = ["taken_over"]
@@ -48,7 +48,8 @@ def taken_over(plan: Plan, fresh: Collection[str], last: Mapping[str, int]) -> d
 
 
 def _alike(a: Buffer, b: Buffer) -> bool:
-    return (a.dtype, a.shape, a.strides, a.device) == (b.dtype, b.shape, b.strides, b.device)
+    """Whether one's memory is as large as the other's; their shapes may differ."""
+    return (a.dtype, a.device, storage_bytes(a)) == (b.dtype, b.device, storage_bytes(b))
 
 
 def _elementwise(step: KernelCall, kernel: Kernel, read: str, written: str) -> bool:
