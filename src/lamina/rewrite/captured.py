@@ -151,8 +151,10 @@ class _Converter:
 
         try:
             # Distinct objects, so that each operand is known by its own.
-            fakes = [x.meta["val"].detach() for x in operands]
-            found = trace(function, fakes, symbols=lambda s: self.symbols.get(symbol_of(s)))
+            found = self._single(node, function, operands)
+            if found is None:
+                fakes = [x.meta["val"].detach() for x in operands]
+                found = trace(function, fakes, symbols=self._symbol)
         except Untraceable:
             return None
         except Exception:  # what fails here fails in eager as well, and is to fail there
@@ -161,12 +163,31 @@ class _Converter:
             return None
         return found
 
+    def _symbol(self, value: Any) -> Node | None:
+        return self.symbols.get(symbol_of(value))
+
+    def _single(self, node: Node, function: Any, operands: list[Node]) -> Fragment | None:
+        """The call if it is a single operation, which then gives what Dynamo found it to give: nothing is computed."""
+        fakes = [x.meta["val"] for x in operands]
+        known = node.meta.get("example_value")
+        if not isinstance(known, torch.Tensor) or any(f is known for f in fakes):
+            return None
+        if len({id(f) for f in fakes}) != len(fakes):
+            return None
+        try:
+            return trace(function, fakes, symbols=self._symbol, expected=known)
+        except Exception:  # it is more than that, and needs real values in between
+            return None
+
     def _copied(self, fragment: Fragment, operands: list[Node], node: Node) -> Any:
         names: dict[Node, Node] = dict(zip(fragment.inputs, operands, strict=True))
         meta = {k: node.meta[k] for k in _CARRIED if k in node.meta}
         for call in fragment.calls:
             copied = self.graph.node_copy(call, lambda n: names.get(n, n))
-            copied.meta = {**meta, "val": call.meta["val"], "example_value": call.meta["val"]}
+            value = call.meta["val"]
+            if len(fragment.calls) == 1 and isinstance(node.meta.get("example_value"), torch.Tensor):
+                value = node.meta["example_value"]  # of this call's own, where several share a trace
+            copied.meta = {**meta, "val": value, "example_value": value}
             names[call] = copied
             self._note(copied)
         return unflatten([names[r] for r in fragment.results], fragment.spec)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch.fx import Graph, Node
 
 from lamina.base.decision import Decision
@@ -18,7 +19,7 @@ from lamina.rewrite.replace import Refused, Replacer
 from lamina.rewrite.terms import key_of
 from lamina.rewrite.tracing import Decompositions
 
-__all__ = ["Index", "Rewrite", "Rewrites", "run_rules"]
+__all__ = ["Index", "Rewrite", "Rewrites", "dtypes_in", "run_rules"]
 
 _LONGEST_LINEAGE = 40
 """A value that one rule has had a hand in so many times in a row is being rewritten in circles."""
@@ -61,15 +62,21 @@ class Rewrites:
         return "\n".join(one.text() for one in self.done)
 
 
-_patterns: dict[tuple[Rule, bool], tuple[Pattern, ...]] = {}
-"""Patterns by their rule and whether they are decomposed."""
+_patterns: dict[tuple[Rule, bool, bool, bool], tuple[Pattern, ...]] = {}
+"""Patterns by their rule, whether they are decomposed, and for tensors of which kinds they were traced."""
+_NARROW = frozenset((torch.float16, torch.bfloat16))
 
 
 class Index:
-    """The patterns of some rules by the operation of their first result. Rules are traced once in a process."""
+    """The patterns of some rules by the operation of their first result, for tensors of ``dtypes``.
 
-    def __init__(self, rules: Sequence[Rule], decompositions: Decompositions | None) -> None:
-        self.decompositions = decompositions
+    Rules are traced once in a process.
+    """
+
+    def __init__(
+        self, rules: Sequence[Rule], decompositions: Decompositions | None, dtypes: frozenset[torch.dtype]
+    ) -> None:
+        self.decompositions, self.dtypes = decompositions, dtypes
         self.by_target: dict[Hashable, list[Pattern]] = {}
         self.depth = 0
         for rule in rules:
@@ -80,14 +87,21 @@ class Index:
             patterns.sort(key=lambda p: -p.calls)  # the larger of two that fit replaces more
 
     def _traced(self, rule: Rule) -> tuple[Pattern, ...]:
-        key = (rule, self.decompositions is not None)
+        narrow, wide = not self.dtypes.isdisjoint(_NARROW), bool(self.dtypes - _NARROW)
+        key = (rule, self.decompositions is not None, narrow, wide)
         if key not in _patterns:
-            _patterns[key] = patterns_of(rule, self.decompositions)
+            _patterns[key] = patterns_of(rule, self.decompositions, self.dtypes)
         return _patterns[key]
 
     def of(self, node: Node) -> Sequence[Pattern]:
         """The patterns that may end in ``node``."""
         return self.by_target.get(key_of(node), ()) if node.op == "call_function" else ()
+
+
+def dtypes_in(graph: Graph) -> frozenset[torch.dtype]:
+    """The dtypes of the floating-point tensors of a graph."""
+    values = (node.meta.get("val") for node in graph.nodes)
+    return frozenset(v.dtype for v in values if isinstance(v, torch.Tensor) and v.dtype.is_floating_point)
 
 
 @dataclass(slots=True)

@@ -29,11 +29,11 @@ __all__ = [
     "patterns_of",
 ]
 
-PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179, 181, 191, 193, 197, 199)
-"""Each size of a traced pattern is four times a prime of its own, so that halves and products of sizes are known."""
+_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29)
+"""Each size of a traced pattern is twice a prime of its own, so that halves and products of sizes are known."""
 _RANK = 4
 """Tensors of any rank are traced with so many dimensions."""
-_WIDE, _NARROW = torch.float32, torch.bfloat16
+_WIDE, _NARROW = (torch.float32, torch.float64), (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +116,26 @@ class Pattern:
     dtypes: tuple[torch.dtype, ...] = ()
 
 
-def patterns_of(rule: Rule, decompositions: Decompositions | None) -> tuple[Pattern, ...]:
-    """The rule's left side at the ranks and dtypes at which it looks different. Raises ``BadArgument``."""
+def patterns_of(
+    rule: Rule, decompositions: Decompositions | None, dtypes: frozenset[torch.dtype]
+) -> tuple[Pattern, ...]:
+    """The rule's left side at the ranks at which it looks different, for tensors of ``dtypes``.
+
+    Casts to float32 are there in half precision only, so both kinds are traced where both occur. Raises
+    ``BadArgument``.
+    """
     found: list[Pattern] = []
     shapes: set[str] = set()
     for rank in rule.ranks or (_RANK,):
-        wide, narrow = (_Builder(rule, rank, dtype, decompositions) for dtype in (_WIDE, _NARROW))
-        roots, text = wide.build()
-        others, other_text = (roots, text) if not wide.generic else narrow.build()
-        if text not in shapes:
-            shapes.add(text)
-            same = text == other_text
-            found.append(wide.pattern(roots, () if same else (torch.float32, torch.float64)))
-        if other_text not in shapes:
-            shapes.add(other_text)
-            found.append(narrow.pattern(others, (torch.bfloat16, torch.float16)))
+        kinds = [kind for kind in (_WIDE, _NARROW) if not dtypes.isdisjoint(kind)] or [_WIDE]
+        traced = [_Builder(rule, rank, kind[0], decompositions).build() for kind in kinds]
+        if len({text for *_, text in traced}) == 1:
+            kinds = [()]
+        for kind, (roots, calls, text) in zip(kinds, traced, strict=False):
+            if text not in shapes:
+                shapes.add(text)
+                depth = max(root.depth for root in roots)
+                found.append(Pattern(rule, roots, roots[0].op, calls, depth, kind))
     return tuple(found)
 
 
@@ -145,64 +150,90 @@ class _Builder:
             if isinstance(wildcard, ScalarWildcard):
                 value = wildcard.example
                 self.scalars[name] = 0.6180339887 + 0.0137 * len(self.scalars) if value is None else value
+        self.turn = 0
+        self._start()
+
+    def _start(self) -> None:
         self.primes: dict[str, int] = {}
         self.names: dict[Node, str] = {}
         self.made: dict[Node, Any] = {}
         self.seen: set[str] = set()
-        self.generic = any(not w.dtypes for _, w in self.tensors)
         self.calls = 0
+        self.numbers: list[tuple[Any, Size | None]] = []
 
-    def pattern(self, roots: tuple[Call, ...], dtypes: tuple[torch.dtype, ...]) -> Pattern:
-        depth = max(root.depth for root in roots)
-        return Pattern(self.rule, roots, roots[0].op, self.calls, depth, dtypes)
+    def build(self) -> tuple[tuple[Call, ...], int, str]:
+        """The results of the pattern, how many calls it has, and a text that is equal for equal ones.
 
-    def build(self) -> tuple[tuple[Call, ...], str]:
-        """The results of the pattern, and a text that is equal for equal ones."""
+        A number that may be made of sizes is one only if it follows the sizes when those are others.
+        """
+        self.known: list[tuple[Any, Size | None]] | None = None
         fragment = self._traced()
-        self.names = dict(zip(fragment.inputs, (n for n, _ in self.tensors), strict=True))
-        roots = []
-        for result in fragment.results:
-            if not is_tensor(result) or result in self.names:
-                raise self._error("before returns something that it did not compute")
-            roots.append(self._call(result, term_of(result)))
+        roots = self._roots(fragment)
+        if any(size is not None for _, size in self.numbers):
+            first = self.numbers
+            self.turn = 1
+            self._start()
+            self._roots(self._traced())
+            pairs = zip(first, self.numbers, strict=False)
+            known = [
+                (value, size if size == other[1] and value != other[0] else None) for (value, size), other in pairs
+            ]
+            self.turn = 0
+            self._start()
+            fragment = self._traced()
+            self.known = known if len(known) == len(first) else None
+            roots = self._roots(fragment)
         missing = [n for n, _ in self.rule.parameters if n not in self.seen]
         if missing:
             raise self._error(
                 f"before does not use {', '.join(missing)} as it is",
                 "leave the parameter out, or compute with it as it is (not with a number made of it)",
             )
-        return tuple(roots), "; ".join(_text(root, {}) for root in roots)
+        return roots, self.calls, "; ".join(_text(root, {}) for root in roots)
+
+    def _roots(self, fragment: Fragment) -> tuple[Call, ...]:
+        self.names = dict(zip(fragment.inputs, (n for n, _ in self.tensors), strict=True))
+        roots = []
+        for result in fragment.results:
+            if not is_tensor(result) or result in self.names:
+                raise self._error("before returns something that it did not compute")
+            roots.append(self._call(result, term_of(result)))
+        return tuple(roots)
 
     def _traced(self) -> Fragment:
         def function(tensors: Sequence[Any]) -> Any:
             return self.rule.before(**dict(zip((n for n, _ in self.tensors), tensors, strict=True)), **self.scalars)
 
-        try:
-            with torch.no_grad():
-                return trace(function, [self._example(w) for _, w in self.tensors], self.decompositions)
-        except Untraceable as why:
-            raise self._error(f"before is no pattern: {why}", "use functions that write to nothing") from None
-        except Exception as error:
-            raise self._error(
-                f"before failed on example tensors: {type(error).__name__}: {error}",
-                'say what sizes and dtypes its tensors have, as in def before(x=tensor(..., "d"), w=tensor("d"))',
-            ) from error
+        # Small tensors of zeros first: running an operation on them costs less than working out what it would give.
+        # Tensors without data are for operations that this machine cannot run, or that look at the values.
+        failure: Exception | None = None
+        for device in ("cpu", "meta"):
+            try:
+                return trace(function, [self._example(w, device) for _, w in self.tensors], self.decompositions)
+            except Untraceable as why:
+                raise self._error(f"before is no pattern: {why}", "use functions that write to nothing") from None
+            except Exception as error:
+                failure = error
+        raise self._error(
+            f"before failed on example tensors: {type(failure).__name__}: {failure}",
+            'say what sizes and dtypes its tensors have, as in def before(x=tensor(..., "d"), w=tensor("d"))',
+        ) from failure
 
     def _error(self, what: str, remedy: str = "compute each result from the parameters") -> BadArgument:
         return BadArgument(f"rule {self.rule.name!r}: {what}", where=self.rule.place, remedy=remedy)
 
-    def _example(self, wildcard: TensorWildcard) -> torch.Tensor:
+    def _example(self, wildcard: TensorWildcard, device: str) -> torch.Tensor:
         sizes = wildcard.sizes
         if sizes[0] is ...:
             named = sizes[1:]
             free = max(self.rank - len(named), 0)
             sizes = (*(str(d - free - len(named)) for d in range(free)), *named)
-        shape = [s if isinstance(s, int) else 4 * self._prime(str(s)) for s in sizes]
-        return torch.empty(shape, dtype=wildcard.dtypes[0] if wildcard.dtypes else self.dtype, device="meta")
+        shape = [s if isinstance(s, int) else 2 * self._prime(str(s)) for s in sizes]
+        return torch.zeros(shape, dtype=wildcard.dtypes[0] if wildcard.dtypes else self.dtype, device=device)
 
     def _prime(self, name: str) -> int:
         if name not in self.primes:
-            self.primes[name] = PRIMES[len(self.primes) % len(PRIMES)]
+            self.primes[name] = _PRIMES[(len(self.primes) + self.turn) % len(_PRIMES)]
         return self.primes[name]
 
     def _value(self, value: Any) -> Any:
@@ -230,9 +261,12 @@ class _Builder:
                     self.seen.add(name)
                     return ScalarOf(name)
             size = self._size(value)
+            self.numbers.append((value, size))
+            if self.known is not None:
+                size = self.known[len(self.numbers) - 1][1]
             if size is not None:
                 return SizeOf(size)
-        if isinstance(value, torch.dtype) and value == self.dtype == _NARROW:
+        if isinstance(value, torch.dtype) and value == self.dtype == _NARROW[0]:
             return DtypeOf()
         return Literal(value)
 
@@ -243,21 +277,22 @@ class _Builder:
         if not math.isfinite(value) or value == 0:
             return None
         for power, whole in ((1, value), (-1, 1 / value), (0.5, value * value), (-0.5, 1 / (value * value))):
-            if whole >= min(PRIMES) and math.isclose(whole, round(whole), rel_tol=1e-9):
+            if whole >= min(_PRIMES) and math.isclose(whole, round(whole), rel_tol=1e-9):
                 found = self._factored(round(whole), power)
                 if found is not None:
                     return found
         return None
 
     def _factored(self, value: int, power: float) -> Size | None:
-        rest, names = abs(value), []
+        rest = abs(value)
+        names: list[str] = []
         for name, prime in self.primes.items():
             while rest and rest % prime == 0:
                 names.append(name)
                 rest //= prime
         if not names or value == 0:
             return None
-        return Size(Fraction(rest if value > 0 else -rest, 4 ** len(names)), tuple(names), power)
+        return Size(Fraction(rest if value > 0 else -rest, 2 ** len(names)), tuple(sorted(names)), power)
 
     def _call(self, node: Node | None, term: Term) -> Call:
         self.calls += 1

@@ -15,7 +15,7 @@ from lamina.errors import RuleFailed, UnexpectedMatches
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
-from lamina.rewrite.engine import Index, Rewrites, run_rules
+from lamina.rewrite.engine import Index, Rewrites, dtypes_in, run_rules
 from lamina.rewrite.match import Matcher, Miss
 from lamina.rewrite.rules import AFTER_RULES, BEFORE_RULES, RULES, CapturedRewrite, without_hope
 from lamina.rewrite.torch_private import autocast_enabled, entered_autocast, graph_module, plain_dispatch
@@ -62,7 +62,7 @@ class Rewriting:
         differentiable = self._differentiable(gm.graph)
         found = self._run(
             form.graph,
-            Index(rules, None),
+            Index(rules, None, dtypes_in(form.graph)),
             lambda node: differentiable and form.recording.get(node, True),
             form.untouchable,
         )
@@ -76,7 +76,8 @@ class Rewriting:
         rules = self._at("joint" if differentiable else "inference")
         if rules:
             start = time.perf_counter()
-            found = self._run(gm.graph, Index(rules, self.decompositions), lambda node: differentiable, frozenset())
+            index = Index(rules, self.decompositions, dtypes_in(gm.graph))
+            found = self._run(gm.graph, index, lambda node: differentiable, frozenset())
             self._record(found, time.perf_counter() - start)
             if found.done:
                 gm = graph_module(gm, gm.graph)

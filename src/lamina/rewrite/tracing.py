@@ -56,13 +56,15 @@ def trace(
     tensors: Sequence[torch.Tensor],
     decompositions: Decompositions | None = None,
     symbols: Callable[[Any], Node | None] | None = None,
+    expected: Any = None,
 ) -> Fragment:
     """Call ``function`` with ``tensors`` (fake, or without data) and note its operations. Raises ``Untraceable``.
 
     With ``decompositions`` operations are taken apart as ahead-of-time autograd does. ``symbols`` finds the node for a
-    symbolic size.
+    symbolic size. ``expected`` is what the function is known to give: the first operation is taken to give it, and
+    if the function is more than that, ``Untraceable`` is raised.
     """
-    tracer = _Tracer(tensors, decompositions, symbols)
+    tracer = _Tracer(tensors, decompositions, symbols, expected)
     with torch.no_grad(), fake_mode_of(tensors), above_autograd_only():
         with tracer:
             value = function(tensors)
@@ -70,6 +72,8 @@ def trace(
         results = tuple(tracer.node(v) if isinstance(v, torch.Tensor) else v for v in leaves)
     if tracer.fault:
         raise Untraceable(tracer.fault)
+    if expected is not None and not (value is expected and tracer.operations == 1):
+        raise Untraceable("it is more than one operation")
     return Fragment(tuple(tracer.inputs), tuple(tracer.calls), results, spec)
 
 
@@ -81,8 +85,10 @@ class _Tracer(DispatchMode):
         tensors: Sequence[torch.Tensor],
         decompositions: Decompositions | None,
         symbols: Callable[[Any], Node | None] | None,
+        expected: Any,
     ) -> None:
         super().__init__()
+        self.expected, self.operations = expected, 0
         self.graph, self.decompositions, self.symbols = Graph(), decompositions, symbols
         self.fault = ""
         self.nodes: dict[int, Node] = {}
@@ -116,7 +122,14 @@ class _Tracer(DispatchMode):
         if found is not NotImplemented:
             return found
         names, keywords = self._named(args), self._named(kwargs)
-        value = func(*args, **kwargs)
+        self.operations += 1
+        if self.expected is None:
+            value = func(*args, **kwargs)
+        elif self.operations == 1:
+            value = self.expected
+        else:
+            self._fail("it is more than one operation")
+            return func(*args, **kwargs)
         if isinstance(value, torch.Tensor) and id(value) in self.nodes:
             return value  # it gave its operand back
         if not self.fault:
