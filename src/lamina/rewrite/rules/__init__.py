@@ -10,7 +10,9 @@ from lamina.base.decision import Decision
 from lamina.base.rule import Rule
 from lamina.rewrite.rules.activations import ACTIVATIONS
 from lamina.rewrite.rules.attention import use_library_attention
+from lamina.rewrite.rules.losses import LOSSES
 from lamina.rewrite.rules.norms import NORMS
+from lamina.rewrite.rules.rotary import ROTARY
 from lamina.rewrite.rules.softmax import SOFTMAX
 from lamina.rewrite.rules.writes import without_hidden_writes
 
@@ -30,6 +32,8 @@ _BY_NEED: tuple[tuple[frozenset[str], tuple[Rule, ...]], ...] = (
     (frozenset(("exp", "sigmoid", "erf", "erfc", "tanh")), ACTIVATIONS),
     (frozenset(("exp", "log", "logsumexp")), SOFTMAX),
     (frozenset(("sqrt", "rsqrt", "pow")), NORMS),
+    (frozenset(("gather", "one_hot")), LOSSES),
+    (frozenset(("view_as_complex",)), ROTARY),
 )
 """Rules by calls of which each needs at least one. Most programs have none, and then pay nothing for the rules."""
 

@@ -1,7 +1,8 @@
 """Layer norm and RMS norm taken apart.
 
 Whole they keep two numbers a row for the backward pass, and their backward is one kernel with row results and column
-sums.
+sums. Half precision is left alone: taken apart each part rounds, and eager's whole norm sums gradients in half precision.
+People widen first, and then it is float32 that is found here.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from lamina.rewrite.rules.places import CAPTURED
 
 __all__ = ["NORMS"]
 
-_X = tensor(..., "d")
-_W = tensor("d")
+_WIDE = (torch.float32, torch.float64)
+_X = tensor(..., "d", dtype=_WIDE)
+_W = tensor("d", dtype=_WIDE)
 _EPS = scalar()
 
 
 def _one_dtype(match: Match) -> bool:
-    """The whole norm takes its operands in one dtype."""
+    """The whole norm takes its operands in one dtype. (A row of one element has no variance.)"""
     found = {match[name].dtype for name in ("x", "w", "b") if name in match.values}
-    return len(found) == 1 and match["x"].is_floating_point()
+    columns = match["x"].shape[-1]
+    return len(found) == 1 and (type(columns) is not int or columns > 1)
 
 
 def _standardised() -> Iterator[tuple[str, Callable[[Tensor, Any], Tensor]]]:

@@ -1,0 +1,59 @@
+"""Cross entropy written with ``gather``, ``one_hot`` or ``logsumexp``.
+
+As the function it is, its forward writes no matrix of log-probabilities and keeps two numbers a row (see
+``lamina.rewrite.losses``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lamina.base.rule import Match, Rule, rule, tensor
+from lamina.rewrite.rules.places import CAPTURED
+
+__all__ = ["LOSSES"]
+
+_NEVER = -(1 << 62)
+"""The class to leave out. ``gather`` leaves none out: a target of -100 is an error, and stays one."""
+
+
+def _real(match: Match) -> bool:
+    return bool(match["x"].is_floating_point())
+
+
+def _picked(x: Tensor, t: Tensor) -> Tensor:
+    return torch.log_softmax(x, -1).gather(-1, t.unsqueeze(-1)).squeeze(-1)
+
+
+def _picked_by_one_hot(x: Tensor, t: Tensor) -> Tensor:
+    return (F.one_hot(t, x.shape[-1]) * torch.log_softmax(x, -1)).sum(-1)
+
+
+def _difference(x: Tensor, t: Tensor) -> Tensor:
+    return x.gather(-1, t.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(x, -1)
+
+
+def _negative_cross_entropy(x: Tensor, t: Tensor) -> Tensor:
+    rows = F.cross_entropy(x.reshape(-1, x.shape[-1]), t.reshape(-1), reduction="none", ignore_index=_NEVER)
+    return -rows.reshape(t.shape)
+
+
+_FORMS = {"gather": _picked, "one-hot": _picked_by_one_hot, "logsumexp": _difference}
+
+
+def _rules(form: Callable[[Tensor, Tensor], Tensor], how: str) -> Iterator[Rule]:
+    for rows in (("n",), ("b", "n")):
+        scores, targets = tensor(*rows, "c"), tensor(*rows, dtype=torch.int64)
+
+        def before(x: Tensor = scores, t: Tensor = targets) -> Tensor:
+            return form(x, t)
+
+        name = f"cross entropy of {how}, {len(rows) + 1} dimensions"
+        yield rule(before, _negative_cross_entropy, name=name, where=_real, at=CAPTURED)
+
+
+LOSSES: tuple[Rule, ...] = tuple(one for how, form in _FORMS.items() for one in _rules(form, how))
