@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lamina.ir.index import as_expr
-from lamina.ir.loops import Buffer
+from lamina.ir.index import Axis, as_expr
+from lamina.ir.loops import Buffer, Check, Compute, Constant, Load, Nest
 from lamina.ir.plan import KernelCall, Plan
 from lamina.tune.kernels import memory, moved_bytes, sizes_known, untimeable
 from tests.tune.plans import gpu_plan
@@ -70,6 +70,24 @@ def test_checks_of_numbers_that_cannot_be_made_up_are_not_run() -> None:
 
     plan = gpu_plan(function, torch.zeros(64), torch.zeros(77, 8))
     assert any(untimeable(kernel.nests) for kernel in plan.kernels)
+
+
+def test_classes_that_are_compared_and_not_looked_up_can_be_zero() -> None:
+    plan = gpu_plan(F.cross_entropy, torch.zeros(64, 1000), torch.zeros(64, dtype=torch.int64))
+    checked = [k for k in plan.kernels if any(isinstance(e, Check) for nest in k.nests for e in nest.body)]
+    assert checked
+    assert not any(untimeable(kernel.nests) for kernel in checked)
+
+
+def test_divisors_are_not_made_up() -> None:
+    axis = Axis("i0", as_expr(64))
+    body = (
+        Load("v0", "b0", (as_expr(axis),), "int64"),
+        Constant("v1", 0, "int64"),
+        Compute("v2", "ne", ("v0", "v1"), "bool"),
+        Check("v2", "division by zero", "ZeroDivisionError"),
+    )
+    assert untimeable((Nest("divided", (axis,), body),))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "float8_e5m2", "bool", "int8", "complex64"])

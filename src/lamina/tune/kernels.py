@@ -33,16 +33,18 @@ def untimeable(nests: Sequence[Nest]) -> str:
 
 
 def _checks_numbers(nest: Nest) -> bool:
-    """Whether a check rests on floats, or on integers that are no indices."""
+    """Whether a check is of something else than integers as indices: zero passes those."""
     wanted: set[str] = set()
-    floats = False
     for eqn in reversed(nest.body):
         if isinstance(eqn, Check):
+            if eqn.error != "IndexError":
+                return True
             wanted.add(eqn.cond)
         elif not isinstance(eqn, Store) and wanted & set(defined(eqn)):
             wanted |= set(operands(eqn))
-            floats = floats or (isinstance(eqn, Load) and not DTYPES[eqn.dtype].is_integer)
-    return bool(wanted) and (floats or not _indices(nest))
+            if isinstance(eqn, Load) and not DTYPES[eqn.dtype].is_integer:
+                return True
+    return False
 
 
 def moved_bytes(
