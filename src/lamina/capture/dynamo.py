@@ -12,9 +12,11 @@ from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.torch_private import (
     guard_empty_hooks,
     heed_own_traces_only,
+    passed_through,
     seconds_since_compile_started,
     watch_compile_start,
 )
+from lamina.errors import LaminaError
 from lamina.record import Record, Stage
 
 __all__ = ["Backend", "Captured", "compile_callable", "note_capture"]
@@ -62,7 +64,10 @@ class _Backend:
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         note_capture(gm, example_inputs, self.record)
-        return self.compiler(gm, example_inputs)
+        try:
+            return self.compiler(gm, example_inputs)
+        except LaminaError as error:
+            raise passed_through(error) from error.__cause__
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Backend):

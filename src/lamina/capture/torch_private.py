@@ -11,6 +11,7 @@ import torch
 from torch._dynamo.backends.registry import _BACKENDS
 from torch._dynamo.callback import callback_handler
 from torch._dynamo.convert_frame import compile_lock
+from torch._dynamo.exc import ShortenTraceback
 from torch._dynamo.guards import GuardBuilder
 from torch._guards import TracingContext
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
@@ -22,6 +23,7 @@ __all__ = [
     "guard_empty_hooks",
     "heed_own_traces_only",
     "name_backend",
+    "passed_through",
     "seconds_since_compile_started",
     "watch_compile_start",
 ]
@@ -31,6 +33,15 @@ _started = threading.local()
 # Torch 2.11 removes the check of a factorisation as dead code, since it has no result: an inverse of a singular
 # matrix would pass in silence. Graphs of any compiler keep it from here on.
 has_side_effect(torch.ops.aten._linalg_check_errors.default)
+
+
+def passed_through(error: Exception) -> Exception:
+    """``error`` as one that Dynamo hands to the caller as it is, where it would wrap any other of a backend."""
+    kind = type(error)
+    mixed = type(kind.__name__, (kind, ShortenTraceback), {"__module__": "builtins", "__doc__": kind.__doc__})
+    found: Exception = mixed.__new__(mixed, *error.args)
+    found.__dict__.update(error.__dict__, first_useful_frame=None)
+    return found.with_traceback(error.__traceback__)
 
 
 def name_backend(name: str, place: str) -> None:
