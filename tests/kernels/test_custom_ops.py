@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lamina
+from lamina.runtime.user_ops import user_op
 from tests.kernels import operations as ops
 
 STRICT = {"strict": True, "verify": True}
@@ -123,7 +124,21 @@ def test_a_result_that_is_an_argument_is_an_error_as_in_eager() -> None:
         lamina.compile(lambda x: ops.gives_back(x + 1) * 2)(x)
 
 
-def test_dispatch_modes_see_the_operation() -> None:
+def test_every_call_is_made_though_its_arguments_are_equal() -> None:
+    calls: list[int] = []
+
+    @torch.library.custom_op("lamina_tests::numbered", mutates_args=())
+    def numbered(x: Tensor) -> Tensor:
+        calls.append(1)
+        return x + len(calls)
+
+    numbered.register_fake(torch.empty_like)
+    compiled = lamina.compile(lambda x: numbered(x) * 10 + numbered(x), options=STRICT)
+    assert compiled(torch.zeros(2)).tolist() == [12.0, 12.0]
+    assert compiled(torch.zeros(2)).tolist() == [34.0, 34.0]
+
+
+def test_dispatch_modes_and_the_profiler_see_the_operation() -> None:
     seen: list[str] = []
 
     class Watch(TorchDispatchMode):
@@ -131,15 +146,17 @@ def test_dispatch_modes_see_the_operation() -> None:
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    compiled = lamina.compile(functional, options=STRICT)
     x, y = given()
-    expected = compiled(x, y)
-    call = next(stage.value for stage in compiled.record.stages if stage.name == "host")
-    assert "user_op(" in call.text
+    call = user_op("lamina_tests.gated.default", "cpu")
+    expected = call(x, y, 2.0)
+    assert not seen
     with Watch():
-        assert torch.equal(ops.gated(x, y, 2.0), ops.gated(x, y, 2.0))
-    assert seen.count("lamina_tests.gated.default") == 2
-    torch.testing.assert_close(expected, functional(x, y))
+        found = call(x, y, 2.0)
+    assert "lamina_tests.gated.default" in seen
+    assert torch.equal(found, expected)
+    with torch.profiler.profile() as profile:
+        call(x, y, 2.0)
+    assert "lamina_tests::gated" in {event.key for event in profile.key_averages()}
 
 
 def test_a_kernel_given_later_is_the_one_that_runs() -> None:

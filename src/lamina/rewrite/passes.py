@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.aliasing import makes_view
 from lamina.base.torch_private import OpOverload
+from lamina.ir.library import is_custom
 from lamina.rewrite.rebuild import Substitution, rebuild
 from lamina.rewrite.torch_private import same_size
 
@@ -141,7 +142,10 @@ def _is_mergeable(node: Node) -> bool:
         return True
     if node.op != "call_function" or node.is_impure():
         return False
-    return node.target is operator.getitem or isinstance(node.target, OpOverload)
+    if node.target is operator.getitem:
+        return True
+    # Nothing says that what the user's operation returns depends on its arguments alone.
+    return isinstance(node.target, OpOverload) and not is_custom(str(node.target))
 
 
 def _key(value: Any, stand_in: Substitution) -> Hashable:
