@@ -37,15 +37,30 @@ def _difference(x: Tensor, t: Tensor) -> Tensor:
     return x.gather(-1, t.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(x, -1)
 
 
-def _negative_cross_entropy(x: Tensor, t: Tensor) -> Tensor:
+def _positive_difference(x: Tensor, t: Tensor) -> Tensor:
+    return torch.logsumexp(x, -1) - x.gather(-1, t.unsqueeze(-1)).squeeze(-1)
+
+
+def _cross_entropy(x: Tensor, t: Tensor) -> Tensor:
     rows = F.cross_entropy(x.reshape(-1, x.shape[-1]), t.reshape(-1), reduction="none", ignore_index=_NEVER)
-    return -rows.reshape(t.shape)
+    return rows.reshape(t.shape)
 
 
-_FORMS = {"gather": _picked, "one-hot": _picked_by_one_hot, "logsumexp": _difference}
+def _negative_cross_entropy(x: Tensor, t: Tensor) -> Tensor:
+    return -_cross_entropy(x, t)
 
 
-def _rules(form: Callable[[Tensor, Tensor], Tensor], how: str) -> Iterator[Rule]:
+_FORMS = {
+    "gather": (_picked, _negative_cross_entropy),
+    "one-hot": (_picked_by_one_hot, _negative_cross_entropy),
+    "logsumexp, negative": (_difference, _negative_cross_entropy),
+    "logsumexp": (_positive_difference, _cross_entropy),
+}
+
+_Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def _rules(how: str, form: _Loss, after: _Loss) -> Iterator[Rule]:
     for rows in (("n",), ("b", "n")):
         scores, targets = tensor(*rows, "c"), tensor(*rows, dtype=torch.int64)
 
@@ -53,7 +68,7 @@ def _rules(form: Callable[[Tensor, Tensor], Tensor], how: str) -> Iterator[Rule]
             return form(x, t)
 
         name = f"cross entropy of {how}, {len(rows) + 1} dimensions"
-        yield rule(before, _negative_cross_entropy, name=name, where=_real, at=CAPTURED)
+        yield rule(before, after, name=name, where=_real, at=CAPTURED)
 
 
-LOSSES: tuple[Rule, ...] = tuple(one for how, form in _FORMS.items() for one in _rules(form, how))
+LOSSES: tuple[Rule, ...] = tuple(one for how, sides in _FORMS.items() for one in _rules(how, *sides))

@@ -1,8 +1,8 @@
 """Layer norm and RMS norm taken apart.
 
 Whole they keep two numbers a row for the backward pass, and their backward is one kernel with row results and column
-sums. Half precision is left alone: taken apart each part rounds, and eager's whole norm sums gradients in half precision.
-People widen first, and then it is float32 that is found here.
+sums. Half precision is left alone: taken apart each part rounds, and eager's whole norm sums gradients in half
+precision. People widen first, and then it is float32 that is found here.
 """
 
 from __future__ import annotations

@@ -52,6 +52,8 @@ SIGNATURES: Mapping[str, tuple[tuple[str, Any], ...]] = MappingProxyType(
         "tril": (("input", _MISSING), ("diagonal", 0)),
         "fill": (("input", _MISSING), ("value", _MISSING)),
         "contiguous": (("input", _MISSING), ("memory_format", torch.contiguous_format)),
+        "view_as_complex": (("input", _MISSING),),
+        "view_as_real": (("input", _MISSING),),
         "linear": (("input", _MISSING), ("weight", _MISSING), ("bias", None)),
     }
 )

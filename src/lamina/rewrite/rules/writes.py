@@ -103,6 +103,8 @@ def _is_fresh(node: Node) -> bool:
     if node.op == "call_function" and node.target in _CREATING:
         return True
     call = spelled(node)
+    if call is not None and call.name == "reshape" and isinstance(call.args[0], Node):
+        return set(call.args[0].users) == {node} and _is_fresh(call.args[0])  # nothing else sees what it is a view of
     return call is not None and call.name in _FRESH and not call.writes
 
 
