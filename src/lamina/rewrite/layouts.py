@@ -37,6 +37,8 @@ _OWN_LAYOUT = ("scaled_dot_product", "_fft_", "fft_")
 """Parts of the names of operations whose results are laid out as they like."""
 _UNKNOWN = 32
 """A size that is a symbol counts as this."""
+_TURNED = 3
+"""What a convolution loses on images with the pixels innermost, as a multiple of their bytes (H100: 2.9 to 4.7)."""
 
 
 def channels_last(
@@ -52,7 +54,7 @@ def channels_last(
     wishes = [node for node in wishes if _wants(node, device)]
     if not wishes:
         return gm
-    layouts = _Layouts(gm, set(wishes))
+    layouts = _Layouts(gm, set(wishes), device)
     layouts.assign()
     taken = bool(layouts.values) and layouts.cost < layouts.gain
     facts = (("convolutions", len(wishes)), ("bytes saved", layouts.gain), ("bytes converted", layouts.cost))
@@ -63,16 +65,21 @@ def channels_last(
 
 
 def _wants(node: Node, device: str) -> bool:
-    """Whether a convolution is faster channels-last."""
+    """Whether a convolution is faster channels-last. One that takes every pixel by itself is the same either way."""
     image, weight = node.args[_IMAGES[node.target][-1]], node.args[_FILTERS[node.target]]
     if not isinstance(image, Node) or not isinstance(weight, Node):
         return False
     x, w = image.meta["val"], weight.meta["val"]
-    if x.device.type != device or x.dim() not in _FORMATS or x.shape[1] == 1:
+    if not _on(x, device) or x.shape[1] == 1 or _pointwise(node, w):
         return False
     if x.dtype == torch.float32:
         return w.shape[1] != 1 and tf32_convolutions()
     return x.dtype in (torch.bfloat16, torch.float16)
+
+
+def _pointwise(node: Node, weight: Tensor) -> bool:
+    steps = node.args[_FILTERS[node.target] + 2]
+    return all(n == 1 for n in weight.shape[2:]) and all(n == 1 for n in steps)  # type: ignore[union-attr]
 
 
 def _taps(node: Node) -> int:
@@ -128,6 +135,10 @@ def _is_image(value: object) -> bool:
     )
 
 
+def _on(value: Tensor, device: str) -> bool:
+    return value.device.type == device and value.dim() in _FORMATS
+
+
 def _nbytes(value: Tensor) -> int:
     count = value.element_size()
     for n in value.shape:
@@ -138,14 +149,15 @@ def _nbytes(value: Tensor) -> int:
 class _Layouts:
     """Which values of a graph become channels-last, and what that saves and costs (bytes read and written).
 
-    ``values`` has the new fake tensors, ``converted`` the operands of convolutions that need a copy, ``reshaped`` the
-    views that the new strides do not allow, and that are copies now.
+    ``values`` has the new fake tensors, ``converted`` the operands of each convolution that need a copy and whether
+    it is channels-last, ``reshaped`` the views that the new strides do not allow, and that are copies now.
     """
 
-    def __init__(self, gm: GraphModule, wishes: set[Node]) -> None:
-        self.gm, self.wishes = gm, wishes
+    def __init__(self, gm: GraphModule, wishes: set[Node], device: str) -> None:
+        self.gm, self.wishes, self.device = gm, wishes, device
         self.values: dict[Node, Any] = {}
-        self.converted: set[Node] = set()
+        self.converted: dict[Node, dict[Node, bool]] = {}
+        self.paid: set[tuple[Node, bool]] = set()
         self.reshaped: set[Node] = set()
         self.returned = set(gm.graph.output_node().all_input_nodes)
         self.fixed = _addressed(gm.graph, self.returned)
@@ -166,8 +178,8 @@ class _Layouts:
                 source = node.args[0]
                 if source in self.values and self.values[source][node.args[1]] is not source.meta["val"][node.args[1]]:
                     self.values[node] = self.values[source][node.args[1]]
-            elif node in self.wishes:
-                self.convolution(node)
+            elif node.target in _IMAGES and self.on_device(node):
+                self.convolution(node, node in self.wishes)
             elif makes_view(node.target):
                 self.view(node)
             elif self.follows(node):
@@ -177,24 +189,33 @@ class _Layouts:
                 continue  # cuDNN turns weights and their gradients around either way
             self.cost += _nbytes(node.meta["val"]) * (2 if self.from_library(node) else 1)
 
-    def convolution(self, node: Node) -> None:
-        """Its images are converted where they are not channels-last; results are made so."""
-        images = _IMAGES[node.target]
-        for position in (*images, _FILTERS[node.target]):
-            operand = node.args[position]
-            assert isinstance(operand, Node)
-            now = self.value(operand)
-            if position != _FILTERS[node.target] and not _is_last(operand.meta["val"]):
-                self.gain += 2 * _nbytes(now)
-                self.gain += _taps(node) * _nbytes(now) // now.element_size() if position == images[0] else 0
-            if not _is_last(now) and operand not in self.converted:
-                self.converted.add(operand)
-                if position != _FILTERS[node.target] and self.from_library(operand):
+    def convolution(self, node: Node, wish: bool) -> None:
+        """Its images are converted where they are laid out otherwise; results are made as the images are.
+
+        A convolution without a wish takes its images as they are laid out, gradients as the image.
+        """
+        places = _IMAGES[node.target]
+        images = [n for p in places if isinstance(n := node.args[p], Node)]
+        last = wish or _is_last(self.value(images[-1]))
+        for image in images:
+            now = self.value(image)
+            if wish and not _is_last(image.meta["val"]):
+                self.gain += _TURNED * _nbytes(now)
+            if _is_last(now) != last and (last or image in self.values):
+                self.converted.setdefault(node, {})[image] = last
+                if self.from_library(image) and (image, last) not in self.paid:
                     self.cost += 2 * _nbytes(now)
+                    self.paid.add((image, last))
+        if not last:
+            return
+        weight = node.args[_FILTERS[node.target]]
+        if isinstance(weight, Node) and not _is_last(self.value(weight)):
+            self.converted.setdefault(node, {})[weight] = True
         results = node.meta["val"]
-        image = results if isinstance(results, Tensor) else results[0]
-        if _is_image(image) and not _is_last(image):
-            self.gain += 2 * _nbytes(image)
+        made = results if isinstance(results, Tensor) else results[0]
+        if wish and _is_image(made) and not _is_last(made):
+            self.gain += _TURNED * _nbytes(made)
+        self.gain += _taps(node) * _nbytes(self.value(images[-1])) // images[-1].meta["val"].element_size()
         self.turn(node)
 
     def from_library(self, node: Node) -> bool:
@@ -202,6 +223,11 @@ class _Layouts:
         while node.op == "call_function" and (makes_view(node.target) or node.target is operator.getitem):
             node = node.all_input_nodes[0]
         return node.op != "call_function" or node.target in _IMAGES
+
+    def on_device(self, node: Node) -> bool:
+        """Whether a convolution of images runs on the device in question."""
+        image = node.args[_IMAGES[node.target][-1]]
+        return isinstance(image, Node) and _on(image.meta["val"], self.device)
 
     def view(self, node: Node) -> None:
         """A view of something whose strides have changed."""
@@ -254,22 +280,27 @@ class _Layouts:
         """The graph with the new layouts."""
         graph = Graph()
         made: dict[Node, Node] = {}
-        copies: dict[Node, Node] = {}
+        copies: dict[tuple[Node, torch.memory_format], Node] = {}
 
         def copied(source: Node, user: Node, value: Any, kind: torch.memory_format) -> Node:
-            if source not in copies:
-                copies[source] = graph.call_function(aten.clone.default, (made[source],), {"memory_format": kind})
-                copies[source].meta = {**user.meta, "val": value}
-            return copies[source]
+            found = copies.get((source, kind))
+            if found is None:
+                found = graph.call_function(aten.clone.default, (made[source],), {"memory_format": kind})
+                found.meta = {**user.meta, "val": value}
+                copies[source, kind] = found
+            return found
 
         def operand(user: Node) -> Callable[[Node], Node]:
             """Where a node's operands come from: a convolution's are converted if need be."""
-            if user not in self.wishes:
-                return made.__getitem__
-            kind = _FORMATS[user.args[0].meta["val"].dim()]  # type: ignore[union-attr]
+            changes = self.converted.get(user, {})
 
             def found(n: Node) -> Node:
-                return copied(n, user, _turned(n.meta["val"]), kind) if n in self.converted else made[n]
+                if n not in changes:
+                    return made[n]
+                value = n.meta["val"]
+                if changes[n]:
+                    return copied(n, user, _turned(value), _FORMATS[value.dim()])
+                return copied(n, user, value, torch.contiguous_format)
 
             return found
 
