@@ -83,6 +83,15 @@ def test_the_package_runs_as_a_module() -> None:
     assert re.fullmatch(r"lamina (\d+\.\d+\.\d+|unknown.*)\n", done.stdout)
 
 
+@pytest.mark.parametrize(
+    "device", ["tpu", pytest.param("cuda", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="is there"))]
+)
+def test_the_demo_refuses_devices_that_are_not_there(device: str) -> None:
+    done = CliRunner().invoke(app, ["demo", "--device", device])
+    assert done.exit_code == 2
+    assert device in done.output
+
+
 def test_the_demo_command_compiles_checks_and_exits_with_zero() -> None:
     done = CliRunner().invoke(app, ["demo", "--only", "attention", "--no-torch-compile", "--seconds", "0.05"])
     assert done.exit_code == 0, done.output

@@ -59,6 +59,7 @@ def demo(
     only: Annotated[list[str] | None, typer.Option(help="Only this model; may be given again.")] = None,
     torch_compile: Annotated[bool, typer.Option(help="Time torch.compile's default mode too.")] = True,
     seconds: Annotated[float, typer.Option(help="How long to time each callable.", min=0.01)] = 1.0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     """Compile three models, check them against eager in double precision and print one table."""
     # torch says so once where NumPy is not installed, which nothing here needs.
@@ -67,7 +68,9 @@ def demo(
     unknown = [name for name in only or [] if name not in names]
     if unknown:
         raise typer.BadParameter(f"no model is called {unknown[0]!r}; there are {', '.join(names)}")
-    raise typer.Exit(run_demo(only or [], _compile, torch.compile if torch_compile else None, seconds))
+    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        raise typer.BadParameter(f"there is no device {device!r} here; use cpu{'' if device == 'cuda' else ' or cuda'}")
+    raise typer.Exit(run_demo(only or [], _compile, torch.compile if torch_compile else None, seconds, device))
 
 
 @app.command()
@@ -80,12 +83,18 @@ def doctor() -> None:
     raise typer.Exit(1 if any(finding.state == "bad" for finding in findings) else 0)
 
 
-def run_demo(only: list[str], compile_function: CompileFunction, rival: CompileFunction | None, seconds: float) -> int:
+def run_demo(
+    only: list[str],
+    compile_function: CompileFunction,
+    rival: CompileFunction | None,
+    seconds: float,
+    device: str = "cpu",
+) -> int:
     """Run the demo, print the table and the complaints, and return the exit status: 0 if every check held."""
     out = Console()
     progress = Console(stderr=True, highlight=False)
     rows: list[Row] = []
-    for row in demonstrate(chosen(only), compile_function, rival, progress, seconds):
+    for row in demonstrate(chosen(only), compile_function, rival, progress, seconds, device):
         rows.append(row)
         progress.print(f"{row.title}, {row.step}: {'failed' if row.failure else 'ok'}", markup=False)
     out.width = max(out.width, NARROWEST)

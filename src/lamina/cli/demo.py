@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -14,7 +15,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from lamina.bench import Rivals, alternate
-from lamina.cli.demo_models import DEMOS, Demo
+from lamina.cli.demo_models import DEMOS, Demo, Example
 from lamina.cli.progress import announced
 from lamina.ir.plan import Plan
 from lamina.record import Record
@@ -71,15 +72,25 @@ def demonstrate(
     rival: CompileFunction | None,
     progress: Console,
     seconds: float = 1.0,
+    device: str = "cpu",
 ) -> Iterator[Row]:
     """Run each demo's inference call and training step; yields a row as soon as it is measured.
 
-    ``rival`` is the compiler to compare with, if any; ``seconds`` is how long each callable is timed.
+    ``rival`` is the compiler to compare with, if any; ``seconds`` is how long each callable is timed; ``device`` is
+    where models and inputs are.
     """
     for demo in demos:
+        there = replace(demo, make=partial(_made, demo, torch.device(device)))
         for training in (False, True):
             torch.compiler.reset()
-            yield _row(demo, training, compile_function, rival, progress, seconds)
+            yield _row(there, training, compile_function, rival, progress, seconds)
+
+
+def _made(demo: Demo, device: torch.device) -> Example:
+    """The demo's example on another device, its numbers drawn on the CPU."""
+    made = demo.make()
+    inference, training = (tuple(t.to(device) for t in args) for args in (made.inference, made.training))
+    return Example(made.model.to(device), inference, training)
 
 
 def _row(
@@ -124,16 +135,25 @@ def _draws(demo: Demo, model: nn.Module, training: bool) -> Iterator[tuple[tuple
 
 
 def _step(model: nn.Module, run: Callable[..., Any], training: bool) -> Callable[..., Any]:
-    """One call as it is timed: a forward pass without gradients, or a forward and a backward pass."""
-    if not training:
-        return torch.no_grad()(run)
+    """One call as it is timed: a forward pass without gradients, or a forward and a backward pass, to its end."""
 
-    def step(*args: Tensor) -> None:
+    def infer(*args: Tensor) -> None:
+        with torch.no_grad():
+            _finish(run(*args))
+
+    def train(*args: Tensor) -> None:
         model.zero_grad(set_to_none=True)
         out = run(*args)
         out.backward(torch.ones_like(out))
+        _finish(out)
 
-    return step
+    return train if training else infer
+
+
+def _finish(result: Tensor) -> None:
+    """Wait until a GPU has computed ``result`` and what was queued after it."""
+    if result.is_cuda:
+        torch.cuda.synchronize(result.device)
 
 
 def _seconds(step: Callable[..., Any], args: tuple[Tensor, ...]) -> float:
