@@ -64,22 +64,22 @@ class BackendFailed(LaminaError):
 class RuleFailed(LaminaError):
     """A rewrite rule's condition raised, or rules undo each other's work without end."""
 
-    code = "LM020"
+    code = "LM040"
 
 
 class UnexpectedMatches(LaminaError):
     """A rule matched another number of times than ``expect_matches`` says."""
 
-    code = "LM021"
+    code = "LM041"
 
 
 class PassFailed(LaminaError):
     """A user's pass raised, or what it returned is no graph with the same inputs and outputs."""
 
-    code = "LM022"
+    code = "LM042"
 
 
 class WrongLowering(LaminaError):
     """A lowering of the user's gives another number, shape or dtype of results than its operation, or fails."""
 
-    code = "LM030"
+    code = "LM043"

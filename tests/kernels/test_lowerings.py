@@ -137,7 +137,7 @@ def test_a_wrong_lowering_is_an_error_that_names_both_places(
 ) -> None:
     lowering(ops.row_squares, form=form)(function)
     compiled = lamina.compile(lambda x: ops.row_squares(x + 1) * 2)
-    with pytest.raises(Exception, match="LM030") as failure:
+    with pytest.raises(Exception, match="LM043") as failure:
         compiled(torch.randn(4, 6))
     text = str(failure.value)
     assert message in text
