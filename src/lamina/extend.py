@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from lamina.backends.api import Backend
+from lamina.backends.compose import compose
 from lamina.backends.registry import register_backend
 from lamina.base.lowering import lowering
 from lamina.base.passes import Passes
 from lamina.base.rule import Match, Rule, nest_rule, rule, scalar, tensor
 
-__all__ = ["Backend", "Match", "Passes", "Rule", "lowering", "nest_rule", "register_backend", "rule", "scalar", "tensor"]
+__all__ = [
+    "Backend",
+    "Match",
+    "Passes",
+    "Rule",
+    "compose",
+    "lowering",
+    "nest_rule",
+    "register_backend",
+    "rule",
+    "scalar",
+    "tensor",
+]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.base.passes import Passes
+from lamina.base.rule import NestRule, Rule
 from lamina.errors import BadArgument
 
 __all__ = ["GRAPHS", "Backend", "Compiled", "Supports", "accepted", "tensors_of"]
@@ -43,7 +45,7 @@ class Backend:
     are compiled and timed at the first call, and the fastest stays. ``save(compiled)`` gives bytes, from which
     ``load(data, gm, example_inputs)`` makes an equal callable: with both, compiled graphs are kept in the cache, under
     a key that holds ``version``. ``takes`` names those of Lamina's options for kernels (and "mode") that it heeds,
-    ``requires`` the packages that must be installed.
+    ``requires`` the packages that must be installed. ``passes`` and ``rules`` go before those of the options.
     """
 
     name: str
@@ -62,6 +64,8 @@ class Backend:
     version: str = ""
     takes: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
+    passes: Passes = field(default_factory=Passes)
+    rules: tuple[Rule | NestRule, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -73,13 +77,13 @@ class Backend:
             )
         if self.graph not in GRAPHS:
             raise BadArgument(f"the graph of backend {self.name!r} is {self.graph!r}", remedy='use "aten" or "torch"')
-        for field in ("devices", "dtypes", "takes", "requires"):
-            value = getattr(self, field)
+        for name in ("devices", "dtypes", "takes", "requires", "rules"):
+            value = getattr(self, name)
             if isinstance(value, str):
                 raise BadArgument(
-                    f"{field} of backend {self.name!r} is the string {value!r}", remedy=f"pass a tuple: ({value!r},)"
+                    f"{name} of backend {self.name!r} is the string {value!r}", remedy=f"pass a tuple: ({value!r},)"
                 )
-            object.__setattr__(self, field, tuple(value))
+            object.__setattr__(self, name, tuple(value))
         if (self.save is None) != (self.load is None):
             raise BadArgument(f"backend {self.name!r} has one of save and load", remedy="give both, or neither")
 

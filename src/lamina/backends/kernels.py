@@ -16,15 +16,17 @@ from lamina.backends.cpu import CpuBackend
 from lamina.backends.cuda import CudaBackend
 from lamina.backends.interp import run_interpreted
 from lamina.backends.regions import aten_calls
-from lamina.errors import StageFailed, WrongLowering
+from lamina.base.rule import NestRule
+from lamina.errors import RuleFailed, StageFailed, WrongLowering
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
 from lamina.record import Record
+from lamina.rewrite.nests import rewrite_nests
 from lamina.schedule.fuse import Fused, fuse
 
-__all__ = ["KERNELS", "KERNEL_OPTIONS", "Executor", "compile_region", "executor"]
+__all__ = ["KERNELS", "KERNEL_OPTIONS", "Executor", "compile_region", "executor", "is_ours"]
 
 KERNEL_OPTIONS = ("mode", "simd", "cxx", "jobs", "progress")
 """Options that say how kernels are made, and mean nothing to a backend that makes none of ours."""
@@ -40,6 +42,8 @@ def compile_region(
     del example_inputs
     try:
         program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
+        if any(isinstance(rule, NestRule) for rule in options.rules):
+            program = record.step(name, "rewrite", rewrite_nests, program, options.rules).program
         if options.verify:
             record.step(name, "verify", verify_program, program)
         fused = record.step(name, "fuse", fuse, program, options.numerics)
@@ -48,7 +52,7 @@ def compile_region(
         return executor(kernels, options)(fused, record, gm)
     except CannotLower as refusal:
         why = str(refusal)
-    except WrongLowering:
+    except (RuleFailed, WrongLowering):
         raise
     except Exception as error:
         if options.strict:
@@ -101,3 +105,8 @@ def _backend(name: str, devices: tuple[str, ...] = ()) -> Backend:
 
 KERNELS = (_backend("lamina"), _backend("cpu", ("cpu",)), _backend("cuda", ("cuda",)), _backend("interp"))
 """Kernels for the device of the region, for one kind of device only, or the loop program evaluated as it is."""
+
+
+def is_ours(backend: Backend) -> bool:
+    """Whether ``backend`` is one of these, with passes in front or without: what it gives back is not checked again."""
+    return any(backend.compile is kernels.compile for kernels in KERNELS)

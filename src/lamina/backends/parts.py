@@ -74,14 +74,14 @@ def without_writes(gm: GraphModule) -> tuple[GraphModule, tuple[tuple[int, int],
 
 
 class _Support(OperatorSupportBase):
-    """Nodes of one set, as torch's partitioner asks for them."""
+    """Nodes of some names, as torch's partitioner asks for them: taking parts out makes new nodes of the same names."""
 
-    def __init__(self, nodes: frozenset[Node]) -> None:
-        self.nodes = nodes
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
         del submodules
-        return node in self.nodes
+        return node.name in self.names
 
 
 def split(gm: GraphModule, name: str, refuses: Callable[[Node], str]) -> Parts:
@@ -95,7 +95,7 @@ def split(gm: GraphModule, name: str, refuses: Callable[[Node], str]) -> Parts:
         if _takes_out(node):
             reasons[node] = reasons.get(node.args[0], "")
     outside = {node for node in reasons if _stays_outside(node)}
-    inner = frozenset(node for node, reason in reasons.items() if not reason and node not in outside)
+    inner = frozenset(node.name for node, reason in reasons.items() if not reason and node not in outside)
     refused = {node: reason for node, reason in reasons.items() if reason and node not in outside}
     counted = Counter(reason for node, reason in refused.items() if not _takes_out(node))
     decisions = [
@@ -103,8 +103,9 @@ def split(gm: GraphModule, name: str, refuses: Callable[[Node], str]) -> Parts:
         for reason, count in counted.most_common()
     ]
     parts: list[Part] = []
-    for nodes, prefix, taken in ((inner, f"{name}_part", True), (frozenset(refused), f"{name}_rest", False)):
-        partitioner = CapabilityBasedPartitioner(gm, _Support(nodes), allows_single_node_partition=True)
+    rest = frozenset(node.name for node in refused)
+    for chosen, prefix, taken in ((inner, f"{name}_part", True), (rest, f"{name}_rest", False)):
+        partitioner = CapabilityBasedPartitioner(gm, _Support(chosen), allows_single_node_partition=True)
         pieces = [piece.nodes for piece in partitioner.propose_partitions()]
         sizes = [sum(1 for node in piece if not _takes_out(node)) for piece in pieces]
         names = [_named(piece) for piece in pieces]

@@ -13,7 +13,7 @@ from lamina.aot.region import Region
 from lamina.backends.api import Backend, accepted
 from lamina.backends.candidates import fastest
 from lamina.backends.kept import kept
-from lamina.backends.kernels import KERNELS
+from lamina.backends.kernels import is_ours
 from lamina.backends.parts import Part, split, without_writes
 from lamina.backends.regions import Boxed
 from lamina.backends.registry import as_backend
@@ -129,7 +129,7 @@ class _Job:
             compiled = self.compiled(backend, gm, example_inputs, name)
         except NotImplementedError as why:
             return self.whole(self.declined(backend, name, str(why) or "it declines the graph"), gm, example_inputs)
-        if backend in KERNELS:
+        if is_ours(backend):
             return compiled
         self.record.add(name, backend.name, time.perf_counter() - start)
         run = checked(compiled, gm, backend.name, name)
@@ -151,7 +151,7 @@ class _Job:
             compiled: Boxed = backend.compile(gm, inputs, **accepted(backend.compile, told))
             return compiled
 
-        if backend in KERNELS or backend.graph == "torch":
+        if is_ours(backend) or backend.graph == "torch":
             return compile()
         try:
             with outside_of_tracing():

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lamina.backends.api import Backend
+from lamina.backends.compose import joined
 from lamina.backends.kernels import KERNEL_OPTIONS
 from lamina.backends.torch_private import torch_backend
 from lamina.errors import BadArgument, UnknownOption
@@ -71,6 +72,9 @@ def options_for(backend: Backend, mode: str | None, options: Mapping[str, Any] |
             f"backend {backend.name!r} does not take {' and '.join(idle)}",
             remedy='leave it out, or use backend="lamina"',
         )
+    if backend.passes or backend.rules:
+        passes = joined(backend.passes, chosen.passes)
+        chosen = chosen.replace(passes=passes, rules=(*backend.rules, *chosen.rules))
     return chosen
 
 
@@ -89,4 +93,6 @@ def torch_settings(name: str, mode: str | None, options: Any) -> dict[str, Any]:
 def _takes(function: Callable[..., Any], words: list[str]) -> bool:
     parameters = inspect.signature(function).parameters
     any_word = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    # Torch's own take any word and ignore it, or fail on it later.
+    any_word = any_word and not getattr(function, "__module__", "torch.").startswith("torch.")
     return any_word or all(word in parameters for word in words)
