@@ -35,6 +35,7 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.schedule.gpu import guess
+from lamina.schedule.gpu_fast import kept_instead
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
 from lamina.schedule.simplify import rename
@@ -152,7 +153,7 @@ class _Cutter:
             for name in offset.axes():
                 if offset.coefficient(self.axes[name]) == 1:
                     score[name] = score.get(name, 0) + self.size(offset.axes())
-        return max(score, key=lambda a: score[a], default=None)
+        return kept_instead(self.nest, score, max(score, key=lambda a: score[a], default=None))
 
     def inner(self) -> frozenset[str]:
         """Of several sets of reduced axes the one whose results the others need, else the one with the fast axis."""
