@@ -13,6 +13,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, Loaded, prod
 from lamina.ir.loops import Load, Nest, Random, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block, GpuSchedule
+from lamina.schedule.gpu_fast import kept_instead
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
 
@@ -66,6 +67,7 @@ def fast_axis(nest: Nest) -> str | None:
                 if expr.coefficient(axis[name]) == 1:
                     score[name] += weight
     best = max(score, key=lambda a: (score[a], list(score).index(a)), default=None)
+    best = kept_instead(nest, score, best)
     return best if best is not None and score[best] else (nest.axes[-1].name if nest.axes else None)
 
 
@@ -247,14 +249,16 @@ class _Chooser:
 
     def tiles(self, slow: str, fast: str) -> GpuSchedule:
         rest = tuple(a for a in self.names if a not in (slow, fast))
-        side = 64 if self.bytes() <= 2 else 32
+        large = self.size(self.names) >= 128 * 128 * 4 * self.target.processors
+        side = 32 if self.bytes() > 2 else 128 if large and min(self.size((slow,)), self.size((fast,))) >= 128 else 64
         heights = [min(_power(self.size((a,))), side) for a in (slow, fast)]
         blocks = (
             *((Block(rest, 1, "grid"),) if rest else ()),
             Block((slow,), heights[0], "grid"),
             Block((fast,), heights[1], "grid"),
         )
-        return GpuSchedule("pointwise", blocks, _warps(heights[0] * heights[1], 16), 1, False, 0, self.approximate)
+        warps = min(8, _warps(heights[0] * heights[1], 16))
+        return GpuSchedule("pointwise", blocks, warps, 1, False, 0, self.approximate)
 
     def rows(self) -> GpuSchedule:
         """Reductions that hold the fast axis."""
@@ -270,11 +274,14 @@ class _Chooser:
             and _power(width) * crossing <= _ROW
             and (width * 2 > _power(width) or width <= 4096)
             and not odd
+            and (_power(width) <= 16384 or self.phases() > 1)
         ):
             whole = Block(self.ordered(inner), max(_power(width), 2), "whole")
             several = 1
             if width <= 1024:
-                several = max(1, min(4096 // _power(width), _power(units // (self.target.processors * 4))))
+                tiles = sum(isinstance(e, Load) and len(e.index[0].axes()) > len(inner) for e in self.nest.body)
+                most = min(4096, 8192 // max(tiles, 1)) // _power(width)
+                several = max(1, min(1 << max(most, 1).bit_length() - 1, _power(units // (self.target.processors * 4))))
             outer = (Block(kept, several, "grid"),) if kept else ()
             warps = max(_warps(_power(width) * several), 4 if several > 1 else 1)
             if units < self.target.processors:
@@ -288,7 +295,7 @@ class _Chooser:
             stages = 1
             chunk, warps = (8192, 32) if 2 * row * self.target.processors < self.target.l2_bytes else (16384, 32)
         if crossing > 2:
-            chunk = min(chunk, 4096)
+            chunk = min(chunk, 4096 if stages > 1 else 8192)
         if phases == 1 and any(e.op == "welford" for e in self.reduces):
             chunk = 2048
         chunk = min(chunk, max(_power(width), 32))
@@ -343,16 +350,20 @@ class _Chooser:
         if deep <= _FEW and units * -(-width // across) >= 2 * self.target.processors:
             blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block(run, across, "grid"))
             return GpuSchedule("columns", blocks, _warps(across, 4), 1, False, 0, self.approximate)
-        across = min(_even(width) if len(run) > 1 else _power(width), 64 if self.bytes() <= 2 else 32)
+        narrow = self.bytes() > 2
+        most = 64 if narrow or units * -(-width // 128) < 3 * self.target.processors // 2 or width % 128 else 128
+        across = min(_even(width) if len(run) > 1 else _power(width), most)
         written = any(isinstance(e, Store) and e.index[0].axes() & inner for e in self.nest.body)
+        points = 4096 if written or narrow else 8192
         if self.known(inner) and _power(deep) <= 512:
-            across = min(across, max(8, 4096 // _power(deep)))
+            across = min(across, 32 if narrow else 64, max(8, 4096 // _power(deep)))
             tall = Block(self.ordered(inner), max(_power(deep), 2), "whole")
         else:
-            tall = Block(self.ordered(inner), min(_power(deep), max(2, (2048 if written else 4096) // across)), "loop")
+            tall = Block(self.ordered(inner), min(_power(deep), max(2, points // across)), "loop")
         stages = 3 if tall.role == "loop" else 1
         blocks = (*outer, tall, Block(run, across, "grid"))
-        warps = _warps(tall.size * across, 8 if stages > 1 and written else 16)
+        # 64 points a thread keep its sums in registers and more reads in flight than 16 (H100: 101 us for 114).
+        warps = _warps(tall.size * across, 16 if stages == 1 else 32 if points == 4096 else 64)
         return GpuSchedule("columns", blocks, warps, stages, False, 0, self.approximate)
 
     def mixed(self) -> GpuSchedule:

@@ -53,6 +53,7 @@ class NestWriter:
         self.checks = [p for p, e in enumerate(self.body) if isinstance(e, Check)]
         self.first_check = first_check
         self.peeled: dict[int, Expr] = {}
+        self.passes: dict[int, int] = {}
 
     def run(self) -> None:
         """Write all of it; the indices of shared blocks are defined already."""
@@ -191,7 +192,11 @@ class NestWriter:
             raise UnsupportedKernel("scans in both directions in one loop")
         start = line if k not in facts.dim else f"{line}_at"
         stages = f", num_stages={facts.schedule.stages}" if facts.schedule.stages > 1 else ""
-        if backwards:
+        if self.returns(k, goals):
+            last = f"({_count(facts, k)} - 1) * {block.size}"
+            text.open(f"for {line}_back in tl.range(0, {size_text(facts.extents[k])}, {block.size}{stages}):")
+            text.add(f"{start} = {last} - {line}_back")
+        elif backwards:
             step = f"{line}_step"
             text.open(f"for {step} in tl.range(0, {_count(facts, k)}{stages}):")
             last = f"({_count(facts, k)} - 1 - {step})"
@@ -202,6 +207,17 @@ class NestWriter:
         text.extend(facts.line_text(k, start))
         self.region(opened | {k}, known, goals)
         text.close()
+
+    def returns(self, k: int, goals: Sequence[int]) -> bool:
+        """Whether a loop runs from the end: every other pass, so that it meets in the cache what was read last.
+
+        Not where the order counts: scans, first places, and points taken one by one, whose loads run together.
+        """
+        done = self.passes[k] = self.passes.get(k, -1) + 1
+        if k not in self.facts.dim or done % 2 == 0:
+            return False
+        ordered = [e for p in goals if isinstance(e := self.body[p], Reduce) and e.op in ("argmax", "argmin")]
+        return not ordered and not self.scan.of_loop(k)
 
     def peeled_loop(self, k: int, opened: Span, known: frozenset[str], goals: list[int], origin: Expr) -> None:
         """A loop over rows that begin at any element: first a tile of the unaligned ends, then the aligned middle.
@@ -222,7 +238,11 @@ class NestWriter:
         text.add(f"{line}_in = {ends} & ({line}_own < {2 * peel})")
         self.region(opened | {k}, known, goals)
         stages = f", num_stages={facts.schedule.stages}" if facts.schedule.stages > 1 else ""
-        text.open(f"for {line}_at in tl.range(0, {line}_body, {size}{stages}):")
+        if self.returns(k, goals):
+            text.open(f"for {line}_back in tl.range(0, {line}_body, {size}{stages}):")
+            text.add(f"{line}_at = ({line}_body - 1) // {size} * {size} - {line}_back")
+        else:
+            text.open(f"for {line}_at in tl.range(0, {line}_body, {size}{stages}):")
         text.add(f"{line}_own = {line}_at + tl.arange(0, {size}){facts.slots(k)}")
         text.add(f"{line} = {line}_head + {line}_own")
         text.add(f"{line}_in = {line}_own < {line}_body")
