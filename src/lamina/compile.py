@@ -22,6 +22,7 @@ from lamina.decomp.table import decompositions
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.custom import lower_custom
+from lamina.rewrite.epilogues import library_epilogues
 from lamina.rewrite.layouts import channels_last
 from lamina.rewrite.losses import open_log_softmax
 from lamina.rewrite.passes import clean
@@ -135,6 +136,7 @@ def compile_graph(
         return lambda decision: record.stages.append(Stage(name, kind, None, 0.0, (decision,)))
 
     fast = (widen_products, open_log_softmax, functools.partial(channels_last, note=note("layout")))
+    last = (functools.partial(library_epilogues, note=note("epilogues")),) if options.numerics == "fast" else ()
     own = functools.partial(lower_custom, decompositions=table, note=note("lowering"))
     return compile_captured(
         gm,
@@ -144,6 +146,6 @@ def compile_graph(
         record=record,
         options=options,
         name=name,
-        passes=(rewriting.joint, own, *(fast if options.numerics == "fast" else ()), clean),
+        passes=(rewriting.joint, own, *(fast if options.numerics == "fast" else ()), clean, *last),
         partitioned=rewriting.partitioned,
     )

@@ -29,6 +29,10 @@ _POLYNOMIALS = tuple(
 _TENSOR_ENDS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 
 _BY_REASON: dict[str, tuple[str, ...]] = {
+    "the library applies the activation to its result at hand": (
+        *("aten._addmm_activation.default", "aten.cudnn_convolution_relu.default"),
+        "aten.cudnn_convolution_add_relu.default",
+    ),
     _PRODUCT: (
         *("aten.bmm.default", "aten.baddbmm.default", "aten.addbmm.default"),
         *("aten.addmv.default", "aten.dot.default", "aten.vdot.default"),
