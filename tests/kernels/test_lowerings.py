@@ -92,6 +92,27 @@ def test_without_a_lowering_it_is_called() -> None:
     assert [step.op for step in steps if isinstance(step, LibraryCall)] == ["lamina_tests.gated.default"]
 
 
+def test_symbolic_sizes_are_products_of_the_graphs() -> None:
+    lowering(ops.row_squares)(lambda x: (x * x).reshape(-1).reshape(x.shape[0], x.shape[1]).sum(-1))
+    compiled = lamina.compile(lambda x: ops.row_squares(x + 1), dynamic=True, options=STRICT)
+    for shape in ((4, 6), (5, 9)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), (x + 1).square().sum(-1))
+    assert all(decision.taken for decision in compiled.record.decisions("lowering"))
+
+
+def test_a_size_that_nothing_computes_leaves_the_call() -> None:
+    def halves(x: Tensor) -> Tensor:
+        half = x.shape[1] // 2
+        return (x * x)[:, :half].sum(-1) + (x * x)[:, half:].sum(-1)
+
+    lowering(ops.row_squares)(halves)
+    compiled = lamina.compile(lambda x: ops.row_squares(x + 1), dynamic=True, options=STRICT)
+    x = torch.randn(4, 7)
+    torch.testing.assert_close(compiled(x), (x + 1).square().sum(-1))
+    assert [(d.taken, "symbolic size" in d.reason) for d in compiled.record.decisions("lowering")] == [(False, True)]
+
+
 def test_reductions_in_nests() -> None:
     @lowering("lamina_tests::row_squares", form="nest")
     def sums(low: Any, node: Any, x: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import lamina
+
 from .harness import check, outcome
 from .samples import check_samples
 
@@ -26,6 +28,13 @@ def test_types_and_scalars() -> None:
     check(lambda x: (x.cumsum(0), x.cumprod(1), x.cumsum(0, dtype=torch.float32)), torch.randint(0, 5, (3, 4)).int())
     check(lambda x: x.cumsum(0), torch.rand(9) > 0.5)
     check(lambda x: (x.cumsum(0), x.cumprod(-1), x.logcumsumexp(0)), torch.tensor(2.0))
+
+
+def test_a_scan_over_flattened_dimensions_stays_one_loop() -> None:
+    x = torch.randn(4, 6)
+    function = lambda x: ((x + 1).reshape(-1).cumsum(0).reshape(6, 4).t().contiguous() * 2)  # noqa: E731
+    compiled = lamina.compile(function, dynamic=True, options={"strict": True, "verify": True})
+    torch.testing.assert_close(compiled(x), function(x))
 
 
 def test_scans_with_places_are_left_to_the_library() -> None:

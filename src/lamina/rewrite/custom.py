@@ -94,7 +94,7 @@ class _Expansion:
         unknown: list[Any] = []
 
         def symbol(value: Any) -> Node | None:
-            found = self.symbols.get(symbol_of(value))
+            found = self.size(symbol_of(value), value)
             if found is None:
                 unknown.append(value)
             return found
@@ -109,6 +109,25 @@ class _Expansion:
             raise _wrong(node, lowering, f"raised {type(error).__name__}: {error}") from error
         _compare(node, lowering, fragment)
         return fragment
+
+    def size(self, expr: Any, value: Any) -> Node | None:
+        """The node whose value is a symbolic size: one that the graph has, or sums and products of such."""
+        found = self.symbols.get(expr)
+        if found is not None or not isinstance(value, torch.SymInt):
+            return found
+        combine = operator.add if expr.is_Add else operator.mul if expr.is_Mul else None
+        if combine is None:
+            return None
+        operands = [int(part) if part.is_Integer else self.symbols.get(part) for part in expr.args]
+        if any(operand is None for operand in operands):
+            return None
+        result: Any = operands[0]
+        for operand in operands[1:]:
+            total = combine(_number(result), _number(operand))
+            result = self.graph.call_function(combine, (result, operand))
+            result.meta["val"] = total
+        self.symbols[expr] = result
+        return result  # type: ignore[no-any-return]
 
     def own(self, node: Node, names: dict[Node, Node], fragment: Fragment, result: Node) -> Node:
         """The copied ``result``, in memory of its own: an operation returns no view of what it was given."""
@@ -128,6 +147,10 @@ class _Expansion:
 
 class _Symbolic(Exception):
     """A symbolic size stands in the way."""
+
+
+def _number(operand: Any) -> Any:
+    return operand.meta["val"] if isinstance(operand, Node) else operand
 
 
 def _is_tensor(node: Node) -> bool:

@@ -31,7 +31,7 @@ from lamina.ir.loops import (
 )
 from lamina.schedule.align import align, disjoint
 from lamina.schedule.fold import fold, folds
-from lamina.schedule.group import Facts, Group, illegal, join
+from lamina.schedule.group import Facts, Group, illegal, join, splits_scan
 from lamina.schedule.in_place import update_in_place
 from lamina.schedule.inline import inline_into
 from lamina.schedule.simplify import rename, simplify
@@ -294,6 +294,8 @@ class _Fuser:
             return "their loops do not line up"
         if not vertical and (self.waits(first, second) or self.waits(second, first)):
             return _WAITS
+        if splits_scan(first.nest, found.left) or splits_scan(second.nest, found.right):
+            return "a scan would run along several loops"
         nest = join(first.nest, second.nest, found, self.numerics)
         facts = Facts.of(nest)
         why = illegal(nest, self.buffers, fresh=facts.inner and not (a.inner or b.inner))

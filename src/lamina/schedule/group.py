@@ -27,7 +27,7 @@ from lamina.ir.ops import OPS
 from lamina.schedule.align import Alignment, bare_axis, radix
 from lamina.schedule.simplify import rename, simplify
 
-__all__ = ["Facts", "Group", "illegal", "join", "renamed_axes"]
+__all__ = ["Facts", "Group", "illegal", "join", "renamed_axes", "splits_scan"]
 
 
 @dataclass(slots=True)
@@ -115,6 +115,12 @@ def renamed_axes(names: tuple[str, ...], axes: Iterable[Axis], mapping: Mapping[
         assert parts is not None
         result += [p.name for p in parts]
     return tuple(result)
+
+
+def splits_scan(nest: Nest, mapping: Mapping[Atom, Expr | int]) -> bool:
+    """Whether the axis of a scan would become several: a running sum knows one direction."""
+    scanned = {eqn.axis for eqn in nest.body if isinstance(eqn, Scan)}
+    return any(len(renamed_axes((name,), nest.axes, mapping)) != 1 for name in scanned)
 
 
 def _moved(nest: Nest, mapping: Mapping[Atom, Expr | int], prefix: dict[str, str]) -> list[Equation]:
