@@ -68,6 +68,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda a, w, b: F.conv2d(a, w, b, stride=2, padding=1, groups=2),
         (x(2, 4, 9, 9), x(6, 2, 3, 3), x(6)),
     ),
+    "constants": (lambda a: (a * torch.tensor([1.0, 2.0, 3.0]), a + torch.tensor(0.5)), (x(4, 3),)),
     "filled": (lambda a: a + torch.full((5,), 2.5), (x(4, 5),)),
 }
 

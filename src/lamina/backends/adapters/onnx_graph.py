@@ -79,7 +79,7 @@ class _Model:
             if node.op == "call_function":
                 self.translate(node)
             elif node.op == "get_attr":
-                raise NotImplementedError("a constant tensor")
+                self.names[node] = self.tensor(getattr(self.gm, str(node.target)))
         (output,) = self.gm.graph.find_nodes(op="output")
         described = []
         for number, node in enumerate(output.args[0]):
@@ -122,10 +122,15 @@ class _Model:
 
     def constant(self, value: Any, dtype: torch.dtype) -> str:
         """A constant from Python numbers."""
+        return self.tensor(torch.tensor(value, dtype=dtype))
+
+    def tensor(self, value: torch.Tensor) -> str:
+        """A constant from a tensor."""
+        if value.dtype not in _TYPES or value.device.type != "cpu":
+            raise NotImplementedError(f"a constant of {value.dtype} on {value.device.type}")
         self.count += 1
         name = f"c{self.count}"
-        array = torch.tensor(value, dtype=dtype).numpy()
-        self.constants.append(self.onnx.numpy_helper.from_array(array, name))
+        self.constants.append(self.onnx.numpy_helper.from_array(value.detach().contiguous().numpy(), name))
         return name
 
     def value(self, operand: Any, dtype: torch.dtype) -> str:
@@ -328,6 +333,11 @@ def _reshape(m: _Model, node: Node) -> str:
 @_rule(aten.expand.default)
 def _expand(m: _Model, node: Node) -> str:
     return m.op("Expand", m.names[_args(node)[0]], m.constant(list(node.meta["val"].shape), torch.int64))
+
+
+@_rule(aten.lift_fresh_copy.default)
+def _constant(m: _Model, node: Node) -> str:
+    return m.op("Identity", m.names[_args(node)[0]])
 
 
 @_rule(aten.full.default)
