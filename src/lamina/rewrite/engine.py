@@ -134,7 +134,7 @@ def run_rules(
     # The last results first: a rule for all of a computation comes before those for its parts.
     work = deque(node for node in reversed(graph.nodes) if index.of(node))
     waiting = set(work)
-    stopped = False
+    stopped = fuel <= 0
     while work and not stopped:
         node = work.popleft()
         waiting.discard(node)

@@ -158,7 +158,7 @@ class _Builder:
         self.names: dict[Node, str] = {}
         self.made: dict[Node, Any] = {}
         self.seen: set[str] = set()
-        self.calls = 0
+        self.equal: dict[Any, Call] = {}
         self.numbers: list[tuple[Any, Size | None]] = []
 
     def build(self) -> tuple[tuple[Call, ...], int, str]:
@@ -189,7 +189,7 @@ class _Builder:
                 f"before does not use {', '.join(missing)} as it is",
                 "leave the parameter out, or compute with it as it is (not with a number made of it)",
             )
-        return roots, self.calls, "; ".join(_text(root, {}) for root in roots)
+        return roots, len(self.equal), "; ".join(_text(root, {}) for root in roots)
 
     def _roots(self, fragment: Fragment) -> tuple[Call, ...]:
         self.names = dict(zip(fragment.inputs, (n for n, _ in self.tensors), strict=True))
@@ -197,7 +197,7 @@ class _Builder:
         for result in fragment.results:
             if not is_tensor(result) or result in self.names:
                 raise self._error("before returns something that it did not compute")
-            roots.append(self._call(result, term_of(result)))
+            roots.append(self._call(term_of(result)))
         return tuple(roots)
 
     def _traced(self) -> Fragment:
@@ -246,10 +246,10 @@ class _Builder:
             if inner in self.names:
                 return self._value(inner)
             if inner not in self.made:
-                self.made[inner] = self._call(inner, term_of(inner))
+                self.made[inner] = self._call(term_of(inner))
             return self.made[inner]
         if isinstance(value, Term):
-            return self._call(None, value)
+            return self._call(value)
         if isinstance(value, tuple):
             return tuple(self._value(v) for v in value)
         return self._constant(value)
@@ -294,16 +294,21 @@ class _Builder:
             return None
         return Size(Fraction(rest if value > 0 else -rest, 2 ** len(names)), tuple(sorted(names)), power)
 
-    def _call(self, node: Node | None, term: Term) -> Call:
-        self.calls += 1
-        if term.op not in (ADD, MUL):
+    def _call(self, term: Term) -> Call:
+        """The call of a term; one call for terms that are equal."""
+        constant = None
+        if term.op in (ADD, MUL):
+            numbers: list[Number] = []
+            operands: list[Any] = []
+            self._flatten(term, numbers, operands)
+            args = tuple(sorted((self._value(o) for o in operands), key=_depth_of, reverse=True))
+            constant = self._number(term.op == MUL, numbers)
+        else:
             args = tuple(self._value(a) for a in term.args)
-            return Call(term.op, args, None, 1 + _depth(args))
-        numbers: list[Number] = []
-        operands: list[Any] = []
-        self._flatten(term, numbers, operands)
-        args = tuple(sorted((self._value(o) for o in operands), key=_depth_of, reverse=True))
-        return Call(term.op, args, self._number(term.op == MUL, numbers), 1 + _depth(args))
+        key = (term.op, args, repr(constant))
+        if key not in self.equal:
+            self.equal[key] = Call(term.op, args, constant, 1 + _depth(args))
+        return self.equal[key]
 
     def _flatten(self, term: Term, numbers: list[Number], operands: list[Any]) -> None:
         for operand in term.args:

@@ -151,7 +151,8 @@ class Rewriting:
     def _run(
         self, graph: Graph, index: Index, training: Callable[[Node], bool], untouchable: frozenset[Node]
     ) -> Rewrites:
-        found = run_rules(graph, index, training=training, untouchable=untouchable, fuel=self.options.fuel)
+        fuel = self.options.fuel - sum(self.counts.values())
+        found = run_rules(graph, index, training=training, untouchable=untouchable, fuel=fuel)
         for rule, why in found.circling:
             if rule in self.options.rules:
                 raise RuleFailed(

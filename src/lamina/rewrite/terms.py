@@ -79,6 +79,21 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor)
 
 
+_SYNONYMS: dict[Any, Any] = {
+    aten.special_expit.default: aten.sigmoid.default,
+    aten.special_erf.default: aten.erf.default,
+    aten.special_erfc.default: aten.erfc.default,
+    aten.special_exp2.default: aten.exp2.default,
+    aten.special_expm1.default: aten.expm1.default,
+    aten.special_log1p.default: aten.log1p.default,
+    aten.absolute.default: aten.abs.default,
+    aten.clip.default: aten.clamp.default,
+    aten.greater.Tensor: aten.gt.Tensor,
+    aten.less.Tensor: aten.lt.Tensor,
+}
+"""Operations that torch has under two names."""
+
+
 def term_of(node: Node) -> Term:
     """The term of a call."""
     rule = _CANON.get(node.target)
@@ -88,7 +103,7 @@ def term_of(node: Node) -> Term:
 
 def key_of(node: Node) -> Hashable:
     """The operation of the node's term."""
-    return term_of(node).op if node.target in _CANON else node.target
+    return term_of(node).op if node.target in _CANON else _SYNONYMS.get(node.target, node.target)
 
 
 def resolve(node: Node) -> tuple[Node, tuple[Node, ...]]:
@@ -130,7 +145,7 @@ def _plain(node: Node) -> Term:
         if parameter.name in _DIMENSIONS:
             value = _from_last(value, rank)
         args.append(_plain_value(value))
-    return Term(target, tuple(args))
+    return Term(_SYNONYMS.get(target, target), tuple(args))
 
 
 def _plain_value(value: Any) -> Any:
@@ -154,13 +169,16 @@ def _operand(value: Any, inverse: bool = False) -> Any:
     return Number(value, inverse) if type(value) in (int, float) else value
 
 
-@_canon(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
+_DIFFERENCES = (aten.sub.Tensor, aten.sub.Scalar, aten.subtract.Tensor, aten.subtract.Scalar)
+
+
+@_canon(aten.add.Tensor, aten.add.Scalar, *_DIFFERENCES)
 def _sum(node: Node) -> Term | None:
     a, b = node.args[:2]
     alpha = _argument(node, 2, "alpha", 1)
     if type(alpha) not in (int, float):
         return None
-    if node.target in (aten.sub.Tensor, aten.sub.Scalar):
+    if node.target in _DIFFERENCES:
         if type(b) in (int, float):
             return Term(ADD, (_operand(a), Number(b * alpha, inverse=True)))
         alpha = -alpha
@@ -179,17 +197,17 @@ def _reversed_difference(node: Node) -> Term | None:
     return Term(ADD, (_operand(b), Term(MUL, (a, Number(-1)))))
 
 
-@_canon(aten.neg.default)
+@_canon(aten.neg.default, aten.negative.default)
 def _negation(node: Node) -> Term:
     return Term(MUL, (node.args[0], Number(-1)))
 
 
-@_canon(aten.mul.Tensor, aten.mul.Scalar)
+@_canon(aten.mul.Tensor, aten.mul.Scalar, aten.multiply.Tensor, aten.multiply.Scalar)
 def _product(node: Node) -> Term:
     return Term(MUL, (_operand(node.args[0]), _operand(node.args[1])))
 
 
-@_canon(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+@_canon(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.divide.Tensor, aten.divide.Scalar)
 def _quotient(node: Node) -> Term:
     a, b = node.args[:2]
     if type(b) in (int, float):

@@ -133,7 +133,7 @@ class _Tracer(DispatchMode):
         if isinstance(value, torch.Tensor) and id(value) in self.nodes:
             return value  # it gave its operand back
         if not self.fault:
-            if func.overloadpacket is aten.to and isinstance(value, torch.Tensor):
+            if func.overloadpacket in (aten.to, aten.type_as) and isinstance(value, torch.Tensor):
                 func, names, keywords = aten._to_copy.default, names[:1], _changes(args[0], value)
             name = str(func.overloadpacket.__name__)
             self._note(self.graph.create_node("call_function", func, names, keywords, name), value)
