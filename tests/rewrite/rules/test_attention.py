@@ -56,3 +56,39 @@ def test_what_is_not_attention_stays(name: str) -> None:
     found, (gm,) = run_changed(function, inputs, rewritten(Record()))
     assert not _library_calls(gm)
     torch.testing.assert_close(found, function(*inputs), equal_nan=True)
+
+
+@pytest.mark.usefixtures("_always_pays")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fill", [float("-inf"), -1e9, -1e30])
+@pytest.mark.parametrize("added", [False, True])
+def test_rows_whose_keys_are_all_hidden_are_as_in_eager(fill: float, added: bool, dtype: torch.dtype) -> None:
+    mask = torch.zeros(2, 1, 24, 24, dtype=torch.bool)
+    mask[0, 0, 3], mask[1, :, :, 5:9] = True, True
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.transpose(-2, -1) / 4
+        if added:
+            return (scores + torch.where(mask, fill, 0.0).to(scores.dtype)).softmax(-1) @ v
+        return scores.masked_fill(mask, fill).softmax(-1) @ v
+
+    inputs = [x.detach().to(dtype).requires_grad_() for x in _inputs()]
+    found, (gm,) = run_changed(function, inputs, rewritten(Record()))
+    assert len(_library_calls(gm)) == 1
+    expected = function(*inputs)
+    close = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 3e-2, "atol": 3e-2}
+    torch.testing.assert_close(found, expected, equal_nan=True, **close)
+    assert bool(found[0, :, 3].isnan().all()) == (fill == float("-inf"))
+    (q, k, v), (eager_q, eager_k, eager_v) = gradients(found, inputs), gradients(expected, inputs)
+    torch.testing.assert_close(v, eager_v, equal_nan=True, **close)
+    for one, other in ((q, eager_q), (k, eager_k)):  # of queries and keys, where no row is hidden
+        torch.testing.assert_close(one[1], other[1], **close)
+
+
+def test_where_the_library_is_not_faster_attention_stays() -> None:
+    record = Record()
+    _, (gm,) = run_changed(SPELLINGS["divided"].function, _inputs(), rewritten(record))
+    assert not _library_calls(gm)
+    (decision,) = [d for stage in record.stages if stage.name == "rewrite" for d in stage.decisions]
+    assert not decision.taken
+    assert decision.reason == "on a CPU it pays from 2048 keys on"

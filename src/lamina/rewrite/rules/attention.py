@@ -3,9 +3,10 @@
 The matrix of scores is never written: on a GPU that is most of the time and the memory of attention by hand. What is
 recognised is any order of scaling, masking, casting and dropout between two products, however the products are spelled.
 
-A row whose keys are all hidden is not a number in eager and zero in the library: where a mask might hide a row it is
-made not a number here as well. Where hidden scores are a large finite number such a row is the mean of all values in
-both. One row could differ: one whose largest visible score is itself below -9900.
+A row whose keys are all hidden is what it is in eager: not a number where they are minus infinity, the mean of the
+hidden values where they are large negative numbers. One row could differ: one whose largest visible score is itself
+below -9900, if the hidden ones are as near as -10000. Of such a row nothing flows back to queries and keys, as where a
+mask is filled in; where one is added, eager's small rest of a gradient is lost.
 """
 
 from __future__ import annotations
@@ -207,13 +208,13 @@ class _Call:
         """The call of the library, in the place of the second product."""
         places = len(self.batch)
         q, k, v = (operand.write(write, self.batch, places) for operand in (self.query, self.key, self.value))
-        q = self.mask.scaled(write, q)
+        q, mask = self.mask.write(write, q)
         result = write.call(
             F.scaled_dot_product_attention,
             q,
             k,
             v,
-            attn_mask=self.mask.write(write),
+            attn_mask=mask,
             dropout_p=self.found.dropout,
             is_causal=self.mask.causal,
             scale=self.mask.scale,

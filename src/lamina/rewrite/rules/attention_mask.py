@@ -21,6 +21,8 @@ __all__ = ["Mask", "mask_of"]
 
 _FAR = -1e30
 """Stands for any large finite number in the place of hidden scores: added to a score it leaves nothing of it."""
+_LOST = -1e8
+"""Added to a score in float32, this and what is lower leaves nothing, or next to nothing, of it."""
 
 Sizes = tuple[Any, ...]
 
@@ -29,7 +31,7 @@ Sizes = tuple[Any, ...]
 class Mask:
     """``scale`` for the scores, then ``parts`` in order; ``causal`` alone where every part hides what comes later.
 
-    ``may_hide_rows``: a row may be minus infinity throughout. ``factors`` are tensors to scale the queries with.
+    ``may_hide_rows``: a row's keys may all be hidden. ``factors`` are tensors to scale the queries with.
     """
 
     scale: float
@@ -40,25 +42,28 @@ class Mask:
     may_hide_rows: bool = False
     requires_grad: bool = False
 
-    def scaled(self, write: Writer, queries: Node) -> Node:
-        """``queries`` times the factors."""
+    def write(self, write: Writer, queries: Node) -> tuple[Node, Node | None]:
+        """The queries, and the additive mask in their dtype, or None where there is none.
+
+        The library's kernels give zero for a row of minus infinity, where eager gives what is not a number, and a
+        wrong gradient for a row of large negative numbers, because nothing of its scores is left in the logarithm
+        of their sum. So such a row is shifted to have the maximum 0, which makes it not a number in the first case,
+        and gets queries of zero where the numbers would leave nothing of its scores.
+        """
         for factor in self.factors:
             queries = write.call(torch.mul, queries, write.old(factor))
-        return queries
-
-    def write(self, write: Writer) -> Node | None:
-        """The additive mask, in the dtype of the queries; None where there is none."""
         total: Node | None = None
         for part in self.parts:
             total = part.onto(write, total)
         if total is None:
-            return None
+            return queries, None
         if self.may_hide_rows:
-            hidden = write.call(torch.eq, write.call(torch.amax, total, -1, True), -math.inf)
-            total = write.call(torch.masked_fill, total, hidden, math.nan)
-        fake = fake_of(total)
-        assert fake is not None
-        return total if fake.dtype == self.dtype else write.method("to", total, self.dtype)
+            top = write.call(torch.amax, total, -1, True)
+            hidden = write.call(torch.le, top, HIDDEN)
+            shifted = write.call(torch.masked_fill, top, write.call(torch.logical_not, hidden), 0.0)
+            total = write.call(torch.sub, total, shifted)
+            queries = write.call(torch.masked_fill, queries, write.call(torch.le, top, _LOST), 0.0)
+        return queries, total if _dtype(total) == self.dtype else write.method("to", total, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,6 @@ class _Part:
     """One step on the mask; ``placed`` brings its tensor to the library's dimensions."""
 
     step: Step
-    dtype: torch.dtype
     placed: Callable[[Writer, Node], Node]
     causal: bool = False
 
@@ -77,13 +81,15 @@ class _Part:
             return None if total is None else write.call(torch.mul, total, step.factor)
         value = self.placed(write, write.old(step.value))
         if step.kind == "add":
+            if _dtype(value).itemsize < 4:
+                value = write.method("to", value, torch.float32)
             if step.factor != 1:
                 value = write.call(torch.mul, value, step.factor)
             return value if total is None else write.call(torch.add, total, value)
         fill = step.factor if step.factor == -math.inf else _FAR
         if step.inverted:
             value = write.call(torch.logical_not, value)
-        before = write.call(torch.zeros_like, value, dtype=self.dtype) if total is None else total
+        before = write.call(torch.zeros_like, value, dtype=torch.float32) if total is None else total
         return write.call(torch.masked_fill, before, value, fill)
 
 
@@ -99,7 +105,7 @@ def mask_of(
             if found and step.factor < 0:
                 raise Refusal("a mask is multiplied by a negative number")
             if found:
-                found.append(_Part(step, mask.dtype, _as_it_is))
+                found.append(_Part(step, _as_it_is))
         elif step.kind == "scale":
             if found or len(batch) != 2 or step.batch != batch:
                 raise Refusal("a mask, or a reshaped score, is multiplied by a tensor")
@@ -128,21 +134,23 @@ def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constant
             if hidden.all(-1).any():
                 raise Refusal("a row whose keys are all hidden")
             if _is_causal(hidden, sizes):
-                return _Part(
-                    step, mask.dtype, _as_it_is if len(batch) == 2 else _placing(fake, step, batch), causal=True
-                )
+                return _Part(step, _as_it_is if len(batch) == 2 else _placing(fake, step, batch), causal=True)
         elif bool((known.amax(-1) == -math.inf).any()):
             raise Refusal("a row whose keys are all hidden")
     elif step.kind == "add":
         mask.may_hide_rows = True
         if fake.dtype.itemsize > mask.dtype.itemsize or not fake.is_floating_point():
             raise Refusal("the mask is not of the queries' dtype")
-    elif step.factor == -math.inf:
+    else:
         mask.may_hide_rows = True
-    elif mask.dtype == torch.float16:
-        raise Refusal("float16 has no number so low that a row of hidden keys is their mean")
     mask.requires_grad |= fake.requires_grad
-    return _Part(step, mask.dtype, _placing(fake, step, batch))
+    return _Part(step, _placing(fake, step, batch))
+
+
+def _dtype(node: Node) -> torch.dtype:
+    fake = fake_of(node)
+    assert fake is not None
+    return fake.dtype
 
 
 def _hidden(step: Step, known: Tensor) -> Tensor | None:

@@ -27,6 +27,8 @@ def reason_against(
         return f"the library has no fast attention for {query.dtype}"
     features = (query.shape[-1], value.shape[-1])
     if query.device.type == "cuda":
+        if mask_requires_grad:  # an H100, 4 x 16 heads of 1024: 1.33 ms against 1.09, in float32 3.0 against 2.2
+            return "the library's gradient of a mask takes longer than attention by hand"
         wide = any(type(n) is int and n > _WIDEST_HEAD for n in features)
         return f"heads of more than {_WIDEST_HEAD} features" if wide else ""
     if query.device.type != "cpu":

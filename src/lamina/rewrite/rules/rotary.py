@@ -36,7 +36,7 @@ def turn_in_real_numbers(gm: GraphModule, decisions: list[Decision]) -> GraphMod
 def _operands(product: object) -> tuple[Node, Node] | None:
     """The real tensor of pairs and the complex tensor that ``product`` multiplies, if that is what it does."""
     call = spelled(product) if isinstance(product, Node) else None
-    if call is None or call.name != "mul" or call.writes or len(product.users) != 1:  # type: ignore[union-attr]
+    if not isinstance(product, Node) or call is None or call.name != "mul" or call.writes or len(product.users) != 1:
         return None
     for pairs, turns in (call.args[:2], call.args[1::-1]):
         inner = spelled(pairs) if isinstance(pairs, Node) else None
