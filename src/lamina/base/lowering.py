@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from lamina.base.identity import identity_of, place_of
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import OpOverload, OpOverloadPacket
 from lamina.errors import BadArgument
 
 __all__ = ["FORMS", "CustomLowering", "find_lowering", "lowering", "lowerings_key"]
@@ -97,7 +97,7 @@ def _overload(op: Any) -> OpOverload:
             found = getattr(getattr(getattr(torch.ops, space), name), which or "default")
         except AttributeError:
             raise BadArgument(f"torch has no operation {op!r}", remedy="define it before its lowering") from None
-    if isinstance(found, torch._ops.OpOverloadPacket):
+    if isinstance(found, OpOverloadPacket):
         names = list(found)
         if len(names) != 1:
             raise BadArgument(f"{op} has the overloads {', '.join(names)}", remedy="pass one of them")

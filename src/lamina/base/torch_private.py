@@ -1,5 +1,5 @@
 """The classes of operators, which torch (2.11 to 2.13) has under a private name only."""
 
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-__all__ = ["HigherOrderOperator", "OpOverload"]
+__all__ = ["HigherOrderOperator", "OpOverload", "OpOverloadPacket"]

@@ -1,0 +1,75 @@
+"""The private names of torch that lowering uses, each at work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lamina.base.torch_private import OpOverload, OpOverloadPacket
+from lamina.lower import torch_private
+from tests.kernels import operations as ops
+
+
+def functionalized(function: Any, *tensors: torch.Tensor) -> torch.fx.Node:
+    """The node by which functionalization calls an operation that writes to its arguments."""
+    found: list[torch.fx.Node] = []
+
+    def keep(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        found.extend(n for n in gm.graph.nodes if "auto_functionalized" in str(n.target))
+        return gm.forward
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=torch._dynamo.backends.common.aot_autograd(fw_compiler=keep))(*tensors)
+    (node,) = found
+    return node
+
+
+def described(node: torch.fx.Node) -> dict[str, Any]:
+    arguments = {k: v for k, v in node.kwargs.items() if k not in ("_all_bases", "_op_schema")}
+    op = node.args[0]
+    assert isinstance(op, OpOverload)
+    return torch_private.written_views(op, arguments)
+
+
+def whole(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    ops.add_(y, 2.0)
+    return y
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    ops.add_(y[1:3], 2.0)
+    return y
+
+
+def columns(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    ops.add_(y[:, ::2], 2.0)
+    return y
+
+
+def test_written_views_says_what_part_of_a_base_is_written_to() -> None:
+    x = torch.randn(4, 6)
+    assert isinstance(described(functionalized(whole, x))["x"], torch_private.NotView | torch_private.AliasViewInfo)
+    part = described(functionalized(rows, x))["x"]
+    assert isinstance(part, torch_private.SliceViewInfo)
+    assert (part.base_index, part.dim, part.start, part.end) == (0, 0, 1, 3)
+    strided = described(functionalized(columns, x))["x"]
+    assert isinstance(strided, torch_private.AsStridedViewInfo)
+    assert (list(strided.size), list(strided.stride), strided.storage_offset) == ([4, 3], [6, 2], 0)
+
+
+def test_operators_and_their_packets() -> None:
+    assert isinstance(torch.ops.aten.add, OpOverloadPacket)
+    assert isinstance(torch.ops.aten.add.Tensor, OpOverload)
+
+
+def test_kernels_and_constants_are_found_by_number() -> None:
+    table = torch_private.kernel_side_table
+    kernel, constants = object(), {"BLOCK": 64}
+    assert torch_private.triton_kernel(table.add_kernel(kernel)) is kernel
+    found = torch_private.triton_constants(table.add_constant_args(constants))
+    assert found == constants
+    assert found is not constants
