@@ -95,6 +95,16 @@ def test_library_calls_and_reductions_are_saved():
     assert "reduction" in {d.reason for d in part.decisions if d.subject == ("_softmax",)}.pop()
 
 
+@pytest.mark.parametrize("shape", [(64, 32), (2, 32, 32)])
+def test_what_a_product_of_the_backward_reads_is_not_computed_again(shape, monkeypatch):
+    """It would have to be written once more; in three dimensions the product reads a view of it."""
+    monkeypatch.setattr(run, "_device", lambda joint: "cuda")
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 32))
+    part, _ = partition_of(model, torch.randn(*shape))
+    assert "gelu" in part.saved
+    assert not part.recomputed
+
+
 def test_a_view_is_not_saved_but_its_base():
     x, w = torch.randn(16, 32, requires_grad=True), torch.randn(32, 32, requires_grad=True)
 

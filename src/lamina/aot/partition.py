@@ -159,8 +159,9 @@ class _Joint:
                     library or depth[user] > depth[node] or (user_kind == "view" and user in self.written)
                 ):
                     self.written.add(node)
-                if user not in self.forward_nodes and (
-                    library or (user_kind == "view" and user in self.read_by_library)
+                # A view of the forward may be what the backward's library call reads.
+                if (library and user not in self.forward_nodes) or (
+                    user_kind == "view" and user in self.read_by_library
                 ):
                     self.read_by_library.add(node)
             if kind in ("library", "reduction") or node in self.forward_results or _of_library(node, self.kinds):
@@ -240,7 +241,7 @@ def _recompute_capacity(view: _Joint, model: CostModel, node: Node) -> int:
     cost = model.recompute(node, kind)
     value = node.meta.get("val")
     if node in view.read_by_library and not _is_view(view, node):
-        cost += bytes_of(value)
+        cost += 2 * bytes_of(value)  # no kernel can use it where it is computed: it is written and read
     return _capacity(cost)
 
 
