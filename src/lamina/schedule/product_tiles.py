@@ -20,6 +20,9 @@ best of our kernels: 530 TFLOP/s on 132 processors."""
 _FEWEST = 1 << 20
 """Multiplications below which a product is not worth a kernel of its own kind."""
 
+_STEP_US = 0.2
+"""Microseconds between one tile of the summed axis and the next, however small they are."""
+
 _GUESS = 4096
 """What an unknown size counts as."""
 
@@ -98,7 +101,7 @@ def _tiled_us(
 ) -> float:
     """Microseconds of the multiplications in tiles: whole waves of programs, one on each multiprocessor."""
     batch, m, n, k = _sizes(product, extents)
-    rows, columns, _, warps, _, share = tile
+    rows, columns, inner, warps, _, share = tile
     programs = batch * -(-m // rows) * -(-n // columns)
     # Programs of four warps run two at a time and hide each other's latencies.
     beside = 2 if warps == 4 and programs > target.processors else 1
@@ -106,4 +109,4 @@ def _tiled_us(
     busy = waves * beside * rows * columns * k / (_RATE * share * 1e6)
     # A multiprocessor alone cannot read faster than this however few of them work.
     read = 2 * k * (rows + columns) * waves * beside / (2.2 * target.copy_gbs / target.processors * 1e3)
-    return max(busy, read)
+    return max(busy, read, waves * -(-k // inner) * _STEP_US)

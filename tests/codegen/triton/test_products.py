@@ -159,8 +159,9 @@ def test_an_epilogue_joins_its_product(interpreter: Interpreter) -> None:
     check(nest, buffers, interpreter, (32, 16, 64))
 
 
-def test_a_large_product_stays_in_the_library() -> None:
-    (program, (decision,)), _ = placed(sizes=(8192, 8192, 8192))
+@pytest.mark.parametrize("sizes", [(8192, 8192, 8192), (4096, 3072, 768)])
+def test_a_large_product_stays_in_the_library(sizes: tuple[int, int, int]) -> None:
+    (program, (decision,)), _ = placed(sizes=sizes)
     assert not decision.taken
     assert isinstance(program.steps[0], LibraryCall)
 
