@@ -33,6 +33,8 @@ __all__ = ["RIVALS", "alternate_events", "compiler_of", "host_microseconds", "me
 
 RIVALS = ("eager", "torch", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 FEWEST_SAMPLES = 10
+FLUSH_US = 50
+"""Writing over the cache takes a GPU at least so long."""
 
 
 def compiler_of(name: str) -> Callable[[Any], Any]:
@@ -81,19 +83,25 @@ def _rival(program: Program, data: GpuData, name: str) -> _Rival:
     return _Rival(call, values, getattr(compiled, "record", None))
 
 
-def alternate_events(calls: Mapping[str, Callable[[], Any]], samples: int, seconds: float) -> dict[str, float]:
+def alternate_events(
+    calls: Mapping[str, Callable[[], Any]], samples: int, seconds: float, host_us: float
+) -> dict[str, float]:
     """Median GPU milliseconds of each callable, in turns whose order is reversed every other round.
 
-    There are fewer than ``samples`` rounds, but at least ten, where they would take longer than ``seconds``.
+    Before every sample the GPU is given work for ``host_us`` (at most 5000), the same for all: time that the host
+    needs to queue a call is hidden from each or from none, whatever ran before it. There are fewer than ``samples``
+    rounds, but at least ten, where they would take longer than ``seconds``.
     """
     estimate = sum(_warm(call) for call in calls.values())
+    lead = 1 + math.ceil(min(host_us, 5000) / FLUSH_US)
     samples = max(min(samples, int(seconds / max(estimate, 1e-9))), min(samples, FEWEST_SAMPLES))
     times: dict[str, list[float]] = {name: [] for name in calls}
     order = list(calls)
     for _ in range(samples):
         marks = []
         for name in order:
-            flush_cache()
+            for _ in range(lead):
+                flush_cache()
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
             calls[name]()
@@ -169,7 +177,7 @@ def measure(pattern: GpuProgram, mode: str, args: argparse.Namespace, copy: floa
     del exact, eager
     gc.collect()
     torch.cuda.empty_cache()
-    row.milliseconds = alternate_events(calls, args.samples, args.row_seconds)
+    row.milliseconds = alternate_events(calls, args.samples, args.row_seconds, max(row.host_us.values(), default=0.0))
     row.conclude(subject, copy, None if training else moved)
     return row
 
