@@ -9,7 +9,10 @@ import pytest
 import torch
 
 import lamina
-from tests.kernels import programs
+
+pytest.importorskip("triton")
+
+from tests.kernels.triton import programs
 
 SHAPE = (48, 200)
 

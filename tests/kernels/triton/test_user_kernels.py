@@ -11,8 +11,10 @@ import torch
 
 import lamina
 from lamina.base.user_kernels import is_user_kernel
+from lamina.extend import rule
 from lamina.ir.loops import LibraryCall, LoopProgram, Nest
-from tests.kernels import programs
+from tests.kernels.test_bound_kernels import called, in_the_place_of
+from tests.kernels.triton import programs
 
 STRICT = {"strict": True, "verify": True}
 
@@ -97,3 +99,12 @@ def test_the_host_program_names_the_kernel(interpreted_triton: None) -> None:
     (text,) = [stage.value.text for stage in compiled.record.stages if stage.name == "host"]
     assert "add_kernel = user_kernel(" in text
     assert "programs.py:" in text
+
+
+use_weighted = rule(lambda x, y: y + 0.25 * x, lambda x, y: programs.weighted(x, y, 0.25), name="use weighted")
+
+
+def test_a_triton_operation_in_the_place_of_a_pattern(interpreted_triton: None) -> None:
+    compiled, found, expected = in_the_place_of(lambda x, y: (y.cos() + 0.25 * (x * 3)).tanh(), use_weighted)
+    torch.testing.assert_close(found, expected)
+    assert called(compiled) == ["lamina_tests.weighted.default"] * 2

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.utils._triton as torch_triton
+
+pytest.importorskip("triton")
+
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.interpreter import InterpretedFunction
