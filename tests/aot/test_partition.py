@@ -69,6 +69,15 @@ def partition_of(function, *inputs, table=None) -> tuple[Partition, Reference]:
     return reference.partition(), reference
 
 
+def test_a_norm_s_backward_reads_the_narrow_input_and_widens_it_again():
+    x = torch.randn(64, 64, dtype=torch.bfloat16, requires_grad=True)
+    part, _ = partition_of(lambda x: F.layer_norm((x * 2).float(), (64,)), x)
+    wide = [n.name for n in part.forward.graph.nodes if n.target is torch.ops.aten._to_copy.default]
+    assert wide
+    assert not set(wide) & set(part.saved)
+    assert "primals_1" in part.saved
+
+
 def test_cheap_work_on_inputs_is_done_again():
     x = torch.randn(64, 64, requires_grad=True)
     bias = torch.randn(64, requires_grad=True)

@@ -77,8 +77,11 @@ _REDUCTIONS: dict[float, str] = {
 all amax amin any argmax argmin count_nonzero max mean min prod sum aminmax nansum nll_loss_forward nll_loss2d_forward
 nll_loss_backward nll_loss2d_backward _log_softmax_backward_data
 """,
-    0.8: "std std_mean var var_mean norm linalg_vector_norm native_layer_norm native_group_norm _fused_rms_norm",
-    5.0: "_safe_softmax _softmax _log_softmax logsumexp cumsum cumprod",
+    0.8: """
+std std_mean var var_mean norm linalg_vector_norm native_layer_norm native_group_norm _fused_rms_norm
+native_layer_norm_backward native_group_norm_backward native_batch_norm_backward _fused_rms_norm_backward
+""",
+    5.0: "_softmax_backward_data _safe_softmax _softmax _log_softmax logsumexp cumsum cumprod",
 }
 
 
