@@ -209,3 +209,15 @@ def test_a_thorough_choice_serves_the_default_mode(tuning: Make) -> None:
     later = tuning(large, policy=policy_of("default"))
     assert later.plan == plan
     assert not later.open
+
+
+@pytest.mark.parametrize("shape", [(0, 16), (4, 0), (1, 1), (1,)])
+def test_tensors_of_no_or_one_element(tuning: Make, shape: tuple[int, ...]) -> None:
+    def function(x: Tensor) -> Tensor:
+        return (x + 1).sum(-1)
+
+    work = tuning(gpu_plan(function, torch.zeros(shape)))
+    FakeBench.times = times(0)
+    plan = work.finish(built(work), FakeDriver())
+    verify_plan(plan)
+    assert len(work.tuned.decisions) == len(plan.kernels)

@@ -34,6 +34,8 @@ def guess(task: Task, reason: str, measurements: tuple[Measurement, ...] = ()) -
 
 def worth_asking(bound: float, policy: Policy) -> str:
     """Why a kernel whose bytes take ``bound`` microseconds is left to the model, "" if its candidates are wanted."""
+    if bound <= 0:
+        return "it moves nothing"
     return f"its bytes take {bound:.1f} us: too little to gain" if bound < policy.least else ""
 
 
