@@ -415,5 +415,27 @@ def test_debug_and_count_print_what_they_are_given(capsys: pytest.CaptureFixture
     assert next(s.value.ops for s in compiled.record.stages if s.name == "count") == 5
 
 
+def test_control_flow_stays_in_the_outer_graph() -> None:
+    def choosing(x: Tensor, w: Tensor) -> tuple[Tensor]:
+        y = torch.sin(x @ w)
+        return (torch.cond(y.sum() > 0, lambda y: y * 2, lambda y: y - 1, (y,)) @ w.t(),)
+
+    seen = Seen()
+    backend = Backend("no products", seen.compile, supports=lambda node: node.target is not aten.mm.default)
+    compiled = lamina.compile(choosing, backend=backend)
+    x, w = (t.detach() for t in arguments())
+    torch.testing.assert_close(compiled(x, w), choosing(x, w))
+    assert "aten.sin.default" in seen.ops["inference"]
+    assert "aten.mm.default" not in seen.ops["inference"]
+
+
+def test_results_of_captured_graphs_are_checked_too() -> None:
+    def halved(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        return lambda *inputs: [out.half() for out in gm(*inputs)]
+
+    with pytest.raises(BackendFailed, match=r"output 0 is of torch\.float16, expected torch\.float32"):
+        lamina.compile(torch.sin, backend=Backend("halved", halved, graph="torch"))(torch.ones(3))
+
+
 def test_an_interpreter_of_torchs_is_a_backend() -> None:
     agrees(lambda gm, example_inputs: Interpreter(gm).run)

@@ -15,7 +15,7 @@ from lamina.backends.torch_private import takes_one_list
 from lamina.base.torch_private import OpOverload
 from lamina.errors import BackendFailed
 
-__all__ = ["checked"]
+__all__ = ["checked", "checked_once"]
 
 Strides = tuple[int, ...]
 
@@ -29,6 +29,26 @@ class _Expected:
     aliases: bool
 
 
+def checked_once(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Callable[..., Any]:
+    """A compiled graph of torch calls as a function of its inputs: what it returns is checked at the first call.
+
+    Such a graph differentiates, writes and shares memory by itself, so that nothing is corrected.
+    """
+    _check_callable(compiled, backend, graph)
+    boxed = takes_one_list(compiled)
+    expected: list[_Expected] | None = _expected(gm)
+
+    def call(*inputs: Any) -> Any:
+        nonlocal expected
+        outputs = compiled(list(inputs)) if boxed else compiled(*inputs)
+        if expected is not None:
+            _check(expected, _as_list(outputs), backend, graph)
+            expected = None
+        return outputs
+
+    return call
+
+
 def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Boxed:
     """``compiled`` as a function of one list, whose outputs are checked at the first call.
 
@@ -36,11 +56,7 @@ def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Bo
     which the rest of the program was compiled for, and an output that shares memory with an input without being a view
     of it in the graph is copied.
     """
-    if not callable(compiled):
-        raise BackendFailed(
-            f"backend {backend!r} compiled {graph} to a {type(compiled).__name__}, which cannot be called",
-            remedy="return a callable from the backend",
-        )
+    _check_callable(compiled, backend, graph)
     boxed = takes_one_list(compiled)
     expected = _expected(gm)
     finish: Callable[[list[Any]], list[Any]] | None = None
@@ -52,16 +68,28 @@ def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Bo
         if finish is not None:
             return finish(_as_list(compiled(inputs) if boxed else compiled(*inputs)))
         outputs = _as_list(compiled(list(inputs)) if boxed else compiled(*inputs))
-        for fault in _faults(expected, outputs):
-            raise BackendFailed(
-                f"backend {backend!r} ran {graph}: {fault}",
-                remedy="correct the backend; lamina.testing.check_backend tries it on small programs",
-            )
+        _check(expected, outputs, backend, graph)
         finish = _finisher(expected, _shared(expected, inputs, outputs))
         return finish(outputs)
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def _check_callable(compiled: Any, backend: str, graph: str) -> None:
+    if not callable(compiled):
+        raise BackendFailed(
+            f"backend {backend!r} compiled {graph} to a {type(compiled).__name__}, which cannot be called",
+            remedy="return a callable from the backend",
+        )
+
+
+def _check(expected: Sequence[_Expected], outputs: Sequence[Any], backend: str, graph: str) -> None:
+    for fault in _faults(expected, outputs):
+        raise BackendFailed(
+            f"backend {backend!r} ran {graph}: {fault}",
+            remedy="correct the backend; lamina.testing.check_backend tries it on small programs",
+        )
 
 
 def _as_list(outputs: Any) -> list[Any]:
@@ -72,7 +100,7 @@ def _expected(gm: GraphModule) -> list[_Expected]:
     (output,) = gm.graph.find_nodes(op="output")
     found = []
     for node in output.args[0]:
-        value = node.meta.get("val") if isinstance(node, Node) else node
+        value = node.meta.get("val", node.meta.get("example_value")) if isinstance(node, Node) else node
         strides = None
         if isinstance(value, torch.Tensor) and value.layout == torch.strided:
             known = value.stride()

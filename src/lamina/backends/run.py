@@ -17,8 +17,8 @@ from lamina.backends.kernels import is_ours
 from lamina.backends.parts import Part, split, without_writes
 from lamina.backends.regions import Boxed
 from lamina.backends.registry import as_backend
-from lamina.backends.results import checked
-from lamina.backends.torch_private import outside_of_tracing, takes_one_list
+from lamina.backends.results import checked, checked_once
+from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.errors import BackendFailed, LaminaError
 from lamina.options import Options
@@ -54,9 +54,7 @@ def run_captured(
 ) -> Callable[..., Any]:
     """A graph of torch calls compiled by a backend that asks for such."""
     compiled = _Job(name, "captured", options, record).compiled(backend, gm, example_inputs, name)
-    if not takes_one_list(compiled):
-        return compiled
-    return lambda *inputs: compiled(list(inputs))
+    return compiled if compiled == gm.forward else checked_once(compiled, gm, backend.name, name)
 
 
 def _refuses(backend: Backend, node: Node) -> str:
@@ -95,8 +93,11 @@ class _Job:
 
     def parts(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any]) -> Boxed:
         """The graph split by what ``backend`` takes; undivided when it takes everything."""
-        if not any(_refuses(backend, node) for node in gm.graph.nodes if _has_tensor(node)):
+        answers = [_refuses(backend, n) for n in gm.graph.nodes if n.op == "call_function" and _has_tensor(n)]
+        if not any(answers):
             return self.one(backend, gm, example_inputs, self.name)
+        if all(answers):
+            return self.whole(self.declined(backend, self.name, answers[0]), gm, example_inputs)
         start = time.perf_counter()
         found = split(gm, self.name, backend.refuses)
         fallback = as_backend(backend.fallback)
