@@ -85,3 +85,27 @@ def gives_back(x: Tensor) -> Tensor:
 @gives_back.register_fake
 def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
+
+
+@torch.library.custom_op("lamina_tests::fill_maybe", mutates_args={"out"})
+def fill_maybe(x: Tensor, out: Tensor | None, number: float = 3.0) -> Tensor:
+    """``number * x``; ``out``, if given, is filled with the number."""
+    if out is not None:
+        out.fill_(number)
+    return x * number
+
+
+@fill_maybe.register_fake
+def _(x: Tensor, out: Tensor | None, number: float = 3.0) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("lamina_tests::strides", mutates_args=())
+def strides(x: Tensor) -> Tensor:
+    """The strides of a matrix: what code that looks at memory rests on."""
+    return torch.tensor([float(x.stride(0)), float(x.stride(1))])
+
+
+@strides.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(2)

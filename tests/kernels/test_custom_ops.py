@@ -77,9 +77,17 @@ def writes_beside_a_view(x: Tensor, y: Tensor) -> Tensor:
     return made * row
 
 
+def writes_maybe(x: Tensor, y: Tensor) -> Tensor:
+    return ops.fill_maybe(x + 1, None) + ops.fill_maybe(x, y, 5.0) + y
+
+
+def looks_at_strides(x: Tensor, y: Tensor) -> Tensor:
+    return ops.strides((x + 1).t()) + ops.strides(y[:, ::2]) * ops.strides((x * 2)[:, :3])
+
+
 PROGRAMS = [
     *(functional, writes_temporary, writes_input, writes_input_read_before, writes_and_returns),
-    *(writes_view, writes_list, writes_beside_a_view),
+    *(writes_view, writes_list, writes_beside_a_view, writes_maybe, looks_at_strides),
 ]
 
 

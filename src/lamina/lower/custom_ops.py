@@ -34,7 +34,7 @@ def call_mutating(low: Lowering, env: Mapping[Node, Any], node: Node, kwargs: Ma
     """
     op = node.args[0]
     bases: Any = node.kwargs.get("_all_bases", [])
-    if not isinstance(op, OpOverload) or not bases:
+    if not isinstance(op, OpOverload) or any(_is_made(a, kwargs) for a in op._schema.arguments):
         raise CannotLower(f"{node.name} wraps {op}, which gives out the memory it writes to")
     described = {k: v for k, v in kwargs.items() if k not in ("_all_bases", "_op_schema")}
     views = {k: _symbols(v) for k, v in node.kwargs.items() if k not in ("_all_bases", "_op_schema")}
@@ -65,6 +65,12 @@ def call_mutating(low: Lowering, env: Mapping[Node, Any], node: Node, kwargs: Ma
     mutated = tuple(dict.fromkeys(t.buffer for t in new if t is not None))
     low.library(node, str(op), args, named, outs, _REASON, len(op._schema.returns) > 1, mutated)
     return [*results, *new]
+
+
+def _is_made(parameter: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operation writes to an argument that no base is given for: memory made for it."""
+    written = parameter.alias_info is not None and parameter.alias_info.is_write
+    return written and not any(f"_{parameter.name}_{what}" in kwargs for what in ("base_index", "length"))
 
 
 def _nodes(value: Any) -> list[Node]:
