@@ -1,6 +1,7 @@
 """Rotary embeddings by complex numbers, in real arithmetic: the products then fuse with what is around them.
 
-``view_as_real(view_as_complex(x) * turns)``, with sizes that broadcast in any way.
+``view_as_real(view_as_complex(x) * turns)``, with sizes that broadcast in any way. On a GPU only, where products of
+complex numbers are library calls; CPU kernels compute them as they are, as fast.
 """
 
 from __future__ import annotations
@@ -25,12 +26,18 @@ def turn_in_real_numbers(gm: GraphModule, decisions: list[Decision]) -> GraphMod
         call = spelled(node)
         product = call.args[0] if call is not None and call.name == "view_as_real" else None
         operands = _operands(product)
-        if operands is None:
+        if operands is None or not _is_library_call(operands[0]):
             continue
         found[node] = functools.partial(_write, *operands)
         subject = ("turn_in_real_numbers", source_of(node))
         decisions.append(Decision("rewrite", subject, True, "pairs are multiplied with the parts of complex numbers"))
     return replaced(gm, found)
+
+
+def _is_library_call(pairs: Node) -> bool:
+    """Whether a product of complex numbers is one, where ``pairs`` are."""
+    value = fake_of(pairs)
+    return value is not None and value.device.type == "cuda"
 
 
 def _operands(product: object) -> tuple[Node, Node] | None:
