@@ -12,30 +12,35 @@ from typing import Any
 __all__ = ["caller_place", "identity_of", "place_of"]
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
-_DEEPEST = 4
+_DEEPEST = 8
 """Functions found in functions found in functions: beyond this their names must do."""
 
 
 def identity_of(code: Any, depth: int = 0) -> str:
-    """Module, qualified name and hash of the source of a function, class or callable object.
+    """Module, qualified name and hash of the source of a function or callable object.
 
-    The values that a function closes over and its defaults count as far as they are numbers, texts, functions or
-    tuples of such; of anything else the type counts.
+    The values that a function closes over, its defaults and the fields of an object count as far as they are numbers,
+    texts, functions or tuples of such; of anything else (what may change, or is large) the type counts.
     """
     if isinstance(code, functools.partial):
-        return f"partial({identity_of(code.func, depth)}, {_values((code.args, code.keywords), depth)})"
+        bound = (*code.args, *sorted(code.keywords.items()))
+        return f"partial({identity_of(code.func, depth)}, {_value(bound, depth)})"
     if isinstance(code, types.MethodType):
-        return f"{identity_of(code.__func__, depth)} of {_value(code.__self__, depth + 1)}"
-    function = code if isinstance(code, (types.FunctionType, types.BuiltinFunctionType, type)) else type(code)
-    name = f"{function.__module__}.{function.__qualname__}"
-    digest = hashlib.sha256(_source(function).encode()).hexdigest()[:16]
-    own = ""
+        return f"{identity_of(code.__func__, depth)} of {type(code.__self__).__qualname__}"
     if isinstance(code, types.FunctionType):
-        cells = [_contents(cell) for cell in code.__closure__ or ()]
-        own = _values((cells, code.__defaults__, code.__kwdefaults__), depth)
-    elif function is not code:
-        own = _values(vars(code) if hasattr(code, "__dict__") else (), depth)
-    return f"{name}:{digest}:{hashlib.sha256(own.encode()).hexdigest()[:16]}"
+        cells = tuple(_contents(cell) for cell in code.__closure__ or ())
+        own = _value((cells, code.__defaults__, *(code.__kwdefaults__ or {}).items()), depth)
+        text = _source(code)
+    elif isinstance(code, (type, types.BuiltinFunctionType)):
+        own = text = ""
+    else:
+        fields = tuple(sorted(vars(code).items())) if hasattr(code, "__dict__") else ()
+        own = _value(fields, depth)
+        call = vars(type(code)).get("__call__")
+        text = _source(call) if isinstance(call, types.FunctionType) else ""
+    named = code if hasattr(code, "__qualname__") else type(code)
+    name = f"{named.__module__}.{named.__qualname__}"
+    return f"{name}:{hashlib.sha256(text.encode()).hexdigest()[:16]}:{hashlib.sha256(own.encode()).hexdigest()[:16]}"
 
 
 def place_of(code: Any) -> str:
@@ -52,12 +57,12 @@ def caller_place(depth: int = 2) -> str:
     return f"{frame.f_code.co_filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.f_lineno}"
 
 
-def _source(function: Any) -> str:
+def _source(function: types.FunctionType) -> str:
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
-        code = getattr(function, "__code__", None)
-        return "" if code is None else repr((code.co_code, code.co_names, [str(c) for c in code.co_consts]))
+        code = function.__code__
+        return repr((code.co_code, code.co_names, [str(c) for c in code.co_consts]))
 
 
 def _contents(cell: Any) -> Any:
@@ -67,17 +72,13 @@ def _contents(cell: Any) -> Any:
         return None
 
 
-def _values(values: Any, depth: int) -> str:
-    if isinstance(values, dict):
-        return "{" + ", ".join(f"{k}: {_value(v, depth)}" for k, v in sorted(values.items(), key=str)) + "}"
-    return "(" + ", ".join(_value(v, depth) for v in values) + ")"
-
-
 def _value(value: Any, depth: int) -> str:
     if isinstance(value, _PLAIN):
         return repr(value)
-    if isinstance(value, (tuple, list, dict)):
-        return _values(value, depth)
-    if callable(value) and depth < _DEEPEST and hasattr(value, "__qualname__"):
-        return identity_of(value, depth + 1)
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    if depth < _DEEPEST:
+        if isinstance(value, tuple):
+            return "(" + ", ".join(_value(v, depth + 1) for v in value) + ")"
+        if isinstance(value, types.FunctionType):
+            return identity_of(value, depth + 1)
+    named = value if isinstance(value, (type, types.BuiltinFunctionType)) else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
