@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lamina
+from lamina.errors import BadArgument
 from lamina.runtime.user_ops import user_op
 from tests.kernels import operations as ops
 
@@ -130,6 +131,26 @@ def test_a_result_that_is_an_argument_is_an_error_as_in_eager() -> None:
         ops.gives_back(x)
     with pytest.raises(RuntimeError, match="must not be one of its inputs"):
         lamina.compile(lambda x: ops.gives_back(x + 1) * 2)(x)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("wide", lambda x: x.double()),
+        ("short", lambda x: x[:1].clone()),
+        ("flat", lambda x: x.reshape(-1).clone()),
+    ],
+)
+def test_a_result_other_than_the_fake_one_is_an_error(name: str, wrong: Any) -> None:
+    @torch.library.custom_op(f"lamina_tests::{name}", mutates_args=())
+    def misdescribed(x: Tensor) -> Tensor:
+        found: Tensor = wrong(x)
+        return found
+
+    misdescribed.register_fake(torch.empty_like)
+    compiled = lamina.compile(lambda x: misdescribed(x) * 2, options=STRICT)
+    with pytest.raises(BadArgument, match=rf"{name}\.default returned .* where its register_fake says"):
+        compiled(torch.randn(3, 4))
 
 
 def test_every_call_is_made_though_its_arguments_are_equal() -> None:

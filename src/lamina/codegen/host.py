@@ -28,7 +28,7 @@ __all__ = ["MARK", "HostKernel", "HostProgram", "HostWriter", "emit_host"]
 _RESERVED = (
     *("checkin", "checkout", "empty", "empty_large", "empty_small", "kernels", "reinterpret", "restride"),
     *("KEY", "args", "base", "call", "failed", "made", "prepare", "share_threads", "torch", "ws", "_"),
-    *("user_kernel", "user_op"),
+    *("user_kernel", "user_op", "wrong_result"),
 )
 
 MARK = re.compile(r"^k_|_[0-9a-f]{10}$")
@@ -98,7 +98,7 @@ class HostWriter:
         self.packed: dict[str, str] = {}
         self.allocated: set[str] = set()
         self.allocators: set[str] = set()
-        self.uses_workspace = False
+        self.uses_workspace = self.requires = False
         self.body = Writer()
         for item in plan.inputs:
             if isinstance(item, str):
@@ -186,7 +186,8 @@ class HostWriter:
 
     def _user_calls(self) -> list[str]:
         """What gives the program the user's kernels and operations it calls."""
-        return [name for name in ("user_kernel", "user_op") if any(p.startswith(f"{name}(") for p in self.globals)]
+        names = [name for name in ("user_kernel", "user_op") if any(p.startswith(f"{name}(") for p in self.globals)]
+        return [*names, "wrong_result"] if self.requires else names
 
     def _import_user_calls(self, out: Writer) -> None:
         if names := self._user_calls():
@@ -309,8 +310,18 @@ class HostWriter:
         else:
             self.body.line(f"{names[0]} = {call}", origin)
         for out in outs:
+            if is_custom(step.op):
+                self._require(step.op, out, origin)
             if out in self.laid_out:
                 self._restride(out, origin)
+
+    def _require(self, op: str, out: str, origin: tuple[str, ...]) -> None:
+        """The memory of a user's result is read as its fake implementation says: hold it to that."""
+        name, buffer = self.values.local(out), self.values.buffers[out]
+        shape, dtype = self.values.dims(buffer.shape), self._dtype(out)
+        with self.body.indent(f"if {name}.shape != {shape} or {name}.dtype is not {dtype}:"):
+            self.body.line(f'raise wrong_result("{op}", {name}, {shape}, {dtype})', origin)
+        self.requires = True
 
     def _callee(self, step: LibraryCall) -> str:
         """Source text for what a library call calls."""

@@ -48,7 +48,7 @@ _RESERVED = (
         "stream",
         "torch",
     ),
-    *("user_kernel", "user_op"),
+    *("user_kernel", "user_op", "wrong_result"),
     *("unaligned", "workspace", "zeroed", "zeros", "_"),
 )
 _ZERO, _ONE = as_expr(0), as_expr(1)

@@ -8,14 +8,17 @@ that what it returns shares no memory with what it was given.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from lamina.base.user_kernels import user_kernel
+from lamina.errors import BadArgument
 from lamina.runtime.host import aten
 from lamina.runtime.torch_private import below_autograd, dispatch_is_watched, python_functions, shares_memory
 
-__all__ = ["user_kernel", "user_op"]
+__all__ = ["user_kernel", "user_op", "wrong_result"]
 
 
 def user_op(op: str, device: str) -> Callable[..., Any]:
@@ -45,6 +48,15 @@ def user_op(op: str, device: str) -> Callable[..., Any]:
         return result
 
     return call
+
+
+def wrong_result(op: str, result: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> BadArgument:
+    """The error to raise when an operation returned something else than its fake implementation says."""
+    found = f"{result.dtype} of shape {list(result.shape)}"
+    return BadArgument(
+        f"the custom operation {op} returned {found}, where its register_fake says {dtype} of shape {list(shape)}",
+        remedy="make register_fake return an empty tensor of the shape and dtype that the operation returns",
+    )
 
 
 def _aliasing(op: str, function: Callable[..., Any]) -> str:
