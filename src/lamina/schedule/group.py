@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lamina.ir.index import Atom, Axis, Expr, Loaded
+from lamina.ir.index import Atom, Axis, Expr, Loaded, prod
 from lamina.ir.loops import (
     Buffer,
     Check,
@@ -196,7 +196,7 @@ def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool) -> str:
     sets = ends | ({inner} if inner is not None else set())
     if len(sets) > 1 and not any(_holds_fast_axis(nest, axes, buffers) for axes in sets):
         return "different axes are reduced and none of them is the fast axis"
-    if inner is not None and fresh and not _holds_fast_axis(nest, inner, buffers):
+    if inner is not None and fresh and (not _holds_fast_axis(nest, inner, buffers) or _torn(nest, inner, buffers)):
         return "the reduced axes do not hold the fast axis, a second kernel reads the memory in better order"
     return _rewrites(nest, bool(reduces or scans))
 
@@ -240,6 +240,32 @@ def _used_inside(nest: Nest, reduce: Reduce, varies: Mapping[str, frozenset[str]
                 return True
             reach.add(name)
     return False
+
+
+_PERSISTENT = 1 << 14
+"""Reduced points that are read once and kept."""
+
+
+def _torn(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer]) -> bool:
+    """Whether long reductions take some of the largest operands along their fast axis and others across it."""
+    extents = [a.extent for a in nest.axes if a.name in inner]
+    if all(n.is_int for n in extents) and prod(extents).const <= _PERSISTENT:
+        return False
+    sides: set[bool] = set()
+    loads = [e for e in nest.body if isinstance(e, Load)]
+    most = max((len(_axes_of(e)) for e in loads), default=0)
+    for eqn in loads:
+        if len(_axes_of(eqn)) < most:
+            continue
+        for e, stride in zip(eqn.index, buffers[eqn.buffer].strides, strict=True):
+            axis = bare_axis(e - e.const) if stride == 1 else None
+            if axis is not None and axis.extent != 1:
+                sides.add(axis.name in inner)
+    return len(sides) == 2
+
+
+def _axes_of(eqn: Load) -> set[str]:
+    return {a for e in eqn.index for a in e.axes()}
 
 
 def _holds_fast_axis(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer]) -> bool:
