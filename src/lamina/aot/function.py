@@ -188,16 +188,27 @@ def _copied(gradient: Any, tangent: Tangent, stride: tuple[int, ...]) -> torch.T
 class _Backwards:
     """The compiled backwards of one region, by the strides of the gradients they take; each is made once."""
 
-    __slots__ = ("_compile", "_found", "_lock", "_tangents", "_usual")
+    __slots__ = ("_compile", "_found", "_last", "_lock", "_tangents", "_usual")
 
     def __init__(self, compile_backward: CompileBackward, tangents: Sequence[Tangent]) -> None:
         self._compile, self._tangents = compile_backward, tangents
         self._usual = tuple(t.stride for t in tangents)
         self._found: dict[Strides, Boxed | None] = {}
         self._lock = threading.Lock()
+        self._last: tuple[Strides, Boxed] | None = None
 
     def take(self, gradients: Sequence[Any]) -> tuple[Boxed, list[torch.Tensor]]:
         """A backward, and the gradients laid out as it wants them."""
+        last = self._last
+        if last is not None:
+            for gradient, stride in zip(gradients, last[0], strict=True):
+                if gradient is None or gradient.stride() != stride or gradient.is_neg() or gradient.is_conj():
+                    break
+            else:  # as they came the last time
+                return last[1], list(gradients)
+        return self._search(gradients)
+
+    def _search(self, gradients: Sequence[Any]) -> tuple[Boxed, list[torch.Tensor]]:
         strides = tuple(
             [t.stride if _unlike(g) else g.stride() for g, t in zip(gradients, self._tangents, strict=True)]
         )
@@ -206,6 +217,7 @@ class _Backwards:
             strides = self._usual
             backward = self._backward(strides)
             assert backward is not None
+        self._last = strides, backward
         return backward, [
             g if not _unlike(g) and g.stride() == stride else _copied(g, t, stride)
             for g, t, stride in zip(gradients, self._tangents, strides, strict=True)
