@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.fx import Graph, GraphModule
 
-from lamina.backends.cuda_tuning import RegionTuning
+from lamina.backends import cuda, regions
+from lamina.backends.cuda_tuning import RegionTuning, triton_unit
+from lamina.codegen.host_cuda import CudaHost
 from lamina.ir.plan import Kernel, Plan
 from lamina.ir.plan_verify import verify_plan
+from lamina.options import Options
+from lamina.record import Record
 from lamina.runtime.cache import Cache
 from lamina.runtime.cuda_driver import CudaKernel, pack_format
-from lamina.runtime.triton_build import Cubin, TritonBuild
+from lamina.runtime.triton_build import Cubin, TritonBuild, TritonUnit
 from lamina.runtime.triton_pool import TritonError
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.tune.measure import Sampler
@@ -221,3 +228,56 @@ def test_tensors_of_no_or_one_element(tuning: Make, shape: tuple[int, ...]) -> N
     plan = work.finish(built(work), FakeDriver())
     verify_plan(plan)
     assert len(work.tuned.decisions) == len(plan.kernels)
+
+
+def region(tuning: RegionTuning, **options: Any) -> Callable[[], Any]:
+    """Loads the region that is tuned, as its first call does."""
+    made = Options(mode="max-autotune-no-cudagraphs", **options)
+    stub: Any = SimpleNamespace(options=made, device=0, target=TARGET, driver=FakeDriver(), build=all_built)
+    work = cuda._Region(stub, tuning.plan, Record(), GraphModule({}, Graph()))
+    work.generate()
+    host = work.host(True)
+    trying, building = (done(all_built("", units)) for units in (tuning.units, units_of(host)))
+    return lambda: (work.tuned(tuning, trying, host, building), work.plan, work.record)
+
+
+def units_of(host: CudaHost) -> list[TritonUnit]:
+    return [triton_unit(launch) for launch in host.launches]
+
+
+def all_built(name: str, units: Sequence[TritonUnit]) -> TritonBuild:
+    return TritonBuild(
+        {u.name: Cubin(u.name, u.function, b"", u.types, 0, 32 * u.warps, 2) for u in units}, {}, 0, 0, 0.1
+    )
+
+
+def done(value: TritonBuild) -> Future[TritonBuild]:
+    future: Future[TritonBuild] = Future()
+    future.set_result(value)
+    return future
+
+
+def test_threads_that_call_at_once_share_one_tuning(tuning: Make) -> None:
+    FakeBench.times = times(1)
+    load = region(tuning(), strict=True)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: load(), range(8)))
+    assert len({id(program) for program, _, _ in found}) == 1
+    _, plan, record = found[0]
+    assert only(plan).schedules != only(plan_of()).schedules
+    assert [d.taken for d in record.decisions("tune")] == [True]
+    assert FakeBench.opened == 1
+
+
+def test_a_tuner_that_fails_leaves_the_models_schedules(tuning: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: RegionTuning, *about: Any) -> Any:
+        raise KeyError("no such thing")
+
+    monkeypatch.setattr(RegionTuning, "finish", broken)
+    monkeypatch.setattr(regions, "_warned", set())
+    with pytest.warns(UserWarning, match="has not timed"):
+        program, plan, _ = region(tuning())()
+    assert callable(program)
+    assert plan == plan_of()
+    with pytest.raises(KeyError):
+        region(tuning(), strict=True)()
