@@ -122,9 +122,15 @@ class Lowering:
         function: Callable[..., Value],
         *inputs: Operand,
         dtype: str | None = None,
+        bytes_too: bool = False,
     ) -> TensorValue:
-        """As ``pointwise``, with the result written to ``out``, which is returned."""
-        self.plain(out.dtype, *(v.dtype for v in inputs if isinstance(v, TensorValue)))
+        """As ``pointwise``, with the result written to ``out``, which is returned.
+
+        ``bytes_too``: floats of 8 bits are allowed, where the GPU converts them.
+        """
+        kinds = (out.dtype, *(v.dtype for v in inputs if isinstance(v, TensorValue)))
+        if not (bytes_too and self.converts_bytes(out)):
+            self.plain(*kinds)
         b = self.nest(node, out.shape)
         kin = opmath(out.dtype) if dtype is None else dtype
         b.store(out, function(*(self.operand(b, v, kin) for v in inputs)))
@@ -136,6 +142,13 @@ class Lowering:
         for name in dtypes:
             if DTYPES[name].kind == "complex" or name.startswith("float8"):
                 raise Decline(f"{name} is left to the library")
+
+    def converts_bytes(self, value: TensorValue) -> bool:
+        """Whether kernels on the value's device convert to and from floats of 8 bits (from sm_89 on)."""
+        device = torch.device(self.buffers[value.buffer].device)
+        if device.type != "cuda" or value.dtype.endswith("fnuz"):
+            return False
+        return not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 9)
 
     def promoted(self, *values: Any) -> str:
         """The dtype torch promotes these FX arguments (nodes or numbers) to, before any opmath."""

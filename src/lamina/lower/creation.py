@@ -143,7 +143,8 @@ def clone(low: Lowering, node: Node, x: TensorValue, **options: Any) -> TensorVa
 
 
 def _copied(low: Lowering, node: Node, x: TensorValue) -> TensorValue:
-    return low.into(node, low.result(node), lambda v: v, x, dtype=x.dtype)
+    whole = DTYPES[x.dtype].kind != "complex" and DTYPES[dtype_of(node.meta["val"].dtype)].kind != "complex"
+    return low.into(node, low.result(node), lambda v: v, x, dtype=x.dtype, bytes_too=whole)
 
 
 @rule("aten.copy.default")

@@ -210,9 +210,7 @@ def fast_sigmoid(x):
 @triton.jit
 def fast_tanh(x):
     """Hyperbolic tangent by the hardware's exponential, near zero by its series; relative error 2e-6."""
-    e = tl.exp2(tl.abs(x) * 2.885390081777927)
-    large = 1.0 - 2.0 / (e + 1.0)
-    large = tl.where(x < 0.0, large * -1.0, large)
+    large = 1.0 - 2.0 / (tl.exp2(x * 2.885390081777927) + 1.0)
     square = x * x
     series = x * (1.0 + square * (-0.33333333 + square * (0.13333333 - square * 0.053968254)))
     return tl.where(square < 0.04, series, large)
@@ -255,17 +253,32 @@ def digamma(x):
     return tl.where(x == 0.0, -1.0 / x, value)
 
 
-@triton.jit
-def to_e4m3(x):
-    """float32 to float8_e4m3fn; what does not fit becomes NaN, as in eager."""
-    return tl.where(tl.abs(x) > 464.0, float("nan"), x).to(tl.float8e4nv)
+def _eight_bits(to, held):
+    """A conversion of interpreted float32 tensors by torch: the interpreter's own loses carries into the exponent."""
+
+    def call(x):
+        data = torch.from_numpy(x.handle.data.copy()).to(to).view(torch.uint8).numpy()
+        kind = tl.block_type(held, list(x.shape)) if x.shape else held
+        return tl.core.tensor(interpreter.TensorHandle(data, held), kind)
+
+    return call
 
 
-@triton.jit
-def to_e5m2(x):
-    """float32 to float8_e5m2; what does not fit becomes infinite, as in eager."""
-    large = tl.where(x < 0.0, float("-inf"), float("inf"))
-    return tl.where(tl.abs(x) >= 61440.0, large, x).to(tl.float8e5)
+if _INTERPRETED:
+    to_e4m3 = _eight_bits(torch.float8_e4m3fn, tl.float8e4nv)
+    to_e5m2 = _eight_bits(torch.float8_e5m2, tl.float8e5)
+else:
+
+    @triton.jit
+    def to_e4m3(x):
+        """float32 to float8_e4m3fn; what does not fit becomes NaN, as in eager."""
+        return tl.where(tl.abs(x) > 464.0, float("nan"), x).to(tl.float8e4nv)
+
+    @triton.jit
+    def to_e5m2(x):
+        """float32 to float8_e5m2; what does not fit becomes infinite, as in eager."""
+        large = tl.where(x < 0.0, float("-inf"), float("inf"))
+        return tl.where(tl.abs(x) >= 61440.0, large, x).to(tl.float8e5)
 
 
 @triton.jit

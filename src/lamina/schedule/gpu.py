@@ -104,6 +104,9 @@ class _Chooser:
         elif not self.sets:
             found = self.pointwise()
         elif len(self.sets) == 1:
+            crossed = self.turned()
+            if crossed is not None and self.fast in self.sets[0] and crossed[0] not in self.sets[0]:
+                self.fast = crossed[0]  # tiles of both axes, so that every operand is read in wide accesses
             found = self.rows() if self.fast in self.sets[0] or self.fast is None else self.columns()
         else:
             found = self.mixed()
@@ -249,7 +252,8 @@ class _Chooser:
 
     def tiles(self, slow: str, fast: str) -> GpuSchedule:
         rest = tuple(a for a in self.names if a not in (slow, fast))
-        large = self.size(self.names) >= 128 * 128 * 4 * self.target.processors
+        few = sum(isinstance(e, Load) and len(e.index[0].axes()) > 1 for e in self.nest.body) <= 2  # or registers spill
+        large = few and self.size(self.names) >= 128 * 128 * 4 * self.target.processors
         side = 32 if self.bytes() > 2 else 128 if large and min(self.size((slow,)), self.size((fast,))) >= 128 else 64
         heights = [min(_power(self.size((a,))), side) for a in (slow, fast)]
         blocks = (
@@ -360,6 +364,11 @@ class _Chooser:
             tall = Block(self.ordered(inner), max(_power(deep), 2), "whole")
         else:
             tall = Block(self.ordered(inner), min(_power(deep), max(2, points // across)), "loop")
+        if tall.role == "loop" and self.turned() is not None:
+            # What is read ahead waits in shared memory in its own order: turning it there meets one bank for a warp.
+            tall, across = replace(tall, size=min(tall.size, 64)), min(across, 64)
+            blocks = (*outer, tall, Block(run, across, "grid"))
+            return GpuSchedule("columns", blocks, _warps(tall.size * across, 16), 1, False, 0, self.approximate)
         stages = 3 if tall.role == "loop" else 1
         blocks = (*outer, tall, Block(run, across, "grid"))
         # 64 points a thread keep its sums in registers and more reads in flight than 16 (H100: 101 us for 114).
@@ -389,14 +398,17 @@ class _Chooser:
             else:
                 blocks.append(Block(members, 0, "loop"))
         done = []
+        crossed = self.turned() is not None
         for block in blocks:
             if block.size == 0:
                 block = replace(block, size=max(1, min(_power(self.size(block.axes)), 8192 // volume, 32)))
             done.append(block)
         tile = volume * max((b.size for b in done if b.role == "loop"), default=1)
         done.sort(key=lambda b: (b.role != "grid", b.role != "loop"))
-        stages = 3 if any(b.role == "loop" for b in done) else 1
-        return GpuSchedule("mixed", tuple(done), max(4, _warps(tile)), stages, False, 0, self.approximate)
+        stages = 3 if any(b.role == "loop" for b in done) and not crossed else 1
+        return GpuSchedule(
+            "mixed", tuple(done), max(4, _warps(tile, 16 if crossed else 32)), stages, False, 0, self.approximate
+        )
 
     def inner_set(self) -> frozenset[str] | None:
         """The reduced axes that should be whole: those holding the fast axis, else the most used inside."""
@@ -417,7 +429,8 @@ class _Chooser:
         assert self.fast is not None
         slow = self.ordered([a for a in rest if a != self.fast])
         across = min(_power(self.size((self.fast,))), 32)
-        high = min(_power(length), 64)
+        programs = self.size(slow) * -(-self.size((self.fast,)) // across)
+        high = min(_power(length), 64 if programs >= self.target.processors else max(64, 8192 // across))
         outer = (Block(slow, 1, "grid"),) if slow else ()
         blocks = (*outer, Block((along,), high, "loop"), Block((self.fast,), across, "grid"))
         return GpuSchedule("scan", blocks, _warps(high * across, 16), 1, False, 0, self.approximate)

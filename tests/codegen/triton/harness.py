@@ -42,10 +42,12 @@ class Interpreter:
         values = {f"s{k}": n for k, n in enumerate(sizes)}
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        eights = [t.dtype if t.is_floating_point() and t.element_size() == 1 else None for t in tensors]
         job: dict[str, Any] = {
             "text": source.text,
             "name": source.name,
-            "tensors": list(tensors),
+            "tensors": [t.view(torch.uint8) if d else t for t, d in zip(tensors, eights, strict=True)],  # not pickled
+            "eights": eights,
             "sizes": list(sizes),
             "checks": source.checks,
             "grid": int(source.grid[0].evaluate(values)),
@@ -55,7 +57,8 @@ class Interpreter:
         answer = pickle.load(self.process.stdout)
         if "error" in answer:
             raise RuntimeError(f"{answer['error']}\n{source.text}")
-        return answer["tensors"], answer["failed"]
+        done = [t.view(d) if d else t for t, d in zip(answer["tensors"], eights, strict=True)]
+        return done, answer["failed"]
 
     def close(self) -> None:
         self.process.kill()

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lamina.base.dtypes import torch_dtype
 from lamina.codegen.triton.emit import emit
@@ -149,6 +150,26 @@ def test_nests_of_one_form_share_launches() -> None:
     plan = planned(function, *arguments)
     assert sorted(len(k.nests) for k in plan.kernels) == [1, 3, 3]
     assert all(emit(k, SMALL).text.count("libdevice.exp(") == 1 for k in plan.kernels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_floats_of_eight_bits(interpreter: Interpreter, dtype: torch.dtype) -> None:
+    """Conversions on a GPU are part of the kernels around them and round as eager's, beyond the largest number too."""
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = (x * 2).to(dtype)
+        return scaled, scaled.float() + 1
+
+    torch.manual_seed(0)
+    x = torch.cat([torch.randn(2000), torch.randn(2000) * 2e-3, torch.randn(2000) * 1e4, torch.tensor([232.0, 240.0])])
+    with FakeTensorMode():
+        graph = traced(function, (torch.empty(x.shape, device="cuda"),))
+    plan = make_plan(fuse(lower(graph, "test")), SMALL)
+    assert plan.library_count == 0
+    ours, eager = run(plan, interpreter, (x,)), function(x)
+    finite = eager[1].isfinite()  # the interpreter takes the infinities of float8_e5m2 for numbers
+    torch.testing.assert_close(ours[0].float(), eager[0].float(), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(ours[1][finite], eager[1][finite], rtol=0, atol=0)
 
 
 def test_updated_numbers_do_not_serialise(interpreter: Interpreter) -> None:

@@ -29,7 +29,8 @@ def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Launch one kernel on copies of the tensors; the tensors afterwards, and the number of a failed Check."""
     function = load(job["text"], job["name"], folder)
     tensors: list[torch.Tensor] = job["tensors"]
-    args: list[Any] = [*tensors, *job["sizes"]]
+    seen = [t.view(d) if d else t for t, d in zip(tensors, job["eights"], strict=True)]
+    args: list[Any] = [*seen, *job["sizes"]]
     failed = torch.zeros(1, dtype=torch.int32)
     if job["checks"]:
         args.append(failed)
