@@ -1,9 +1,14 @@
 """Channels-last images: which are chosen, that the caller sees nothing of it, and that few copies are left."""
 
+import copy
+import functools
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+import lamina
 from lamina.ir.loops import LibraryCall, Nest
 from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
@@ -175,3 +180,37 @@ def test_volumes(dims):
         return (convolve(F.silu(convolve(x, w, padding=1)), w, padding=1).amax(tuple(range(2, dims))),)
 
     check(f, *draw((2, 8, *size), (8, 8, *kernel)))
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.Conv2d(8, 8, 1)
+        self.norm = torch.nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        return F.relu(self.norm(self.second(F.relu(self.first(x)))) + x)
+
+
+def test_a_network_trains_as_eagerly(monkeypatch):
+    """Through capture, differentiation and partition: gradients, statistics and strides are eager's."""
+    driver = sys.modules["lamina.compile"]
+    monkeypatch.setattr(driver, "channels_last", functools.partial(channels_last, device="cpu"))
+    torch.manual_seed(0)
+    ours = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2, 1), Block(), Block(), torch.nn.Flatten())
+    theirs = copy.deepcopy(ours)
+    compiled = lamina.compile(ours, backend="interp", options={"strict": True})
+    x = torch.randn(2, 3, 12, 12)
+    got, want = compiled(x), theirs(x)
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got, want)
+    got.square().sum().backward()
+    want.square().sum().backward()
+    for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert all(s == t or n == 1 for s, t, n in zip(a.grad.stride(), b.grad.stride(), a.shape, strict=True))
+        if "second.bias" not in name:  # a bias before a norm: its gradient is nothing but rounding
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+    for a, b in zip(ours.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
+    (choice,) = compiled.record.decisions("layout")
+    assert choice.taken
