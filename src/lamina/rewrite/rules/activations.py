@@ -2,9 +2,9 @@
 
 The whole function keeps only its operand for the backward pass, where its parts may keep more, rounds once, and has
 library epilogues. That is a gain where memory is the limit. On a CPU with AVX2 it is not: GELU's backward computes erf
-again (1.3 times as long as by parts), and softplus calls log1p where the parts have a polynomial (1.8 times). There GELU
-is only made whole where nothing is differentiated, which costs nothing, and softplus is left alone. SiLU costs the same
-either way, and is made whole so that other rules need to know one form only.
+again (1.3 times as long as by parts), and softplus calls log1p where the parts have a polynomial (1.8 times). There
+GELU is only made whole where nothing is differentiated, which costs nothing, and softplus is left alone. SiLU costs the
+same either way, and is made whole so that other rules need to know one form only.
 """
 
 from __future__ import annotations
