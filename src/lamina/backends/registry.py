@@ -100,7 +100,7 @@ def as_backend(given: str | Backend | Callable[..., Any]) -> Backend:
         if is_torch_name(given):
             return handed_over(given)
         names = backend_names()
-        close = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
+        close = difflib.get_close_matches(given, names, n=3, cutoff=0.6)
         raise BadArgument(
             f"no backend is called {given!r}",
             remedy=f"did you mean {' or '.join(close)}?" if close else f"use one of {', '.join(names)}",
