@@ -287,8 +287,10 @@ class _Cutter:
         nests = [self.nest_of("parts", axes, [*first, *stores])]
         joined = [e for p in reduces for e in self.join(self.reduce(p), loads[p], part, cut)]
         remaining = self.slice([p for p in self.goals() if p in late], outs)
-        why = "; the points of short contiguous runs apart, for wide accesses" if cut.beside else ""
-        self.decide("in parts", f"{cut.parts} programs for each result, joined in order{why}")
+        programs = cut.parts * self.size([a.name for a in cut.beside])
+        runs = self.fast() in [a.name for a in cut.beside]
+        why = "; the points of short contiguous runs apart, for wide accesses" if runs else ""
+        self.decide("in parts", f"{programs} programs for each result, joined in order{why}")
         kept = set(self.axes) - over
         if all(self.values[n] <= kept for e in remaining for n in (*defined(e), *operands(e))) and all(
             e.axes() <= kept for eqn in remaining if isinstance(eqn, Load | Store) for e in eqn.index
@@ -311,6 +313,8 @@ class _Cutter:
         fast = self.fast()
         if not inner and fast in over and (narrow := self.narrow(fast, over, kept, reduces)) is not None:
             return narrow
+        if not inner and fast in over:
+            fast = self.contiguous(kept) or fast
         if inner:
             units, least, wanted = self.size(kept), 4, 2 * processors
         elif fast in over or fast is None:
@@ -326,6 +330,13 @@ class _Cutter:
         if parts < 2 or units * 2 > processors:
             return None
         return self.axis_to_cut(over - inner, parts, reduces)
+
+    def contiguous(self, names: Iterable[str]) -> str | None:
+        """One of these axes along which some large operand is contiguous, beside the fast axis perhaps."""
+        whole = self.size(self.axes)
+        large = [o for e, o in self.offsets() if isinstance(e, Load) and self.size(o.axes()) * 8 >= whole]
+        wide = [a for a in names if self.size((a,)) >= _ACROSS // 2]
+        return next((a for o in large for a in wide if o.coefficient(self.axes[a]) == 1), None)
 
     def narrow(self, fast: str, over: frozenset[str], kept: list[str], reduces: list[int]) -> _Cut | None:
         """A cut that leaves every point of a short contiguous run a result of its own: channels of a group in
@@ -370,7 +381,20 @@ class _Cutter:
                 return found
             if found is not None and (best is None or found.parts > best.parts):
                 best = found
-        return best
+        return self.points_apart(names, parts, reduces) or best
+
+    def points_apart(self, names: frozenset[str], parts: int, reduces: list[int]) -> _Cut | None:
+        """Each point of two reduced axes a part, where no cut of one gives enough: rows over images and their lines."""
+        if any(self.reduce(p).op.startswith("arg") or not names <= set(self.reduce(p).axes) for p in reduces):
+            return None
+        along = self.contiguous(names)  # a program's tiles go along it
+        known = [a for n in names if n != along and (a := self.axes[n]).extent.is_int and not self.stuck(a)]
+        pairs = [(a, b) for a in known for b in known if a is not b and len(names) > 2]
+        enough = [(a, b) for a, b in pairs if parts <= 2 * a.extent.const * b.extent.const]
+        if not enough:
+            return None
+        axis, beside = min(enough, key=lambda pair: pair[0].extent.const * pair[1].extent.const)
+        return _Cut(axis, axis.extent.const, as_expr(1), (beside,))
 
     def stuck(self, axis: Axis) -> bool:
         """Whether some index is not linear in the axis."""

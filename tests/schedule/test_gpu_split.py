@@ -1,0 +1,72 @@
+"""Reductions cut for a GPU, evaluated: values stay, programs are enough, operands of two layouts are read in tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from lamina.ir.loops import LoopProgram, Nest
+from lamina.ir.loops_interp import run_program
+from lamina.ir.loops_verify import verify_program
+from lamina.lower.to_loops import lower
+from lamina.schedule.fuse import Fused, fuse
+from lamina.schedule.gpu_split import spread
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.plan import make_plan
+from tests.lower.torch_private import traced
+
+aten = torch.ops.aten
+
+
+def on(program: LoopProgram, device: str) -> LoopProgram:
+    return replace(program, buffers=tuple(replace(b, device=device) for b in program.buffers))
+
+
+def cut(function: Callable[..., Any], args: list[torch.Tensor]) -> tuple[LoopProgram, LoopProgram]:
+    """The fused program and the one cut for a GPU, whose values are checked."""
+    fused = on(fuse(lower(traced(function, args), "t")).program, "cuda:0")
+    made, _ = spread(fused, GpuTarget())
+    verify_program(made)
+    for got, want in zip(run_program(on(made, "cpu"), args), function(*args), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+    return fused, made
+
+
+def test_rows_over_images_give_enough_programs() -> None:
+    """No one of the reduced axes has points for every multiprocessor; two together have."""
+    torch.manual_seed(0)
+    x, g, w = torch.randn(20, 24, 24, 64), torch.randn(20, 24, 24, 64), torch.randn(64)
+    _, mean, scale = aten.native_layer_norm(x, [64], w, w, 1e-5)
+
+    def backward(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        g, x, mean, scale, w = given
+        found = aten.native_layer_norm_backward(g, x, [64], mean, scale, w, w, [True, True, True])
+        return (*found, found[0].sum((0, 1, 2)))
+
+    _, made = cut(backward, [g, x, mean, scale, w])
+    join = made.steps[-1]
+    assert isinstance(join, Nest)
+    programs = [a.extent.const for a in join.axes]
+    assert programs[0] * programs[1] >= GpuTarget().processors
+
+
+def test_sums_over_two_layouts_go_along_columns() -> None:
+    """Batch norm's backward with a gradient whose pixels are innermost and an image whose channels are."""
+    torch.manual_seed(0)
+    shape = (8, 64, 48, 48)
+    g, x = torch.randn(shape), torch.randn(shape).contiguous(memory_format=torch.channels_last)
+    w, mean, scale = torch.randn(64), x.mean((0, 2, 3)), torch.rand(64) + 0.5
+
+    def backward(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        g, x, mean, scale, w = given
+        masks = [True, True, True]
+        return tuple(aten.native_batch_norm_backward(g, x, w, None, None, mean, scale, True, 1e-5, masks))
+
+    fused, _ = cut(backward, [g, x, mean, scale, w])
+    plan = make_plan(Fused(fused, ()), GpuTarget())
+    kinds = [schedule.kind for kernel in plan.kernels for schedule in kernel.schedules]
+    assert "loops" not in kinds
+    assert kinds.count("pointwise") == 1
