@@ -47,8 +47,7 @@ def compile(
     ``backend`` is "lamina" (kernels for this machine), the name of another backend (those built in, registered,
     installed, or known to torch.compile), a ``Backend`` or a function ``(gm, example_inputs) -> callable``, which is
     given functional ATen graphs. ``mode`` is one of torch.compile's four modes, ``options`` an ``Options`` or a mapping
-    of its fields. The result has a ``record`` of what was done.
-    Raises ``BadArgument`` or ``UnknownOption`` for wrong arguments.
+    of its fields. The result has a ``record``. Raises ``BadArgument`` or ``UnknownOption`` for wrong arguments.
     """
     if model is None:
         return functools.partial(
@@ -56,9 +55,9 @@ def compile(
         )
     check_arguments(model, fullgraph, dynamic)
     if isinstance(backend, str) and is_torch_name(backend):
-        given = torch_settings(backend, mode, options)
         known = functools.partial(torch.compile, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
-        return model if disable else known(model, **given)
+        known = functools.partial(known, **torch_settings(backend, mode, options))
+        return model if disable else known(model)
     chosen = as_backend(backend)
     settings = options_for(chosen, mode, options)
     if disable:
