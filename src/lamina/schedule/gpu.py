@@ -252,7 +252,7 @@ class _Chooser:
 
     def tiles(self, slow: str, fast: str) -> GpuSchedule:
         rest = tuple(a for a in self.names if a not in (slow, fast))
-        few = sum(isinstance(e, Load) and len(e.index[0].axes()) > 1 for e in self.nest.body) <= 2  # or registers spill
+        few = sum(isinstance(e, Load) for e in self.nest.body) <= 2  # or registers spill
         large = few and self.size(self.names) >= 128 * 128 * 4 * self.target.processors
         side = 32 if self.bytes() > 2 else 128 if large and min(self.size((slow,)), self.size((fast,))) >= 128 else 64
         heights = [min(_power(self.size((a,))), side) for a in (slow, fast)]
@@ -351,7 +351,8 @@ class _Chooser:
         outer = (Block(rest, 1, "grid"),) if rest else ()
         units = self.size(rest)
         across = min(_power(width), 1024)
-        if deep <= _FEW and units * -(-width // across) >= 2 * self.target.processors:
+        crossed = self.turned() is not None
+        if deep <= _FEW and not crossed and units * -(-width // across) >= 2 * self.target.processors:
             blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block(run, across, "grid"))
             return GpuSchedule("columns", blocks, _warps(across, 4), 1, False, 0, self.approximate)
         narrow = self.bytes() > 2
@@ -364,7 +365,7 @@ class _Chooser:
             tall = Block(self.ordered(inner), max(_power(deep), 2), "whole")
         else:
             tall = Block(self.ordered(inner), min(_power(deep), max(2, points // across)), "loop")
-        if tall.role == "loop" and self.turned() is not None:
+        if tall.role == "loop" and crossed:
             # What is read ahead waits in shared memory in its own order: turning it there meets one bank for a warp.
             tall, across = replace(tall, size=min(tall.size, 64)), min(across, 64)
             blocks = (*outer, tall, Block(run, across, "grid"))
