@@ -244,3 +244,13 @@ def test_writes_are_made_values_only_where_nothing_can_tell() -> None:
     assert _run(hidden, (X,))[:1] == ["without_hidden_writes"]
     assert _run(read_before, (X,)) == []
     assert _run(seen_through_a_view, (X,)) == []
+
+
+def test_projections_of_one_input_are_left_apart_with_a_reason() -> None:
+    record = Record()
+    change = rewritten(record)
+    run_changed(lambda x, a, b: F.linear(x, a) * F.linear(x, b), (X, W.expand(3, 8), B.expand(3, 8)), change)
+    (decision,) = [d for stage in record.stages if stage.name == "rewrite" for d in stage.decisions]
+    assert not decision.taken
+    assert decision.subject[0] == "leave_projections_apart"
+    assert decision.reason.startswith("2 linear layers of one input")

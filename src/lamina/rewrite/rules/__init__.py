@@ -12,6 +12,7 @@ from lamina.rewrite.rules.activations import ACTIVATIONS
 from lamina.rewrite.rules.attention import use_library_attention
 from lamina.rewrite.rules.losses import LOSSES
 from lamina.rewrite.rules.norms import NORMS
+from lamina.rewrite.rules.projections import leave_projections_apart
 from lamina.rewrite.rules.rotary import turn_in_real_numbers
 from lamina.rewrite.rules.softmax import SOFTMAX
 from lamina.rewrite.rules.writes import without_hidden_writes
@@ -25,7 +26,11 @@ not, as ``Decision("rewrite", (its name, ...), ...)``."""
 BEFORE_RULES: tuple[CapturedRewrite, ...] = (without_hidden_writes,)
 """Run before the rules, in order: what makes more spellings visible to them."""
 
-AFTER_RULES: tuple[CapturedRewrite, ...] = (turn_in_real_numbers, use_library_attention)
+AFTER_RULES: tuple[CapturedRewrite, ...] = (
+    turn_in_real_numbers,
+    use_library_attention,
+    leave_projections_apart,
+)
 """Run after the rules, in order: what looks for the whole functions that rules have put in place of their parts."""
 
 _BY_NEED: tuple[tuple[frozenset[str], tuple[Rule, ...]], ...] = (
