@@ -102,8 +102,8 @@ def _near(schedule: GpuSchedule, lengths: Mapping[str, int]) -> Iterator[GpuSche
             length *= lengths[axis]
         for other in schedule.blocks:
             others *= other.size if other is not block else 1
-        if schedule.peel and block.role != "loop":
-            continue  # the unaligned ends of rows are those of one row at a time
+        if schedule.kind == "loops" and block.role != "loop":
+            continue  # partial results of several rows spill, and unaligned ends are those of one row
         for size in (block.size * 2, block.size // 2):
             if block.role != "whole" and 1 <= size < 2 * length and size * others <= _LARGEST:
                 yield replace(
