@@ -368,25 +368,26 @@ def test_reductions_take_over_nothing() -> None:
     assert not taken_over(plan, everything, dict.fromkeys(everything, 0))
 
 
-def _with_sums(sums_used: bool) -> Plan:
-    """A kernel whose elements go where its operand was, with column sums beside them, or rows' sums in them."""
+BESIDE_SUMS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "columns": (lambda y: (y * 2, y.sum(0)), True),
+    "columns, twice": (lambda y: (y * 2, y.sum(0), (y * y).sum(0) + 1), True),
+    "rows in it": (lambda y: ((y + 1) * y.sum(1, keepdim=True), y.sum(0)), False),
+    "rows in another": (lambda y: (y * 2, y.exp() * y.sum(1, keepdim=True)), False),
+    "rows and columns": (lambda y: (y * 2, y.sum(0), y.sum(1)), False),
+    "variance": (lambda y: (y * 2, y.var(1)), False),
+}
 
-    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y = (x @ x).relu()
-        return (y + 1) * y.sum(1, keepdim=True) if sums_used else y * 2, y.sum(0)
 
-    gm = make_fx(function, tracing_mode="fake")(torch.randn(32, 32))
-    return simple_plan(on_gpu(fuse(lower(gm, "sums")).program))
-
-
-@pytest.mark.parametrize("sums_used", [False, True])
-def test_sums_beside_an_elementwise_result_do_not_matter(sums_used: bool) -> None:
-    plan = _with_sums(sums_used)
+@pytest.mark.parametrize("name", BESIDE_SUMS)
+def test_memory_is_taken_over_beside_sums_that_nothing_reads_again_for(name: str) -> None:
+    function, allowed = BESIDE_SUMS[name]
+    gm = make_fx(lambda x: function((x @ x).relu()), tracing_mode="fake")(torch.randn(32, 32))
+    plan = simple_plan(on_gpu(fuse(lower(gm, "sums")).program))
     assert plan.kernel_count == 1
     last: dict[str, int] = {}
     for at, step in enumerate(plan.steps):
         last.update(dict.fromkeys(reads(step) | writes(step), at))
-    assert bool(taken_over(plan, {b.name for b in plan.buffers if b.kind != "input"}, last)) != sums_used
+    assert bool(taken_over(plan, {b.name for b in plan.buffers if b.kind != "input"}, last)) == allowed
 
 
 def test_memory_is_taken_over_in_another_shape(machine: Machine) -> None:

@@ -7,18 +7,33 @@ from collections.abc import Collection, Mapping
 from lamina.ir.access import views
 from lamina.ir.index import Expr
 from lamina.ir.library import may_alias
-from lamina.ir.loops import Buffer, LibraryCall, Load, Nest, Reduce, Scan, Store, defined, operands, storage_bytes
+from lamina.ir.loops import (
+    Buffer,
+    LibraryCall,
+    Load,
+    Nest,
+    Reduce,
+    Scan,
+    Store,
+    axes_of_values,
+    defined,
+    operands,
+    storage_bytes,
+)
 from lamina.ir.plan import Kernel, KernelCall, Plan
 
 __all__ = ["taken_over"]
+
+_PLAIN = ("sum", "prod", "min", "max", "any")
+"""Reductions whose kernels load each point once."""
 
 
 def taken_over(plan: Plan, fresh: Collection[str], last: Mapping[str, int]) -> dict[str, str]:
     """The buffer whose memory each buffer takes over, by name. Linear in the steps, quadratic in a step's buffers.
 
     ``fresh`` are buffers with memory of their own that nobody outside holds, ``last`` the last step that uses each. A
-    kernel may write where it reads if every point reads and writes the very same element, and what it writes needs no
-    reduction's result: sums may be taken beside it.
+    kernel may write where it reads if every point reads and writes the very same element, once: sums may be taken
+    beside it, but nothing along the row may need them.
     """
     kernels = {k.name: k for k in plan.kernels}
     buffers = plan.buffer_map()
@@ -74,15 +89,30 @@ def _elementwise(step: KernelCall, kernel: Kernel, read: str, written: str) -> b
 
 
 def _combines(nest: Nest, store: Store) -> bool:
-    """Whether the stored value depends on other points than its own, or the nest goes over its points in an order."""
-    if any(isinstance(e, Scan) for e in nest.body):
+    """Whether the nest may read a point again after ``store``, or ``store`` needs more than its own point.
+
+    It reads every point once if its reductions are plain, go over the same axes, and nothing along these needs their
+    results. (A variance may look at its row's first point from everywhere.)
+    """
+    reductions = [e for e in nest.body if isinstance(e, Reduce)]
+    if any(isinstance(e, Scan) for e in nest.body) or len({frozenset(e.axes) for e in reductions}) > 1:
         return True
-    needed = set(operands(store))
-    for eqn in reversed(nest.body):
-        if needed.intersection(defined(eqn)):
-            if isinstance(eqn, Reduce):
+    if any(e.op not in _PLAIN for e in reductions):
+        return True
+    reduced = {axis for e in reductions for axis in e.axes}
+    axes = axes_of_values(nest)
+    late: set[str] = set()
+    for eqn in nest.body:
+        if isinstance(eqn, Reduce):
+            if eqn.value in late:
                 return True
-            needed.update(operands(eqn))
+            late.update(eqn.outs)
+        elif late.intersection(operands(eqn)):
+            along = {name for e in eqn.index for name in e.axes()} if isinstance(eqn, Store) else set()
+            along.update(axis for name in defined(eqn) for axis in axes[name])
+            if eqn is store or along & reduced:
+                return True
+            late.update(defined(eqn))
     return False
 
 
