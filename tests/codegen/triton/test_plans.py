@@ -26,6 +26,7 @@ from lamina.testing import judge, tensors
 from tests.codegen.triton.harness import Interpreter
 from tests.lower.torch_private import traced
 
+CHANNELS_LAST = torch.channels_last
 SMALL = GpuTarget("small", 8, approximate=False)
 
 
@@ -71,6 +72,10 @@ def gelu_backward(g: Tensor, x: Tensor) -> Any:
     return d, d.sum(0)
 
 
+def two_layouts(g: Tensor, x: Tensor) -> Any:
+    return (g * x).sum((0, 2, 3)), g.sum((0, 2, 3))
+
+
 torch.manual_seed(0)
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
@@ -86,6 +91,19 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     "softmax": (lambda x: x.softmax(-1), (torch.randn(20, 77),), 0),
     "quantised rows": (lambda x: (x / (x.abs().amax(-1, keepdim=True) / 127)).round(), (torch.randn(20, 77),), 0),
     "group norm": (lambda x: F.silu(F.group_norm(x, 4)), (torch.randn(4, 8, 12, 5),), 0),
+    "running counts": (
+        lambda i: (i.unsqueeze(1) == torch.arange(5)).long().cumsum(0),
+        (torch.randint(5, (3000,)),),
+        0,
+    ),
+    "two layouts": (
+        two_layouts,
+        (
+            torch.randn(4, 64, 16, 32),
+            torch.randn(4, 64, 16, 32).to(memory_format=CHANNELS_LAST),
+        ),
+        1,
+    ),
     "nests of one form": (
         lambda *tensors: tuple(t.sigmoid() for t in tensors),
         tuple(torch.randn(n) for n in (7, 24, 17000, 300, 1, 40000, 33)),
