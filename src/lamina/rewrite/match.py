@@ -31,16 +31,20 @@ _DEEPEST = 6
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """How far a match came: nodes that fitted, the node that did not, and why."""
+    """How far a match came: nodes that fitted, the node that did not, and why.
+
+    ``vague`` is one that says no more than that the operands of the node do not fit.
+    """
 
     fitted: int
     node: Node
     why: str
+    vague: bool = False
 
     @property
-    def nearness(self) -> tuple[int, bool]:
+    def nearness(self) -> tuple[int, bool, bool]:
         """Larger for a nearer miss."""
-        return self.fitted, self.node.op.startswith("call")
+        return self.fitted, not self.vague, self.node.op.startswith("call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,12 @@ class Matcher:
             if match is not None:
                 yield match
 
-    def _fail(self, state: _State, node: Any, why: str) -> None:
+    def _fail(self, state: _State, node: Any, why: str, vague: bool = False) -> None:
         if self.explain and isinstance(node, Node):
-            miss = Miss(len(state.covered), node, why)
-            if self.miss is None or miss.nearness > self.miss.nearness:
+            miss = Miss(len(state.covered), node, why, vague)
+            old = self.miss
+            # Of misses as near as each other the later node is told: the earlier ones are its operands.
+            if old is None or (miss.nearness, miss.node) > (old.nearness, old.node):
                 self.miss = miss
 
     def _term(self, node: Node) -> Term:
@@ -197,7 +203,7 @@ class Matcher:
                 fits = True
                 yield found
             if not fits:
-                self._fail(state, node, f"the arguments of {_name(wanted.op)} do not fit")
+                self._fail(state, node, f"the arguments of {_name(wanted.op)} do not fit", vague=True)
 
     def _sequence(self, wanted: Sequence[Any], given: Sequence[Any], state: _State) -> Iterator[_State]:
         if not wanted:
@@ -227,7 +233,7 @@ class Matcher:
                 fits = True
                 yield found
         if not fits:
-            self._fail(state, node, f"the operands of {_name(wanted.op)} do not fit")
+            self._fail(state, node, f"the operands of {_name(wanted.op)} do not fit", vague=True)
 
     def _cuts(
         self,
