@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.backends.adapters.onnx_ops import BINARY, REFUSALS, UNARY, args_of, argument, dtype_of, rank_of
 from lamina.backends.adapters.optional import optional
 from lamina.backends.api import tensors_of
 
@@ -46,8 +47,8 @@ def translates(node: Node) -> bool | str:
     for tensor in tensors_of(node, *node.all_input_nodes):
         if tensor.numel() == 0:
             return "a tensor without elements"
-    if node.target in _REFUSALS:
-        return _REFUSALS[node.target](node)
+    if node.target in REFUSALS:
+        return REFUSALS[node.target](node)
     return True
 
 
@@ -150,70 +151,17 @@ class _Model:
         return self.constant([d % max(rank, 1) for d in every], torch.int64)
 
 
-def _dtype(node: Node) -> torch.dtype:
-    dtype: torch.dtype = node.meta["val"].dtype
-    return dtype
-
-
-def _argument(node: Node, position: int, name: str, default: Any = None) -> Any:
-    return _args(node)[position] if len(_args(node)) > position else node.kwargs.get(name, default)
-
-
-def _args(node: Node) -> list[Any]:
-    return list(node.args)
-
-
-def _rank(node: Any) -> int:
-    return int(node.meta["val"].dim())
-
-
-_UNARY: dict[Any, str] = {
-    aten.neg.default: "Neg",
-    aten.abs.default: "Abs",
-    aten.exp.default: "Exp",
-    aten.log.default: "Log",
-    aten.sqrt.default: "Sqrt",
-    aten.reciprocal.default: "Reciprocal",
-    aten.sin.default: "Sin",
-    aten.cos.default: "Cos",
-    aten.tanh.default: "Tanh",
-    aten.sigmoid.default: "Sigmoid",
-    aten.erf.default: "Erf",
-    aten.floor.default: "Floor",
-    aten.ceil.default: "Ceil",
-    aten.clone.default: "Identity",
-    aten.alias.default: "Identity",
-    aten.detach.default: "Identity",
-    aten.logical_not.default: "Not",
-    aten.bitwise_not.default: "Not",
-}
-
-
-@_rule(*_UNARY)
+@_rule(*UNARY)
 def _unary(m: _Model, node: Node) -> str:
-    inner = torch.bool if _UNARY[node.target] == "Not" else _dtype(node)
-    return m.op(_UNARY[node.target], m.value(_args(node)[0], inner))
+    inner = torch.bool if UNARY[node.target] == "Not" else dtype_of(node)
+    return m.op(UNARY[node.target], m.value(args_of(node)[0], inner))
 
 
-_BINARY: dict[Any, str] = {
-    aten.add.Tensor: "Add",
-    aten.sub.Tensor: "Sub",
-    aten.mul.Tensor: "Mul",
-    aten.div.Tensor: "Div",
-    aten.pow.Tensor_Scalar: "Pow",
-    aten.pow.Tensor_Tensor: "Pow",
-    aten.logical_and.default: "And",
-    aten.logical_or.default: "Or",
-    aten.bitwise_and.Tensor: "And",
-    aten.bitwise_or.Tensor: "Or",
-}
-
-
-@_rule(*_BINARY)
+@_rule(*BINARY)
 def _binary(m: _Model, node: Node) -> str:
-    kind = _BINARY[node.target]
-    inner = torch.bool if kind in ("And", "Or") else _dtype(node)
-    left, right = m.value(_args(node)[0], inner), m.value(_args(node)[1], inner)
+    kind = BINARY[node.target]
+    inner = torch.bool if kind in ("And", "Or") else dtype_of(node)
+    left, right = m.value(args_of(node)[0], inner), m.value(args_of(node)[1], inner)
     alpha = node.kwargs.get("alpha", 1)
     if alpha != 1:
         right = m.op("Mul", right, m.constant(alpha, inner))
@@ -233,44 +181,44 @@ _COMPARISONS = {
 @_rule(*(getattr(getattr(aten, name), overload) for name in _COMPARISONS for overload in ("Tensor", "Scalar")))
 def _comparison(m: _Model, node: Node) -> str:
     name = str(node.target).split(".")[1]
-    operands: list[Any] = [n.meta["val"] if isinstance(n, Node) else n for n in _args(node)[:2]]
+    operands: list[Any] = [n.meta["val"] if isinstance(n, Node) else n for n in args_of(node)[:2]]
     inner = torch.result_type(*operands)
-    found = m.op(_COMPARISONS[name], m.value(_args(node)[0], inner), m.value(_args(node)[1], inner))
+    found = m.op(_COMPARISONS[name], m.value(args_of(node)[0], inner), m.value(args_of(node)[1], inner))
     return m.op("Not", found) if name == "ne" else found
 
 
 @_rule(aten.rsub.Scalar, aten.rsub.Tensor)
 def _reversed_sub(m: _Model, node: Node) -> str:
-    dtype = _dtype(node)
-    subtracted = m.value(_args(node)[0], dtype)
-    alpha = _argument(node, 2, "alpha", 1)
+    dtype = dtype_of(node)
+    subtracted = m.value(args_of(node)[0], dtype)
+    alpha = argument(node, 2, "alpha", 1)
     if alpha != 1:
         subtracted = m.op("Mul", subtracted, m.constant(alpha, dtype))
-    return m.op("Sub", m.value(_args(node)[1], dtype), subtracted)
+    return m.op("Sub", m.value(args_of(node)[1], dtype), subtracted)
 
 
 @_rule(aten.relu.default)
 def _relu(m: _Model, node: Node) -> str:
-    x = m.value(_args(node)[0], _dtype(node))
-    zero = m.constant(0, _dtype(node))
+    x = m.value(args_of(node)[0], dtype_of(node))
+    zero = m.constant(0, dtype_of(node))
     return m.op("Where", m.op("LessOrEqual", x, zero), zero, x)  # keeps NaN, which runtimes' own may not
 
 
 @_rule(aten.rsqrt.default)
 def _rsqrt(m: _Model, node: Node) -> str:
-    return m.op("Reciprocal", m.op("Sqrt", m.value(_args(node)[0], _dtype(node))))
+    return m.op("Reciprocal", m.op("Sqrt", m.value(args_of(node)[0], dtype_of(node))))
 
 
 @_rule(aten.silu.default)
 def _silu(m: _Model, node: Node) -> str:
-    x = m.value(_args(node)[0], _dtype(node))
+    x = m.value(args_of(node)[0], dtype_of(node))
     return m.op("Mul", x, m.op("Sigmoid", x))
 
 
 @_rule(aten.gelu.default)
 def _gelu(m: _Model, node: Node) -> str:
-    dtype = _dtype(node)
-    x, half, one = m.value(_args(node)[0], dtype), m.constant(0.5, dtype), m.constant(1, dtype)
+    dtype = dtype_of(node)
+    x, half, one = m.value(args_of(node)[0], dtype), m.constant(0.5, dtype), m.constant(1, dtype)
     if node.kwargs.get("approximate", "none") == "tanh":
         cube = m.op("Mul", m.op("Mul", m.op("Mul", x, x), x), m.constant(0.044715, dtype))
         inner = m.op("Tanh", m.op("Mul", m.op("Add", x, cube), m.constant(math.sqrt(2 / math.pi), dtype)))
@@ -281,40 +229,40 @@ def _gelu(m: _Model, node: Node) -> str:
 
 @_rule(aten.where.self)
 def _where(m: _Model, node: Node) -> str:
-    condition, a, b = _args(node)
-    return m.op("Where", m.value(condition, torch.bool), m.value(a, _dtype(node)), m.value(b, _dtype(node)))
+    condition, a, b = args_of(node)
+    return m.op("Where", m.value(condition, torch.bool), m.value(a, dtype_of(node)), m.value(b, dtype_of(node)))
 
 
 @_rule(aten._to_copy.default)
 def _cast(m: _Model, node: Node) -> str:
-    return m.value(_args(node)[0], _dtype(node))
+    return m.value(args_of(node)[0], dtype_of(node))
 
 
 @_rule(aten.mm.default, aten.bmm.default)
 def _product(m: _Model, node: Node) -> str:
-    return m.op("MatMul", m.names[_args(node)[0]], m.names[_args(node)[1]])
+    return m.op("MatMul", m.names[args_of(node)[0]], m.names[args_of(node)[1]])
 
 
 @_rule(aten.addmm.default)
 def _addmm(m: _Model, node: Node) -> str:
-    bias, a, b = (m.names[n] for n in _args(node)[:3])
+    bias, a, b = (m.names[n] for n in args_of(node)[:3])
     product = m.op("MatMul", a, b)
     beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
-    product = product if alpha == 1 else m.op("Mul", product, m.constant(alpha, _dtype(node)))
-    bias = bias if beta == 1 else m.op("Mul", bias, m.constant(beta, _dtype(node)))
+    product = product if alpha == 1 else m.op("Mul", product, m.constant(alpha, dtype_of(node)))
+    bias = bias if beta == 1 else m.op("Mul", bias, m.constant(beta, dtype_of(node)))
     return m.op("Add", product, bias)
 
 
 @_rule(aten.t.default, aten.transpose.int, aten.permute.default)
 def _permute(m: _Model, node: Node) -> str:
-    rank = _rank(node)
+    rank = rank_of(node)
     order = list(range(rank))
     if node.target is aten.permute.default:
-        order = [d % rank for d in _args(node)[1]]
+        order = [d % rank for d in args_of(node)[1]]
     elif rank > 1:
-        a, b = (0, 1) if node.target is aten.t.default else (_args(node)[1] % rank, _args(node)[2] % rank)
+        a, b = (0, 1) if node.target is aten.t.default else (args_of(node)[1] % rank, args_of(node)[2] % rank)
         order[a], order[b] = order[b], order[a]
-    return m.op("Transpose", m.names[_args(node)[0]], perm=order)
+    return m.op("Transpose", m.names[args_of(node)[0]], perm=order)
 
 
 @_rule(
@@ -327,38 +275,38 @@ def _permute(m: _Model, node: Node) -> str:
     aten.squeeze.dims,
 )
 def _reshape(m: _Model, node: Node) -> str:
-    return m.reshaped(m.names[_args(node)[0]], node)
+    return m.reshaped(m.names[args_of(node)[0]], node)
 
 
 @_rule(aten.expand.default)
 def _expand(m: _Model, node: Node) -> str:
-    return m.op("Expand", m.names[_args(node)[0]], m.constant(list(node.meta["val"].shape), torch.int64))
+    return m.op("Expand", m.names[args_of(node)[0]], m.constant(list(node.meta["val"].shape), torch.int64))
 
 
 @_rule(aten.lift_fresh_copy.default)
 def _constant(m: _Model, node: Node) -> str:
-    return m.op("Identity", m.names[_args(node)[0]])
+    return m.op("Identity", m.names[args_of(node)[0]])
 
 
 @_rule(aten.full.default)
 def _full(m: _Model, node: Node) -> str:
-    value = m.constant(_args(node)[1], _dtype(node))
+    value = m.constant(args_of(node)[1], dtype_of(node))
     return m.op("Expand", value, m.constant(list(node.meta["val"].shape), torch.int64))
 
 
 @_rule(aten.cat.default)
 def _concat(m: _Model, node: Node) -> str:
-    parts: Any = _args(node)[0]
-    dim = _argument(node, 1, "dim", 0) % _rank(node)
-    return m.op("Concat", *(m.value(part, _dtype(node)) for part in parts), axis=dim)
+    parts: Any = args_of(node)[0]
+    dim = argument(node, 1, "dim", 0) % rank_of(node)
+    return m.op("Concat", *(m.value(part, dtype_of(node)) for part in parts), axis=dim)
 
 
 @_rule(aten.slice.Tensor)
 def _slice(m: _Model, node: Node) -> str:
-    source: Any = _args(node)[0]
-    dim = _argument(node, 1, "dim", 0) % _rank(node)
+    source: Any = args_of(node)[0]
+    dim = argument(node, 1, "dim", 0) % rank_of(node)
     size = source.meta["val"].shape[dim]
-    start, end, step = (_argument(node, k, w) for k, w in ((2, "start"), (3, "end"), (4, "step")))
+    start, end, step = (argument(node, k, w) for k, w in ((2, "start"), (3, "end"), (4, "step")))
     bounds = (min(start or 0, size), size if end is None else min(end, size), 1 if step is None else step)
     starts, ends, steps = (m.constant([n], torch.int64) for n in bounds)
     return m.op("Slice", m.names[source], starts, ends, m.constant([dim], torch.int64), steps)
@@ -366,8 +314,8 @@ def _slice(m: _Model, node: Node) -> str:
 
 @_rule(aten.select.int)
 def _select(m: _Model, node: Node) -> str:
-    source, dim, index = _args(node)[:3]
-    return m.op("Gather", m.names[source], m.constant(index, torch.int64), axis=dim % _rank(source))
+    source, dim, index = args_of(node)[:3]
+    return m.op("Gather", m.names[source], m.constant(index, torch.int64), axis=dim % rank_of(source))
 
 
 _REDUCTIONS: dict[Any, str] = {
@@ -380,29 +328,29 @@ _REDUCTIONS: dict[Any, str] = {
 
 @_rule(*_REDUCTIONS)
 def _reduce(m: _Model, node: Node) -> str:
-    source: Any = _args(node)[0]
-    x = m.value(source, _dtype(node))
-    if _rank(source) == 0:
+    source: Any = args_of(node)[0]
+    x = m.value(source, dtype_of(node))
+    if rank_of(source) == 0:
         return m.op("Identity", x)
     overall = node.target in (aten.sum.default, aten.mean.default)
-    dims = None if overall else _args(node)[1]
-    keep = not overall and bool(_argument(node, 2, "keepdim", False))
-    return m.op(_REDUCTIONS[node.target], x, m.axes(dims, _rank(source)), keepdims=int(keep))
+    dims = None if overall else args_of(node)[1]
+    keep = not overall and bool(argument(node, 2, "keepdim", False))
+    return m.op(_REDUCTIONS[node.target], x, m.axes(dims, rank_of(source)), keepdims=int(keep))
 
 
 @_rule(aten._softmax.default, aten._log_softmax.default)
 def _softmax(m: _Model, node: Node) -> str:
-    rank = _rank(node)
-    x = m.value(_args(node)[0], _dtype(node))
+    rank = rank_of(node)
+    x = m.value(args_of(node)[0], dtype_of(node))
     kind = "Softmax" if node.target is aten._softmax.default else "LogSoftmax"
     if rank == 0:
         return m.reshaped(m.op(kind, m.op("Reshape", x, m.constant([1], torch.int64))), node)
-    return m.op(kind, x, axis=_args(node)[1] % rank)
+    return m.op(kind, x, axis=args_of(node)[1] % rank)
 
 
 @_rule(aten.native_layer_norm.default)
 def _layer_norm(m: _Model, node: Node) -> tuple[str, str, str]:
-    source, shape, weight, bias, epsilon = _args(node)[:5]
+    source, shape, weight, bias, epsilon = args_of(node)[:5]
     value = node.meta["val"][0]
     axes = m.constant(list(range(value.dim() - len(shape), value.dim())), torch.int64)
     x = m.names[source]
@@ -420,64 +368,7 @@ def _layer_norm(m: _Model, node: Node) -> tuple[str, str, str]:
 
 @_rule(aten.convolution.default)
 def _convolution(m: _Model, node: Node) -> str:
-    x, weight, bias, stride, padding, dilation, _, _, groups = _args(node)
+    x, weight, bias, stride, padding, dilation, _, _, groups = args_of(node)
     operands = [m.names[n] for n in (x, weight, bias) if n is not None]
     pads: Any = padding
     return m.op("Conv", *operands, strides=stride, pads=[*pads, *pads], dilations=dilation, group=groups)
-
-
-def _refuse_integers(node: Node) -> bool | str:
-    return True if _dtype(node).is_floating_point else f"{node.target} of integers"
-
-
-def _refuse_cast(node: Node) -> bool | str:
-    source: Any = _args(node)[0]
-    there, value = source.meta["val"].dtype, node.meta["val"]
-    if set(node.kwargs) - {"dtype"}:
-        return "a copy to another device or layout"
-    if there.is_floating_point and not value.dtype.is_floating_point:
-        return "a float rounded to an integer"
-    return True
-
-
-def _refuse_negative_bounds(node: Node) -> bool | str:
-    bounds = [_argument(node, k, w) for k, w in ((2, "start"), (3, "end"))]
-    return "a slice counted from the end" if any(b is not None and b < 0 for b in bounds) else True
-
-
-def _refuse_transposed(node: Node) -> bool | str:
-    source: Any = _args(node)[0]
-    batched = source.meta["val"].dim() == _args(node)[1].meta["val"].dim()
-    return "a transposed convolution" if _args(node)[6] else batched or "a convolution without batch"
-
-
-def _refuse_boolean_arithmetic(node: Node) -> bool | str:
-    return f"{node.target} of booleans" if _dtype(node) == torch.bool else True
-
-
-def _refuse_non_boolean(node: Node) -> bool | str:
-    operands = tensors_of(*node.all_input_nodes)
-    return True if all(t.dtype == torch.bool for t in operands) else f"{node.target} of numbers"
-
-
-_REFUSALS: dict[Any, Callable[[Node], bool | str]] = {
-    **dict.fromkeys(
-        (op for op, kind in _UNARY.items() if kind not in ("Identity", "Not", "Neg", "Abs")), _refuse_integers
-    ),
-    **dict.fromkeys((op for op, kind in _BINARY.items() if kind in ("Add", "Sub", "Mul")), _refuse_boolean_arithmetic),
-    **dict.fromkeys((op for op, kind in _BINARY.items() if kind in ("Div", "Pow")), _refuse_integers),
-    **dict.fromkeys(
-        (op for op, kind in (_BINARY | _UNARY).items() if kind in ("And", "Or", "Not")), _refuse_non_boolean
-    ),
-    aten.rsub.Scalar: _refuse_boolean_arithmetic,
-    aten.rsub.Tensor: _refuse_boolean_arithmetic,
-    aten._to_copy.default: _refuse_cast,
-    aten.slice.Tensor: _refuse_negative_bounds,
-    aten.convolution.default: _refuse_transposed,
-    aten.rsqrt.default: _refuse_integers,
-    aten.mm.default: _refuse_integers,
-    aten.bmm.default: _refuse_integers,
-    aten.addmm.default: _refuse_integers,
-    aten.sum.default: _refuse_integers,
-    aten.sum.dim_IntList: _refuse_integers,
-}
