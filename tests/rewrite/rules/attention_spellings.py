@@ -224,3 +224,9 @@ def scores_read_before_they_are_changed(q: Tensor, k: Tensor, v: Tensor) -> Tens
 def row_with_every_key_hidden(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     mask = torch.ones(24, 24, dtype=torch.bool, device=q.device).triu(0)
     return (q @ k.transpose(-2, -1)).masked_fill(mask, float("-inf")).softmax(-1) @ v
+
+
+@_spelling()
+def divided_by_a_temperature(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    temperature = v.mean((0, 2, 3), keepdim=True)[0].exp()
+    return (torch.matmul(q, k.transpose(-2, -1)) / temperature).softmax(-1) @ v

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch.fx import GraphModule
 from lamina.record import Record
 from lamina.rewrite.rules import attention as module
 from tests.rewrite.rules.attention_spellings import NOT_ATTENTION, SPELLINGS
-from tests.rewrite.rules.capturing import gradients, rewritten, run_changed
+from tests.rewrite.rules.capturing import applied, gradients, rewritten, run_changed
 
 LIBRARY = F.scaled_dot_product_attention
 
@@ -92,3 +93,20 @@ def test_where_the_library_is_not_faster_attention_stays() -> None:
     (decision,) = [d for stage in record.stages if stage.name == "rewrite" for d in stage.decisions]
     assert not decision.taken
     assert decision.reason == "on a CPU training with every key visible is as fast by hand"
+
+
+@pytest.mark.usefixtures("_always_pays")
+def test_sizes_may_be_symbols() -> None:
+    record = Record()
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        later = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(1)
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        return scores.masked_fill(later, float("-inf")).softmax(-1) @ v
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=lambda gm, _: rewritten(record)(gm).forward, dynamic=True)
+    for length in (24, 40):
+        inputs = [torch.randn(2, 4, length, 16) for _ in range(3)]
+        torch.testing.assert_close(compiled(*inputs), function(*inputs), rtol=1e-4, atol=1e-5)
+    assert applied(record) == ["use_library_attention"]

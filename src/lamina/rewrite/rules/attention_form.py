@@ -28,8 +28,8 @@ class Refusal(Exception):
 class Step:
     """One operation on the scores, ``batch`` being their leading sizes there.
 
-    ``kind`` is "scale" by a number or a tensor, "add" of ``value`` times ``factor``, or "fill" with the number
-    ``factor`` where ``value`` is true (false if ``inverted``).
+    ``kind`` is "scale" by ``factor``, or by a tensor or symbol (if ``inverted`` it divides), "add" of ``value`` times
+    ``factor``, or "fill" with the number ``factor`` where ``value`` is true (false if ``inverted``).
     """
 
     kind: str
@@ -134,10 +134,13 @@ class _Above:
             if factor == 0 or not math.isfinite(factor):
                 return None
             return Step("scale", batch, None, 1 / factor if divides else factor)
-        fake = fake_of(other)
-        if fake is None or divides or not isinstance(other, Node) or not _same_for_all_keys(fake):
+        if not isinstance(other, Node):
             return None
-        return Step("scale", batch, other)
+        fake = fake_of(other)
+        symbolic = isinstance(other.meta.get("example_value"), (torch.SymInt, torch.SymFloat))
+        if not symbolic and (fake is None or not _same_for_all_keys(fake)):
+            return None
+        return Step("scale", batch, other, inverted=divides)
 
     def _fill(self, mask: object, value: object, batch: tuple[Any, ...], inverted: bool) -> Step | None:
         fill = self.constants.number(value)

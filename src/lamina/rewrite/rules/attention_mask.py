@@ -31,14 +31,14 @@ Sizes = tuple[Any, ...]
 class Mask:
     """``scale`` for the scores, then ``parts`` in order; ``causal`` alone where every part hides what comes later.
 
-    ``may_hide_rows``: a row's keys may all be hidden. ``factors`` are tensors to scale the queries with.
+    ``may_hide_rows``: a row's keys may all be hidden. ``factors`` are steps to scale the queries with.
     """
 
     scale: float
     dtype: torch.dtype
     causal: bool = False
     parts: list[_Part] = field(default_factory=list)
-    factors: list[Node] = field(default_factory=list)
+    factors: list[Step] = field(default_factory=list)
     may_hide_rows: bool = False
     requires_grad: bool = False
 
@@ -50,8 +50,9 @@ class Mask:
         of their sum. So such a row is shifted to have the maximum 0, which makes it not a number in the first case,
         and gets queries of zero where the numbers would leave nothing of its scores.
         """
-        for factor in self.factors:
-            queries = write.call(torch.mul, queries, write.old(factor))
+        for step in self.factors:
+            assert step.value is not None
+            queries = write.call(torch.div if step.inverted else torch.mul, queries, write.old(step.value))
         total: Node | None = None
         for part in self.parts:
             total = part.onto(write, total)
@@ -109,7 +110,7 @@ def mask_of(
         elif step.kind == "scale":
             if found or len(batch) != 2 or step.batch != batch:
                 raise Refusal("a mask, or a reshaped score, is multiplied by a tensor")
-            mask.factors.append(step.value)  # type: ignore[arg-type]
+            mask.factors.append(step)
         else:
             part = _part(mask, step, batch, sizes, constants)
             found.extend([] if part is None else [part])
