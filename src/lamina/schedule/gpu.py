@@ -400,15 +400,23 @@ class _Chooser:
                 blocks.append(Block(members, 0, "loop"))
         done = []
         crossed = self.turned() is not None
+        sums = sum(frozenset(e.axes) != inner for e in self.reduces)  # each has a number of its own at every point
+        points = 4096 if sums > 2 else 8192
         for block in blocks:
             if block.size == 0:
-                block = replace(block, size=max(1, min(_power(self.size(block.axes)), 8192 // volume, 32)))
+                block = replace(block, size=max(1, min(_power(self.size(block.axes)), points // volume, 32)))
             done.append(block)
         tile = volume * max((b.size for b in done if b.role == "loop"), default=1)
         done.sort(key=lambda b: (b.role != "grid", b.role != "loop"))
         stages = 3 if any(b.role == "loop" for b in done) and not crossed else 1
         return GpuSchedule(
-            "mixed", tuple(done), max(4, _warps(tile, 16 if crossed else 32)), stages, False, 0, self.approximate
+            "mixed",
+            tuple(done),
+            max(4, _warps(tile, 16 if crossed or sums > 2 else 32)),
+            stages,
+            False,
+            0,
+            self.approximate,
         )
 
     def inner_set(self) -> frozenset[str] | None:
