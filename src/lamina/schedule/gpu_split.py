@@ -296,12 +296,12 @@ class _Cutter:
             e.axes() <= kept for eqn in remaining if isinstance(eqn, Load | Store) for e in eqn.index
         ):
             nests.append(self.nest_of("join", [part, *self.nest.axes], [*joined, *remaining]))
-            return [*nests]
+            return [nests[0], *self.again(nests[1:])]
         wanted = self.needed(remaining, outs)
         saves, back = self.saved(wanted)
         nests.append(self.nest_of("join", [part, *self.nest.axes], [*joined, *saves]))
         last = self.nest_of("rest", self.nest.axes, [*back.values(), *remaining])
-        return [*nests, *self.again([last])]
+        return [nests[0], *self.again([*nests[1:], last])]
 
     def cut(self, over: frozenset[str], inner: frozenset[str], reduces: list[int]) -> _Cut | None:
         """Which reduced axis to cut and into how many parts; nothing where programs are enough."""
@@ -478,6 +478,8 @@ class _Cutter:
             eqn = self.reduce(p)
             kept_axes = {*self.values[eqn.outs[0]], *(a.name for a in cut.beside)}
             axes = [part, *(a for a in self.nest.axes if a.name in kept_axes)]
+            apart = [a for a in cut.beside if all(o.coefficient(a) != 1 for _, o in self.offsets())]
+            axes.sort(key=lambda a: a is not part and a not in apart)
             index = tuple(as_expr(a) for a in axes)
             kept = [(n, eqn.dtype) for n in eqn.outs]
             if eqn.op in ("argmax", "argmin"):

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from lamina.codegen.triton.expressions import cast_text, compute_text, constant_text
 from lamina.codegen.triton.facts import Facts, Span, size_text
-from lamina.codegen.triton.reductions import Accumulator, Online, Reducer
+from lamina.codegen.triton.online import online_sums
+from lamina.codegen.triton.reductions import Accumulator, Reducer
 from lamina.codegen.triton.scans import Scanner
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
@@ -21,7 +22,6 @@ from lamina.ir.loops import (
     Check,
     Compute,
     Constant,
-    Equation,
     Index,
     Load,
     Random,
@@ -49,7 +49,7 @@ class NestWriter:
         self.made = {name: p for p, eqn in enumerate(self.body) for name in defined(eqn)}
         self.constants = {e.out: e for e in self.body if isinstance(e, Constant)}
         self.accumulators: dict[int, Accumulator] = {}
-        self.onlines = self._onlines() if facts.schedule.online else {}
+        self.onlines = online_sums(self.body) if facts.schedule.online else {}
         self.checks = [p for p, e in enumerate(self.body) if isinstance(e, Check)]
         self.first_check = first_check
         self.peeled: dict[int, Expr] = {}
@@ -411,37 +411,6 @@ class NestWriter:
         self.text.add(f"tl.store({pointer}, {number}, mask={' & '.join(masks)})")
         # Stops the GPU's work, as eager's assertion does, so that nobody goes on with a wrong result.
         self.text.add(f"tl.device_assert(~({' & '.join(masks)}), {eqn.message!r})")
-
-    # ---- online sums ------------------------------------------------------------------------------------------------
-
-    def _onlines(self) -> dict[int, Online]:
-        """Sums of exp(x - max of x), by position."""
-        found: dict[int, Online] = {}
-        for p, eqn in enumerate(self.body):
-            if not isinstance(eqn, Reduce) or eqn.op != "sum":
-                continue
-            power = self._compute(eqn.value, "exp")
-            away = self._compute(power.ins[0], "sub") if power is not None else None
-            if away is None:
-                continue
-            value, shift = away.ins
-            guarded = self._compute(shift, "where")
-            top = guarded.ins[2] if guarded is not None and self._guard(guarded) else shift
-            peak = self.body[self.made[top]]
-            if isinstance(peak, Reduce) and peak.op == "max" and peak.value == value and peak.axes == eqn.axes:
-                found[p] = Online(top, value, guarded is not None)
-        tops = [o.maximum for o in found.values()]
-        return {p: o for p, o in found.items() if tops.count(o.maximum) == 1}
-
-    def _guard(self, where: Compute) -> bool:
-        """Whether ``where`` gives 0 for an infinite third operand."""
-        infinite = self._compute(where.ins[0], "isinf")
-        zero = self.constants.get(where.ins[1])
-        return infinite is not None and infinite.ins[0] == where.ins[2] and zero is not None and zero.value == 0
-
-    def _compute(self, name: str, op: str) -> Compute | None:
-        eqn: Equation = self.body[self.made[name]]
-        return eqn if isinstance(eqn, Compute) and eqn.op == op else None
 
 
 def _count(facts: Facts, k: int) -> str:

@@ -11,28 +11,17 @@ from dataclasses import dataclass
 
 from lamina.codegen.triton.expressions import in_float
 from lamina.codegen.triton.facts import Facts, Span, size_text
+from lamina.codegen.triton.online import Online
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.types import HALVES, kind, lifted, neutral, typed
 from lamina.ir.index import as_expr, prod
 from lamina.ir.loops import Reduce
 
-__all__ = ["Accumulator", "Online", "Reducer"]
+__all__ = ["Accumulator", "Reducer"]
 
 _NEIGHBOURS = 8
 """Points of one 16-byte access, which a thread holds: they share one maximum and one sum."""
-
-
-@dataclass(frozen=True, slots=True)
-class Online:
-    """A sum of exp(value - shift) taken beside the maximum of ``value``.
-
-    ``guarded``: the shift is 0 where the maximum is infinite.
-    """
-
-    maximum: str
-    value: str
-    guarded: bool
 
 
 @dataclass(frozen=True, slots=True)
