@@ -39,7 +39,7 @@ class Options:
     expect_matches: tuple[tuple[str, int], ...] = _knob(
         (), "how many times rules must match in each captured graph: {name: count}", key=False
     )
-    passes: Passes = _knob(_NO_PASSES, "passes of one's own: a lamina.extend.Passes")
+    passes: Passes = _knob(_NO_PASSES, "passes of one's own: a lamina.extend.Passes")  # noqa: RUF009 - it is frozen
     fuel: int = _knob(1_000_000, "stop after so many rewrites in each graph, to find a wrong one", "LAMINA_FUEL")
     cache_dir: str = _knob("", "folder of the on-disk cache", "LAMINA_CACHE_DIR", key=False)
     cache: bool = _knob(True, "use the on-disk cache", "LAMINA_CACHE", key=False)
