@@ -42,5 +42,5 @@ def reason_against(
     kind = ("causal " if causal else "") + ("training" if training else "inference")
     least = _LEAST_KEYS.get(kind)
     if least is None:
-        return "on a CPU training with every key visible is as fast by hand"
+        return "on a CPU training is as fast by hand, unless the mask is causal alone"
     return "" if keys >= least else f"on a CPU {kind} pays from {least} keys on"

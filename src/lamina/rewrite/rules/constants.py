@@ -23,8 +23,8 @@ _NAMES = frozenset((
     "bitwise_or", "__and__", "__or__", "__invert__", "add", "sub", "mul", "truediv", "div", "neg", "sqrt", "rsqrt",
     "abs", "pow", "bool", "float", "half", "bfloat16", "to", "type", "int", "long", "view", "reshape", "unsqueeze",
     "squeeze", "expand", "expand_as", "transpose", "permute", "t", "flip", "getitem", "getattr", "contiguous",
-    "clone", "broadcast_to", "repeat", "cumsum", "cat", "stack", "outer", "log", "exp", "floor", "clamp", "minimum",
-    "slice", "select", "_to_copy", "alias", "detach",
+    "clone", "broadcast_to", "repeat", "cumsum", "diff", "cat", "stack", "outer", "log", "exp", "floor", "clamp",
+    "minimum", "index", "slice", "select", "_to_copy", "alias", "detach",
     "scalar_tensor", "_unsafe_view", "mT", "rsub",
     "maximum",
 ))

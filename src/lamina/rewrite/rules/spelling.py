@@ -229,5 +229,7 @@ def written(node: Node) -> bool:
         return True
     if isinstance(node.target, OpOverload):
         return bool(node.target._schema.is_mutable)
+    if node.target in (operator.and_, operator.or_, operator.not_):  # so named because the plain word is taken
+        return False
     name = getattr(node.target, "__name__", "")
     return "out" in node.kwargs or (name.endswith("_") and not name.endswith("__")) or name in ("iand", "ior", "ixor")
