@@ -28,7 +28,7 @@ def compiled(
         fullgraph=True,
         dynamic=dynamic,
         backend="aten",
-        options={"rules": rules, "verify": True, "strict": True, **options},
+        options={"rules": rules, "verify": True, "strict": True} | options,
     )
     (ours, our_gradients), (theirs, their_gradients) = (_results(f, inputs) for f in (changed, function))
     assert [t.stride() for t in ours] == [t.stride() for t in theirs]

@@ -300,3 +300,15 @@ def test_what_code_a_rule_is_made_of_is_part_of_the_key():
 
 def _times(n):
     return rule(lambda x: x * 2, lambda x: x * n, name="times")
+
+
+def test_a_bug_of_the_engine_leaves_the_program_as_it_is(monkeypatch):
+    def fail(*args, **kwargs):
+        raise ZeroDivisionError("a bug of the engine")
+
+    monkeypatch.setattr("lamina.rewrite.rewriting.aten_form", fail)
+    record = ours(lambda x: x * x.sigmoid(), [X], [rule(silu.before, silu.after, at=("captured",))], strict=False)
+    reasons = [d.reason for d in record.decisions("rewrite")]
+    assert reasons == ["the rules failed: ZeroDivisionError: a bug of the engine"]
+    with pytest.raises(lamina.StageFailed, match="a bug of the engine"):
+        ours(lambda x: x * x.sigmoid(), [X], [silu])

@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.rule import Rule
 from lamina.base.source import source_of
-from lamina.errors import RuleFailed, UnexpectedMatches
+from lamina.errors import LaminaError, RuleFailed, StageFailed, UnexpectedMatches
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
@@ -46,7 +46,21 @@ class Rewriting:
         """The graph of the user's calls: passes, then rules on it as ATen operations, before it is differentiated."""
         gm = run_passes(gm, self.options.passes.captured, "captured", self.record, self.name)
         gm = self._own_passes(gm, BEFORE_RULES)
-        return self._own_passes(self._ruled(gm), AFTER_RULES)
+        return self._own_passes(self._with_rules(gm), AFTER_RULES)
+
+    def _with_rules(self, gm: GraphModule) -> GraphModule:
+        """``gm`` after the rules; as it was, with the reason in the record, where the engine itself fails."""
+        try:
+            return self._ruled(gm)
+        except LaminaError:
+            raise
+        except Exception as error:
+            if self.options.strict:
+                raise StageFailed(
+                    f"rewriting {self.name} failed: {type(error).__name__}: {error}", remedy="unset the option strict"
+                ) from error
+            self._note(Decision("rewrite", (self.name,), False, f"the rules failed: {type(error).__name__}: {error}"))
+            return gm
 
     def _ruled(self, gm: GraphModule) -> GraphModule:
         hopeless = without_hope(gm)
