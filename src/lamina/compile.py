@@ -14,19 +14,13 @@ from lamina.backends.api import Backend
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
-from lamina.base.decision import Decision
 from lamina.base.lowering import lowerings_key
 from lamina.capture.dynamo import compile_callable
 from lamina.capture.torch_private import name_backend
 from lamina.decomp.table import decompositions
 from lamina.options import Options
-from lamina.record import Record, Stage
-from lamina.rewrite.custom import lower_custom
-from lamina.rewrite.epilogues import library_epilogues
-from lamina.rewrite.layouts import channels_last
-from lamina.rewrite.losses import open_log_softmax
-from lamina.rewrite.passes import clean
-from lamina.rewrite.products import widen_products
+from lamina.record import Record
+from lamina.rewrite.own_passes import OwnPasses
 from lamina.rewrite.rewriting import Rewriting
 
 __all__ = ["compile", "compile_graph", "lamina_backend"]
@@ -131,20 +125,17 @@ def compile_graph(
         rewriting.check_expected()
         return run_captured(backend, gm, example_inputs, options, record, name)
 
-    def note(kind: str) -> Callable[[Decision], None]:
-        return lambda decision: record.stages.append(Stage(name, kind, None, 0.0, (decision,)))
-
-    fast = (widen_products, open_log_softmax, functools.partial(channels_last, note=note("layout")))
-    last = (functools.partial(library_epilogues, note=note("epilogues")),) if options.numerics == "fast" else ()
-    own = functools.partial(lower_custom, decompositions=table, note=note("lowering"))
+    own = OwnPasses(options, record, name, table)
     return compile_captured(
         gm,
         example_inputs,
-        compile_region=lambda region: run_region(backend, region.with_graph(rewriting.lowered), options, record),
+        compile_region=lambda region: run_region(
+            backend, region.with_graph(rewriting.lowered).with_graph(own.lowered), options, record
+        ),
         decompositions=table,
         record=record,
         options=options,
         name=name,
-        passes=(rewriting.joint, own, *(fast if options.numerics == "fast" else ()), clean, *last),
+        passes=(rewriting.joint, *own.joint()),
         partitioned=rewriting.partitioned,
     )

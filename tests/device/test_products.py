@@ -113,3 +113,13 @@ def test_a_bottleneck_is_channels_last_inside(training: bool) -> None:
         assert (ours.double() - exact).abs().max() <= limit, number
     (choice,) = compiled.record.decisions("layout")
     assert choice.taken
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_an_odd_vocabulary_is_padded(training: bool) -> None:
+    def logits(x: Tensor, table: Tensor) -> Tensor:
+        return F.log_softmax(F.linear(x, table).float(), -1)
+
+    record = check(logits, [randn(2048, 512), randn(4097, 512)], training)
+    taken = [d for s in record.stages for d in s.decisions if d.kind == "align product" and d.taken]
+    assert len(taken) == (3 if training else 1)
