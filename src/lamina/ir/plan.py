@@ -58,7 +58,8 @@ class GpuSchedule:
     ``kind``: "pointwise" (no reduction), "rows" (reduced rows stay in registers), "loops" (a program goes over its
     reduced points in tiles, once for each phase), "columns" (the fast axis is kept), "mixed" (rows and columns are
     reduced at once), "scan", "product" (a matrix product in tiles on the tensor cores: see ``ir/product.py``; blocks of
-    its rows, its columns and, looped, what it sums over). ``blocks`` hold every axis of the nest once, slow before fast; loops nest in their order.
+    its rows, its columns and, looped, what it sums over). ``blocks`` hold every axis of the nest once, slow before
+    fast; loops nest in their order.
     A block of size 1 has no dimension in the tile. ``warps`` of 32 threads run a program, ``stages`` is how many
     iterations ahead its loops read. ``online``: a sum of exp(x - max) is taken together with the maximum. ``peel``:
     rows may begin anywhere, so a loop's unaligned first and last elements, fewer than ``peel`` each, are a tile of
