@@ -116,7 +116,7 @@ def _check(f: Field[Any], value: Any, what: str) -> None:
         )
     if choices and value not in choices:
         raise UnknownOption(f"{what} is {value!r}", remedy=f"use one of {', '.join(choices)}")
-    if f.name in _MEMBERS:
+    if f.name in _MEMBERS and isinstance(value, tuple):
         _check_members(value, what, *_MEMBERS[f.name])
     if type(value) is int and value < 0:
         raise UnknownOption(f"{what} is {value}, below zero", remedy=f"{f.metadata['help']}")

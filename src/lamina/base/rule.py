@@ -155,8 +155,8 @@ def rule(
     for role, function in (("before", before), ("after", after)):
         if not callable(function):
             raise BadArgument(f"{role} is {function!r}", where=made_at, remedy="pass a function of tensors")
-    unknown = [one for one in at if one not in PLACES]
-    if unknown or not at or isinstance(at, str):
+    places: object = at
+    if not isinstance(places, tuple) or not places or any(one not in PLACES for one in places):
         raise BadArgument(f"a rule runs at {at!r}", where=made_at, remedy=f"use a tuple of some of {PLACES}")
     parameters = _parameters(before, made_at)
     extra = [p for p in inspect.signature(after).parameters if p not in dict(parameters)]

@@ -127,7 +127,9 @@ def patterns_of(
     found: list[Pattern] = []
     shapes: set[str] = set()
     for rank in rule.ranks or (_RANK,):
-        kinds = [kind for kind in (_WIDE, _NARROW) if not dtypes.isdisjoint(kind)] or [_WIDE]
+        kinds: list[tuple[torch.dtype, ...]] = [kind for kind in (_WIDE, _NARROW) if not dtypes.isdisjoint(kind)] or [
+            _WIDE
+        ]
         traced = [_Builder(rule, rank, kind[0], decompositions).build() for kind in kinds]
         if len({text for *_, text in traced}) == 1:
             kinds = [()]

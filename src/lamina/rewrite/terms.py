@@ -431,7 +431,8 @@ def _same_type(node: Node) -> bool:
 
 
 def _by_one(node: Node) -> bool:
-    return type(node.args[1]) in (int, float) and node.args[1] == 1 and _same_type(node)
+    factor = node.args[1]
+    return isinstance(factor, (int, float)) and not isinstance(factor, bool) and factor == 1 and _same_type(node)
 
 
 def _same_shape(node: Node) -> bool:

@@ -133,7 +133,7 @@ def _settle(node: Node, key: str) -> str:
             if isinstance(node.target, str):
                 found = getattr(args[0], node.target)(*args[1:], **kwargs)
             else:
-                found = node.target(*args, **kwargs)  # type: ignore[operator]
+                found = node.target(*args, **kwargs)
     except Exception as error:
         return f"fails on its operands: {type(error).__name__}: {error}"
     node.meta[key] = found
