@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from lamina.ir.loops import LibraryCall, Nest, Store
+from lamina.ir.loops import LibraryCall, Load, Nest, Store
 from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import Fused, fuse
@@ -89,6 +89,18 @@ def test_reductions_over_different_axes_used_inside_stay_apart() -> None:
     assert nests(result) == 2
     refused = [d.reason for d in result.decisions if d.kind == "fuse" and not d.taken]
     assert any("different axes" in reason for reason in refused)
+
+
+def test_products_with_a_vector_read_each_matrix_along_its_rows() -> None:
+    """Joined, the second matrix would be read down its columns while the first ones' rows are at hand."""
+
+    def gated(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+        return (down * (F.silu((gate * x).sum(-1)) * (up * x).sum(-1))).sum(-1)
+
+    result = fused(gated, torch.randn(64), torch.randn(96, 64), torch.randn(96, 64), torch.randn(64, 96))
+    read = [{e.buffer for e in s.body if isinstance(e, Load)} for s in result.program.steps if isinstance(s, Nest)]
+    assert any("down_1" in buffers for buffers in read)
+    assert not any("down_1" in buffers and buffers & {"gate_1", "up_1"} for buffers in read)
 
 
 def test_a_library_call_between_two_nests_keeps_them_apart() -> None:

@@ -196,7 +196,8 @@ def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool) -> str:
     sets = ends | ({inner} if inner is not None else set())
     if len(sets) > 1 and not any(_holds_fast_axis(nest, axes, buffers) for axes in sets):
         return "different axes are reduced and none of them is the fast axis"
-    if inner is not None and fresh and (not _holds_fast_axis(nest, inner, buffers) or _torn(nest, inner, buffers)):
+    torn = inner is not None and _torn(nest, inner, buffers, read_once=len(sets) == 1)
+    if inner is not None and fresh and (torn or not _holds_fast_axis(nest, inner, buffers)):
         return "the reduced axes do not hold the fast axis, a second kernel reads the memory in better order"
     return _rewrites(nest, bool(reduces or scans))
 
@@ -246,10 +247,13 @@ _PERSISTENT = 1 << 14
 """Reduced points that are read once and kept."""
 
 
-def _torn(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer]) -> bool:
-    """Whether long reductions take some of the largest operands along their fast axis and others across it."""
+def _torn(nest: Nest, inner: frozenset[str], buffers: Mapping[str, Buffer], read_once: bool) -> bool:
+    """Whether reductions take some of the largest operands along their fast axis and others across it.
+
+    Where the points are few and ``read_once``, a tile holds them all, whatever their layout.
+    """
     extents = [a.extent for a in nest.axes if a.name in inner]
-    if all(n.is_int for n in extents) and prod(extents).const <= _PERSISTENT:
+    if read_once and all(n.is_int for n in extents) and prod(extents).const <= _PERSISTENT:
         return False
     sides: set[bool] = set()
     loads = [e for e in nest.body if isinstance(e, Load)]
