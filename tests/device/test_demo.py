@@ -17,5 +17,5 @@ def test_demo(demo: Demo) -> None:
     for row in rows:
         assert not row.failure
         assert row.counts is not None
-        assert row.counts.kernels
+        assert row.counts.kernels or row.counts.library_calls  # attention by hand becomes one call
         assert not row.counts.fallbacks

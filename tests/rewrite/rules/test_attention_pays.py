@@ -1,0 +1,45 @@
+"""On which devices, and for which dtypes, the library's attention takes the place of attention by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lamina.rewrite.rules.attention_pays import reason_against
+
+
+class Like:
+    """What is asked of a tensor, without a device to hold it."""
+
+    def __init__(self, dtype: torch.dtype, device: str) -> None:
+        self.dtype, self.device, self.shape = dtype, torch.device(device), torch.Size((2, 4, 1024, 64))
+
+
+def reason(dtype: torch.dtype, device: str = "cuda", training: bool = False, causal: bool = False) -> str:
+    query = Like(dtype, device)
+    return reason_against(query, query, 1024, causal=causal, dropout=0.0, mask_requires_grad=False, training=training)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_half_precision_on_a_gpu(training: bool) -> None:
+    assert not reason(torch.bfloat16, training=training)
+
+
+def test_exact_float32_gradients_stay_by_hand() -> None:
+    assert not reason(torch.float32)
+    assert "gradients" in reason(torch.float32, training=True)
+
+
+def test_where_products_are_tf32_the_librarys_gradients_are_as_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert not reason(torch.float32, training=True)
+
+
+def test_on_a_cpu_it_pays_for_causal_masks() -> None:
+    assert not reason(torch.float32, "cpu", training=True, causal=True)
+    assert "by hand" in reason(torch.float32, "cpu", training=True)
+
+
+@pytest.mark.parametrize(("dtype", "device"), [(torch.float64, "cuda"), (torch.float32, "mps")])
+def test_what_was_not_measured_stays(dtype: torch.dtype, device: str) -> None:
+    assert reason(dtype, device)
