@@ -15,6 +15,7 @@ from lamina.rewrite.custom import lower_custom
 from lamina.rewrite.epilogues import library_epilogues
 from lamina.rewrite.layouts import channels_last
 from lamina.rewrite.losses import open_log_softmax
+from lamina.rewrite.numbers import fold_factors
 from lamina.rewrite.passes import clean
 from lamina.rewrite.products import widen_products
 from lamina.rewrite.tracing import Decompositions
@@ -37,6 +38,7 @@ class OwnPasses:
             return (self.lower_custom, clean)
         return (
             self.lower_custom,
+            fold_factors,
             widen_products,
             open_log_softmax,
             functools.partial(channels_last, note=self._note("layout")),
