@@ -111,9 +111,8 @@ def _env(cls: type[Options], name: str) -> str:
 def _check(f: Field[Any], value: Any, what: str) -> None:
     choices = f.metadata["choices"]
     if type(value) is not type(f.default):
-        raise UnknownOption(
-            f"{what} is {value!r}, not of type {type(f.default).__name__}", remedy=f"{f.metadata['help']}"
-        )
+        wanted = "mapping" if f.name == "expect_matches" else type(f.default).__name__
+        raise UnknownOption(f"{what} is {value!r}, not of type {wanted}", remedy=f"{f.metadata['help']}")
     if choices and value not in choices:
         raise UnknownOption(f"{what} is {value!r}", remedy=f"use one of {', '.join(choices)}")
     if f.name in _MEMBERS and isinstance(value, tuple):

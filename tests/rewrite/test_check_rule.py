@@ -53,6 +53,26 @@ def test_a_difference_at_some_sizes_only():
     assert "x=float32[4, 6, 8]" not in str(caught.value)
 
 
+def test_the_first_inputs_are_described_and_the_others_counted():
+    with pytest.raises(RuleFailed) as caught:
+        check_rule(rule(lambda x, y: x * y, lambda x, y: x * y.detach(), name="half"), dtypes=(torch.float32,))
+    text = str(caught.value)
+    assert "after lacks ['gradient of argument 1']" in text
+    assert text.count("float32[") == 2
+    assert "and on 4 more of 5 kinds of input" in text
+
+
+def test_what_cannot_be_a_pattern_is_said():
+    with pytest.raises(BadArgument, match="before writes to x"):
+        check_rule(rule(lambda x: x.add_(1), lambda x: x + 1))
+    with pytest.raises(BadArgument, match="before returns x, which it did not compute"):
+        check_rule(rule(lambda x: x, lambda x: x * 1))
+    fine = rule(lambda x: x * 2, lambda x: x + x)
+    for wrong in ({"dtypes": "float32"}, {"dtypes": torch.float32}, {"device": "cdua"}):
+        with pytest.raises(BadArgument, match=f"the {next(iter(wrong))} of check_rule"):
+            check_rule(fine, **wrong)
+
+
 def test_what_a_rule_does_not_apply_to_is_skipped():
     wide = rule(
         lambda x: x * 2, lambda x: x + x if x.shape[-1] > 4 else x, where=lambda match: match["x"].shape[-1] > 4

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import lamina
-from lamina.errors import BadArgument, RuleFailed, UnexpectedMatches
+from lamina.errors import BadArgument, RuleFailed, UnexpectedMatches, UnknownOption
 from lamina.extend import Match, rule, scalar, tensor
 from tests.rewrite.engine import applied, compiled
 
@@ -268,15 +268,25 @@ def test_an_expected_match_that_fails_names_the_nearest_miss():
     refusing = rule(silu.before, silu.after, where=lambda match: False, name="refusing")
     with pytest.raises(UnexpectedMatches, match=r"where\(match\) says no\n  at test_engine.py:\d+"):
         ours(lambda x: x * x.sigmoid(), [X], [refusing], expect_matches={"refusing": 1})
-    with pytest.raises(UnexpectedMatches, match="no rule is called 'sliu'"):
-        ours(lambda x: x, [X], [silu], expect_matches={"sliu": 1})
+    with pytest.raises(UnexpectedMatches, match="no rule is called 'silu of mime'\n  do: did you mean 'silu of mine'"):
+        ours(lambda x: x, [X], [silu], expect_matches={"silu of mime": 1})
+
+
+def test_only_rules_that_are_there_can_be_left_out():
+    with pytest.raises(UnknownOption, match=r"names 'silu of sigmiod', which .*\n  do: did you mean 'silu of sigmoid'"):
+        compiled(lambda x: x.sin(), [X], [], without_rules=("silu of sigmiod",))
 
 
 def test_a_rule_that_makes_no_sense_is_refused_where_it_is_made_or_traced():
     with pytest.raises(BadArgument, match=r"after takes y, which before does not\n  at test_engine.py"):
         rule(lambda x: x, lambda y: y)
-    with pytest.raises(BadArgument, match="a rule runs at"):
-        rule(lambda x: x.sin(), lambda x: x, at=("nowhere",))
+    wrong = {"at": [("nowhere",), None, "captured"], "where": ["d > 8"], "name": [3], "tolerance": [-1, "small", 2]}
+    for option, values in wrong.items():
+        for value in values:
+            with pytest.raises(BadArgument, match=rf".*{option if option != 'at' else 'a rule runs at'}.*\n  at test_"):
+                rule(lambda x: x.sin(), lambda x: x, **{option: value})
+    with pytest.raises(BadArgument, match=r"after is tanh, which does not say .*\n  at .*\n  do: wrap it"):
+        rule(lambda x: x.sin(), torch.tanh)
     unused = rule(lambda x, y: x.sin(), lambda x, y: x.cos(), name="unused")
     with pytest.raises(BadArgument, match="does not use y"):
         ours(lambda x: x.sin(), [X], [unused])

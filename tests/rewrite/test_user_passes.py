@@ -129,6 +129,7 @@ def test_a_pass(wrong):
         compiled(two, [X], passes=Passes(joint=function))
     assert caught.value.remedy
     assert caught.value.where.startswith("test_user_passes.py:")
+    assert "graph():" not in str(caught.value)  # the place is said, the rest of the graph is not
 
 
 def test_a_pass_on_the_captured_graph_is_checked_too():

@@ -155,11 +155,9 @@ def rule(
     for role, function in (("before", before), ("after", after)):
         if not callable(function):
             raise BadArgument(f"{role} is {function!r}", where=made_at, remedy="pass a function of tensors")
-    places: object = at
-    if not isinstance(places, tuple) or not places or any(one not in PLACES for one in places):
-        raise BadArgument(f"a rule runs at {at!r}", where=made_at, remedy=f"use a tuple of some of {PLACES}")
+    _check_options(made_at, name, where, at, tolerance)
     parameters = _parameters(before, made_at)
-    extra = [p for p in inspect.signature(after).parameters if p not in dict(parameters)]
+    extra = [p for p in _signature("after", after, made_at) if p not in dict(parameters)]
     if extra:
         raise BadArgument(
             f"after takes {', '.join(extra)}, which before does not",
@@ -170,9 +168,34 @@ def rule(
     return Rule(called, before, after, where, at, inference_only, ranks, tolerance, made_at, parameters)
 
 
+def _check_options(made_at: str, name: Any, where: Any, at: Any, tolerance: Any) -> None:
+    if name is not None and not isinstance(name, str):
+        raise BadArgument(f"the name of a rule is {name!r}", where=made_at, remedy="pass a text")
+    if where is not None and not callable(where):
+        raise BadArgument(f"where is {where!r}", where=made_at, remedy="pass a function Match -> bool")
+    if not isinstance(at, tuple) or not at or any(one not in PLACES for one in at):
+        raise BadArgument(f"a rule runs at {at!r}", where=made_at, remedy=f"use a tuple of some of {PLACES}")
+    if type(tolerance) not in (int, float) or not 0 <= tolerance < 1:
+        raise BadArgument(
+            f"the tolerance of a rule is {tolerance!r}", where=made_at, remedy="pass a relative difference such as 1e-4"
+        )
+
+
+def _signature(role: str, function: Callable[..., Any], made_at: str) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # functions written in C have none
+        name = getattr(function, "__name__", type(function).__name__)
+        raise BadArgument(
+            f"{role} is {name}, which does not say what it takes",
+            where=made_at,
+            remedy=f"wrap it: lambda x: {name}(x), with the names of before's parameters",
+        ) from None
+
+
 def _parameters(before: Callable[..., Any], made_at: str) -> tuple[tuple[str, TensorWildcard | ScalarWildcard], ...]:
     found: list[tuple[str, TensorWildcard | ScalarWildcard]] = []
-    for parameter in inspect.signature(before).parameters.values():
+    for parameter in _signature("before", before, made_at).values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise BadArgument(
                 f"before takes *{parameter.name}", where=made_at, remedy="name each parameter: each is one wildcard"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -11,13 +12,13 @@ from torch.fx import Graph, GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.rule import Rule
 from lamina.base.source import source_of
-from lamina.errors import LaminaError, RuleFailed, StageFailed, UnexpectedMatches
+from lamina.errors import LaminaError, RuleFailed, StageFailed, UnexpectedMatches, UnknownOption
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
 from lamina.rewrite.engine import Index, Rewrites, dtypes_in, run_rules
 from lamina.rewrite.match import Matcher, Miss
-from lamina.rewrite.rules import AFTER_RULES, BEFORE_RULES, RULES, CapturedRewrite, without_hope
+from lamina.rewrite.rules import AFTER_RULES, BEFORE_RULES, RULE_NAMES, RULES, CapturedRewrite, without_hope
 from lamina.rewrite.torch_private import autocast_enabled, entered_autocast, graph_module, plain_dispatch
 from lamina.rewrite.tracing import Decompositions
 from lamina.rewrite.user_passes import run_passes
@@ -35,6 +36,10 @@ class Rewriting:
 
     def __init__(self, options: Options, record: Record, name: str, decompositions: Decompositions) -> None:
         self.options, self.record, self.name, self.decompositions = options, record, name, decompositions
+        for unknown in (n for n in options.without_rules if n not in RULE_NAMES):
+            raise UnknownOption(
+                f"without_rules names {unknown!r}, which is no rule of Lamina's", remedy=_closest(unknown, RULE_NAMES)
+            )
         theirs = [r for r in options.rules if isinstance(r, Rule)]
         ours = RULES if options.numerics == "fast" else ()
         self.rules = (*theirs, *(r for r in ours if r.name not in options.without_rules))
@@ -121,8 +126,8 @@ class Rewriting:
                     remedy="see the record's decisions of kind 'rewrite' for its reasons",
                 )
             if rule is None:
-                known = ", ".join(sorted({r.name for r in self.rules})) or "there is none"
-                raise UnexpectedMatches(f"no rule is called {name!r}", remedy=f"use the name of a rule: {known}")
+                remedy = _closest(name, {*(r.name for r in self.rules), *RULE_NAMES})
+                raise UnexpectedMatches(f"no rule is called {name!r}", remedy=remedy)
             raise UnexpectedMatches(
                 f"rule {name!r} matched {count} times in {self.name}, not {wanted}{self._nearest(name)}",
                 where=rule.place,
@@ -136,7 +141,8 @@ class Rewriting:
         if miss is None:
             return f"; nothing in the {place} graph comes near it"
         where = f"{miss.node.name} ({source_of(miss.node)}) in the {place} graph"
-        return f"; the nearest miss is {where} after {miss.fitted} nodes that fit: {miss.why}"
+        nodes = "node that fits" if miss.fitted == 1 else "nodes that fit"
+        return f"; the nearest miss is {where} after {miss.fitted} {nodes}: {miss.why}"
 
     def _own_passes(self, gm: GraphModule, changes: Sequence[CapturedRewrite]) -> GraphModule:
         """Lamina's rewrites of captured graphs that no rule can say."""
@@ -206,6 +212,11 @@ class Rewriting:
 
     def _note(self, decision: Decision) -> None:
         self.record.stages.append(Stage(self.name, "rewrite", None, 0.0, (decision,)))
+
+
+def _closest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=3)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else "docs/rules.md lists Lamina's by name"
 
 
 def _unfit(gm: GraphModule) -> str:

@@ -59,7 +59,8 @@ def _run(gm: GraphModule, function: Pass, place: str) -> GraphModule:
     try:
         result.graph.lint()
     except Exception as error:
-        raise failed(f"left a graph that torch.fx refuses: {error}", "insert nodes before their users") from error
+        why = str(error).partition("\n")[0]  # the rest is the graph
+        raise failed(f"left a graph that torch.fx refuses: {why}", "insert nodes before their users") from error
     now = [n.target for n in result.graph.find_nodes(op="placeholder")]
     if now != [target for target, _ in inputs]:
         was = [str(target) for target, _ in inputs]

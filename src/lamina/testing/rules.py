@@ -69,10 +69,16 @@ def check_rule(
     draws; so may the gradients, unless the rule is ``inference_only`` or ``grads`` is False. ``examples`` are further
     inputs, by parameter name; give some where random numbers will not do (indices). What the rule's ``where`` refuses,
     and what ``before`` raises on, is skipped. Raises ``RuleFailed`` naming the inputs on which the sides differ, and
-    where no input could be tried.
+    where no input could be tried; ``BadArgument`` for what is no rule, and for a ``before`` that is no pattern.
     """
     if not isinstance(rule, Rule):
         raise BadArgument(f"check_rule was given a {type(rule).__name__}", remedy="pass what lamina.extend.rule made")
+    if isinstance(dtypes, (str, torch.dtype)) or not all(isinstance(one, torch.dtype) for one in dtypes):
+        raise BadArgument(f"the dtypes of check_rule are {dtypes!r}", remedy="pass some, such as (torch.float32,)")
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise BadArgument(f"the device of check_rule is {device!r}", remedy='pass "cpu" or "cuda"') from None
     differentiate = not rule.inference_only if grads is None else grads
     cases: list[RuleCase] = []
     skipped: list[RuleCase] = []
@@ -97,8 +103,12 @@ def check_rule(
             remedy="name sizes that belong together with tensor(...), or give examples=",
         )
     if not found.ok:
+        wrong, *others = [case for case in cases if case.complaint]
+        more = f"\nand on {len(others)} more of {len(cases)} kinds of input" if others else ""
         raise RuleFailed(
-            f"the two sides of rule {rule.name!r} differ:\n{found}", where=rule.place, remedy="correct one of the sides"
+            f"the two sides of rule {rule.name!r} differ:\n{wrong.inputs}: {wrong.complaint}{more}",
+            where=rule.place,
+            remedy="correct one of the sides",
         )
     return found
 
@@ -181,9 +191,11 @@ def _inapplicable(rule: Rule, values: Mapping[str, Any]) -> str:
     """Why the rule does not apply to these inputs; "" if it does."""
     try:
         with torch.no_grad():
-            rule.before(**values)
+            given = {name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in values.items()}
+            results = rule.before(**given)
     except Exception as error:
         return f"before raises {type(error).__name__}: {error}"
+    _check_pattern(rule, values, given, results if isinstance(results, (tuple, list)) else (results,))
     if rule.where is None:
         return ""
     match = Match(rule, values, {}, (), (), training=False)
@@ -193,6 +205,23 @@ def _inapplicable(rule: Rule, values: Mapping[str, Any]) -> str:
         return ""
     except Exception as error:
         return f"where(match) raises {type(error).__name__}: {error}"
+
+
+def _check_pattern(rule: Rule, values: Mapping[str, Any], given: Mapping[str, Any], results: Sequence[Any]) -> None:
+    """Raise ``BadArgument`` for a left side that is found nowhere: it writes, or returns what it was given."""
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and given[name]._version:  # a clone's is 0
+            raise BadArgument(
+                f"rule {rule.name!r}: before writes to {name}",
+                where=rule.place,
+                remedy="use operations that return new tensors",
+            )
+        if any(result is given[name] for result in results):
+            raise BadArgument(
+                f"rule {rule.name!r}: before returns {name}, which it did not compute",
+                where=rule.place,
+                remedy="compute each result from the parameters",
+            )
 
 
 def _complaint(rule: Rule, draw: Draw, grads: bool) -> str:
@@ -214,4 +243,5 @@ def _complaint(rule: Rule, draw: Draw, grads: bool) -> str:
             yield (values,), {}
 
     found = compare_draws(before, after, arguments(), grads=grads, strides=False)
-    return "" if found.ok else str(found)
+    # What compares two runs of a program calls them eager and compiled: here they are the sides.
+    return "" if found.ok else str(found).replace("compiled", "after").replace("eager", "before")

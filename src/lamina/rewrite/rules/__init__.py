@@ -17,7 +17,7 @@ from lamina.rewrite.rules.rotary import turn_in_real_numbers
 from lamina.rewrite.rules.softmax import SOFTMAX
 from lamina.rewrite.rules.writes import without_hidden_writes
 
-__all__ = ["AFTER_RULES", "BEFORE_RULES", "RULES", "CapturedRewrite", "without_hope"]
+__all__ = ["AFTER_RULES", "BEFORE_RULES", "RULES", "RULE_NAMES", "CapturedRewrite", "without_hope"]
 
 CapturedRewrite = Callable[[GraphModule, list[Decision]], GraphModule]
 """A rewrite of the graph of the user's calls that is more than a rule can say. It notes in the list what it did or
@@ -43,6 +43,9 @@ _BY_NEED: tuple[tuple[frozenset[str], tuple[Rule, ...]], ...] = (
 
 RULES: tuple[Rule, ...] = tuple(one for _, rules in _BY_NEED for one in rules)
 """Rules, tried after the user's."""
+
+RULE_NAMES = frozenset((*(r.name for r in RULES), *(change.__name__ for change in (*BEFORE_RULES, *AFTER_RULES))))
+"""What ``without_rules`` and ``expect_matches`` may name."""
 
 
 def without_hope(gm: GraphModule) -> frozenset[str]:
