@@ -107,6 +107,14 @@ def test_backends_are_registered_by_name_as_a_call_and_as_a_decorator() -> None:
         (lambda: register_backend(print, name="inductor"), "torch.compile has a backend 'inductor'"),
         (lambda: register_backend(print, colour="red"), "a backend has no colour"),
         (lambda: register_backend(3), "has no name"),
+        (lambda: register_backend(lambda gm, inputs: gm), "has no name"),
+        (lambda: Backend("x", print, dtypes=torch.float32), "dtypes of backend 'x' is torch.float32"),
+        (lambda: Backend("x", print, dtypes=("float32",)), "dtypes of backend 'x' holds 'float32'"),
+        (lambda: Backend("x", print, supports="all"), "supports of backend 'x' is 'all'"),
+        (lambda: Backend("x", print, training="no"), "training of backend 'x' is 'no'"),
+        (lambda: Backend("x", print, passes=print), "passes of backend 'x' is <built-in function print>"),
+        (lambda: Backend("x", print, rules=(print,)), "rules of backend 'x' holds <built-in function print>"),
+        (lambda: Backend("x", print, fallback=None), "fallback of backend 'x' is None"),
         (lambda: Backend("x", 3), "the compile of backend 'x' is a int"),
         (lambda: Backend("", print), "a backend's name is ''"),
         (lambda: Backend("x", print, graph="onnx"), "the graph of backend 'x' is 'onnx'"),
@@ -125,6 +133,19 @@ def test_what_is_wrong_is_refused_in_words(given: Callable[[], Any], words: str)
         given()
     assert words in str(caught.value)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("supports", "words"),
+    [
+        (lambda node: node.colour, r"raised AttributeError: .*colour.* for node 'mm'"),
+        (lambda node: None, r"returned None for node 'mm', a call of aten.mm.default\n  at test_backends.py:\d+"),
+    ],
+)
+def test_a_supports_that_fails_is_named_with_the_call(supports: Any, words: str) -> None:
+    backend = Backend("picky", lambda gm, inputs: gm.forward, supports=supports)
+    with pytest.raises(BackendFailed, match=f"supports of backend 'picky' {words}"):
+        lamina.compile(program, backend=backend)(*arguments())
 
 
 def test_installed_packages_bring_backends_and_a_broken_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

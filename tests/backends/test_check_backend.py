@@ -127,3 +127,11 @@ def test_what_is_left_to_the_fallback_is_in_the_rows() -> None:
 def test_a_program_that_is_not_in_the_suite_is_named() -> None:
     with pytest.raises(BadArgument, match="no program is called 'backwards'"):
         check_backend("aten", programs=["backwards"])
+    with pytest.raises(BadArgument, match=r"programs is the text 'forward'\n  do: pass a list"):
+        check_backend("aten", programs="forward")
+
+
+@pytest.mark.parametrize(("given", "words"), [(None, "backend is None"), ("atne", "no backend is called 'atne'")])
+def test_what_is_no_backend_is_refused(given: Any, words: str) -> None:
+    with pytest.raises(BadArgument, match=words):
+        check_backend(given, show=False)

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.base.identity import place_of
 from lamina.base.passes import Passes
 from lamina.base.rule import NestRule, Rule
-from lamina.errors import BadArgument
+from lamina.errors import BackendFailed, BadArgument
 
 __all__ = ["GRAPHS", "Backend", "Compiled", "Supports", "accepted", "tensors_of"]
 
@@ -23,6 +24,15 @@ Supports = Callable[[Node], "bool | str"]
 """Says of one call in a graph whether a backend takes it: True, False, or why not."""
 
 GRAPHS = ("aten", "torch")
+
+_MEMBERS: tuple[tuple[str, tuple[type, ...], str], ...] = (
+    ("devices", (str,), 'pass types of devices, such as ("cpu",)'),
+    ("dtypes", (torch.dtype,), "pass dtypes, such as (torch.float32,)"),
+    ("takes", (str,), "pass names of options"),
+    ("requires", (str,), "pass names of packages"),
+    ("rules", (Rule, NestRule), "make rules with lamina.extend.rule or nest_rule"),
+)
+"""Fields that hold several values: what each of them must be, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +93,32 @@ class Backend:
                 raise BadArgument(
                     f"{name} of backend {self.name!r} is the string {value!r}", remedy=f"pass a tuple: ({value!r},)"
                 )
+            if not isinstance(value, (tuple, list, set, frozenset)):
+                raise BadArgument(f"{name} of backend {self.name!r} is {value!r}", remedy="pass a tuple")
             object.__setattr__(self, name, tuple(value))
+        self._check_fields()
         if (self.save is None) != (self.load is None):
             raise BadArgument(f"backend {self.name!r} has one of save and load", remedy="give both, or neither")
+
+    def _check_fields(self) -> None:
+        for name, kinds, remedy in _MEMBERS:
+            for one in getattr(self, name):
+                if not isinstance(one, kinds):
+                    raise BadArgument(f"{name} of backend {self.name!r} holds {one!r}", remedy=remedy)
+        for name in ("supports", "candidates", "save", "load"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise BadArgument(f"{name} of backend {self.name!r} is {value!r}", remedy="pass a function")
+        for name in ("training", "dynamic", "writes"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise BadArgument(f"{name} of backend {self.name!r} is {value!r}", remedy="pass True or False")
+        if not isinstance(self.passes, Passes):
+            raise BadArgument(f"passes of backend {self.name!r} is {self.passes!r}", remedy="pass a Passes")
+        fallback: object = self.fallback
+        if not isinstance(fallback, (str, Backend)):
+            remedy = "pass a Backend or its name"
+            raise BadArgument(f"fallback of backend {self.name!r} is {fallback!r}", remedy=remedy)
 
     def replace(self, **changes: Any) -> Backend:
         """The same backend with some fields changed."""
@@ -109,10 +142,22 @@ class Backend:
                     return f"a tensor of {tensor.dtype}"
         if self.supports is None:
             return ""
-        answer = self.supports(node)
+        try:
+            answer: object = self.supports(node)
+        except Exception as error:
+            raise self._failed(node, f"raised {type(error).__name__}: {error}") from error
         if isinstance(answer, str):
             return answer
+        if answer is None:
+            raise self._failed(node, "returned None")
         return "" if answer else f"{node.target} is not supported"
+
+    def _failed(self, node: Node, what: str) -> BackendFailed:
+        return BackendFailed(
+            f"supports of backend {self.name!r} {what} for node {node.name!r}, a call of {node.target}",
+            where=place_of(self.supports),
+            remedy="return True, False or the reason why not, for every call",
+        )
 
     @property
     def takes_all(self) -> bool:

@@ -66,7 +66,7 @@ def register_backend(backend: Any = None, *, name: str | None = None, **facts: A
     if backend is None:
         return lambda given: register_backend(given, name=name, **facts)
     called = name or getattr(backend, "name", None) or getattr(backend, "__name__", None)
-    if not isinstance(called, str):
+    if not isinstance(called, str) or called == "<lambda>":
         raise BadArgument("the backend to register has no name", remedy="pass name=")
     if called in BUILT_IN:
         raise BadArgument(f"{called!r} is a built-in backend", remedy="register yours under another name")

@@ -92,9 +92,11 @@ def check_backend(
     inputs, several graphs in one function, inputs that are not contiguous or empty, and results that must outlive
     later calls. Errors are judged against a double-precision run: at most twice eager's. Prints a table unless
     ``show`` is False; ``programs`` names some of the suite, for a quicker look. Never raises for what the backend does
-    wrong: that is in the rows. Takes some seconds; resets torch.compile's caches.
+    wrong: that is in the rows. Raises ``BadArgument`` for what is no backend, and for a program that is not there.
+    Takes some seconds; resets torch.compile's caches.
     """
     name = backend if isinstance(backend, str) else getattr(backend, "name", getattr(backend, "__name__", "backend"))
+    compile(abs, backend=backend)  # raises for what no program could be compiled with
     rows = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -111,6 +113,8 @@ def check_backend(
 
 def _chosen(suite: list[_Program], names: Sequence[str] | None) -> list[_Program]:
     known = [program.name for program in suite]
+    if isinstance(names, str):
+        raise BadArgument(f"programs is the text {names!r}", remedy=f"pass a list: [{names!r}]")
     for name in names or ():
         if name not in known:
             raise BadArgument(f"no program is called {name!r}", remedy=f"use some of {', '.join(known)}")
