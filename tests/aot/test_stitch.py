@@ -190,6 +190,16 @@ def test_no_grad_and_disabled_autocast_inside():
     check(f, leaf(3, 3), leaf(3, 3))
 
 
+def test_a_write_without_gradients_keeps_the_history():
+    def f(x, w):
+        y = x * w
+        with torch.no_grad():
+            y.mul_(3)
+        return y
+
+    check(f, leaf(3, 3), leaf(3, 3), expect=False)
+
+
 def test_autocast_inside_goes_to_aotautograd():
     def f(x, w):
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -241,6 +241,8 @@ class _Stitcher:
         """Let every name of tensor ``old`` mean ``new`` from here on."""
         if self.roots[old.node] != frozenset([old.node]):
             raise Unsuitable("a view is written to")
+        if old.requires_grad and not self.grad:  # its history then stays as it is
+            raise Unsuitable("a tensor with a history is written to where gradients are switched off")
         place = next((n for n, v in self.current.items() if v is old), None)
         if place is not None:
             if old.requires_grad:

@@ -245,6 +245,21 @@ def test_writes_are_made_values_only_where_nothing_can_tell() -> None:
     assert _run(read_before, (X,)) == []
     assert _run(seen_through_a_view, (X,)) == []
 
+    def of_a_view_by_einsum(x: Any) -> Any:
+        z = x.sin()
+        y = torch.einsum("bij->bji", z)
+        y *= 2.0
+        return y.cos() + z.mT
+
+    def without_gradients(x: Any) -> Any:
+        y = x @ x.mT
+        with torch.no_grad():
+            y *= 2.0
+        return y.sin()
+
+    assert _run(of_a_view_by_einsum, (X,)) == []
+    assert _run(without_gradients, (X,)) == []
+
 
 def test_projections_of_one_input_are_left_apart_with_a_reason() -> None:
     record = Record()

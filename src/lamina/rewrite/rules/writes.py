@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
 from lamina.rewrite.rules.spelling import Spelled, fake_of, number, spelled
-from lamina.rewrite.torch_private import graph_module, same_size
+from lamina.rewrite.torch_private import SET_GRAD, graph_module, same_size
 
 __all__ = ["without_hidden_writes"]
 
@@ -64,6 +64,7 @@ class _Tensors:
 
     def __init__(self, graph: Graph) -> None:
         self.order = {node: place for place, node in enumerate(graph.nodes)}
+        self.unrecorded = _unrecorded(graph)
         self._root: dict[Node, Node] = {}
         self._names: dict[Node, list[Node]] = {}
 
@@ -83,6 +84,9 @@ class _Tensors:
         names = self._names.get(root, [root])
         if not _is_fresh(root) or self._is_read_before(node, names) or not _keeps_form(target, call):
             return None
+        # A write with gradients switched off leaves the tensor's history as it is; a new value would have none.
+        if any((n in self.unrecorded) != (node in self.unrecorded) for n in names):
+            return None
         self._names[root] = [*names, node]
         self._root[root] = self._root[node] = root
         return call
@@ -99,12 +103,26 @@ def _arguments(call: Spelled) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (call.args[:2], {}) if call.name == "div" else (call.args, {})
 
 
+def _unrecorded(graph: Graph) -> frozenset[Node]:
+    """The calls made where gradients are switched off."""
+    found: set[Node] = set()
+    recording = torch.is_grad_enabled()
+    for node in graph.nodes:
+        if node.target is SET_GRAD:
+            recording = bool(node.args[0])
+        elif not recording and node.op.startswith("call"):
+            found.add(node)
+    return frozenset(found)
+
+
 def _is_fresh(node: Node) -> bool:
     if node.op == "call_function" and node.target in _CREATING:
         return True
     call = spelled(node)
     if call is not None and call.name == "reshape" and isinstance(call.args[0], Node):
         return set(call.args[0].users) == {node} and _is_fresh(call.args[0])  # nothing else sees what it is a view of
+    if call is not None and call.name == "einsum" and len(call.args) < 3:
+        return False  # of one operand it may be a view
     return call is not None and call.name in _FRESH and not call.writes
 
 
