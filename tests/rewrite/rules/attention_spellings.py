@@ -244,3 +244,43 @@ def causal_by_indices(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     seen = seen & (sequence[rows, ours] == sequence[rows, others])
     mask = torch.where(seen, torch.tensor(0.0), torch.finfo(q.dtype).min)
     return (torch.matmul(q, k.transpose(2, 3)) * 0.25 + mask).softmax(-1) @ v
+
+
+@_no
+def scores_without_gradients(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    with torch.no_grad():
+        scores = q @ k.transpose(-2, -1)
+    return scores.softmax(-1) @ v
+
+
+@_no
+def queries_written_to_before_the_second_product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    queries = q.sin()
+    weights = (queries @ k.transpose(-2, -1)).detach().softmax(-1)
+    queries.zero_()
+    return weights @ v + queries
+
+
+@_no
+def batch_grows_with_the_values(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q[:1] @ k[:1].transpose(-2, -1)).softmax(-1) @ v
+
+
+@_no
+def batch_grows_with_the_mask(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q[:1] @ k[:1].transpose(-2, -1) + v.mean((1, 3))[:, None, None, :].detach()
+    return scores.softmax(-1) @ v
+
+
+@_no
+def scaled_in_a_wider_dtype(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q.bfloat16() @ k.bfloat16().transpose(-2, -1)
+    scale = torch.arange(1.0, 5.0, device=q.device).sqrt()[:, None, None] * v.mean().exp()
+    return (scores * scale).softmax(-1).bfloat16() @ v.bfloat16()
+
+
+@_no
+def added_numbers_that_the_queries_dtype_has_not(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = (q.bfloat16() @ k.bfloat16().transpose(-2, -1)).float()
+    bias = torch.arange(24, dtype=torch.float32, device=q.device) * 1.03
+    return (scores + bias).softmax(-1).bfloat16() @ v.bfloat16()

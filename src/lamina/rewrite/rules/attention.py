@@ -26,8 +26,8 @@ from lamina.rewrite.rules.constants import Constants
 from lamina.rewrite.rules.editing import Replacement, Writer, replaced
 from lamina.rewrite.rules.layout import with_layout_of
 from lamina.rewrite.rules.products import Labels
-from lamina.rewrite.rules.spelling import Spelled, fake_of, spelled
-from lamina.rewrite.torch_private import plain_dispatch
+from lamina.rewrite.rules.spelling import Spelled, fake_of, spelled, written
+from lamina.rewrite.torch_private import SET_GRAD, plain_dispatch, same_size
 
 __all__ = ["use_library_attention"]
 
@@ -40,12 +40,15 @@ def use_library_attention(gm: GraphModule, decisions: list[Decision]) -> GraphMo
     if not plain_dispatch():
         return gm
     constants = Constants()
+    fixed = [node for node in gm.graph.nodes if written(node) or node.target is SET_GRAD]
     replacements: dict[Node, Replacement] = {}
     for node in gm.graph.nodes:
         try:
             found = attention_of(node, constants)
             if found is None:
                 continue
+            if any(found.first < n < found.last for n in fixed):
+                raise Refusal("something is written to, or gradients switched, between the two products")
             call = _Call(found, constants)
             call.check_gain()
         except Refusal as why:
@@ -188,6 +191,11 @@ class _Call:
         if any(type(n) is not int for n in shape) and any(len(s) != len(shape) for s in seen):
             raise Refusal("a reshape of symbolic sizes")
         self.batch = next((s for s in seen if len(s) == 2), shape)
+        values = self.value.shape[:-2]
+        for one in (*(s for s in seen if len(s) == len(self.batch)), values):
+            whole = self.batch if len(one) == len(self.batch) else after
+            if not all(same_size(a, b) or same_size(a, 1) for a, b in zip(one, whole, strict=True)):
+                raise Refusal("its batch grows between the two products")
         self.result_batch = after
 
     def _batch_labels(self) -> list[str]:

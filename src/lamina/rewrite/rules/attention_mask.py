@@ -110,6 +110,9 @@ def mask_of(
         elif step.kind == "scale":
             if found or len(batch) != 2 or step.batch != batch:
                 raise Refusal("a mask, or a reshaped score, is multiplied by a tensor")
+            factor = fake_of(step.value)
+            if factor is not None and factor.dim() > 0 and factor.dtype != dtype:
+                raise Refusal("the scores are scaled in another dtype than the queries'")
             mask.factors.append(step)
         else:
             part = _part(mask, step, batch, sizes, constants)
@@ -138,6 +141,8 @@ def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constant
                 return _Part(step, _as_it_is if len(batch) == 2 else _placing(fake, step, batch), causal=True)
         elif bool((known.amax(-1) == -math.inf).any()):
             raise Refusal("a row whose keys are all hidden")
+        elif not torch.equal(known.to(mask.dtype).to(known.dtype), known):
+            raise Refusal("the mask's values do not fit in the queries' dtype")
     elif step.kind == "add":
         mask.may_hide_rows = True
         if fake.dtype.itemsize > mask.dtype.itemsize or not fake.is_floating_point():
