@@ -42,6 +42,17 @@ def _backward(ctx: Any, grad: Tensor) -> Any:
 gated.register_autograd(_backward, setup_context=_keep)
 
 
+@torch.library.custom_op("lamina_tests::scaled", mutates_args=())
+def scaled(x: Tensor, by: float = 3.0) -> Tensor:
+    """``x * by``."""
+    return x * by
+
+
+@scaled.register_fake
+def _(x: Tensor, by: float = 3.0) -> Tensor:
+    return torch.empty_like(x)
+
+
 @torch.library.custom_op("lamina_tests::row_squares", mutates_args=())
 def row_squares(x: Tensor) -> Tensor:
     """Sums of squares over the last dimension."""

@@ -138,6 +138,14 @@ def test_a_result_that_is_an_operand_is_a_tensor_of_its_own() -> None:
     assert out.data_ptr() != x.data_ptr()
 
 
+def racing(low: Any, node: Any, x: Any) -> Any:
+    """Each element of a row is stored at the same place."""
+    out, b = low.result(node), low.nest(node, x.shape)
+    b.store(out, b.load(x), b.axes[:1])
+    low.finish(b)
+    return out
+
+
 WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("torch", lambda x: x.sum(), "returns float32[] on cpu, the operation float32[4] on cpu"),
     ("torch", lambda x: x.sum(-1).half(), "returns float16[4] on cpu"),
@@ -149,6 +157,10 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("nest", lambda low, node, x: x, "returns float32[4, 6], the operation float32[4]"),
     ("nest", lambda low, node, x: None, "returns a NoneType"),
     ("nest", lambda low, node, x: low.missing(), "raised AttributeError"),
+    ("nest", lambda low, node, x: low.result(node), "never writes its result"),
+    ("nest", lambda low, node, x: racing(low, node, x), "left nest n_row_squares ill formed"),
+    ("nest", lambda low, node, x: low.nest(node, x.shape).load(x).op("tahn"), "no scalar operation 'tahn'"),
+    ("nest", lambda low, node, x: x if low.nest(node, x.shape).load(x) > 0 else None, "a value has no truth"),
 ]
 
 
@@ -166,6 +178,25 @@ def test_a_wrong_lowering_is_an_error_that_names_both_places(
     assert text.count("test_lowerings.py:") == 2
     # Dynamo wraps what a backend raises.
     assert isinstance(getattr(failure.value, "inner_exception", failure.value), WrongLowering)
+
+
+@pytest.mark.parametrize("form", ["torch", "scalar", "nest"])
+def test_defaults_of_the_operation_are_given_to_its_lowering(form: str) -> None:
+    functions = {"torch": lambda x, by: x * by, "scalar": lambda x, by: x * by}
+    functions["nest"] = lambda low, node, x, by: low.pointwise(node, lambda v: v * by, x)
+    lowering(ops.scaled, form=form)(functions[form])
+    x = torch.randn(4, 6)
+    for program in (lambda x: ops.scaled(x), lambda x: ops.scaled(x, by=4.0)):
+        torch.testing.assert_close(lamina.compile(program, options=STRICT)(x), program(x))
+
+
+def test_comparisons_are_by_element() -> None:
+    def marks(x: Any, by: float) -> Any:
+        return (x == 0).op("where", by, (x != 1).op("where", x, -by))
+
+    lowering(ops.scaled, form="scalar")(marks)
+    x = torch.tensor([0.0, 1.0, 2.5])
+    assert lamina.compile(lambda x: ops.scaled(x, 4.0), options=STRICT)(x).tolist() == [4.0, -4.0, 2.5]
 
 
 def test_lowerings_are_part_of_the_cache_key() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from lamina.base.identity import identity_of, place_of
 from lamina.base.torch_private import OpOverload, OpOverloadPacket
 from lamina.errors import BadArgument
 
-__all__ = ["FORMS", "CustomLowering", "find_lowering", "lowering", "lowerings_key"]
+__all__ = ["FORMS", "CustomLowering", "arguments_of", "find_lowering", "lowering", "lowerings_key"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,6 +81,14 @@ def find_lowering(target: Any, *forms: str) -> CustomLowering | None:
     """The user's lowering of a call's target, if it has one that is written in one of ``forms``."""
     found = _LOWERINGS.get(str(target)) if _LOWERINGS else None
     return found if found is not None and found.form in forms else None
+
+
+def arguments_of(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments with the defaults of the operation ``target``, which graphs leave out."""
+    missing = [a for a in target._schema.arguments[len(args) :] if a.name not in kwargs and a.has_default_value()]
+    places = [] if kwargs else [a for a in missing if not a.kwarg_only]
+    named = {a.name: a.default_value for a in missing if a not in places}
+    return (*args, *(a.default_value for a in places)), {**kwargs, **named}
 
 
 def lowerings_key() -> tuple[tuple[str, str, str], ...]:

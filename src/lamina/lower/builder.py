@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import isfinite
@@ -95,8 +96,19 @@ class Value:
         return self.op("not")
 
     def equals(self, other: Value | Scalar) -> Value:
-        """Elementwise ``==`` (the operator itself stays identity)."""
+        """Elementwise ``==``."""
         return self.op("eq", other)
+
+    def __eq__(self, other: object) -> Value:  # type: ignore[override]
+        return self.op("eq", other)  # type: ignore[arg-type]
+
+    def __ne__(self, other: object) -> Value:  # type: ignore[override]
+        return self.op("ne", other)  # type: ignore[arg-type]
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise TypeError('a value has no truth while loops are written: use cond.op("where", a, b)')
 
 
 @lru_cache(maxsize=4096)
@@ -134,9 +146,8 @@ class NestBuilder:
         """Read ``source`` at ``position`` (in its own dims); by default broadcast along the nest's trailing axes."""
         where = broadcast_index(source.shape, self.axes) if position is None else tuple(position)
         out = self._name()
-        self.body.append(
-            Load(out, source.buffer, source.at(where), source.dtype, mask.name if mask else None, fill, self.origin)
-        )
+        masked = None if mask is None else mask.name
+        self.body.append(Load(out, source.buffer, source.at(where), source.dtype, masked, fill, self.origin))
         return Value(self, out, source.dtype)
 
     def constant(self, value: Scalar, dtype: str) -> Value:
@@ -165,6 +176,9 @@ class NestBuilder:
 
     def compute(self, op: str, first: Value, *others: Value | Scalar, dtype: str | None = None) -> Value:
         """One scalar operation. Operands must agree in dtype, as the op table's type rule says."""
+        if op not in OPS:
+            close = difflib.get_close_matches(op, OPS, n=3)
+            raise ValueError(f"there is no scalar operation {op!r}; use one of {', '.join(close or OPS)}")
         rule = OPS[op].result
         kin = first.dtype
         if rule == "where":
@@ -234,9 +248,8 @@ class NestBuilder:
         """Write ``value`` (converted to the target's dtype) at ``position``, by default the nest's axes."""
         where = broadcast_index(target.shape, self.axes) if position is None else tuple(position)
         stored = value.to(target.dtype)
-        self.body.append(
-            Store(target.buffer, target.at(where), stored.name, mode, mask.name if mask else None, self.origin)
-        )
+        masked = None if mask is None else mask.name
+        self.body.append(Store(target.buffer, target.at(where), stored.name, mode, masked, self.origin))
 
 
 Body = Callable[..., Value]

@@ -9,9 +9,12 @@ import torch
 from torch.fx import Node
 
 from lamina.base.dtypes import dtype_of
-from lamina.base.lowering import CustomLowering, find_lowering
-from lamina.errors import WrongLowering
+from lamina.base.lowering import CustomLowering, arguments_of, find_lowering
+from lamina.errors import InvalidIR, WrongLowering
+from lamina.ir.access import writes
 from lamina.ir.index import Expr
+from lamina.ir.loops import Nest
+from lamina.ir.nest_verify import verify_nest
 from lamina.lower.builder import Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.rules import CannotLower, Decline
@@ -31,6 +34,7 @@ def custom_rule(target: Any) -> Rule | None:
     body = _scalar if found.form == "scalar" else _nest
 
     def rule(low: Lowering, node: Node, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = arguments_of(target, args, kwargs)
         try:
             results = body(found, low, node, args, kwargs)
         except (Decline, CannotLower, UnknownSize, WrongLowering):
@@ -44,8 +48,21 @@ def custom_rule(target: Any) -> Rule | None:
 
 
 def _nest(found: CustomLowering, low: Lowering, node: Node, args: Any, kwargs: Any) -> list[Any]:
+    before, known = len(low.steps), set(low.buffers)
     results = found.function(low, node, *args, **kwargs)
-    return list(results) if isinstance(results, list | tuple) else [results]
+    results = list(results) if isinstance(results, list | tuple) else [results]
+    made = low.steps[before:]
+    for nest in (step for step in made if isinstance(step, Nest)):
+        try:
+            verify_nest(nest, low.buffers)
+        except InvalidIR as error:
+            raise _wrong(node, found, f"left nest {nest.name} ill formed: {error.what}") from error
+    written = {name for step in made for name in writes(step)}
+    for result in results:
+        unwritten = isinstance(result, TensorValue) and result.buffer not in written | known
+        if unwritten and 0 not in low.buffers[result.buffer].shape:  # what has no elements needs no nest
+            raise _wrong(node, found, f"never writes its result {result.buffer}: store to it, and low.finish(b)")
+    return results
 
 
 def _scalar(found: CustomLowering, low: Lowering, node: Node, args: Any, kwargs: Any) -> list[Any]:
@@ -90,7 +107,7 @@ def _check(node: Node, found: CustomLowering, results: list[Any]) -> None:
         raise _wrong(node, found, f"returns {len(results)} results, the operation {len(wanted)}")
     for made, fake in zip(results, wanted, strict=True):
         if not isinstance(made, TensorValue) or not isinstance(fake, torch.Tensor):
-            raise _wrong(node, found, f"returns a {type(made).__name__} for a {type(fake).__name__}")
+            raise _wrong(node, found, f"returns a {type(made).__name__} where a TensorValue is wanted")
         shape, dtype = tuple(expr_of(n) for n in fake.shape), dtype_of(fake.dtype)
         if made.shape != shape or made.dtype != dtype:
             raise _wrong(node, found, f"returns {_text(made.dtype, made.shape)}, the operation {_text(dtype, shape)}")

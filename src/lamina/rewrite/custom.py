@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.aliasing import makes_view
 from lamina.base.decision import Decision
-from lamina.base.lowering import CustomLowering, find_lowering
+from lamina.base.lowering import CustomLowering, arguments_of, find_lowering
 from lamina.errors import WrongLowering
 from lamina.rewrite.torch_private import graph_module, same_size, symbol_of
 from lamina.rewrite.tracing import Fragment, Untraceable, trace
@@ -88,6 +88,7 @@ class _Expansion:
 
         def function(tensors: Any) -> Any:
             args, kwargs = _filled((node.args, node.kwargs), lambda n: tensors[places[n]] if n in places else _value(n))
+            args, kwargs = arguments_of(node.target, args, kwargs)
             return lowering.function(*args, **kwargs)
 
         tensors = [n.meta["val"] for n in operands]
