@@ -221,6 +221,14 @@ def test_rotary_by_complex_numbers() -> None:
         assert _run(function, (X,)) == ["turn_in_real_numbers"]
     assert _run(lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(4, 6, 4, 2)) + turns), (X,)) == []
 
+    def written_between(x: Any) -> Any:
+        pairs = x.reshape(4, 6, 4, 2).sin()
+        turned = torch.view_as_complex(pairs) * turns
+        pairs.zero_()
+        return torch.view_as_real(turned) + pairs
+
+    assert _run(written_between, (X,)) == []
+
 
 def test_writes_are_made_values_only_where_nothing_can_tell() -> None:
     def hidden(x: Any) -> Any:

@@ -14,7 +14,8 @@ from torch.fx import GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
 from lamina.rewrite.rules.editing import Replacement, Writer, replaced
-from lamina.rewrite.rules.spelling import fake_of, spelled
+from lamina.rewrite.rules.spelling import fake_of, spelled, written
+from lamina.rewrite.torch_private import SET_GRAD
 
 __all__ = ["turn_in_real_numbers"]
 
@@ -22,11 +23,14 @@ __all__ = ["turn_in_real_numbers"]
 def turn_in_real_numbers(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
     """Products of pairs, taken as complex numbers, with complex tensors; ``gm`` itself if there are none."""
     found: dict[Node, Replacement] = {}
+    fixed = [node for node in gm.graph.nodes if written(node) or node.target is SET_GRAD]
     for node in gm.graph.nodes:
         call = spelled(node)
         product = call.args[0] if call is not None and call.name == "view_as_real" else None
         operands = _operands(product)
         if operands is None or not _is_library_call(operands[0]):
+            continue
+        if any(operands[0] < n < node for n in fixed):  # the pairs are read again, where the result is
             continue
         found[node] = functools.partial(_write, *operands)
         subject = ("turn_in_real_numbers", source_of(node))
