@@ -8,6 +8,7 @@ from collections.abc import Callable
 from torch.fx import GraphModule
 
 from lamina.base.decision import Decision
+from lamina.errors import StageFailed
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.aligned_products import align_products
@@ -29,15 +30,15 @@ class OwnPasses:
     """The passes that ``options`` ask for; what they decide goes into ``record`` under ``name``."""
 
     def __init__(self, options: Options, record: Record, name: str, decompositions: Decompositions) -> None:
-        self.record, self.name, self.fast = record, name, options.numerics == "fast"
+        self.record, self.name = record, name
+        self.fast, self.strict = options.numerics == "fast", options.strict
         self.lower_custom = functools.partial(lower_custom, decompositions=decompositions, note=self._note("lowering"))
 
     def joint(self) -> tuple[Pass, ...]:
-        """What runs on the joint graph, and on a graph without gradients."""
+        """What runs on the joint graph, and on a graph without gradients. ``lower_custom`` calls the user's code."""
         if not self.fast:
-            return (self.lower_custom, clean)
-        return (
-            self.lower_custom,
+            return (self.lower_custom, self._safely(clean))
+        ours: tuple[Pass, ...] = (
             fold_factors,
             widen_products,
             open_log_softmax,
@@ -45,10 +46,28 @@ class OwnPasses:
             clean,
             functools.partial(library_epilogues, note=self._note("epilogues")),
         )
+        return (self.lower_custom, *(self._safely(change) for change in ours))
 
     def lowered(self, gm: GraphModule, region: str) -> GraphModule:
         """What runs on each graph right before it is lowered."""
-        return align_products(gm, self._note("products", region)) if self.fast else gm
+        align = functools.partial(align_products, note=self._note("products", region))
+        return self._safely(align)(gm) if self.fast else gm
+
+    def _safely(self, change: Pass) -> Pass:
+        """``change``, which makes a new graph; where it fails the old one goes on, and the record says why."""
+        what = getattr(change, "func", change).__name__
+
+        def run(gm: GraphModule) -> GraphModule:
+            try:
+                return change(gm)
+            except Exception as error:
+                why = f"{what} failed: {type(error).__name__}: {error}"
+                if self.strict:
+                    raise StageFailed(f"rewriting {self.name}: {why}", remedy="unset the option strict") from error
+                self._note("rewrite")(Decision("rewrite", (self.name,), False, why))
+                return gm
+
+        return run
 
     def _note(self, stage: str, name: str | None = None) -> Callable[[Decision], None]:
         return lambda decision: self.record.stages.append(Stage(name or self.name, stage, None, 0.0, (decision,)))

@@ -60,12 +60,15 @@ class Rewriting:
         except LaminaError:
             raise
         except Exception as error:
-            if self.options.strict:
-                raise StageFailed(
-                    f"rewriting {self.name} failed: {type(error).__name__}: {error}", remedy="unset the option strict"
-                ) from error
-            self._note(Decision("rewrite", (self.name,), False, f"the rules failed: {type(error).__name__}: {error}"))
+            self._give_up("the rules", error)
             return gm
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        """Note that a rewrite of ours failed, which leaves the graph as it was; raise with the option strict."""
+        why = f"{what} failed: {type(error).__name__}: {error}"
+        if self.options.strict:
+            raise StageFailed(f"rewriting {self.name}: {why}", remedy="unset the option strict") from error
+        self._note(Decision("rewrite", (self.name,), False, why))
 
     def _ruled(self, gm: GraphModule) -> GraphModule:
         hopeless = without_hope(gm)
@@ -153,7 +156,11 @@ class Rewriting:
                 continue
             start = time.perf_counter()
             decisions: list[Decision] = []
-            gm = change(gm, decisions)
+            try:
+                gm = change(gm, decisions)
+            except Exception as error:
+                self._give_up(change.__name__, error)
+                continue
             taken = sum(d.taken for d in decisions)
             self.counts[change.__name__] = self.counts.get(change.__name__, 0) + taken
             if decisions:
