@@ -25,7 +25,7 @@ from lamina.lower.rules import CannotLower
 from lamina.lower.sizes import expr_of, stride_of
 from lamina.lower.values import TensorValue, linear_view
 
-__all__ = ["as_in_eager", "results_of", "writable"]
+__all__ = ["as_in_eager", "writable"]
 
 aten = torch.ops.aten
 
@@ -71,11 +71,6 @@ def as_in_eager(low: Lowering, node: Node, operand: Node, value: TensorValue) ->
     b.store(out, b.load(value))
     low.finish(b)
     return low.strided(node, out)
-
-
-def results_of(node: Node, place: object) -> list[Node]:
-    """The nodes that pick the result called ``place`` of ``node``."""
-    return [user for user in node.users if user.target is operator.getitem and user.args[1] == place]
 
 
 def _wanted(operand: Node) -> list[Expr]:

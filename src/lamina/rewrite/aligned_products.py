@@ -7,7 +7,8 @@ nothing to a sum, and what they make of the result is cut off again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
-from lamina.rewrite.torch_private import graph_module
+from lamina.rewrite.rebuild import Write, call_for, written_anew
 
 __all__ = ["align_products"]
 
@@ -37,20 +38,13 @@ def align_products(gm: GraphModule, note: Note = lambda decision: None, device: 
 
     ``note`` is told of each product of odd rows, with what it would lose and what the padding moves, in microseconds.
     """
-    chosen: dict[Node, tuple[int, int, int]] = {}
+    chosen: dict[Node, Write] = {}
     for target in (aten.mm.default, aten.addmm.default):
         for node in gm.graph.find_nodes(op="call_function", target=target):
             padding = _padding(node, device)
             if padding and _pays(node, padding, note):
-                chosen[node] = padding
-    if not chosen:
-        return gm
-    graph = Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        padding = chosen.get(node)
-        made[node] = _padded(graph, made, node, padding) if padding else graph.node_copy(node, made.__getitem__)
-    return graph_module(gm, graph)
+                chosen[node] = functools.partial(_padded, node, padding)
+    return written_anew(gm, chosen)
 
 
 def _factors(node: Node) -> tuple[Any, Any]:
@@ -98,12 +92,8 @@ def _pays(node: Node, padding: tuple[int, int, int], note: Note) -> bool:
     return pays
 
 
-def _padded(graph: Graph, made: dict[Node, Node], node: Node, padding: tuple[int, int, int]) -> Node:
-    def call(target: Any, *args: Any, **kwargs: Any) -> Node:
-        new = graph.call_function(target, args, kwargs)
-        values = [a.meta["val"] if isinstance(a, Node) else a for a in args]
-        new.meta = {**node.meta, "val": target(*values, **kwargs)}
-        return new
+def _padded(node: Node, padding: tuple[int, int, int], graph: Graph, made: Mapping[Node, Node]) -> Node:
+    call = functools.partial(call_for, graph, node)
 
     def wider(factor: Node, rows: int, columns: int) -> Node:
         """A factor with zeros after its rows and columns, in memory laid out as it was."""

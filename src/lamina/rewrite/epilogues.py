@@ -6,7 +6,7 @@ almost no cost (H100: 44 us for a product with bias and GELU, 39 without; an act
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
-from lamina.rewrite.torch_private import graph_module
+from lamina.rewrite.rebuild import Write, written_anew
 
 __all__ = ["library_epilogues"]
 
@@ -33,7 +33,7 @@ def library_epilogues(
     Only where nothing else needs what the activation is applied to. ``note`` is told of each.
     """
     returned = set(gm.graph.output_node().all_input_nodes)
-    found: dict[Node, Callable[[Graph, dict[Node, Node]], Node]] = {}
+    found: dict[Node, Write] = {}
     for target in (aten.relu.default, aten.gelu.default):
         for node in gm.graph.find_nodes(op="call_function", target=target):
             made = _product(node, device, returned) or _convolution(node, device, returned)
@@ -41,20 +41,10 @@ def library_epilogues(
                 found[node] = made[1]
                 reason = "the library applies it to the result at hand"
                 note(Decision("library epilogue", (made[0].name, node.name), True, reason))
-    return _rebuilt(gm, found) if found else gm
+    return written_anew(gm, found)
 
 
-def _rebuilt(gm: GraphModule, found: dict[Node, Callable[[Graph, dict[Node, Node]], Node]]) -> GraphModule:
-    graph = Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        write = found.get(node)
-        made[node] = graph.node_copy(node, made.__getitem__) if write is None else write(graph, made)
-    graph.eliminate_dead_code()
-    return graph_module(gm, graph)
-
-
-Found = tuple[Node, Callable[[Graph, dict[Node, Node]], Node]]
+Found = tuple[Node, Write]
 
 
 def _half(node: Any, device: str) -> bool:
@@ -87,7 +77,7 @@ def _product(node: Node, device: str, returned: set[Node]) -> Found | None:
     if bias.meta["val"].dim() != 1 or bias.meta["val"].shape[0] == 1:
         return None
 
-    def write(graph: Graph, made: dict[Node, Node]) -> Node:
+    def write(graph: Graph, made: Mapping[Node, Node]) -> Node:
         args = tuple(made[n] for n in (bias, left, right))
         result = graph.call_function(aten._addmm_activation.default, args, {"use_gelu": gelu})
         result.meta = {**node.meta, "val": product.meta["val"]}
@@ -125,7 +115,7 @@ def _convolution(node: Node, device: str, returned: set[Node]) -> Found | None:
     if weight.meta["val"].shape[1] == 1 or x.meta["val"].shape[1] < _FEWEST_CHANNELS:
         return None
 
-    def write(graph: Graph, made: dict[Node, Node]) -> Node:
+    def write(graph: Graph, made: Mapping[Node, Node]) -> Node:
         first = (made[x], made[weight])
         shift = made[bias] if isinstance(bias, Node) else None
         more = (steps, pad, dilation, groups)

@@ -7,13 +7,13 @@ from the scores: what is written in the forward and kept for the backward is two
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Mapping
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.rewrite.torch_private import graph_module
+from lamina.rewrite.rebuild import call_for, written_anew
 
 __all__ = ["open_log_softmax"]
 
@@ -31,13 +31,7 @@ _READERS = (
 def open_log_softmax(gm: GraphModule) -> GraphModule:
     """Each log-softmax that only losses read, as reductions and a difference; ``gm`` itself if there is none."""
     chosen = {n for n in gm.graph.find_nodes(op="call_function", target=aten._log_softmax.default) if _for_losses(n)}
-    if not chosen:
-        return gm
-    graph = Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        made[node] = _opened(graph, made, node) if node in chosen else graph.node_copy(node, made.__getitem__)
-    return graph_module(gm, graph)
+    return written_anew(gm, {node: functools.partial(_opened, node) for node in chosen})
 
 
 def _for_losses(node: Node) -> bool:
@@ -45,15 +39,9 @@ def _for_losses(node: Node) -> bool:
     return targets <= set(_READERS) and bool(targets & set(_LOSSES)) and 0 not in node.meta["val"].shape
 
 
-def _opened(graph: Graph, made: dict[Node, Node], node: Node) -> Node:
+def _opened(node: Node, graph: Graph, made: Mapping[Node, Node]) -> Node:
     """``(x - max) - log(sum(exp(x - max)))`` as in eager's kernel, in float32 or wider."""
-
-    def call(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
-        new = graph.call_function(target, args, kwargs)
-        values = [a.meta["val"] if isinstance(a, Node) else a for a in args]
-        new.meta = {**node.meta, "val": target(*values, **kwargs)}
-        return new
-
+    call = functools.partial(call_for, graph, node)
     scores, dim = made[node.args[0]], node.args[1]  # type: ignore[index]
     value = node.meta["val"]
     wide = torch.float64 if value.dtype == torch.float64 else torch.float32

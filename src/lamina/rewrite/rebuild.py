@@ -1,15 +1,21 @@
-"""The one way a pass changes a graph: some nodes stand for others, and what is then dead goes."""
+"""The two ways a pass changes a graph: nodes stand for others, or are written anew; what is then dead goes."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.rewrite.torch_private import graph_module
 
-__all__ = ["Substitution", "dead_nodes", "rebuild"]
+__all__ = ["Substitution", "Write", "call_for", "dead_nodes", "rebuild", "written_anew"]
 
 Substitution = dict[Node, Node]
 """Node to the earlier node that stands for it; the earlier node is never itself a key."""
+
+Write = Callable[[Graph, Mapping[Node, Node]], Node]
+"""Writes calls into a new graph and gives the node that holds the value; the mapping says what became of a node."""
 
 
 def dead_nodes(graph: Graph, stand_in: Substitution) -> set[Node]:
@@ -37,3 +43,24 @@ def rebuild(gm: GraphModule, stand_in: Substitution) -> GraphModule:
         other = stand_in.get(node)
         made[node] = made[other] if other is not None else graph.node_copy(node, made.__getitem__)
     return graph_module(gm, graph)
+
+
+def written_anew(gm: GraphModule, writes: Mapping[Node, Write]) -> GraphModule:
+    """A new module in which each of these nodes is what its function writes; ``gm`` itself if there are none."""
+    if not writes:
+        return gm
+    graph = Graph()
+    made: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        write = writes.get(node)
+        made[node] = graph.node_copy(node, made.__getitem__) if write is None else write(graph, made)
+    graph.eliminate_dead_code()
+    return graph_module(gm, graph)
+
+
+def call_for(graph: Graph, node: Node, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
+    """A call on nodes of ``graph`` in the place of ``node``, whose origin it has, with its own fake value."""
+    new = graph.call_function(target, args, kwargs)
+    values = [a.meta["val"] if isinstance(a, Node) else a for a in args]
+    new.meta = {**node.meta, "val": target(*values, **kwargs)}
+    return new

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
 
-from lamina.backends.adapters.onnx_graph import onnx_model, translates
+from lamina.backends.adapters.onnx_backend import onnx_backend
 from lamina.backends.adapters.optional import optional
-from lamina.backends.api import Backend
 
 __all__ = ["ONNXRUNTIME"]
 
@@ -36,32 +33,7 @@ class _Session:
         return [torch.from_numpy(numpy.asarray(out)) for out in self.session.run(None, arrays)]
 
 
-def _compile(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    del example_inputs
-    return _Session(onnx_model(gm))
-
-
-def _save(compiled: Callable[..., Any]) -> bytes:
-    assert isinstance(compiled, _Session)
-    return compiled.model
-
-
-def _load(data: bytes, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    del gm, example_inputs
-    return _Session(data)
-
-
-ONNXRUNTIME = Backend(
-    "onnxruntime",
-    _compile,
-    devices=("cpu",),
-    dtypes=(torch.float32, torch.float64, torch.int64, torch.int32, torch.bool),
-    training=False,
-    dynamic=False,
-    supports=translates,
-    save=_save,
-    load=_load,
-    version="1",
-    requires=("onnx", "onnxruntime"),
+ONNXRUNTIME = onnx_backend(
+    "onnxruntime", _Session, (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool)
 )
 """Inference on the CPU by ONNX Runtime; sizes are fixed when it compiles, and what has no translation is left out."""

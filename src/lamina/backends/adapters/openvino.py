@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
 
-from lamina.backends.adapters.onnx_graph import onnx_model, translates
+from lamina.backends.adapters.onnx_backend import onnx_backend
 from lamina.backends.adapters.optional import optional
-from lamina.backends.api import Backend
 
 __all__ = ["OPENVINO"]
 
@@ -33,32 +30,5 @@ class _Compiled:
         return [torch.from_numpy(results[out]) for out in self.compiled.outputs]
 
 
-def _compile(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    del example_inputs
-    return _Compiled(onnx_model(gm))
-
-
-def _save(compiled: Callable[..., Any]) -> bytes:
-    assert isinstance(compiled, _Compiled)
-    return compiled.model
-
-
-def _load(data: bytes, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    del gm, example_inputs
-    return _Compiled(data)
-
-
-OPENVINO = Backend(
-    "openvino",
-    _compile,
-    devices=("cpu",),
-    dtypes=(torch.float32, torch.bool),
-    training=False,
-    dynamic=False,
-    supports=translates,
-    save=_save,
-    load=_load,
-    version="1",
-    requires=("onnx", "openvino"),
-)
+OPENVINO = onnx_backend("openvino", _Compiled, (torch.float32, torch.bool))
 """Inference on the CPU by OpenVINO in float32: its CPU plugin computes doubles and 64-bit integers in fewer bits."""
