@@ -248,6 +248,18 @@ def test_a_backend_may_decline_a_graph() -> None:
         agrees(never)
 
 
+@pytest.mark.parametrize("graph", ["aten", "torch"])
+def test_fallbacks_in_a_circle_end_in_an_error_that_names_them(graph: str) -> None:
+    def no_sines(node: Node) -> str:
+        return "no trigonometry" if "sin" in str(node.target) else ""
+
+    register_backend(lambda gm, inputs: gm.forward, name="round", graph=graph, supports=no_sines, fallback="about")
+    register_backend(lambda gm, inputs: gm.forward, name="about", graph=graph, supports=no_sines, fallback="round")
+    compiled = lamina.compile(lambda x: x.sin(), backend="round")
+    with pytest.raises(Exception, match="neither 'round' nor 'about' takes graph0.*no trigonometry"):
+        compiled(torch.randn(3))
+
+
 class Tape:
     """A whole third-party backend: compiles each graph to a list of steps on numbered registers."""
 

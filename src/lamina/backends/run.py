@@ -32,7 +32,14 @@ def run_region(backend: Backend, region: Region, options: Options, record: Recor
     return _Job(region.name, region.kind, options, record).whole(backend, region.gm, region.example_inputs)
 
 
-def willing(backend: Backend, gm: GraphModule, example_inputs: Sequence[Any], record: Record, name: str) -> Backend:
+def willing(
+    backend: Backend,
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    record: Record,
+    name: str,
+    refused: tuple[Backend, ...] = (),
+) -> Backend:
     """``backend``, or if it asks for graphs of torch calls and does not take this one, the first fallback that does."""
     if backend.graph != "torch":
         return backend
@@ -43,10 +50,12 @@ def willing(backend: Backend, gm: GraphModule, example_inputs: Sequence[Any], re
         why = next(filter(None, (_refuses(backend, node) for node in gm.graph.nodes)), "")
     if not why:
         return backend
-    fallback = as_backend(backend.fallback)
+    fallback, refused = as_backend(backend.fallback), (*refused, backend)
+    if fallback in refused:
+        raise _nobody(refused, name, why)
     decision = Decision("backend", (backend.name, fallback.name), False, why)
     record.stages.append(Stage(name, "backend", None, 0.0, (decision,)))
-    return willing(fallback, gm, example_inputs, record, name)
+    return willing(fallback, gm, example_inputs, record, name, refused)
 
 
 def run_captured(
@@ -57,8 +66,18 @@ def run_captured(
     return compiled if compiled == gm.forward else checked_once(compiled, gm, backend.name, name)
 
 
+def _nobody(refused: Sequence[Backend], name: str, why: str) -> BackendFailed:
+    names = " nor ".join(repr(backend.name) for backend in refused)
+    return BackendFailed(
+        f"neither {names} takes {name}, and the last falls back to one of them: {why}"
+        if len(refused) > 1
+        else f"backend {names} does not take {name}, nor does its fallback: {why}",
+        remedy='give one of them a fallback that takes every graph, such as "eager"',
+    )
+
+
 def _refuses(backend: Backend, node: Node) -> str:
-    return backend.refuses(node) if node.op == "call_function" else ""
+    return backend.refuses(node) if node.op in ("call_function", "call_method", "call_module") else ""
 
 
 class _Call(torch.nn.Module):
@@ -77,6 +96,7 @@ class _Job:
 
     def __init__(self, name: str, kind: str, options: Options, record: Record) -> None:
         self.name, self.kind, self.options, self.record = name, kind, options, record
+        self.refused: list[Backend] = []
 
     def whole(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any]) -> Boxed:
         """The graph, its writes to inputs made outside of backends that do not know them."""
@@ -168,8 +188,9 @@ class _Job:
     def declined(self, backend: Backend, name: str, why: str) -> Backend:
         """The fallback of ``backend``, after a note of why it is called for."""
         fallback = as_backend(backend.fallback)
-        if fallback == backend:
-            raise BackendFailed(f"backend {backend.name!r} does not take {name}, nor does its fallback: {why}")
+        self.refused.append(backend)
+        if fallback in self.refused:
+            raise _nobody(self.refused, name, why)
         decision = Decision("backend", (name, backend.name, fallback.name), False, why)
         self.record.stages.append(Stage(name, "backend", None, 0.0, (decision,)))
         return fallback
