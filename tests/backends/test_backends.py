@@ -256,7 +256,7 @@ def test_fallbacks_in_a_circle_end_in_an_error_that_names_them(graph: str) -> No
     register_backend(lambda gm, inputs: gm.forward, name="round", graph=graph, supports=no_sines, fallback="about")
     register_backend(lambda gm, inputs: gm.forward, name="about", graph=graph, supports=no_sines, fallback="round")
     compiled = lamina.compile(lambda x: x.sin(), backend="round")
-    with pytest.raises(Exception, match="neither 'round' nor 'about' takes graph0.*no trigonometry"):
+    with pytest.raises(Exception, match=r"neither 'round' nor 'about' takes graph0.*no trigonometry"):
         compiled(torch.randn(3))
 
 
