@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lamina.base.torch_private import OpOverload, OpOverloadPacket
 from lamina.lower import torch_private
@@ -73,3 +74,9 @@ def test_kernels_and_constants_are_found_by_number() -> None:
     found = torch_private.triton_constants(table.add_constant_args(constants))
     assert found == constants
     assert found is not constants
+
+
+def test_numbers_of_a_constant_are_read_under_a_fake_mode() -> None:
+    table = torch.tensor([[1, -2], [3, 2**40]])
+    with FakeTensorMode():
+        assert torch_private.elements_of(table) == [[1, -2], [3, 2**40]]

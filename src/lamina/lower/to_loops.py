@@ -23,6 +23,7 @@ from lamina.lower.library import call_effect, call_library
 from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import RULES, CannotLower, Decline
 from lamina.lower.sizes import SizeFloat, UnknownSize, expr_of, stride_of
+from lamina.lower.torch_private import elements_of
 from lamina.lower.user_kernels import TRITON_LAUNCH, kernel_name, launch_user_kernel
 from lamina.lower.values import TensorValue
 
@@ -136,13 +137,12 @@ def _constant(low: Lowering, node: Node, value: Any) -> TensorValue:
     """A small tensor that the user's code holds as a literal, written out element by element."""
     if type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_complex():
         raise CannotLower(f"the graph holds a subgraph or a {type(value).__name__}, {node.target}")
-    if value.numel() > MOST_LITERALS or value.device.type != "cpu":
+    if value.numel() > MOST_LITERALS:
         raise CannotLower(f"the graph holds a constant of {value.numel()} elements, {node.target}")
-    out = low.buffer(node.name, dtype_of(value.dtype), value.shape)
+    out = low.buffer(node.name, dtype_of(value.dtype), value.shape, device=str(value.device))
     low.plain(out.dtype)
     b = low.nest(node, ())
-    # The one way to read a real tensor that asks no operation, which a fake tensor mode around us would refuse.
-    literals = _leaves(value.tolist())
+    literals = _leaves(elements_of(value))
     for place, literal in zip(product(*(range(n) for n in value.shape)), literals, strict=True):
         b.store(out, b.constant(literal, opmath(out.dtype)), [as_expr(p) for p in place])
     low.finish(b)

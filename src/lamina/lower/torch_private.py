@@ -14,16 +14,24 @@ from torch._higher_order_ops.auto_functionalize import (
     read_view_information_from_args,
 )
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
     "AliasViewInfo",
     "AsStridedViewInfo",
     "NotView",
     "SliceViewInfo",
+    "elements_of",
     "triton_constants",
     "triton_kernel",
     "written_views",
 ]
+
+
+def elements_of(tensor: torch.Tensor) -> Any:
+    """The numbers of a real tensor, nested as ``tolist`` does, wherever it is and whatever mode is active around us."""
+    with _disable_current_modes():
+        return tensor.tolist()
 
 
 def triton_kernel(index: int) -> Any:

@@ -219,11 +219,12 @@ def fast_tanh(x):
 @triton.jit
 def digamma(x):
     """Derivative of lgamma: reflection below 0, recurrence up to 10, then the asymptotic series."""
-    pi = 3.141592653589793
     below = x < 0.0
     whole = tl.floor(x) == x
-    fraction = x - libdevice.trunc(x)
-    reflected = pi / libdevice.tan(pi * fraction)
+    # The nearest whole number is taken away exactly; next to a pole pi times the rest is then as exact as the rest.
+    # Pi is written out: a name for it would be a float32 in Triton.
+    fraction = x - tl.floor(x + 0.5)
+    reflected = 3.141592653589793 / libdevice.tan(3.141592653589793 * fraction)
     y = tl.where(below, 1.0 - x, x)
     total = (y != y).to(y.dtype)
     for _ in tl.static_range(10):
