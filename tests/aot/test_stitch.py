@@ -363,3 +363,14 @@ def test_a_sum_to_differentiate_on_a_gpu_is_left_to_eager(monkeypatch):
         reference = check(function, leaf(4, 5, 6))
         assert [d.taken for d in reference.record.decisions("eager")] == [True] * left
         assert any(stage.name == "partition" for stage in reference.record.stages) != left
+
+
+def test_a_sum_that_takes_a_gpu_longer_than_the_host_is_compiled(monkeypatch):
+    monkeypatch.setattr(run, "_device", lambda joint: "cuda")
+    reference = Reference()
+    compiled = reference.compile(lambda x: x.sum(0))
+    x = torch.ones(64, 1 << 19, requires_grad=True)  # 128 MiB
+    compiled(x).sum().backward()
+    assert not reference.record.decisions("eager")
+    assert any(stage.name == "partition" for stage in reference.record.stages)
+    assert torch.equal(x.grad, torch.ones_like(x))
