@@ -274,3 +274,19 @@ def test_the_compiled_module_is_still_the_original():
     assert original_of(compiled) is model
     assert int(model.norm1.num_batches_tracked) == 1
     assert all(p.grad is not None for p in compiled.parameters())
+
+
+def test_a_backward_that_eager_lacks_is_missed_only_when_it_is_asked_for():
+    def f(x):
+        return torch.special.i1(x * 2) + 1
+
+    x = torch.rand(5, dtype=torch.bfloat16, requires_grad=True)
+    reference = Reference()
+    compiled = reference.compile(f)
+    result = compiled(x)
+    assert torch.equal(result, f(x))
+    assert result.requires_grad
+    with pytest.raises(NotImplementedError, match="i1_backward"):
+        result.sum().backward()
+    (decision,) = [d for stage in reference.record.stages if stage.name == "eager" for d in stage.decisions]
+    assert "i1_backward" in decision.reason

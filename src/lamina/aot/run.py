@@ -20,6 +20,7 @@ from lamina.aot.source import annotate_sources
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.tangents import restrided
 from lamina.aot.torch_private import run_aot_autograd, static_input_indices, torch_partition, without_autocast
+from lamina.aot.traits import is_static
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.options import Options
@@ -57,21 +58,28 @@ def compile_captured(
     of AOTAutograd pass through, and must pass through the backend as well: some ask Dynamo to trace again.
     """
     job = _Job(compile_region, record, options, name, tuple(passes), partitioned)
+    job.parameters = tuple(is_static(node) for node in gm.graph.find_nodes(op="placeholder"))
     start = time.perf_counter()
     with collector_held():
         stitched = job.stitched(gm, example_inputs, decompositions)
         if stitched is not None:
             record.add(name, "aot", time.perf_counter() - start)
             return job.finish(stitched) if not job.left_to_eager(stitched) else gm.forward
-        compiled = run_aot_autograd(
-            gm,
-            example_inputs,
-            forward=job.compiler("forward"),
-            backward=job.kept_backward,
-            inference=job.compiler("inference"),
-            partition=job.partition,
-            decompositions=decompositions,
-        )
+        try:
+            compiled = run_aot_autograd(
+                gm,
+                example_inputs,
+                forward=job.compiler("forward"),
+                backward=job.kept_backward,
+                inference=job.compiler("inference"),
+                partition=job.partition,
+                decompositions=decompositions,
+            )
+        except NotImplementedError as error:
+            if job.begun or options.strict:
+                raise
+            job.note_eager(f"a gradient that eager lacks, too, where one asks for it: {error}")
+            return gm.forward
     record.add(name, "aot", time.perf_counter() - start - job.seconds)
     return compiled
 
@@ -91,8 +99,11 @@ class _Job:
         self.compile_region, self.record, self.options = compile_region, record, options
         self.name, self.passes, self.partitioned = name, passes, partitioned
         self.seconds = 0.0
+        self.begun = False
+        """Whether the graph is differentiated, so that what fails now is ours."""
         self.static_names: frozenset[str] = frozenset()
         self.static: frozenset[int] | None = None
+        self.parameters: tuple[bool, ...] = ()
 
     def stitched(
         self, gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
@@ -123,9 +134,13 @@ class _Job:
             return False
         why = eager_is_best(stitched.joint)
         if why:
-            decision = Decision("eager", (self.name,), True, why)
-            self.record.stages.append(Stage(self.name, "eager", None, 0.0, (decision,)))
+            self.note_eager(why)
         return bool(why)
+
+    def note_eager(self, why: str) -> None:
+        """Put into the record that the captured graph runs as it is."""
+        decision = Decision("eager", (self.name,), True, why)
+        self.record.stages.append(Stage(self.name, "eager", None, 0.0, (decision,)))
 
     def finish(self, stitched: Stitched) -> Callable[..., Any]:
         """Partition and compile a stitched graph."""
@@ -171,8 +186,9 @@ class _Job:
         """What AOTAutograd calls to compile a graph of ``kind``."""
 
         def compile(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-            start = time.perf_counter()
+            self.begun, start = True, time.perf_counter()
             if kind == "inference":
+                self._mark_parameters(gm)
                 gm = self._prepared(gm)
             inputs = self._inputs(gm, kind)
             region = Region(gm, tuple(example_inputs), kind, f"{self.name}_{kind}", inputs)
@@ -192,7 +208,7 @@ class _Job:
         **_: Any,
     ) -> tuple[GraphModule, GraphModule]:
         """AOTAutograd's partition function."""
-        start = time.perf_counter()
+        self.begun, start = True, time.perf_counter()
         joint = self._prepared(joint)
         static = list(static_lifetime_input_indices or ())
         inputs = joint.graph.find_nodes(op="placeholder")
@@ -218,6 +234,19 @@ class _Job:
         for change in self.passes:
             gm = change(gm)
         return gm
+
+    def _mark_parameters(self, gm: GraphModule) -> None:
+        """Note in ``meta["parameter"]`` which inputs of an inference graph are parameters or buffers.
+
+        Only where they are the inputs that Dynamo captured: tensor subclasses taken apart, or inputs that share memory
+        joined, have other places.
+        """
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        static = static_input_indices() if self.static is None else self.static
+        if len(placeholders) == len(self.parameters):
+            for place, node in enumerate(placeholders):
+                if self.parameters[place] and place in static:
+                    node.meta["parameter"] = True
 
     def _inputs(self, gm: GraphModule, kind: str) -> tuple[RegionInput, ...]:
         placeholders = gm.graph.find_nodes(op="placeholder")
