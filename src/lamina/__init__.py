@@ -7,6 +7,7 @@ from lamina.compile import compile, lamina_backend
 from lamina.errors import BadArgument, InvalidIR, LaminaError, StageFailed, UnknownOption
 from lamina.options import Options
 from lamina.record import Record, Stage
+from lamina.runtime.frozen import thaw
 
 __all__ = [
     "BadArgument",
@@ -25,5 +26,6 @@ __all__ = [
     "compile",
     "lamina_backend",
     "register_backend",
+    "thaw",
     "warmup",
 ]

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from lamina.aot.run import compile_captured
 from lamina.backends.api import Backend
+from lamina.backends.frozen import note_unfrozen, run_frozen
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
@@ -123,14 +124,19 @@ def compile_graph(
     backend = willing(backend, gm, example_inputs, record, name)
     if backend.graph == "torch":
         rewriting.check_expected()
+        if options.freeze:
+            note_unfrozen(record, name, f"backend {backend.name!r} takes graphs as they were captured")
         return run_captured(backend, gm, example_inputs, options, record, name)
 
     own = OwnPasses(options, record, name, table)
     return compile_captured(
         gm,
         example_inputs,
-        compile_region=lambda region: run_region(
-            backend, region.with_graph(rewriting.lowered).with_graph(own.lowered), options, record
+        compile_region=lambda region: run_frozen(
+            region.with_graph(rewriting.lowered).with_graph(own.lowered),
+            options,
+            record,
+            lambda main: run_region(backend, main, options, record),
         ),
         decompositions=table,
         record=record,

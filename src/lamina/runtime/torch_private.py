@@ -20,6 +20,7 @@ __all__ = [
     ),
     *("is_capturing", "reinterpret", "storage_uses"),
     *("below_autograd", "dispatch_is_watched", "python_functions", "shares_memory"),
+    *("version_of", "without_autocast"),
 ]
 
 _guards = getattr(torch._C, "_dynamo").guards  # noqa: B009  the stub file does not declare it
@@ -114,3 +115,12 @@ def below_autograd() -> Callable[[], Any]:
 def dispatch_is_watched() -> bool:
     """Whether a dispatch mode or the profiler wants to see every operation."""
     return profiler._is_profiler_enabled or torch._C._len_torch_dispatch_stack() > 0
+
+
+# version_of(tensor): how often it has been written to. ``RuntimeError`` for one made in inference mode.
+version_of: Callable[[torch.Tensor], int] = torch.Tensor._version.__get__
+
+
+def without_autocast() -> Any:
+    """Inside, autocast is off for every device."""
+    return torch._C._DisableAutocast()
