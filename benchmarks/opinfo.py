@@ -195,6 +195,7 @@ def _summary(results: Sequence[Result], limits: dict[str, dict[str, str]]) -> tu
         "by_status": dict(Counter(r.status for r in results)),
         "failures_of_torch": len(failed) - len(ours),
         "failures": {r.name: f"{r.status}: {r.detail}" for r in ours},
+        "undefined_in_eager": {r.name: r.undefined for r in ran if r.undefined},
         "fell_back_to_eager_calls": {r.name: r.fallback for r in ran if r.fallback},
         "left_to_python_by_capture": {r.name: r.breaks for r in ran if not r.graphs},
         "nothing_to_compute": [r.name for r in ran if r.graphs and not (r.kernels or r.libraries or r.fallback)],

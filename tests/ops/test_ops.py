@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from benchmarks.compilers import CompileFunction, compile_function
 from benchmarks.opinfo import LIMITS
@@ -36,3 +41,21 @@ def test_the_check_sees_a_result_that_is_wrong_by_one_in_three_hundred(wrong: st
     result = check(wrong, OPERATORS[wrong], compile_function("wrong"))
     assert result.status == "mismatch"
     assert len(result.complaints) >= (2 if result.gradients else 1)
+
+
+@pytest.mark.parametrize("factor", [2.0, 2.5])
+def test_results_that_nothing_sets_are_told_from_wrong_ones(factor: float) -> None:
+    def twice_and_nothing(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2.0, torch.empty(3, dtype=torch.int64)
+
+    def compile(_: Callable[..., Any], **__: Any) -> Callable[..., Any]:
+        return lambda x, *_: (x * factor, torch.tensor([-1, -2, -3]))
+
+    sample = SimpleNamespace(input=torch.rand(4, requires_grad=True), args=(), kwargs={})
+    operator = SimpleNamespace(
+        name="twice", variant_test_name="", supports_autograd=True, supports_dtype=lambda *_: True,
+        sample_inputs=lambda *_, **__: [sample], op=twice_and_nothing,
+    )  # fmt: skip
+    result = check("twice", operator, compile)
+    assert result.undefined == ["output 1"]
+    assert result.status == ("passed" if factor == 2.0 else "mismatch")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 from torch.testing._internal import common_methods_invocations as database
+from torch.utils import deterministic
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["DTYPES", "DrawsWatch", "Sample", "full_name", "graph_breaks", "operators", "sample_of"]
+__all__ = ["DTYPES", "DrawsWatch", "Sample", "filled_memory", "full_name", "graph_breaks", "operators", "sample_of"]
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
 SAMPLES = 12
@@ -44,6 +46,20 @@ class DrawsWatch(TorchDispatchMode):
         named = kwargs or {}
         self.draws |= torch.Tag.nondeterministic_seeded in func.tags and named.get("generator") is None
         return func(*args, **named)
+
+
+@contextmanager
+def filled_memory() -> Iterator[None]:
+    """Inside, ``torch.empty`` and its like give NaN and largest integers, as with deterministic algorithms."""
+    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fills = deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    deterministic.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
+        deterministic.fill_uninitialized_memory = fills
 
 
 def full_name(operator: Any) -> str:
