@@ -28,14 +28,19 @@ def with_planned_strides(compiled: Boxed, fakes: Sequence[Any]) -> Boxed:
 
     def call(args: list[Any]) -> Any:
         for i, order in orders:
-            tensor = args[i]
-            planned = _strides(tensor.shape, order)
-            if tensor.stride() != planned and not _agree(tensor.shape, tensor.stride(), planned):
-                args[i] = _laid_out(tensor, order)
+            args[i] = _as_planned(args[i], order)  # no name here holds a tensor that ``compiled`` lets go
         return compiled(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def _as_planned(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """``tensor``, or a copy of it where it is laid out otherwise."""
+    planned = _strides(tensor.shape, order)
+    if tensor.stride() == planned or _agree(tensor.shape, tensor.stride(), planned):
+        return tensor
+    return _laid_out(tensor, order)
 
 
 def _order(fake: Any) -> tuple[int, ...] | None:
