@@ -127,7 +127,7 @@ def test_the_fast_forms_stay_within_sixteen_bits(interpreter: Interpreter) -> No
     shape = tuple(a.extent for a in body.axes)
     buffers = replace(buffers, shape=shape, strides=(shape[1], buffers.strides[1]))
     outs = []
-    for op in ("exp", "tanh", "sigmoid"):
+    for op in ("exp", "tanh", "sigmoid", "erf"):
         body.store(op, body.at, body.op("cast", body.op(op, x), dtype="bfloat16"))
         outs.append(replace(buffers, name=op))
     made = case("fast", [body.nest()], [buffers, *outs], replace(TARGET, approximate=True))
@@ -137,6 +137,23 @@ def test_the_fast_forms_stay_within_sixteen_bits(interpreter: Interpreter) -> No
     for op in got:
         exact = getattr(torch, op)(given.double())
         assert ((got[op].double() - exact).abs() <= exact.abs() * 2**-6.9).all()
+
+
+def test_the_fast_error_function(interpreter: Interpreter) -> None:
+    """In float32: close everywhere, exactly 1 in size far out, and NaN where it should be."""
+    body = Body(1 << 14)
+    body.store("Y", body.at, body.op("erf", body.load("X", *body.at)))
+    buffers = [dense("X", "float32", (1 << 14,)), dense("Y", "float32", (1 << 14,))]
+    planned = case("erf", [body.nest()], buffers).kernel.schedules[0]
+    made = case("erf", [body.nest()], buffers, TARGET, replace(planned, approximate=True))
+    assert "fast_erf" in made.source.text
+    x = torch.linspace(-7, 7, 1 << 14)
+    x[:6] = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 1e-30, -200.0])
+    got, _ = both(made, interpreter, {"X": x}, {})
+    exact = torch.erf(x.double())
+    assert ((got["Y"] - exact).abs()[1:] <= 6e-7 * exact.abs()[1:]).all()
+    assert got["Y"][0].isnan()
+    assert (got["Y"][x.abs() > 4.1] == x[x.abs() > 4.1].sign()).all()
 
 
 @pytest.mark.parametrize("shape", [(4096,), (5, 128), (3, 100)])

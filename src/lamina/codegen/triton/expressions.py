@@ -50,7 +50,7 @@ _LIBDEVICE = {
     **{n: n for n in ("exp", "tanh", "rsqrt", "pow", "atan2", "hypot", "fmod", "trunc")},
     "round": "rint",
 }
-_FAST = {"exp": "fast_exp", "tanh": "fast_tanh", "sigmoid": "fast_sigmoid"}
+_FAST = {"erf": "fast_erf", "exp": "fast_exp", "tanh": "fast_tanh", "sigmoid": "fast_sigmoid"}
 
 
 def constant_text(value: float, dtype: str) -> str:
