@@ -16,7 +16,8 @@ from lamina.codegen.triton.reductions import Accumulator, Reducer
 from lamina.codegen.triton.scans import Scanner
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
-from lamina.codegen.triton.types import literal
+from lamina.codegen.triton.types import literal, typed
+from lamina.codegen.triton.whole import find_wholes
 from lamina.ir.index import Expr, Loaded, as_expr
 from lamina.ir.loops import (
     Check,
@@ -50,6 +51,7 @@ class NestWriter:
         self.constants = {e.out: e for e in self.body if isinstance(e, Constant)}
         self.accumulators: dict[int, Accumulator] = {}
         self.onlines = online_sums(self.body) if facts.schedule.online else {}
+        self.wholes = find_wholes(facts)
         self.checks = [p for p, e in enumerate(self.body) if isinstance(e, Check)]
         self.first_check = first_check
         self.peeled: dict[int, Expr] = {}
@@ -275,7 +277,7 @@ class NestWriter:
         if isinstance(eqn, Load):
             text.add(f"{eqn.out} = {self.load(eqn)}")
         elif isinstance(eqn, Compute):
-            text.add(f"{eqn.out} = {self.compute(eqn)}")
+            text.add(f"{eqn.out} = {self.compute(position, eqn)}")
         elif isinstance(eqn, Index):
             text.add(f"{eqn.out} = {self.index(eqn)}")
         elif isinstance(eqn, Random):
@@ -307,7 +309,13 @@ class NestWriter:
         found = literal(constant.value, constant.dtype)
         return f"({found})" if found.startswith("-") else found
 
-    def compute(self, eqn: Compute) -> str:
+    def compute(self, position: int, eqn: Compute) -> str:
+        if position in self.wholes.casts:
+            return f"round_to_bits({self.value(eqn.ins[0])}).to({typed(eqn.dtype)})"
+        if position in self.wholes.roundings:
+            return self.value(eqn.ins[0])  # the cast rounds
+        if position in self.wholes.quotients:
+            return f"quotient_to_round({self.value(eqn.ins[0])}, {self.value(eqn.ins[1])})"
         dtypes = [self.facts.dtype[n] for n in eqn.ins]
         varying = [n for n in eqn.ins if n not in self.constants]
 

@@ -1,0 +1,119 @@
+"""Roundings to small integers: quotients of a tile and its scale that end as 8 or 16 bits, as quantisation writes them.
+
+A division, a rounding and a conversion take the units that a multiprocessor has few of, or a branch for each element:
+together as long as memory takes for the bytes. Where the result is a whole number between two small bounds, one
+addition rounds it and leaves its bits in place, and a quotient can be corrected from its divisor's reciprocal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lamina.codegen.triton.facts import Facts
+from lamina.ir.loops import Compute, Constant, defined, operands
+
+__all__ = ["Wholes", "find_wholes"]
+
+_LARGEST = 1 << 21
+"""Bounds up to which the sum with 1.5 * 2**23 holds a whole number in its low bits."""
+_NARROW = ("int8", "uint8", "int16")
+
+
+@dataclass(frozen=True, slots=True)
+class Wholes:
+    """Positions of equations: ``casts`` to narrow integers of whole numbers between small bounds, ``roundings`` that
+    such a cast does itself, ``quotients`` that only such a rounding reads, by divisors that vary over fewer blocks.
+    """
+
+    casts: frozenset[int] = frozenset()
+    roundings: frozenset[int] = frozenset()
+    quotients: frozenset[int] = frozenset()
+
+
+def find_wholes(facts: Facts) -> Wholes:
+    """The roundings to small integers of a nest."""
+    return _Finder(facts).run()
+
+
+class _Finder:
+    def __init__(self, facts: Facts) -> None:
+        self.facts, self.body = facts, facts.body
+        self.made = {name: p for p, eqn in enumerate(self.body) for name in defined(eqn)}
+        self.constants = {e.out: e.value for e in self.body if isinstance(e, Constant)}
+        self.readers: dict[str, set[int]] = {}
+        for p, eqn in enumerate(self.body):
+            for name in operands(eqn):
+                self.readers.setdefault(name, set()).add(p)
+
+    def run(self) -> Wholes:
+        casts, roundings, quotients = set(), set(), set()
+        for p, eqn in enumerate(self.body):
+            if not isinstance(eqn, Compute) or eqn.op != "cast" or eqn.dtype not in _NARROW:
+                continue
+            found = self.bounded(p, eqn.ins[0])
+            if found is None:
+                continue
+            rounding, alone = found
+            casts.add(p)
+            if not alone:
+                continue
+            roundings.add(rounding)
+            quotient = self.quotient(rounding)
+            if quotient is not None:
+                quotients.add(quotient)
+        return Wholes(frozenset(casts), frozenset(roundings), frozenset(quotients))
+
+    def compute(self, name: str) -> Compute | None:
+        eqn = self.body[self.made[name]]
+        return eqn if isinstance(eqn, Compute) else None
+
+    def bounded(self, cast: int, name: str) -> tuple[int, bool] | None:
+        """The rounding that ``name`` is, kept between two bounds, and whether nothing else reads what is between."""
+        if self.facts.dtype[name] != "float32":
+            return None
+        low = high = False
+        last, alone = {cast}, True
+        while True:
+            alone = alone and self.readers[name] == last
+            eqn = self.compute(name)
+            if eqn is None:
+                return None
+            if eqn.op == "round":
+                return (self.made[name], alone) if low and high else None
+            clamp = self.clamp(eqn)
+            if clamp is None:
+                return None
+            inner, below, tests = clamp
+            low, high = low or below, high or not below
+            last = {self.made[name], *tests}
+            name = inner
+
+    def clamp(self, eqn: Compute) -> tuple[str, bool, Sequence[int]] | None:
+        """(what is kept at or beyond a small whole bound, whether from below, the comparison made for it)."""
+        if eqn.op in ("maximum", "minimum"):
+            for inner, bound in (eqn.ins, eqn.ins[::-1]):
+                if self.small(bound):
+                    return inner, eqn.op == "maximum", ()
+        if eqn.op == "where":
+            test = self.compute(eqn.ins[0])
+            if test is not None and test.op in ("lt", "gt") and test.ins == (eqn.ins[2], eqn.ins[1]):
+                if self.small(eqn.ins[1]) and self.readers[test.out] == {self.made[eqn.out]}:
+                    return eqn.ins[2], test.op == "lt", (self.made[test.out],)
+        return None
+
+    def small(self, name: str) -> bool:
+        """Whether a value is a whole constant of a size that the sum with 1.5 * 2**23 keeps."""
+        value = self.constants.get(name)
+        return value is not None and abs(value) <= _LARGEST and value == int(value)
+
+    def quotient(self, rounding: int) -> int | None:
+        """The division that only the rounding reads, where many points share a divisor."""
+        eqn = self.body[rounding]
+        assert isinstance(eqn, Compute)
+        inner = self.compute(eqn.ins[0])
+        if inner is None or inner.op != "div" or self.readers[inner.out] != {rounding}:
+            return None
+        facts = self.facts
+        shared = facts.dims(facts.span(inner.ins[0])) - facts.dims(facts.span(inner.ins[1]))
+        return self.made[inner.out] if shared else None
