@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 from lamina.ir.loops import LoopProgram, Nest
@@ -70,3 +71,39 @@ def test_sums_over_two_layouts_go_along_columns() -> None:
     kinds = [schedule.kind for kernel in plan.kernels for schedule in kernel.schedules]
     assert "loops" not in kinds
     assert kinds.count("pointwise") == 1
+
+
+def group_norm_backward(layout: torch.memory_format) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """A group norm's backward behind an activation, of more points than a program holds."""
+    torch.manual_seed(0)
+    shape, groups = (2, 32, 48, 32), 4
+    x, g, w = torch.randn(shape).contiguous(memory_format=layout), torch.randn(shape), torch.randn(32)
+    _, mean, scale = aten.native_group_norm(x.contiguous(), w, w, 2, 32, 48 * 32, groups, 1e-5)
+
+    def backward(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        g, x, mean, scale, w = given
+        inner = x.clone(memory_format=torch.contiguous_format)
+        masks = [True, True, True]
+        return tuple(aten.native_group_norm_backward(g.tanh(), inner, mean, scale, w, 2, 32, 48 * 32, groups, masks))
+
+    return backward, [g, x, mean, scale, w]
+
+
+def reads(program: LoopProgram, names: set[str]) -> int:
+    """How many nests read these buffers."""
+    nests = [s for s in program.steps if isinstance(s, Nest)]
+    return sum(any(getattr(e, "buffer", None) in names for e in nest.body) for nest in nests)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_rows_and_columns_share_the_pass_over_what_both_reduce(layout: torch.memory_format) -> None:
+    """Group and channel sums come from sums over pixels: one pass for all of them, one for the gradient."""
+    fused, made = cut(*group_norm_backward(layout))
+    assert reads(made, set(fused.inputs[:2])) == 2
+
+
+def test_rows_that_fit_a_program_are_read_once() -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(4, 8, 64), torch.randn(8)
+    _, made = cut(lambda x, w: ((x * w[:, None]).sum((1, 2)), (x * x).sum((0, 2))), [x, w])
+    assert reads(made, {made.inputs[0]}) == 1

@@ -57,6 +57,8 @@ _ACROSS = 64
 _WAVES = 8
 """Programs for each processor that hide the latency of walking down columns."""
 _HALVES = ("float16", "bfloat16")
+_JOINED = ("sum", "prod", "max", "min", "any", "all")
+"""Reductions of a whole that are the same reductions of its parts' results."""
 
 
 def spread(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram, list[Decision]]:
@@ -117,6 +119,8 @@ class _Cutter:
             return [self.nest]
         if len(self.sets) > 1:
             inner = self.inner()
+            if (shared := self.shared(inner)) is not None:
+                return self.again(shared)
             if self.volume(inner) > _WIDEST:
                 return self.again(self.unmixed(inner))
             return self.parts([p for p in self.reduces if frozenset(self.reduce(p).axes) != inner], inner)
@@ -263,6 +267,82 @@ class _Cutter:
             self.nest_of("columns", self.nest.axes, [*loads.values(), *second]),
         ]
 
+    # ---- what rows and columns have in common -----------------------------------------------------------------------
+
+    def shared(self, inner: frozenset[str]) -> list[Nest] | None:
+        """Reductions over what all sets of axes have in common, then each set's own from those: a group norm's backward
+        adds up over a group's channels and pixels and over images and pixels, so pixels come first, in one pass.
+
+        Nothing where a program can hold a row, or where results are no plain joins of others.
+        """
+        first = self.first()
+        sets = list(dict.fromkeys(frozenset(self.reduce(p).axes) for p in first))
+        common = frozenset[str].intersection(*sets)
+        if len(sets) < 2 or self.size(common) < _COLUMN_POINTS or not self.joinable(first):
+            return None
+        fast = self.fast()
+        scattered = fast in inner - common and self.short(fast) and self.size(self.axes) >= _MANY
+        if self.volume(inner) <= _WIDEST and not scattered:
+            return None
+        self.decide("in steps", "first what rows and columns have in common, in one pass for both")
+        return self.in_steps(first, sets, common)
+
+    def joinable(self, reduces: list[int]) -> bool:
+        """Whether results over some axes are exactly joins of results over fewer of them."""
+        found = [self.reduce(p) for p in reduces]
+        return all(e.op in _JOINED and e.dtype not in _HALVES and self.values[e.value] >= set(e.axes) for e in found)
+
+    def in_steps(self, first: list[int], sets: list[frozenset[str]], common: frozenset[str]) -> list[Nest]:
+        late, outs = self.depending(set(first)), {n: p for p in first for n in defined(self.body[p])}
+        early = [p for p in self.goals() if p not in late]
+        body: list[Equation] = []
+        for eqn in self.slice([*first, *early], {}):
+            over = tuple(a for a in eqn.axes if a in common) if isinstance(eqn, Reduce) else ()
+            body.append(replace(eqn, axes=over) if isinstance(eqn, Reduce) else eqn)
+        joins: dict[int, list[Equation]] = {}
+        for p in first:
+            eqn = self.reduce(p)
+            (out,) = eqn.outs
+            axes = [a for a in self.nest.axes if a.name in self.values[eqn.value] - common]
+            buffer, index = self.temporary(f"{out}_steps", eqn.dtype, axes), tuple(as_expr(a) for a in axes)
+            body.append(Store(buffer.name, index, out, origin=eqn.origin))
+            left = tuple(a for a in eqn.axes if a not in common)
+            load = Load(f"{out}_step" if left else out, buffer.name, index, eqn.dtype, origin=eqn.origin)
+            joins[p] = [load, replace(eqn, value=load.out, axes=left)] if left else [load]
+        nests = [self.nest_of("steps", self.nest.axes, body)]
+        goals = [p for p in self.goals() if p in late]
+        small: dict[frozenset[str], list[int]] = {s: [] for s in sets}
+        for goal in list(goals):
+            for over in sets:
+                known = {n: p for n, p in outs.items() if frozenset(self.reduce(p).axes) == over}
+                if self.beyond(self.slice([goal], known), common):
+                    small[over].append(goal)
+                    goals.remove(goal)
+                    break
+        remaining = self.slice(goals, outs)
+        stores, loads = self.saved(self.needed(remaining, outs))
+        for k, over in enumerate(sets):
+            own = [p for p in first if frozenset(self.reduce(p).axes) == over]
+            names = {n for p in own for n in defined(self.body[p])}
+            kept = [e for e in stores if isinstance(e, Store) and e.value in names]
+            joined = [e for p in own for e in joins[p]]
+            ends = [*self.slice(small[over], outs), *kept]
+            nests.append(self.nest_of(f"join{k}", self.nest.axes, [*joined, *ends]))
+        if remaining:
+            nests.append(self.nest_of("rest", self.nest.axes, [*loads.values(), *remaining]))
+        return nests
+
+    def beyond(self, body: list[Equation], gone: frozenset[str]) -> bool:
+        """Whether the equations stay without these axes, and without a reduction."""
+        for eqn in body:
+            if isinstance(eqn, Reduce) or any(self.values[n] & gone for n in operands(eqn)):
+                return False
+            if not isinstance(eqn, Store | Check) and any(self.values[n] & gone for n in defined(eqn)):
+                return False
+            if _axes_of(eqn) & gone:
+                return False
+        return True
+
     def decide(self, kind: str, reason: str) -> None:
         self.decisions.append(Decision("cut", (self.nest.name, kind), True, reason))
 
@@ -313,16 +393,21 @@ class _Cutter:
         fast = self.fast()
         if not inner and fast in over and (narrow := self.narrow(fast, over, kept, reduces)) is not None:
             return narrow
+        other = self.contiguous(kept)
+        crossed = other is not None and self.contiguous(over) is not None
         if not inner and fast in over:
-            fast = self.contiguous(kept) or fast
+            fast = other or fast
         if inner:
             units, least, wanted = self.size(kept), 4, 2 * processors
         elif fast in over or fast is None:
             units, least, wanted = self.size(kept), _ROW_POINTS, 4 * processors
         else:
-            width = self.size((fast,))
-            units = self.size([a for a in kept if a != fast]) * -(-width // 64)
-            units = -(-units // 4)  # many small programs a processor hide the latency of walking down columns
+            run = self.continued(fast, kept)
+            units = self.size([a for a in kept if a not in run]) * -(-self.size(run) // _ACROSS)
+            if crossed:
+                units = -(-units // _WAVES)  # nothing is read ahead there
+            else:
+                units = -(-units // 4)  # many small programs a processor hide the latency of walking down columns
             least, wanted = _COLUMN_POINTS, processors
         parts = min(wanted // max(units, 1), points // least)
         if len(self.first()) < len(self.reduces) and not inner:
@@ -333,10 +418,30 @@ class _Cutter:
 
     def contiguous(self, names: Iterable[str]) -> str | None:
         """One of these axes along which some large operand is contiguous, beside the fast axis perhaps."""
+        names = list(names)
+        wide = [a for a in names if self.size(self.continued(a, names)) >= _ACROSS // 2]
+        return next((a for o in self.large() for a in wide if o.coefficient(self.axes[a]) == 1), None)
+
+    def large(self) -> list[Expr]:
+        """Distances of the large operands that are read."""
         whole = self.size(self.axes)
-        large = [o for e, o in self.offsets() if isinstance(e, Load) and self.size(o.axes()) * 8 >= whole]
-        wide = [a for a in names if self.size((a,)) >= _ACROSS // 2]
-        return next((a for o in large for a in wide if o.coefficient(self.axes[a]) == 1), None)
+        return [o for e, o in self.offsets() if isinstance(e, Load) and self.size(o.axes()) * 8 >= whole]
+
+    def continued(self, fast: str, names: Iterable[str]) -> list[str]:
+        """An axis with those of ``names`` that continue it in the large operands which are contiguous along it."""
+        run = [fast]
+        offsets = [o for o in self.large() if o.coefficient(self.axes[fast]) == 1]
+        while self.size(run) < _SHORT and offsets:
+            step = prod(self.axes[a].extent for a in run)
+            after = [a for a in names if a not in run and all(o.coefficient(self.axes[a]) == step for o in offsets)]
+            if len(after) != 1:
+                break
+            run.append(after[0])
+        return run
+
+    def short(self, axis: str) -> bool:
+        """Whether an axis is so short that reading along it alone is reading narrow pieces."""
+        return self.axes[axis].extent.is_int and self.axes[axis].extent.const < _SHORT
 
     def narrow(self, fast: str, over: frozenset[str], kept: list[str], reduces: list[int]) -> _Cut | None:
         """A cut that leaves every point of a short contiguous run a result of its own: channels of a group in
