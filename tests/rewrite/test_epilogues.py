@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from lamina.rewrite.epilogues import library_epilogues
+from lamina.rewrite.passes import remove_dead_code
 from lamina.rewrite.verify import verify_fx
 
 from .test_passes import aten, count, graph_of
@@ -28,7 +29,7 @@ def last(*tensors):
 def rewritten(function, *inputs):
     """The new graph, how many calls took an activation, and the decisions."""
     notes = []
-    before = graph_of(function, *inputs)
+    before = remove_dead_code(graph_of(function, *inputs))
     after = library_epilogues(before, notes.append, device="cpu")
     assert (after is before) == (not notes)
     verify_fx(after, "test")
@@ -95,3 +96,92 @@ def test_convolutions_that_are_laid_out_otherwise_or_need_other_kernels_stay():
     depthwise, few = draw((8, 1, 3, 3), (2, 3, 6, 6))
     assert rewritten(lambda x, w: (F.relu(F.conv2d(x, w, groups=8)),), *last(x, depthwise))[1] == 0
     assert rewritten(lambda x, w: (F.relu(F.conv2d(x, w[:, :3])),), *last(few, w))[1] == 0
+
+
+class Emulated(torch.fx.Interpreter):
+    """Runs the library's fused convolutions as what they stand for, rounded once."""
+
+    def call_function(self, target, args, kwargs):
+        if target in FUSED[1:]:
+            x, w, *added, b, steps, pad, dilation, groups = args
+            y = F.conv2d(x.float(), w.float(), b if b is None else b.float(), steps, pad, dilation, groups)
+            return torch.relu(y + added[0].float() if added else y).to(x.dtype)
+        return super().call_function(target, args, kwargs)
+
+
+def norm_parameters(channels, dtype):
+    """Mean, variance, scale, shift; means and shifts as large as what the norm is applied to."""
+    mean, scale, shift = draw((channels,), (channels,), (channels,), dtype=torch.float32)
+    return [t.to(dtype) for t in (mean, mean.square() + 0.2, scale + 1, shift)]
+
+
+def normed(y, mean, variance, scale, shift):
+    return aten._native_batch_norm_legit_no_training(y, scale, shift, mean, variance, 0.1, 1e-5)[0]
+
+
+def as_exact_as_eager(function, inputs):
+    """The new graph beside fp64, and the calls that took an activation; the error is at most twice eager's."""
+    after, calls, notes = rewritten(function, *inputs)
+    (ours,), (eager,) = Emulated(after).run(*inputs), function(*inputs)
+    (exact,) = function(*[t.double() for t in inputs])
+    assert (ours - exact).norm() <= 1.5 * (eager - exact).norm()
+    assert (ours - exact).abs().max() <= 2 * (eager - exact).abs().max()
+    return after, calls, notes
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("held", [torch.bfloat16, torch.float32])
+def test_a_norm_of_fixed_statistics_goes_into_the_weights(added, bias, held):
+    x, w, b, z = last(*draw((16, 8, 72, 72), (48, 8, 3, 3), (48,), (16, 48, 72, 72)))
+    w = w / 8
+
+    def block(x, w, b, z, *norm):
+        y = normed(F.conv2d(x, w, b if bias else None, padding=1), *norm)
+        return (F.relu(y + z if added else y),)
+
+    after, calls, _ = as_exact_as_eager(block, [x, w, b, z, *norm_parameters(48, held)])
+    assert calls == 1
+    assert count(after, aten._native_batch_norm_legit_no_training.default) == 0
+    assert count(after, aten.convolution.default) == 0
+
+
+def test_two_branches_with_norms_share_their_shifts():
+    x, h, v, w = last(*draw((16, 8, 144, 144), (16, 16, 72, 72), (48, 8, 1, 1), (48, 16, 1, 1)))
+
+    def block(x, h, v, w, *norms):
+        short = normed(F.conv2d(x, v, stride=2), *norms[:4])
+        return (F.relu(normed(F.conv2d(h, w), *norms[4:]) + short),)
+
+    norms = [*norm_parameters(48, torch.bfloat16), *(t.flip(0) for t in norm_parameters(48, torch.bfloat16))]
+    after, calls, _ = as_exact_as_eager(block, [x, h, v, w, *norms])
+    assert calls == 1
+    assert count(after, aten._native_batch_norm_legit_no_training.default) == 0
+    (plain,) = after.graph.find_nodes(op="call_function", target=aten.convolution.default)
+    assert plain.args[2] is None
+
+
+def test_norms_whose_pass_costs_less_than_scaling_weights_stay():
+    def block(x, w, *norm):
+        return (F.relu(normed(F.conv2d(x, w), *norm)),)
+
+    norm = norm_parameters(48, torch.bfloat16)
+    small, large, w = last(*draw((1, 8, 8, 8), (16, 8, 80, 80), (48, 8, 1, 1)))
+    assert rewritten(block, small, w, *norm)[1] == 0
+    assert rewritten(block, large, w, *norm)[1] == 1
+    # Half precision with few exponents could overflow in the weights.
+    assert rewritten(block, *[t.half() for t in (large, w, *norm)])[1] == 0
+
+
+def test_norms_that_are_needed_otherwise_stay():
+    def block(x, w, *norm):
+        y = normed(F.conv2d(x, w), *norm)
+        return F.relu(y), y
+
+    def of_batch(x, w, *norm):
+        return (F.relu(aten._native_batch_norm_legit.no_stats(F.conv2d(x, w), *norm[2:], True, 0.1, 1e-5)[0]),)
+
+    x, w = last(*draw((16, 8, 80, 80), (48, 8, 1, 1)))
+    norm = norm_parameters(48, torch.bfloat16)
+    assert rewritten(block, x, w, *norm)[1] == 0
+    assert rewritten(of_batch, x, w, *norm)[1] == 0

@@ -6,7 +6,10 @@ almost no cost (H100: 44 us for a product with bias and GELU, 39 without; an act
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +17,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
-from lamina.rewrite.rebuild import Write, written_anew
+from lamina.rewrite.fold_norms import NormParameters, folded_shift, folded_weight
+from lamina.rewrite.rebuild import Write, call_for, written_anew
 
 __all__ = ["library_epilogues"]
 
@@ -23,6 +27,8 @@ aten = torch.ops.aten
 _RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 _FEWEST_CHANNELS = 8
 """Channels below which cuDNN's kernels with epilogues are slower than those without."""
+_COPY, _LAUNCH = 3e12, 4e-6
+"""Bytes a second and seconds of a launch of a large GPU."""
 
 
 def library_epilogues(
@@ -91,43 +97,125 @@ def _product(node: Node, device: str, returned: set[Node]) -> Found | None:
     return product, write
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A convolution whose result nothing else reads, with the batch norm of fixed statistics after it, if any."""
+
+    call: Node
+    norm: Node | None
+
+    def argument(self, position: int) -> Any:
+        return self.call.args[position]
+
+    def parameters(self, made: Mapping[Node, Node]) -> NormParameters:
+        """The norm's, as nodes of the new graph."""
+        assert self.norm is not None
+        scale, shift, mean, variance = (made[n] if isinstance(n, Node) else None for n in self.norm.args[1:5])
+        eps: Any = self.norm.args[6]
+        return NormParameters(mean, variance, scale, shift, eps)
+
+    def weight(self, graph: Graph, made: Mapping[Node, Node]) -> Node:
+        """Its weight in the new graph, with the norm's factor."""
+        weight = made[self.argument(1)]
+        if self.norm is None:
+            return weight
+        value = weight.meta["val"]
+        call = functools.partial(call_for, graph, self.norm)
+        return folded_weight(call, self.parameters(made), weight, value.dim(), value.dtype)  # type: ignore[no-any-return]
+
+    def shift(self, graph: Graph, made: Mapping[Node, Node]) -> Node | None:
+        """What it adds to each channel in the new graph; in float32 where that holds the norm's share."""
+        bias = self.argument(2)
+        bias = made[bias] if isinstance(bias, Node) else None
+        if self.norm is None:
+            return bias
+        call = functools.partial(call_for, graph, self.norm)
+        return folded_shift(call, self.parameters(made), bias)  # type: ignore[no-any-return]
+
+
+def _made(node: Any, device: str, returned: set[Node]) -> _Made | None:
+    """The convolution that the value is, with the norm in between, of channels-last images in half precision."""
+    norm: Any = None
+    if _alone(node, returned) and node.target is operator.getitem and node.args[1] == 0:
+        norm = node.args[0]
+        if norm.target is not aten._native_batch_norm_legit_no_training.default or not _alone(norm, returned):
+            return None
+        node = norm.args[0]
+    if not _alone(node, returned) or node.target is not aten.convolution.default or not _last(node):
+        return None
+    x, weight, _, _, _, _, transposed, _, _ = node.args
+    if transposed or not all(_half(n, device) for n in (node, x, weight)):
+        return None
+    if norm is not None and not (weight.meta["val"].dtype == torch.bfloat16 and _pays(node, weight)):
+        return None
+    return _Made(node, norm)
+
+
+def _pays(call: Node, weight: Node) -> bool:
+    """Whether a norm's own pass over the image takes longer than scaling the weights does."""
+    image, filters = call.meta["val"], weight.meta["val"]
+    return bool(2 * (_nbytes(image) - _nbytes(filters)) / _COPY > _LAUNCH)
+
+
+def _nbytes(value: Tensor) -> int:
+    return value.numel() * value.element_size()
+
+
 def _convolution(node: Node, device: str, returned: set[Node]) -> Found | None:
-    """A convolution of channels-last images with a bias under ReLU, an image of the same layout added before or not."""
+    """A convolution of channels-last images under ReLU, an image of the same layout added before or not.
+
+    A batch norm in between goes into its weights. Of two images that are such convolutions each the second one's
+    shifts are added with those of the first.
+    """
     if node.target is not aten.relu.default or not _last(node):
         return None
+    source, other = _addends(node, device, returned)
+    first = _made(source, device, returned)
+    if first is None or first.argument(1).meta["val"].shape[1] == 1:
+        return None
+    if first.argument(0).meta["val"].shape[1] < _FEWEST_CHANNELS:
+        return None
+    second = _made(other, device, returned) if other is not None else None
+    if second is not None and second.norm is None:
+        second = None
+    return first.call, functools.partial(_fused, node, first, other, second)
+
+
+def _addends(node: Node, device: str, returned: set[Node]) -> tuple[Any, Node | None]:
+    """What ReLU is applied to: a convolution's result, and the image added to it, if any."""
     source: Any = node.args[0]
-    other: Any = None
-    if _alone(source, returned) and source.target is aten.add.Tensor and not source.kwargs:
-        operands = source.args
-        both = [n for n in operands if isinstance(n, Node) and n.target is aten.convolution.default]
-        source = next((n for n in both if _alone(n, returned)), None)
-        other = next((n for n in operands if n is not source), None)
-        if not isinstance(other, Node) or source is None or not _half(other, device) or not _last(other):
-            return None
-        if other.meta["val"].shape != node.meta["val"].shape:
-            return None
-    if not _alone(source, returned) or source.target is not aten.convolution.default:
-        return None
-    call: Any = source
-    x, weight, bias, steps, pad, dilation, transposed, _, groups = call.args
-    if transposed or not all(_half(n, device) for n in (node, source, x, weight)) or not _last(source):
-        return None
-    if weight.meta["val"].shape[1] == 1 or x.meta["val"].shape[1] < _FEWEST_CHANNELS:
-        return None
+    if not _alone(source, returned) or source.target is not aten.add.Tensor or source.kwargs:
+        return source, None
+    operands = source.args
+    source = next((n for n in operands if _made(n, device, returned) is not None), None)
+    other = next((n for n in operands if n is not source), None)
+    if not isinstance(other, Node) or not _half(other, device) or not _last(other):
+        return None, None
+    return (source, other) if other.meta["val"].shape == node.meta["val"].shape else (None, None)
 
-    def write(graph: Graph, made: Mapping[Node, Node]) -> Node:
-        first = (made[x], made[weight])
-        shift = made[bias] if isinstance(bias, Node) else None
-        more = (steps, pad, dilation, groups)
-        if other is None:
-            result = graph.call_function(aten.cudnn_convolution_relu.default, (*first, shift, *more))
-        else:
-            args = (*first, made[other], 1.0, shift, *more)
-            result = graph.call_function(aten.cudnn_convolution_add_relu.default, args)
-        result.meta = {**node.meta, "val": call.meta["val"]}
-        return result
 
-    return call, write
+def _fused(
+    node: Node, first: _Made, other: Node | None, second: _Made | None, graph: Graph, made: Mapping[Node, Node]
+) -> Node:
+    """Write the library's call for ``node``; ``second`` is what makes ``other``, where its norm goes into weights."""
+    call = functools.partial(call_for, graph, node)
+    weight, shift = first.weight(graph, made), first.shift(graph, made)
+    steps, pad, dilation, _, _, groups = first.call.args[3:]
+    image = made[other] if other is not None else None
+    if second is not None:
+        operands = made[second.argument(0)], second.weight(graph, made), None
+        image = call_for(graph, second.call, aten.convolution.default, *operands, *second.call.args[3:])
+        more = second.shift(graph, made)
+        shift = call(aten.add.Tensor, shift, more) if shift is not None else more
+    held = node.meta["val"].dtype
+    if shift is not None and shift.meta["val"].dtype != held:
+        shift = call(aten._to_copy.default, shift, dtype=held)
+    args: tuple[Any, ...] = (made[first.argument(0)], weight)
+    target = aten.cudnn_convolution_relu.default if image is None else aten.cudnn_convolution_add_relu.default
+    args += (shift,) if image is None else (image, 1.0, shift)
+    result = graph.call_function(target, (*args, steps, pad, dilation, groups))
+    result.meta = {**node.meta, "val": first.call.meta["val"]}
+    return result
 
 
 def _last(node: Node) -> bool:
