@@ -207,20 +207,23 @@ class _Chooser:
             "pointwise", tuple(blocks), _warps(points, 8 if points < 2048 else 16), 1, False, 0, self.approximate
         )
 
-    def run(self) -> tuple[str, ...]:
-        """The fast axis, with the axes before it in the largest operand where it is too short for wide accesses."""
-        assert self.fast is not None
-        run: tuple[str, ...] = (self.fast,)
+    def run(self, fast: str | None = None) -> tuple[str, ...]:
+        """The fast axis (or another that operands are contiguous along), with the axes before it in the largest such
+        operand where it is too short for wide accesses.
+        """
+        fast = fast or self.fast
+        assert fast is not None
+        run: tuple[str, ...] = (fast,)
         if self.size(run) >= _WIDE or not self.known(run):
             return run
         accesses = [e.index[0] for e in self.nest.body if isinstance(e, Load | Store)]
-        accesses = [e for e in accesses if e.coefficient(self.axis[self.fast]) == 1]
+        accesses = [e for e in accesses if e.coefficient(self.axis[fast]) == 1]
         widest = max(accesses, key=lambda e: self.size(e.axes()), default=None)
         marks = {a: tuple(a in s for s in self.sets) for a in self.names}
         while widest is not None and self.size(run) < _WIDE:
             step = self.size(run)
             before = [a for a in self.names if a not in run and widest.coefficient(self.axis[a]) == step]
-            if len(before) != 1 or marks[before[0]] != marks[self.fast] or not self.known(before):
+            if len(before) != 1 or marks[before[0]] != marks[fast] or not self.known(before):
                 break
             run = (before[0], *run)
         return run
@@ -251,15 +254,17 @@ class _Chooser:
         return other, self.fast
 
     def tiles(self, slow: str, fast: str) -> GpuSchedule:
-        rest = tuple(a for a in self.names if a not in (slow, fast))
+        quick = self.run(fast)
+        tall = tuple(a for a in self.run(slow) if a not in quick)
+        rest = tuple(a for a in self.names if a not in (*tall, *quick))
         few = sum(isinstance(e, Load) for e in self.nest.body) <= 2  # or registers spill
         large = few and self.size(self.names) >= 128 * 128 * 4 * self.target.processors
-        side = 32 if self.bytes() > 2 else 128 if large and min(self.size((slow,)), self.size((fast,))) >= 128 else 64
-        heights = [min(_power(self.size((a,))), side) for a in (slow, fast)]
+        side = 32 if self.bytes() > 2 else 128 if large and min(self.size(tall), self.size(quick)) >= 128 else 64
+        heights = [min(_power(self.size(a)), side) for a in (tall, quick)]
         blocks = (
             *((Block(rest, 1, "grid"),) if rest else ()),
-            Block((slow,), heights[0], "grid"),
-            Block((fast,), heights[1], "grid"),
+            Block(tall, heights[0], "grid"),
+            Block(quick, heights[1], "grid"),
         )
         warps = min(8, _warps(heights[0] * heights[1], 16))
         return GpuSchedule("pointwise", blocks, warps, 1, False, 0, self.approximate)
