@@ -231,6 +231,20 @@ def fast_erf(x):
     return tl.minimum(tl.maximum(made, -1.0, tl.PropagateNan.ALL), 1.0, tl.PropagateNan.ALL)
 
 
+if _INTERPRETED:
+
+    @triton.jit
+    def _fused(a, b, c):
+        """``a * b + c`` rounded once: the interpreter's own rounds the product too."""
+        return (a.to(tl.float64) * b.to(tl.float64) + c.to(tl.float64)).to(tl.float32)
+else:
+
+    @triton.jit
+    def _fused(a, b, c):
+        """``a * b + c`` rounded once."""
+        return tl.fma(a, b, c)
+
+
 @triton.jit
 def quotient_to_round(a, b):
     """``a / b`` in float32 as ``round`` needs it: the correctly rounded quotient wherever that is 0.5 or more.
@@ -246,8 +260,8 @@ def quotient_to_round(a, b):
     inverse = tl.math.div_rn(tl.full((), 1.0, tl.float32), divisor)
     given = a * scale
     first = given * inverse
-    q = tl.fma(tl.fma(-first, divisor, given), inverse, first)
-    q = tl.fma(tl.fma(-q, divisor, given), inverse, q)
+    q = _fused(_fused(-first, divisor, given), inverse, first)
+    q = _fused(_fused(-q, divisor, given), inverse, q)
     return tl.where(q == q, q, first)
 
 

@@ -166,3 +166,50 @@ def test_random_numbers_of_four_neighbours(interpreter: Interpreter, shape: tupl
     assert "uniform_quads" in made.source.text
     got, want = both(made, interpreter, {"S": torch.tensor([2**41 + 13])}, {})
     assert torch.equal(got["Y"], want["Y"])
+
+
+@pytest.mark.parametrize("clamp", ["where", "maximum"])
+def test_quotients_rounded_to_eight_bits(interpreter: Interpreter, clamp: str) -> None:
+    """Half-way values, infinities, NaN, scales far from one: as operations of their own."""
+    rows, width = 12, 96
+    body = Body(rows, width)
+    scale = body.load("S", body.at[0])
+    q = body.op("round", body.op("div", body.load("X", *body.at), scale))
+    if clamp == "where":
+        q = body.op("where", body.op("lt", q, -127.0, dtype="bool"), -127.0, q)
+        q = body.op("where", body.op("gt", q, 126.0, dtype="bool"), 126.0, q)
+    else:
+        q = body.op("minimum", body.op("maximum", q, -127.0), 126.0)
+    body.store("Q", body.at, body.op("cast", q, dtype="int8"))
+    buffers = [dense("X", "float32", (rows, width)), dense("S", "float32", (rows,)), dense("Q", "int8", (rows, width))]
+    blocks = (Block(("i0",), 4, "grid"), Block(("i1",), 128, "grid"))
+    made = case("eight_bits", [body.nest()], buffers, schedule=GpuSchedule("pointwise", blocks))
+    assert "quotient_to_round" in made.source.text
+    assert "rint" not in made.source.text
+    s = torch.tensor([1.0, 0.37, 1e-6, 1e-30, 1e30, 1e-42, 3e38, 0.0, -2.5, float("inf"), 2.0**-64, 7.1 / 127])
+    x = torch.randn(rows, width) * 60 * s.where(s.isfinite(), torch.ones(()))[:, None]
+    x[:, :40] = (torch.arange(-20, 20) + 0.5) * s.where(s.isfinite(), torch.ones(()))[:, None]
+    x[:, 40:44] = torch.tensor([float("inf"), -float("inf"), float("nan"), 0.0])
+    got, _ = both(made, interpreter, {"X": x, "S": s}, {})
+    want = (x / s[:, None]).round().clamp(-127, 126).nan_to_num(0.0).to(torch.int8)
+    assert torch.equal(got["Q"], want)
+
+
+def test_a_rounding_that_is_read_elsewhere_stays(interpreter: Interpreter) -> None:
+    body = Body(5, 64)
+    q = body.op("round", body.op("mul", body.load("X", *body.at), 31.0))
+    body.store("R", body.at, q)
+    q = body.op("minimum", body.op("maximum", q, -127.0), 127.0)
+    body.store("Q", body.at, body.op("cast", q, dtype="int8"))
+    body.store("W", body.at, body.op("cast", body.op("maximum", q, -5.0), dtype="uint8"))
+    kinds = {"X": "float32", "R": "float32", "Q": "int8", "W": "uint8"}
+    buffers = [dense(name, kind, (5, 64)) for name, kind in kinds.items()]
+    made = case("kept_rounding", [body.nest()], buffers)
+    assert "rint" in made.source.text
+    assert made.source.text.count("round_to_bits(") == 2
+    x = torch.randn(5, 64) * 9
+    got, _ = both(made, interpreter, {"X": x}, {})
+    kept = (x * 31.0).round().clamp(-127, 127)
+    assert torch.equal(got["R"], (x * 31.0).round())
+    assert torch.equal(got["Q"], kept.to(torch.int8))
+    assert torch.equal(got["W"], kept.clamp(min=-5).to(torch.int32).to(torch.uint8))

@@ -96,10 +96,13 @@ class _Finder:
                 if self.small(bound):
                     return inner, eqn.op == "maximum", ()
         if eqn.op == "where":
+            _, bound, inner = eqn.ins
             test = self.compute(eqn.ins[0])
-            if test is not None and test.op in ("lt", "gt") and test.ins == (eqn.ins[2], eqn.ins[1]):
-                if self.small(eqn.ins[1]) and self.readers[test.out] == {self.made[eqn.out]}:
-                    return eqn.ins[2], test.op == "lt", (self.made[test.out],)
+            if test is None or test.op not in ("lt", "gt") or not self.small(bound) or test.ins[0] != inner:
+                return None
+            alone = self.readers[test.out] == {self.made[eqn.out]}
+            if alone and self.constants.get(test.ins[1]) == self.constants[bound]:
+                return inner, test.op == "lt", (self.made[test.out],)
         return None
 
     def small(self, name: str) -> bool:
