@@ -34,7 +34,7 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "aten.cudnn_convolution_add_relu.default",
     ),
     _PRODUCT: (
-        *("aten.bmm.default", "aten.baddbmm.default", "aten.addbmm.default"),
+        *("aten.baddbmm.default", "aten.addbmm.default"),
         *("aten.addmv.default", "aten.dot.default", "aten.vdot.default"),
     ),
     _RANDOM: (

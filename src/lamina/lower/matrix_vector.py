@@ -32,6 +32,19 @@ def addmm(low: Lowering, node: Node, added: TensorValue, a: TensorValue, b: Tens
     return _product(low, node, a, b, added, more)
 
 
+@rule("aten.bmm.default")
+def bmm(low: Lowering, node: Node, a: TensorValue, b: TensorValue) -> TensorValue:
+    (batch, rows, inner), columns = a.shape, b.shape[2]
+    if not (rows == 1 or columns == 1) or not _suits(low, a, b):
+        raise Decline(_REASON)
+    out = low.result(node)
+    nest = low.nest(node, [batch, rows, columns, inner])
+    n, i, j, k = nest.axes
+    term = _loaded(nest, a, [n, i, k], out.dtype) * _loaded(nest, b, [n, k, j], out.dtype)
+    _store(low, nest, out, term, [n, i, j], None)
+    return out
+
+
 @rule("aten.mv.default")
 def mv(low: Lowering, node: Node, a: TensorValue, x: TensorValue) -> TensorValue:
     if not _suits(low, a, x):

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_
 
 __all__ = [
     "DEVICE_OF",
+    "SAFE_SOFTMAX",
     "SET_GRAD",
     "DispatchMode",
     "above_autograd_only",
@@ -36,6 +37,9 @@ __all__ = [
 
 DEVICE_OF = torch.ops.prim.device.default
 """How a dispatch mode sees the question for a fake tensor's device: not an operation of a graph."""
+
+SAFE_SOFTMAX = torch.ops.aten._safe_softmax.default
+"""A softmax that gives zeros for a row of minus infinity, as attention does."""
 
 SET_GRAD = torch._C._set_grad_enabled
 """The call by which a captured graph switches gradients on and off."""

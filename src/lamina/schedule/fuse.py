@@ -46,6 +46,8 @@ _SIZE_GUESS = 64
 """What an unknown size counts as when bytes are compared."""
 _LARGE = 1 << 20
 """Bytes on a GPU that are not kept alive for the sake of one launch less."""
+_MANY = 256
+"""Sums over one small tensor from which on it is worth a kernel, or a place in another one, to have it at hand."""
 _WAITS = "results would wait in memory for library calls that their readers do not need"
 
 
@@ -144,6 +146,10 @@ class _Fuser:
             nest = _without_units(step)
             nest = Nest(nest.name, nest.axes, simplify(nest.body, self.numerics))
             for name in [b for b in dict.fromkeys(_touched(nest, writes=False)) if b in cheap]:
+                if self.is_read_often(nest, name, cheap[name]):
+                    why = "every sum would read its operands again"
+                    self.decide("inline", (cheap[name].name, nest.name), False, why)
+                    continue
                 changed = inline_into(nest, name, cheap[name], self.numerics)
                 if changed is not None:
                     nest = changed
@@ -167,6 +173,24 @@ class _Fuser:
         limit = _CHEAP if readers[buffer] > 1 else 2 * _CHEAP
         large = [b for b in facts.loads if 8 * self.bytes[b] >= self.bytes[buffer]]
         return facts.cost <= limit and len(large) <= 2 and len(facts.loads) <= 4 and not grows
+
+    def is_read_often(self, nest: Nest, name: str, producer: Nest) -> bool:
+        """Whether many sums of ``nest`` on a GPU go over all of ``name``, which is smaller than what it is made of.
+
+        Each program that takes some of the sums reads all of it: of a vector that a matrix is multiplied with.
+        """
+        if not self.buffers[name].device.startswith("cuda"):
+            return False
+        if sum(self.bytes[b] for b in set(_touched(producer, writes=False))) <= self.bytes[name]:
+            return False
+        over = {a for e in nest.body if isinstance(e, Reduce) for a in e.axes}
+        for eqn in nest.body:
+            if isinstance(eqn, Load) and eqn.buffer == name:
+                own = {a for e in eqn.index for a in e.axes()}
+                others = [a.extent for a in nest.axes if a.name not in own]
+                if own and own <= over and all(n.is_int for n in others) and prod(others).const >= _MANY:
+                    return True
+        return False
 
     # ---- groups -----------------------------------------------------------------------------------------------
 
@@ -298,7 +322,8 @@ class _Fuser:
             return "a scan would run along several loops"
         nest = join(first.nest, second.nest, found, self.numerics)
         facts = Facts.of(nest)
-        why = illegal(nest, self.buffers, fresh=facts.inner and not (a.inner or b.inner))
+        parts = (first.nest, second.nest)
+        why = illegal(nest, self.buffers, fresh=facts.inner and not (a.inner or b.inner), parts=parts)
         if why:
             return why
         mine = (1 << first.number) | (1 << second.number)

@@ -29,6 +29,12 @@ _FEW = 64
 """Reduced points up to which a loop over single points beats a second dimension of the tile."""
 _WIDE = 64
 """Elements of a run whose accesses are wide."""
+_HELD = 8192
+"""Points of a row up to which several rows that share operands are held whole."""
+_SECTORS = 32
+"""Bytes of a run below which a tile fetches more from memory than it uses."""
+_SHARED_TILE = 4096
+"""Points of a tile of such rows where they are gone over in a loop."""
 _LONG = 2048
 """Row width from which unaligned rows are worth a loop with peeled ends."""
 
@@ -285,17 +291,7 @@ class _Chooser:
             and not odd
             and (_power(width) <= 16384 or self.phases() > 1)
         ):
-            whole = Block(self.ordered(inner), max(_power(width), 2), "whole")
-            several = 1
-            if width <= 1024:
-                tiles = sum(isinstance(e, Load) and len(e.index[0].axes()) > len(inner) for e in self.nest.body)
-                most = min(4096, 8192 // max(tiles, 1)) // _power(width)
-                several = max(1, min(1 << max(most, 1).bit_length() - 1, _power(units // (self.target.processors * 4))))
-            outer = (Block(kept, several, "grid"),) if kept else ()
-            warps = max(_warps(_power(width) * several), 4 if several > 1 else 1)
-            if units < self.target.processors:
-                warps = max(warps, _warps(_power(width), 8))
-            return GpuSchedule("rows", (*outer, whole), warps, 1, False, 0, self.approximate)
+            return self.whole_rows(inner, kept)
         chunk, warps = (4096, 8) if width >= 8192 else (2048, 4)
         row, phases, stages = width * self.bytes(), self.phases(), 3
         if phases > 1 and row > 32768 and row * self.target.processors < self.target.l2_bytes:
@@ -312,6 +308,57 @@ class _Chooser:
         loop = Block(self.ordered(inner), chunk, "loop")
         found = GpuSchedule("loops", (*outer, loop), min(warps, _warps(chunk, 8)), stages, True, peel, self.approximate)
         return replace(found, approximate_sums=self.target.approximate)
+
+    def whole_rows(self, inner: frozenset[str], kept: tuple[str, ...]) -> GpuSchedule:
+        """Rows held in registers: several short ones a program, and several that are only summed over."""
+        width, units = self.size(inner), self.size(kept)
+        whole = Block(self.ordered(inner), max(_power(width), 2), "whole")
+        each = 32
+        if width <= 1024:
+            tiles = sum(isinstance(e, Load) and len(e.index[0].axes()) > len(inner) for e in self.nest.body)
+            most = min(4096, 8192 // max(tiles, 1)) // _power(width)
+            several = max(1, min(1 << max(most, 1).bit_length() - 1, _power(units // (self.target.processors * 4))))
+        else:
+            several = self.sharing(inner, kept, _power(width))
+            each = 64 if several > 1 else 32
+            if several > 1 and width > _HELD:
+                blocks = (Block(kept, several, "grid"), replace(whole, size=_SHARED_TILE // several, role="loop"))
+                return GpuSchedule("loops", blocks, 4, 3, False, 0, self.approximate, self.target.approximate)
+        outer = (Block(kept, several, "grid"),) if kept else ()
+        warps = max(_warps(_power(width) * several, each), 4 if several > 1 else 1)
+        if units < self.target.processors:
+            warps = max(warps, _warps(_power(width), 8))
+        return GpuSchedule("rows", (*outer, whole), warps, 1, False, 0, self.approximate)
+
+    def sharing(self, inner: frozenset[str], kept: tuple[str, ...], width: int) -> int:
+        """Rows of one program where it only sums over them, so that what all of them read is read less often.
+
+        With one row a program, a product of a matrix and a vector takes as many bytes of the vector from the
+        second-level cache as of the matrix from memory, and a norm's weights, residuals and factors on top.
+        """
+        shared = own = 0
+        for eqn in self.nest.body:
+            axes = eqn.index[0].axes() if isinstance(eqn, Load | Store) else frozenset[str]()
+            if not axes & inner:
+                continue
+            size = DTYPES[self.dtypes[eqn.buffer]].size if isinstance(eqn, Load | Store) else 0
+            if axes <= inner:
+                shared += size if isinstance(eqn, Load) else 0
+            elif isinstance(eqn, Store):
+                return 1
+            else:
+                own += size
+        several, units = 1, self.size(kept)
+        if not self.known(kept) or own == 0:
+            return 1
+        while (
+            several * own < 2 * shared
+            and (width > _HELD or several * width < 2 * _HELD)
+            and units % (2 * several) == 0
+            and units >= 2 * several * 2 * self.target.processors
+        ):
+            several *= 2
+        return several
 
     def phases(self) -> int:
         """How often a loop goes over a row whose values are not kept; a maximum and its sum count once."""
@@ -365,7 +412,8 @@ class _Chooser:
         across = min(_even(width) if len(run) > 1 else _power(width), most)
         written = any(isinstance(e, Store) and e.index[0].axes() & inner for e in self.nest.body)
         points = 4096 if written or narrow else 8192
-        if self.known(inner) and _power(deep) <= 512:
+        tall_run = max(8, 4096 // _power(deep)) * self.bytes()
+        if self.known(inner) and _power(deep) <= 512 and (tall_run >= _SECTORS or self.phases() > 1):
             across = min(across, 32 if narrow else 64, max(8, 4096 // _power(deep)))
             tall = Block(self.ordered(inner), max(_power(deep), 2), "whole")
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lamina.ir.index import Atom, Axis, Expr, Loaded, prod
@@ -171,13 +171,14 @@ def join(first: Nest, second: Nest, found: Alignment, numerics: str) -> Nest:
     return Nest(first.name, found.axes, simplify(body, numerics))
 
 
-def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool) -> str:
+def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool, parts: Sequence[Nest] = ()) -> str:
     """Why the nest cannot be one kernel, or an empty string.
 
     All reductions whose results are used further inside the nest must reduce the same axes (the inner loops); the
     others may only end in stores. A buffer that is both read and written is touched at one index only, and not
     beside reductions. ``fresh``: the use of a reduction inside is new, so the reduced axes must hold the
-    fastest axis of the largest operand.
+    fastest axis of the largest operand. ``parts`` are the nests that were joined: the order in which they read memory
+    must not be lost either.
     """
     varies = axes_of_values(nest)
     reduces = [e for e in nest.body if isinstance(e, Reduce)]
@@ -197,9 +198,26 @@ def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool) -> str:
     if len(sets) > 1 and not any(_holds_fast_axis(nest, axes, buffers) for axes in sets):
         return "different axes are reduced and none of them is the fast axis"
     torn = inner is not None and _torn(nest, inner, buffers, read_once=len(sets) == 1)
-    if inner is not None and fresh and (torn or not _holds_fast_axis(nest, inner, buffers)):
-        return "the reduced axes do not hold the fast axis, a second kernel reads the memory in better order"
+    if inner is not None:
+        holds = _holds_fast_axis(nest, inner, buffers)
+        if (torn or not holds) if fresh else _loses_order(parts, torn and len(sets) > 1, holds, buffers):
+            return "the reduced axes do not hold the fast axis, a second kernel reads the memory in better order"
     return _rewrites(nest, bool(reduces or scans))
+
+
+def _loses_order(parts: Sequence[Nest], torn: bool, holds: bool, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether one of the nests reads its operands along what it reduces, and joined it would not.
+
+    A softmax, and a product of its result with rows that lie along another axis; products of one row, where the result
+    of the first is summed over by the second.
+    """
+    for part in parts:
+        for inner in _inner_axes(part, axes_of_values(part)):
+            if (torn and not _torn(part, inner, buffers, read_once=False)) or (
+                not holds and _holds_fast_axis(part, inner, buffers)
+            ):
+                return True
+    return False
 
 
 def _inner_axes(nest: Nest, varies: Mapping[str, frozenset[str]]) -> set[frozenset[str]]:

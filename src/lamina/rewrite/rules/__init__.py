@@ -10,14 +10,15 @@ from lamina.base.decision import Decision
 from lamina.base.rule import Rule
 from lamina.rewrite.rules.activations import ACTIVATIONS
 from lamina.rewrite.rules.attention import use_library_attention
+from lamina.rewrite.rules.attention_one_query import open_attention_of_one_query
 from lamina.rewrite.rules.losses import LOSSES
 from lamina.rewrite.rules.norms import NORMS
-from lamina.rewrite.rules.projections import leave_projections_apart
+from lamina.rewrite.rules.projections import leave_projections_apart, merge_projections
 from lamina.rewrite.rules.rotary import turn_in_real_numbers
 from lamina.rewrite.rules.softmax import SOFTMAX
 from lamina.rewrite.rules.writes import without_hidden_writes
 
-__all__ = ["AFTER_RULES", "BEFORE_RULES", "RULES", "RULE_NAMES", "CapturedRewrite", "without_hope"]
+__all__ = ["AFTER_RULES", "BEFORE_RULES", "FROZEN_RULES", "RULES", "RULE_NAMES", "CapturedRewrite", "without_hope"]
 
 CapturedRewrite = Callable[[GraphModule, list[Decision]], GraphModule]
 """A rewrite of the graph of the user's calls that is more than a rule can say. It notes in the list what it did or
@@ -29,9 +30,14 @@ BEFORE_RULES: tuple[CapturedRewrite, ...] = (without_hidden_writes,)
 AFTER_RULES: tuple[CapturedRewrite, ...] = (
     turn_in_real_numbers,
     use_library_attention,
+    open_attention_of_one_query,
     leave_projections_apart,
 )
 """Run after the rules, in order: what looks for the whole functions that rules have put in place of their parts."""
+
+FROZEN_RULES: tuple[CapturedRewrite, ...] = (merge_projections,)
+"""Run with the option freeze, in order, on inference graphs in normal form whose parameters are marked: what pays only
+where it is not computed at each call."""
 
 _BY_NEED: tuple[tuple[frozenset[str], tuple[Rule, ...]], ...] = (
     (frozenset(("exp", "sigmoid", "erf", "erfc", "tanh")), ACTIVATIONS),
@@ -44,7 +50,8 @@ _BY_NEED: tuple[tuple[frozenset[str], tuple[Rule, ...]], ...] = (
 RULES: tuple[Rule, ...] = tuple(one for _, rules in _BY_NEED for one in rules)
 """Rules, tried after the user's."""
 
-RULE_NAMES = frozenset((*(r.name for r in RULES), *(change.__name__ for change in (*BEFORE_RULES, *AFTER_RULES))))
+_REWRITES = (*BEFORE_RULES, *AFTER_RULES, *FROZEN_RULES)
+RULE_NAMES = frozenset((*(r.name for r in RULES), *(change.__name__ for change in _REWRITES)))
 """What ``without_rules`` and ``expect_matches`` may name."""
 
 

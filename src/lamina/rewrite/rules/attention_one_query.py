@@ -1,0 +1,121 @@
+"""Attention of a single query on a GPU, by its parts: a decoder's step for one more token.
+
+With one query nothing of keys and values is used twice, the time is that of reading them once. The library's kernels
+share work by rows of queries: with one row a head has one program, which goes through all keys alone, or they take
+the way by products of copies in float32. The parts become kernels that all of the GPU works on, in which heads
+that share keys (``enable_gqa``, ``repeat_interleave``, ``expand``) read them where they lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import GraphModule, Node
+
+from lamina.base.decision import Decision
+from lamina.base.source import source_of
+from lamina.rewrite.rules.editing import Replacement, Writer, replaced
+from lamina.rewrite.rules.layout import with_layout_of
+from lamina.rewrite.rules.spelling import fake_of, number
+from lamina.rewrite.torch_private import SAFE_SOFTMAX, plain_dispatch
+
+__all__ = ["open_attention_of_one_query"]
+
+_LIBRARY = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
+_LEAST_KEYS = 256
+"""With fewer the library's one launch takes no longer than the three or four of the parts."""
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_DEFAULTS: Mapping[str, Any] = {
+    "attn_mask": None,
+    "dropout_p": 0.0,
+    "is_causal": False,
+    "scale": None,
+    "enable_gqa": False,
+}
+_ORDER = ("query", "key", "value", *_DEFAULTS)
+
+
+def open_attention_of_one_query(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
+    """Each ``scaled_dot_product_attention`` of one query that needs no gradient by its parts; else ``gm`` itself."""
+    if not plain_dispatch():
+        return gm
+    found: dict[Node, Replacement] = {}
+    for node in gm.graph.nodes:
+        if node.target not in _LIBRARY:
+            continue
+        call = _call(node)
+        if call is None:
+            continue
+        found[node] = call.write
+        subject = ("open_attention_of_one_query", source_of(node))
+        decisions.append(Decision("rewrite", subject, True, "one query: kernels that read keys and values once"))
+    return replaced(gm, found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that can be written by its parts; ``shared`` query heads read one head of keys."""
+
+    node: Node
+    query: Node
+    key: Node
+    value: Node
+    mask: Node | None
+    scale: float
+    shared: int
+
+    def write(self, write: Writer) -> Node:
+        """Scores, softmax and mixing in float32; a row whose keys are all hidden gives zeros, as the library does."""
+        before = fake_of(self.query)
+        assert before is not None
+        query = write.call(torch.mul, write.method("float", write.old(self.query)), self.scale)
+        key, value = (write.method("float", self._repeated(write, write.old(n))) for n in (self.key, self.value))
+        scores = write.call(torch.matmul, query, write.call(torch.transpose, key, -2, -1))
+        if self.mask is None:
+            weights = write.call(torch.softmax, scores, -1)
+        else:
+            mask, fake = write.old(self.mask), fake_of(self.mask)
+            assert fake is not None
+            if fake.dtype == torch.bool:
+                scores = write.call(torch.where, mask, scores, -math.inf)
+            else:
+                scores = write.call(torch.add, scores, write.method("float", mask))
+            weights = write.call(SAFE_SOFTMAX, scores, -1)
+        result = write.method("to", write.call(torch.matmul, weights, value), before.dtype)
+        return with_layout_of(write, result, self.node)
+
+    def _repeated(self, write: Writer, node: Node) -> Node:
+        return node if self.shared == 1 else write.call(torch.repeat_interleave, node, self.shared, -3)
+
+
+def _call(node: Node) -> _Call | None:
+    """The call's operands, where the parts are faster and mean the same."""
+    given = {**_DEFAULTS, **dict(zip(_ORDER, node.args, strict=False)), **node.kwargs}
+    operands = [given.get(name) for name in _ORDER[:3]]
+    fakes = [fake_of(operand) for operand in operands]
+    mask, scale, dropout = given["attn_mask"], given["scale"], number(given["dropout_p"])
+    if any(f is None for f in fakes) or given["is_causal"] is not False or dropout != 0.0:
+        return None
+    query, key, value = fakes
+    hidden = fake_of(mask)
+    if (mask is None) != (hidden is None) or (scale is not None and number(scale) is None):
+        return None
+    if not all(f.device.type == "cuda" and f.dtype == query.dtype and f.dim() == query.dim() for f in fakes):
+        return None
+    sizes = [n for f in fakes for n in f.shape]
+    if query.dtype not in _FLOATS or query.dim() < 3 or any(type(n) is not int for n in sizes):
+        return None
+    if query.shape[-2] != 1 or key.shape[-2] < _LEAST_KEYS or 0 in sizes:
+        return None
+    if any(f.requires_grad for f in (*fakes, hidden) if f is not None):
+        return None
+    shared = query.shape[-3] // key.shape[-3] if given["enable_gqa"] else 1
+    if given["enable_gqa"] and (key.shape[-3] != value.shape[-3] or shared * key.shape[-3] != query.shape[-3]):
+        return None
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    return _Call(node, *operands, mask, factor, shared)
