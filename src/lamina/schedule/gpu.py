@@ -281,9 +281,12 @@ class _Chooser:
         kept = self.ordered([a for a in self.names if a not in inner])
         width = self.size(inner)
         crossing = self.crossing(inner)
-        units = self.size(kept)
         outer = (Block(kept, 1, "grid"),) if kept else ()
         odd = self.unaligned(inner) and width >= _LONG
+        if width > _HELD and self.known(inner) and not odd and (several := self.sharing(inner, kept, width)) > 1:
+            loop = Block(self.ordered(inner), _SHARED_TILE // several, "loop")
+            blocks = (Block(kept, several, "grid"), loop)
+            return GpuSchedule("loops", blocks, 4, 3, False, 0, self.approximate, self.target.approximate)
         if (
             self.known(inner)
             and _power(width) * crossing <= _ROW
@@ -321,9 +324,6 @@ class _Chooser:
         else:
             several = self.sharing(inner, kept, _power(width))
             each = 64 if several > 1 else 32
-            if several > 1 and width > _HELD:
-                blocks = (Block(kept, several, "grid"), replace(whole, size=_SHARED_TILE // several, role="loop"))
-                return GpuSchedule("loops", blocks, 4, 3, False, 0, self.approximate, self.target.approximate)
         outer = (Block(kept, several, "grid"),) if kept else ()
         warps = max(_warps(_power(width) * several, each), 4 if several > 1 else 1)
         if units < self.target.processors:
