@@ -133,7 +133,7 @@ def compile_graph(
         gm,
         example_inputs,
         compile_region=lambda region: run_frozen(
-            region.with_graph(rewriting.lowered).with_graph(own.lowered),
+            region.with_graph(rewriting.lowered),
             options,
             record,
             lambda main: run_region(backend, main, options, record),

@@ -63,3 +63,14 @@ def test_a_fractional_fill_of_integers_is_left_to_the_library() -> None:
     found = outcome(lambda x: F.pad(x, (1, 1), value=1.5), [torch.arange(4)])
     assert not found.complaints
     assert found.library
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_padding_that_only_products_read(symbolic: bool) -> None:
+    def both(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        padded = F.pad(x.exp(), (1, 2, 3, 4), value=0.5)
+        return padded @ w, padded.t() @ padded
+
+    found = outcome(both, [torch.randn(5, 6), torch.randn(9, 4)], symbolic)
+    assert not found.complaints, found.complaints
+    assert found.nests == 6  # the values, two sides of each dimension, and the exponentials

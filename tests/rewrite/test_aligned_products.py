@@ -5,6 +5,7 @@ import torch
 
 from lamina.rewrite import aligned_products
 from lamina.rewrite.aligned_products import align_products
+from lamina.rewrite.passes import clean
 from lamina.rewrite.verify import verify_fx
 
 from .test_passes import aten, count, graph_of
@@ -102,3 +103,13 @@ def test_small_sums_are_left_alone_and_said_so(monkeypatch):
     after = align_products(large, notes.append, device="cpu")
     assert notes[-1].taken
     assert count(after, aten.constant_pad_nd.default) == 1
+
+
+def test_a_factor_of_two_products_is_padded_once():
+    def gradients(g, x, w):
+        return g @ w, g.t() @ x
+
+    gm = align_products(graph_of(gradients, draw(16, 57), draw(16, 24), draw(57, 24)), device="cpu")
+    factors = [n.args[0] for n in gm.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)]
+    assert len({factor.name for factor in factors}) == 2
+    assert count(clean(gm), aten.constant_pad_nd.default) == 2

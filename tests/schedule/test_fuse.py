@@ -166,3 +166,11 @@ def test_what_library_calls_read_does_not_wait_in_a_gpu_s_memory(device: str) ->
     result = fuse(replace(program, buffers=tuple(replace(b, device=device) for b in program.buffers)))
     assert nests(result) == (2 if device == "cuda" else 1)
     assert any("wait in memory" in d.reason for d in result.decisions if not d.taken) == (device == "cuda")
+
+
+def test_a_factor_is_computed_where_its_padding_is() -> None:
+    x, w = torch.randn(8, 13), torch.randn(16, 4)
+    result = fused(lambda x, w: F.pad(x.softmax(-1), (0, 3)) @ w, x, w)
+    written = {e.buffer for s in result.program.steps if isinstance(s, Nest) for e in s.body if isinstance(e, Store)}
+    assert [tuple(int(n) for n in b.shape) for b in result.program.buffers if b.name in written] == [(8, 16)]
+    torch.testing.assert_close(run_program(result.program, [x, w])[0], F.pad(x.softmax(-1), (0, 3)) @ w)

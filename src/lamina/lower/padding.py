@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from torch.fx import Node
 
 from lamina.base.dtypes import DTYPES
+from lamina.ir.access import writes
 from lamina.ir.index import Expr, as_expr
+from lamina.ir.loops import Nest
 from lamina.lower.builder import NestBuilder, Scalar, Value
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.positions import Positions, all_of, filled, inside
@@ -41,15 +43,48 @@ def constant_pad_nd(
     out = low.result(node)
     low.plain(x.dtype)
     fill = _literal(value, x.dtype)
-    b = low.nest(node, out.shape)
     before = [as_expr(0)] * x.rank
     for k in range(len(pad) // 2):
         before[x.rank - 1 - k] = as_expr(pad[2 * k])
+    grows = all(isinstance(n, int) and n >= 0 for n in pad)
+    if grows and _for_the_library_only(node) and any(x.buffer in writes(s) for s in low.steps if isinstance(s, Nest)):
+        _apart(low, node, x, out, before, fill)
+        return out
+    b = low.nest(node, out.shape)
     place = [axis - left for axis, left in zip(b.axes, before, strict=True)]
     valid = all_of([inside(b, p, n) for p, n in zip(place, x.shape, strict=True)])
     b.store(out, b.load(x, place, valid, fill))
     low.finish(b)
     return out
+
+
+_LIBRARY = ("mm", "addmm", "bmm", "baddbmm", "convolution")
+_TURNS = ("permute", "t", "transpose")
+
+
+def _for_the_library_only(node: Node) -> bool:
+    """Whether only library calls read what ``node`` makes, transposed or not."""
+    names = {user: str(user.target).removeprefix("aten.").partition(".")[0] for user in node.users}
+    return all(name in _LIBRARY or (name in _TURNS and _for_the_library_only(u)) for u, name in names.items())
+
+
+def _apart(low: Lowering, node: Node, x: TensorValue, out: TensorValue, before: Sequence[Expr], fill: Scalar) -> None:
+    """The values and what is around them in nests of their own: what computes the values can write them in place.
+
+    A dimension's two sides span all of the dimensions before it, and of those after it only where the values are.
+    """
+    b = low.nest(node, x.shape)
+    b.store(out, b.load(x, b.axes), [axis + left for axis, left in zip(b.axes, before, strict=True)])
+    low.finish(b)
+    for dim, (left, inner, outer) in enumerate(zip(before, x.shape, out.shape, strict=True)):
+        for start, extent in ((as_expr(0), left), (left + inner, outer - left - inner)):
+            if extent == 0:
+                continue
+            shape = [*out.shape[:dim], extent, *x.shape[dim + 1 :]]
+            b = low.nest(node, shape)
+            offsets = [as_expr(0)] * dim + [start, *before[dim + 1 :]]
+            b.store(out, b.constant(fill, x.dtype), [axis + at for axis, at in zip(b.axes, offsets, strict=True)])
+            low.finish(b)
 
 
 def _reflected(place: Value, last: Value) -> Value:

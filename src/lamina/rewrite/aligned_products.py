@@ -2,7 +2,8 @@
 
 cuBLAS has tensor-core kernels for half precision only where the rows of operands and result are multiples of eight
 elements long; a vocabulary of 50257 columns costs a multiple of one of 50264. The zeros added to an operand add
-nothing to a sum, and what they make of the result is cut off again.
+nothing to a sum, and what they make of the result is cut off again. On the joint graph, so that it is the padded result
+that is kept for the backward and not a copy of a part of it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ __all__ = ["align_products"]
 
 aten = torch.ops.aten
 
+_TURNS = (aten.t.default, aten.permute.default, aten.transpose.int)
+"""What a matrix whose rows run down its columns can be made by."""
 _ALIGNED = 8
 """Elements of half precision in 16 bytes."""
 _RATE, _COPY = 600e12, 3e12
@@ -92,6 +95,16 @@ def _pays(node: Node, padding: tuple[int, int, int], note: Note) -> bool:
     return pays
 
 
+def _turned_from(factor: Node) -> Node | None:
+    """The matrix whose transpose the factor is, where the graph has it."""
+    back = factor.args[0] if factor.op == "call_function" and factor.target in _TURNS else None
+    if not isinstance(back, Node):
+        return None
+    value, turned = factor.meta["val"], back.meta["val"].t() if back.meta["val"].dim() == 2 else None
+    same = turned is not None and (turned.shape, turned.stride()) == (value.shape, value.stride())
+    return back if same else None
+
+
 def _padded(node: Node, padding: tuple[int, int, int], graph: Graph, made: Mapping[Node, Node]) -> Node:
     call = functools.partial(call_for, graph, node)
 
@@ -101,7 +114,8 @@ def _padded(node: Node, padding: tuple[int, int, int], graph: Graph, made: Mappi
             return factor
         if factor.meta["val"].stride(1) == 1:
             return call(aten.constant_pad_nd.default, factor, [0, columns, 0, rows])
-        turned = call(aten.permute.default, factor, [1, 0])
+        # A matrix that is a factor of two products, in one of them turned over, is padded once.
+        turned = _turned_from(factor) or call(aten.permute.default, factor, [1, 0])
         return call(aten.permute.default, call(aten.constant_pad_nd.default, turned, [0, rows, 0, columns]), [1, 0])
 
     rows, inner, columns = padding

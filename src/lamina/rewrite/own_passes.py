@@ -51,11 +51,6 @@ class OwnPasses:
         )
         return (self.lower_custom, *(self._safely(change) for change in ours))
 
-    def lowered(self, gm: GraphModule, region: str) -> GraphModule:
-        """What runs on each graph right before it is lowered."""
-        align = functools.partial(align_products, note=self._note("products", region))
-        return self._safely(align)(gm) if self.fast else gm
-
     def _safely(self, change: Pass) -> Pass:
         """``change``, which makes a new graph; where it fails the old one goes on, and the record says why."""
         what = getattr(change, "func", change).__name__
