@@ -41,7 +41,7 @@ class Options:
     )
     passes: Passes = _knob(_NO_PASSES, "passes of one's own: a lamina.extend.Passes")  # noqa: RUF009 - it is frozen
     freeze: bool = _knob(
-        False, "in inference, compute once what depends on parameters and buffers alone, until one changes", "LAMINA_FREEZE"
+        False, "in inference, keep what parameters and buffers alone give until one changes", "LAMINA_FREEZE"
     )
     fuel: int = _knob(1_000_000, "stop after so many rewrites in each graph, to find a wrong one", "LAMINA_FUEL")
     cache_dir: str = _knob("", "folder of the on-disk cache", "LAMINA_CACHE_DIR", key=False)

@@ -16,7 +16,7 @@ from lamina.ir.library import is_custom
 from lamina.rewrite.rebuild import rebuild
 from lamina.rewrite.torch_private import graph_module
 
-__all__ = ["PARAMETER", "Cut", "constants", "cut"]
+__all__ = ["PARAMETER", "Cut", "constants", "cut", "hoist"]
 
 PARAMETER = "parameter"
 """Key in ``meta`` of placeholders that are parameters or buffers."""
@@ -75,6 +75,16 @@ def cut(gm: GraphModule) -> Cut | None:
     main, others = _main(gm, kept)
     nbytes = sum(_bytes(node) for node in kept)
     return Cut(folding, main, sources, others, nbytes)
+
+
+def hoist(graph: Graph, nodes: Iterable[Node], place: Node) -> None:
+    """Move what these ``constants`` are computed by to before ``place``, where it comes later."""
+    needed: set[Node] = set().union(*(_cone(node) for node in nodes))
+    late = False
+    for node in list(graph.nodes):
+        late = late or node is place
+        if late and node in needed and node.op not in ("placeholder", "output"):
+            place.prepend(node)
 
 
 def _wanted(node: Node, known: Set[Node]) -> Iterable[Node]:

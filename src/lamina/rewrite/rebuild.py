@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from lamina.rewrite.torch_private import graph_module
 
@@ -61,6 +62,6 @@ def written_anew(gm: GraphModule, writes: Mapping[Node, Write]) -> GraphModule:
 def call_for(graph: Graph, node: Node, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
     """A call on nodes of ``graph`` in the place of ``node``, whose origin it has, with its own fake value."""
     new = graph.call_function(target, args, kwargs)
-    values = [a.meta["val"] if isinstance(a, Node) else a for a in args]
+    values = map_arg(args, lambda operand: operand.meta["val"])
     new.meta = {**node.meta, "val": target(*values, **kwargs)}
     return new

@@ -18,7 +18,17 @@ from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
 from lamina.rewrite.engine import Index, Rewrites, dtypes_in, run_rules
 from lamina.rewrite.match import Matcher, Miss
-from lamina.rewrite.rules import AFTER_RULES, BEFORE_RULES, RULE_NAMES, RULES, CapturedRewrite, without_hope
+from lamina.rewrite.passes import clean
+from lamina.rewrite.rules import (
+    AFTER_RULES,
+    BEFORE_RULES,
+    FROZEN_RULES,
+    RULE_NAMES,
+    RULES,
+    CapturedRewrite,
+    without_hope,
+)
+from lamina.rewrite.rules.projections import leave_projections_apart
 from lamina.rewrite.torch_private import autocast_enabled, entered_autocast, graph_module, plain_dispatch
 from lamina.rewrite.tracing import Decompositions
 from lamina.rewrite.user_passes import run_passes
@@ -105,6 +115,8 @@ class Rewriting:
                 gm = graph_module(gm, gm.graph)
                 if self.options.verify:
                     verify_fx(gm, "rules")
+        if self.options.freeze and not differentiable:
+            gm = self._own_passes(clean(gm), FROZEN_RULES)
         self.check_expected()
         return gm
 
@@ -152,7 +164,7 @@ class Rewriting:
         if self.options.numerics != "fast":
             return gm
         for change in changes:
-            if change.__name__ in self.options.without_rules:
+            if change.__name__ in self.options.without_rules or change in self._superseded(gm):
                 continue
             start = time.perf_counter()
             decisions: list[Decision] = []
@@ -167,6 +179,10 @@ class Rewriting:
                 seconds = time.perf_counter() - start
                 self.record.stages.append(Stage(self.name, "rewrite", None, seconds, tuple(decisions)))
         return gm
+
+    def _superseded(self, gm: GraphModule) -> tuple[CapturedRewrite, ...]:
+        """Rewrites of captured graphs that others stand for later."""
+        return (leave_projections_apart,) if self.options.freeze and not self._differentiable(gm.graph) else ()
 
     def _at(self, place: str) -> list[Rule]:
         return [r for r in self.rules if place in r.at]

@@ -38,9 +38,9 @@ _alive: weakref.WeakSet[Frozen] = weakref.WeakSet()
 def thaw(model: torch.nn.Module | None = None) -> int:
     """Drop what ``options={"freeze": True}`` keeps: the next call computes it anew from the parameters as they are.
 
-    For writes that torch does not count: through ``tensor.data``, through memory shared with NumPy or another framework,
-    by a CUDA graph that one replays oneself. With ``model`` only results that were computed from a parameter or buffer
-    of it. Returns the number of results dropped.
+    For writes that torch does not count: through ``tensor.data``, through memory shared with NumPy or another
+    framework, by a CUDA graph that one replays oneself. With ``model`` only results that were computed from a
+    parameter or buffer of it. Returns the number of results dropped.
     """
     addresses = None if model is None else {t.data_ptr() for t in itertools.chain(model.parameters(), model.buffers())}
     return sum(frozen.drop(addresses) for frozen in list(_alive))
@@ -62,7 +62,7 @@ class _Kept:
 class Frozen:
     """A region as a folding graph, which computes from parameters and buffers alone, and a main graph.
 
-    ``fold`` takes the inputs at ``sources`` and gives results, ``main`` the inputs at ``others`` and then those results.
+    ``fold`` takes the inputs at ``sources`` and gives results, ``main`` the inputs at ``others`` and then those.
     """
 
     def __init__(self, name: str, fold: Boxed, main: Boxed, sources: Sequence[int], others: Sequence[int]) -> None:
