@@ -54,6 +54,8 @@ _MANY = 1 << 20
 """Points from which that costs more than two launches."""
 _ACROSS = 64
 """Columns that a program reduces side by side."""
+_ONE_TILE = 512
+"""Points of columns that programs hold at once: such are done before a second launch would begin."""
 _WAVES = 8
 """Programs for each processor that hide the latency of walking down columns."""
 _HALVES = ("float16", "bfloat16")
@@ -409,6 +411,8 @@ class _Cutter:
             else:
                 units = -(-units // 4)  # many small programs a processor hide the latency of walking down columns
             least, wanted = _COLUMN_POINTS, processors
+            if points <= _ONE_TILE:
+                return None
         parts = min(wanted // max(units, 1), points // least)
         if len(self.first()) < len(self.reduces) and not inner:
             units *= 2  # each further phase reads everything again, from two kernels instead of one
