@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from lamina.codegen import host_cuda
 from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
 from lamina.codegen.reuse import taken_over
 from lamina.codegen.triton.source import TritonSource
@@ -67,9 +68,10 @@ class FakeKernel:
     kernel: Any
     types: tuple[str, ...]
     calls: list[tuple[Any, ...]]
+    scratch: bool = False
 
     def __post_init__(self) -> None:
-        self.struct = struct.Struct(pack_format(self.types, 2))
+        self.struct = struct.Struct(pack_format(self.types, 2, self.scratch))
         self.pack: Callable[..., bytes] = self.struct.pack
 
     def launch(self, packed: bytes) -> int:
@@ -110,7 +112,9 @@ class Machine:
         fakes = {}
         for launch in host.launches:
             calls = self.calls.setdefault(launch.key, [])
-            fakes[launch.key] = FakeKernel(kernels[launch.kernel], launch.source.types, calls)
+            fakes[launch.key] = FakeKernel(
+                kernels[launch.kernel], launch.source.types, calls, launch.source.scratch > 0
+            )
         interpreted = {k.name: _evaluate(k) for k in host.plan.kernels}
         flags = failed or Flags(host.messages)
         namespace = {"kernels": fakes, "interpreted": interpreted, "failed": flags, "unaligned": unaligned}
@@ -289,6 +293,33 @@ def test_scratch_memory_and_memory_that_stays_zero(nbytes: int, machine: Machine
     assert first not in (second, third)
 
 
+@pytest.mark.parametrize("nbytes", [128, 1 << 20])
+def test_memory_for_descriptors(nbytes: int, machine: Machine) -> None:
+    """It follows the arguments, at a multiple of 128 bytes, as much for each of the three programs."""
+    program, plan = plan_for("softmax")
+    plan = replace(plan, arena_bytes=plan.arena_bytes + 64)
+    sources = {name: replace(s, scratch=nbytes) for name, s in sources_of(plan).items()}
+    inputs = example_inputs(program)
+    check_same(machine.load(emit_cuda_host(plan, sources, 0))(copies(inputs)), run_program(program, copies(inputs)))
+    (launched,) = next(iter(machine.calls.values()))
+    assert launched[-1] % 64 == 0
+    assert launched[-1] not in launched[4:-1]
+    assert any(n >= 3 * nbytes for (n, *_), dtype in machine.allocated if dtype == torch.uint8)
+
+
+def test_descriptors_are_for_aligned_addresses_only(machine: Machine) -> None:
+    program, plan = plan_for("softmax")
+    plain = {name: replace(s, name=f"{s.name}_anywhere") for name, s in sources_of(plan).items()}
+    sources = {
+        name: replace(s, scratch=128, must_align=("b0",), plain=plain[name]) for name, s in sources_of(plan).items()
+    }
+    assert "anywhere" not in emit_cuda_host(plan, sources, 0).text
+    host = emit_cuda_host(plan, sources, 0, aligned=False)
+    assert all(launch.source.scratch == 0 for launch in host.launches)
+    inputs = example_inputs(program)
+    check_same(machine.load(host)(copies(inputs)), run_program(program, copies(inputs)))
+
+
 def test_second_launch_takes_the_same_arguments(machine: Machine) -> None:
     program, plan = plan_for("softmax")
     sources = sources_of(plan)
@@ -344,6 +375,35 @@ def test_elementwise_results_take_over_memory_that_nobody_reads_any_more(machine
     evaluated = machine.load(emit_cuda_host(plan, {}, 0, frozenset(k.name for k in plan.kernels)))
     check_same(evaluated(copies(inputs)), want)
     assert whole == len(machine.allocated)
+
+
+def test_a_donated_input_that_nobody_else_holds_is_taken_over(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_cuda, "_WORTH_ASKING", 0)
+    program = lower(make_fx(lambda x: (x.exp() + 1,))(torch.randn(16, 64)), "test")
+    plan = simple_plan(on_gpu(program))
+    given = frozenset(name for name in plan.inputs if isinstance(name, str))
+    call = machine.load(emit_cuda_host(plan, sources_of(plan), 0, donated=given))
+
+    def addresses(x: torch.Tensor, keep: bool) -> tuple[int, int, torch.Tensor | None, torch.Tensor]:
+        args, before, kept = [x], x.data_ptr(), x if keep else None
+        del x
+        (result,) = call(args)
+        return before, result.data_ptr(), kept, result
+
+    def drawn() -> torch.Tensor:
+        return torch.arange(1024.0).view(16, 64) / 1024
+
+    want = drawn().exp() + 1
+    source = [drawn()]
+    before, after, _, result = addresses(source.pop(), keep=False)
+    assert before == after
+    torch.testing.assert_close(result, want)
+    before, after, kept, result = addresses(drawn(), keep=True)
+    assert before != after
+    torch.testing.assert_close(kept, drawn())
+    torch.testing.assert_close(result, want)
 
 
 def test_memory_that_is_needed_is_not_taken_over() -> None:

@@ -107,7 +107,7 @@ def test_a_compiler_that_takes_too_long_is_stopped(pool: CompilerPool, tmp_path:
     endless = TEXT + "\nimport time\ntime.sleep(60)\n"
     request = triton_build.Request(
         name="scale", text=endless, parameters=list(UNIT.parameters), types=list(UNIT.types), aligned=[], warps=4,
-        stages=3, asserts=False, capability=90, folder=str(tmp_path),
+        stages=3, asserts=False, scratch=0, capability=90, folder=str(tmp_path),
     )  # fmt: skip
     with pytest.raises(TritonError, match="stopped after 1 s"):
         pool.compile(request, timeout=1.0).result()

@@ -56,6 +56,7 @@ def triton_unit(launch: CudaLaunch) -> TritonUnit:
         source.warps,
         source.stages,
         source.checks,
+        source.scratch,
     )
 
 

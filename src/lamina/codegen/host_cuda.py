@@ -43,6 +43,7 @@ _RESERVED = (
         "interpreted",
         "kernels",
         "launch_failed",
+        "only_owner",
         "reinterpret",
         "restride",
         "stream",
@@ -54,6 +55,10 @@ _RESERVED = (
 _ZERO, _ONE = as_expr(0), as_expr(1)
 _ALIGNMENT = 16
 _LINE = 64
+_DESCRIPTOR_LINE = 128
+"""Bytes that memory for descriptors begins at multiples of."""
+_WORTH_ASKING = 1 << 20
+"""Bytes from which it is worth asking whether an input's memory may be taken over."""
 _SHARED_SCRATCH = 1 << 20
 """Bytes of scratch memory up to which a kernel's is part of the call's workspace."""
 
@@ -94,14 +99,16 @@ def emit_cuda_host(
     device: int,
     interpreted: frozenset[str] = frozenset(),
     aligned: bool = True,
+    donated: frozenset[str] = frozenset(),
 ) -> CudaHost:
     """The host program of a plan for GPU number ``device``.
 
     ``sources`` has each kernel's Triton source, but for those in ``interpreted``, which are evaluated equation by
-    equation. With ``aligned`` false nothing is assumed of addresses that are not known now. Raises ``InvalidIR`` for
-    a size that no input gives.
+    equation. With ``aligned`` false nothing is assumed of addresses that are not known now. A result may take over the
+    memory of an input in ``donated`` if the program finds that nobody else holds it. Raises ``InvalidIR`` for a size
+    that no input gives.
     """
-    return _CudaWriter(plan, sources, device, interpreted, aligned).cuda_program()
+    return _CudaWriter(plan, sources, device, interpreted, aligned, donated).cuda_program()
 
 
 class _CudaWriter(HostWriter):
@@ -110,7 +117,13 @@ class _CudaWriter(HostWriter):
     released = ("input", "library", "output")
 
     def __init__(
-        self, plan: Plan, sources: Mapping[str, TritonSource], device: int, interpreted: frozenset[str], aligned: bool
+        self,
+        plan: Plan,
+        sources: Mapping[str, TritonSource],
+        device: int,
+        interpreted: frozenset[str],
+        aligned: bool,
+        donated: frozenset[str],
     ) -> None:
         super().__init__(plan, _RESERVED, keeps_workspace=False)
         self.sources_of, self.device, self.aligned = sources, device, aligned
@@ -133,6 +146,9 @@ class _CudaWriter(HostWriter):
         own = {
             p.buffer for p in plan.places if p.where == "output" or (p.where == "library" and p.buffer in self.fresh)
         }
+        sizes = {b.name: storage_bytes(b) for b in plan.buffers if b.name in donated}
+        self.donated = {name for name, size in sizes.items() if size.is_int and size.const >= _WORTH_ASKING}
+        own |= self.donated
         # Only what is allocated here can be given the memory of something else.
         self.taken_over = {
             new: old
@@ -201,7 +217,7 @@ class _CudaWriter(HostWriter):
         out.line("import torch")
         out.line()
         text = self.body.text()
-        wanted = ("empty", "launch_failed", "zeroed")
+        wanted = ("empty", "launch_failed", "only_owner", "zeroed")
         used = ["current_device", "current_stream", "elsewhere", *(n for n in wanted if f"{n}(" in text)]
         if plan.steps and isinstance(plan.steps[0], LibraryCall):
             used.append("enter_context")
@@ -258,11 +274,14 @@ class _CudaWriter(HostWriter):
                 assumed.append(position)
         read = reads(step)
         comment = f"{', '.join(b for b in step.buffers if b in read)} -> {', '.join(step.writes)}"
+        if source.plain is not None and not {source.parameters.index(p) for p in source.must_align} <= set(assumed):
+            source = source.plain
         stage: TritonSource | None = source
         while stage is not None:
             launch, pack = self._variant(step.kernel, stage, tuple(assumed))
             grid = [self.values.size(_bound(extent, constants)) for extent in stage.grid]
-            call = f"{launch}({pack}({', '.join(['stream', *grid, *words])}))"
+            hidden = [scratch[-1]] if stage.scratch else []
+            call = f"{launch}({pack}({', '.join(['stream', *grid, *words, *hidden])}))"
             with self.body.indent(f"if code := {call}:  # {comment}"):
                 self.body.line(f'launch_failed("{stage.name}", code)', origin)
             stage, comment = stage.then, "the same arguments"
@@ -284,6 +303,9 @@ class _CudaWriter(HostWriter):
         """Source texts for the addresses of a launch's scratch memory; lines it needs before are written."""
         self.released_scratch = []
         sizes = [(_bound(nbytes, constants), zero) for nbytes, zero in source.workspace]
+        line = _DESCRIPTOR_LINE if source.scratch else _LINE
+        if source.scratch:
+            sizes.append((_bound(source.grid[0], constants) * source.scratch, False))
         texts: list[str] = []
         zeros, shared = _ZERO, 0
         total = self.values.size(sum((_rounded(n) for n, zero in sizes if zero), _ZERO))
@@ -294,6 +316,7 @@ class _CudaWriter(HostWriter):
             elif nbytes.is_int and nbytes.const <= _SHARED_SCRATCH and self.plan.arena_bytes.is_int:
                 # Launches follow one another, so all of them share these bytes.
                 self.values.uses_base = True
+                shared += -(self.plan.arena_bytes.const + shared) % line
                 texts.append(f"base + {self.plan.arena_bytes.const + shared}")
                 shared += _rounded(nbytes).const
             else:
@@ -360,7 +383,14 @@ class _CudaWriter(HostWriter):
             old = values.buffers[self.taken_over[buffer.name]]
             same = (old.shape, old.strides) == (buffer.shape, buffer.strides)
             shaped = "" if same else f".as_strided({values.dims(buffer.shape)}, {values.dims(buffer.strides)})"
-            return f"{values.local(old.name)}{shaped}  # its last reader writes it over"
+            taken = f"{values.local(old.name)}{shaped}"
+            if old.name in self.donated:
+                taken += f" if only_owner({values.local(old.name)}) else {self._fresh(buffer)}"
+            return f"{taken}  # its last reader writes it over"
+        return self._fresh(buffer)
+
+    def _fresh(self, buffer: Buffer) -> str:
+        values = self.values
         name = "empty" if self._on_gpu(buffer) else "empty_cpu"
         self.allocators.add("empty" if name == "empty_cpu" else name + "_cuda")
         return f"{name}({values.dims(buffer.shape)}, {values.dims(buffer.strides)}, {self._dtype(buffer.name)})"

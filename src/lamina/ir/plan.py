@@ -65,6 +65,12 @@ class GpuSchedule:
     rows may begin anywhere, so a loop's unaligned first and last elements, fewer than ``peel`` each, are a tile of
     their own. ``approximate``: hardware exponentials and divisions, where results have 16 bits or fewer.
     ``approximate_sums``: the hardware's exponential in online sums, where large terms have small errors.
+
+    Of products only: ``persistent`` is the number of programs that share all tiles, each taking one after the other
+    (0: one program a tile); ``descriptors``: the copy engine moves whole tiles (sm_90), where strides allow it;
+    ``parts``: the epilogue works on so many parts of a tile one after the other, which need fewer registers;
+    ``flat``: the next tile's operands are read ahead while the epilogue runs; ``specialized``: warps of their own issue
+    the copies.
     """
 
     kind: str
@@ -75,6 +81,11 @@ class GpuSchedule:
     peel: int = 0
     approximate: bool = False
     approximate_sums: bool = False
+    persistent: int = 0
+    descriptors: bool = False
+    parts: int = 1
+    flat: bool = False
+    specialized: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,15 +73,17 @@ class CudaKernel:
     spilled: int
 
 
-def pack_format(types: tuple[str, ...], hidden: int) -> str:
-    """The ``struct`` format of a launch: stream, grid, arguments of these Triton types, then ``hidden`` null pointers.
+def pack_format(types: tuple[str, ...], hidden: int, scratch: bool = False) -> str:
+    """The ``struct`` format of a launch: stream, grid, arguments of these Triton types, then ``hidden`` pointers, which
+    are null, but for the first where ``scratch`` memory is given.
 
     Raises ``TritonError`` for a type that host programs do not pass.
     """
     letters = "".join("P" if t.startswith("*") else _LETTERS.get(t, "?") for t in types)
     if "?" in letters:
         raise TritonError(f"no kernel argument can have a type of {', '.join(types)}")
-    return f"{_HEAD}{letters}0P{8 * hidden}x"
+    given = "P" if scratch else "0P"
+    return f"{_HEAD}{letters}{given}{8 * (hidden - scratch)}x"
 
 
 def make_launcher(compiler: Compiler | None, cache: Cache) -> Launch:
@@ -156,7 +158,7 @@ class Driver:
         return kernel
 
     def _load(self, cubin: Cubin, device: int) -> CudaKernel:
-        packing = struct.Struct(pack_format(cubin.types, cubin.hidden))
+        packing = struct.Struct(pack_format(cubin.types, cubin.hidden, cubin.scratch))
         context = self._context(device)
         self._call("cuCtxPushCurrent_v2", ctypes.c_void_p(context))
         try:

@@ -28,7 +28,8 @@ class TritonUnit:
 
     ``text`` is a module that defines the jitted function ``function``; ``types`` are the Triton types of its
     ``parameters``, ``aligned`` the positions of those that are multiples of 16 in every call. With ``asserts`` the
-    kernel's ``device_assert`` are compiled in. ``name`` is what the caller calls the unit, no part of its identity.
+    kernel's ``device_assert`` are compiled in. Each program gets ``scratch`` bytes for the kernel's descriptors.
+    ``name`` is what the caller calls the unit, no part of its identity.
     """
 
     name: str
@@ -40,14 +41,15 @@ class TritonUnit:
     warps: int
     stages: int
     asserts: bool = False
+    scratch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
     """A compiled kernel: machine code for one compute capability, and what its launch needs.
 
-    ``function`` is the symbol, ``shared`` counts bytes, ``threads`` those of a program, ``hidden`` null pointers that
-    follow the arguments. ``key`` identifies the code.
+    ``function`` is the symbol, ``shared`` counts bytes, ``threads`` those of a program, ``hidden`` pointers that follow
+    the arguments, all null but the first, which is the scratch memory's if ``scratch``. ``key`` identifies the code.
     """
 
     key: str
@@ -57,6 +59,7 @@ class Cubin:
     shared: int
     threads: int
     hidden: int
+    scratch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,8 @@ def build_triton(
 def unit_key(unit: TritonUnit, capability: int) -> str:
     """The identity of a unit's machine code: comments, layout and names of functions do not count."""
     options = (str(unit.aligned), str(unit.warps), str(unit.stages), str(unit.asserts), str(capability))
-    return digest("triton", _ABI, _triton_version(), *options, *unit.types, _meaning(unit))
+    scratch = (f"scratch {unit.scratch}",) if unit.scratch else ()
+    return digest("triton", _ABI, _triton_version(), *options, *scratch, *unit.types, _meaning(unit))
 
 
 def _meaning(unit: TritonUnit) -> str:
@@ -165,7 +169,7 @@ def _cubin(entry: Entry, unit: TritonUnit) -> Cubin:
     if list(about["types"]) != list(unit.types):
         raise ValueError("it takes other arguments")
     numbers = (int(about["shared"]), int(about["threads"]), int(about["hidden"]))
-    return Cubin(entry.key, str(about["function"]), entry.read(_OBJECT), unit.types, *numbers)
+    return Cubin(entry.key, str(about["function"]), entry.read(_OBJECT), unit.types, *numbers, unit.scratch > 0)
 
 
 def _compile_all(
@@ -213,6 +217,7 @@ def _compile(key: str, unit: TritonUnit, capability: int, cache: Cache, pool: Co
             warps=unit.warps,
             stages=unit.stages,
             asserts=unit.asserts,
+            scratch=unit.scratch,
             capability=capability,
             folder=str(folder),
         )

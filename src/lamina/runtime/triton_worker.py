@@ -26,9 +26,14 @@ from typing import IO, Any, TypedDict
 __all__ = ["Request", "compile_request"]
 
 
+_SCRATCH_ALIGNMENT = 128
+"""Bytes; what launches give."""
+
+
 class Request(TypedDict):
     """A kernel to compile: ``name`` in the module ``text``; ``aligned`` are positions of arguments that are multiples
-    of 16; ``capability`` is that of the GPU times ten; ``folder`` is where the machine code goes.
+    of 16; ``scratch`` is the memory in bytes that a program may need beside its arguments; ``capability`` is the GPU's,
+    times ten; ``folder`` is where the machine code goes.
     """
 
     name: str
@@ -39,6 +44,7 @@ class Request(TypedDict):
     warps: int
     stages: int
     asserts: bool
+    scratch: int
     capability: int
     folder: str
 
@@ -47,7 +53,8 @@ def compile_request(request: Request) -> dict[str, Any]:
     """Compile one kernel into ``kernel.cubin``, ``kernel.ptx`` and ``kernel.ttgir`` of its folder.
 
     The result has ``function`` (the symbol), ``shared`` (bytes), ``threads`` and ``hidden`` (pointers that follow the
-    arguments and may be null). Raises what Triton raises, and ``ValueError`` for a kernel that needs more than that.
+    arguments; the first is the scratch memory's, the others may be null). Raises what Triton raises,
+    and ``ValueError`` for a kernel that needs more than that.
     """
     triton = _triton()
     source = triton.compiler.ASTSource(
@@ -61,8 +68,11 @@ def compile_request(request: Request) -> dict[str, Any]:
     target = triton.backends.compiler.GPUTarget("cuda", request["capability"], 32)
     kernel = triton.compile(source, target=target, options=options)
     about = kernel.metadata
-    if about.global_scratch_size or about.profile_scratch_size or about.num_ctas != 1 or about.launch_cooperative_grid:
-        raise ValueError("the kernel needs scratch memory, clusters or a cooperative launch")
+    if about.profile_scratch_size or about.num_ctas != 1 or about.launch_cooperative_grid:
+        raise ValueError("the kernel needs memory for a profile, clusters or a cooperative launch")
+    if about.global_scratch_size > request["scratch"] or about.global_scratch_align > _SCRATCH_ALIGNMENT:
+        needs = f"{about.global_scratch_size} bytes at multiples of {about.global_scratch_align}"
+        raise ValueError(f"the kernel needs {needs} of scratch memory")
     for kind in ("cubin", "ptx", "ttgir"):
         content = kernel.asm[kind]
         with open(os.path.join(request["folder"], f"kernel.{kind}"), "wb") as file:

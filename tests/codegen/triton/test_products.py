@@ -73,10 +73,17 @@ def tiles(nest: Nest, buffers: dict[str, Buffer], rows: int, columns: int, inner
     return GpuSchedule("product", (*batch, *blocks), 4, 2)
 
 
-def check(nest: Nest, buffers: dict[str, Buffer], interpreter: Interpreter, tile: tuple[int, int, int]) -> None:
+def check(
+    nest: Nest,
+    buffers: dict[str, Buffer],
+    interpreter: Interpreter,
+    tile: tuple[int, int, int],
+    schedule: GpuSchedule | None = None,
+) -> str:
+    """Compare a nest by the interpreter with the specification; the kernel's text."""
     touched = {e.buffer for e in nest.body if hasattr(e, "buffer")}
     held = [replace(b, device="cpu") for b in buffers.values() if b.name in touched]
-    made = case("k", [nest], held, schedule=tiles(nest, buffers, *tile))
+    made = case("k", [nest], held, schedule=schedule or tiles(nest, buffers, *tile))
     assert "tl.dot(" in made.source.text
     torch.manual_seed(0)
     inputs: dict[str, torch.Tensor] = {}
@@ -89,6 +96,7 @@ def check(nest: Nest, buffers: dict[str, Buffer], interpreter: Interpreter, tile
     for name, got in ours.items():
         torch.testing.assert_close(got.float(), theirs[name].float(), rtol=1e-2, atol=1e-2)
         assert got.abs().sum() > 0
+    return made.source.text
 
 
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])

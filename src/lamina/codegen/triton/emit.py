@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 from lamina.codegen.triton.alike import dispatch, programs
 from lamina.codegen.triton.facts import Facts, size_text
 from lamina.codegen.triton.nest import NestWriter
-from lamina.codegen.triton.product import write_product
+from lamina.codegen.triton.product import WrittenProduct, write_product
 from lamina.codegen.triton.source import TritonSource
 from lamina.codegen.triton.text import Text, helpers_in
 from lamina.codegen.triton.types import signature
@@ -43,6 +44,7 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
     schedules: list[GpuSchedule] = []
     done = 0
     alone = len(kernel.nests) == 1
+    written = WrittenProduct(as_expr(0))
     for number, (nest, schedule) in enumerate(zip(kernel.nests, kernel.schedules, strict=True)):
         assert isinstance(schedule, GpuSchedule), "the kernel is scheduled for a CPU"
         schedules.append(schedule)
@@ -54,7 +56,8 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         text.open(f"def {name}({', '.join(parameters if alone else [*parameters, 'pid'])}):")
         text.add(f'"""{_describe(facts)}"""')
         if schedule.kind == "product":
-            grids.append(write_product(nest, schedule, dtypes, text, alone))
+            written = write_product(nest, schedule, dtypes, text, alone)
+            grids.append(written.programs)
             parts.append(text)
             continue
         _indices(facts, text, alone)
@@ -77,7 +80,18 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         (sum(grids, as_expr(0)), one, one),
         (),
         bool(checks),
+        scratch=written.scratch,
+        must_align=written.aligned,
+        plain=_plain(kernel, target) if written.scratch else None,
     )
+
+
+def _plain(kernel: Kernel, target: TritonTarget) -> TritonSource:
+    """The same kernel for addresses that descriptors cannot begin at."""
+    (schedule,) = kernel.schedules
+    assert isinstance(schedule, GpuSchedule)
+    plain = replace(schedule, descriptors=False, flat=False, specialized=False)
+    return emit(replace(kernel, name=f"{kernel.name}_anywhere", schedules=(plain,)), target)
 
 
 def _together(kernel: Kernel, same: Alike, dtypes: dict[str, str], types: list[str]) -> TritonSource:

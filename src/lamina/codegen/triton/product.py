@@ -3,33 +3,50 @@
 Programs own tiles of the result. Each goes along the summed axis, loads or computes a tile of both operands, and adds
 their product to an accumulator in float32 registers; the epilogue then works on that tile as any pointwise kernel does.
 Programs whose tiles lie near one another run at the same time, so that they find their operands in the second-level
-cache.
+cache. A persistent grid has as many programs as run at once, and each takes one tile after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from lamina.codegen.triton.descriptors import Descriptor, described
 from lamina.codegen.triton.facts import Facts, size_text
 from lamina.codegen.triton.nest import NestWriter
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.types import typed
 from lamina.ir.index import Expr, as_expr, prod
-from lamina.ir.loops import Equation, Load, Nest
+from lamina.ir.loops import Equation, Load, Nest, Store
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.ir.product import Product, as_product
 
-__all__ = ["write_product"]
+__all__ = ["WrittenProduct", "write_product"]
 
 _GROUP = 8
 """Rows of tiles that programs go through together before they move on along the columns."""
 
+_DESCRIPTOR_BYTES = 128
+_COPIES = 2
+"""Specialised warps may keep a descriptor of their own."""
 
-def write_product(nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], text: Text, alone: bool) -> Expr:
-    """Write the statements of a nest whose schedule has the kind "product"; gives the number of programs.
 
-    ``alone``: the number of the program is not given as ``pid``.
+@dataclass(frozen=True, slots=True)
+class WrittenProduct:
+    """The number of programs, the bytes of scratch memory that each needs for descriptors, and the buffers whose
+    addresses must be multiples of 16 because of them.
+    """
+
+    programs: Expr
+    scratch: int = 0
+    aligned: tuple[str, ...] = ()
+
+
+def write_product(nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], text: Text, alone: bool) -> WrittenProduct:
+    """Write the statements of a nest whose schedule has the kind "product".
+
+    ``alone``: the number of the program is not given as ``pid``. Only then is the grid persistent.
 
     Raises ``UnsupportedKernel`` where the nest is no product or its axes are not in the blocks as it needs them.
     """
@@ -38,6 +55,8 @@ def write_product(nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], tex
         raise UnsupportedKernel("tensor cores evaluate products of two operands of half precision")
     if alone:
         text.add("pid = tl.program_id(0)")
+    else:
+        schedule = replace(schedule, persistent=0, descriptors=False, flat=False, specialized=False)
     return _Writer(nest, schedule, dtypes, text, product).run()
 
 
@@ -58,6 +77,11 @@ class _Writer:
         self.left = self.part((self.rows, self.inner), product.prologues[0])
         self.right = self.part((self.inner, self.columns), product.prologues[1])
         self.result = self.part((self.rows, self.columns), (stub, *product.epilogue))
+        if self.columns.size % schedule.parts or schedule.parts & (schedule.parts - 1):
+            raise UnsupportedKernel(f"{self.columns.size} columns in {schedule.parts} parts")
+        narrow = replace(self.columns, size=self.columns.size // schedule.parts)
+        self.finish = self.part((self.rows, narrow), (stub, *product.epilogue))
+        self.descriptors: dict[str, Descriptor] = {}
 
     def part(self, tile: tuple[Block, Block], body: Sequence[Equation]) -> Facts:
         """Facts about some equations over two blocks and the batch."""
@@ -67,15 +91,43 @@ class _Writer:
         schedule = GpuSchedule(self.schedule.kind, blocks, self.schedule.warps, approximate=self.schedule.approximate)
         return Facts(Nest(self.nest.name, axes, tuple(body)), schedule, self.dtypes)
 
-    def run(self) -> Expr:
+    def run(self) -> WrittenProduct:
         text, facts = self.text, self.result
         batch = len(self.batch)
         tiles = [facts.pieces(k) for k in range(batch + 2)]
-        self.programs(tiles)
-        for k in range(batch):
-            text.extend(facts.line_text(k, self.start(facts, k)))
-        for k in (batch, batch + 1):
-            text.extend(facts.line_text(k, f"{self.start(facts, k)} * {facts.blocks[k].size}"))
+        total = prod(tiles)
+        self.describe()
+        persistent = self.schedule.persistent
+        if persistent and total.is_int:
+            persistent = min(persistent, total.const)
+            flags = ", flatten=True" if self.schedule.flat else ""
+            flags += ", warp_specialize=True" if self.schedule.specialized else ""
+            if self.schedule.flat:
+                text.add(f"finished = pid - {persistent}")
+            text.open(f"for turn in tl.range(pid, {total.const}, {persistent}{flags}):")
+            self.programs(tiles, "turn")
+        else:
+            persistent = 0
+            self.programs(tiles, "pid")
+        self.multiply()
+        if persistent and self.schedule.flat:
+            # Nothing but this number connects the epilogue with the loads of the tile that follows.
+            text.add(f"finished += {persistent}")
+            self.programs(tiles, "finished")
+        self.epilogue()
+        if persistent:
+            text.close()
+        each = _DESCRIPTOR_BYTES * (_COPIES if self.schedule.specialized else 1)
+        aligned = tuple(dict.fromkeys(d.buffer for d in self.descriptors.values()))
+        programs = as_expr(persistent) if persistent else total
+        return WrittenProduct(programs, each * len(self.descriptors), aligned)
+
+    def multiply(self) -> None:
+        """The accumulator and the loop along the summed axis."""
+        text, batch = self.text, len(self.batch)
+        for k, label in ((batch, "left"), (batch + 1, "right")):
+            if label not in self.descriptors:
+                self.lines(self.result, k)
         text.add(f"total = tl.zeros(({self.rows.size}, {self.columns.size}), tl.float32)")
         stages = f", num_stages={self.schedule.stages}" if self.schedule.stages > 1 else ""
         text.open(f"for inner_at in tl.range(0, {size_text(self.left.extents[-1])}, {self.inner.size}{stages}):")
@@ -83,33 +135,93 @@ class _Writer:
         right = self.operand(self.right, batch, self.product.right, "right")
         text.add(f"total = tl.dot({left}, {right}, total)")
         text.close()
-        text.add(f"{self.product.total.outs[0]} = total")
-        writer = NestWriter(facts, text)
-        for position in range(1, len(facts.body)):
-            writer.equation(position)
-        return prod(tiles)
 
-    def programs(self, tiles: Sequence[Expr]) -> None:
+    def epilogue(self) -> None:
+        """What is computed on the tile, one part after the other."""
+        text, facts, schedule = self.text, self.finish, self.schedule
+        total, rows, columns = self.product.total.outs[0], len(self.batch), len(self.batch) + 1
+        width = facts.blocks[columns].size
+        if schedule.flat or "left" in self.descriptors:
+            self.lines(facts, rows)
+        for number, name in enumerate(self.split("total", self.columns.size, schedule.parts)):
+            text.add(f"{total} = {name}")
+            if schedule.flat or schedule.parts > 1 or "right" in self.descriptors:
+                self.lines(facts, columns, number * width)
+            after = f" + {number * width}" if number else ""
+            at = {
+                rows: f"{facts.lines[rows]}_pid * {self.rows.size}",
+                columns: f"{facts.lines[columns]}_pid * {self.columns.size}{after}",
+            }
+            writer = NestWriter(facts, text)
+            for position in range(1, len(facts.body)):
+                eqn = facts.body[position]
+                into = self.descriptors.get(f"store {eqn.buffer}") if isinstance(eqn, Store) else None
+                if into is not None and isinstance(eqn, Store):
+                    held = f"{writer.value(eqn.value)}.to({typed(self.dtypes[eqn.buffer])})"
+                    text.add(f"{into.name}.store({into.place(at)}, {held})")
+                else:
+                    writer.equation(position)
+
+    def split(self, name: str, width: int, parts: int) -> list[str]:
+        """Write the halving of a tile's columns until there are ``parts``; their names from left to right."""
+        if parts == 1:
+            return [name]
+        half = width // 2
+        self.text.add(
+            f"{name}_0, {name}_1 = tl.split(tl.permute(tl.reshape({name}, ({self.rows.size}, 2, {half})), (0, 2, 1)))"
+        )
+        return [n for k in (0, 1) for n in self.split(f"{name}_{k}", half, parts // 2)]
+
+    def describe(self) -> None:
+        """Write the descriptors of what the copy engine moves."""
+        if not self.schedule.descriptors or self.batch:
+            return
+        for facts, name, label in ((self.left, self.product.left, "left"), (self.right, self.product.right, "right")):
+            (eqn,) = facts.body if len(facts.body) == 1 else (None,)
+            if isinstance(eqn, Load) and eqn.out == name and eqn.mask is None and eqn.dtype == self.product.dtype:
+                self.add(label, described(facts, eqn.buffer, eqn.index[0], f"{label}_tiles"))
+        stores = [e for e in self.finish.body if isinstance(e, Store) and e.mask is None and e.mode == "set"]
+        loaded = {e.buffer for e in self.nest.body if isinstance(e, Load)}
+        for number, eqn in enumerate(stores):
+            # The copy engine's writes are not ordered with ordinary reads of the same memory.
+            if eqn.buffer not in loaded and sum(s.buffer == eqn.buffer for s in stores) == 1:
+                found = described(self.finish, eqn.buffer, eqn.index[0], f"result{number or ''}_tiles")
+                self.add(f"store {eqn.buffer}", found if found and not found.turned else None)
+
+    def add(self, key: str, descriptor: Descriptor | None) -> None:
+        if descriptor is not None:
+            self.descriptors[key] = descriptor
+            self.text.add(descriptor.text)
+
+    def programs(self, tiles: Sequence[Expr], number: str) -> None:
         """Which tile a program owns, from its number."""
         text, facts = self.text, self.result
         batch = len(self.batch)
         across, down = (size_text(tiles[k]) for k in (batch + 1, batch))
-        rest = f"(pid // ({across}) // ({down}))"
+        rest = f"({number} // ({across}) // ({down}))"
         for k in reversed(range(batch)):
             count = size_text(tiles[k])
             text.add(f"{facts.lines[k]}_pid = {rest} % ({count})" if k else f"{facts.lines[k]}_pid = {rest}")
             rest = f"({rest} // ({count}))"
-        text.add(f"tile = pid % (({across}) * ({down}))" if batch else "tile = pid")
+        text.add(f"tile = {number} % (({across}) * ({down}))" if batch else f"tile = {number}")
         rows, columns = facts.lines[batch], facts.lines[batch + 1]
         if tiles[batch] == 1:
             text.add(f"{rows}_pid = tl.full((), 0, tl.int32)")
             text.add(f"{columns}_pid = tile")
-            return
-        text.add(f"first = tile // ({_GROUP} * ({across})) * {_GROUP}")
-        text.add(f"height = tl.minimum({down} - first, {_GROUP})")
-        text.add(f"own = tile % ({_GROUP} * ({across}))")
-        text.add(f"{rows}_pid = first + own % height")
-        text.add(f"{columns}_pid = own // height")
+        else:
+            text.add(f"first = tile // ({_GROUP} * ({across})) * {_GROUP}")
+            text.add(f"height = tl.minimum({down} - first, {_GROUP})")
+            text.add(f"own = tile % ({_GROUP} * ({across}))")
+            text.add(f"{rows}_pid = first + own % height")
+            text.add(f"{columns}_pid = own // height")
+        for k in range(batch):
+            text.extend(facts.line_text(k, self.start(facts, k)))
+
+    def lines(self, facts: Facts, k: int, after: int = 0) -> None:
+        """Write the indices of a tile's rows or columns, ``after`` the first of the tile."""
+        size = (self.rows, self.columns)[k - len(self.batch)].size
+        begin = f"{self.start(facts, k)} * {size}{f' + {after}' if after else ''}"
+        self.text.extend(facts.line_text(k, begin))
 
     def start(self, facts: Facts, k: int) -> str:
         return f"{facts.lines[k]}_pid.to(tl.int64)" if facts.wide[k] else f"{facts.lines[k]}_pid"
@@ -117,6 +229,12 @@ class _Writer:
     def operand(self, facts: Facts, inner: int, name: str, label: str) -> str:
         """Write what makes a tile of an operand; gives its name. Beyond the end of the summed axis it holds zeros."""
         text, writer = self.text, NestWriter(facts, self.text)
+        if label in self.descriptors:
+            found = self.descriptors[label]
+            other = inner - 1 if label == "left" else inner + 1
+            at = {inner: "inner_at", other: f"{facts.lines[other]}_pid * {facts.blocks[other].size}"}
+            text.add(f"{name} = {found.name}.load({found.place(at)}){'.T' if found.turned else ''}")
+            return name
         text.extend(facts.line_text(inner, "inner_at"))
         ragged = facts.ragged(inner)
         padded = False

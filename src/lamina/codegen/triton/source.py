@@ -31,6 +31,10 @@ class TritonSource:
     Check, counted through the kernel's nests; it is left alone where all hold. ``then``: a second launch, right after
     the first on the same stream, of the function ``then.name`` in a module of its own. It takes the very same
     arguments (equal ``parameters``, ``types``, ``aligned`` and ``workspace``) with its own grid, warps and stages.
+
+    ``scratch`` bytes of memory for each program follow the arguments: Triton keeps the descriptors there that a kernel
+    makes. The addresses of ``must_align`` must then be multiples of 16; launches where one is not are of ``plain``,
+    another way to do the same.
     """
 
     name: str
@@ -44,3 +48,6 @@ class TritonSource:
     workspace: tuple[tuple[Expr, bool], ...] = ()
     checks: bool = False
     then: TritonSource | None = None
+    scratch: int = 0
+    must_align: tuple[str, ...] = ()
+    plain: TritonSource | None = None

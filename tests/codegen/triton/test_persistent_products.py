@@ -1,0 +1,118 @@
+"""Products by persistent grids, descriptors and epilogues in parts, beside the specification and compiled for sm_90."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lamina.ir.loops import Nest
+from lamina.ir.plan import GpuSchedule
+from lamina.runtime.cuda_driver import pack_format
+from lamina.runtime.triton_worker import Request, compile_request
+from lamina.schedule.gpu_target import GpuTarget
+from tests.codegen.triton.harness import Interpreter, case
+
+pytest.importorskip("triton")
+
+from tests.codegen.triton.compiling import compiled
+from tests.codegen.triton.test_products import Buffer, check, placed, product, product_nest, tiles
+
+MOVED = {"descriptors": True, "persistent": 5}
+WAYS: dict[str, dict[str, int | bool]] = {
+    "persistent": {"persistent": 5},
+    "descriptors": {"descriptors": True},
+    "both": MOVED,
+    "flat": {**MOVED, "flat": True},
+    "two parts": {**MOVED, "parts": 2},
+    "four parts": {**MOVED, "flat": True, "parts": 4},
+    "parts by pointers": {"parts": 2},
+}
+
+
+def made(
+    sizes: tuple[int, int, int], turned: tuple[bool, bool] = (False, True), bias: bool = False
+) -> tuple[Nest, dict[str, Buffer]]:
+    call, buffers = product(*sizes, turned, bias=bias)
+    nest = product_nest(call, buffers)
+    assert nest is not None
+    return nest, buffers
+
+
+def checked(
+    nest: Nest,
+    buffers: dict[str, Buffer],
+    interpreter: Interpreter,
+    tile: tuple[int, int, int],
+    **way: int | bool,
+) -> str:
+    schedule: GpuSchedule = replace(tiles(nest, buffers, *tile), **way)  # type: ignore[arg-type]
+    return check(nest, buffers, interpreter, tile, schedule)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ways(way: str, interpreter: Interpreter) -> None:
+    """Sizes that are no multiples of the tiles, and a bias."""
+    nest, buffers = made((72, 104, 88), bias=True)
+    text = checked(nest, buffers, interpreter, (32, 32, 32), **WAYS[way])
+    assert text.count("make_tensor_descriptor(") == (3 if "descriptors" in WAYS[way] else 0)
+    assert ("flatten=True" in text) == ("flat" in WAYS[way])
+    assert text.count("tl.split(") == int(WAYS[way].get("parts", 1)) - 1
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+def test_descriptors_of_transposed_operands(turned: tuple[bool, bool], interpreter: Interpreter) -> None:
+    nest, buffers = made((72, 104, 88), turned)
+    text = checked(nest, buffers, interpreter, (32, 64, 32), **MOVED)
+    assert text.count("make_tensor_descriptor(") == 3
+    assert text.count(".T\n") == turned[0] + turned[1]
+
+
+def test_rows_that_are_no_multiples_of_16_bytes_are_moved_by_pointers(interpreter: Interpreter) -> None:
+    nest, buffers = made((72, 101, 88))
+    assert checked(nest, buffers, interpreter, (32, 32, 32), **MOVED).count("make_tensor_descriptor(") == 2
+    nest, buffers = made((72, 104, 85))
+    assert checked(nest, buffers, interpreter, (32, 32, 32), **MOVED).count("make_tensor_descriptor(") == 1
+
+
+def test_an_epilogue_in_parts(interpreter: Interpreter) -> None:
+    """A residual is read and two results are written; the transposed one by pointers."""
+    (program, _), buffers = placed(sizes=(64, 64, 256))
+    (nest,) = program.steps
+    text = checked(nest, buffers, interpreter, (32, 32, 64), **MOVED, parts=2, flat=True)
+    assert text.count("make_tensor_descriptor(") == 3
+
+
+@pytest.mark.parametrize("specialized", [False, True])
+def test_hopper(specialized: bool, tmp_path: Path) -> None:
+    """The copy engine feeds the matrix instruction; the launch gives each program memory for its descriptors."""
+    nest, buffers = made((4096, 4096, 4096))
+    way = GpuSchedule("product", tiles(nest, buffers, 128, 128, 64).blocks, 4, 3)
+    way = replace(way, persistent=132, descriptors=True, flat=not specialized, specialized=specialized)
+    source = case("k", [nest], list(buffers.values()), GpuTarget(), way).source
+    done = compiled(source, tmp_path)
+    text = done.asm["ptx"]
+    assert "wgmma.mma_async" in text
+    assert "cp.async.bulk.tensor" in text
+    assert ("setmaxnreg" in text) == specialized
+    assert ".local .align" not in text
+    assert 0 < done.metadata.global_scratch_size <= source.scratch
+    assert source.grid[0] == 132
+    assert source.must_align == ("b0", "b1", "b2")
+    assert source.plain is not None
+    assert "descriptor" not in source.plain.text
+    aligned = list(range(3))
+    request = Request(
+        name="k", text=source.text, parameters=list(source.parameters), types=list(source.types), aligned=aligned,
+        warps=4, stages=3, asserts=False, scratch=source.scratch, capability=90, folder=str(tmp_path),
+    )  # fmt: skip
+    about = compile_request(request)
+    assert about["hidden"] == 2
+    with pytest.raises(ValueError, match="scratch memory"):
+        compile_request({**request, "scratch": 64})
+
+
+def test_scratch_memory_is_the_first_pointer_after_the_arguments() -> None:
+    assert pack_format(("*fp32", "i64"), 2) == "@P3I4xPq0P16x"
+    assert pack_format(("*fp32", "i64"), 2, True) == "@P3I4xPqP8x"
