@@ -35,6 +35,8 @@ _SECTORS = 32
 """Bytes of a run below which a tile fetches more from memory than it uses."""
 _SHARED_TILE = 4096
 """Points of a tile of such rows where they are gone over in a loop."""
+_SHORT_ROW = 1024
+"""Points of a row of which several make a tile."""
 _LONG = 2048
 """Row width from which unaligned rows are worth a loop with peeled ends."""
 
@@ -412,9 +414,10 @@ class _Chooser:
         across = min(_even(width) if len(run) > 1 else _power(width), most)
         written = any(isinstance(e, Store) and e.index[0].axes() & inner for e in self.nest.body)
         points = 4096 if written or narrow else 8192
-        tall_run = max(8, 4096 // _power(deep)) * self.bytes()
-        if self.known(inner) and _power(deep) <= 512 and (tall_run >= _SECTORS or self.phases() > 1):
-            across = min(across, 32 if narrow else 64, max(8, 4096 // _power(deep)))
+        held, tallest = (8192, 128) if crossed else (4096, 512)  # runs along both sides are to be wide
+        tall_run = max(8, held // _power(deep)) * self.bytes()
+        if self.known(inner) and _power(deep) <= tallest and (tall_run >= _SECTORS or self.phases() > 1):
+            across = min(across, 32 if narrow else 64, max(8, held // _power(deep)))
             tall = Block(self.ordered(inner), max(_power(deep), 2), "whole")
         else:
             tall = Block(self.ordered(inner), min(_power(deep), max(2, points // across)), "loop")
@@ -454,7 +457,8 @@ class _Chooser:
         done = []
         crossed = self.turned() is not None
         sums = sum(frozenset(e.axes) != inner for e in self.reduces)  # each has a number of its own at every point
-        points = 4096 if sums > 2 else 8192
+        # Short rows: few points a thread, since every sum holds registers all along (238 of them with 16 points).
+        points = (1024 if volume <= _SHORT_ROW else 4096) if sums > 2 else 8192
         for block in blocks:
             if block.size == 0:
                 block = replace(block, size=max(1, min(_power(self.size(block.axes)), points // volume, 32)))
@@ -465,7 +469,7 @@ class _Chooser:
         return GpuSchedule(
             "mixed",
             tuple(done),
-            max(4, _warps(tile, 16 if crossed or sums > 2 else 32)),
+            max(4, _warps(tile, 8 if points == 1024 else 16 if crossed or sums > 2 else 32)),
             stages,
             False,
             0,

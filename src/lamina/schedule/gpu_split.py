@@ -44,6 +44,8 @@ __all__ = ["spread"]
 
 _WIDEST = 8192
 """Columns of which a program keeps several sums in registers."""
+_SHORT_ROW = 1024
+"""Points of a row with which a processor holds more programs at once."""
 _ROW_POINTS = 8192
 """Points of a row that are worth a program."""
 _COLUMN_POINTS = 64
@@ -368,7 +370,7 @@ class _Cutter:
         axes = [x for a in self.nest.axes for x in ((part, rest) if a == cut.axis else (a,))]
         nests = [self.nest_of("parts", axes, [*first, *stores])]
         joined = [e for p in reduces for e in self.join(self.reduce(p), loads[p], part, cut)]
-        remaining = self.slice([p for p in self.goals() if p in late], outs)
+        remaining = self.rereading([p for p in self.goals() if p in late], outs, early)
         programs = cut.parts * self.size([a.name for a in cut.beside])
         runs = self.fast() in [a.name for a in cut.beside]
         why = "; the points of short contiguous runs apart, for wide accesses" if runs else ""
@@ -385,9 +387,49 @@ class _Cutter:
         last = self.nest_of("rest", self.nest.axes, [*back.values(), *remaining])
         return [nests[0], *self.again([*nests[1:], last])]
 
+    def rereading(self, goals: list[int], known: Mapping[str, object], early: list[int]) -> list[Equation]:
+        """What the goals need beyond known values, from memory where the stores ``early`` have left it there already
+        and reading that is less than reading what it was made of.
+        """
+        plain = self.slice(goals, known)
+        back = self.left_in_memory(early)
+        short = self.slice(goals, {**known, **back})
+        loads = [e for n in self.needed(short, back) for e in back[n]]
+        short = [*dict.fromkeys(loads), *short]
+        return short if self.moved(short) < self.moved(plain) else plain
+
+    def left_in_memory(self, goals: list[int]) -> dict[str, list[Equation]]:
+        """Values that these stores leave whole in a buffer, with how they are read from it: rounded, where the store
+        rounds them, as they would be between two operations.
+        """
+        found: dict[str, list[Equation]] = {}
+        for p in goals:
+            eqn = self.body[p]
+            if not isinstance(eqn, Store) or eqn.mode != "set" or eqn.mask is not None:
+                continue
+            if _axes_of(eqn) != self.values[eqn.value] or sum(e == eqn.buffer for e in self.stored()) > 1:
+                continue
+            made = self.body[self.made[eqn.value]]
+            load = Load(eqn.value, eqn.buffer, eqn.index, self.dtype(eqn.value), origin=eqn.origin)
+            found[eqn.value] = [load]
+            if isinstance(made, Compute) and made.op == "cast" and made.dtype in _HALVES:
+                wide = self.dtype(made.ins[0])
+                if wide == "float32":
+                    found[made.ins[0]] = [load, Compute(made.ins[0], "cast", (eqn.value,), wide, eqn.origin)]
+        return found
+
+    def stored(self) -> list[str]:
+        """The buffer of each store."""
+        return [e.buffer for e in self.body if isinstance(e, Store)]
+
+    def moved(self, body: list[Equation]) -> int:
+        """Bytes that the equations load."""
+        loads = {(e.buffer, e.index): e for e in body if isinstance(e, Load)}
+        return sum(self.size(_axes_of(e)) * DTYPES[e.dtype].size for e in loads.values())
+
     def cut(self, over: frozenset[str], inner: frozenset[str], reduces: list[int]) -> _Cut | None:
         """Which reduced axis to cut and into how many parts; nothing where programs are enough."""
-        processors = self.target.processors
+        enough = processors = self.target.processors
         kept = [a for a in self.axes if a not in over and a not in inner]
         points = self.size(over)
         if any(self.body[p].dtype in _HALVES for p in reduces):  # type: ignore[union-attr]
@@ -400,23 +442,24 @@ class _Cutter:
         if not inner and fast in over:
             fast = other or fast
         if inner:
-            units, least, wanted = self.size(kept), 4, 2 * processors
+            several = 4 if self.size(inner) <= _SHORT_ROW else 2
+            units, least, wanted = self.size(kept), 4, several * processors
         elif fast in over or fast is None:
             units, least, wanted = self.size(kept), _ROW_POINTS, 4 * processors
         else:
             run = self.continued(fast, kept)
             units = self.size([a for a in kept if a not in run]) * -(-self.size(run) // _ACROSS)
-            if crossed:
-                units = -(-units // _WAVES)  # nothing is read ahead there
-            else:
+            if not crossed:
                 units = -(-units // 4)  # many small programs a processor hide the latency of walking down columns
             least, wanted = _COLUMN_POINTS, processors
+            if crossed:
+                enough = wanted = _WAVES * processors  # nothing is read ahead there
             if points <= _ONE_TILE:
                 return None
         parts = min(wanted // max(units, 1), points // least)
         if len(self.first()) < len(self.reduces) and not inner:
             units *= 2  # each further phase reads everything again, from two kernels instead of one
-        if parts < 2 or units * 2 > processors:
+        if parts < 2 or units * 2 > enough:
             return None
         return self.axis_to_cut(over - inner, parts, reduces)
 
@@ -469,7 +512,7 @@ class _Cutter:
         units = self.size([a for a in kept if a not in beside]) * -(-width // _ACROSS)
         parts = min(_WAVES * self.target.processors // max(units, 1), self.size(slow) // _COLUMN_POINTS)
         found = self.axis_to_cut(slow, max(parts, 1), reduces)
-        return None if found is None else replace(found, beside=(run,))
+        return None if found is None else replace(found, beside=(run, *found.beside))
 
     def axis_to_cut(self, names: frozenset[str], parts: int, reduces: list[int]) -> _Cut | None:
         """The outermost axis in memory that gives about as many parts as wanted; else the one that gives most."""
@@ -480,7 +523,8 @@ class _Cutter:
                 steps[a] = max(steps[a], guess(coef) if coef is not None and coef != 0 else 0)
         exact = any(self.reduce(p).op == "welford" for p in reduces)
         best: _Cut | None = None
-        for name in sorted(names, key=lambda a: -steps[a]):
+        order = sorted(names, key=lambda a: -steps[a])
+        for name in order:
             axis = self.axes[name]
             ordered = [self.reduce(p).axes for p in reduces if self.reduce(p).op.startswith("arg")]
             if any(axes[0] != name for axes in ordered) or self.stuck(axis):
@@ -488,22 +532,31 @@ class _Cutter:
             found = self.divided(axis, parts, len(names) > 1, exact)
             if found is not None and 2 * found.parts >= parts:
                 return found
+            if best is None and (ranges := self.ranges(order, parts, reduces)) is not None:
+                return ranges
             if found is not None and (best is None or found.parts > best.parts):
                 best = found
-        return self.points_apart(names, parts, reduces) or best
+        return best
 
-    def points_apart(self, names: frozenset[str], parts: int, reduces: list[int]) -> _Cut | None:
-        """Each point of two reduced axes a part, where no cut of one gives enough: rows over images and their lines."""
-        if any(self.reduce(p).op.startswith("arg") or not names <= set(self.reduce(p).axes) for p in reduces):
+    def ranges(self, order: list[str], parts: int, reduces: list[int]) -> _Cut | None:
+        """Pieces without gaps, where the slowest axis alone gives too few: its points apart and the next one cut, for
+        rows over images and their lines.
+        """
+        axes = [self.axes[name] for name in order]
+        if any(self.reduce(p).op.startswith("arg") or not set(order) <= set(self.reduce(p).axes) for p in reduces):
             return None
-        along = self.contiguous(names)  # a program's tiles go along it
-        known = [a for n in names if n != along and (a := self.axes[n]).extent.is_int and not self.stuck(a)]
-        pairs = [(a, b) for a in known for b in known if a is not b and len(names) > 2]
-        enough = [(a, b) for a, b in pairs if parts <= 2 * a.extent.const * b.extent.const]
-        if not enough:
+        if any(not a.extent.is_int or self.stuck(a) for a in axes):
             return None
-        axis, beside = min(enough, key=lambda pair: pair[0].extent.const * pair[1].extent.const)
-        return _Cut(axis, axis.extent.const, as_expr(1), (beside,))
+        count = axes[0].extent.const
+        for k, axis in enumerate(axes[1:], 1):
+            n, wanted = axis.extent.const, parts / count
+            if 2 * n >= wanted:
+                best = min((d for d in range(1, n + 1) if n % d == 0), key=lambda d: max(d / wanted, wanted / d))
+                if best == 1:
+                    return _Cut(axes[k - 1], axes[k - 1].extent.const, as_expr(1), tuple(axes[: k - 1]))
+                return _Cut(axis, best, as_expr(n // best), tuple(axes[:k]))
+            count *= n
+        return None
 
     def stuck(self, axis: Axis) -> bool:
         """Whether some index is not linear in the axis."""
