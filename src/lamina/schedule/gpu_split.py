@@ -427,6 +427,46 @@ class _Cutter:
         loads = {(e.buffer, e.index): e for e in body if isinstance(e, Load)}
         return sum(self.size(_axes_of(e)) * DTYPES[e.dtype].size for e in loads.values())
 
+    def rereading(self, goals: list[int], known: Mapping[str, object], early: list[int]) -> list[Equation]:
+        """What the goals need beyond known values, from memory where the stores ``early`` have left it there already
+        and reading that is less than reading what it was made of.
+        """
+        plain = self.slice(goals, known)
+        back = self.left_in_memory(early)
+        short = self.slice(goals, {**known, **back})
+        loads = [e for n in self.needed(short, back) for e in back[n]]
+        short = [*dict.fromkeys(loads), *short]
+        return short if self.moved(short) < self.moved(plain) else plain
+
+    def left_in_memory(self, goals: list[int]) -> dict[str, list[Equation]]:
+        """Values that these stores leave whole in a buffer, with how they are read from it: rounded, where the store
+        rounds them, as they would be between two operations.
+        """
+        found: dict[str, list[Equation]] = {}
+        for p in goals:
+            eqn = self.body[p]
+            if not isinstance(eqn, Store) or eqn.mode != "set" or eqn.mask is not None:
+                continue
+            if _axes_of(eqn) != self.values[eqn.value] or sum(e == eqn.buffer for e in self.stored()) > 1:
+                continue
+            made = self.body[self.made[eqn.value]]
+            load = Load(eqn.value, eqn.buffer, eqn.index, self.dtype(eqn.value), origin=eqn.origin)
+            found[eqn.value] = [load]
+            if isinstance(made, Compute) and made.op == "cast" and made.dtype in _HALVES:
+                wide = self.dtype(made.ins[0])
+                if wide == "float32":
+                    found[made.ins[0]] = [load, Compute(made.ins[0], "cast", (eqn.value,), wide, eqn.origin)]
+        return found
+
+    def stored(self) -> list[str]:
+        """The buffer of each store."""
+        return [e.buffer for e in self.body if isinstance(e, Store)]
+
+    def moved(self, body: list[Equation]) -> int:
+        """Bytes that the equations load."""
+        loads = {(e.buffer, e.index): e for e in body if isinstance(e, Load)}
+        return sum(self.size(_axes_of(e)) * DTYPES[e.dtype].size for e in loads.values())
+
     def cut(self, over: frozenset[str], inner: frozenset[str], reduces: list[int]) -> _Cut | None:
         """Which reduced axis to cut and into how many parts; nothing where programs are enough."""
         enough = processors = self.target.processors
