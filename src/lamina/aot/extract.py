@@ -62,6 +62,9 @@ def extract(
 
     backward = Graph()
     made = _inputs(backward, [*symbols, *tensors, *tangents])
+    for node in tensors:
+        # What the forward made is the backward's to write over, once it finds that nobody else holds it.
+        made[node].meta["donated"] = node.op == "call_function"
     moves = not any(n.is_impure() for n in effects.backward)
     _body(backward, made, [*wanted, *effects.backward], joint.graph, lazily=moves)
     backward.output(tuple(made[n] if isinstance(n, Node) else n for n in wanted))

@@ -152,6 +152,12 @@ class _Region:
 
     def __init__(self, backend: CudaBackend, plan: Plan, record: Record, gm: GraphModule) -> None:
         self.backend, self.plan, self.record, self.gm = backend, plan, record, gm
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        self.donated = frozenset(
+            name
+            for name, node in zip(plan.inputs, placeholders, strict=True)
+            if isinstance(name, str) and node.meta.get("donated")
+        )
         self.sources: dict[str, TritonSource] = {}
         self.reasons: dict[str, str] = {}
         self.guard = threading.Lock()
@@ -169,7 +175,9 @@ class _Region:
         return self.sources
 
     def host(self, aligned: bool) -> CudaHost:
-        return emit_cuda_host(self.plan, self.sources, self.backend.device, frozenset(self.reasons), aligned)
+        return emit_cuda_host(
+            self.plan, self.sources, self.backend.device, frozenset(self.reasons), aligned, self.donated
+        )
 
     def build(self, host: CudaHost) -> TritonBuild:
         return self.backend.build(self.plan.name, [triton_unit(launch) for launch in host.launches])

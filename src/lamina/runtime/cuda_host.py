@@ -19,6 +19,7 @@ from lamina.runtime.torch_private import (
     current_stream,
     empty_strided_cuda,
     exchange_device,
+    only_owner,
     reinterpret,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "enter_context",
     "forget_zeros",
     "launch_failed",
+    "only_owner",
     "reinterpret",
     "zeroed",
 ]

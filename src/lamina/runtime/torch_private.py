@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -18,12 +20,14 @@ __all__ = [
         "empty_strided_cuda",
         "exchange_device",
     ),
-    *("is_capturing", "reinterpret", "storage_uses"),
+    *("is_capturing", "only_owner", "reinterpret", "storage_uses"),
     *("below_autograd", "dispatch_is_watched", "python_functions", "shares_memory"),
     *("version_of", "without_autocast"),
 ]
 
 _guards = getattr(torch._C, "_dynamo").guards  # noqa: B009  the stub file does not declare it
+
+_COUNTS_TENSORS: bool = hasattr(torch._C, "_storage_Use_Count") and hasattr(torch.Tensor, "_use_count")
 
 CAN_COUNT_USES: bool = hasattr(torch._C, "_storage_Use_Count") and hasattr(_guards, "_reinterpret_tensor")
 
@@ -44,6 +48,36 @@ def _reinterpret(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[i
 def storage_uses(address: int) -> int:
     """How many tensors and other owners hold the storage whose ``_cdata`` is ``address``. It must be alive."""
     return torch._C._storage_Use_Count(address)
+
+
+def only_owner(tensor: torch.Tensor) -> bool:
+    """Whether nothing holds the tensor but one variable of the caller, nor anything else any of its memory.
+
+    The memory must be all the tensor's and an allocator's of torch: what is borrowed from elsewhere may be used there.
+    """
+    storage = tensor.untyped_storage()
+    if not storage.resizable() or storage.nbytes() != tensor.nbytes:
+        return False
+    del storage
+    return _COUNTS_TENSORS and _counts(tensor) == _counts_of_one()
+
+
+def _counts(tensor: torch.Tensor) -> tuple[int, ...]:
+    """References to the tensor and to its storage, from Python and from C++."""
+    storage = tensor.untyped_storage()
+    uses: int = tensor._use_count()  # type: ignore[attr-defined]
+    return getrefcount(tensor), uses, getrefcount(storage), storage_uses(storage._cdata)
+
+
+@functools.cache
+def _counts_of_one() -> tuple[int, ...]:
+    """The counts of a tensor that one variable holds, which differ between versions of torch; () without any."""
+
+    def asked_as_above(tensor: torch.Tensor) -> tuple[int, ...]:
+        return _counts(tensor)
+
+    alone = torch.empty(1)
+    return asked_as_above(alone) if _COUNTS_TENSORS else ()
 
 
 # empty_strided(shape, strides, dtype) of the CPU without the cost of torch's argument parser.
