@@ -23,20 +23,36 @@ import torch
 from torch import Tensor
 
 import lamina
+from benchmarks.frozen_models import AutocastLayers, GatedLayer, GroupedAttention, ResidualStack
 from benchmarks.patterns import private_copy
-from lamina.rewrite.rules import AFTER_RULES, BEFORE_RULES, RULES
+from lamina.rewrite.rules import AFTER_RULES, BEFORE_RULES, FROZEN_RULES, RULES
 
 __all__ = ["PROGRAMS", "Program", "Row", "main"]
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Something written by hand, the first words of the names of the rules that it is for, and shapes of its inputs."""
+    """Something written by hand, the first words of the names of the rules that it is for, and shapes of its inputs.
 
-    function: Callable[..., Tensor]
+    ``module`` gives, for a type of device, a module to take in the place of ``function``. ``options`` are those of both
+    compilations; with ``without`` the other one is made with these options instead of without the rules.
+    """
+
+    function: Callable[..., Tensor] | None
     rules: tuple[str, ...]
     inputs: Callable[[str], tuple[Tensor, ...]]
     modes: tuple[str, ...] = ("forward", "training")
+    module: Callable[[str], torch.nn.Module] | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    without: tuple[tuple[str, Any], ...] | None = None
+
+    def callable(self, device: str) -> Callable[..., Tensor]:
+        """What is compiled, a new one each time."""
+        if self.module is not None:
+            return self.module(device)
+        assert self.function is not None
+        copied: Callable[..., Tensor] = private_copy(self.function)
+        return copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +170,67 @@ def attention_padded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.transpose(-2, -1) / 8).masked_fill(hidden, float("-inf")).softmax(-1) @ v
 
 
+def _in_eval(
+    make: Callable[[bool], torch.nn.Module], dtype: torch.dtype = torch.float32
+) -> Callable[[str], torch.nn.Module]:
+    """A module for inference; what makes it is told whether for a GPU."""
+
+    def module(device: str) -> torch.nn.Module:
+        torch.manual_seed(0)
+        made = make(device == "cuda").eval().to(device=device, dtype=dtype)
+        if device == "cuda" and isinstance(made, ResidualStack):
+            made = made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return made
+
+    return module
+
+
+def _tokens(rows: int, width: int, dtype: torch.dtype) -> Callable[[str], tuple[Tensor, ...]]:
+    def inputs(device: str) -> tuple[Tensor, ...]:
+        scale = 4 if device == "cuda" else 1
+        return (_noise(device, 1, rows, scale * width, dtype=dtype),)
+
+    return inputs
+
+
+def _images(dtype: torch.dtype) -> Callable[[str], tuple[Tensor, ...]]:
+    def inputs(device: str) -> tuple[Tensor, ...]:
+        images = _noise(device, 32 if device == "cuda" else 2, 64, 56, 56, dtype=dtype)
+        return (images.to(memory_format=torch.channels_last) if device == "cuda" else images,)
+
+    return inputs
+
+
+_FREEZE = (("freeze", True),)
+
+
+def _frozen() -> dict[str, Program]:
+    """Inference with frozen parameters, with and without the rules that need it, and without freezing."""
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        kind = str(dtype).removeprefix("torch.")
+        for rows in (1, 128):
+            attention = _in_eval(lambda big: GroupedAttention(3072 if big else 768, 24 if big else 12), dtype)
+            gated = _in_eval(lambda big: GatedLayer(3072 if big else 768, 8192 if big else 2048), dtype)
+            at = f"{kind}, {rows}"
+            inputs = _tokens(rows, 768, dtype)
+            for name, module in (("q, k, v", attention), ("gate, up", gated)):
+                found[f"{name}, {at}"] = Program(
+                    None, ("merge_projections",), inputs, ("forward",), module, options=_FREEZE
+                )
+        stack = _in_eval(lambda big: ResidualStack(64, 4), dtype)
+        found[f"batch norms, {kind}"] = Program(
+            None, ("fold_into_products",), _images(dtype), ("forward",), stack, options=_FREEZE
+        )
+    layers = _in_eval(lambda big: AutocastLayers(3072 if big else 768, 4))
+    for rows in (1, 128):
+        inputs = _tokens(rows, 768, torch.float32)
+        found[f"autocast, {rows}"] = Program(
+            None, ("freeze",), inputs, ("forward",), layers, options=_FREEZE, without=()
+        )
+    return found
+
+
 _ATTENTION = ("use_library_attention",)
 PROGRAMS: dict[str, Program] = {
     "SiLU": Program(silu, ("silu",), _matrix(1024, 2048)),
@@ -173,17 +250,23 @@ PROGRAMS: dict[str, Program] = {
     "causal, 512": Program(attention_causal, _ATTENTION, _heads(512)),
     "causal, 1024": Program(attention_causal, _ATTENTION, _heads(1024)),
     "padded, 1024": Program(attention_padded, _ATTENTION, _heads(1024)),
+    **_frozen(),
 }
 
 
 def _names(prefixes: Sequence[str]) -> tuple[str, ...]:
-    every = [r.name for r in RULES] + [change.__name__ for change in (*BEFORE_RULES, *AFTER_RULES)]
+    every = [r.name for r in RULES] + [change.__name__ for change in (*BEFORE_RULES, *AFTER_RULES, *FROZEN_RULES)]
     return tuple(name for name in every if name.startswith(tuple(prefixes)))
 
 
-def _call(program: Program, args: tuple[Tensor, ...], mode: str, left_out: tuple[str, ...]) -> tuple[Any, Any]:
+def _call(program: Program, args: tuple[Tensor, ...], mode: str, with_rules: bool) -> tuple[Any, Any]:
     """A function without arguments that runs the program once, and the record of its compilation."""
-    compiled = lamina.compile(private_copy(program.function), options={"without_rules": left_out})
+    options: dict[str, Any] = dict(program.options)
+    if not with_rules:
+        left_out = {"without_rules": _names(program.rules)}
+        options = {**options, **left_out} if program.without is None else dict(program.without)
+    function = program.callable(args[0].device.type)
+    compiled = lamina.compile(function, options=options)
     if mode == "forward":
 
         def forward() -> None:
@@ -193,7 +276,7 @@ def _call(program: Program, args: tuple[Tensor, ...], mode: str, left_out: tuple
         return forward, compiled.record
     given = [a.clone().requires_grad_() if a.is_floating_point() else a for a in args]
     leaves = [a for a in given if a.requires_grad]
-    weights = torch.randn_like(program.function(*args))
+    weights = torch.randn_like(function(*args))
 
     def training() -> None:
         torch.autograd.grad(compiled(*given), leaves, weights)
@@ -228,7 +311,7 @@ def measured(name: str, mode: str, device: str, repeats: int) -> Row:
     program = PROGRAMS[name]
     args = program.inputs(device)
     torch._dynamo.reset()
-    (mine, record), (plain, _) = (_call(program, args, mode, out) for out in ((), _names(program.rules)))
+    (mine, record), (plain, _) = (_call(program, args, mode, rules) for rules in (True, False))
     for run in (mine, plain) * 3:
         run()
     peaks = _peak(mine, device), _peak(plain, device)
@@ -236,8 +319,8 @@ def measured(name: str, mode: str, device: str, repeats: int) -> Row:
     for _ in range(repeats):
         for run, seconds in zip((mine, plain), times, strict=True):
             seconds.append(_milliseconds(run, device))
-    found = [d for stage in record.stages if stage.name == "rewrite" for d in stage.decisions if d.taken]
-    count = sum(str(d.subject[0]).startswith(program.rules) for d in found)
+    found = [d for stage in record.stages for d in stage.decisions if d.taken and d.kind in ("rewrite", "freeze")]
+    count = sum(str(d.kind if d.kind == "freeze" else d.subject[0]).startswith(program.rules) for d in found)
     medians, best = map(statistics.median, times), map(min, times)
     return Row(name, mode, *medians, *best, count, *peaks)
 
