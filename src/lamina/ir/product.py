@@ -2,8 +2,9 @@
 
     axes (i, j, k)   a = Load(A, [i, k])   b = Load(B, [k, j])   c = Reduce(sum, a * b over k)   Store(C, [i, j], c)
 
-What computes an operand is its prologue, what computes on the sum is the epilogue. Such a nest is evaluated as any
-other; where both operands have half precision a GPU's tensor cores can evaluate it.
+What computes an operand is its prologue, what computes on the sum is the epilogue, which may add up its values over
+all rows (a bias's gradient). Such a nest is evaluated as any other; where both operands have half precision a
+GPU's tensor cores can evaluate it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Product:
     """The parts of a product nest. ``rows`` are axes of the left operand only, ``columns`` of the right one only.
 
     ``left`` and ``right`` name the operands' values, of ``dtype`` or float32, which is then rounded to ``dtype``;
-    ``prologues`` are the equations that they come from, ``total`` is the sum, ``epilogue`` what is left.
+    ``prologues`` are the equations that they come from, ``total`` is the sum, ``epilogue`` what is left. Of that,
+    ``sums`` go over all rows; ``after`` is what they alone and columns are needed for, with what that needs.
     """
 
     batch: tuple[str, ...]
@@ -52,14 +54,16 @@ class Product:
     total: Reduce
     prologues: tuple[tuple[Equation, ...], tuple[Equation, ...]]
     epilogue: tuple[Equation, ...]
+    sums: tuple[Reduce, ...] = ()
+    after: tuple[Equation, ...] = ()
 
 
 def as_product(nest: Nest) -> Product | None:
     """The nest as a product, or ``None`` where it is none that tensor cores can evaluate."""
     sums = [e for e in nest.body if isinstance(e, Reduce)]
-    if len(sums) != 1 or any(isinstance(e, Scan | Check) for e in nest.body):
+    if not sums or any(isinstance(e, Scan | Check) for e in nest.body):
         return None
-    (total,) = sums
+    total, *others = sums
     made = {name: e for e in nest.body for name in defined(e)}
     term = made[total.value]
     if total.op != "sum" or total.dtype != "float32" or not isinstance(term, Compute) or term.op != "mul":
@@ -72,8 +76,11 @@ def as_product(nest: Nest) -> Product | None:
     left, right = (varies[n] for n in names)
     if not inner <= left & right or not left - right or not right - left or left | right != {a.name for a in nest.axes}:
         return None
-    if _fast(nest, total, varies) in left - right:
+    fast = _fast(nest, total, varies)
+    if others[0].axes[0] in right - left if others else fast in left - right:
         names, left, right = names[::-1], right, left
+    if any(not _sums_columns(e, left - right, varies) for e in others) or (others and (left & right) - inner):
+        return None
     prologues = tuple(_needed(nest, made, [name]) for name in names)
     apart = {id(e) for part in prologues for e in part} | {id(total), id(term)}
     apart |= {id(made[n]) for n in term.ins}
@@ -83,6 +90,11 @@ def as_product(nest: Nest) -> Product | None:
     if any(varies[n] & inner for e in epilogue for n in (*defined(e), *operands(e))):
         return None
     if any(inner & _axes(e) for e in stores) or any(e.mode != "set" for e in stores):
+        return None
+    after = _after(nest, made, epilogue, others)
+    if any(varies[n] & (left - right) for e in after for n in (*defined(e), *operands(e))):
+        return None
+    if any(_axes(e) & (left - right) for e in after):
         return None
 
     def ordered(axes: Iterable[str]) -> tuple[str, ...]:
@@ -100,7 +112,31 @@ def as_product(nest: Nest) -> Product | None:
         total,
         (prologues[0], prologues[1]),
         epilogue,
+        tuple(others),
+        after,
     )
+
+
+def _sums_columns(eqn: Reduce, rows: frozenset[str], varies: dict[str, frozenset[str]]) -> bool:
+    """Whether a reduction of an epilogue adds up all rows of something that varies over them."""
+    return eqn.op == "sum" and eqn.dtype == "float32" and frozenset(eqn.axes) == rows <= varies[eqn.value]
+
+
+def _after(
+    nest: Nest, made: dict[str, Equation], epilogue: tuple[Equation, ...], sums: list[Reduce]
+) -> tuple[Equation, ...]:
+    """The equations of the stores that need sums over rows."""
+    if not sums:
+        return ()
+    known = {name for e in sums for name in e.outs}
+    given = tuple(known)
+    stores: list[Store] = []
+    for eqn in epilogue:
+        if eqn not in sums and known & set(operands(eqn)):
+            known |= set(defined(eqn))
+            if isinstance(eqn, Store):
+                stores.append(eqn)
+    return (*_needed(nest, made, [n for e in stores for n in operands(e)], given), *stores)
 
 
 def _unwidened(made: dict[str, Equation], name: str) -> str:

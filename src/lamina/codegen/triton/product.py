@@ -4,6 +4,8 @@ Programs own tiles of the result. Each goes along the summed axis, loads or comp
 their product to an accumulator in float32 registers; the epilogue then works on that tile as any pointwise kernel does.
 Programs whose tiles lie near one another run at the same time, so that they find their operands in the second-level
 cache. A persistent grid has as many programs as run at once, and each takes one tile after the other.
+
+Sums over all rows are written tile by tile; a second launch adds them up, always in the same order.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ from lamina.codegen.triton.nest import NestWriter
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.types import typed
-from lamina.ir.index import Expr, as_expr, prod
-from lamina.ir.loops import Equation, Load, Nest, Store
+from lamina.ir.index import Expr, as_expr, ceildiv, prod
+from lamina.ir.loops import Equation, Load, Nest, Reduce, Store, defined, operands
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.ir.product import Product, as_product
 
-__all__ = ["WrittenProduct", "write_product"]
+__all__ = ["WrittenProduct", "write_product", "write_sums"]
 
 _GROUP = 8
 """Rows of tiles that programs go through together before they move on along the columns."""
+
+_SUMMED_ROWS, _SUMMED_COLUMNS = 64, 32
+"""Tiles and columns whose sums a program adds up at a time."""
 
 _DESCRIPTOR_BYTES = 128
 _COPIES = 2
@@ -35,12 +40,15 @@ _COPIES = 2
 @dataclass(frozen=True, slots=True)
 class WrittenProduct:
     """The number of programs, the bytes of scratch memory that each needs for descriptors, and the buffers whose
-    addresses must be multiples of 16 because of them.
+    addresses must be multiples of 16 because of them; the bytes of each workspace ``w0, w1, ...`` of sums over rows,
+    and the number of programs that add them up.
     """
 
     programs: Expr
     scratch: int = 0
     aligned: tuple[str, ...] = ()
+    workspace: tuple[Expr, ...] = ()
+    adding: Expr | None = None
 
 
 def write_product(nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], text: Text, alone: bool) -> WrittenProduct:
@@ -55,9 +63,59 @@ def write_product(nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], tex
         raise UnsupportedKernel("tensor cores evaluate products of two operands of half precision")
     if alone:
         text.add("pid = tl.program_id(0)")
+    elif product.sums:
+        raise UnsupportedKernel("sums over rows of a product that shares its launch")
     else:
         schedule = replace(schedule, persistent=0, descriptors=False, flat=False, specialized=False)
     return _Writer(nest, schedule, dtypes, text, product).run()
+
+
+def write_sums(nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], text: Text) -> None:
+    """Write the statements that add up a product's sums over rows, once it has written them tile by tile."""
+    product = as_product(nest)
+    assert product is not None
+    by_axes = {block.axes: block for block in schedule.blocks}
+    rows = prod(a.extent for a in nest.axes if a.name in product.rows)
+    tiles = ceildiv(rows, by_axes[product.rows].size)
+    columns = Block(product.columns, _SUMMED_COLUMNS, "grid")
+    axes = tuple(a for a in nest.axes if a.name in product.columns)
+    where = sum((as_expr(a) for a in axes), as_expr(0))
+    stubs = tuple(Load(name, "b0", (where,), "float32") for e in product.sums for name in e.outs)
+    facts = Facts(
+        Nest(nest.name, axes, (*stubs, *product.after)),
+        GpuSchedule("pointwise", (columns,), approximate=schedule.approximate),
+        dtypes,
+    )
+    line, width = facts.lines[0], size_text(facts.extents[0])
+    text.add("pid = tl.program_id(0)")
+    start = "pid.to(tl.int64)" if facts.wide[0] else "pid"
+    text.extend(facts.line_text(0, f"{start} * {columns.size}"))
+    text.add(f"across = {line}[None, :]")
+    for number, stub in enumerate(stubs):
+        text.add(f"{stub.out}_tiles = tl.zeros(({_SUMMED_ROWS}, {columns.size}), tl.float32)")
+        text.open(f"for tile_at in tl.range(0, {size_text(tiles)}, {_SUMMED_ROWS}):")
+        text.add(f"tile = tile_at + tl.arange(0, {_SUMMED_ROWS})[:, None]")
+        inside = f"(tile < {size_text(tiles)}) & (across < {width})"
+        text.add(f"{stub.out}_tiles += tl.load(w{number} + tile * ({width}) + across, mask={inside}, other=0.0)")
+        text.close()
+        text.add(f"{stub.out} = tl.sum({stub.out}_tiles, axis=0)")
+    writer = NestWriter(facts, text)
+    for position in range(len(stubs), len(facts.body)):
+        writer.equation(position)
+
+
+class _PartFacts(Facts):
+    """Facts about a part, the last block, of tiles that are ``width`` wide: all of a part may be beyond the extent."""
+
+    def __init__(self, nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], width: int) -> None:
+        super().__init__(nest, schedule, dtypes)
+        self.width = width
+
+    def ragged(self, k: int) -> bool:
+        extent = self.extents[k]
+        if k == len(self.blocks) - 1 and k in self.dim:
+            return not extent.is_int or extent.const % self.width != 0
+        return super().ragged(k)
 
 
 class _Writer:
@@ -80,16 +138,17 @@ class _Writer:
         if self.columns.size % schedule.parts or schedule.parts & (schedule.parts - 1):
             raise UnsupportedKernel(f"{self.columns.size} columns in {schedule.parts} parts")
         narrow = replace(self.columns, size=self.columns.size // schedule.parts)
-        self.finish = self.part((self.rows, narrow), (stub, *product.epilogue))
+        self.finish = self.part((self.rows, narrow), (stub, *product.epilogue), self.columns.size)
+        self.later = _only_after(product)
         self.descriptors: dict[str, Descriptor] = {}
 
-    def part(self, tile: tuple[Block, Block], body: Sequence[Equation]) -> Facts:
-        """Facts about some equations over two blocks and the batch."""
+    def part(self, tile: tuple[Block, Block], body: Sequence[Equation], width: int = 0) -> Facts:
+        """Facts about some equations over two blocks and the batch; ``width``: the last one is part of a wider one."""
         blocks = (*self.batch, *tile)
         names = {a for block in blocks for a in block.axes}
         axes = tuple(a for a in self.nest.axes if a.name in names)
         schedule = GpuSchedule(self.schedule.kind, blocks, self.schedule.warps, approximate=self.schedule.approximate)
-        return Facts(Nest(self.nest.name, axes, tuple(body)), schedule, self.dtypes)
+        return _PartFacts(Nest(self.nest.name, axes, tuple(body)), schedule, self.dtypes, width or tile[1].size)
 
     def run(self) -> WrittenProduct:
         text, facts = self.text, self.result
@@ -120,7 +179,13 @@ class _Writer:
         each = _DESCRIPTOR_BYTES * (_COPIES if self.schedule.specialized else 1)
         aligned = tuple(dict.fromkeys(d.buffer for d in self.descriptors.values()))
         programs = as_expr(persistent) if persistent else total
-        return WrittenProduct(programs, each * len(self.descriptors), aligned)
+        return WrittenProduct(programs, each * len(self.descriptors), aligned, *self.summing(tiles[batch]))
+
+    def summing(self, tiles: Expr) -> tuple[tuple[Expr, ...], Expr | None]:
+        """The bytes of the workspaces, and the programs that add up what is there."""
+        columns = self.result.extents[-1]
+        count = len(self.product.sums)
+        return (tiles * columns * 4,) * count, ceildiv(columns, _SUMMED_COLUMNS) if count else None
 
     def multiply(self) -> None:
         """The accumulator and the loop along the summed axis."""
@@ -155,12 +220,27 @@ class _Writer:
             writer = NestWriter(facts, text)
             for position in range(1, len(facts.body)):
                 eqn = facts.body[position]
+                if isinstance(eqn, Reduce):
+                    self.sum_rows(facts, writer, eqn)
+                    continue
+                if eqn in self.later:
+                    continue
                 into = self.descriptors.get(f"store {eqn.buffer}") if isinstance(eqn, Store) else None
                 if into is not None and isinstance(eqn, Store):
                     held = f"{writer.value(eqn.value)}.to({typed(self.dtypes[eqn.buffer])})"
                     text.add(f"{into.name}.store({into.place(at)}, {held})")
                 else:
                     writer.equation(position)
+
+    def sum_rows(self, facts: Facts, writer: NestWriter, eqn: Reduce) -> None:
+        """Write the sum over a tile's rows to the workspace."""
+        rows, columns = (facts.lines[-2], facts.lines[-1])
+        value = f"tl.broadcast_to({writer.value(eqn.value)}, ({facts.blocks[-2].size}, {facts.blocks[-1].size}))"
+        if facts.ragged(len(facts.blocks) - 2):
+            value = f"tl.where({rows}_in, {value}, 0.0)"
+        inside = f", mask={columns}_in" if facts.ragged(len(facts.blocks) - 1) else ""
+        place = f"w{self.product.sums.index(eqn)} + {rows}_pid * ({size_text(facts.extents[-1])}) + {columns}"
+        self.text.add(f"tl.store({place}, tl.sum({value}, axis=0, keep_dims=True){inside})")
 
     def split(self, name: str, width: int, parts: int) -> list[str]:
         """Write the halving of a tile's columns until there are ``parts``; their names from left to right."""
@@ -181,6 +261,7 @@ class _Writer:
             if isinstance(eqn, Load) and eqn.out == name and eqn.mask is None and eqn.dtype == self.product.dtype:
                 self.add(label, described(facts, eqn.buffer, eqn.index[0], f"{label}_tiles"))
         stores = [e for e in self.finish.body if isinstance(e, Store) and e.mask is None and e.mode == "set"]
+        stores = [e for e in stores if e not in self.later]
         loaded = {e.buffer for e in self.nest.body if isinstance(e, Load)}
         for number, eqn in enumerate(stores):
             # The copy engine's writes are not ordered with ordinary reads of the same memory.
@@ -255,3 +336,14 @@ class _Writer:
         if facts.dims(facts.span(name)) != facts.dims(frozenset(range(len(facts.blocks)))):
             raise UnsupportedKernel(f"an operand that does not vary over its tile of {shape}")
         return made
+
+
+def _only_after(product: Product) -> tuple[Equation, ...]:
+    """What of an epilogue nothing but its sums' readers need."""
+    known = {name for e in product.sums for name in e.outs}
+    found: list[Equation] = []
+    for eqn in product.epilogue:
+        if eqn not in product.sums and known & set(operands(eqn)):
+            found.append(eqn)
+            known |= set(defined(eqn))
+    return tuple(found)
