@@ -34,6 +34,7 @@ from lamina.schedule.fold import fold, folds
 from lamina.schedule.group import Facts, Group, illegal, join, splits_scan
 from lamina.schedule.in_place import update_in_place
 from lamina.schedule.inline import inline_into
+from lamina.schedule.overwrite import overwrite_results
 from lamina.schedule.simplify import rename, simplify
 from lamina.schedule.split import split_concats
 
@@ -62,8 +63,9 @@ class Fused:
 def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
     """Join nests of ``program``; the meaning stays the same."""
     updated, decisions = update_in_place(program, numerics)
+    updated, changes = overwrite_results(updated, numerics)
     fused = _Fuser(split_concats(updated), numerics).run()
-    return Fused(fused.program, (*decisions, *fused.decisions))
+    return Fused(fused.program, (*decisions, *changes, *fused.decisions))
 
 
 def _without_units(nest: Nest) -> Nest:

@@ -16,6 +16,7 @@ from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_fast import kept_instead
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
+from lamina.schedule.team import shared_rows
 
 __all__ = ["choose", "fast_axis", "fitter", "guess"]
 
@@ -41,10 +42,17 @@ _LONG = 2048
 """Row width from which unaligned rows are worth a loop with peeled ends."""
 
 
-def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> GpuSchedule:
-    """The schedule to use when nothing is measured. ``dtypes`` gives each flat buffer's element type."""
+def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, alone: bool = False) -> GpuSchedule:
+    """The schedule to use when nothing is measured. ``dtypes`` gives each flat buffer's element type.
+
+    ``alone``: the nest has a kernel of its own, whose programs may form teams.
+    """
     products = product_schedules(nest, dtypes, target)
-    return products[0] if products else _Chooser(nest, dtypes, target).schedule()
+    if products:
+        return products[0]
+    found = _Chooser(nest, dtypes, target).schedule()
+    lengths = {a.name: guess(a.extent) for a in nest.axes}
+    return (shared_rows(nest, dtypes, target, found, lengths) if alone else None) or found
 
 
 def fitter(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> Callable[[GpuSchedule], GpuSchedule]:
@@ -188,15 +196,19 @@ class _Chooser:
         total = self.size(self.names)
         heavy = any(isinstance(e, Random) for e in self.nest.body)
         points = 2048 if self.bytes() <= 2 and not heavy else 1024
+        rare = self.changes_little()
+        if rare:
+            points = 8192
         if self.known(self.names):
             points = min(points, max(128, _power(total // self.target.processors // 2)))
+        each = 64 if rare else 8 if points < 2048 else 16
         turned = self.turned()
         if turned is not None:
             return self.tiles(*turned)
         if len(self.names) == 1:
             block = Block((self.names[0],), points, "grid")
             return GpuSchedule(
-                "pointwise", (block,), _warps(points, 8 if points < 2048 else 16), 1, False, 0, self.approximate
+                "pointwise", (block,), _warps(points, each), 1, False, 0, self.approximate
             )
         run = self.run()
         rest = [a for a in self.names if a not in run]
@@ -212,8 +224,16 @@ class _Chooser:
         else:
             blocks = [Block(tuple(self.names), points, "grid")]
         return GpuSchedule(
-            "pointwise", tuple(blocks), _warps(points, 8 if points < 2048 else 16), 1, False, 0, self.approximate
+            "pointwise", tuple(blocks), _warps(points, each), 1, False, 0, self.approximate
         )
+
+    def changes_little(self) -> bool:
+        """Whether everything is stored under conditions that are loaded once for many points: programs rarely store."""
+        masks = {e.mask for e in self.nest.body if isinstance(e, Store)}
+        if None in masks or self.fast is None:
+            return False
+        loads = [e.index[0].axes() for e in self.nest.body if isinstance(e, Load)]
+        return all(self.size(axes) * 8 <= self.size(self.names) for axes in loads)
 
     def run(self, fast: str | None = None) -> tuple[str, ...]:
         """The fast axis (or another that operands are contiguous along), with the axes before it in the largest such

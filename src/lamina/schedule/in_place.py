@@ -16,7 +16,7 @@ from lamina.ir.access import reads, views, writes
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, LoopProgram, Nest, Reduce, Scan, Step, Store
 from lamina.schedule.restrict import restricted, whole
 
-__all__ = ["update_in_place"]
+__all__ = ["renamed", "update_in_place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class _Rewrite:
             self._require_unread(update, new, gone)
         made = {u.first: u.nest for u in updates.values() if u.nest is not None}
         steps = [made.get(k) or s for k, s in enumerate(self.steps) if k not in gone]
-        renamed = tuple(_renamed(s, updates.keys(), self.target) for s in steps)
+        renamed = tuple(renamed(s, updates.keys(), self.target) for s in steps)
         buffers = tuple(b for b in self.program.buffers if b.name not in updates)
         return replace(self.program, steps=renamed, buffers=buffers)
 
@@ -140,7 +140,7 @@ class _Rewrite:
                 raise _Refused("the new value is read before it is complete")
 
 
-def _renamed(step: Step, old: Iterable[str], new: str) -> Step:
+def renamed(step: Step, old: Iterable[str], new: str) -> Step:
     """``step`` with the buffers ``old`` called ``new``."""
     names = set(old)
     if isinstance(step, Nest):

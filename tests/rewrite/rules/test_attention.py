@@ -86,6 +86,33 @@ def test_rows_whose_keys_are_all_hidden_are_as_in_eager(fill: float, added: bool
         torch.testing.assert_close(one[1], other[1], **close)
 
 
+@pytest.mark.usefixtures("_always_pays")
+@pytest.mark.parametrize(
+    ("dtype", "number"),
+    [
+        *((torch.float32, n) for n in (float("-inf"), -1e9, torch.finfo(torch.float32).min)),
+        *((torch.bfloat16, n) for n in (float("-inf"), -1e9, torch.finfo(torch.bfloat16).min)),
+        *((torch.float16, n) for n in (float("-inf"), torch.finfo(torch.float16).min)),
+    ],
+)
+def test_without_gradients_no_queries_are_copied_for_rows_whose_keys_are_all_hidden(
+    dtype: torch.dtype, number: float
+) -> None:
+    mask = torch.zeros(2, 1, 24, 24, dtype=torch.bool)
+    mask[0, 0, 3], mask[1, :, :, 5:9] = True, True
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.transpose(-2, -1) / 4).masked_fill(mask, number).softmax(-1) @ v
+
+    inputs = [x.detach().to(dtype) for x in _inputs()]
+    found, (gm,) = run_changed(function, inputs, rewritten(Record()))
+    (call,) = _library_calls(gm)
+    assert (call.args[0].op == "placeholder") == (dtype != torch.float16)
+    close = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 3e-2, "atol": 3e-2}
+    torch.testing.assert_close(found, function(*inputs), equal_nan=True, **close)
+    assert bool(found[0, :, 3].isnan().all()) == (number == float("-inf"))
+
+
 def test_where_the_library_is_not_faster_attention_stays() -> None:
     record = Record()
     _, (gm,) = run_changed(SPELLINGS["divided"].function, _inputs(), rewritten(record))

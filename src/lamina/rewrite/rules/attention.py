@@ -133,9 +133,13 @@ class _Call:
         sizes = (self.query.shape[-2], self.key.shape[-2])
         self.mask = mask_of(found.steps, found.scores.scale, self.batch, sizes, self.query.dtype, constants)
 
+    @property
+    def training(self) -> bool:
+        """Whether gradients of queries, keys, values or the mask are asked for."""
+        return self.mask.requires_grad or any(o.requires_grad for o in (self.query, self.key, self.value))
+
     def check_gain(self) -> None:
         """Raises ``Refusal`` where the library's attention is not faster."""
-        operands = (self.query, self.key, self.value)
         reason = reason_against(
             self.query,
             self.value,
@@ -143,7 +147,7 @@ class _Call:
             causal=self.mask.causal,
             dropout=self.found.dropout,
             mask_requires_grad=self.mask.requires_grad,
-            training=any(o.requires_grad for o in operands),
+            training=self.training,
         )
         if reason:
             raise Refusal(reason)
@@ -216,7 +220,7 @@ class _Call:
         """The call of the library, in the place of the second product."""
         places = len(self.batch)
         q, k, v = (operand.write(write, self.batch, places) for operand in (self.query, self.key, self.value))
-        q, mask = self.mask.write(write, q)
+        q, mask = self.mask.write(write, q, self.training)
         result = write.call(
             F.scaled_dot_product_attention,
             q,

@@ -24,6 +24,10 @@ _FAR = -1e30
 _LOST = -1e8
 """Added to a score in float32, this and what is lower leaves nothing, or next to nothing, of it."""
 
+_LEVEL = -float(1 << 40)
+"""For all keys of a row without scores: in float32 nothing below 2 ** 15 added to it is left, and as a power of two
+it stays exact in products with the constants of the library's exponentials."""
+
 Sizes = tuple[Any, ...]
 
 
@@ -42,13 +46,15 @@ class Mask:
     may_hide_rows: bool = False
     requires_grad: bool = False
 
-    def write(self, write: Writer, queries: Node) -> tuple[Node, Node | None]:
+    def write(self, write: Writer, queries: Node, training: bool) -> tuple[Node, Node | None]:
         """The queries, and the additive mask in their dtype, or None where there is none.
 
         The library's kernels give zero for a row of minus infinity, where eager gives what is not a number, and a
         wrong gradient for a row of large negative numbers, because nothing of its scores is left in the logarithm
         of their sum. So such a row is shifted to have the maximum 0, which makes it not a number in the first case,
-        and gets queries of zero where the numbers would leave nothing of its scores.
+        and gets queries of zero where the numbers would leave nothing of its scores. Where no gradient is taken,
+        and the dtype holds it, the row becomes one number instead that leaves nothing of its scores either: that
+        takes no copy of the queries.
         """
         for step in self.factors:
             assert step.value is not None
@@ -63,7 +69,12 @@ class Mask:
             hidden = write.call(torch.le, top, HIDDEN)
             shifted = write.call(torch.masked_fill, top, write.call(torch.logical_not, hidden), 0.0)
             total = write.call(torch.sub, total, shifted)
-            queries = write.call(torch.masked_fill, queries, write.call(torch.le, top, _LOST), 0.0)
+            lost = write.call(torch.le, top, _LOST)
+            if training or torch.finfo(self.dtype).max < -_LEVEL:
+                queries = write.call(torch.masked_fill, queries, lost, 0.0)
+            else:  # zero times minus infinity stays what is not a number
+                level = write.call(torch.add, write.call(torch.mul, top, 0.0), _LEVEL)
+                total = write.call(torch.where, lost, level, total)
         return queries, total if _dtype(total) == self.dtype else write.method("to", total, self.dtype)
 
 
