@@ -16,6 +16,7 @@ from lamina.rewrite.custom import lower_custom
 from lamina.rewrite.epilogues import library_epilogues
 from lamina.rewrite.layouts import channels_last
 from lamina.rewrite.losses import open_log_softmax
+from lamina.rewrite.norm_masks import masks_from_norms
 from lamina.rewrite.norms import open_group_norm
 from lamina.rewrite.numbers import fold_factors
 from lamina.rewrite.passes import clean
@@ -44,6 +45,7 @@ class OwnPasses:
             widen_products,
             open_log_softmax,
             open_group_norm,
+            masks_from_norms,
             functools.partial(channels_last, note=self._note("layout")),
             functools.partial(align_products, note=self._note("products")),
             clean,
