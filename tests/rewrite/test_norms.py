@@ -1,12 +1,14 @@
-"""Group norms opened into statistics, which the backward keeps, and arithmetic, which it computes again."""
+"""Statistics that the backward keeps, and arithmetic that it computes again: variances and group norms."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+import lamina
 from lamina.aot.partition import partition
-from lamina.rewrite.norms import open_group_norm
+from lamina.ir.loops import Reduce
+from lamina.rewrite.norms import open_group_norm, share_means
 from lamina.rewrite.passes import clean
 from lamina.rewrite.verify import verify_fx
 from lamina.testing import judge
@@ -75,3 +77,49 @@ def test_the_backward_keeps_the_statistics_only():
     again = {n.target for n in found.backward.graph.nodes}
     assert aten.var_mean.correction not in again
     assert aten.rsqrt.default in again
+
+
+@pytest.mark.parametrize("dims", [[1], [0, -1], None])
+@pytest.mark.parametrize("operation", [aten.var.correction, aten.std.correction])
+def test_a_variance_and_its_mean_are_one_reduction(operation, dims):
+    torch.manual_seed(0)
+    x = torch.randn(3, 5, 4)
+    every = [0, 1, 2] if dims is None else dims
+
+    def function(x):
+        mean = aten.mean.dim(x, [d % 3 for d in every], True)
+        return operation(x, dims, correction=1), x - mean, operation(x, dims, correction=0, keepdim=True), x.mean(2)
+
+    before = graph_of(function, x)
+    after = clean(share_means(before))
+    verify_fx(after, "test")
+    joined = {aten.var.correction: aten.var_mean.correction, aten.std.correction: aten.std_mean.correction}[operation]
+    assert count(after, joined) == 1
+    assert count(after, operation) == 1, "the other correction stays"
+    assert count(after, aten.mean.dim) == 1, "a mean over other dimensions stays"
+    for ours, eager, exact in zip(after(x), before(x), function(x.double()), strict=True):
+        assert not judge(ours, eager, exact)
+
+
+def test_means_of_other_kinds_stay():
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    for function in (
+        lambda x, y: (aten.var.correction(x, [1], correction=1), aten.mean.dim(x, [0])),
+        lambda x, y: (aten.var.correction(x, [1], correction=1), aten.mean.dim(y, [1])),
+        lambda x, y: (aten.var.correction(x, [1], correction=1), aten.mean.dim(x, [1], dtype=torch.float64)),
+    ):
+        gm = graph_of(function, x, y)
+        assert share_means(gm) is gm
+
+
+def test_the_gradient_of_a_variance_reads_no_mean_again():
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    x = (torch.randn(6, 40, 8) + 3).requires_grad_()
+    compiled = lamina.compile(lambda x: x.var(1), dynamic=False)
+    compiled(x).square().sum().backward()
+    y = x.detach().double().requires_grad_()
+    y.var(1).square().sum().backward()
+    torch.testing.assert_close(x.grad.double(), y.grad, rtol=1e-4, atol=1e-6)
+    _, backward = (s.value for s in compiled.record.stages if s.name == "plan")
+    assert not any(isinstance(e, Reduce) for kernel in backward.kernels for nest in kernel.nests for e in nest.body)

@@ -1,4 +1,7 @@
-"""Group norms in training as statistics and arithmetic on them.
+"""Statistics that the backward keeps: of variances and of group norms.
+
+The gradient of a variance needs the mean, which eager finds by reading everything again. Where both are asked for, one
+reduction gives both.
 
 Eager keeps what a group norm wrote whenever something after it, an activation, asks for it in the backward. Computed
 again whole, the norm reads its input once more only to find its statistics. Opened, the result is arithmetic on the
@@ -18,11 +21,67 @@ from torch.fx import Graph, GraphModule, Node
 
 from lamina.rewrite.rebuild import Write, call_for, written_anew
 
-__all__ = ["open_group_norm"]
+__all__ = ["open_group_norm", "share_means"]
 
 aten = torch.ops.aten
 
+_WITH_MEAN = {
+    aten.var.correction: aten.var_mean.correction,
+    aten.std.correction: aten.std_mean.correction,
+}
 _BACKWARD = aten.native_group_norm_backward.default
+
+
+def share_means(gm: GraphModule) -> GraphModule:
+    """Each variance or deviation over the dimensions of a mean of the same tensor, with that mean from one reduction;
+    ``gm`` itself if there is none.
+    """
+    means: dict[Any, list[Node]] = {}
+    for node in gm.graph.find_nodes(op="call_function", target=aten.mean.dim):
+        if node.kwargs.get("dtype") is None and node.args[0].meta["val"].is_floating_point():
+            means.setdefault(_reduced(node), []).append(node)
+    writes: dict[Node, Write] = {}
+    for target in _WITH_MEAN if means else ():
+        for node in gm.graph.find_nodes(op="call_function", target=target):
+            found = means.pop(_reduced(node), None)
+            if found is not None:
+                pair = _Pair(node)
+                writes[node] = functools.partial(pair.result, 0, node)
+                writes |= {mean: functools.partial(pair.result, 1, mean) for mean in found}
+    return written_anew(gm, writes)
+
+
+def _reduced(node: Node) -> tuple[Any, frozenset[int]]:
+    """What the reduction reads and over which dimensions."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    rank = source.meta["val"].dim()
+    dims: Any = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")) or range(rank)
+    return source, frozenset(d % max(rank, 1) for d in ([dims] if isinstance(dims, int) else dims))
+
+
+class _Pair:
+    """A variance with its mean, written where the first of the two stood."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.made: Node | None = None
+
+    def result(self, which: int, old: Node, graph: Graph, made: Mapping[Node, Node]) -> Node:
+        """The variance or the mean in the shape of ``old``."""
+        call = functools.partial(call_for, graph, old)
+        source, dims = _reduced(self.node)
+        if self.made is None:
+            options = {name: self.node.kwargs.get(name) for name in ("correction", "keepdim")}
+            target = _WITH_MEAN[self.node.target]  # type: ignore[index]
+            self.made = call(target, made[source], sorted(dims), **options | {"keepdim": bool(options["keepdim"])})
+        value = call(operator.getitem, self.made, which)
+        if value.meta["val"].dim() > old.meta["val"].dim():
+            return call(aten.squeeze.dims, value, sorted(dims))
+        if value.meta["val"].dim() < old.meta["val"].dim():
+            for dim in sorted(dims):
+                value = call(aten.unsqueeze.default, value, dim)
+        return value
 
 
 def open_group_norm(gm: GraphModule, device: str = "cuda") -> GraphModule:
@@ -33,14 +92,14 @@ def open_group_norm(gm: GraphModule, device: str = "cuda") -> GraphModule:
     for node in gm.graph.find_nodes(op="call_function", target=aten.native_group_norm.default):
         if _opens(node, device):
             opened = _Opened(node)
-            writes |= {user: functools.partial(opened.result, int(user.args[1])) for user in node.users}  # type: ignore[call-overload]
+            writes |= {user: functools.partial(opened.result, _place(user)) for user in node.users}
     return written_anew(gm, writes)
 
 
 def _opens(node: Node, device: str) -> bool:
     """Whether the norm has a backward and its result is read beside it."""
     out, mean, _ = node.meta["val"]
-    results = {int(user.args[1]): user for user in node.users if user.target is operator.getitem}  # type: ignore[call-overload]
+    results = {_place(user): user for user in node.users if user.target is operator.getitem}
     sizes = (*out.shape, *node.args[3:7])
     return (
         out.device.type == device
@@ -51,6 +110,12 @@ def _opens(node: Node, device: str) -> bool:
         and any(user.target is _BACKWARD for user in results[1].users)
         and any(user.op == "call_function" for user in results[0].users)
     )
+
+
+def _place(item: Node) -> int:
+    """Which result of a call the node takes."""
+    assert isinstance(item.args[1], int)
+    return item.args[1]
 
 
 class _Opened:

@@ -17,8 +17,7 @@ from lamina.rewrite.epilogues import library_epilogues
 from lamina.rewrite.layouts import channels_last
 from lamina.rewrite.losses import open_log_softmax
 from lamina.rewrite.norm_masks import masks_from_norms
-from lamina.rewrite.norms import open_group_norm
-from lamina.rewrite.numbers import fold_factors
+from lamina.rewrite.norms import open_group_norm, share_means
 from lamina.rewrite.passes import clean
 from lamina.rewrite.products import widen_products
 from lamina.rewrite.tracing import Decompositions
@@ -34,21 +33,22 @@ class OwnPasses:
     def __init__(self, options: Options, record: Record, name: str, decompositions: Decompositions) -> None:
         self.record, self.name = record, name
         self.fast, self.strict = options.numerics == "fast", options.strict
+        self.clean = functools.partial(clean, without=frozenset(options.without_rules))
         self.lower_custom = functools.partial(lower_custom, decompositions=decompositions, note=self._note("lowering"))
 
     def joint(self) -> tuple[Pass, ...]:
         """What runs on the joint graph, and on a graph without gradients. ``lower_custom`` calls the user's code."""
         if not self.fast:
-            return (self.lower_custom, self._safely(clean))
+            return (self.lower_custom, self._safely(self.clean))
         ours: tuple[Pass, ...] = (
-            fold_factors,
             widen_products,
             open_log_softmax,
             open_group_norm,
+            share_means,
             masks_from_norms,
             functools.partial(channels_last, note=self._note("layout")),
             functools.partial(align_products, note=self._note("products")),
-            clean,
+            self.clean,
             functools.partial(library_epilogues, note=self._note("epilogues")),
         )
         return (self.lower_custom, *(self._safely(change) for change in ours))

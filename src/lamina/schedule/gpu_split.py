@@ -317,20 +317,20 @@ class _Cutter:
         goals = [p for p in self.goals() if p in late]
         small: dict[frozenset[str], list[int]] = {s: [] for s in sets}
         for goal in list(goals):
-            for over in sets:
-                known = {n: p for n, p in outs.items() if frozenset(self.reduce(p).axes) == over}
+            for own_set in sets:
+                known = {n: p for n, p in outs.items() if frozenset(self.reduce(p).axes) == own_set}
                 if self.beyond(self.slice([goal], known), common):
-                    small[over].append(goal)
+                    small[own_set].append(goal)
                     goals.remove(goal)
                     break
         remaining = self.slice(goals, outs)
         stores, loads = self.saved(self.needed(remaining, outs))
-        for k, over in enumerate(sets):
-            own = [p for p in first if frozenset(self.reduce(p).axes) == over]
+        for k, own_set in enumerate(sets):
+            own = [p for p in first if frozenset(self.reduce(p).axes) == own_set]
             names = {n for p in own for n in defined(self.body[p])}
             kept = [e for e in stores if isinstance(e, Store) and e.value in names]
             joined = [e for p in own for e in joins[p]]
-            ends = [*self.slice(small[over], outs), *kept]
+            ends = [*self.slice(small[own_set], outs), *kept]
             nests.append(self.nest_of(f"join{k}", self.nest.axes, [*joined, *ends]))
         if remaining:
             nests.append(self.nest_of("rest", self.nest.axes, [*loads.values(), *remaining]))
@@ -386,46 +386,6 @@ class _Cutter:
         nests.append(self.nest_of("join", [part, *self.nest.axes], [*joined, *saves]))
         last = self.nest_of("rest", self.nest.axes, [*back.values(), *remaining])
         return [nests[0], *self.again([*nests[1:], last])]
-
-    def rereading(self, goals: list[int], known: Mapping[str, object], early: list[int]) -> list[Equation]:
-        """What the goals need beyond known values, from memory where the stores ``early`` have left it there already
-        and reading that is less than reading what it was made of.
-        """
-        plain = self.slice(goals, known)
-        back = self.left_in_memory(early)
-        short = self.slice(goals, {**known, **back})
-        loads = [e for n in self.needed(short, back) for e in back[n]]
-        short = [*dict.fromkeys(loads), *short]
-        return short if self.moved(short) < self.moved(plain) else plain
-
-    def left_in_memory(self, goals: list[int]) -> dict[str, list[Equation]]:
-        """Values that these stores leave whole in a buffer, with how they are read from it: rounded, where the store
-        rounds them, as they would be between two operations.
-        """
-        found: dict[str, list[Equation]] = {}
-        for p in goals:
-            eqn = self.body[p]
-            if not isinstance(eqn, Store) or eqn.mode != "set" or eqn.mask is not None:
-                continue
-            if _axes_of(eqn) != self.values[eqn.value] or sum(e == eqn.buffer for e in self.stored()) > 1:
-                continue
-            made = self.body[self.made[eqn.value]]
-            load = Load(eqn.value, eqn.buffer, eqn.index, self.dtype(eqn.value), origin=eqn.origin)
-            found[eqn.value] = [load]
-            if isinstance(made, Compute) and made.op == "cast" and made.dtype in _HALVES:
-                wide = self.dtype(made.ins[0])
-                if wide == "float32":
-                    found[made.ins[0]] = [load, Compute(made.ins[0], "cast", (eqn.value,), wide, eqn.origin)]
-        return found
-
-    def stored(self) -> list[str]:
-        """The buffer of each store."""
-        return [e.buffer for e in self.body if isinstance(e, Store)]
-
-    def moved(self, body: list[Equation]) -> int:
-        """Bytes that the equations load."""
-        loads = {(e.buffer, e.index): e for e in body if isinstance(e, Load)}
-        return sum(self.size(_axes_of(e)) * DTYPES[e.dtype].size for e in loads.values())
 
     def rereading(self, goals: list[int], known: Mapping[str, object], early: list[int]) -> list[Equation]:
         """What the goals need beyond known values, from memory where the stores ``early`` have left it there already
