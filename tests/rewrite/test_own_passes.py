@@ -19,7 +19,7 @@ def function(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x * 2 * 3, -1)
 
 
-@pytest.fixture(params=["clean", "fold_factors", "align_products", "captured"])
+@pytest.fixture(params=["clean", "widen_products", "align_products", "captured"])
 def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
     if request.param == "captured":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from lamina.base.dtypes import DTYPES, dtype_of
@@ -134,7 +135,19 @@ def _same_device(node: Node, source: Node) -> None:
 def to_copy(low: Lowering, node: Node, x: TensorValue, *dtype: Any, **options: Any) -> TensorValue:
     assert isinstance(node.args[0], Node)
     _same_device(node, node.args[0])
+    if _rounds_on_purpose(node):
+        # With numerics "fast" a cast to a half type and back is no cast inside a kernel; something between keeps it.
+        half = dtype_of(node.meta["val"].dtype)
+        return low.into(node, low.result(node), lambda v: v.to(half).op("maximum", v.to(half)), x, dtype=x.dtype)
     return _copied(low, node, x)
+
+
+def _rounds_on_purpose(node: Node) -> bool:
+    """Whether the program itself rounds to a half type and goes back: ``x - x.bfloat16().float()`` is what is lost."""
+    made, given = node.meta["val"].dtype, node.args[0].meta["val"].dtype  # type: ignore[union-attr]
+    if made not in (torch.bfloat16, torch.float16) or given != torch.float32:
+        return False
+    return any(user.target == node.target and user.meta["val"].dtype == given for user in node.users)
 
 
 @rule("aten.clone.default", "aten.lift_fresh_copy.default", "prims.clone.default", "aten.contiguous.default")

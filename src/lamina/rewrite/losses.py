@@ -26,6 +26,11 @@ _READERS = (
     aten.nll_loss2d_backward.default,
     aten._log_softmax_backward_data.default,
 )
+_PASSED = frozenset(
+    getattr(aten, name).default
+    for name in ("clone", "view", "_unsafe_view", "reshape", "permute", "t", "unsqueeze", "squeeze")
+) | {aten.transpose.int, aten.squeeze.dim, aten.squeeze.dims}
+"""What may stand between a log-softmax and its loss: scores of more than two dimensions are laid out anew."""
 
 
 def open_log_softmax(gm: GraphModule) -> GraphModule:
@@ -35,8 +40,16 @@ def open_log_softmax(gm: GraphModule) -> GraphModule:
 
 
 def _for_losses(node: Node) -> bool:
-    targets = {user.target for user in node.users}
+    targets = _read_by(node)
     return targets <= set(_READERS) and bool(targets & set(_LOSSES)) and 0 not in node.meta["val"].shape
+
+
+def _read_by(node: Node) -> set[object]:
+    """What reads the values of ``node``, itself or laid out anew."""
+    found: set[object] = set()
+    for user in node.users:
+        found |= _read_by(user) if user.target in _PASSED else {user.target}
+    return found
 
 
 def _opened(node: Node, graph: Graph, made: Mapping[Node, Node]) -> Node:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.decision import Decision
+from lamina.base.source import source_of
 from lamina.rewrite.torch_private import graph_module
 
 __all__ = ["fold_factors"]
@@ -22,7 +24,7 @@ aten = torch.ops.aten
 _BY_NUMBER = (aten.mul.Tensor, aten.mul.Scalar)
 
 
-def fold_factors(gm: GraphModule) -> GraphModule:
+def fold_factors(gm: GraphModule, decisions: list[Decision] | None = None) -> GraphModule:
     """Multiply numbers that a value is multiplied by in a row; ``gm`` itself if there is no such row.
 
     Floating-point factors are joined where the product overflows, and becomes subnormal, only if the steps do:
@@ -37,6 +39,9 @@ def fold_factors(gm: GraphModule) -> GraphModule:
         if source in factors and len(source.users) == 1:
             joined = _joined(node.meta["val"], factors[source][1], number)
             if joined is not None:
+                if decisions is not None:
+                    reason = f"factors {factors[source][1]} and {number} are {joined}"
+                    decisions.append(Decision("rewrite", ("fold_factors", source_of(node)), True, reason))
                 factors[node] = factors[source][0], joined
                 continue
         factors[node] = found

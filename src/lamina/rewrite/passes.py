@@ -7,20 +7,23 @@ itself or through views, is never merged or removed.
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Hashable
+from collections.abc import Container, Hashable
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.aliasing import makes_view
+from lamina.base.decision import Decision
+from lamina.base.source import source_of
 from lamina.base.torch_private import OpOverload
 from lamina.ir.library import is_custom
 from lamina.rewrite.rebuild import Substitution, rebuild
 from lamina.rewrite.torch_private import same_size
 
-__all__ = ["clean", "merge_common", "remove_dead_code", "remove_no_ops"]
+__all__ = ["clean", "escaping", "merge_common", "remove_dead_code", "remove_no_ops", "same_layout"]
 
 aten = torch.ops.aten
 
@@ -50,53 +53,71 @@ _NEUTRAL: dict[Any, int] = {
     aten.mul.Scalar: 1,
     aten.div.Tensor: 1,
     aten.div.Scalar: 1,
+    aten.add.Tensor: 0,
+    aten.add.Scalar: 0,
     aten.sub.Tensor: 0,
     aten.sub.Scalar: 0,
     aten.pow.Tensor_Scalar: 1,
 }
-"""Operations that give back their first operand when the second is this number. Adding 0 is not one: it loses -0.0."""
+"""Operations that give back their first operand when the second is this number."""
+_SUMS = (aten.add.Tensor, aten.add.Scalar)
+"""Of them, those that lose the sign of -0.0: they give back whole numbers only."""
 
 
-def remove_dead_code(gm: GraphModule) -> GraphModule:
+def remove_dead_code(gm: GraphModule, decisions: list[Decision] | None = None) -> GraphModule:
     """Drop calls without effect whose results nothing uses."""
+    for node in gm.graph.nodes if decisions is not None else ():
+        if not node.users and node.op == "call_function" and not node.is_impure():
+            _note(decisions, "remove_dead_code", node, f"nothing uses {node.name}")
     return rebuild(gm, {})
 
 
-def remove_no_ops(gm: GraphModule) -> GraphModule:
+def remove_no_ops(gm: GraphModule, decisions: list[Decision] | None = None) -> GraphModule:
     """Drop copies, casts, views and arithmetic that give back their operand unchanged."""
     stand_in: Substitution = {}
-    _find_no_ops(gm.graph, stand_in, _escaping(gm.graph))
+    _find_no_ops(gm.graph, stand_in, escaping(gm.graph))
+    for node in stand_in:
+        _note(decisions, "remove_no_ops", node, f"{node.target} gives back {node.args[0]}")
     return rebuild(gm, stand_in) if stand_in else gm
 
 
-def merge_common(gm: GraphModule) -> GraphModule:
+def merge_common(gm: GraphModule, decisions: list[Decision] | None = None) -> GraphModule:
     """Compute equal pure calls once."""
     stand_in: Substitution = {}
-    _find_common(gm.graph, stand_in, _escaping(gm.graph))
+    _find_common(gm.graph, stand_in, escaping(gm.graph))
+    for node, first in stand_in.items():
+        _note(decisions, "merge_common", node, f"{node.target} is {first.name}, computed before")
     return rebuild(gm, stand_in) if stand_in else gm
 
 
-def clean(gm: GraphModule) -> GraphModule:
-    """All passes of this file, with one new graph at most."""
+def _note(decisions: list[Decision] | None, name: str, node: Node, reason: str) -> None:
+    if decisions is not None:
+        decisions.append(Decision("rewrite", (name, source_of(node)), True, reason))
+
+
+def clean(gm: GraphModule, without: Container[str] = ()) -> GraphModule:
+    """All passes of this file, except those named, with one new graph at most."""
     stand_in: Substitution = {}
-    escaping = _escaping(gm.graph)
-    _find_no_ops(gm.graph, stand_in, escaping)
-    _find_common(gm.graph, stand_in, escaping)
+    visible = escaping(gm.graph)
+    if "remove_no_ops" not in without:
+        _find_no_ops(gm.graph, stand_in, visible)
+    if "merge_common" not in without:
+        _find_common(gm.graph, stand_in, visible)
     return rebuild(gm, stand_in)
 
 
-def _escaping(graph: Graph) -> set[Node]:
+def escaping(graph: Graph) -> set[Node]:
     """Nodes the caller can see: those returned, and what those are views of."""
-    escaping: set[Node] = set(graph.output_node().all_input_nodes)
+    found: set[Node] = set(graph.output_node().all_input_nodes)
     for node in reversed(graph.nodes):
-        if node in escaping and node.op == "call_function" and makes_view(node.target):
-            escaping.update(node.all_input_nodes)
-    return escaping
+        if node in found and node.op == "call_function" and makes_view(node.target):
+            found.update(node.all_input_nodes)
+    return found
 
 
-def _find_no_ops(graph: Graph, stand_in: Substitution, escaping: set[Node]) -> None:
+def _find_no_ops(graph: Graph, stand_in: Substitution, visible: set[Node]) -> None:
     for node in graph.nodes:
-        if node.op != "call_function" or node in escaping or not node.args:
+        if node.op != "call_function" or node in visible or not node.args:
             continue
         source = node.args[0]
         if isinstance(source, Node) and _gives_back(node, source):
@@ -105,15 +126,19 @@ def _find_no_ops(graph: Graph, stand_in: Substitution, escaping: set[Node]) -> N
 
 def _gives_back(node: Node, source: Node) -> bool:
     if node.target in _SAME_VALUE:
-        return _same_layout(node, source)
+        return same_layout(node, source)
     neutral = _NEUTRAL.get(node.target)
     if neutral is None or len(node.args) < 2 or node.kwargs:
         return False
     other = node.args[1]
-    return isinstance(other, (int, float)) and other == neutral and _same_layout(node, source)
+    if not isinstance(other, (int, float)) or other != neutral or math.copysign(1, other) < 0:
+        return False  # x - (-0.0) is 0.0 where x is -0.0
+    if node.target in _SUMS and (node.meta["val"].is_floating_point() or node.meta["val"].is_complex()):
+        return False  # -0.0 + 0 is 0.0
+    return same_layout(node, source)
 
 
-def _same_layout(node: Node, source: Node) -> bool:
+def same_layout(node: Node, source: Node) -> bool:
     """Whether two nodes have one dtype, device, shape and strides, as far as symbols tell."""
     a, b = node.meta.get("val"), source.meta.get("val")
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
@@ -126,10 +151,10 @@ def _same_layout(node: Node, source: Node) -> bool:
     return all(same_size(x, y) for x, y in pairs)
 
 
-def _find_common(graph: Graph, stand_in: Substitution, escaping: set[Node]) -> None:
+def _find_common(graph: Graph, stand_in: Substitution, visible: set[Node]) -> None:
     first: dict[Hashable, Node] = {}
     for node in graph.nodes:
-        if node in stand_in or node in escaping or not _is_mergeable(node):
+        if node in stand_in or node in visible or not _is_mergeable(node):
             continue
         key = (node.target, _key(node.args, stand_in), _key(node.kwargs, stand_in))
         other = first.setdefault(key, node)

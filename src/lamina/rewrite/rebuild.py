@@ -39,9 +39,9 @@ def rebuild(gm: GraphModule, stand_in: Substitution) -> GraphModule:
     graph = Graph()
     made: dict[Node, Node] = {}
     for node in gm.graph.nodes:
-        if node in dead:
-            continue
         other = stand_in.get(node)
+        if node in dead or other in dead:
+            continue
         made[node] = made[other] if other is not None else graph.node_copy(node, made.__getitem__)
     return graph_module(gm, graph)
 

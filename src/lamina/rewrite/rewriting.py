@@ -23,6 +23,7 @@ from lamina.rewrite.rules import (
     AFTER_RULES,
     BEFORE_RULES,
     FROZEN_RULES,
+    JOINT_RULES,
     RULE_NAMES,
     RULES,
     CapturedRewrite,
@@ -115,6 +116,7 @@ class Rewriting:
                 gm = graph_module(gm, gm.graph)
                 if self.options.verify:
                     verify_fx(gm, "rules")
+        gm = self._own_passes(gm, JOINT_RULES)
         if self.options.freeze and not differentiable:
             gm = self._own_passes(clean(gm), FROZEN_RULES)
         self.check_expected()

@@ -8,9 +8,14 @@ from torch.fx import GraphModule
 
 from lamina.base.decision import Decision
 from lamina.base.rule import Rule
+from lamina.rewrite.numbers import fold_factors
+from lamina.rewrite.passes import merge_common, remove_dead_code, remove_no_ops
 from lamina.rewrite.rules.activations import ACTIVATIONS
 from lamina.rewrite.rules.attention import use_library_attention
 from lamina.rewrite.rules.attention_one_query import open_attention_of_one_query
+from lamina.rewrite.rules.chains import join_casts, join_permutations, join_views
+from lamina.rewrite.rules.dropout import without_dropout
+from lamina.rewrite.rules.folding import fold_into_products
 from lamina.rewrite.rules.losses import LOSSES
 from lamina.rewrite.rules.norms import NORMS
 from lamina.rewrite.rules.projections import leave_projections_apart, merge_projections
@@ -18,13 +23,22 @@ from lamina.rewrite.rules.rotary import turn_in_real_numbers
 from lamina.rewrite.rules.softmax import SOFTMAX
 from lamina.rewrite.rules.writes import without_hidden_writes
 
-__all__ = ["AFTER_RULES", "BEFORE_RULES", "FROZEN_RULES", "RULES", "RULE_NAMES", "CapturedRewrite", "without_hope"]
+__all__ = [
+    "AFTER_RULES",
+    "BEFORE_RULES",
+    "FROZEN_RULES",
+    "JOINT_RULES",
+    "RULES",
+    "RULE_NAMES",
+    "CapturedRewrite",
+    "without_hope",
+]
 
 CapturedRewrite = Callable[[GraphModule, list[Decision]], GraphModule]
 """A rewrite of the graph of the user's calls that is more than a rule can say. It notes in the list what it did or
 not, as ``Decision("rewrite", (its name, ...), ...)``."""
 
-BEFORE_RULES: tuple[CapturedRewrite, ...] = (without_hidden_writes,)
+BEFORE_RULES: tuple[CapturedRewrite, ...] = (without_dropout, without_hidden_writes)
 """Run before the rules, in order: what makes more spellings visible to them."""
 
 AFTER_RULES: tuple[CapturedRewrite, ...] = (
@@ -35,7 +49,18 @@ AFTER_RULES: tuple[CapturedRewrite, ...] = (
 )
 """Run after the rules, in order: what looks for the whole functions that rules have put in place of their parts."""
 
-FROZEN_RULES: tuple[CapturedRewrite, ...] = (merge_projections,)
+JOINT_RULES: tuple[CapturedRewrite, ...] = (
+    fold_factors,
+    join_casts,
+    join_permutations,
+    join_views,
+    remove_no_ops,
+    merge_common,
+    remove_dead_code,
+)
+"""Run in order on graphs in normal form, forward and backward in one or without gradients: what tidies them."""
+
+FROZEN_RULES: tuple[CapturedRewrite, ...] = (fold_into_products, merge_projections)
 """Run with the option freeze, in order, on inference graphs in normal form whose parameters are marked: what pays only
 where it is not computed at each call."""
 
@@ -50,7 +75,7 @@ _BY_NEED: tuple[tuple[frozenset[str], tuple[Rule, ...]], ...] = (
 RULES: tuple[Rule, ...] = tuple(one for _, rules in _BY_NEED for one in rules)
 """Rules, tried after the user's."""
 
-_REWRITES = (*BEFORE_RULES, *AFTER_RULES, *FROZEN_RULES)
+_REWRITES = (*BEFORE_RULES, *AFTER_RULES, *JOINT_RULES, *FROZEN_RULES)
 RULE_NAMES = frozenset((*(r.name for r in RULES), *(change.__name__ for change in _REWRITES)))
 """What ``without_rules`` and ``expect_matches`` may name."""
 

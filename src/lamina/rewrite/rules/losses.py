@@ -50,6 +50,14 @@ def _negative_cross_entropy(x: Tensor, t: Tensor) -> Tensor:
     return -_cross_entropy(x, t)
 
 
+def _cross_entropy_of_columns(x: Tensor, t: Tensor) -> Tensor:
+    return F.cross_entropy(x, t, reduction="none", ignore_index=_NEVER)
+
+
+def _negative_cross_entropy_of_columns(x: Tensor, t: Tensor) -> Tensor:
+    return -_cross_entropy_of_columns(x, t)
+
+
 _FORMS = {
     "gather": (_picked, _negative_cross_entropy),
     "one-hot": (_picked_by_one_hot, _negative_cross_entropy),
@@ -71,4 +79,32 @@ def _rules(how: str, form: _Loss, after: _Loss) -> Iterator[Rule]:
         yield rule(before, after, name=name, where=_real, at=CAPTURED)
 
 
-LOSSES: tuple[Rule, ...] = tuple(one for how, sides in _FORMS.items() for one in _rules(how, *sides))
+_SCORES, _TARGETS = tensor("n", "c", "d"), tensor("n", "d", dtype=torch.int64)
+"""Classes in the middle, as ``F.cross_entropy`` takes scores of several dimensions."""
+
+
+def _columns_by_gather(x: Tensor = _SCORES, t: Tensor = _TARGETS) -> Tensor:
+    return torch.log_softmax(x, -2).gather(-2, t.unsqueeze(-2)).squeeze(-2)
+
+
+def _columns_by_logsumexp(x: Tensor = _SCORES, t: Tensor = _TARGETS) -> Tensor:
+    return torch.logsumexp(x, -2) - x.gather(-2, t.unsqueeze(-2)).squeeze(-2)
+
+
+LOSSES: tuple[Rule, ...] = (
+    *(one for how, sides in _FORMS.items() for one in _rules(how, *sides)),
+    rule(
+        _columns_by_gather,
+        _negative_cross_entropy_of_columns,
+        name="cross entropy of gather, over columns",
+        where=_real,
+        at=CAPTURED,
+    ),
+    rule(
+        _columns_by_logsumexp,
+        _cross_entropy_of_columns,
+        name="cross entropy of logsumexp, over columns",
+        where=_real,
+        at=CAPTURED,
+    ),
+)
