@@ -91,9 +91,9 @@ class _Rewrite:
             self._require_unread(update, new, gone)
         made = {u.first: u.nest for u in updates.values() if u.nest is not None}
         steps = [made.get(k) or s for k, s in enumerate(self.steps) if k not in gone]
-        renamed = tuple(renamed(s, updates.keys(), self.target) for s in steps)
+        moved = tuple(renamed(s, updates.keys(), self.target) for s in steps)
         buffers = tuple(b for b in self.program.buffers if b.name not in updates)
-        return replace(self.program, steps=renamed, buffers=buffers)
+        return replace(self.program, steps=moved, buffers=buffers)
 
     def _require_plain(self, name: str) -> None:
         """``name`` may live in the input's memory."""
