@@ -381,7 +381,7 @@ def test_a_donated_input_that_nobody_else_holds_is_taken_over(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_cuda, "_WORTH_ASKING", 0)
-    program = lower(make_fx(lambda x: (x.exp() + 1,))(torch.randn(16, 64)), "test")
+    program = fuse(lower(make_fx(lambda x: (x.exp() + 1,))(torch.randn(16, 64)), "test")).program
     plan = simple_plan(on_gpu(program))
     given = frozenset(name for name in plan.inputs if isinstance(name, str))
     call = machine.load(emit_cuda_host(plan, sources_of(plan), 0, donated=given))
@@ -448,6 +448,19 @@ def test_memory_is_taken_over_beside_sums_that_nothing_reads_again_for(name: str
     for at, step in enumerate(plan.steps):
         last.update(dict.fromkeys(reads(step) | writes(step), at))
     assert bool(taken_over(plan, {b.name for b in plan.buffers if b.kind != "input"}, last)) == allowed
+
+
+@pytest.mark.parametrize("fed", [False, True])
+def test_memory_is_taken_over_where_no_reduction_needs_it(fed: bool) -> None:
+    def function(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        y = x @ x
+        return (y + 1) * (z.exp() + y if fed else z.exp()).sum(1, keepdim=True)
+
+    gm = make_fx(function, tracing_mode="fake")(torch.randn(32, 32), torch.randn(32, 32))
+    plan = simple_plan(on_gpu(fuse(lower(gm, "sums")).program))
+    assert plan.kernel_count == 1
+    last = {name: at for at, step in enumerate(plan.steps) for name in reads(step) | writes(step)}
+    assert bool(taken_over(plan, {b.name for b in plan.buffers if b.kind != "input"}, last)) != fed
 
 
 def test_memory_is_taken_over_in_another_shape(machine: Machine) -> None:

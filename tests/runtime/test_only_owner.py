@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sys import getrefcount
+
 import numpy as np
 import torch
 
@@ -11,7 +13,7 @@ from lamina.runtime.torch_private import only_owner
 def asked(args: list[torch.Tensor]) -> bool:
     (tensor,) = args
     args.clear()
-    return only_owner(tensor)
+    return only_owner(getrefcount(tensor), tensor)
 
 
 def test_a_tensor_of_its_own() -> None:

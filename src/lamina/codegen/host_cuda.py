@@ -44,6 +44,7 @@ _RESERVED = (
         "kernels",
         "launch_failed",
         "only_owner",
+        "references",
         "reinterpret",
         "restride",
         "stream",
@@ -217,7 +218,7 @@ class _CudaWriter(HostWriter):
         out.line("import torch")
         out.line()
         text = self.body.text()
-        wanted = ("empty", "launch_failed", "only_owner", "zeroed")
+        wanted = ("empty", "launch_failed", "only_owner", "references", "zeroed")
         used = ["current_device", "current_stream", "elsewhere", *(n for n in wanted if f"{n}(" in text)]
         if plan.steps and isinstance(plan.steps[0], LibraryCall):
             used.append("enter_context")
@@ -385,7 +386,8 @@ class _CudaWriter(HostWriter):
             shaped = "" if same else f".as_strided({values.dims(buffer.shape)}, {values.dims(buffer.strides)})"
             taken = f"{values.local(old.name)}{shaped}"
             if old.name in self.donated:
-                taken += f" if only_owner({values.local(old.name)}) else {self._fresh(buffer)}"
+                name = values.local(old.name)
+                taken += f" if only_owner(references({name}), {name}) else {self._fresh(buffer)}"
             return f"{taken}  # its last reader writes it over"
         return self._fresh(buffer)
 

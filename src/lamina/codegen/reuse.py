@@ -80,12 +80,25 @@ def _elementwise(step: KernelCall, kernel: Kernel, read: str, written: str) -> b
     stores = [e for e in nest.body if isinstance(e, Store) and e.buffer == names[1]]
     if len(places) != 1 or len(stores) != 1 or any(e.mode != "set" or e.mask is not None for e in stores):
         return False
-    if _combines(nest, stores[0]):
+    if _feeds_reductions(nest, names[0]) and _combines(nest, stores[0]):
         return False
     if any(isinstance(e, Load) and e.buffer == names[1] for e in nest.body):
         return False
     # A place that an axis of the nest does not decide would be met by several points.
     return next(iter(places)).axes() >= {axis.name for axis in nest.axes if axis.extent != 1}
+
+
+def _feeds_reductions(nest: Nest, buffer: str) -> bool:
+    """Whether a reduction or a scan needs what the nest reads of ``buffer``; else a point of it is read for itself."""
+    found: set[str] = set()
+    for eqn in nest.body:
+        if isinstance(eqn, Load) and eqn.buffer == buffer:
+            found.add(eqn.out)
+        elif found.intersection(operands(eqn)):
+            if isinstance(eqn, Reduce | Scan):
+                return True
+            found.update(defined(eqn))
+    return False
 
 
 def _combines(nest: Nest, store: Store) -> bool:

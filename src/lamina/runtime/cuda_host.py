@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,11 +34,13 @@ __all__ = [
     "forget_zeros",
     "launch_failed",
     "only_owner",
+    "references",
     "reinterpret",
     "zeroed",
 ]
 
 empty = empty_strided_cuda
+references = sys.getrefcount
 
 
 def elsewhere(device: int, call: Callable[[list[Any]], Any], args: list[Any]) -> Any:

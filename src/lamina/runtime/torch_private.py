@@ -50,34 +50,29 @@ def storage_uses(address: int) -> int:
     return torch._C._storage_Use_Count(address)
 
 
-def only_owner(tensor: torch.Tensor) -> bool:
+def only_owner(references: int, tensor: torch.Tensor) -> bool:
     """Whether nothing holds the tensor but one variable of the caller, nor anything else any of its memory.
 
-    The memory must be all the tensor's and an allocator's of torch: what is borrowed from elsewhere may be used there.
+    ``references`` is what the caller's ``sys.getrefcount`` says of the variable; counted here it would depend on how the
+    interpreter calls. The memory must be all the tensor's, and an allocator's of torch: what is borrowed from elsewhere
+    may be in use there.
     """
+    if references != 2 or not _COUNTS_TENSORS:
+        return False
     storage = tensor.untyped_storage()
     if not storage.resizable() or storage.nbytes() != tensor.nbytes:
         return False
-    del storage
-    return _COUNTS_TENSORS and _counts(tensor) == _counts_of_one()
-
-
-def _counts(tensor: torch.Tensor) -> tuple[int, ...]:
-    """References to the tensor and to its storage, from Python and from C++."""
-    storage = tensor.untyped_storage()
     uses: int = tensor._use_count()  # type: ignore[attr-defined]
-    return getrefcount(tensor), uses, getrefcount(storage), storage_uses(storage._cdata)
+    return (uses, getrefcount(storage), storage_uses(storage._cdata)) == _uses_of_one()
 
 
 @functools.cache
-def _counts_of_one() -> tuple[int, ...]:
-    """The counts of a tensor that one variable holds, which differ between versions of torch; () without any."""
-
-    def asked_as_above(tensor: torch.Tensor) -> tuple[int, ...]:
-        return _counts(tensor)
-
-    alone = torch.empty(1)
-    return asked_as_above(alone) if _COUNTS_TENSORS else ()
+def _uses_of_one() -> tuple[int, int, int]:
+    """What is counted above for a tensor that one variable holds, which differs between versions of torch."""
+    tensor = torch.empty(1)
+    storage = tensor.untyped_storage()
+    uses: int = tensor._use_count()  # type: ignore[attr-defined]
+    return uses, getrefcount(storage), storage_uses(storage._cdata)
 
 
 # empty_strided(shape, strides, dtype) of the CPU without the cost of torch's argument parser.
