@@ -53,9 +53,9 @@ def storage_uses(address: int) -> int:
 def only_owner(references: int, tensor: torch.Tensor) -> bool:
     """Whether nothing holds the tensor but one variable of the caller, nor anything else any of its memory.
 
-    ``references`` is what the caller's ``sys.getrefcount`` says of the variable; counted here it would depend on how the
-    interpreter calls. The memory must be all the tensor's, and an allocator's of torch: what is borrowed from elsewhere
-    may be in use there.
+    ``references`` is what the caller's ``sys.getrefcount`` says of the variable; counted here it would depend on how
+    the interpreter calls. The memory must be all the tensor's, and an allocator's of torch: what is borrowed from
+    elsewhere may be in use there.
     """
     if references != 2 or not _COUNTS_TENSORS:
         return False
