@@ -44,7 +44,11 @@ def run_frozen(region: Region, options: Options, record: Record, compile: Callab
     decision = Decision("freeze", (region.name,), True, reason, (("values", kept), ("bytes", found.nbytes)))
     record.stages.append(Stage(region.name, "freeze", found, time.perf_counter() - start, (decision,)))
     fold = checked(aten_calls(found.folding), found.folding, "eager", f"{region.name}_folding")
-    return Frozen(region.name, fold, compile(_main(region, found)), found.sources, found.others)
+
+    def note(seconds: float) -> None:
+        record.add(region.name, "fold", seconds)
+
+    return Frozen(region.name, fold, compile(_main(region, found)), found.sources, found.others, note)
 
 
 def note_unfrozen(record: Record, name: str, why: str) -> None:

@@ -1,23 +1,27 @@
 """What is computed from parameters and buffers alone, kept from one call to the next for as long as none has changed.
 
-A tensor counts as changed when it has another address or when torch has counted up its version: after every write
-through torch that is no ``.data``, and after ``param.data = other``. Results are kept by the addresses of the tensors
+A tensor counts as changed when it has another address, as after ``param.data = other``, or when torch has counted up its
+version, as after most writes. Two that are not counted are seen too: those of torch's fused optimizers, and those of
+batch norms to their running statistics. Results are kept by the addresses of the tensors
 that they were computed from, so that modules that share a compiled graph each have their own, and they go when the
 memory of one of these tensors does: an address that comes again is never taken for the tensor that had it before.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import operator
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lamina.runtime.torch_private import is_capturing, version_of, without_autocast
 
@@ -46,6 +50,23 @@ def thaw(model: torch.nn.Module | None = None) -> int:
     return sum(frozen.drop(addresses) for frozen in list(_alive))
 
 
+def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Forget what was computed from the parameters of an optimizer that made a step: fused ones count no version."""
+    if torch.compiler.is_compiling() or not _alive:
+        return
+    try:
+        addresses = {p.data_ptr() for group in optimizer.param_groups for p in group["params"]}
+    except RuntimeError:  # a tensor without memory of its own
+        addresses = None
+    for frozen in list(_alive):
+        frozen.drop(addresses)
+
+
+@functools.cache
+def _watch_optimizers() -> None:
+    register_optimizer_step_post_hook(_after_step)
+
+
 class _Kept:
     """Results, the versions of the tensors they were computed from, and weak references to those tensors' memory.
 
@@ -63,17 +84,26 @@ class Frozen:
     """A region as a folding graph, which computes from parameters and buffers alone, and a main graph.
 
     ``fold`` takes the inputs at ``sources`` and gives results, ``main`` the inputs at ``others`` and then those.
+    ``note`` is told the seconds of each run of ``fold``.
     """
 
-    def __init__(self, name: str, fold: Boxed, main: Boxed, sources: Sequence[int], others: Sequence[int]) -> None:
-        self.name, self._fold, self._main = name, fold, main
+    def __init__(
+        self,
+        name: str,
+        fold: Boxed,
+        main: Boxed,
+        sources: Sequence[int],
+        others: Sequence[int],
+        note: Callable[[float], None],
+    ) -> None:
+        self.name, self._fold, self._main, self._note = name, fold, main, note
         self._sources, self._others = _picker(sources), _picker(others)
         self._entries: dict[tuple[int, ...], _Kept] = {}
         self._lock = threading.Lock()
         self._row = 0
-        self.folded = 0
         self._boxed_call = True
         _alive.add(self)
+        _watch_optimizers()
 
     def __call__(self, args: list[Any]) -> Any:
         sources = self._sources(args)
@@ -120,13 +150,14 @@ class Frozen:
             return kept.results
 
     def _computed(self, sources: tuple[Any, ...]) -> tuple[Any, ...]:
-        self.folded += 1
+        start = time.perf_counter()
         with torch.inference_mode(False), torch.no_grad(), without_autocast():
             results = tuple(self._fold(list(sources)))
         devices = {t.device for t in results if t.device.type == "cuda"}
         for device in devices:  # other streams will read them without waiting for this one
             if not is_capturing():
                 torch.cuda.current_stream(device).synchronize()
+        self._note(time.perf_counter() - start)
         return results
 
 
