@@ -1,10 +1,10 @@
 """What is computed from parameters and buffers alone, kept from one call to the next for as long as none has changed.
 
-A tensor counts as changed when it has another address, as after ``param.data = other``, or when torch has counted up its
-version, as after most writes. Two that are not counted are seen too: those of torch's fused optimizers, and those of
-batch norms to their running statistics. Results are kept by the addresses of the tensors
-that they were computed from, so that modules that share a compiled graph each have their own, and they go when the
-memory of one of these tensors does: an address that comes again is never taken for the tensor that had it before.
+A tensor counts as changed when it has another address, as after ``param.data = other``, or when torch has counted up
+its version, as after most writes. Two that are not counted are seen too: those of torch's fused optimizers, and those
+of batch norms to their running statistics. Results are kept by the addresses of the tensors that they were computed
+from, so that modules that share a compiled graph each have their own, and they go when the memory of one of these
+tensors does: an address that comes again is never taken for the tensor that had it before.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def thaw(model: torch.nn.Module | None = None) -> int:
 
 def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     """Forget what was computed from the parameters of an optimizer that made a step: fused ones count no version."""
-    if torch.compiler.is_compiling() or not _alive:
+    if not _alive:
         return
     try:
         addresses = {p.data_ptr() for group in optimizer.param_groups for p in group["params"]}
@@ -64,7 +64,9 @@ def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
 
 @functools.cache
 def _watch_optimizers() -> None:
-    register_optimizer_step_post_hook(_after_step)
+    # Within a compiled step it runs between graphs: what it asks for are addresses.
+    hook: Callable[..., None] = torch.compiler.disable(_after_step)  # type: ignore[no-untyped-call]
+    register_optimizer_step_post_hook(hook)
 
 
 class _Kept:
