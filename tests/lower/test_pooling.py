@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from lamina.ir.loops_interp import run_program
+from lamina.lower.to_loops import lower
 
 from .harness import check, outcome
 from .samples import check_samples
+from .torch_private import traced
 
 aten = torch.ops.aten
 POOLS = [f"nn.functional.{kind}_pool{rank}d" for kind in ("avg", "adaptive_avg", "max") for rank in (1, 2, 3)]
@@ -84,3 +90,20 @@ def test_three_dimensions() -> None:
     check(lambda x: aten.max_pool3d_with_indices(x, [3, 3, 3], [2, 2, 2], [1, 1, 1]), X)
     check(lambda x: aten.avg_pool3d(x, [2, 2, 2], [1, 2, 2], [1, 1, 1]), X)
     check(lambda x: aten._adaptive_avg_pool3d(x, [2, 3, 4]), X)
+
+
+@pytest.mark.parametrize("window", MAX)
+def test_on_a_gpu_elements_look_for_the_windows_that_chose_them(window: tuple[Any, ...]) -> None:
+    """No zeros written first and nothing added in memory; values to the last digit but for the order of additions."""
+    out, places = aten.max_pool2d_with_indices(X, *window)
+    given = torch.randn_like(out), X, places
+
+    def backward(g: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return aten.max_pool2d_with_indices_backward(g, x, *window, i)
+
+    with FakeTensorMode():
+        graph = traced(backward, [torch.empty(t.shape, dtype=t.dtype, device="cuda") for t in given])
+    program = lower(graph, "t")
+    assert len(program.steps) == (2 if window[0] == (7, 7) else 1)  # an element in 49 windows has its gradient added
+    here = replace(program, buffers=tuple(replace(b, device="cpu") for b in program.buffers))
+    torch.testing.assert_close(run_program(here, given)[0], backward(*given))

@@ -24,6 +24,9 @@ __all__: list[str] = []
 
 Ints = Sequence[int] | int
 
+_GATHERED = 16
+"""Windows that an element may be in for its gradient to be gathered from them."""
+
 
 def _smallest(dtype: str) -> Scalar:
     if DTYPES[dtype].is_float:
@@ -123,10 +126,19 @@ def max_pool3d(low: Lowering, node: Node, x: TensorValue, *window: Any) -> list[
 
 
 def _max_pool_backward(
-    low: Lowering, node: Node, grad: TensorValue, x: TensorValue, rank: int, places: TensorValue
+    low: Lowering, node: Node, grad: TensorValue, x: TensorValue, rank: int, window: Sequence[Any]
 ) -> TensorValue:
-    """Zeros, then the gradient of each window added to the element it chose."""
+    """Zeros, then the gradient of each window added to the element it chose.
+
+    On a GPU each element looks which of the few windows that it is in have chosen it, as ATen does there: no zeros are
+    written first, and nothing is added in memory.
+    """
     low.plain(grad.dtype)
+    *shape, places = window
+    if low.buffers[grad.buffer].device != "cpu":
+        spans = fixed_spans(x.shape[-rank:], grad.shape[-rank:], *shape)
+        if prod(as_expr(span.covers) for span in spans).const <= _GATHERED:
+            return _gathered(low, node, grad, spans, places)
     out = filled(low, node)
     sizes = out.shape[-rank:]
     b = low.nest(node, grad.shape)
@@ -139,14 +151,31 @@ def _max_pool_backward(
     return out
 
 
+def _gathered(low: Lowering, node: Node, grad: TensorValue, spans: Sequence[Fixed], places: TensorValue) -> TensorValue:
+    """Each element sums the gradients of the windows that have chosen it."""
+    out = low.result(node)
+    kin = opmath(grad.dtype)
+    s = Sliding(low, node, out.shape, [span.covers for span in spans])
+    own = s.b.index(_flat(s.inner, [span.source for span in spans]))
+    values = []
+    for number in s.numbers:
+        at = [*s.outer, *(span.output(a, j) for span, a, j in zip(spans, s.inner, number, strict=True))]
+        exists = s.holds(spans, number)
+        chosen = s.b.load(places, at, exists, -1).equals(own)
+        values.append(s.b.where(chosen, s.b.load(grad, at, exists).to(kin), 0))
+    s.b.store(out, s.total("add", values), s.at)
+    low.finish(s.b)
+    return out
+
+
 @rule("aten.max_pool2d_with_indices_backward.default")
 def max_pool2d_backward(low: Lowering, node: Node, grad: TensorValue, x: TensorValue, *window: Any) -> TensorValue:
-    return _max_pool_backward(low, node, grad, x, 2, window[-1])
+    return _max_pool_backward(low, node, grad, x, 2, window)
 
 
 @rule("aten.max_pool3d_with_indices_backward.default")
 def max_pool3d_backward(low: Lowering, node: Node, grad: TensorValue, x: TensorValue, *window: Any) -> TensorValue:
-    return _max_pool_backward(low, node, grad, x, 3, window[-1])
+    return _max_pool_backward(low, node, grad, x, 3, window)
 
 
 def _divided(total: Value, number: Value) -> Value:

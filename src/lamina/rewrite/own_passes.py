@@ -19,6 +19,7 @@ from lamina.rewrite.losses import open_log_softmax
 from lamina.rewrite.norm_masks import masks_from_norms
 from lamina.rewrite.norms import open_group_norm, share_means
 from lamina.rewrite.passes import clean
+from lamina.rewrite.pool_places import short_pool_places
 from lamina.rewrite.products import widen_products
 from lamina.rewrite.tracing import Decompositions
 
@@ -46,6 +47,7 @@ class OwnPasses:
             open_group_norm,
             share_means,
             masks_from_norms,
+            short_pool_places,
             functools.partial(channels_last, note=self._note("layout")),
             functools.partial(align_products, note=self._note("products")),
             self.clean,
