@@ -6,6 +6,7 @@ from lamina.lower import (
     activations,
     activations_backward,
     arrangement,
+    asserts,
     batch_norm,
     comparison,
     concat,
@@ -36,6 +37,6 @@ __all__ = ["LOADED"]
 LOADED = (
     *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, matrix_vector, nll_loss, norms),
-    *(arrangement, concat, convolution, indexing, padding, pooling, scan, scatter, strided, upsample, views),
+    *(arrangement, asserts, concat, convolution, indexing, padding, pooling, scan, scatter, strided, upsample, views),
 )
 """The rule files."""

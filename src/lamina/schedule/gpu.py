@@ -16,7 +16,7 @@ from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_fast import kept_instead
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
-from lamina.schedule.team import shared_rows
+from lamina.schedule.streams import streamed
 
 __all__ = ["choose", "fast_axis", "fitter", "guess"]
 
@@ -42,17 +42,13 @@ _LONG = 2048
 """Row width from which unaligned rows are worth a loop with peeled ends."""
 
 
-def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, alone: bool = False) -> GpuSchedule:
-    """The schedule to use when nothing is measured. ``dtypes`` gives each flat buffer's element type.
-
-    ``alone``: the nest has a kernel of its own, whose programs may form teams.
-    """
+def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> GpuSchedule:
+    """The schedule to use when nothing is measured. ``dtypes`` gives each flat buffer's element type."""
     products = product_schedules(nest, dtypes, target)
     if products:
         return products[0]
     found = _Chooser(nest, dtypes, target).schedule()
-    lengths = {a.name: guess(a.extent) for a in nest.axes}
-    return (shared_rows(nest, dtypes, target, found, lengths) if alone else None) or found
+    return streamed(nest, dtypes, target, found, {a.name: guess(a.extent) for a in nest.axes})
 
 
 def fitter(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> Callable[[GpuSchedule], GpuSchedule]:
@@ -516,6 +512,8 @@ class _Chooser:
         slow = self.ordered([a for a in rest if a != self.fast])
         across = min(_power(self.size((self.fast,))), 32)
         programs = self.size(slow) * -(-self.size((self.fast,)) // across)
+        while across > 1 and 4 * programs <= self.target.processors:  # few columns: narrow accesses, but side by side
+            across, programs = across // 2, 2 * programs
         high = min(_power(length), 64 if programs >= self.target.processors else max(64, 8192 // across))
         outer = (Block(slow, 1, "grid"),) if slow else ()
         blocks = (*outer, Block((along,), high, "loop"), Block((self.fast,), across, "grid"))

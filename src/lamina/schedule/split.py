@@ -1,7 +1,8 @@
 """Splits elementwise readers of a concatenation into one nest for each piece.
 
 A concatenation is a buffer with one writer for each piece. A nest that reads all of it could fuse with none of the
-writers; cut along the concatenated axis, each part reads one piece only, which then is a buffer of its own.
+writers; cut along the concatenated axis, each part reads one piece only, which then is a buffer of its own. A nest
+that gathers from it (on a GPU) reads of each place the piece that it is in.
 """
 
 from __future__ import annotations
@@ -10,8 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lamina.ir.access import reads, writes
-from lamina.ir.index import Atom, Axis, Expr, as_expr
-from lamina.ir.loops import Buffer, Equation, Load, LoopProgram, Nest, Step, Store
+from lamina.ir.index import Atom, Axis, Expr, Loaded, as_expr
+from lamina.ir.loops import (
+    Buffer,
+    Compute,
+    Equation,
+    Index,
+    Load,
+    LoopProgram,
+    Nest,
+    Step,
+    Store,
+    defined,
+)
 from lamina.schedule.align import bare_axis
 from lamina.schedule.group import Facts
 from lamina.schedule.simplify import rename
@@ -101,15 +113,60 @@ def _cut_axis(nest: Nest, concat: _Concat, program: LoopProgram) -> Axis | None:
     return axis
 
 
+def _gathers(nest: Nest, concat: _Concat) -> bool:
+    """Whether the nest reads one of two pieces at places that it loads."""
+    if len(concat.pieces) != 2 or not concat.buffer.device.startswith("cuda"):
+        return False
+    loads = [e for e in nest.body if isinstance(e, Load) and e.buffer == concat.buffer.name]
+    return all(any(isinstance(a, Loaded) for a in e.index[concat.dim].atoms()) for e in loads)
+
+
+def _gathered(nest: Nest, concat: _Concat, parts: list[tuple[Buffer, Expr]]) -> Nest:
+    """The nest reading each place from the piece that it is in."""
+    (first, second), dim = sorted(parts, key=lambda p: p[1] != 0), concat.dim
+    body: list[Equation] = []
+    taken = {name for e in nest.body for name in defined(e)}
+    for number, eqn in enumerate(nest.body):
+        if not isinstance(eqn, Load) or eqn.buffer != concat.buffer.name:
+            body.append(eqn)
+            continue
+
+        def name(what: str, number: int = number) -> str:
+            made = f"{what}{number}"
+            while made in taken:
+                made += "_"
+            return made
+
+        place, bound, early, late = name("place"), name("bound"), name("early"), name("late")
+        body.append(Index(place, eqn.index[dim], "int64", eqn.origin))
+        body.append(Index(bound, second[1], "int64", eqn.origin))
+        body.append(Compute(early, "lt", (place, bound), "bool", eqn.origin))
+        body.append(Compute(late, "not", (early,), "bool", eqn.origin))
+        values: list[str] = []
+        for (buffer, start), mask in zip((first, second), (early, late), strict=True):
+            if eqn.mask is not None:
+                body.append(Compute(f"{mask}_in", "and", (mask, eqn.mask), "bool", eqn.origin))
+                mask = f"{mask}_in"
+            index = _with(eqn.index, dim, eqn.index[dim] - start)
+            values.append(f"{mask}_value")
+            body.append(replace(eqn, out=values[-1], buffer=buffer.name, index=index, mask=mask))
+        body.append(Compute(eqn.out, "where", (early, *values), eqn.dtype, eqn.origin))
+    return Nest(nest.name, nest.axes, tuple(body))
+
+
 def _dissolve(program: LoopProgram, concat: _Concat) -> LoopProgram:
     name = concat.buffer.name
     readers = [s for s in program.steps if name in reads(s)]
     cuts: dict[str, Axis] = {}
+    gathers: set[str] = set()
     for step in readers:
         axis = _cut_axis(step, concat, program) if isinstance(step, Nest) else None
-        if axis is None:
+        if axis is not None:
+            cuts[step.name] = axis
+        elif isinstance(step, Nest) and _gathers(step, concat):
+            gathers.add(step.name)
+        else:
             return program
-        cuts[step.name] = axis
     if not readers:
         return program
     parts: dict[str, Buffer] = {}
@@ -120,6 +177,8 @@ def _dissolve(program: LoopProgram, concat: _Concat) -> LoopProgram:
     for step in program.steps:
         if isinstance(step, Nest) and step.name in concat.pieces:
             steps.append(_retarget(step, concat, parts[step.name], concat.pieces[step.name][0]))
+        elif isinstance(step, Nest) and step.name in gathers:
+            steps.append(_gathered(step, concat, [(parts[w], start) for w, (start, _) in concat.pieces.items()]))
         elif isinstance(step, Nest) and step.name in cuts:
             for writer, (start, extent) in concat.pieces.items():
                 steps.append(_part(step, cuts[step.name], concat, parts[writer], start, extent))
