@@ -29,7 +29,9 @@ from lamina.runtime.cuda_driver import pack_format
 from lamina.runtime.cuda_host import Flags
 from lamina.runtime.host import load_program
 from lamina.schedule.fuse import fuse
+from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memory import plan_memory
+from lamina.schedule.plan import make_plan
 from tests.ir.examples import EXAMPLES, example_inputs, interpreted_kernels, pointwise_chain, simple_plan
 
 STREAM = 77
@@ -461,6 +463,20 @@ def test_memory_is_taken_over_where_no_reduction_needs_it(fed: bool) -> None:
     assert plan.kernel_count == 1
     last = {name: at for at, step in enumerate(plan.steps) for name in reads(step) | writes(step)}
     assert bool(taken_over(plan, {b.name for b in plan.buffers if b.kind != "input"}, last)) != fed
+
+
+@pytest.mark.parametrize(("columns", "held"), [(512, True), (1 << 17, False)])
+def test_rows_that_a_program_holds_are_written_where_they_were(columns: int, held: bool) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x @ w
+        return y - y.sum(1, keepdim=True)
+
+    gm = make_fx(function, tracing_mode="fake")(torch.randn(256, 16), torch.randn(16, columns))
+    plan = make_plan(fuse(on_gpu(lower(gm, "rows"))), GpuTarget("a GPU", 132, 90, 3000.0, 50 << 20))
+    last = {name: at for at, step in enumerate(plan.steps) for name in reads(step) | writes(step)}
+    (kernel,) = plan.kernels
+    assert (kernel.schedules[0].kind == "rows") == held  # type: ignore[union-attr]
+    assert bool(taken_over(plan, {b.name for b in plan.buffers if b.kind != "input"}, last)) == held
 
 
 def test_memory_is_taken_over_in_another_shape(machine: Machine) -> None:

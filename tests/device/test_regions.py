@@ -263,10 +263,7 @@ def test_bad_index_stops_the_gpu_and_has_a_name() -> None:
     assert done.stdout.split() == ["True", "True"], done.stderr[-2000:]
 
 
-LITTLE_MORE = pytest.mark.xfail(strict=True, reason="partial column sums: 43.6 MB on an H100, torch.compile 42.0")
-
-
-@pytest.mark.parametrize("training", [False, pytest.param(True, marks=LITTLE_MORE)])
+@pytest.mark.parametrize("training", [False, True])
 def test_memory_is_torch_s_to_use_again(training: bool) -> None:
     model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512), nn.LayerNorm(512)).cuda()
     x = randn(2048, 512)

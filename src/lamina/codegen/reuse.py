@@ -20,7 +20,7 @@ from lamina.ir.loops import (
     operands,
     storage_bytes,
 )
-from lamina.ir.plan import Kernel, KernelCall, Plan
+from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
 
 __all__ = ["taken_over"]
 
@@ -80,7 +80,9 @@ def _elementwise(step: KernelCall, kernel: Kernel, read: str, written: str) -> b
     stores = [e for e in nest.body if isinstance(e, Store) and e.buffer == names[1]]
     if len(places) != 1 or len(stores) != 1 or any(e.mode != "set" or e.mask is not None for e in stores):
         return False
-    if _feeds_reductions(nest, names[0]) and _combines(nest, stores[0]):
+    schedules = [s for n, s in zip(kernel.nests, kernel.schedules, strict=False) if n is nest]
+    held = any(isinstance(s, GpuSchedule) and _holds_rows(nest, stores[0], s) for s in schedules)
+    if not held and _feeds_reductions(nest, names[0]) and _combines(nest, stores[0]):
         return False
     if any(isinstance(e, Load) and e.buffer == names[1] for e in nest.body):
         return False
@@ -99,6 +101,21 @@ def _feeds_reductions(nest: Nest, buffer: str) -> bool:
                 return True
             found.update(defined(eqn))
     return False
+
+
+def _holds_rows(nest: Nest, store: Store, schedule: GpuSchedule) -> bool:
+    """Whether a program reads all the points that the reductions before ``store`` need, once, before it stores any."""
+    if schedule.kind not in ("rows", "mixed") or schedule.peel or any(isinstance(e, Scan) for e in nest.body):
+        return False
+    whole = {axis for block in schedule.blocks if block.role == "whole" for axis in block.axes}
+    needed = {store.value}
+    for eqn in reversed(nest.body):
+        if eqn is store or needed.isdisjoint(defined(eqn)):
+            continue
+        if isinstance(eqn, Reduce) and (eqn.op not in _PLAIN or not whole.issuperset(eqn.axes)):
+            return False
+        needed.update(operands(eqn))
+    return True
 
 
 def _combines(nest: Nest, store: Store) -> bool:
