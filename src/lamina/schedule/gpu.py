@@ -32,6 +32,11 @@ _WIDE = 64
 """Elements of a run whose accesses are wide."""
 _HELD = 8192
 """Points of a row up to which several rows that share operands are held whole."""
+_ONE_WARP, _ONE_WARP_POINTS = 512, 1024
+"""Widest rows with operands in common of which one warp takes several, and their points together. Several warps lay
+such operands out anew through shared memory, and wait for each other (H100, layer norm with a bias before it: 25.4 us
+for 50176 rows of 192 with four warps, 18.6 with one; 65.6 and 31.5 for 200704 of 96; 16.2 and 12.2 for 12544 of 384).
+"""
 _SECTORS = 32
 """Bytes of a run below which a tile fetches more from memory than it uses."""
 _SHARED_TILE = 4096
@@ -335,7 +340,10 @@ class _Chooser:
         width, units = self.size(inner), self.size(kept)
         whole = Block(self.ordered(inner), max(_power(width), 2), "whole")
         each = 32
-        if width <= 1024:
+        alone = width <= _ONE_WARP and self.phases() > 1 and self.shares(inner)
+        if alone:
+            several = max(1, min(_ONE_WARP_POINTS // _power(width), _power(units // (self.target.processors * 4))))
+        elif width <= 1024:
             tiles = sum(isinstance(e, Load) and len(e.index[0].axes()) > len(inner) for e in self.nest.body)
             most = min(4096, 8192 // max(tiles, 1)) // _power(width)
             several = max(1, min(1 << max(most, 1).bit_length() - 1, _power(units // (self.target.processors * 4))))
@@ -343,10 +351,14 @@ class _Chooser:
             several = self.sharing(inner, kept, _power(width))
             each = 64 if several > 1 else 32
         outer = (Block(kept, several, "grid"),) if kept else ()
-        warps = max(_warps(_power(width) * several, each), 4 if several > 1 else 1)
+        warps = max(_warps(_power(width) * several, each), 4 if several > 1 and not alone else 1)
         if units < self.target.processors:
             warps = max(warps, _warps(_power(width), 8))
         return GpuSchedule("rows", (*outer, whole), warps, 1, False, 0, self.approximate)
+
+    def shares(self, inner: frozenset[str]) -> bool:
+        """Whether rows have operands in common, a norm's weights."""
+        return any(isinstance(e, Load) and e.index[0].axes() and e.index[0].axes() <= inner for e in self.nest.body)
 
     def sharing(self, inner: frozenset[str], kept: tuple[str, ...], width: int) -> int:
         """Rows of one program where it only sums over them, so that what all of them read is read less often.
