@@ -29,6 +29,7 @@ __all__ = ["open_attention_of_one_query"]
 _LIBRARY = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
 _LEAST_KEYS = 256
 """With fewer the library's one launch takes no longer than the three or four of the parts."""
+_DEVICES = ("cuda",)
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _DEFAULTS: Mapping[str, Any] = {
     "attn_mask": None,
@@ -105,7 +106,7 @@ def _call(node: Node) -> _Call | None:
     hidden = fake_of(mask)
     if (mask is None) != (hidden is None) or (scale is not None and number(scale) is None):
         return None
-    if not all(f.device.type == "cuda" and f.dtype == query.dtype and f.dim() == query.dim() for f in fakes):
+    if not all(f.device.type in _DEVICES and f.dtype == query.dtype and f.dim() == query.dim() for f in fakes):
         return None
     sizes = [n for f in fakes for n in f.shape]
     if query.dtype not in _FLOATS or query.dim() < 3 or any(type(n) is not int for n in sizes):
