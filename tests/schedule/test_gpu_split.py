@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.ir.loops import LoopProgram, Nest
+from lamina.ir.loops import LoopProgram, Nest, Reduce
 from lamina.ir.loops_interp import run_program
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import lower
@@ -131,3 +131,11 @@ def test_a_second_pass_reads_what_the_first_has_stored() -> None:
         run_program(on(fused, "cpu"), [*tensors, *vectors]), backward(*tensors, *vectors), strict=True
     ):
         torch.testing.assert_close(got.float(), want.float(), rtol=2e-2, atol=2e-2 * want.float().abs().max().item())
+
+
+def test_weights_wait_until_their_channel_is_summed() -> None:
+    """Sums with a channel's weight and without are one sum over pixels."""
+    backward, args = group_norm_backward(torch.contiguous_format)
+    _, made = cut(backward, args)
+    (first,) = (s for s in made.steps if isinstance(s, Nest) and s.name.endswith("_steps"))
+    assert sum(isinstance(e, Reduce) for e in first.body) == 2

@@ -58,6 +58,8 @@ _ACROSS = 64
 """Columns that a program reduces side by side."""
 _ONE_TILE = 512
 """Points of columns that programs hold at once: such are done before a second launch would begin."""
+_WHOLE_TILE = 128
+"""Points of columns that programs reduce at once where operands are contiguous along different axes."""
 _WAVES = 8
 """Programs for each processor that hide the latency of walking down columns."""
 _HALVES = ("float16", "bfloat16")
@@ -299,21 +301,19 @@ class _Cutter:
     def in_steps(self, first: list[int], sets: list[frozenset[str]], common: frozenset[str]) -> list[Nest]:
         late, outs = self.depending(set(first)), {n: p for p in first for n in defined(self.body[p])}
         early = [p for p in self.goals() if p not in late]
-        body: list[Equation] = []
-        for eqn in self.slice([*first, *early], {}):
-            over = tuple(a for a in eqn.axes if a in common) if isinstance(eqn, Reduce) else ()
-            body.append(replace(eqn, axes=over) if isinstance(eqn, Reduce) else eqn)
+        steps: dict[tuple[str, tuple[str, ...]], Load] = {}
+        ends: list[Equation] = []
         joins: dict[int, list[Equation]] = {}
         for p in first:
             eqn = self.reduce(p)
-            (out,) = eqn.outs
-            axes = [a for a in self.nest.axes if a.name in self.values[eqn.value] - common]
-            buffer, index = self.temporary(f"{out}_steps", eqn.dtype, axes), tuple(as_expr(a) for a in axes)
-            body.append(Store(buffer.name, index, out, origin=eqn.origin))
-            left = tuple(a for a in eqn.axes if a not in common)
-            load = Load(f"{out}_step" if left else out, buffer.name, index, eqn.dtype, origin=eqn.origin)
-            joins[p] = [load, replace(eqn, value=load.out, axes=left)] if left else [load]
-        nests = [self.nest_of("steps", self.nest.axes, body)]
+            moving, fixed = self.factors(eqn, common)
+            key = eqn.op, moving
+            if key not in steps:
+                steps[key], made = self.step(eqn, moving, common)
+                ends += made
+            joins[p] = self.joined_step(eqn, steps[key], fixed, common)
+        inputs = [self.made[n] for _, names in steps for n in names]
+        nests = [self.nest_of("steps", self.nest.axes, [*self.slice([*inputs, *early], {}), *ends])]
         goals = [p for p in self.goals() if p in late]
         small: dict[frozenset[str], list[int]] = {s: [] for s in sets}
         for goal in list(goals):
@@ -330,11 +330,58 @@ class _Cutter:
             names = {n for p in own for n in defined(self.body[p])}
             kept = [e for e in stores if isinstance(e, Store) and e.value in names]
             joined = [e for p in own for e in joins[p]]
-            ends = [*self.slice(small[own_set], outs), *kept]
-            nests.append(self.nest_of(f"join{k}", self.nest.axes, [*joined, *ends]))
+            whole = dict.fromkeys([*joined, *self.slice(small[own_set], outs), *kept])
+            nests.append(self.nest_of(f"join{k}", self.nest.axes, list(whole)))
         if remaining:
             nests.append(self.nest_of("rest", self.nest.axes, [*loads.values(), *remaining]))
         return nests
+
+    def factors(self, eqn: Reduce, common: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The factors of what is summed that vary over ``common``, and those that do not and wait until it is summed:
+        weights of channels, in sums over their pixels.
+        """
+        if eqn.op != "sum" or not DTYPES[eqn.dtype].is_float:
+            return (eqn.value,), ()
+
+        def split(name: str) -> tuple[list[str], list[str]]:
+            if not self.values[name] & common:
+                return [], [name]
+            made = self.body[self.made[name]]
+            if isinstance(made, Compute) and made.op == "mul" and made.dtype == eqn.dtype:
+                (left, apart), (right, beside) = (split(n) for n in made.ins)
+                if apart or beside:
+                    return [*left, *right], [*apart, *beside]
+            return [name], []
+
+        moving, fixed = split(eqn.value)
+        return tuple(sorted(moving)), tuple(sorted(fixed))
+
+    def step(self, eqn: Reduce, moving: tuple[str, ...], common: frozenset[str]) -> tuple[Load, list[Equation]]:
+        """The reduction of a product over ``common``, stored, and how it is read."""
+        (out,), kept = eqn.outs, frozenset[str]().union(*(self.values[n] for n in moving)) - common
+        body: list[Equation] = []
+        value = moving[0]
+        for k, other in enumerate(moving[1:]):
+            body.append(Compute(f"{out}_product{k}", "mul", (value, other), eqn.dtype, eqn.origin))
+            value = f"{out}_product{k}"
+        axes = [a for a in self.nest.axes if a.name in kept]
+        buffer, index = self.temporary(f"{out}_steps", eqn.dtype, axes), tuple(as_expr(a) for a in axes)
+        over = tuple(a for a in eqn.axes if a in common)
+        body.append(Reduce((f"{out}_step",), eqn.op, value, over, eqn.dtype, eqn.origin))
+        body.append(Store(buffer.name, index, f"{out}_step", origin=eqn.origin))
+        return Load(f"{out}_step", buffer.name, index, eqn.dtype, origin=eqn.origin), body
+
+    def joined_step(self, eqn: Reduce, load: Load, fixed: tuple[str, ...], common: frozenset[str]) -> list[Equation]:
+        """The whole reduction from the one over ``common``."""
+        (out,) = eqn.outs
+        body: list[Equation] = [*self.slice([self.made[n] for n in fixed], {}), load]
+        value = load.out
+        for k, name in enumerate(fixed):
+            body.append(Compute(f"{out}_scaled{k}", "mul", (value, name), eqn.dtype, eqn.origin))
+            value = f"{out}_scaled{k}"
+        left = tuple(a for a in eqn.axes if a not in common)
+        last = Compute(out, "identity", (value,), eqn.dtype, eqn.origin)
+        return [*body, replace(eqn, value=value, axes=left) if left else last]
 
     def beyond(self, body: list[Equation], gone: frozenset[str]) -> bool:
         """Whether the equations stay without these axes, and without a reduction."""
@@ -459,6 +506,9 @@ class _Cutter:
         parts = min(wanted // max(units, 1), points // least)
         if len(self.first()) < len(self.reduces) and not inner:
             units *= 2  # each further phase reads everything again, from two kernels instead of one
+        if crossed and len(reduces) > 1 and points >= 2 * _WHOLE_TILE:
+            parts = max(parts, points // _WHOLE_TILE)
+            units = 0  # sums of single tiles need no registers from one to the next
         if parts < 2 or units * 2 > enough:
             return None
         return self.axis_to_cut(over - inner, parts, reduces)
