@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache
@@ -15,6 +15,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.backends.cuda_tuning import RegionTuning, triton_unit
+from lamina.backends.product_choice import product_choice
 from lamina.backends.regions import (
     Boxed,
     aten_calls,
@@ -85,7 +86,7 @@ class CudaBackend:
         plan: Plan = record.step(region, "plan", self.plan, fused)
         if self.options.verify:
             record.step(region, "verify", verify_plan, plan)
-        tuning: RegionTuning = record.step(region, "candidates", self.tuning, plan)
+        tuning: RegionTuning = record.step(region, "candidates", self.tuning, plan, fused)
         work = _Region(self, tuning.plan, record, gm)
         record.step(region, "codegen", work.generate)
         host = record.step(region, "host", work.host, True)
@@ -96,18 +97,19 @@ class CudaBackend:
         trying = build_threads().submit(self.build, region, tuning.units, self.policy.patience)
         return loaded_later(region, lambda: work.tuned(tuning, trying, host, building), record)
 
-    def tuning(self, plan: Plan) -> RegionTuning:
-        """Which kernels' schedules are to be timed before the first call."""
-        return RegionTuning(plan, self.target, self.device, self.cache, self.policy)
+    def tuning(self, plan: Plan, fused: Fused) -> RegionTuning:
+        """Which kernels' schedules, and which products, are to be timed before the first call."""
+        plan, products = product_choice(plan, lambda settled: self.plan(fused, settled))
+        return RegionTuning(plan, self.target, self.device, self.cache, self.policy, products)
 
-    def plan(self, fused: Fused) -> Plan:
-        """The plan, with large temporaries and those on the CPU in memory of their own."""
+    def plan(self, fused: Fused, products: Mapping[str, bool] | None = None) -> Plan:
+        """The plan, with some products settled, and large temporaries and those on the CPU in memory of their own."""
 
         def alone(buffer: Buffer) -> bool:
             nbytes = storage_bytes(buffer)
             return buffer.device == "cpu" or not nbytes.is_int or nbytes.const >= _OWN_MEMORY
 
-        plan = make_plan(fused, self.target)
+        plan = make_plan(fused, self.target, products)
         places, arena = plan_memory(plan.steps, plan.buffers, plan.inputs, plan.outputs, alone)
         return replace(plan, places=places, arena_bytes=arena)
 

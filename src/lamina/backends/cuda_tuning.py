@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from lamina.backends.cuda_bench import KernelBench
+from lamina.backends.product_choice import Library, ProductChoice
 from lamina.backends.regions import Boxed
 from lamina.base.decision import Decision
 from lamina.codegen.host_cuda import CudaHost, CudaLaunch, emit_cuda_host
@@ -38,7 +39,10 @@ from lamina.tune.values import Candidate, Choice, Policy, Task
 
 __all__ = ["RegionTuning", "Tuned", "triton_unit"]
 
-_VERSION = "1"
+_VERSION = "2"
+_LIBRARY = "library"
+"""The candidate that is no schedule of ours."""
+
 _FLUSH = 4
 """Second-level caches written over before each run."""
 
@@ -106,8 +110,19 @@ class RegionTuning:
 
     bench: Callable[..., KernelBench] = KernelBench
 
-    def __init__(self, plan: Plan, target: GpuTarget, device: int, cache: Cache, policy: Policy) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        target: GpuTarget,
+        device: int,
+        cache: Cache,
+        policy: Policy,
+        products: ProductChoice | None = None,
+    ) -> None:
         self.target, self.device, self.cache, self.policy = target, device, cache, policy
+        self.products = products
+        self.names = [k.name for k in plan.kernels]
+        self.library: set[str] = set()
         self.buffers = plan.buffer_map()
         self.choices: dict[str, Choice] = {}
         self.open: list[_Open] = []
@@ -116,14 +131,17 @@ class RegionTuning:
         always = "deterministic algorithms are asked for" if torch.are_deterministic_algorithms_enabled() else ""
         for kernel in plan.kernels:
             task, call, why = self._task(kernel)
-            why = why or worth_timing(task, policy) or always
+            asked = products is not None and kernel.name in products.libraries
+            why = why or ("" if asked else worth_timing(task, policy)) or always
             found = None if why else remembered(task, policy, cache)
             if why:
-                self.choices[kernel.name] = guess(task, why)
+                self._settle(guess(task, why))
             elif found is not None:
                 self._settle(found)
             else:
                 self.open.append(self._opened(task, kernel, call))
+        if not self.open:
+            self._replan()
 
     @property
     def units(self) -> list[TritonUnit]:
@@ -133,7 +151,7 @@ class RegionTuning:
     @property
     def tuned(self) -> Tuned:
         """The choices so far."""
-        return Tuned(tuple(self.choices[k.name] for k in self.plan.kernels if k.name in self.choices))
+        return Tuned(tuple(self.choices[name] for name in self.names if name in self.choices))
 
     def finish(self, built: TritonBuild, driver: Driver) -> Plan:
         """Time what is open and give the plan with the winners' schedules."""
@@ -147,13 +165,26 @@ class RegionTuning:
             else:
                 self._settle(self._timed(o, built, driver, left))
         self.open = []
+        self._replan()
         return self.plan
+
+    def _replan(self) -> None:
+        """Give those products to the library that it multiplies faster, and keep the other kernels' schedules."""
+        if self.products is None or not self.library:
+            return
+        kept = {k.name: k for k in self.plan.kernels}
+        plan = self.products.replan({name: name not in self.library for name in self.products.preferred})
+        self.plan = replace(plan, kernels=tuple(kept.get(k.name, k) for k in plan.kernels))
+        self.library = set()
 
     def _task(self, kernel: Kernel) -> tuple[Task, KernelCall, str]:
         """The question, the launch that it is asked of, and why it is left to the model, if it is."""
         calls = [s for s in self.plan.steps if isinstance(s, KernelCall) and s.kernel == kernel.name]
         first = Candidate(label_of(kernel.schedules[0]), kernel.schedules[0])
+        library = None if self.products is None else self.products.libraries.get(kernel.name)
         unasked = Task(kernel.name, "", (first,))
+        if library is not None and self.products is not None and self.products.refused(kernel.name):
+            unasked = Task(kernel.name, "", (Candidate(_LIBRARY, library[0]), first))
         same = alike(kernel.nests)
         if len(kernel.nests) > 1 and same is None:
             return unasked, calls[0], "different nests of one launch"
@@ -177,6 +208,10 @@ class RegionTuning:
         named = tuple(
             Candidate(label_of(r.schedule), r.schedule, bound / r.cost.share if r.cost else None) for r in ranked
         )
+        if library is not None and self.products is not None:
+            other = Candidate(_LIBRARY, library[calls.index(call)])
+            at = 0 if self.products.refused(kernel.name) else 1
+            named = (*named[:at], other, *named[at:])
         return Task(kernel.name, self._key(kernel, call, named), named, bound), call, ""
 
     def _key(self, kernel: Kernel, call: KernelCall, named: Sequence[Candidate]) -> str:
@@ -190,10 +225,15 @@ class RegionTuning:
         trials: list[_Trial] = []
         failures: dict[str, str] = {}
         for number, candidate in enumerate(task.candidates[: self.policy.candidates]):
-            alone = replace(kernel, name=f"{kernel.name}_{number}", schedules=(candidate.value,) * len(kernel.nests))
             try:
-                source = emit(alone, self.target)
-                host = emit_cuda_host(_trial_plan(alone, call, self.buffers), {alone.name: source}, self.device)
+                if isinstance(candidate.value, Library):
+                    plan = candidate.value.plan(f"{kernel.name}_{number}", tuple(dict.fromkeys(call.buffers)))
+                else:
+                    schedules = (candidate.value,) * len(kernel.nests)
+                    alone = replace(kernel, name=f"{kernel.name}_{number}", schedules=schedules)
+                    plan = _trial_plan(alone, call, self.buffers)
+                sources = {k.name: emit(k, self.target) for k in plan.kernels}
+                host = emit_cuda_host(plan, sources, self.device)
             except Exception as error:
                 failures[candidate.label] = f"{type(error).__name__}: {error}"[:200]
             else:
@@ -234,6 +274,10 @@ class RegionTuning:
         """Give the kernel the winner's schedule."""
         name = choice.task.subject
         self.choices[name] = choice
+        if isinstance(choice.winner.value, Library):
+            assert self.products is not None
+            self.library |= {lib.product for lib in self.products.libraries[name]}
+            return
         if choice.winner is choice.task.candidates[0]:
             return
         kernels = tuple(

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from lamina.base.decision import Decision
 from lamina.ir.access import origins, writes
@@ -29,16 +30,15 @@ from lamina.schedule.tile import choose
 __all__ = ["make_plan"]
 
 
-def make_plan(fused: Fused, target: Target | GpuTarget) -> Plan:
+def make_plan(fused: Fused, target: Target | GpuTarget, products: Mapping[str, bool] | None = None) -> Plan:
     """Order the steps, give each nest a shared canonical kernel with a schedule, and every buffer a place.
 
-    For a GPU, long reductions are cut first so that enough programs share the work, and products that are worth it
-    become kernels.
+    For a GPU, products that are worth it become kernels first, and long reductions are cut so that enough programs
+    share the work. ``products`` says of library products, by name, which become kernels whatever the estimates.
     """
-    program, cuts = spread(fused.program, target) if isinstance(target, GpuTarget) else (fused.program, [])
+    program, cuts = fused.program, list[Decision]()
     if isinstance(target, GpuTarget):
-        program, chosen = place_products(program, target)
-        cuts = [*cuts, *chosen]
+        program, cuts = _shared_out(program, target, products)
     table = _Kernels(program, target)
     ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
     steps = [table.step(group) for group in _grouped(program, ordered, isinstance(target, GpuTarget))]
@@ -55,6 +55,24 @@ def make_plan(fused: Fused, target: Target | GpuTarget) -> Plan:
         (*fused.decisions, *cuts, *table.decisions),
         program.sources,
     )
+
+
+def _shared_out(
+    program: LoopProgram, target: GpuTarget, products: Mapping[str, bool] | None
+) -> tuple[LoopProgram, list[Decision]]:
+    """The program with products placed, and the long reductions of all other nests cut."""
+    before = {id(step) for step in program.steps}
+    program, decisions = place_products(program, target, products)
+    steps: list[Step] = []
+    for same, run in groupby(program.steps, lambda step: id(step) in before):
+        if same:
+            part, cuts = spread(replace(program, steps=tuple(run)), target)
+            program = replace(program, buffers=part.buffers)
+            decisions += cuts
+            steps += part.steps
+        else:
+            steps += run
+    return replace(program, steps=tuple(steps)), decisions
 
 
 def _grouped(program: LoopProgram, ordered: Sequence[Step], on_gpu: bool) -> list[GroupedStep]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr
-from lamina.ir.loops import Nest, Store
+from lamina.ir.loops import Load, Nest, Store
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.ir.product import Product, as_product
 from lamina.schedule.gpu_target import GpuTarget
@@ -26,20 +27,57 @@ _STEP_US = 0.2
 _GUESS = 4096
 """What an unknown size counts as."""
 
-_TILES: tuple[tuple[int, int, int, int, int, float], ...] = (
-    (128, 256, 64, 8, 3, 1.0),
-    (128, 128, 64, 8, 4, 0.92),
-    (128, 128, 64, 4, 4, 0.9),
-    (64, 256, 64, 4, 4, 0.85),
-    (64, 128, 64, 4, 4, 0.75),
-    (128, 64, 64, 4, 4, 0.75),
-    (64, 64, 64, 4, 5, 0.55),
-    (32, 64, 128, 4, 4, 0.35),
-    (16, 128, 128, 4, 4, 0.25),
-    (16, 64, 128, 4, 5, 0.2),
-    (16, 32, 256, 4, 4, 0.15),
+_PIECE = 8
+"""Elements of half precision in 16 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Rows, columns and summed points of a tile, warps, stages, and the share of the best rate that such tiles reach.
+
+    ``beside`` programs share a multiprocessor; if it is not 0, the grid is persistent, descriptors move the tiles, the
+    epilogue is done in ``parts``, and, if ``flat``, the next tile's operands are read meanwhile.
+    """
+
+    rows: int
+    columns: int
+    inner: int
+    warps: int
+    stages: int
+    share: float
+    beside: int = 0
+    parts: int = 1
+    flat: bool = False
+
+    def shared(self, stages: int) -> int:
+        """Bytes of shared memory for so many stages of operands and a part of the result."""
+        operands = 2 * stages * self.inner * (self.rows + self.columns)
+        return operands + (2 * self.rows * self.columns // self.parts if self.beside else 0)
+
+
+_TILES = (
+    _Tile(128, 256, 64, 8, 3, 1.0),
+    _Tile(128, 128, 64, 8, 4, 0.92),
+    _Tile(128, 128, 64, 4, 4, 0.9),
+    _Tile(64, 256, 64, 4, 4, 0.85),
+    _Tile(64, 128, 64, 4, 4, 0.75),
+    _Tile(128, 64, 64, 4, 4, 0.75),
+    _Tile(64, 64, 64, 4, 5, 0.55),
+    _Tile(32, 64, 128, 4, 4, 0.35),
+    _Tile(16, 128, 128, 4, 4, 0.25),
+    _Tile(16, 64, 128, 4, 5, 0.2),
+    _Tile(16, 32, 256, 4, 4, 0.15),
 )
-"""Rows, columns and summed points of a tile, warps, stages, and the share of the best rate that such tiles reach."""
+
+_COPIED_TILES = (
+    _Tile(128, 256, 64, 8, 4, 1.2, 1, 2, True),
+    _Tile(256, 128, 64, 8, 4, 1.18, 1, 2),
+    _Tile(128, 128, 64, 4, 3, 1.1, 2, 4),
+    _Tile(128, 128, 64, 4, 2, 1.05, 2),
+    _Tile(128, 64, 64, 4, 3, 0.8, 3, 2),
+    _Tile(64, 128, 64, 4, 3, 0.8, 3, 2),
+)
+"""Tiles that the copy engine moves (sm_90)."""
 
 
 def product_schedules(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> list[GpuSchedule]:
@@ -48,21 +86,56 @@ def product_schedules(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) 
     if product is None or target.capability < 80 or multiplications(nest) < _FEWEST:
         return []
     extents = {a.name: _guess(a.extent) for a in nest.axes}
-    ranked = sorted(_TILES, key=lambda tile: _tiled_us(product, extents, tile, target))
+    ranked = sorted(_tiles(nest, product, target), key=lambda tile: _tiled_us(product, extents, tile, target))
     rounded = [DTYPES[dtypes[e.buffer]] for e in nest.body if isinstance(e, Store)]
     approximate = target.approximate and all(d.size <= 2 or not d.is_float for d in rounded)
-    found: list[GpuSchedule] = []
-    for rows, columns, inner, warps, stages, _ in ranked:
-        blocks = (
-            *(Block((a,), 1, "grid") for a in product.batch),
-            Block(product.rows, rows, "grid"),
-            Block(product.columns, columns, "grid"),
-            Block(product.inner, inner, "loop"),
-        )
-        while stages > 1 and stages * 2 * inner * (rows + columns) > target.shared_bytes - 8192:
-            stages -= 1
-        found.append(GpuSchedule("product", blocks, warps, stages, approximate=approximate))
-    return found[:8]
+    return [_schedule(product, tile, target, approximate) for tile in ranked[:8]]
+
+
+def _schedule(product: Product, tile: _Tile, target: GpuTarget, approximate: bool) -> GpuSchedule:
+    blocks = (
+        *(Block((a,), 1, "grid") for a in product.batch),
+        Block(product.rows, tile.rows, "grid"),
+        Block(product.columns, tile.columns, "grid"),
+        Block(product.inner, tile.inner, "loop"),
+    )
+    stages = tile.stages
+    while stages > 1 and tile.shared(stages) > target.shared_bytes - 8192:
+        stages -= 1
+    return GpuSchedule(
+        "product",
+        blocks,
+        tile.warps,
+        stages,
+        approximate=approximate,
+        persistent=tile.beside * target.processors,
+        descriptors=tile.beside > 0,
+        parts=tile.parts,
+        flat=tile.flat,
+    )
+
+
+def _tiles(nest: Nest, product: Product, target: GpuTarget) -> list[_Tile]:
+    """The tiles that the product may be evaluated in."""
+    known = all(a.extent.is_int for a in nest.axes)
+    if target.capability < 90 or product.batch or not known or not _copied(nest, product):
+        return list(_TILES)
+    return [*_TILES, *_COPIED_TILES]
+
+
+def _copied(nest: Nest, product: Product) -> bool:
+    """Whether the copy engine can move both operands: they lie in memory as they are, in rows of 16-byte pieces."""
+    for name, prologue in zip((product.left, product.right), product.prologues, strict=True):
+        load = prologue[0]
+        if len(prologue) != 1 or not isinstance(load, Load) or load.out != name or load.dtype != product.dtype:
+            return False
+        steps = [load.index[0].coefficient(a) for a in nest.axes if a.name in load.index[0].axes()]
+        if any(s is None or not s.is_int for s in steps) or load.index[0].const % _PIECE or load.mask is not None:
+            return False
+        wide = [s.const for s in steps if s is not None and s != 1]
+        if len(wide) == len(steps) or any(s % _PIECE for s in wide):
+            return False
+    return True
 
 
 def _guess(extent: Expr) -> int:
@@ -82,7 +155,7 @@ def tiled_us(nest: Nest, target: GpuTarget) -> float:
     product = as_product(nest)
     assert product is not None
     extents = {a.name: _guess(a.extent) for a in nest.axes}
-    return min(_tiled_us(product, extents, tile, target) for tile in _TILES)
+    return min(_tiled_us(product, extents, tile, target) for tile in _tiles(nest, product, target))
 
 
 def _sizes(product: Product, extents: Mapping[str, int]) -> tuple[int, int, int, int]:
@@ -96,17 +169,14 @@ def _sizes(product: Product, extents: Mapping[str, int]) -> tuple[int, int, int,
     return found[0], found[1], found[2], found[3]
 
 
-def _tiled_us(
-    product: Product, extents: Mapping[str, int], tile: tuple[int, int, int, int, int, float], target: GpuTarget
-) -> float:
+def _tiled_us(product: Product, extents: Mapping[str, int], tile: _Tile, target: GpuTarget) -> float:
     """Microseconds of the multiplications in tiles: whole waves of programs, one on each multiprocessor."""
     batch, m, n, k = _sizes(product, extents)
-    rows, columns, inner, warps, _, share = tile
-    programs = batch * -(-m // rows) * -(-n // columns)
+    programs = batch * -(-m // tile.rows) * -(-n // tile.columns)
     # Programs of four warps run two at a time and hide each other's latencies.
-    beside = 2 if warps == 4 and programs > target.processors else 1
+    beside = tile.beside or (2 if tile.warps == 4 and programs > target.processors else 1)
     waves = -(-programs // (target.processors * beside))
-    busy = waves * beside * rows * columns * k / (_RATE * share * 1e6)
+    busy = waves * beside * tile.rows * tile.columns * k / (_RATE * tile.share * 1e6)
     # A multiprocessor alone cannot read faster than this however few of them work.
-    read = 2 * k * (rows + columns) * waves * beside / (2.2 * target.copy_gbs / target.processors * 1e3)
-    return max(busy, read, waves * -(-k // inner) * _STEP_US)
+    read = 2 * k * (tile.rows + tile.columns) * waves * beside / (2.2 * target.copy_gbs / target.processors * 1e3)
+    return max(busy, read, waves * -(-k // tile.inner) * _STEP_US)

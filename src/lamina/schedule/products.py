@@ -68,14 +68,17 @@ _GUESS = 1 << 18
 """Elements that a tensor of unknown size counts as."""
 
 
-def place_products(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram, list[Decision]]:
+def place_products(
+    program: LoopProgram, target: GpuTarget, settled: Mapping[str, bool] | None = None
+) -> tuple[LoopProgram, list[Decision]]:
     """The program with those library products replaced by nests that are faster with what follows them.
 
-    Each product with an epilogue gets a ``Decision("product", ...)`` with both estimates in microseconds.
+    ``settled`` says of library calls, by name, whether they are to be replaced, whatever the estimates. Each product
+    with an epilogue gets a ``Decision("product", ...)`` with both estimates in microseconds.
     """
     if not target.approximate or target.capability < 80:
         return program, []
-    chooser = _Chooser(program, target)
+    chooser = _Chooser(program, target, settled or {})
     for call in program.steps:
         if isinstance(call, LibraryCall) and call.op in _FACTORS:
             chooser.consider(call)
@@ -87,8 +90,8 @@ def place_products(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram
 class _Chooser:
     """The steps of a program while products become nests."""
 
-    def __init__(self, program: LoopProgram, target: GpuTarget) -> None:
-        self.target = target
+    def __init__(self, program: LoopProgram, target: GpuTarget, settled: Mapping[str, bool]) -> None:
+        self.target, self.settled = target, settled
         self.buffers = program.buffer_map()
         self.steps: list[Step] = list(program.steps)
         self.kept = {o.buffer for o in program.outputs if isinstance(o, BufferView)} | {
@@ -139,6 +142,8 @@ class _Chooser:
         reason = "saves a pass over the result" if taken else "the library multiplies faster than the pass costs"
         if taken and multiplications(flat) > _LARGEST:
             taken, reason = False, "large: estimates are not sure enough against the library"
+        if call.name in self.settled:
+            taken, reason = self.settled[call.name], "settled by a clock, or to ask one"
         facts = (("library_us", round(library, 1)), ("template_us", round(template, 1)))
         self.decisions.append(Decision("product", (call.name, reader.name), taken, reason, facts))
         if taken:
@@ -160,9 +165,11 @@ def _nbytes(buffer: Buffer) -> int:
 
 
 def _with_epilogue(nest: Nest, reader: Nest, out: str) -> Nest | None:
-    """A product and the elementwise nest that reads its result, as one nest."""
+    """A product and the nest that reads its result, as one nest: elementwise, or with sums over all rows."""
     first, second = Facts.of(nest), Facts.of(reader)
-    if second.reduces or second.scans or second.scatters or any(isinstance(e, Check) for e in reader.body):
+    if second.scans or second.scatters or any(isinstance(e, Check) for e in reader.body):
+        return None
+    if any(isinstance(e, Reduce) and (e.op, e.dtype) != ("sum", "float32") for e in reader.body):
         return None
     places = second.loads.get(out, [])
     if len(places) != 1 or out in second.masked or set(second.stores) & (set(first.loads) | set(second.loads)):

@@ -99,6 +99,10 @@ def label_of(schedule: object) -> str:
     parts = [getattr(schedule, "kind", ""), *(f"{'.'.join(b.axes)}:{b.size}{b.role[0]}" for b in blocks)]
     for name, letter in (("warps", "w"), ("stages", "s"), ("peel", "p")):
         parts.append(f"{letter}{getattr(schedule, name, 0)}")
+    for name in ("persistent", "parts"):
+        if getattr(schedule, name, 0) > (name == "parts"):
+            parts.append(f"{name}{getattr(schedule, name)}")
+    parts += [name for name in ("descriptors", "flat", "specialized") if getattr(schedule, name, False)]
     return " ".join(parts)
 
 

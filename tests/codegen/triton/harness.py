@@ -50,8 +50,14 @@ class Interpreter:
             "eights": eights,
             "sizes": list(sizes),
             "checks": source.checks,
+            "rounds": 1 + source.text.count("meet("),
             "grid": int(source.grid[0].evaluate(values)),
+            "workspace": [int(nbytes.evaluate(values)) for nbytes, _ in source.workspace],
+            "then": None,
         }
+        if source.then is not None:
+            then = source.then
+            job["then"] = {"text": then.text, "name": then.name, "grid": int(then.grid[0].evaluate(values))}
         pickle.dump(job, self.process.stdin)
         self.process.stdin.flush()
         answer = pickle.load(self.process.stdout)

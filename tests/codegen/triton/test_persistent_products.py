@@ -7,17 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from lamina.ir.index import as_expr
 from lamina.ir.loops import Nest
 from lamina.ir.plan import GpuSchedule
+from lamina.ir.product import as_product
+from lamina.lower.builder import NestBuilder
+from lamina.lower.values import whole
 from lamina.runtime.cuda_driver import pack_format
 from lamina.runtime.triton_worker import Request, compile_request
+from lamina.schedule.flatten import flatten
 from lamina.schedule.gpu_target import GpuTarget
 from tests.codegen.triton.harness import Interpreter, case
 
 pytest.importorskip("triton")
 
 from tests.codegen.triton.compiling import compiled
-from tests.codegen.triton.test_products import Buffer, check, placed, product, product_nest, tiles
+from tests.codegen.triton.test_products import Buffer, buffer, check, placed, product, product_nest, tiles
 
 MOVED = {"descriptors": True, "persistent": 5}
 WAYS: dict[str, dict[str, int | bool]] = {
@@ -116,3 +121,52 @@ def test_hopper(specialized: bool, tmp_path: Path) -> None:
 def test_scratch_memory_is_the_first_pointer_after_the_arguments() -> None:
     assert pack_format(("*fp32", "i64"), 2) == "@P3I4xPq0P16x"
     assert pack_format(("*fp32", "i64"), 2, True) == "@P3I4xPqP8x"
+
+
+def summed(rows: int, columns: int, inner: int) -> tuple[Nest, dict[str, Buffer]]:
+    """An activation's gradient after a product, and the shifted sums over its rows: y = (a @ b) * r, s = sum(y) + c."""
+    _, buffers = product(rows, columns, inner, (False, True), bias=True)
+    buffers["r"] = buffer("r", (rows, columns))
+    buffers["s"] = replace(buffer("s", (columns,)), kind="output")
+    b = NestBuilder("n_y", [as_expr(n) for n in (rows, columns, inner)], ("y",))
+    i, j, k = b.axes
+    left, right = (b.load(whole(buffers[n]), at).to("float32") for n, at in (("a", [i, k]), ("b", [j, k])))
+    value = b.reduce("sum", left * right, [2]) * b.load(whole(buffers["r"]), [i, j]).to("float32")
+    b.store(whole(buffers["y"]), value, [i, j])
+    total = b.reduce("sum", value, [0]) + b.load(whole(buffers["c"]), [j]).to("float32")
+    b.store(whole(buffers["s"]), total, [j])
+    return b.nest(), buffers
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sums_over_rows(way: str, interpreter: Interpreter) -> None:
+    nest, buffers = summed(75, 104, 64)
+    text = checked(nest, buffers, interpreter, (32, 32, 32), **WAYS[way])
+    assert text.count("tl.store(w0 + ") == WAYS[way].get("parts", 1)
+
+
+def test_sums_over_many_tiles_and_odd_columns(interpreter: Interpreter) -> None:
+    nest, buffers = summed(16 * 70, 37, 16)
+    checked(nest, buffers, interpreter, (16, 16, 16))
+
+
+def test_sums_over_rows_by_the_copy_engine(tmp_path: Path) -> None:
+    """Machine code of both launches."""
+    nest, buffers = summed(4096, 768, 256)
+    way = replace(tiles(nest, buffers, 128, 128, 64), persistent=264, descriptors=True, parts=2, stages=3)
+    source = case("k", [nest], list(buffers.values()), GpuTarget(), way).source
+    assert "cp.async.bulk.tensor" in compiled(source, tmp_path).asm["ptx"]
+    assert source.then is not None
+    assert source.then.grid[0] == 768 // 32
+    assert compiled(source.then, tmp_path).asm["cubin"]
+
+
+def test_what_else_uses_a_sum_over_rows_is_no_epilogue() -> None:
+    """Y = v - sum(v) needs a tile twice."""
+    _, buffers = product(64, 64, 64)
+    b = NestBuilder("n_y", [as_expr(64)] * 3, ("y",))
+    i, j, k = b.axes
+    left, right = (b.load(whole(buffers[n]), at).to("float32") for n, at in (("a", [i, k]), ("b", [k, j])))
+    value = b.reduce("sum", left * right, [2])
+    b.store(whole(buffers["y"]), value - b.reduce("sum", value, [0]), [i, j])
+    assert as_product(flatten((b.nest(),), buffers).nests[0]) is None

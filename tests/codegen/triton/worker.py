@@ -31,11 +31,15 @@ def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     tensors: list[torch.Tensor] = job["tensors"]
     seen = [t.view(d) if d else t for t, d in zip(tensors, job["eights"], strict=True)]
     args: list[Any] = [*seen, *job["sizes"]]
+    args += [torch.full((nbytes // 4,), float("nan")) for nbytes in job["workspace"]]
     failed = torch.zeros(1, dtype=torch.int32)
     if job["checks"]:
         args.append(failed)
-    if job["grid"]:
+    # Interpreted programs run one after the other: those that meet see all that was exchanged in a further round.
+    for _ in range(job["rounds"] if job["grid"] else 0):
         function[(job["grid"],)](*args)
+    if job["then"]:
+        load(job["then"]["text"], job["then"]["name"], folder)[(job["then"]["grid"],)](*args)
     return {"tensors": tensors, "failed": int(failed)}
 
 

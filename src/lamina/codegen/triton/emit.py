@@ -8,7 +8,7 @@ from typing import Protocol
 from lamina.codegen.triton.alike import dispatch, programs
 from lamina.codegen.triton.facts import Facts, size_text
 from lamina.codegen.triton.nest import NestWriter
-from lamina.codegen.triton.product import WrittenProduct, write_product
+from lamina.codegen.triton.product import write_product, write_sums
 from lamina.codegen.triton.source import TritonSource
 from lamina.codegen.triton.text import Text, helpers_in
 from lamina.codegen.triton.types import signature
@@ -39,12 +39,13 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
     same = alike(kernel.nests)
     if same is not None and len({tuple(dtypes[b] for b in own) for own in same.buffers}) == 1:
         return _together(kernel, same, dtypes, types)
+    if len(kernel.nests) == 1 and kernel.schedules[0].kind == "product":
+        return _product(kernel, dtypes, parameters, types, target)
     parts: list[Text] = []
     grids: list[Expr] = []
     schedules: list[GpuSchedule] = []
     done = 0
     alone = len(kernel.nests) == 1
-    written = WrittenProduct(as_expr(0))
     for number, (nest, schedule) in enumerate(zip(kernel.nests, kernel.schedules, strict=True)):
         assert isinstance(schedule, GpuSchedule), "the kernel is scheduled for a CPU"
         schedules.append(schedule)
@@ -56,8 +57,7 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         text.open(f"def {name}({', '.join(parameters if alone else [*parameters, 'pid'])}):")
         text.add(f'"""{_describe(facts)}"""')
         if schedule.kind == "product":
-            written = write_product(nest, schedule, dtypes, text, alone)
-            grids.append(written.programs)
+            grids.append(write_product(nest, schedule, dtypes, text, alone).programs)
             parts.append(text)
             continue
         _indices(facts, text, alone)
@@ -80,10 +80,48 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         (sum(grids, as_expr(0)), one, one),
         (),
         bool(checks),
+    )
+
+
+def _product(
+    kernel: Kernel, dtypes: dict[str, str], parameters: list[str], types: list[str], target: TritonTarget
+) -> TritonSource:
+    """The source of a product, and of the launch after it that adds up its sums over rows."""
+    (nest,), (schedule,) = kernel.nests, kernel.schedules
+    assert isinstance(schedule, GpuSchedule), "the kernel is scheduled for a CPU"
+    facts = Facts(nest, schedule, dtypes)
+    product, sums, one = Text(1), Text(1), as_expr(1)
+    written = write_product(nest, schedule, dtypes, product, True)
+    words = tuple(f"w{k}" for k in range(len(written.workspace)))
+    given = (*parameters, *words)
+
+    def text(name: str, about: str, part: Text) -> str:
+        body = "\n".join(["@triton.jit", f"def {name}({', '.join(given)}):", f'    """{about}"""', *part.lines])
+        return f"{_head(body)}\n\n\n{body}\n"
+
+    aligned = (*dtypes, *kernel.sizes)
+    made = TritonSource(
+        kernel.name,
+        text(kernel.name, _describe(facts), product),
+        given,
+        (*types, *("*fp32" for _ in words)),
+        aligned,
+        schedule.warps,
+        schedule.stages,
+        (written.programs, one, one),
+        tuple((nbytes, False) for nbytes in written.workspace),
         scratch=written.scratch,
         must_align=written.aligned,
         plain=_plain(kernel, target) if written.scratch else None,
     )
+    if written.adding is None:
+        return made
+    write_sums(nest, schedule, dtypes, sums)
+    name = f"{kernel.name}_sums"
+    about = text(name, "Sums over the rows of all tiles.", sums)
+    grid = (written.adding, one, one)
+    then = TritonSource(name, about, given, made.types, aligned, 4, 1, grid, made.workspace)
+    return replace(made, then=then)
 
 
 def _plain(kernel: Kernel, target: TritonTarget) -> TritonSource:

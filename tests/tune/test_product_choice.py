@@ -1,0 +1,124 @@
+"""A library product with its reader, or one kernel for both: told apart in two plans, and settled by a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.backends.cuda_tuning import RegionTuning
+from lamina.backends.product_choice import ProductChoice, close, libraries, product_choice
+from lamina.base.decision import Decision
+from lamina.ir.index import as_expr
+from lamina.ir.loops import BufferView, LibraryCall, LoopProgram
+from lamina.ir.plan import KernelCall, Plan
+from lamina.ir.plan_verify import verify_plan
+from lamina.runtime.cache import Cache
+from lamina.schedule.fuse import Fused
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.plan import make_plan
+
+pytest.importorskip("triton")
+
+from tests.codegen.triton.test_products import product, reader
+from tests.tune.test_region import ALL, FakeBench, FakeDriver, bench, built
+
+assert bench  # a fixture
+
+TARGET = GpuTarget()
+
+
+def program(kept: bool) -> LoopProgram:
+    """A linear layer, an activation with a residual and two results; ``kept``: the product is returned as well."""
+    call, buffers = product(2048, 2048, 512, (False, True), bias=True)
+    nest = reader(buffers, 2048, 2048)
+    names = ("z", "wide", *(("y",) if kept else ()))
+    outputs = tuple(BufferView(n, buffers[n].shape, buffers[n].strides, as_expr(0)) for n in names)
+    return LoopProgram("test", ("a", "b", "c", "r"), tuple(buffers.values()), (call, nest), outputs)
+
+
+def planner(kept: bool) -> Callable[[Mapping[str, bool]], Plan]:
+    fused = Fused(program(kept), ())
+    return lambda settled: make_plan(fused, TARGET, settled)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_same_part_of_two_plans(kept: bool) -> None:
+    plans = planner(kept)
+    ours, theirs = plans({"l_y": True}), plans({"l_y": False})
+    assert [type(s) for s in ours.steps] == [KernelCall]
+    assert [type(s) for s in theirs.steps] == [LibraryCall, KernelCall]
+    ((name, (part,)),) = libraries(ours, theirs).items()
+    assert (name, part.product, part.steps) == (ours.kernels[0].name, "l_y", theirs.steps)
+    names = tuple(dict.fromkeys(ours.steps[0].buffers))  # type: ignore[union-attr]
+    alone = part.plan("0", names)
+    verify_plan(alone)
+    assert [n for n in alone.inputs if n is not None] == [n for n in names if n != "y"]
+    with pytest.raises(ValueError, match="is not at hand"):
+        part.plan("0", names[1:])
+
+
+def test_close_estimates_only() -> None:
+    def decision(ours: float, theirs: float, taken: bool) -> Decision:
+        return Decision("product", ("l", "n"), taken, "", (("library_us", theirs), ("template_us", ours)))
+
+    assert close([decision(100, 110, True)]) == {"l": True}
+    assert close([decision(110, 100, False)]) == {"l": False}
+    assert close([decision(100, 200, True), Decision("fuse", ("l", "n"), True, "", ())]) == {}
+
+
+@pytest.fixture
+def tuning(tmp_path: Path) -> Callable[..., RegionTuning]:
+    """The tuning of the layer when the estimates prefer our kernel, or the library."""
+
+    def make(prefer: bool, kept: bool = False, target: Any = TARGET) -> RegionTuning:
+        plans = planner(kept)
+        ours, theirs = plans({"l_y": True}), plans({"l_y": False})
+        choice = ProductChoice(libraries(ours, theirs), {"l_y": prefer}, plans)
+        return RegionTuning(ours, target, 0, Cache(tmp_path), ALL, choice)
+
+    return make
+
+
+@pytest.mark.parametrize("prefer", [False, True])
+@pytest.mark.parametrize("library", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_clock_decides(prefer: bool, library: bool, kept: bool, tuning: Callable[..., RegionTuning]) -> None:
+    work = tuning(prefer, kept)
+    labels = [c.label for c in work.open[0].task.candidates]
+    assert labels.index("library") == prefer
+    fastest = labels.index("library") if library else 3
+    FakeBench.times = [500.0 if k != fastest else 100.0 for k in range(len(labels))]
+    plan = work.finish(built(work), FakeDriver())
+    verify_plan(plan)
+    assert plan.library_count == library
+    again = tuning(prefer, kept)
+    assert not again.open
+    assert again.plan == plan
+
+
+@pytest.mark.parametrize("prefer", [False, True])
+def test_what_is_not_timed_is_as_estimated(
+    prefer: bool, tuning: Callable[..., RegionTuning], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tuning(prefer)
+    monkeypatch.setattr("lamina.backends.cuda_tuning.is_capturing", lambda: True)
+    assert work.finish(built(work), FakeDriver()).library_count == (not prefer)
+
+
+def test_sure_estimates_make_no_other_plan() -> None:
+    plans = planner(False)
+    asked: list[Mapping[str, bool]] = []
+
+    def replan(settled: Mapping[str, bool]) -> Plan:
+        asked.append(settled)
+        return plans(settled)
+
+    plan = plans({})
+    (decision,) = (d for d in plan.decisions if d.kind == "product")
+    found, choice = product_choice(plan, replan)
+    assert bool(asked) == bool(close([decision]))
+    assert (choice is None) == (not asked)
+    assert found.steps
