@@ -204,7 +204,8 @@ class RegionTuning:
         if len(kernel.nests) > 1 and same is not None:
             nest, dtypes = same.nest, {f"b{k}": dtypes[b] for k, b in enumerate(same.buffers[0])}
             lengths = {axis.name: sum(n or 1 for n in same.lengths) for axis in nest.axes}
-        ranked = candidates(nest, dtypes, self.target, lengths, max(MOST, self.policy.candidates))
+        most = max(MOST, self.policy.candidates)
+        ranked = candidates(nest, dtypes, self.target, lengths, most, len(kernel.nests) == 1)
         named = tuple(
             Candidate(label_of(r.schedule), r.schedule, bound / r.cost.share if r.cost else None) for r in ranked
         )

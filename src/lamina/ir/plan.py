@@ -43,7 +43,9 @@ class Block:
     """Axes of a nest collapsed into one dimension of a GPU program's tile, the last axis fastest.
 
     ``size`` points, a power of two, are worked on at a time. ``role`` says who works on the others: "grid" other
-    programs, "loop" the same program one tile after the other, "whole" nobody, the tile holds them all.
+    programs, "loop" the same program one tile after the other, "whole" nobody, the tile holds them all, "team" up to
+    seven other programs that run at the same time: they have a tile each and exchange what they reduced. A team's
+    block stands last, and the others have one point.
     """
 
     axes: tuple[str, ...]
@@ -65,6 +67,7 @@ class GpuSchedule:
     rows may begin anywhere, so a loop's unaligned first and last elements, fewer than ``peel`` each, are a tile of
     their own. ``approximate``: hardware exponentials and divisions, where results have 16 bits or fewer.
     ``approximate_sums``: the hardware's exponential in online sums, where large terms have small errors.
+    ``streamed``: what varies over all axes is read once and need not stay in the cache.
 
     Of products only: ``persistent`` is the number of programs that share all tiles, each taking one after the other
     (0: one program a tile); ``descriptors``: the copy engine moves whole tiles (sm_90), where strides allow it;
@@ -81,6 +84,7 @@ class GpuSchedule:
     peel: int = 0
     approximate: bool = False
     approximate_sums: bool = False
+    streamed: bool = False
     persistent: int = 0
     descriptors: bool = False
     parts: int = 1

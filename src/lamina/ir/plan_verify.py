@@ -88,7 +88,7 @@ def _gpu_schedule(what: str, s: GpuSchedule, axes: set[str]) -> None:
     if set(named) != axes or len(named) != len(axes):
         raise InvalidIR(f"{what}: the schedule iterates over {_list(named)}; the axes are {_list(axes)}")
     for block in s.blocks:
-        if block.role not in ("grid", "loop", "whole") or not block.axes:
+        if block.role not in ("grid", "loop", "whole", "team") or not block.axes:
             raise InvalidIR(f"{what}: a block of axes {_list(block.axes)} has the role {block.role!r}")
         if block.size < 1 or block.size & (block.size - 1):
             raise InvalidIR(f"{what}: the block of {_list(block.axes)} has {block.size} points, no power of two")

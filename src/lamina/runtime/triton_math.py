@@ -20,9 +20,9 @@ from triton.runtime import interpreter
 
 __all__ = [
     *("LIBRARY", "digamma", "fast_erf", "fast_exp", "fast_sigmoid", "fast_tanh", "float_floor_div", "float_mod"),
-    *("int_floor_div", "int_mod", "int_pow", "libdevice", "max_over", "maximum", "min_over", "minimum", "multiply"),
-    *("philox", "quotient_to_round", "round_to_bits", "scan_logaddexp", "scan_max", "scan_min", "shift_left"),
-    *("shift_right", "to_e4m3", "to_e5m2", "uniform", "uniform_quads"),
+    *("int_floor_div", "int_mod", "int_pow", "libdevice", "max_over", "maximum", "meet", "min_over", "minimum"),
+    *("multiply", "philox", "round_to_bits", "scan_logaddexp", "scan_max", "scan_min"),
+    *("shift_left", "shift_right", "to_e4m3", "to_e5m2", "uniform", "uniform_quads"),
 ]
 
 LIBRARY = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
@@ -174,6 +174,26 @@ else:
         return tl.reduce(x, axis, _smallest, keep_dims=keep_dims)
 
 
+if _INTERPRETED:
+
+    @triton.jit
+    def meet(programs: tl.constexpr):
+        """Nothing: interpreted programs run one after the other."""
+else:
+
+    @triton.jit
+    def meet(programs: tl.constexpr):
+        """Wait for the other programs of the cluster, of which there are ``programs``, and see what they wrote."""
+        tl.inline_asm_elementwise(
+            "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned; mov.u32 $0, $1;",
+            "=r,r",
+            [tl.program_id(0)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
 @triton.jit
 def scan_max(a, b):
     """Running maximum; NaN stays."""
@@ -229,40 +249,6 @@ def fast_erf(x):
     q = (q * z + 0.5020775198936462) * z + 1.0
     made = t * p / q
     return tl.minimum(tl.maximum(made, -1.0, tl.PropagateNan.ALL), 1.0, tl.PropagateNan.ALL)
-
-
-if _INTERPRETED:
-
-    @triton.jit
-    def _fused(a, b, c):
-        """``a * b + c`` rounded once: the interpreter's own rounds the product too."""
-        return (a.to(tl.float64) * b.to(tl.float64) + c.to(tl.float64)).to(tl.float32)
-else:
-
-    @triton.jit
-    def _fused(a, b, c):
-        """``a * b + c`` rounded once."""
-        return tl.fma(a, b, c)
-
-
-@triton.jit
-def quotient_to_round(a, b):
-    """``a / b`` in float32 as ``round`` needs it: the correctly rounded quotient wherever that is 0.5 or more.
-
-    ``b`` has few elements, whose reciprocals are taken once. They are corrected by what is left of ``a`` (Markstein).
-    A power of two keeps reciprocals finite and the rests exact; infinities and zeros give NaN there, and need no
-    correction.
-    """
-    size = tl.abs(b)
-    scale = tl.where(size < 5.421010862427522e-20, 18446744073709551616.0, 1.0)
-    scale = tl.where(size > 18446744073709551616.0, 5.421010862427522e-20, scale)
-    divisor = b * scale
-    inverse = tl.math.div_rn(tl.full((), 1.0, tl.float32), divisor)
-    given = a * scale
-    first = given * inverse
-    q = _fused(_fused(-first, divisor, given), inverse, first)
-    q = _fused(_fused(-q, divisor, given), inverse, q)
-    return tl.where(q == q, q, first)
 
 
 @triton.jit

@@ -11,14 +11,17 @@ further one a kernel (``Request``), and the answer is what its launch needs, or 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
 import linecache
 import os
+import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, TypedDict
@@ -28,6 +31,8 @@ __all__ = ["Request", "compile_request"]
 
 _SCRATCH_ALIGNMENT = 128
 """Bytes; what launches give."""
+_MEETING = re.compile(r"\bmeet\((\d+)\)")
+"""Where the programs of a cluster wait for each other, and how many they are."""
 
 
 class Request(TypedDict):
@@ -66,7 +71,8 @@ def compile_request(request: Request) -> dict[str, Any]:
     if request["asserts"]:
         options |= {"debug": True, "sanitize_overflow": False}
     target = triton.backends.compiler.GPUTarget("cuda", request["capability"], 32)
-    kernel = triton.compile(source, target=target, options=options)
+    with _clusters(triton, request["text"]):
+        kernel = triton.compile(source, target=target, options=options)
     about = kernel.metadata
     if about.profile_scratch_size or about.num_ctas != 1 or about.launch_cooperative_grid:
         raise ValueError("the kernel needs memory for a profile, clusters or a cooperative launch")
@@ -84,6 +90,28 @@ def compile_request(request: Request) -> dict[str, Any]:
         "threads": about.num_warps * 32,
         "hidden": entry.count(".param") - len(request["types"]),
     }
+
+
+@contextlib.contextmanager
+def _clusters(triton: Any, text: str) -> Iterator[None]:
+    """Declares clusters of as many programs as meet in ``text``: Triton has a name for tiles of several only."""
+    found = _MEETING.search(text)
+    if found is None:
+        yield
+        return
+    backend = triton.backends.backends["nvidia"].compiler
+    original = backend.make_ptx
+
+    def make_ptx(*args: Any, **named: Any) -> str:
+        ptx: str = original(*args, **named)
+        head, mark, rest = ptx.partition(".reqntid")
+        return f"{head}.explicitcluster\n.reqnctapercluster {found[1]}, 1, 1\n{mark}{rest}"
+
+    backend.make_ptx = make_ptx
+    try:
+        yield
+    finally:
+        backend.make_ptx = original
 
 
 def _triton() -> Any:

@@ -191,7 +191,7 @@ class CostModel:
         """How many programs run the nest."""
         total = 1
         for block in schedule.blocks:
-            if block.role == "grid":
+            if block.role in ("grid", "team"):
                 length = 1
                 for axis in block.axes:
                     length *= self.extents[axis]

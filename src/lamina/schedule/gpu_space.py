@@ -11,6 +11,7 @@ from lamina.schedule.gpu import choose, fitter, guess
 from lamina.schedule.gpu_cost import Cost, CostModel
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
+from lamina.schedule.team import shared_rows
 
 __all__ = ["MOST", "Ranked", "candidates"]
 
@@ -41,11 +42,12 @@ def candidates(
     target: GpuTarget,
     extents: Mapping[str, int] | None = None,
     most: int = MOST,
+    alone: bool = False,
 ) -> list[Ranked]:
     """Up to ``most`` schedules, the one used when nothing is measured first, the others by what the model expects.
 
     ``dtypes`` gives each flat buffer's element type, ``extents`` each axis its length where it is known better than
-    the nest knows it.
+    the nest knows it. ``alone``: the nest has a kernel of its own, whose programs may form teams.
     """
     products = product_schedules(nest, dtypes, target)
     if products:
@@ -60,8 +62,12 @@ def candidates(
             if fits not in found:
                 found[fits] = cost(fits)
     least = _HOPELESS * found[first].share
-    others = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
-    return [Ranked(schedule, found[schedule]) for schedule in (first, *others[: most - 1])]
+    rest = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
+    shared = shared_rows(nest, dtypes, target, first, lengths) if alone else None
+    if shared is not None:
+        found[shared] = cost(shared)
+        rest = [shared, *rest]  # the model knows nothing of what its programs wait for
+    return [Ranked(schedule, found[schedule]) for schedule in (first, *rest[: most - 1])]
 
 
 def _otherwise(
@@ -82,7 +88,8 @@ def _otherwise(
     def made(kind: str, size: int, role: str, warps: int, stages: int) -> GpuSchedule:
         blocks = tuple(replace(block, size=size, role=role) if at == k else b for at, b in enumerate(schedule.blocks))
         looped = kind == "loops"
-        return GpuSchedule(kind, blocks, warps, stages, looped, 0, schedule.approximate, looped and target.approximate)
+        exact = not (looped and target.approximate)
+        return GpuSchedule(kind, blocks, warps, stages, looped, 0, schedule.approximate, not exact, schedule.streamed)
 
     if role == "whole" and points >= _SHORTEST_LOOP:
         yield made("loops", _SHORTEST_LOOP, "loop", 4, 3)

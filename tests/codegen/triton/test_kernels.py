@@ -169,7 +169,7 @@ def test_random_numbers_of_four_neighbours(interpreter: Interpreter, shape: tupl
 
 
 @pytest.mark.parametrize("clamp", ["where", "maximum"])
-def test_quotients_rounded_to_eight_bits(interpreter: Interpreter, clamp: str) -> None:
+def test_roundings_to_eight_bits(interpreter: Interpreter, clamp: str) -> None:
     """Half-way values, infinities, NaN, scales far from one: as operations of their own."""
     rows, width = 12, 96
     body = Body(rows, width)
@@ -184,7 +184,7 @@ def test_quotients_rounded_to_eight_bits(interpreter: Interpreter, clamp: str) -
     buffers = [dense("X", "float32", (rows, width)), dense("S", "float32", (rows,)), dense("Q", "int8", (rows, width))]
     blocks = (Block(("i0",), 4, "grid"), Block(("i1",), 128, "grid"))
     made = case("eight_bits", [body.nest()], buffers, schedule=GpuSchedule("pointwise", blocks))
-    assert "quotient_to_round" in made.source.text
+    assert "round_to_bits(" in made.source.text
     assert "rint" not in made.source.text
     s = torch.tensor([1.0, 0.37, 1e-6, 1e-30, 1e30, 1e-42, 3e38, 0.0, -2.5, float("inf"), 2.0**-64, 7.1 / 127])
     x = torch.randn(rows, width) * 60 * s.where(s.isfinite(), torch.ones(()))[:, None]
@@ -213,3 +213,32 @@ def test_a_rounding_that_is_read_elsewhere_stays(interpreter: Interpreter) -> No
     assert torch.equal(got["R"], (x * 31.0).round())
     assert torch.equal(got["Q"], kept.to(torch.int8))
     assert torch.equal(got["W"], kept.clamp(min=-5).to(torch.int32).to(torch.uint8))
+
+
+def _team(width: int, size: int, peel: int = 0) -> GpuSchedule:
+    return GpuSchedule("rows", (Block(("i0",), 1, "grid"), Block(("i1",), size, "team")), 4, 1, True, peel)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "size", "peel"), [(3, 5000, 1024, 0), (2, 2048, 1024, 0), (8, 1029, 256, 8), (16, 777, 128, 8)]
+)
+def test_rows_of_a_team(interpreter: Interpreter, rows: int, width: int, size: int, peel: int) -> None:
+    """Programs that share a row: maximum and sum together, rows that begin anywhere, special values."""
+    body, buffers, inputs, sizes = softmax(rows, width, 1, "bfloat16" if peel else "float32")
+    x = inputs["X"]
+    x[0, :3] = -float("inf")
+    x[1, width - 1] = float("nan") if rows > 3 else 3.0
+    made = case("team", [body.nest()], buffers, schedule=_team(width, size, peel))
+    assert "meet(" in made.source.text
+    assert ("tl.multiple_of" in made.source.text) == bool(peel)
+    agree(interpreter, made, inputs, sizes)
+
+
+def test_moments_of_a_team(interpreter: Interpreter) -> None:
+    """Means and deviations joined from parts of unequal length."""
+    body, buffers, inputs, sizes = norm(3, 5000, "float32")
+    inputs["X"] = torch.randn(3, 5000) + 1000.0
+    made = case("team_moments", [body.nest()], buffers, schedule=_team(5000, 1024))
+    got, want = both(made, interpreter, inputs, sizes)
+    for name in got:
+        torch.testing.assert_close(got[name], want[name], rtol=1e-3, atol=1e-3)

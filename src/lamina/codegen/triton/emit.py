@@ -9,7 +9,8 @@ from lamina.codegen.triton.alike import dispatch, programs
 from lamina.codegen.triton.facts import Facts, size_text
 from lamina.codegen.triton.nest import NestWriter
 from lamina.codegen.triton.product import write_product, write_sums
-from lamina.codegen.triton.source import TritonSource
+from lamina.codegen.triton.source import TritonSource, UnsupportedKernel
+from lamina.codegen.triton.team import team_lines
 from lamina.codegen.triton.text import Text, helpers_in
 from lamina.codegen.triton.types import signature
 from lamina.ir.alike import Alike, alike
@@ -34,8 +35,14 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
     """
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
     checks = sum(isinstance(e, Check) for nest in kernel.nests for e in nest.body)
-    parameters = [*dtypes, *kernel.sizes, *(["failed"] if checks else [])]
-    types = [*(signature(d) for d in kernel.dtypes), *("i64" for _ in kernel.sizes), *(["*i32"] if checks else [])]
+    shared = any(b.role == "team" for s in kernel.schedules if isinstance(s, GpuSchedule) for b in s.blocks)
+    if shared and len(kernel.nests) > 1:
+        raise UnsupportedKernel("a team of programs in a group of nests")
+    last = [*(["w0"] if shared else []), *(["failed"] if checks else [])]
+    parameters = [*dtypes, *kernel.sizes, *last]
+    kinds = {"w0": "*fp32", "failed": "*i32"}
+    types = [*(signature(d) for d in kernel.dtypes), *("i64" for _ in kernel.sizes), *(kinds[name] for name in last)]
+    workspace: tuple[tuple[Expr, bool], ...] = ()
     same = alike(kernel.nests)
     if same is not None and len({tuple(dtypes[b] for b in own) for own in same.buffers}) == 1:
         return _together(kernel, same, dtypes, types)
@@ -61,10 +68,13 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
             parts.append(text)
             continue
         _indices(facts, text, alone)
-        NestWriter(facts, text, done).run()
+        writer = NestWriter(facts, text, done)
+        writer.run()
+        if writer.team is not None:
+            workspace = ((writer.team.workspace(), False),)
         done += sum(isinstance(e, Check) for e in nest.body)
         parts.append(text)
-        grids.append(prod(facts.pieces(k) for k, b in enumerate(facts.blocks) if b.role == "grid"))
+        grids.append(prod(facts.pieces(k) for k, b in enumerate(facts.blocks) if b.role in ("grid", "team")))
     if not alone:
         parts.append(_dispatch(kernel.name, parameters, grids))
     body = "\n\n\n".join("\n".join(part.lines) for part in parts)
@@ -78,7 +88,7 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         max(s.warps for s in schedules),
         max(s.stages for s in schedules),
         (sum(grids, as_expr(0)), one, one),
-        (),
+        workspace,
         bool(checks),
     )
 
@@ -174,14 +184,14 @@ def _head(body: str) -> str:
 def _describe(facts: Facts) -> str:
     parts = []
     for block, extent in zip(facts.blocks, facts.extents, strict=True):
-        sign = {"grid": "shared", "loop": "looped", "whole": "whole"}[block.role]
+        sign = {"grid": "shared", "team": "a team's", "loop": "looped", "whole": "whole"}[block.role]
         parts.append(f"{', '.join(block.axes)} < {size_text(extent)} {sign} by {block.size}")
     return f"{facts.schedule.kind}: {'; '.join(parts) or 'a single point'}."
 
 
 def _indices(facts: Facts, text: Text, alone: bool) -> None:
     """The indices of the blocks that programs share, from the program's number, and of those held whole."""
-    shared = [k for k, block in enumerate(facts.blocks) if block.role == "grid"]
+    shared = [k for k, block in enumerate(facts.blocks) if block.role in ("grid", "team")]
     if alone and shared:
         text.add("pid = tl.program_id(0)")
     rest = "pid"
@@ -199,6 +209,8 @@ def _indices(facts: Facts, text: Text, alone: bool) -> None:
             text.add(f"{name} = {rest} % {divisor}")
             text.add(f"{line}_rest = {rest} // {divisor}")
             rest = f"{line}_rest"
+        if block.role == "team":
+            continue
         start = f"{name}.to(tl.int64)" if facts.wide[k] else name
         if block.size > 1:
             text.extend(facts.line_text(k, f"{start} * {block.size}"))
@@ -207,6 +219,8 @@ def _indices(facts: Facts, text: Text, alone: bool) -> None:
     for k, block in enumerate(facts.blocks):
         if block.role == "whole":
             text.extend(facts.line_text(k, ""))
+    if facts.team is not None:
+        text.extend(team_lines(facts, facts.team))
 
 
 def _dispatch(name: str, parameters: list[str], grids: list[Expr]) -> Text:

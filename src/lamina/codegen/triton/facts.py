@@ -46,6 +46,7 @@ class Facts:
         self.dim = {k: d for d, k in enumerate(tiled)}
         self.rank = len(tiled)
         self.loops = tuple(k for k, block in enumerate(self.blocks) if block.role == "loop")
+        self.team = next((k for k, block in enumerate(self.blocks) if block.role == "team"), None)
         self.dtype: dict[str, str] = {}
         for eqn in nest.body:
             if isinstance(eqn, Reduce):
@@ -115,7 +116,7 @@ class Facts:
             return False
         if block.role == "whole":
             return extent != block.size
-        if block.role == "loop" and self.schedule.peel and len(block.axes) == 1:
+        if block.role in ("loop", "team") and self.schedule.peel and len(block.axes) == 1:
             return True
         return not extent.is_int or extent.const % block.size != 0
 
@@ -124,8 +125,28 @@ class Facts:
         return [f"{self.lines[k]}_in" for k in sorted(self.dims(span)) if self.ragged(k)]
 
     def pieces(self, k: int) -> Expr:
-        """Number of tiles along a block."""
-        return ceildiv(self.extents[k], self.blocks[k].size)
+        """Number of tiles along a block; a team's rows may begin up to an access after their first tile."""
+        before = self.schedule.peel - 1 if self.blocks[k].role == "team" and self.schedule.peel else 0
+        return ceildiv(self.extents[k] + before, self.blocks[k].size)
+
+    def members(self, k: int) -> int:
+        """Number of programs of a team."""
+        count = self.pieces(k)
+        if not count.is_int or not 1 < count.const <= 8 or any(b.size > 1 for b in self.blocks if b.role != "team"):
+            raise UnsupportedKernel(f"a team of {size_text(count)} programs")
+        return count.const
+
+    def team_origin(self) -> Expr | None:
+        """The first element of a team's row, where rows begin anywhere and some operand is contiguous along them."""
+        if self.team is None or not self.schedule.peel or len(self.blocks[self.team].axes) != 1:
+            return None
+        axis = self.axes[self.blocks[self.team].axes[0]]
+        for eqn in self.body:
+            if isinstance(eqn, Load | Store) and eqn.index[0].coefficient(axis) == 1:
+                rest = eqn.index[0] - as_expr(axis)
+                if rest.axes() and not self.dims(self.expr_span(rest)):
+                    return rest
+        return None
 
     # ---- index texts ----------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from lamina.codegen.triton.online import online_sums
 from lamina.codegen.triton.reductions import Accumulator, Reducer
 from lamina.codegen.triton.scans import Scanner
 from lamina.codegen.triton.source import UnsupportedKernel
+from lamina.codegen.triton.team import Team
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.types import literal, typed
 from lamina.codegen.triton.whole import find_wholes
@@ -56,11 +57,28 @@ class NestWriter:
         self.first_check = first_check
         self.peeled: dict[int, Expr] = {}
         self.passes: dict[int, int] = {}
+        self.team = None if facts.team is None else Team(facts, self.reduce, facts.team)
+        self.joined: set[int] = set()
 
     def run(self) -> None:
         """Write all of it; the indices of shared blocks are defined already."""
+        if self.team is not None:
+            self.text.extend(self.team.lines())
         goals = [p for p, e in enumerate(self.body) if isinstance(e, Store | Check)]
         self.region(frozenset(), frozenset(), goals)
+        if self.team is not None and self.team.origin is not None:
+            self.ends(self.team, goals)
+
+    def ends(self, team: Team, goals: Sequence[int]) -> None:
+        """What a team's rows that begin anywhere have beside whole aligned groups, computed again in a small tile."""
+        stores = [p for p in goals if isinstance(e := self.body[p], Store) and team.meets(e.index[0])]
+        known = frozenset(n for n in self.made if team.k not in self.facts.span(n))
+        if stores:
+            blocks = self.facts.blocks
+            team.begin_ends(self.text)
+            for p in self.slice(stores, known, ()):
+                self.equation(p)
+            self.facts.blocks = blocks
 
     # ---- what is needed where ---------------------------------------------------------------------------------------
 
@@ -284,7 +302,9 @@ class NestWriter:
             text.add(f"{eqn.out} = {self.random(eqn)}")
         elif isinstance(eqn, Reduce):
             acc = self.accumulators.get(position)
-            if acc is None:
+            if self.team is not None:
+                self.join(self.team, position, eqn)
+            elif acc is None:
                 self.reduce.tile(text, eqn, self.value(eqn.value))
             else:
                 peers = {a.eqn.outs[0]: a for a in self.accumulators.values()}
@@ -295,6 +315,18 @@ class NestWriter:
             self.store(eqn)
         else:
             self.check(position, eqn)
+
+    def join(self, team: Team, position: int, eqn: Reduce) -> None:
+        """A reduction of a row that programs share; the sum beside a maximum is joined with it."""
+        if position in self.joined:
+            return
+        for p, online in self.onlines.items():
+            total = self.body[p]
+            if online.maximum == eqn.outs[0] and isinstance(total, Reduce):
+                team.write_online(self.text, eqn, total, online, self.value(eqn.value))
+                self.joined.add(p)
+                return
+        team.write(self.text, eqn, self.value(eqn.value))
 
     def value(self, name: str) -> str:
         """A value as an operand."""
@@ -314,8 +346,6 @@ class NestWriter:
             return f"round_to_bits({self.value(eqn.ins[0])}).to({typed(eqn.dtype)})"
         if position in self.wholes.roundings:
             return self.value(eqn.ins[0])  # the cast rounds
-        if position in self.wholes.quotients:
-            return f"quotient_to_round({self.value(eqn.ins[0])}, {self.value(eqn.ins[1])})"
         dtypes = [self.facts.dtype[n] for n in eqn.ins]
         varying = [n for n in eqn.ins if n not in self.constants]
 
@@ -366,6 +396,8 @@ class NestWriter:
         return list(dict.fromkeys(masks))
 
     def load(self, eqn: Load) -> str:
+        if self.team is not None and self.team.meets(eqn.index[0]) and eqn.mask is None:
+            return self.team.load(eqn)
         span = self.facts.eqn_span(eqn)
         text = self.pointer(eqn.buffer, eqn.index[0], span)
         masks = self.mask(eqn, span)
@@ -373,12 +405,15 @@ class NestWriter:
             text += f", mask={' & '.join(masks)}"
         if eqn.mask is not None:
             text += f", other={literal(eqn.fill, eqn.dtype)}"
+        if self.facts.schedule.streamed and eqn.index[0].axes() == self.facts.axes.keys():
+            text += ', eviction_policy="evict_first"'
         return f"tl.load({text})"
 
     def first(self, span: Span) -> list[str]:
         """Conditions that pick one of the programs that would all do the same."""
         facts = self.facts
-        alone = [k for k, b in enumerate(facts.blocks) if b.role == "grid" and k not in span and facts.pieces(k) != 1]
+        shared = [k for k, b in enumerate(facts.blocks) if b.role in ("grid", "team")]
+        alone = [k for k in shared if k not in span and facts.pieces(k) != 1]
         return [f"({facts.lines[k]}_pid == 0)" for k in alone]
 
     def store(self, eqn: Store) -> None:
@@ -392,6 +427,9 @@ class NestWriter:
         if facts.dims(span) and not facts.dims(facts.span(eqn.value)):
             value = f"tl.broadcast_to({value}, {facts.shape(span)})"
         masked = f", mask={' & '.join(masks)}" if masks else ""
+        if eqn.mode == "set" and eqn.mask is None and self.team is not None and self.team.meets(eqn.index[0]):
+            self.team.store(text, eqn, value)
+            return
         if eqn.mode == "set":
             text.add(f"tl.store({pointer}, {value}{masked})")
             return

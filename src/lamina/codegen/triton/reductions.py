@@ -223,7 +223,8 @@ class Reducer:
             return f"tl.{name}({a}, {b}, propagate_nan=tl.PropagateNan.ALL)"
         return f"tl.{name}({a}, {b})" if kind(dtype) != "float" else f"{name}({a}, {b})"
 
-    def _exp(self, text: str, dtype: str) -> str:
+    def exp(self, text: str, dtype: str) -> str:
+        """The exponential in a sum beside a maximum."""
         return f"fast_exp({text})" if self.fast_sums and lifted(dtype) == "float32" else f"libdevice.exp({text})"
 
     def neighbours(self, span: Span) -> int:
@@ -255,8 +256,8 @@ class Reducer:
         else:
             text.add(f"{new} = {self._join('max', top.name, own, dtype)}")
         text.add(f'{new}_shift = tl.where(tl.abs({new}) == float("inf"), 0.0, {new})')
-        scaled = f"{total.name} * {self._exp(f'{top.name} - {new}_shift', dtype)}"
-        power = self._exp(f"{own} - {new}_shift{'[:, None]' if share > 1 else ''}", dtype)
+        scaled = f"{total.name} * {self.exp(f'{top.name} - {new}_shift', dtype)}"
+        power = self.exp(f"{own} - {new}_shift{'[:, None]' if share > 1 else ''}", dtype)
         added = f"tl.sum({power}, axis=1)" if share > 1 else power
         text.add(f"{total.name} = {scaled} + {added}")
         text.add(f"{top.name} = {new}")
@@ -317,7 +318,7 @@ class Reducer:
         text.add(f'{out}_shift = tl.where(tl.abs({high}) == float("inf"), 0.0, {high})')
         part = f"{top.name}_own"
         text.add(f'{part} = tl.where(tl.abs({top.name}) == float("inf"), 0.0, {top.name})')
-        scaled = f"tl.where({total.name} == 0.0, 0.0, {total.name} * {self._exp(f'{part} - {out}_shift', dtype)})"
+        scaled = f"tl.where({total.name} == 0.0, 0.0, {total.name} * {self.exp(f'{part} - {out}_shift', dtype)})"
         text.add(f"{out} = {self.fold('sum', scaled, total.span, over, dtype)}")
         if not online.guarded:
             text.add(f'{out} = tl.where(tl.abs({high}) == float("inf"), float("nan"), {out})')
