@@ -123,3 +123,19 @@ def test_an_odd_vocabulary_is_padded(training: bool) -> None:
     record = check(logits, [randn(2048, 512), randn(4097, 512)], training)
     taken = [d for s in record.stages for d in s.decisions if d.kind == "align product" and d.taken]
     assert len(taken) == (3 if training else 1)
+
+
+def test_returned_odd_rows_need_no_second_copy() -> None:
+    def logits(x: Tensor, table: Tensor) -> Tensor:
+        return F.linear(x, table)
+
+    x, table = randn(4096, 512), randn(4097, 512)
+    with torch.no_grad():
+        record = check(logits, [x, table])
+        compiled = lamina.compile(logits, dynamic=False, options={"strict": True})
+        compiled(x, table)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        found = compiled(x, table)
+    assert torch.cuda.max_memory_allocated() - before < 1.1 * found.nbytes
+    assert any("eight apart" in d.reason for s in record.stages for d in s.decisions)

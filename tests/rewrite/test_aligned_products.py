@@ -5,6 +5,7 @@ import torch
 
 from lamina.rewrite import aligned_products
 from lamina.rewrite.aligned_products import align_products
+from lamina.rewrite.odd_rows import mm_odd_rows
 from lamina.rewrite.passes import clean
 from lamina.rewrite.verify import verify_fx
 
@@ -113,3 +114,19 @@ def test_a_factor_of_two_products_is_padded_once():
     factors = [n.args[0] for n in gm.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)]
     assert len({factor.name for factor in factors}) == 2
     assert count(clean(gm), aten.constant_pad_nd.default) == 2
+
+
+@pytest.mark.parametrize("columns", [9, 57, 60, 100])
+def test_returned_odd_rows_are_written_eight_apart(columns):
+    def logits(x, w):
+        return ((x @ w.t()).view(2, 1026, columns),)
+
+    _, after, (note,) = rewritten(logits, draw(2052, 24), draw(columns, 24))
+    assert note.taken
+    (call,) = after.graph.find_nodes(op="call_function", target=mm_odd_rows)
+    assert call.meta["val"].is_contiguous()
+
+
+def test_odd_rows_that_are_read_again_are_padded():
+    _, after, _ = rewritten(lambda x, w: ((x @ w.t()).relu(),), draw(2048, 24), draw(57, 24))
+    assert count(after, aten.constant_pad_nd.default) == 1

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.rewrite.odd_rows import ALIGNED, escapes, mm_odd_rows, suits
 from lamina.rewrite.rebuild import Write, call_for, written_anew
 
 __all__ = ["align_products"]
@@ -25,8 +26,6 @@ aten = torch.ops.aten
 
 _TURNS = (aten.t.default, aten.permute.default, aten.transpose.int)
 """What a matrix whose rows run down its columns can be made by."""
-_ALIGNED = 8
-"""Elements of half precision in 16 bytes."""
 _RATE, _COPY = 600e12, 3e12
 """Operations and bytes a second of a large GPU."""
 _LOST = 2.0
@@ -45,7 +44,10 @@ def align_products(gm: GraphModule, note: Note = lambda decision: None, device: 
     for target in (aten.mm.default, aten.addmm.default):
         for node in gm.graph.find_nodes(op="call_function", target=target):
             padding = _padding(node, device)
-            if padding and _pays(node, padding, note):
+            if padding and _by_eighths(node, gm.graph):
+                note(Decision("align product", (node.name,), True, "returned rows are written eight apart"))
+                chosen[node] = functools.partial(_odd_rows, node)
+            elif padding and _pays(node, padding, note):
                 chosen[node] = functools.partial(_padded, node, padding)
     return written_anew(gm, chosen)
 
@@ -62,12 +64,12 @@ def _padding(node: Node, device: str) -> tuple[int, int, int] | None:
         return None
     left, right = factors
     (m, k), n = left.shape, right.shape[1]
-    if min(m, k, n) < _ALIGNED:
+    if min(m, k, n) < ALIGNED:
         return None
     along = {"n": n}
     along |= {"k": k} if left.stride(1) == 1 or right.stride(0) == 1 else {}
     along |= {"m": m} if left.stride(0) == 1 else {}
-    lacking = tuple(-along.get(name, 0) % _ALIGNED for name in "mkn")
+    lacking = tuple(-along.get(name, 0) % ALIGNED for name in "mkn")
     return (lacking[0], lacking[1], lacking[2]) if any(lacking) else None
 
 
@@ -93,6 +95,16 @@ def _pays(node: Node, padding: tuple[int, int, int], note: Note) -> bool:
     facts = (("lost_us", round(lost_us, 1)), ("copies_us", round(copy_us, 1)))
     note(Decision("align product", (node.name,), pays, reason, facts))
     return pays
+
+
+def _by_eighths(node: Node, graph: Graph) -> bool:
+    """Whether the padded result would only be copied to be returned, and ``lamina::mm_odd_rows`` needs no copy."""
+    left, right = (factor.meta["val"] for factor in _factors(node))
+    return node.target is aten.mm.default and suits(left, right) and escapes(node, graph)
+
+
+def _odd_rows(node: Node, graph: Graph, made: Mapping[Node, Node]) -> Node:
+    return call_for(graph, node, mm_odd_rows, *(made[factor] for factor in _factors(node)))
 
 
 def _turned_from(factor: Node) -> Node | None:
