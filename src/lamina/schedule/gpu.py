@@ -285,6 +285,8 @@ class _Chooser:
     def tiles(self, slow: str, fast: str) -> GpuSchedule:
         quick = self.run(fast)
         tall = tuple(a for a in self.run(slow) if a not in quick)
+        if not tall:  # a short run of one operand goes on along the other's: a filter's taps and channels
+            tall, quick = (slow,), (fast,)
         rest = tuple(a for a in self.names if a not in (*tall, *quick))
         few = sum(isinstance(e, Load) for e in self.nest.body) <= 2  # or registers spill
         large = few and self.size(self.names) >= 128 * 128 * 4 * self.target.processors
