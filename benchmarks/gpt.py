@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from benchmarks.patterns import private_copy
 
-__all__ = ["BATCH", "GPT", "LENGTH", "VOCABULARY", "batch", "private_gpt"]
+__all__ = ["BATCH", "GPT", "HEADS", "LENGTH", "VOCABULARY", "WIDTH", "Block", "batch", "private_gpt"]
 
 VOCABULARY, BATCH, LENGTH, WIDTH, HEADS, DROPOUT = 512, 4, 64, 128, 4, 0.1
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
@@ -25,7 +25,7 @@ _BY_NUMBER = (aten.mul.Tensor, aten.mul.Scalar)
 
 
 def fold_factors(gm: GraphModule, decisions: list[Decision] | None = None) -> GraphModule:
-    """Multiply numbers that a value is multiplied by in a row; ``gm`` itself if there is no such row.
+    """Multiply numbers that a value is multiplied by in a row, in place; ``gm`` itself if there is no such row.
 
     Floating-point factors are joined where the product overflows, and becomes subnormal, only if the steps do:
     both are of magnitude 1 or more, or both 1 or less. Integers wrap around either way.
@@ -47,15 +47,10 @@ def fold_factors(gm: GraphModule, decisions: list[Decision] | None = None) -> Gr
         factors[node] = found
     if all(source is node.args[0] for node, (source, _) in factors.items()):
         return gm
-    graph = Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        made[node] = graph.node_copy(node, made.__getitem__)
-        if node in factors:
-            source, number = factors[node]
-            made[node].args = (made[source], number)
-    graph.eliminate_dead_code()
-    return graph_module(gm, graph)
+    for node, (source, number) in factors.items():
+        node.args = (source, number)
+    gm.graph.eliminate_dead_code()
+    return graph_module(gm, gm.graph)
 
 
 def _factor(node: Node) -> tuple[Node, int | float] | None:

@@ -1,8 +1,8 @@
 """Small exact rewrites: dead code, common subexpressions, operations that do nothing.
 
-Each pass takes a graph module and returns a new one, or the very same when it changes nothing. All are linear in the
-graph. Two values of the user's program stay two tensors wherever the user can tell: a node that reaches an output,
-itself or through views, is never merged or removed.
+Each pass takes a graph module and returns a new one, or the very same when it changes nothing; all but ``clean``
+change the graph in place. All are linear in the graph. Two values of the user's program stay two tensors wherever the
+user can tell: a node that reaches an output, itself or through views, is never merged or removed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lamina.base.decision import Decision
 from lamina.base.source import source_of
 from lamina.base.torch_private import OpOverload
 from lamina.ir.library import is_custom
-from lamina.rewrite.rebuild import Substitution, rebuild
+from lamina.rewrite.rebuild import Substitution, erase_dead, rebuild, substitute
 from lamina.rewrite.torch_private import same_size
 
 __all__ = ["clean", "escaping", "merge_common", "remove_dead_code", "remove_no_ops", "same_layout"]
@@ -66,10 +66,11 @@ _SUMS = (aten.add.Tensor, aten.add.Scalar)
 
 def remove_dead_code(gm: GraphModule, decisions: list[Decision] | None = None) -> GraphModule:
     """Drop calls without effect whose results nothing uses."""
-    for node in gm.graph.nodes if decisions is not None else ():
-        if not node.users and node.op == "call_function" and not node.is_impure():
-            _note(decisions, "remove_dead_code", node, f"nothing uses {node.name}")
-    return rebuild(gm, {})
+    if decisions is not None:
+        for node in gm.graph.nodes:
+            if not node.users and node.op == "call_function" and not node.is_impure():
+                _note(decisions, "remove_dead_code", node, f"nothing uses {node.name}")
+    return erase_dead(gm)
 
 
 def remove_no_ops(gm: GraphModule, decisions: list[Decision] | None = None) -> GraphModule:
@@ -78,7 +79,7 @@ def remove_no_ops(gm: GraphModule, decisions: list[Decision] | None = None) -> G
     _find_no_ops(gm.graph, stand_in, escaping(gm.graph))
     for node in stand_in:
         _note(decisions, "remove_no_ops", node, f"{node.target} gives back {node.args[0]}")
-    return rebuild(gm, stand_in) if stand_in else gm
+    return substitute(gm, stand_in)
 
 
 def merge_common(gm: GraphModule, decisions: list[Decision] | None = None) -> GraphModule:
@@ -87,7 +88,7 @@ def merge_common(gm: GraphModule, decisions: list[Decision] | None = None) -> Gr
     _find_common(gm.graph, stand_in, escaping(gm.graph))
     for node, first in stand_in.items():
         _note(decisions, "merge_common", node, f"{node.target} is {first.name}, computed before")
-    return rebuild(gm, stand_in) if stand_in else gm
+    return substitute(gm, stand_in)
 
 
 def _note(decisions: list[Decision] | None, name: str, node: Node, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The two ways a pass changes a graph: nodes stand for others, or are written anew; what is then dead goes."""
+"""The ways a pass changes a graph: nodes stand for others, in place or in a new graph, or are written anew."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.fx.node import map_arg
 
 from lamina.rewrite.torch_private import graph_module
 
-__all__ = ["Substitution", "Write", "call_for", "dead_nodes", "rebuild", "written_anew"]
+__all__ = ["Substitution", "Write", "call_for", "dead_nodes", "erase_dead", "rebuild", "substitute", "written_anew"]
 
 Substitution = dict[Node, Node]
 """Node to the earlier node that stands for it; the earlier node is never itself a key."""
@@ -44,6 +44,25 @@ def rebuild(gm: GraphModule, stand_in: Substitution) -> GraphModule:
             continue
         made[node] = made[other] if other is not None else graph.node_copy(node, made.__getitem__)
     return graph_module(gm, graph)
+
+
+def substitute(gm: GraphModule, stand_in: Substitution) -> GraphModule:
+    """The graph of ``gm``, changed in place, in a new module: each node's users read what stands for it."""
+    if not stand_in:
+        return gm
+    for node, other in stand_in.items():
+        node.replace_all_uses_with(other)
+    return erase_dead(gm)
+
+
+def erase_dead(gm: GraphModule) -> GraphModule:
+    """The graph of ``gm``, changed in place, in a new module without dead calls; ``gm`` itself if there are none."""
+    dead = dead_nodes(gm.graph, {})
+    if not dead:
+        return gm
+    for node in [n for n in reversed(gm.graph.nodes) if n in dead]:
+        gm.graph.erase_node(node)
+    return graph_module(gm, gm.graph)
 
 
 def written_anew(gm: GraphModule, writes: Mapping[Node, Write]) -> GraphModule:

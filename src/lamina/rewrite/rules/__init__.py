@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from torch.fx import GraphModule
+from torch import Tensor
+from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.rule import Rule
@@ -20,7 +21,7 @@ from lamina.rewrite.rules.losses import LOSSES
 from lamina.rewrite.rules.norms import NORMS
 from lamina.rewrite.rules.projections import leave_projections_apart, merge_projections
 from lamina.rewrite.rules.rotary import turn_in_real_numbers
-from lamina.rewrite.rules.softmax import SOFTMAX
+from lamina.rewrite.rules.softmax import OVER, SOFTMAX
 from lamina.rewrite.rules.writes import without_hidden_writes
 
 __all__ = [
@@ -80,7 +81,25 @@ RULE_NAMES = frozenset((*(r.name for r in RULES), *(change.__name__ for change i
 """What ``without_rules`` and ``expect_matches`` may name."""
 
 
+_TOTALS = frozenset(("sum", "softmax", "log_softmax", "logsumexp"))
+"""Calls of which every rule of ``OVER`` needs one, over its dimension."""
+
+
 def without_hope(gm: GraphModule) -> frozenset[str]:
     """The names of those of ``RULES`` that cannot match anything in a captured graph."""
-    called = {str(getattr(n.target, "__name__", n.target)).strip("_").partition(".")[0] for n in gm.graph.nodes}
-    return frozenset(one.name for needs, rules in _BY_NEED if not needs & called for one in rules)
+    calls = [(str(getattr(n.target, "__name__", n.target)).strip("_").partition(".")[0], n) for n in gm.graph.nodes]
+    called = {name for name, _ in calls}
+    hopeless = {one.name for needs, rules in _BY_NEED if not needs & called for one in rules}
+    dims = {dim for name, node in calls if name in _TOTALS for dim in _dims(node)}
+    return frozenset(hopeless.union(*({one.name for one in rules} for dim, rules in OVER.items() if dim not in dims)))
+
+
+def _dims(node: Node) -> Iterable[int]:
+    """The dimensions, counted from the last, that a call may be over: all where that is not plain to see."""
+    operand = node.args[0] if node.args else None
+    value = operand.meta.get("example_value") if isinstance(operand, Node) else None
+    given = [*node.args[1:], *(node.kwargs[name] for name in ("dim", "axis") if name in node.kwargs)]
+    flat = [d for one in given for d in (one if isinstance(one, (tuple, list)) else (one,))]
+    if not isinstance(value, Tensor) or not flat or any(isinstance(d, Node) for d in flat):
+        return tuple(OVER)
+    return {d if d < 0 else d - value.dim() for d in flat if type(d) is int}

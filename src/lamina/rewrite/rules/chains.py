@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
 from lamina.rewrite.passes import escaping, same_layout
-from lamina.rewrite.rebuild import Substitution, rebuild
+from lamina.rewrite.rebuild import Substitution, erase_dead, substitute
 from lamina.rewrite.torch_private import graph_module, same_size
 
 __all__ = ["join_casts", "join_permutations", "join_views"]
@@ -100,7 +100,7 @@ def _leading_back(graph: Graph, targets: frozenset[Any], same: Callable[[Node, N
 def _without(gm: GraphModule, decisions: list[Decision], name: str, found: Substitution) -> GraphModule:
     for node, source in found.items():
         _note(decisions, name, node, f"{_word(node)} leads back to {source.name}")
-    return rebuild(gm, found) if found else gm
+    return substitute(gm, found)
 
 
 def _joined(
@@ -110,25 +110,17 @@ def _joined(
     targets: frozenset[Any],
     join: Callable[[Node, Node], _Call | None],
 ) -> GraphModule:
-    """Each call of ``targets`` on another as the call that ``join`` says, on the operand of that other."""
-    if not any(n.target in targets and n.args[0].target in targets for n in gm.graph.nodes):
-        return gm
-    graph = Graph()
-    made: dict[Node, Node] = {}
+    """Each call of ``targets`` on another as the call that ``join`` says, on the operand of that other, in place."""
     before = len(decisions)
-    for old in gm.graph.nodes:
-        node = made[old] = graph.node_copy(old, made.__getitem__)
-        while node.target in targets and node.args[0].target in targets:  # type: ignore[union-attr]
-            inner: Node = node.args[0]  # type: ignore[assignment]
+    for node in gm.graph.nodes:
+        while node.target in targets and node.args[0].target in targets:
+            inner: Node = node.args[0]
             call = join(node, inner)
             if call is None:
                 break
             _note(decisions, name, node, f"{_word(node)} of {_word(inner)} as one call")
             node.target, node.args, node.kwargs = call[0], (inner.args[0], *call[1]), call[2]
-    if len(decisions) == before:
-        return gm
-    graph.eliminate_dead_code()
-    return graph_module(gm, graph)
+    return gm if len(decisions) == before else graph_module(gm, erase_dead(gm).graph)
 
 
 def _cast(node: Node, inner: Node) -> _Call | None:

@@ -6,7 +6,8 @@ parts overflow and the exact result does not, the result is the exact one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from lamina.base.rule import Match, Rule, rule
 from lamina.rewrite.rules.places import CAPTURED
 
-__all__ = ["SOFTMAX"]
+__all__ = ["OVER", "SOFTMAX"]
 
 _DIMS = (-1, -2, -3)
 
@@ -115,4 +116,7 @@ def _logsumexp(dim: int, keepdim: bool) -> Callable[[Tensor], Tensor]:
     return logsumexp
 
 
-SOFTMAX: tuple[Rule, ...] = tuple(one for dim in _DIMS for one in _rules(dim))
+OVER: Mapping[int, tuple[Rule, ...]] = MappingProxyType({dim: tuple(_rules(dim)) for dim in _DIMS})
+"""The rules by the dimension they are over, counted from the last."""
+
+SOFTMAX: tuple[Rule, ...] = tuple(one for rules in OVER.values() for one in rules)
