@@ -12,6 +12,7 @@ from lamina.errors import StageFailed
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.aligned_products import align_products
+from lamina.rewrite.cpu_epilogues import cpu_epilogues
 from lamina.rewrite.custom import lower_custom
 from lamina.rewrite.epilogues import library_epilogues
 from lamina.rewrite.layouts import channels_last
@@ -52,6 +53,7 @@ class OwnPasses:
             functools.partial(align_products, note=self._note("products")),
             self.clean,
             functools.partial(library_epilogues, note=self._note("epilogues")),
+            functools.partial(cpu_epilogues, note=self._note("epilogues")),
         )
         return (self.lower_custom, *(self._safely(change) for change in ours))
 

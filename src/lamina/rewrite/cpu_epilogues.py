@@ -1,0 +1,97 @@
+"""ReLU that oneDNN applies to a convolution's result while it has it, on a CPU in inference.
+
+``relu(conv(x))`` otherwise reads and writes the result once more, and ``relu(conv(x) + y)`` likewise. On one core with
+AVX2, 8 x 64 x 56 x 56 with 3 x 3 filters and the channels innermost: 31 ms apart and 24 together (26 with an image
+added); with the pixels innermost 55 and 52.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from lamina.base.decision import Decision
+from lamina.rewrite.rebuild import Write, written_anew
+from lamina.rewrite.torch_private import CONVOLUTION_WITH_EPILOGUE
+
+__all__ = ["cpu_epilogues"]
+
+aten = torch.ops.aten
+
+
+def cpu_epilogues(gm: GraphModule, note: Callable[[Decision], None] = lambda decision: None) -> GraphModule:
+    """Hand ReLUs of a graph without gradients to the float32 convolutions of a CPU before them; ``gm`` if none is.
+
+    Only where nothing else needs what the ReLU is applied to. ``note`` is told of each.
+    """
+    if CONVOLUTION_WITH_EPILOGUE is None or not torch.backends.mkldnn.enabled:
+        return gm
+    if any("tangents" in str(n.target) for n in gm.graph.find_nodes(op="placeholder")):
+        return gm
+    returned = set(gm.graph.output_node().all_input_nodes)
+    order = {node: i for i, node in enumerate(gm.graph.nodes)}
+    found: dict[Node, Write] = {}
+    for node in gm.graph.find_nodes(op="call_function", target=aten.relu.default):
+        source, other = node.args[0], None
+        if _alone(source, returned) and source.target is aten.add.Tensor and not source.kwargs:
+            source, other = _addends(source, returned, order)
+        if _is_convolution(source, returned) and _layout(source) == _layout(node):
+            found[node] = functools.partial(_write, node, source, other)
+            note(
+                Decision("library epilogue", (source.name, node.name), True, "oneDNN applies it to the result at hand")
+            )
+    return written_anew(gm, found)
+
+
+def _addends(total: Node, returned: set[Node], order: Mapping[Node, int]) -> tuple[Any, Node | None]:
+    """The convolution among two addends, that is the later one of two, and the image added to it."""
+    operands = [n for n in total.args if isinstance(n, Node)]
+    convolutions = [n for n in operands if _is_convolution(n, returned)]
+    if len(operands) != 2 or not convolutions:
+        return None, None
+    source = max(convolutions, key=order.__getitem__)
+    (other,) = (n for n in operands if n is not source) if operands[0] is not operands[1] else (source,)
+    if other is source or _layout(other) != _layout(source) or _layout(total) != _layout(source):
+        return None, None
+    return source, other
+
+
+def _alone(node: Any, returned: set[Node]) -> bool:
+    return isinstance(node, Node) and node.op == "call_function" and len(node.users) == 1 and node not in returned
+
+
+def _is_convolution(node: Any, returned: set[Node]) -> bool:
+    """Whether the value is what a convolution of images on a CPU gives, needed once."""
+    if not _alone(node, returned) or node.target is not aten.convolution.default or node.args[6]:
+        return False
+    tensors = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
+    if any(t.device.type != "cpu" or t.dtype != torch.float32 for t in tensors):
+        return False
+    sizes = node.meta["val"].shape
+    return len(sizes) == 4 and all(type(n) is int and n > 0 for n in sizes)
+
+
+def _layout(node: Any) -> Any:
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return None if not isinstance(value, Tensor) else (tuple(value.shape), value.stride(), value.dtype, value.device)
+
+
+def _write(node: Node, source: Node, other: Node | None, graph: Graph, made: Mapping[Node, Node]) -> Node:
+    """Write oneDNN's call for ``node``."""
+    x, weight, bias, stride, padding, dilation, _, _, groups = source.args
+    settings = (padding, stride, dilation, groups)
+    operands = tuple(made[n] if isinstance(n, Node) else None for n in (weight, bias))
+    packet: Any = CONVOLUTION_WITH_EPILOGUE
+    image: Any = made[x]  # type: ignore[index]
+    if other is None:
+        result = graph.call_function(packet.default, (image, *operands, *settings, "relu", [], ""))
+    else:
+        joined = (image, made[other], *operands, *settings, "add", 1.0, "relu", [], "")
+        result = graph.call_function(packet.binary, joined)
+    result.meta = dict(node.meta)
+    return result
