@@ -76,6 +76,15 @@ def two_layouts(g: Tensor, x: Tensor) -> Any:
     return (g * x).sum((0, 2, 3)), g.sum((0, 2, 3))
 
 
+def group_norm_backward(g: Tensor, x: Tensor, w: Tensor) -> Any:
+    samples, channels, high, wide = x.shape
+    groups = x.reshape(samples, 4, -1)
+    mean, scale = groups.mean(2), (groups.var(2, unbiased=False) + 1e-5).rsqrt()
+    sizes = samples, channels, high * wide, 4
+    inner = x.clone(memory_format=torch.contiguous_format)
+    return torch.ops.aten.native_group_norm_backward(g.tanh(), inner, mean, scale, w, *sizes, [True, True, True])
+
+
 torch.manual_seed(0)
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
@@ -86,6 +95,21 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     "full argmax": (lambda x: x.argmax(), (torch.randn(65536).round(decimals=1),), 1),
     "batch norm": (lambda x: F.batch_norm(x, None, None, None, None, True), (torch.randn(32, 2, 16, 32) + 9,), 1),
     "norm backward": (norm_backward, (torch.randn(96, 40), torch.randn(40), torch.randn(96, 40)), 1),
+    "norm backward of images": (
+        norm_backward,
+        (torch.randn(4, 6, 5, 40), torch.randn(40), torch.randn(4, 6, 5, 40)),
+        1,
+    ),
+    "group norm backward": (
+        group_norm_backward,
+        (torch.randn(2, 24, 40, 36), torch.randn(2, 24, 40, 36), torch.randn(24)),
+        1,
+    ),
+    "group norm backward of channels last": (
+        group_norm_backward,
+        (torch.randn(2, 24, 40, 36), torch.randn(2, 24, 40, 36).to(memory_format=CHANNELS_LAST), torch.randn(24)),
+        1,
+    ),
     "activation and bias gradient": (gelu_backward, (torch.randn(640, 24), torch.randn(640, 24)), 1),
     "rows and columns apart": (lambda x: (x - x.sum(1, keepdim=True), x.sum(0)), (torch.randn(6, 9001),), 1),
     "softmax": (lambda x: x.softmax(-1), (torch.randn(20, 77),), 0),
