@@ -12,7 +12,7 @@ from lamina.ir.plan import Block, GpuSchedule
 from lamina.ir.product import Product, as_product
 from lamina.schedule.gpu_target import GpuTarget
 
-__all__ = ["multiplications", "product_schedules", "tiled_us"]
+__all__ = ["multiplications", "product_schedules", "reads_meanwhile", "tiled_us"]
 
 _RATE = 2.0
 """Multiply-adds of half precision that a multiprocessor of an H100 or H200 does in a nanosecond, in thousands, in the
@@ -156,6 +156,12 @@ def tiled_us(nest: Nest, target: GpuTarget) -> float:
     assert product is not None
     extents = {a.name: _guess(a.extent) for a in nest.axes}
     return min(_tiled_us(product, extents, tile, target) for tile in _tiles(nest, product, target))
+
+
+def reads_meanwhile(nest: Nest, target: GpuTarget) -> bool:
+    """Whether tiles are read while the epilogue of others runs."""
+    product = as_product(nest)
+    return product is not None and len(_tiles(nest, product, target)) > len(_TILES)
 
 
 def _sizes(product: Product, extents: Mapping[str, int]) -> tuple[int, int, int, int]:

@@ -33,7 +33,7 @@ from lamina.schedule.align import align
 from lamina.schedule.flatten import flatten
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.group import Facts, join
-from lamina.schedule.product_tiles import multiplications, product_schedules, tiled_us
+from lamina.schedule.product_tiles import multiplications, product_schedules, reads_meanwhile, tiled_us
 
 __all__ = ["place_products", "product_nest"]
 
@@ -51,8 +51,11 @@ GELU with erf on 38.5 million elements adds 73 us to a product, SiLU and a produ
 _HIDDEN = 0.75
 """The share of that time that the same operations take in an elementwise kernel, behind its memory accesses."""
 
-_APPROXIMATE = dict.fromkeys(("exp", "sigmoid", "tanh", "div", "rsqrt", "exp2"), 3)
-"""Costs of operations that kernels take the hardware's approximations of."""
+_APPROXIMATE = {**dict.fromkeys(("exp", "sigmoid", "tanh", "div", "rsqrt", "exp2"), 3), "erf": 6}
+"""Costs of operations that kernels take the hardware's, or shorter, approximations of."""
+
+_EXPOSED = 0.5
+"""The share of an epilogue's time that shows where tiles are read meanwhile."""
 
 _LAUNCH_US = 2.5
 """What a kernel more costs, whatever it does."""
@@ -137,7 +140,8 @@ class _Chooser:
 
         computing = self.epilogue_us(call, reader)
         library = max(work, memory(call)) + max(memory(reader), _HIDDEN * computing) + _LAUNCH_US
-        template = max(tiled_us(flat, self.target), memory(made)) + computing
+        shown = computing * (_EXPOSED if reads_meanwhile(flat, self.target) else 1.0)
+        template = max(tiled_us(flat, self.target), memory(made)) + shown
         taken = template < _CLEARLY * library
         reason = "saves a pass over the result" if taken else "the library multiplies faster than the pass costs"
         if taken and multiplications(flat) > _LARGEST:
