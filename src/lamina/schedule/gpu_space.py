@@ -66,7 +66,10 @@ def candidates(
     shared = shared_rows(nest, dtypes, target, first, lengths) if alone else None
     if shared is not None:
         found[shared] = cost(shared)
-        rest = [shared, *rest]  # the model knows nothing of what its programs wait for
+        # The model knows nothing of what its programs wait for.
+        others = [replace(shared, warps=n) for n in (shared.warps * 2, shared.warps // 2) if 1 <= n <= 32]
+        found.update((schedule, cost(schedule)) for schedule in others)
+        rest = [shared, *rest[:1], *others, *rest[1:]]
     return [Ranked(schedule, found[schedule]) for schedule in (first, *rest[: most - 1])]
 
 

@@ -59,6 +59,7 @@ class NestWriter:
         self.passes: dict[int, int] = {}
         self.team = None if facts.team is None else Team(facts, self.reduce, facts.team)
         self.joined: set[int] = set()
+        self.inverses: set[str] = set()
 
     def run(self) -> None:
         """Write all of it; the indices of shared blocks are defined already."""
@@ -195,6 +196,14 @@ class NestWriter:
                     total = self.accumulators.get(q)
                     if total is not None and total.online and total.online.maximum == acc.eqn.outs[0]:
                         self.reduce.finish_online(self.text, acc, total)
+                        self.inverse(total.eqn)
+
+    def inverse(self, total: Reduce) -> None:
+        """The reciprocal of a sum beside a maximum, for quotients by it: the sum is never tiny."""
+        (out,) = total.outs
+        if self.facts.schedule.approximate and self.facts.dtype[out] == "float32":
+            self.text.add(f"{out}_inverse = 1.0 / {out}")
+            self.inverses.add(out)
 
     def loop(self, k: int, opened: Span, known: frozenset[str], goals: list[int]) -> None:
         """One loop over a block's tiles."""
@@ -290,7 +299,7 @@ class NestWriter:
     def equation(self, position: int) -> None:
         """Write one equation whose loops are all open."""
         eqn, text = self.body[position], self.text
-        if isinstance(eqn, Constant):
+        if isinstance(eqn, Constant) or (position in self.joined and self.team is not None and not self.team.at_ends):
             return
         if isinstance(eqn, Load):
             text.add(f"{eqn.out} = {self.load(eqn)}")
@@ -318,13 +327,13 @@ class NestWriter:
 
     def join(self, team: Team, position: int, eqn: Reduce) -> None:
         """A reduction of a row that programs share; the sum beside a maximum is joined with it."""
-        if position in self.joined:
-            return
         for p, online in self.onlines.items():
             total = self.body[p]
             if online.maximum == eqn.outs[0] and isinstance(total, Reduce):
-                team.write_online(self.text, eqn, total, online, self.value(eqn.value))
                 self.joined.add(p)
+                if team.write_online(self.text, eqn, total, online, self.value(eqn.value)):
+                    self.joined.add(self.made[total.value])
+                self.inverse(total)
                 return
         team.write(self.text, eqn, self.value(eqn.value))
 
@@ -346,6 +355,8 @@ class NestWriter:
             return f"round_to_bits({self.value(eqn.ins[0])}).to({typed(eqn.dtype)})"
         if position in self.wholes.roundings:
             return self.value(eqn.ins[0])  # the cast rounds
+        if eqn.op == "div" and eqn.ins[1] in self.inverses and eqn.dtype == "float32":
+            return f"{self.value(eqn.ins[0])} * {eqn.ins[1]}_inverse"
         dtypes = [self.facts.dtype[n] for n in eqn.ins]
         varying = [n for n in eqn.ins if n not in self.constants]
 

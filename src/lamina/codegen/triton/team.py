@@ -77,7 +77,16 @@ class Team:
         return [
             f"{line}_exchange = pid // {self.programs} * {self.padded * self.total}",
             f"{line}_peers = tl.arange(0, {self.padded})",
+            f"{line}_edge = {self._edge(line)}",
         ]
+
+    def _edge(self, line: str) -> str:
+        """Whether a program has points beyond its row."""
+        end = f"({line}_pid + 1) * {self.facts.blocks[self.k].size}"
+        extent = size_text(self.facts.extents[self.k])
+        if self.origin is None:
+            return f"{end} > {extent}"
+        return f"({line}_pid == 0) | ({end} > {line}_shift + {extent})"
 
     # ---- reductions -----------------------------------------------------------------------------------------------
 
@@ -87,33 +96,56 @@ class Team:
         over, dtype = facts.span_of_axes(eqn.axes), facts.dtype[eqn.value]
         name = f"{eqn.outs[0]}_acc"
         acc = Accumulator(eqn, name, over)
-        masks = facts.inside(over)
         if eqn.op == "welford":
-            self._moments(text, name, in_float(value, dtype), masks)
+            self._moments(text, name, in_float(value, dtype), facts.inside(over))
             self._exchange(text, {f"{name}_{part}": "0.0" for part in ("n", "k", "q")})
             text.add(f"{name}_s = tl.zeros_like({name}_q)")
         else:
             fill = neutral(eqn.op, dtype)
-            given = reduce.spread(in_float(value, dtype), facts.span(eqn.value), over, masks, fill)
-            text.add(f"{name} = {reduce.fold(eqn.op, given, over, over, dtype)}")
+            self._given(text, f"{name}_x", eqn, value, fill)
+            text.add(f"{name} = {reduce.fold(eqn.op, f'{name}_x', over, over, dtype)}")
             self._exchange(text, {name: fill})
         reduce.finish(text, acc)
 
-    def write_online(self, text: Text, top: Reduce, total: Reduce, online: Online, value: str) -> None:
-        """A row's maximum and the sum of exponentials that stands on it, exchanged together."""
+    def _given(self, text: Text, name: str, eqn: Reduce, value: str, fill: str) -> None:
+        """``name`` is what the program reduces: ``fill`` at points beyond the row, which few programs have."""
+        facts, line = self.facts, self.facts.lines[self.k]
+        over = facts.span_of_axes(eqn.axes)
+        given = self.reduce.spread(in_float(value, facts.dtype[eqn.value]), facts.span(eqn.value), over, (), fill)
+        text.add(f"{name} = {given}")
+        masks = facts.inside(over)
+        if masks:
+            text.open(f"if {line}_edge:")
+            text.add(f"{name} = tl.where({' & '.join(masks)}, {name}, {fill})")
+            text.close()
+
+    def write_online(self, text: Text, top: Reduce, total: Reduce, online: Online, value: str) -> bool:
+        """A row's maximum and the sum of exponentials that stands on it, exchanged together.
+
+        Whether the exponentials themselves are defined: those of the program's own maximum, multiplied.
+        """
         facts, reduce = self.facts, self.reduce
         over, dtype = facts.span_of_axes(top.axes), facts.dtype[top.value]
         high, low = f"{top.outs[0]}_acc", f"{total.outs[0]}_acc"
         fill = neutral("max", dtype)
-        given = reduce.spread(in_float(value, dtype), facts.span(top.value), over, facts.inside(over), fill)
-        text.add(f"{high}_x = {given}")
+        self._given(text, f"{high}_x", top, value, fill)
         text.add(f"{high} = {reduce.fold('max', f'{high}_x', over, over, dtype)}")
         text.add(f'{high}_shift = tl.where(tl.abs({high}) == float("inf"), 0.0, {high})')
-        text.add(f"{low} = {reduce.fold('sum', reduce.exp(f'{high}_x - {high}_shift', dtype), over, over, dtype)}")
+        power = f"{total.value}_own"
+        text.add(f"{power} = {reduce.exp(f'{high}_x - {high}_shift', dtype)}")
+        text.add(f"{low} = {reduce.fold('sum', power, over, over, dtype)}")
+        text.add(f"{high}_mine = {high}")
         self._exchange(text, {high: fill, low: "0.0"})
         first = Accumulator(top, high, over, paired=True)
         reduce.finish(text, first)
         reduce.finish_online(text, first, Accumulator(total, low, over, online))
+        exact = facts.schedule.approximate_sums and not facts.schedule.approximate
+        if exact or facts.dtype[total.value] != "float32":
+            return False
+        away = reduce.exp(f"{high}_shift - {total.outs[0]}_shift", dtype)
+        text.add(f'{high}_factor = tl.where({high}_mine == float("-inf"), 0.0, {away})')
+        text.add(f"{total.value} = {power} * {high}_factor")
+        return True
 
     def _moments(self, text: Text, name: str, value: str, masks: list[str]) -> None:
         """Count, mean and sum of squared deviations of the program's own points."""
