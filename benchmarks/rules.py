@@ -178,7 +178,7 @@ def _in_eval(
     def module(device: str) -> torch.nn.Module:
         torch.manual_seed(0)
         made = make(device == "cuda").eval().to(device=device, dtype=dtype)
-        if device == "cuda" and isinstance(made, ResidualStack):
+        if isinstance(made, ResidualStack):
             made = made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return made
 
@@ -196,7 +196,7 @@ def _tokens(rows: int, width: int, dtype: torch.dtype) -> Callable[[str], tuple[
 def _images(dtype: torch.dtype) -> Callable[[str], tuple[Tensor, ...]]:
     def inputs(device: str) -> tuple[Tensor, ...]:
         images = _noise(device, 32 if device == "cuda" else 2, 64, 56, 56, dtype=dtype)
-        return (images.to(memory_format=torch.channels_last) if device == "cuda" else images,)
+        return (images.to(memory_format=torch.channels_last),)
 
     return inputs
 
