@@ -263,9 +263,10 @@ class _Cutter:
         late = self.depending(others)
         outs = [n for p in sorted(own) if p not in late for n in defined(self.body[p])]
         second_goals = [p for p in self.goals() if p in late]
-        second = self.slice(second_goals, dict.fromkeys(outs))
+        early = [p for p in self.goals() if p not in late]
+        second = self.rereading(second_goals, dict.fromkeys(outs), early)
         stores, loads = self.saved(self.needed(second, outs))
-        first_goals = [*(p for p in self.goals() if p not in late), *(self.made[n] for n in loads)]
+        first_goals = [*early, *(self.made[n] for n in loads)]
         first = self.slice(first_goals, {})
         self.decide("rows and columns apart", "the rows are too wide to keep in registers")
         return [
@@ -333,7 +334,7 @@ class _Cutter:
             whole = dict.fromkeys([*joined, *self.slice(small[own_set], outs), *kept])
             nests.append(self.nest_of(f"join{k}", self.nest.axes, list(whole)))
         if remaining:
-            nests.append(self.nest_of("rest", self.nest.axes, [*loads.values(), *remaining]))
+            nests.append(self.backwards(self.nest_of("rest", self.nest.axes, [*loads.values(), *remaining])))
         return nests
 
     def factors(self, eqn: Reduce, common: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -394,6 +395,25 @@ class _Cutter:
                 return False
         return True
 
+    def backwards(self, nest: Nest) -> Nest:
+        """The nest from the last to the first point of its slowest axis: it begins with what the reductions before it
+        read last, and the second-level cache still holds.
+        """
+        if any(isinstance(e, Reduce) for e in nest.body) or self.moved(list(nest.body)) < self.target.l2_bytes:
+            return nest
+        steps = dict.fromkeys((a.name for a in nest.axes), 0)
+        for offset in self.large():
+            for axis in nest.axes:
+                coef = offset.coefficient(axis)
+                if coef is None:
+                    return nest
+                steps[axis.name] = max(steps[axis.name], coef.const if coef.is_int else 0)
+        slowest = max(nest.axes, key=lambda a: steps[a.name])
+        if steps[slowest.name] <= 1 or not slowest.extent.is_int:
+            return nest
+        place = as_expr(slowest.extent.const - 1) - as_expr(slowest)
+        return replace(nest, body=tuple(rename(e, {}, {slowest: place}) for e in nest.body))
+
     def decide(self, kind: str, reason: str) -> None:
         self.decisions.append(Decision("cut", (self.nest.name, kind), True, reason))
 
@@ -431,7 +451,7 @@ class _Cutter:
         wanted = self.needed(remaining, outs)
         saves, back = self.saved(wanted)
         nests.append(self.nest_of("join", [part, *self.nest.axes], [*joined, *saves]))
-        last = self.nest_of("rest", self.nest.axes, [*back.values(), *remaining])
+        last = self.backwards(self.nest_of("rest", self.nest.axes, [*back.values(), *remaining]))
         return [nests[0], *self.again([*nests[1:], last])]
 
     def rereading(self, goals: list[int], known: Mapping[str, object], early: list[int]) -> list[Equation]:
