@@ -64,3 +64,18 @@ def test_several_rows_other_types_and_other_orders_of_adding_are_the_librarys() 
     assert calls(on_a_gpu(PRODUCTS["bmm"], [x.double() for x in inputs])) == 1
     assert calls(on_a_gpu(PRODUCTS["bmm"], inputs, "eager")) == 1
     assert calls(lower(traced(PRODUCTS["bmm"], inputs), "test")) == 1
+
+
+def test_few_columns_of_wide_rows_are_a_nest_where_the_library_may_not_round_them() -> None:
+    x, w = torch.randn(6, 256).bfloat16(), torch.randn(8, 256).bfloat16()
+
+    def router(x: Tensor, w: Tensor) -> Tensor:
+        return x.float() @ w.float().t()
+
+    program = on_a_gpu(router, [x, w])
+    assert calls(program) == 0
+    here = replace(program, buffers=tuple(replace(b, device="cpu") for b in program.buffers))
+    torch.testing.assert_close(run_program(here, [x, w])[0], router(x, w))
+    assert calls(on_a_gpu(lambda x, w: x @ w.t(), [x, w])) == 1
+    assert calls(on_a_gpu(lambda x, w: x @ w, [x.float(), w.float().t().contiguous()])) == 1
+    assert calls(on_a_gpu(router, [x, torch.randn(9, 256)])) == 1
