@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.ir.loops import LoopProgram, Nest, Reduce
+from lamina.ir.loops import Load, LoopProgram, Nest, Reduce
 from lamina.ir.loops_interp import run_program
 from lamina.ir.loops_verify import verify_program
+from lamina.ir.plan import GpuSchedule
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import Fused, fuse
 from lamina.schedule.gpu_split import spread
@@ -139,3 +140,49 @@ def test_weights_wait_until_their_channel_is_summed() -> None:
     _, made = cut(backward, args)
     (first,) = (s for s in made.steps if isinstance(s, Nest) and s.name.endswith("_steps"))
     assert sum(isinstance(e, Reduce) for e in first.body) == 2
+
+
+def schedules(function: Callable[..., Any], args: list[torch.Tensor]) -> list[GpuSchedule]:
+    """Those of a GPU's kernels for the function."""
+    program = on(fuse(lower(traced(function, args), "t")).program, "cuda:0")
+    plan = make_plan(Fused(program, ()), GpuTarget())
+    return [k.schedules[0] for k in plan.kernels if isinstance(k.schedules[0], GpuSchedule)]
+
+
+def test_filters_are_turned_in_tiles_of_both_layouts() -> None:
+    """Taps continue along channels: the tile's sides still are different axes."""
+    weight = torch.zeros(64, 64, 3, 3, dtype=torch.bfloat16)
+    (found,) = schedules(lambda w: w.clone(memory_format=torch.channels_last), [weight])
+    assert all(block.axes for block in found.blocks)
+
+
+@pytest.mark.parametrize("width", [96, 192, 384])
+def test_short_rows_with_weights_are_done_by_single_warps(width: int) -> None:
+    """A kernel without weights has nothing to hand from warp to warp."""
+    x, w = torch.zeros(50176, width, dtype=torch.bfloat16), torch.zeros(width, dtype=torch.bfloat16)
+    (found,) = schedules(lambda x, w: aten.native_layer_norm(x, [width], w, w, 1e-5)[0], [x, w])
+    assert found.kind == "rows"
+    assert found.warps == 1
+    assert found.blocks[0].size * found.blocks[1].size == 1024
+    (found,) = schedules(lambda x: aten.native_layer_norm(x, [width], None, None, 1e-5)[0], [x])
+    assert found.warps == 4
+
+
+def test_columns_of_wide_rows_are_summed_over_what_was_stored() -> None:
+    """The tensors that the stored one is made of are then free, and it can have their memory."""
+    g, p = torch.rand(8, 1 << 17), torch.rand(8, 1 << 17).to(torch.bfloat16)
+
+    def backward(g: torch.Tensor, p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        d = (g - p.float() * g.sum(1, keepdim=True)).to(torch.bfloat16)
+        return d, d.sum(0)
+
+    program = lower(traced(backward, [g, p]), "t")
+    fused, _ = spread(on(fuse(program).program, "cuda:0"), GpuTarget())
+    readers = [s for s in fused.steps if isinstance(s, Nest) and reads_any(s, set(fused.inputs))]
+    assert len(readers) == 1
+    for got, want in zip(run_program(on(fused, "cpu"), [g, p]), backward(g, p), strict=True):
+        torch.testing.assert_close(got.float(), want.float(), rtol=2e-2, atol=1e-2 * want.float().abs().max().item())
+
+
+def reads_any(nest: Nest, names: set[Any]) -> bool:
+    return bool(names & {e.buffer for e in nest.body if isinstance(e, Load)})
