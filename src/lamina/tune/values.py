@@ -107,4 +107,4 @@ def policy_of(mode: str) -> Policy:
     """What a mode of ``lamina.compile`` asks for."""
     if mode.startswith("max-autotune"):
         return Policy(candidates=8, least=0.0, doubt=float("inf"), seconds=60.0)
-    return Policy(candidates=3, least=20.0, doubt=0.05, seconds=0.5)
+    return Policy(candidates=3, least=20.0, doubt=0.05, seconds=0.5, patience=3.0)
