@@ -234,7 +234,11 @@ def region(tuning: RegionTuning, **options: Any) -> Callable[[], Any]:
     """Loads the region that is tuned, as its first call does."""
     made = Options(mode="max-autotune-no-cudagraphs", **options)
     stub: Any = SimpleNamespace(options=made, device=0, target=TARGET, driver=FakeDriver(), build=all_built)
-    work = cuda._Region(stub, tuning.plan, Record(), GraphModule({}, Graph()))
+    graph = Graph()
+    for number in range(len(tuning.plan.inputs)):
+        graph.placeholder(f"input{number}")
+    graph.output(())
+    work = cuda._Region(stub, tuning.plan, Record(), GraphModule({}, graph))
     work.generate()
     host = work.host(True)
     trying, building = (done(all_built("", units)) for units in (tuning.units, units_of(host)))

@@ -1,0 +1,115 @@
+"""Rows shared by clusters of programs, and operands that leave the cache first: where chosen, and their code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.codegen.triton.emit import emit
+from lamina.codegen.triton.source import UnsupportedKernel
+from lamina.ir.plan import Kernel
+from lamina.runtime.triton_worker import Request, compile_request
+from lamina.schedule.gpu import choose, guess
+from lamina.schedule.gpu_space import candidates
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.team import shared_rows
+from tests.codegen.harness import dense
+from tests.codegen.test_nests import softmax
+from tests.codegen.triton.harness import TARGET, case
+from tests.codegen.writer import Body
+
+H100 = GpuTarget("NVIDIA H100", 132, 90, 3030.0, 50 << 20)
+
+
+def _kernel(rows: int, width: int, dtype: str = "bfloat16") -> Kernel:
+    body, buffers, _, _ = softmax(rows, width, 1, dtype)
+    return case("row", [body.nest()], buffers, H100).kernel
+
+
+def _team(kernel: Kernel, target: GpuTarget = H100) -> Any:
+    (nest,) = kernel.nests
+    dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
+    extents = {a.name: guess(a.extent) for a in nest.axes}
+    return shared_rows(nest, dtypes, target, choose(nest, dtypes, target), extents)
+
+
+@pytest.mark.parametrize(("rows", "width", "programs"), [(4096, 50257, 7), (512, 262144, 8), (64, 100_000, 7)])
+def test_wide_rows_have_teams(rows: int, width: int, programs: int) -> None:
+    kernel = _kernel(rows, width)
+    found = _team(kernel)
+    block = found.blocks[-1]
+    assert block.role == "team"
+    source = emit(replace(kernel, schedules=(found,)), H100)
+    assert f"meet({programs})" in source.text
+    assert source.grid[0] == rows * programs
+    assert [(int(n.evaluate({})), zero) for n, zero in source.workspace] == [(rows * 2 * 8 * 4, False)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "width"),
+    [
+        (4096, 2048),  # held by one program
+        (64, 300_000),  # more than a cluster holds
+        (4095, 50257),  # the last aligned group around a row would end beyond the buffer
+    ],
+)
+def test_other_rows_have_none(rows: int, width: int) -> None:
+    assert _team(_kernel(rows, width)) is None
+
+
+def test_older_gpus_have_no_clusters() -> None:
+    assert _team(_kernel(4096, 50257), replace(H100, capability=80)) is None
+
+
+def test_teams_are_candidates_of_kernels_of_one_nest() -> None:
+    kernel = _kernel(4096, 50257)
+    dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
+    for alone in (True, False):
+        found = [r.schedule for r in candidates(kernel.nests[0], dtypes, H100, alone=alone)]
+        assert any(b.role == "team" for s in found for b in s.blocks) == alone
+    shared = _team(kernel)
+    with pytest.raises(UnsupportedKernel, match="group"):
+        emit(Kernel("two", kernel.nests * 2, (shared, shared), kernel.dtypes), H100)
+
+
+def test_a_team_is_compiled_as_a_cluster(tmp_path: Path) -> None:
+    kernel = _kernel(64, 50257)
+    source = emit(replace(kernel, schedules=(_team(kernel),)), H100)
+    request = Request(
+        name=source.name,
+        text=source.text,
+        parameters=list(source.parameters),
+        types=list(source.types),
+        aligned=[p for p, name in enumerate(source.parameters) if name in source.aligned],
+        warps=source.warps,
+        stages=source.stages,
+        asserts=False,
+        scratch=0,
+        capability=90,
+        folder=str(tmp_path),
+    )
+    assert compile_request(request)["threads"] == 32 * source.warps
+    ptx = (tmp_path / "kernel.ptx").read_text()
+    assert ".reqnctapercluster 7, 1, 1" in ptx
+    assert "ld.global.v4.b32" in ptx  # rows that begin anywhere are read in wide accesses
+    assert (tmp_path / "kernel.cubin").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "stored", "streamed"), [(16384, False, True), (16384, True, False), (64, False, False)]
+)
+def test_what_is_only_reduced_leaves_the_cache_first(rows: int, stored: bool, streamed: bool) -> None:
+    body = Body(rows, 8192)
+    x = body.op("cast", body.load("X", *body.at, dtype="bfloat16"), dtype="float32")
+    total = body.reduce("sum", x, 1)
+    body.store("S", body.at[:1], total)
+    buffers = [dense("X", "bfloat16", (rows, 8192)), dense("S", "float32", (rows,))]
+    if stored:
+        body.store("Y", body.at, body.op("sub", x, total))
+        buffers.append(dense("Y", "float32", (rows, 8192)))
+    made = case("sums", [body.nest()], buffers, TARGET)
+    assert made.kernel.schedules[0].streamed == streamed
+    assert ("evict_first" in made.source.text) == streamed
