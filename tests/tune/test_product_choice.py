@@ -65,7 +65,8 @@ def test_close_estimates_only() -> None:
         return Decision("product", ("l", "n"), taken, "", (("library_us", theirs), ("template_us", ours)))
 
     assert close([decision(100, 110, True)]) == {"l": True}
-    assert close([decision(110, 100, False)]) == {"l": False}
+    assert close([decision(105, 100, False)]) == {"l": False}
+    assert close([decision(120, 100, False)]) == {}
     assert close([decision(100, 200, True), Decision("fuse", ("l", "n"), True, "", ())]) == {}
 
 

@@ -19,7 +19,10 @@ from lamina.schedule.memory import plan_memory
 __all__ = ["Library", "ProductChoice", "close", "libraries", "product_choice"]
 
 _CLOSE = 1.3
-"""The larger estimate over the smaller one up to which a clock is asked."""
+"""The library's estimate over ours up to which a clock is asked."""
+
+_WORSE = 1.1
+"""Our estimate over the library's up to which it is: each candidate of ours costs seconds of compilation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def close(decisions: Sequence[Decision]) -> dict[str, bool]:
         if decision.kind == "product":
             facts = dict(decision.facts)
             ours, theirs = float(facts["template_us"]), float(facts["library_us"])
-            if max(ours, theirs) <= _CLOSE * min(ours, theirs):
+            if ours <= _WORSE * theirs and theirs <= _CLOSE * ours:
                 found[decision.subject[0]] = decision.taken
     return found
 

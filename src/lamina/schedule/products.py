@@ -54,8 +54,11 @@ _HIDDEN = 0.75
 _APPROXIMATE = {**dict.fromkeys(("exp", "sigmoid", "tanh", "div", "rsqrt", "exp2"), 3), "erf": 6}
 """Costs of operations that kernels take the hardware's, or shorter, approximations of."""
 
-_EXPOSED = 0.5
-"""The share of an epilogue's time that shows where tiles are read meanwhile."""
+_EXPOSED = 0.6
+"""The share of an epilogue's time that shows where tiles are read meanwhile (H100: 0.35 to 1)."""
+
+_SLOWER = 1.25
+"""How much longer than their bytes products take that are bound by them (H100, 50176x768x192: 43 us for 32)."""
 
 _LAUNCH_US = 2.5
 """What a kernel more costs, whatever it does."""
@@ -139,9 +142,9 @@ class _Chooser:
             return sum(moved[b] for b in reads(step) | writes(step)) / self.target.copy_gbs / 1e3
 
         computing = self.epilogue_us(call, reader)
-        library = max(work, memory(call)) + max(memory(reader), _HIDDEN * computing) + _LAUNCH_US
+        library = max(work, _SLOWER * memory(call)) + max(memory(reader), _HIDDEN * computing) + _LAUNCH_US
         shown = computing * (_EXPOSED if reads_meanwhile(flat, self.target) else 1.0)
-        template = max(tiled_us(flat, self.target), memory(made)) + shown
+        template = max(tiled_us(flat, self.target), _SLOWER * memory(made)) + shown
         taken = template < _CLEARLY * library
         reason = "saves a pass over the result" if taken else "the library multiplies faster than the pass costs"
         if taken and multiplications(flat) > _LARGEST:
