@@ -36,6 +36,7 @@ from lamina.ir.loops import (
 )
 from lamina.schedule.gpu import guess
 from lamina.schedule.gpu_fast import kept_instead
+from lamina.schedule.gpu_scans import scan_in_parts
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
 from lamina.schedule.simplify import rename
@@ -76,8 +77,9 @@ def spread(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram, list[D
         if not isinstance(step, Nest):
             steps.append(step)
             continue
-        for nest in updates_apart(step, decisions):
-            steps += _Cutter(nest, buffers, target, decisions).run()
+        for apart in updates_apart(step, decisions):
+            for nest in scan_in_parts(apart, buffers, target, decisions):
+                steps += _Cutter(nest, buffers, target, decisions).run()
     if not decisions:
         return program, []
     return replace(program, steps=tuple(steps), buffers=tuple(buffers.values())), decisions
