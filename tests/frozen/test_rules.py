@@ -167,6 +167,17 @@ class Odd(nn.Module):
         return self.a(x).sin().sum(-1) + self.b(x).cos().sum(-1)
 
 
+class OneRow(nn.Module):
+    """A vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gated = Gated()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gated(x[0, :1])
+
+
 class Across(nn.Module):
     """Keys of one memory for two layers: merged, the second layer's would wait in memory for the first layer's end."""
 
@@ -179,7 +190,7 @@ class Across(nn.Module):
         return (scores @ x) @ self.second(x).mT
 
 
-@pytest.mark.parametrize("make", [Other, Returned, Odd, Across])
+@pytest.mark.parametrize("make", [Other, Returned, Odd, OneRow, Across])
 def test_products_that_are_left_apart(make: Callable[[], nn.Module]) -> None:
     model = make()
     compiled = frozen(model, expect_matches={MERGE: 0})

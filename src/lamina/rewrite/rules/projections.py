@@ -70,8 +70,12 @@ def merge_projections(gm: GraphModule, decisions: list[Decision]) -> GraphModule
     for group in _groups(gm, known, position):
         subject = ("merge_projections", *dict.fromkeys(source_of(node) for node in group))
         sizes = [_fake(node).shape[1] * _fake(node).element_size() for node in group]
+        why = ""
         if any(size % _ALIGNMENT for size in sizes):
             why = f"a part of the product would begin at no multiple of {_ALIGNMENT} bytes"
+        elif _fake(group[0]).shape[0] == 1:
+            why = "with one row the time is that of reading the weights, and kernels fuse with what follows"
+        if why:
             decisions.append(Decision("rewrite", subject, False, why))
             continue
         fitting = [(node, views) for node in group if (views := _as_slice(node, sum(_columns(n) for n in group)))]
