@@ -14,6 +14,7 @@ from lamina.ir.alike import alike
 from lamina.ir.index import Axis, Expr, Size, as_expr
 from lamina.ir.loops import BufferView, Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
+from lamina.schedule.approximate import hidden_by_rounding
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu import choose as choose_gpu
@@ -39,7 +40,9 @@ def make_plan(fused: Fused, target: Target | GpuTarget, products: Mapping[str, b
     program, cuts = fused.program, list[Decision]()
     if isinstance(target, GpuTarget):
         program, cuts = _shared_out(program, target, products)
-    table = _Kernels(program, target)
+    made = {b.name for b in program.buffers} - {b.name for b in fused.program.buffers}
+    hidden = isinstance(target, GpuTarget) and target.approximate
+    table = _Kernels(program, target, hidden_by_rounding(program, made) if hidden else frozenset())
     ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
     steps = [table.step(group) for group in _grouped(program, ordered, isinstance(target, GpuTarget))]
     places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs)
@@ -87,7 +90,8 @@ def _grouped(program: LoopProgram, ordered: Sequence[Step], on_gpu: bool) -> lis
 class _Kernels:
     """The distinct kernels of a program."""
 
-    def __init__(self, program: LoopProgram, target: Target | GpuTarget) -> None:
+    def __init__(self, program: LoopProgram, target: Target | GpuTarget, approximate: frozenset[str]) -> None:
+        self.approximate = approximate
         self.buffers = program.buffer_map()
         self.operations: Mapping[str, str] = {s.node: s.op for s in program.sources}
         self.target = target
@@ -102,19 +106,22 @@ class _Kernels:
         if len(step) > 1:
             self.decisions.append(Decision("group", names, True, "independent: one launch"))
         flat = _streams(_general(flatten(step, self.buffers)))
-        key = (flat.nests, flat.dtypes)
+        approximate = all(nest.name in self.approximate for nest in step)
+        key = (flat.nests, flat.dtypes, approximate)
         kernel = self.kernels.get(key)
         if kernel is None:
-            kernel = self.kernels[key] = self.kernel(step, flat)
+            kernel = self.kernels[key] = self.kernel(step, flat, approximate)
         else:
             self.decisions.append(Decision("share", (*names, kernel.name), True, "an equal kernel exists"))
         stored = tuple(sorted({b for nest in step for b in writes(nest)}))
         return KernelCall(names[0], kernel.name, flat.buffers, flat.sizes, stored, step)
 
-    def kernel(self, step: tuple[Nest, ...], flat: Flat) -> Kernel:
+    def kernel(self, step: tuple[Nest, ...], flat: Flat, approximate: bool) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))
         dtypes = {f"b{k}": dtype for k, dtype in enumerate(flat.dtypes)}
         schedules = _schedules(flat.nests, dtypes, self.target)
+        if approximate:
+            schedules = tuple(replace(s, approximate=True) if isinstance(s, GpuSchedule) else s for s in schedules)
         text = repr((flat.nests, flat.dtypes, schedules))
         mark = hashlib.sha256(text.encode()).hexdigest()[:10]
         return Kernel(f"{self.title(step)}_{mark}", flat.nests, schedules, flat.dtypes, sizes)

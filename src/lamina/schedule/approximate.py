@@ -1,0 +1,51 @@
+"""Which nests may use the hardware's approximate functions although not all they store is rounded to 16 bits.
+
+A reduction that is cut stores parts in float32, which other nests join and round at the end; that rounding hides the
+approximation as it does where everything is one kernel. Numbers that no approximated function went into do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.access import reads
+from lamina.ir.loops import Buffer, Check, Compute, Load, LoopProgram, Nest, Store, defined, operands
+
+__all__ = ["hidden_by_rounding"]
+
+_APPROXIMATED = frozenset({"erf", "exp", "sigmoid", "tanh"})
+"""Operations with an approximation."""
+
+
+def hidden_by_rounding(program: LoopProgram, temporary: Iterable[str]) -> frozenset[str]:
+    """Names of the nests whose approximated values all end in 16 bits, there or by way of the ``temporary`` buffers."""
+    buffers = program.buffer_map()
+    fine = {name for name in temporary if buffers[name].kind != "input"}
+    for step in program.steps:
+        if not isinstance(step, Nest):
+            fine -= reads(step)
+    nests = [step for step in program.steps if isinstance(step, Nest)]
+    while lost := {b for b in fine if not all(_ends(nest, {b}, fine, buffers) for nest in nests)}:
+        fine -= lost
+    return frozenset(n.name for n in nests if _approximates(n) and _ends(n, set(), fine, buffers))
+
+
+def _approximates(nest: Nest) -> bool:
+    return any(isinstance(e, Compute) and e.op in _APPROXIMATED for e in nest.body)
+
+
+def _ends(nest: Nest, loaded: set[str], fine: set[str], buffers: Mapping[str, Buffer]) -> bool:
+    """Whether what is made of these buffers, or without one of approximated functions, is rounded in the end."""
+    names: set[str] = set()
+    for eqn in nest.body:
+        if isinstance(eqn, Store):
+            held = DTYPES[buffers[eqn.buffer].dtype]
+            if eqn.value in names and held.is_float and held.size > 2 and eqn.buffer not in fine:
+                return False
+        elif not isinstance(eqn, Check):
+            starts = isinstance(eqn, Load) and eqn.buffer in loaded
+            approximated = not loaded and isinstance(eqn, Compute) and eqn.op in _APPROXIMATED
+            if starts or approximated or any(n in names for n in operands(eqn)):
+                names.update(defined(eqn))
+    return True
