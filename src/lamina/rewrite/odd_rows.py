@@ -41,10 +41,11 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     return out
 
 
-@torch.library.register_fake("lamina::mm_odd_rows")
 def _fake(left: Tensor, right: Tensor) -> Tensor:
     return left.new_empty(left.shape[0], right.shape[1])
 
+
+torch.library.register_fake("lamina::mm_odd_rows", _fake)
 
 mm_odd_rows: Any = torch.ops.lamina.mm_odd_rows.default
 
