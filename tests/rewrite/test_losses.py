@@ -27,11 +27,32 @@ def test_the_loss_reads_differences(shape, dtype):
     assert not judge(after(x, t)[0], before(x, t)[0], exact)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, t: F.cross_entropy(x.transpose(1, 2), t),
+        lambda x, t: F.nll_loss(F.log_softmax(x.transpose(1, 2), dim=1), t),
+        lambda x, t: F.nll_loss(F.log_softmax(x, dim=-1).permute(0, 2, 1), t),
+        lambda x, t: F.cross_entropy(x.transpose(1, 2).contiguous(), t),
+    ],
+)
+def test_a_loss_over_columns_reads_differences(function):
+    """Classes in the middle: between log-softmax and loss stand views, and a copy where they are not in order."""
+    torch.manual_seed(0)
+    x, t = 50 + 3 * torch.randn(3, 7, 40), torch.randint(40, (3, 7))
+    before = graph_of(lambda x, t: (function(x, t),), x, t)
+    after = clean(open_log_softmax(before))
+    verify_fx(after, "test")
+    assert count(after, aten._log_softmax.default) == 0
+    assert not judge(after(x, t)[0], before(x, t)[0], function(x.double(), t))
+
+
 def test_other_readers_keep_the_matrix():
     x, t = torch.randn(12, 40), torch.randint(10, (12,))
     for function in (
         lambda x, t: (F.log_softmax(x, 1).exp(),),
         lambda x, t: (F.nll_loss(y := F.log_softmax(x, 1), t), y),
+        lambda x, t: (F.nll_loss(y := F.log_softmax(x, 1), t), y.t().exp()),
     ):
         gm = graph_of(function, x, t)
         assert open_log_softmax(gm) is gm

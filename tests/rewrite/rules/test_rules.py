@@ -139,6 +139,14 @@ SPELLINGS: dict[str, tuple[tuple[Tensor, ...], list[Function]]] = {
             lambda x, t: torch.logsumexp(x, 1) - x.gather(1, t.unsqueeze(1)).squeeze(1),
         ],
     ),
+    "cross entropy of ": (
+        (torch.stack([ROWS.mT, 2 * ROWS.mT]), torch.stack([TARGETS, TARGETS.flip(0)])),
+        [
+            lambda x, t: -F.log_softmax(x, 1).gather(1, t.unsqueeze(1)).squeeze(1),
+            lambda x, t: -torch.log_softmax(x, dim=-2).gather(-2, t[:, None]).squeeze(-2).mean(),
+            lambda x, t: x.logsumexp(1) - torch.gather(x, 1, t.unsqueeze(1)).squeeze(1),
+        ],
+    ),
 }
 
 LOOKALIKES: dict[str, tuple[tuple[Tensor, ...], Function]] = {
