@@ -64,12 +64,12 @@ def scan_in_parts(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget, dec
     made = {name: e for e in body for name in defined(e)}
     at = tuple(as_expr(a) for a in kept)
     origin = scan.origin
-    first = [
+    first: list[Equation] = [
         *_needed(body, made, scan.value),
         Reduce(("total",), scan.op, scan.value, (inside.name,), scan.dtype, origin),
         Store(totals, at, "total", origin=origin),
     ]
-    second = [
+    second: list[Equation] = [
         Load("total", totals, at, scan.dtype, origin=origin),
         Scan("upto", scan.op, "total", parts.name, scan.dtype, origin=origin),
         Store(before, at, "upto", origin=origin),

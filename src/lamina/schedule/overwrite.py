@@ -44,8 +44,8 @@ def overwrite_results(program: LoopProgram, numerics: str) -> tuple[LoopProgram,
         if out is not None
     }
     for step in program.steps if calls else ():
-        found = _choice(step, program, calls, numerics)
-        if found is None:
+        found = _choice(step, program, calls, numerics) if isinstance(step, Nest) else None
+        if found is None or not isinstance(step, Nest):
             continue
         old, new, nest = found
         program = _replaced(program, step, nest, old, new)
@@ -54,10 +54,10 @@ def overwrite_results(program: LoopProgram, numerics: str) -> tuple[LoopProgram,
 
 
 def _choice(
-    step: LibraryCall | Nest, program: LoopProgram, calls: dict[str, LibraryCall], numerics: str
+    step: Nest, program: LoopProgram, calls: dict[str, LibraryCall], numerics: str
 ) -> tuple[str, str, Nest] | None:
     """(old buffer, new buffer, the nest that stores into the old one what differs), if that is all that step does."""
-    if not isinstance(step, Nest) or any(isinstance(e, Reduce | Scan) for e in step.body):
+    if any(isinstance(e, Reduce | Scan) for e in step.body):
         return None
     body = simplify(step.body, numerics)
     stores = [e for e in body if isinstance(e, Store)]

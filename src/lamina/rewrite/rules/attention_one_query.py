@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
@@ -98,25 +99,43 @@ def _call(node: Node) -> _Call | None:
     """The call's operands, where the parts are faster and mean the same."""
     given = {**_DEFAULTS, **dict(zip(_ORDER, node.args, strict=False)), **node.kwargs}
     operands = [given.get(name) for name in _ORDER[:3]]
-    fakes = [fake_of(operand) for operand in operands]
-    mask, scale, dropout = given["attn_mask"], given["scale"], number(given["dropout_p"])
-    if any(f is None for f in fakes) or given["is_causal"] is not False or dropout != 0.0:
+    nodes = [n for n in operands if isinstance(n, Node)]
+    fakes = [f for f in map(fake_of, nodes) if f is not None]
+    mask, scale = given["attn_mask"], given["scale"]
+    if len(fakes) != 3 or given["is_causal"] is not False or number(given["dropout_p"]) != 0.0:
+        return None
+    if not (mask is None or isinstance(mask, Node)) or (scale is not None and number(scale) is None):
         return None
     query, key, value = fakes
-    hidden = fake_of(mask)
-    if (mask is None) != (hidden is None) or (scale is not None and number(scale) is None):
-        return None
-    if not all(f.device.type in _DEVICES and f.dtype == query.dtype and f.dim() == query.dim() for f in fakes):
-        return None
-    sizes = [n for f in fakes for n in f.shape]
-    if query.dtype not in _FLOATS or query.dim() < 3 or any(type(n) is not int for n in sizes):
-        return None
-    if query.shape[-2] != 1 or key.shape[-2] < _LEAST_KEYS or 0 in sizes:
-        return None
-    if any(f.requires_grad for f in (*fakes, hidden) if f is not None):
+    if not _suits(query, key, value) or any(f.requires_grad for f in fakes):
         return None
     shared = query.shape[-3] // key.shape[-3] if given["enable_gqa"] else 1
-    if given["enable_gqa"] and (key.shape[-3] != value.shape[-3] or shared * key.shape[-3] != query.shape[-3]):
+    heads = (*query.shape[:-3], query.shape[-3] // max(shared, 1))
+    if shared * key.shape[-3] != query.shape[-3] or not heads == key.shape[:-2] == value.shape[:-2]:
+        return None
+    if mask is not None and not _masks(fake_of(mask), query, key.shape[-2]):
         return None
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
-    return _Call(node, *operands, mask, factor, shared)
+    return _Call(node, nodes[0], nodes[1], nodes[2], mask, factor, shared)
+
+
+def _suits(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the three are on a GPU, of sizes that fit one another, with one query and enough keys."""
+    fakes = (query, key, value)
+    if not all(f.device.type in _DEVICES and f.dtype == query.dtype and f.dim() == query.dim() for f in fakes):
+        return False
+    sizes = [n for f in fakes for n in f.shape]
+    if query.dtype not in _FLOATS or query.dim() < 3 or any(type(n) is not int or n == 0 for n in sizes):
+        return False
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        return False
+    return query.shape[-2] == 1 and key.shape[-2] >= _LEAST_KEYS
+
+
+def _masks(mask: Tensor | None, query: Tensor, keys: int) -> bool:
+    """Whether the mask is one that the library takes, for scores of this shape, without a gradient."""
+    if mask is None or mask.requires_grad or mask.dtype not in (torch.bool, query.dtype):
+        return False
+    whole = (*query.shape[:-1], keys)
+    fits = all(type(a) is int and a in (1, b) for a, b in zip(reversed(mask.shape), reversed(whole), strict=False))
+    return mask.device == query.device and mask.dim() <= len(whole) and fits
