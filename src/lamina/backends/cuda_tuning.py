@@ -22,7 +22,7 @@ from lamina.codegen.triton.emit import emit
 from lamina.ir.alike import alike
 from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer
-from lamina.ir.plan import Kernel, KernelCall, Place, Plan
+from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Place, Plan
 from lamina.runtime.cache import Cache, digest
 from lamina.runtime.cuda_driver import CudaKernel, Driver
 from lamina.runtime.cuda_host import Flags
@@ -206,6 +206,9 @@ class RegionTuning:
             lengths = {axis.name: sum(n or 1 for n in same.lengths) for axis in nest.axes}
         most = max(MOST, self.policy.candidates)
         ranked = candidates(nest, dtypes, self.target, lengths, most, len(kernel.nests) == 1)
+        own = kernel.schedules[0]
+        if isinstance(own, GpuSchedule) and own.approximate:  # the plan knows where what a kernel stores ends up
+            ranked = [replace(r, schedule=replace(r.schedule, approximate=True)) for r in ranked]
         named = tuple(
             Candidate(label_of(r.schedule), r.schedule, bound / r.cost.share if r.cost else None) for r in ranked
         )
