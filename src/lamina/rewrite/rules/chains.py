@@ -134,7 +134,7 @@ def _cast(node: Node, inner: Node) -> _Call | None:
 
 def _cast_back(node: Node, source: Node) -> bool:
     """Whether a row of two casts gives the very values that it began with."""
-    inner: Node = node.args[0]  # type: ignore[assignment]
+    inner: Any = node.args[0]
     plain = set(node.kwargs) == {"dtype"} == set(inner.kwargs)
     return (
         plain
@@ -167,11 +167,12 @@ def _permuted(node: Node, inner: Node) -> _Call:
 def _permutation(node: Node) -> list[int]:
     """Which dimension of the operand each dimension of the result is."""
     rank = _value(node).dim()
+    args: tuple[Any, ...] = node.args
     if node.target is aten.permute.default:
-        return [d % rank for d in node.args[1]]  # type: ignore[union-attr]
+        return [d % rank for d in args[1]]
     order = list(range(rank))
     if node.target is aten.transpose.int and rank:
-        a, b = (int(d) % rank for d in node.args[1:3])  # type: ignore[call-overload]
+        a, b = (d % rank for d in args[1:3])
         order[a], order[b] = order[b], order[a]
     return order if node.target is aten.transpose.int else order[::-1]
 
@@ -185,7 +186,8 @@ def _viewed(node: Node, inner: Node) -> _Call | None:
 
 
 def _expanded(node: Node, inner: Node) -> _Call | None:
-    first, second = (list(n.args[1]) for n in (inner, node))  # type: ignore[arg-type]
+    given: tuple[Any, Any] = (inner.args[1], node.args[1])
+    first, second = map(list, given)
     if node.kwargs or inner.kwargs:
         return None
     kept = [-1] * (len(second) - len(first)) + first
