@@ -24,7 +24,8 @@ class GroupedAttention(nn.Module):
         batch, length, width = x.shape
         q, k, v = (layer(x).view(batch, length, -1, self.size).transpose(1, 2) for layer in (self.q, self.k, self.v))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        result: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return result
 
 
 class GatedLayer(nn.Module):
@@ -39,7 +40,8 @@ class GatedLayer(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        result: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return result
 
 
 class ResidualStack(nn.Module):

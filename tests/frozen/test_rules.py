@@ -124,6 +124,16 @@ def test_products_of_one_input_are_one(name: str, dtype: torch.dtype) -> None:
     assert folds(compiled) == 2
 
 
+def test_merged_with_symbolic_rows() -> None:
+    model = Gated()
+    compiled = lamina.compile(
+        model, backend=calls, dynamic=True, options={"freeze": True, "strict": True, "expect_matches": {MERGE: 1}}
+    )
+    for rows in (5, 9, 12):
+        check(compiled, model, torch.randn(2, rows, 64))
+    assert folds(compiled) == 1
+
+
 def test_merged_under_autocast() -> None:
     model = Layers()
     compiled = frozen(model, expect_matches={MERGE: 1})
