@@ -171,7 +171,7 @@ def _as_slice(node: Node, columns: int) -> dict[Node, Tensor] | None:
 
 def _unnoticed(node: Node, fake: Tensor, found: dict[Node, Tensor]) -> bool:
     for user in node.users:
-        if user.op != "call_function":
+        if user.op != "call_function" or _slows(user, fake):
             return False
         try:
             value = _called(user, node, fake)
@@ -186,6 +186,15 @@ def _unnoticed(node: Node, fake: Tensor, found: dict[Node, Tensor]) -> bool:
         elif _layout(value) != _layout(user.meta.get("val")):
             return False
     return True
+
+
+def _slows(user: Node, fake: Tensor) -> bool:
+    """Whether a call is slower on slices: attention in half precision on a GPU.
+
+    An H100, 24 heads of 128 x 128 with 6 keys and values, bfloat16: 0.115 ms with three products, 0.148 with one.
+    """
+    half = fake.dtype in (torch.bfloat16, torch.float16)
+    return half and fake.device.type == "cuda" and "attention" in str(user.target)
 
 
 def _called(user: Node, operand: Node, fake: Tensor) -> Any:
