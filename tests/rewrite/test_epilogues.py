@@ -185,3 +185,24 @@ def test_norms_that_are_needed_otherwise_stay():
     norm = norm_parameters(48, torch.bfloat16)
     assert rewritten(block, x, w, *norm)[1] == 0
     assert rewritten(of_batch, x, w, *norm)[1] == 0
+
+
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_a_norm_before_pooling_is_a_factor_and_a_shift_of_the_maxima(ceil_mode):
+    """Channels are too few for the library's fused operation; factors below zero turn no maximum into a minimum."""
+
+    def stem(x, w, *norm):
+        return (F.max_pool2d(F.relu(normed(F.conv2d(x, w, padding=1), *norm)), 3, 2, 1, ceil_mode=ceil_mode),)
+
+    x, w = last(*draw((16, 3, 80, 80), (48, 3, 3, 3)))
+    norm = norm_parameters(48, torch.bfloat16)
+    assert (norm[2] < 0).any()
+    after, calls, (note,) = as_exact_as_eager(stem, [x, w, *norm])
+    assert calls == 0
+    assert note.taken
+    assert count(after, aten._native_batch_norm_legit_no_training.default) == 0
+
+    def dilated(x, w, *norm):
+        return (F.max_pool2d(F.relu(normed(F.conv2d(x, w, padding=1), *norm)), 3, 2, 1, dilation=2),)
+
+    assert rewritten(dilated, x, w, *norm)[2] == []

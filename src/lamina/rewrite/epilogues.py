@@ -47,6 +47,13 @@ def library_epilogues(
                 found[node] = made[1]
                 reason = "the library applies it to the result at hand"
                 note(Decision("library epilogue", (made[0].name, node.name), True, reason))
+    for node in gm.graph.find_nodes(op="call_function", target=aten.max_pool2d_with_indices.default):
+        pooled = _pooled(node, device, returned)
+        if pooled is not None and node.args[0] not in found:
+            source, largest = pooled
+            found[largest] = functools.partial(_shifted, largest, source)
+            reason = "the norm's factor goes into weights, and its shift is added to what pooling leaves"
+            note(Decision("library epilogue", (source.call.name, largest.name), True, reason))
     return written_anew(gm, found)
 
 
@@ -215,6 +222,40 @@ def _fused(
     args += (shift,) if image is None else (image, 1.0, shift)
     result = graph.call_function(target, (*args, steps, pad, dilation, groups))
     result.meta = {**node.meta, "val": first.call.meta["val"]}
+    return result
+
+
+def _pooled(node: Node, device: str, returned: set[Node]) -> tuple[_Made, Node] | None:
+    """A convolution with a norm under ReLU and max pooling, of which only the maxima are read; and those.
+
+    Adding a number to a channel, rounding and ReLU keep the order of values: they may come after pooling.
+    """
+    if len(node.users) != 1 or (largest := next(iter(node.users))).args[1] != 0:
+        return None
+    dilation: Any = node.args[4] if len(node.args) > 4 else 1
+    opened: Any = node.args[0]
+    if not _alone(opened, returned) or opened.target is not aten.relu.default:
+        return None
+    if any(n != 1 for n in ([dilation] if isinstance(dilation, int) else dilation)):
+        return None  # a window could hold padding only
+    made = _made(opened.args[0], device, returned)
+    return (made, largest) if made is not None and made.norm is not None else None
+
+
+def _shifted(node: Node, made: _Made, graph: Graph, new: Mapping[Node, Node]) -> Node:
+    """Write the maxima of the convolution with the norm's factor, its shift added, under ReLU."""
+    pool: Any = node.args[0]
+    call = functools.partial(call_for, graph, node)
+    operands = new[made.argument(0)], made.weight(graph, new), None
+    image = call_for(graph, made.call, aten.convolution.default, *operands, *made.call.args[3:])
+    found = call_for(graph, pool, aten.max_pool2d_with_indices.default, image, *pool.args[1:])
+    maxima = call(operator.getitem, found, 0)
+    shift = made.shift(graph, new)
+    assert shift is not None
+    wide = call(aten._to_copy.default, maxima, dtype=torch.float32)
+    moved = call(aten.add.Tensor, wide, call(aten.view.default, shift, [-1, 1, 1]))
+    result = call(aten.relu.default, call(aten._to_copy.default, moved, dtype=node.meta["val"].dtype))
+    result.meta["val"] = node.meta["val"]
     return result
 
 
