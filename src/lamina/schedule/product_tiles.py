@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Expr
-from lamina.ir.loops import Load, Nest, Store
+from lamina.ir.index import Axis, Expr
+from lamina.ir.loops import Equation, Load, Nest, Store
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.ir.product import Product, as_product
 from lamina.schedule.gpu_target import GpuTarget
@@ -52,10 +52,13 @@ class _Tile:
     parts: int = 1
     flat: bool = False
 
-    def shared(self, stages: int) -> int:
-        """Bytes of shared memory for so many stages of operands and a part of the result."""
+    def shared(self, stages: int, turned: bool) -> int:
+        """Bytes of shared memory for so many stages of operands and a part of the result, twice if it is ``turned``
+        into another layout of registers for what else the epilogue reads or writes.
+        """
         operands = 2 * stages * self.inner * (self.rows + self.columns)
-        return operands + (2 * self.rows * self.columns // self.parts if self.beside else 0)
+        part = 2 * self.rows * self.columns // self.parts
+        return operands + (part * (1 + turned) if self.beside else 0)
 
 
 _TILES = (
@@ -75,7 +78,7 @@ _TILES = (
 _COPIED_TILES = (
     _Tile(128, 256, 64, 8, 4, 1.46, 1, 2, True),
     _Tile(128, 128, 64, 4, 3, 1.41, 2, 4, True),
-    _Tile(256, 128, 64, 8, 4, 1.4, 1, 2, True),
+    _Tile(256, 128, 64, 8, 4, 1.3, 1, 2, True),
     _Tile(128, 128, 64, 8, 4, 1.31, 1, 1, True),
     _Tile(128, 64, 64, 4, 3, 1.0, 2, 1, True),
     _Tile(128, 64, 64, 4, 2, 1.0, 3),
@@ -103,8 +106,8 @@ def _schedule(product: Product, tile: _Tile, target: GpuTarget, approximate: boo
         Block(product.columns, tile.columns, "grid"),
         Block(product.inner, tile.inner, "loop"),
     )
-    stages = tile.stages
-    while stages > 1 and tile.shared(stages) > target.shared_bytes - _SPARE:
+    stages, turned = tile.stages, any(_by_pointers(e, product) for e in product.epilogue)
+    while stages > 1 and tile.shared(stages, turned) > target.shared_bytes - _SPARE:
         stages -= 1
     return GpuSchedule(
         "product",
@@ -117,6 +120,16 @@ def _schedule(product: Product, tile: _Tile, target: GpuTarget, approximate: boo
         parts=tile.parts,
         flat=tile.flat,
     )
+
+
+def _by_pointers(eqn: Equation, product: Product) -> bool:
+    """Whether an equation of an epilogue touches a whole tile of memory that the copy engine does not."""
+    if not isinstance(eqn, Load | Store):
+        return False
+    axes = eqn.index[0].axes()
+    whole = bool(axes & set(product.rows)) and bool(axes & set(product.columns))
+    fast = [a for a in eqn.index[0].atoms() if isinstance(a, Axis) and a.name == product.columns[-1]]
+    return whole and (isinstance(eqn, Load) or not fast or eqn.index[0].coefficient(fast[0]) != 1)
 
 
 def _tiles(nest: Nest, product: Product, target: GpuTarget) -> list[_Tile]:
@@ -188,5 +201,6 @@ def _tiled_us(product: Product, extents: Mapping[str, int], tile: _Tile, target:
     waves = -(-programs // (target.processors * beside))
     busy = waves * beside * tile.rows * tile.columns * k / (_RATE * tile.share * 1e6)
     # A multiprocessor alone cannot read faster than this however few of them work.
-    read = 2 * k * (tile.rows + tile.columns) * waves * beside / (2.2 * target.copy_gbs / target.processors * 1e3)
+    fastest = (4.0 if tile.beside else 2.2) * target.copy_gbs / target.processors * 1e3
+    read = 2 * k * (tile.rows + tile.columns) * waves * beside / fastest
     return max(busy, read, waves * -(-k // tile.inner) * _STEP_US)
