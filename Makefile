@@ -39,6 +39,7 @@ bench: .venv/ready-dev ## take the measurements of benchmarks/ again, into bench
 	$(BIN)/python -m benchmarks.cpu_patterns
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.call_overhead
+	$(BIN)/python -m benchmarks.rule_time
 
 clean: ## remove the virtual environment and everything made by the checks
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
