@@ -7,7 +7,7 @@ wide for registers, becomes a nest for the rows and one for the columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,7 +16,6 @@ from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES, torch_dtype
 from lamina.ir.index import Axis, Expr, as_expr, ceildiv, prod
 from lamina.ir.loops import (
-    Buffer,
     Check,
     Compute,
     Constant,
@@ -25,47 +24,33 @@ from lamina.ir.loops import (
     Load,
     LoopProgram,
     Nest,
-    Random,
     Reduce,
     Scan,
     Step,
     Store,
-    axes_of_values,
     defined,
     operands,
 )
 from lamina.schedule.gpu import guess
-from lamina.schedule.gpu_fast import kept_instead
+from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, WIDEST, axes_of
 from lamina.schedule.gpu_scans import scan_in_parts
+from lamina.schedule.gpu_steps import Steps
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
 from lamina.schedule.simplify import rename
 
 __all__ = ["spread"]
 
-_WIDEST = 8192
-"""Columns of which a program keeps several sums in registers."""
 _SHORT_ROW = 1024
 """Points of a row with which a processor holds more programs at once."""
 _ROW_POINTS = 8192
 """Points of a row that are worth a program."""
-_COLUMN_POINTS = 64
-"""Points of a column that are worth a program."""
-_SHORT = 64
-"""Elements of contiguous runs below which a reduction of them reads narrow pieces."""
-_MANY = 1 << 20
-"""Points from which that costs more than two launches."""
-_ACROSS = 64
-"""Columns that a program reduces side by side."""
 _ONE_TILE = 512
 """Points of columns that programs hold at once: such are done before a second launch would begin."""
 _WHOLE_TILE = 128
 """Points of columns that programs reduce at once where operands are contiguous along different axes."""
 _WAVES = 8
 """Programs for each processor that hide the latency of walking down columns."""
-_HALVES = ("float16", "bfloat16")
-_JOINED = ("sum", "prod", "max", "min", "any", "all")
-"""Reductions of a whole that are the same reductions of its parts' results."""
 
 
 def spread(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram, list[Decision]]:
@@ -106,18 +91,8 @@ class _Cut:
         return (self.axis.extent - self.length * self.parts) == 0
 
 
-class _Cutter:
-    """Cuts one nest. New buffers are added to ``buffers``, reasons to ``decisions``."""
-
-    def __init__(self, nest: Nest, buffers: dict[str, Buffer], target: GpuTarget, decisions: list[Decision]) -> None:
-        self.nest, self.buffers, self.target, self.decisions = nest, buffers, target, decisions
-        self.body = nest.body
-        self.axes = {a.name: a for a in nest.axes}
-        self.values = axes_of_values(nest)
-        self.made = {n: p for p, e in enumerate(self.body) for n in defined(e)}
-        self.reduces = [p for p, e in enumerate(self.body) if isinstance(e, Reduce)]
-        self.sets = list(dict.fromkeys(frozenset(e.axes) for e in self.body if isinstance(e, Reduce)))
-        self.device = next((buffers[e.buffer].device for e in self.body if isinstance(e, Load | Store)), "cuda")
+class _Cutter(Steps):
+    """Cuts one nest."""
 
     def run(self) -> list[Step]:
         """The nests that do the work of this one."""
@@ -129,7 +104,7 @@ class _Cutter:
             inner = self.inner()
             if (shared := self.shared(inner)) is not None:
                 return self.again(shared)
-            if self.volume(inner) > _WIDEST:
+            if self.volume(inner) > WIDEST:
                 return self.again(self.unmixed(inner))
             return self.parts([p for p in self.reduces if frozenset(self.reduce(p).axes) != inner], inner)
         return self.parts(self.first(), frozenset())
@@ -137,124 +112,6 @@ class _Cutter:
     def again(self, nests: list[Nest]) -> list[Step]:
         """The nests, cut further where that helps."""
         return [s for n in nests for s in _Cutter(n, self.buffers, self.target, self.decisions).run()]
-
-    # ---- facts ------------------------------------------------------------------------------------------------------
-
-    def reduce(self, position: int) -> Reduce:
-        eqn = self.body[position]
-        assert isinstance(eqn, Reduce)
-        return eqn
-
-    def size(self, names: Iterable[str]) -> int:
-        return guess(prod(self.axes[a].extent for a in names))
-
-    def offsets(self) -> list[tuple[Equation, Expr]]:
-        """Accesses with their distance from the buffer's first element."""
-        found: list[tuple[Equation, Expr]] = []
-        for eqn in self.body:
-            if isinstance(eqn, Load | Store):
-                strides = self.buffers[eqn.buffer].strides
-                offset = sum((i * s for i, s in zip(eqn.index, strides, strict=True)), as_expr(0))
-                found.append((eqn, offset))
-        return found
-
-    def fast(self) -> str | None:
-        """The axis along which most bytes are contiguous."""
-        score: dict[str, int] = {}
-        for _, offset in self.offsets():
-            for name in offset.axes():
-                if offset.coefficient(self.axes[name]) == 1:
-                    score[name] = score.get(name, 0) + self.size(offset.axes())
-        return kept_instead(self.nest, score, max(score, key=lambda a: score[a], default=None))
-
-    def inner(self) -> frozenset[str]:
-        """Of several sets of reduced axes the one whose results the others need, else the one with the fast axis."""
-        for p in self.reduces:
-            after = self.depending({p})
-            if any(q in after and self.reduce(q).axes != self.reduce(p).axes for q in self.reduces):
-                return frozenset(self.reduce(p).axes)
-        fast = self.fast()
-        return next((s for s in self.sets if fast in s), self.sets[0])
-
-    def volume(self, inner: frozenset[str]) -> int:
-        """Points a program would hold for ``inner`` at once; too many where a size is unknown."""
-        if not all(self.axes[a].extent.is_int for a in inner):
-            return _WIDEST + 1
-        return self.size(inner)
-
-    def depending(self, positions: set[int]) -> set[int]:
-        """Equations that use a result of these."""
-        names = {n for p in positions for n in defined(self.body[p])}
-        found: set[int] = set()
-        for p, eqn in enumerate(self.body):
-            if any(n in names for n in operands(eqn)):
-                found.add(p)
-                names.update(defined(eqn))
-        return found
-
-    def first(self) -> list[int]:
-        """Reductions that depend on no other."""
-        later = self.depending(set(self.reduces))
-        return [p for p in self.reduces if p not in later]
-
-    def goals(self) -> list[int]:
-        return [p for p, e in enumerate(self.body) if isinstance(e, Store | Check)]
-
-    # ---- building nests ---------------------------------------------------------------------------------------------
-
-    def slice(self, goals: Iterable[int], known: Mapping[str, object]) -> list[Equation]:
-        """Equations that the goals need beyond known values, in order."""
-        pending, found = list(goals), set(goals)
-        while pending:
-            for name in operands(self.body[pending.pop()]):
-                if name not in known and self.made[name] not in found:
-                    found.add(self.made[name])
-                    pending.append(self.made[name])
-        return [self.body[p] for p in sorted(found)]
-
-    def nest_of(self, suffix: str, axes: Iterable[Axis], body: list[Equation]) -> Nest:
-        used: set[str] = set()
-        for eqn in body:
-            if isinstance(eqn, Load | Store):
-                used.update(a for e in eqn.index for a in e.axes())
-            elif isinstance(eqn, Index):
-                used |= eqn.expr.axes()
-            elif isinstance(eqn, Random):
-                used |= eqn.index.axes()
-            elif isinstance(eqn, Reduce):
-                used.update(eqn.axes)
-        return Nest(f"{self.nest.name}_{suffix}", tuple(a for a in axes if a.name in used), tuple(body))
-
-    def temporary(self, name: str, dtype: str, axes: Iterable[Axis]) -> Buffer:
-        """A new contiguous buffer over these axes."""
-        shape = tuple(a.extent for a in axes)
-        strides: list[Expr] = []
-        step = as_expr(1)
-        for n in reversed(shape):
-            strides.insert(0, step)
-            step = step * n
-        buffer = Buffer(f"{self.nest.name}_{name}", dtype, shape, tuple(strides), self.device)
-        self.buffers[buffer.name] = buffer
-        return buffer
-
-    def saved(self, names: Iterable[str]) -> tuple[list[Equation], dict[str, Load]]:
-        """Stores of values into new buffers, and the loads that read them back."""
-        stores: list[Equation] = []
-        loads: dict[str, Load] = {}
-        for name in names:
-            eqn = self.body[self.made[name]]
-            assert not isinstance(eqn, Store | Check)
-            axes = [a for a in self.nest.axes if a.name in self.values[name]]
-            buffer = self.temporary(name, eqn.dtype, axes)
-            index = tuple(as_expr(a) for a in axes)
-            stores.append(Store(buffer.name, index, name, origin=eqn.origin))
-            loads[name] = Load(name, buffer.name, index, eqn.dtype, origin=eqn.origin)
-        return stores, loads
-
-    def needed(self, body: list[Equation], names: Iterable[str]) -> list[str]:
-        """Those of ``names`` that the equations read."""
-        read = {n for e in body for n in operands(e)}
-        return [n for n in names if n in read]
 
     # ---- rows and columns apart -------------------------------------------------------------------------------------
 
@@ -275,149 +132,6 @@ class _Cutter:
             self.nest_of("rows", self.nest.axes, [*first, *stores]),
             self.nest_of("columns", self.nest.axes, [*loads.values(), *second]),
         ]
-
-    # ---- what rows and columns have in common -----------------------------------------------------------------------
-
-    def shared(self, inner: frozenset[str]) -> list[Nest] | None:
-        """Reductions over what all sets of axes have in common, then each set's own from those: a group norm's backward
-        adds up over a group's channels and pixels and over images and pixels, so pixels come first, in one pass.
-
-        Nothing where a program can hold a row, or where results are no plain joins of others.
-        """
-        first = self.first()
-        sets = list(dict.fromkeys(frozenset(self.reduce(p).axes) for p in first))
-        common = frozenset[str].intersection(*sets)
-        if len(sets) < 2 or self.size(common) < _COLUMN_POINTS or not self.joinable(first):
-            return None
-        fast = self.fast()
-        scattered = fast in inner - common and self.short(fast) and self.size(self.axes) >= _MANY
-        if self.volume(inner) <= _WIDEST and not scattered:
-            return None
-        self.decide("in steps", "first what rows and columns have in common, in one pass for both")
-        return self.in_steps(first, sets, common)
-
-    def joinable(self, reduces: list[int]) -> bool:
-        """Whether results over some axes are exactly joins of results over fewer of them."""
-        found = [self.reduce(p) for p in reduces]
-        return all(e.op in _JOINED and e.dtype not in _HALVES and self.values[e.value] >= set(e.axes) for e in found)
-
-    def in_steps(self, first: list[int], sets: list[frozenset[str]], common: frozenset[str]) -> list[Nest]:
-        late, outs = self.depending(set(first)), {n: p for p in first for n in defined(self.body[p])}
-        early = [p for p in self.goals() if p not in late]
-        steps: dict[tuple[str, tuple[str, ...]], Load] = {}
-        ends: list[Equation] = []
-        joins: dict[int, list[Equation]] = {}
-        for p in first:
-            eqn = self.reduce(p)
-            moving, fixed = self.factors(eqn, common)
-            key = eqn.op, moving
-            if key not in steps:
-                steps[key], made = self.step(eqn, moving, common)
-                ends += made
-            joins[p] = self.joined_step(eqn, steps[key], fixed, common)
-        inputs = [self.made[n] for _, names in steps for n in names]
-        nests = [self.nest_of("steps", self.nest.axes, [*self.slice([*inputs, *early], {}), *ends])]
-        goals = [p for p in self.goals() if p in late]
-        small: dict[frozenset[str], list[int]] = {s: [] for s in sets}
-        for goal in list(goals):
-            for own_set in sets:
-                known = {n: p for n, p in outs.items() if frozenset(self.reduce(p).axes) == own_set}
-                if self.beyond(self.slice([goal], known), common):
-                    small[own_set].append(goal)
-                    goals.remove(goal)
-                    break
-        remaining = self.slice(goals, outs)
-        stores, loads = self.saved(self.needed(remaining, outs))
-        for k, own_set in enumerate(sets):
-            own = [p for p in first if frozenset(self.reduce(p).axes) == own_set]
-            names = {n for p in own for n in defined(self.body[p])}
-            kept = [e for e in stores if isinstance(e, Store) and e.value in names]
-            joined = [e for p in own for e in joins[p]]
-            whole = dict.fromkeys([*joined, *self.slice(small[own_set], outs), *kept])
-            nests.append(self.nest_of(f"join{k}", self.nest.axes, list(whole)))
-        if remaining:
-            nests.append(self.backwards(self.nest_of("rest", self.nest.axes, [*loads.values(), *remaining])))
-        return nests
-
-    def factors(self, eqn: Reduce, common: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The factors of what is summed that vary over ``common``, and those that do not and wait until it is summed:
-        weights of channels, in sums over their pixels.
-        """
-        if eqn.op != "sum" or not DTYPES[eqn.dtype].is_float:
-            return (eqn.value,), ()
-
-        def split(name: str) -> tuple[list[str], list[str]]:
-            if not self.values[name] & common:
-                return [], [name]
-            made = self.body[self.made[name]]
-            if isinstance(made, Compute) and made.op == "mul" and made.dtype == eqn.dtype:
-                (left, apart), (right, beside) = (split(n) for n in made.ins)
-                if apart or beside:
-                    return [*left, *right], [*apart, *beside]
-            return [name], []
-
-        moving, fixed = split(eqn.value)
-        return tuple(sorted(moving)), tuple(sorted(fixed))
-
-    def step(self, eqn: Reduce, moving: tuple[str, ...], common: frozenset[str]) -> tuple[Load, list[Equation]]:
-        """The reduction of a product over ``common``, stored, and how it is read."""
-        (out,), kept = eqn.outs, frozenset[str]().union(*(self.values[n] for n in moving)) - common
-        body: list[Equation] = []
-        value = moving[0]
-        for k, other in enumerate(moving[1:]):
-            body.append(Compute(f"{out}_product{k}", "mul", (value, other), eqn.dtype, eqn.origin))
-            value = f"{out}_product{k}"
-        axes = [a for a in self.nest.axes if a.name in kept]
-        buffer, index = self.temporary(f"{out}_steps", eqn.dtype, axes), tuple(as_expr(a) for a in axes)
-        over = tuple(a for a in eqn.axes if a in common)
-        body.append(Reduce((f"{out}_step",), eqn.op, value, over, eqn.dtype, eqn.origin))
-        body.append(Store(buffer.name, index, f"{out}_step", origin=eqn.origin))
-        return Load(f"{out}_step", buffer.name, index, eqn.dtype, origin=eqn.origin), body
-
-    def joined_step(self, eqn: Reduce, load: Load, fixed: tuple[str, ...], common: frozenset[str]) -> list[Equation]:
-        """The whole reduction from the one over ``common``."""
-        (out,) = eqn.outs
-        body: list[Equation] = [*self.slice([self.made[n] for n in fixed], {}), load]
-        value = load.out
-        for k, name in enumerate(fixed):
-            body.append(Compute(f"{out}_scaled{k}", "mul", (value, name), eqn.dtype, eqn.origin))
-            value = f"{out}_scaled{k}"
-        left = tuple(a for a in eqn.axes if a not in common)
-        last = Compute(out, "identity", (value,), eqn.dtype, eqn.origin)
-        return [*body, replace(eqn, value=value, axes=left) if left else last]
-
-    def beyond(self, body: list[Equation], gone: frozenset[str]) -> bool:
-        """Whether the equations stay without these axes, and without a reduction."""
-        for eqn in body:
-            if isinstance(eqn, Reduce) or any(self.values[n] & gone for n in operands(eqn)):
-                return False
-            if not isinstance(eqn, Store | Check) and any(self.values[n] & gone for n in defined(eqn)):
-                return False
-            if _axes_of(eqn) & gone:
-                return False
-        return True
-
-    def backwards(self, nest: Nest) -> Nest:
-        """The nest from the last to the first point of its slowest axis: it begins with what the reductions before it
-        read last, and the second-level cache still holds.
-        """
-        if any(isinstance(e, Reduce) for e in nest.body) or self.moved(list(nest.body)) < self.target.l2_bytes:
-            return nest
-        steps = dict.fromkeys((a.name for a in nest.axes), 0)
-        for offset in self.large():
-            for axis in nest.axes:
-                coef = offset.coefficient(axis)
-                if coef is None:
-                    return nest
-                steps[axis.name] = max(steps[axis.name], coef.const if coef.is_int else 0)
-        slowest = max(nest.axes, key=lambda a: steps[a.name])
-        if steps[slowest.name] <= 1 or not slowest.extent.is_int:
-            return nest
-        place = as_expr(slowest.extent.const - 1) - as_expr(slowest)
-        return replace(nest, body=tuple(rename(e, {}, {slowest: place}) for e in nest.body))
-
-    def decide(self, kind: str, reason: str) -> None:
-        self.decisions.append(Decision("cut", (self.nest.name, kind), True, reason))
 
     # ---- parts ------------------------------------------------------------------------------------------------------
 
@@ -476,32 +190,23 @@ class _Cutter:
             eqn = self.body[p]
             if not isinstance(eqn, Store) or eqn.mode != "set" or eqn.mask is not None:
                 continue
-            if _axes_of(eqn) != self.values[eqn.value] or sum(e == eqn.buffer for e in self.stored()) > 1:
+            if axes_of(eqn) != self.values[eqn.value] or sum(e == eqn.buffer for e in self.stored()) > 1:
                 continue
             made = self.body[self.made[eqn.value]]
             load = Load(eqn.value, eqn.buffer, eqn.index, self.dtype(eqn.value), origin=eqn.origin)
             found[eqn.value] = [load]
-            if isinstance(made, Compute) and made.op == "cast" and made.dtype in _HALVES:
+            if isinstance(made, Compute) and made.op == "cast" and made.dtype in HALVES:
                 wide = self.dtype(made.ins[0])
                 if wide == "float32":
                     found[made.ins[0]] = [load, Compute(made.ins[0], "cast", (eqn.value,), wide, eqn.origin)]
         return found
-
-    def stored(self) -> list[str]:
-        """The buffer of each store."""
-        return [e.buffer for e in self.body if isinstance(e, Store)]
-
-    def moved(self, body: list[Equation]) -> int:
-        """Bytes that the equations load."""
-        loads = {(e.buffer, e.index): e for e in body if isinstance(e, Load)}
-        return sum(self.size(_axes_of(e)) * DTYPES[e.dtype].size for e in loads.values())
 
     def cut(self, over: frozenset[str], inner: frozenset[str], reduces: list[int]) -> _Cut | None:
         """Which reduced axis to cut and into how many parts; nothing where programs are enough."""
         enough = processors = self.target.processors
         kept = [a for a in self.axes if a not in over and a not in inner]
         points = self.size(over)
-        if any(self.body[p].dtype in _HALVES for p in reduces):  # type: ignore[union-attr]
+        if any(self.body[p].dtype in HALVES for p in reduces):  # type: ignore[union-attr]
             return None
         fast = self.fast()
         if not inner and fast in over and (narrow := self.narrow(fast, over, kept, reduces)) is not None:
@@ -517,10 +222,10 @@ class _Cutter:
             units, least, wanted = self.size(kept), _ROW_POINTS, 4 * processors
         else:
             run = self.continued(fast, kept)
-            units = self.size([a for a in kept if a not in run]) * -(-self.size(run) // _ACROSS)
+            units = self.size([a for a in kept if a not in run]) * -(-self.size(run) // ACROSS)
             if not crossed:
                 units = -(-units // 4)  # many small programs a processor hide the latency of walking down columns
-            least, wanted = _COLUMN_POINTS, processors
+            least, wanted = COLUMN_POINTS, processors
             if crossed:
                 enough = wanted = _WAVES * processors  # nothing is read ahead there
             if points <= _ONE_TILE:
@@ -535,45 +240,13 @@ class _Cutter:
             return None
         return self.axis_to_cut(over - inner, parts, reduces)
 
-    def contiguous(self, names: Iterable[str]) -> str | None:
-        """One of these axes along which some large operand is contiguous, beside the fast axis perhaps."""
-        names = list(names)
-        wide = [a for a in names if self.size(self.continued(a, names)) >= _ACROSS // 2]
-        return next((a for o in self.large() for a in wide if o.coefficient(self.axes[a]) == 1), None)
-
-    def large(self) -> list[Expr]:
-        """Distances of the large operands that are read."""
-        whole = self.size(self.axes)
-        return [o for e, o in self.offsets() if isinstance(e, Load) and self.size(o.axes()) * 8 >= whole]
-
-    def continued(self, fast: str, names: Iterable[str]) -> list[str]:
-        """An axis with those of ``names`` that continue it in the large operands which are contiguous along it."""
-        run = [fast]
-        offsets = [o for o in self.large() if o.coefficient(self.axes[fast]) == 1]
-        while self.size(run) < _SHORT and offsets:
-            step = prod(self.axes[a].extent for a in run)
-            after = [a for a in names if a not in run and all(o.coefficient(self.axes[a]) == step for o in offsets)]
-            if len(after) != 1:
-                break
-            run.append(after[0])
-        return run
-
-    def short(self, axis: str) -> bool:
-        """Whether an axis is so short that reading along it alone is reading narrow pieces."""
-        return self.axes[axis].extent.is_int and self.axes[axis].extent.const < _SHORT
-
     def narrow(self, fast: str, over: frozenset[str], kept: list[str], reduces: list[int]) -> _Cut | None:
         """A cut that leaves every point of a short contiguous run a result of its own: channels of a group in
         channels-last memory. A program then reads the neighbouring groups' channels as well, in wide accesses.
         """
         run, slow = self.axes[fast], over - {fast}
         step = run.extent
-        if (
-            not step.is_int
-            or step.const >= _SHORT
-            or self.size(slow) < 2 * _COLUMN_POINTS
-            or self.size(self.axes) < _MANY
-        ):
+        if not step.is_int or step.const >= SHORT or self.size(slow) < 2 * COLUMN_POINTS or self.size(self.axes) < MANY:
             return None
         if any(self.reduce(p).op.startswith("arg") or fast not in self.reduce(p).axes for p in reduces):
             return None
@@ -581,8 +254,8 @@ class _Cutter:
         if len(beside) != 1:
             return None
         width = step.const * self.size(beside)
-        units = self.size([a for a in kept if a not in beside]) * -(-width // _ACROSS)
-        parts = min(_WAVES * self.target.processors // max(units, 1), self.size(slow) // _COLUMN_POINTS)
+        units = self.size([a for a in kept if a not in beside]) * -(-width // ACROSS)
+        parts = min(_WAVES * self.target.processors // max(units, 1), self.size(slow) // COLUMN_POINTS)
         found = self.axis_to_cut(slow, max(parts, 1), reduces)
         return None if found is None else replace(found, beside=(run, *found.beside))
 
@@ -664,7 +337,7 @@ class _Cutter:
         for eqn in self.slice(goals, {}):
             at = self.body.index(eqn)
             new = rename(eqn, {}, {cut.axis: place})
-            if guard is not None and isinstance(new, Load | Store) and cut.axis.name in _axes_of(eqn):
+            if guard is not None and isinstance(new, Load | Store) and cut.axis.name in axes_of(eqn):
                 new = self.guarded(new, guard, body)
             if isinstance(new, Check) and guard is not None:
                 extra = f"{new.cond}_inside"
@@ -695,14 +368,6 @@ class _Cutter:
         name = f"{eqn.mask}_{len(body)}_part"
         body.append(Compute(name, "and", (eqn.mask, guard), "bool"))
         return replace(eqn, mask=name)
-
-    def dtype(self, name: str) -> str:
-        if name not in self.made:
-            eqn = self.body[self.made[name.removesuffix("_in")]]
-        else:
-            eqn = self.body[self.made[name]]
-        assert not isinstance(eqn, Store | Check)
-        return eqn.dtype
 
     def partials(self, reduces: list[int], part: Axis, cut: _Cut) -> tuple[list[Equation], dict[int, list[Load]]]:
         """Stores of the parts' results and the loads that read them."""
@@ -761,10 +426,6 @@ class _Cutter:
             Compute(f"{out}_at", "where", (f"{out}_here", f"{out}_place", f"{out}_far"), "int64", origin),
             Reduce(eqn.outs, "min", f"{out}_at", over, "int64", origin),
         ]
-
-
-def _axes_of(eqn: Equation) -> set[str]:
-    return {a for e in eqn.index for a in e.axes()} if isinstance(eqn, Load | Store) else set()
 
 
 def _neutral(op: str, dtype: str) -> int | float | bool:
