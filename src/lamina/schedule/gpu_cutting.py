@@ -1,4 +1,4 @@
-"""A nest about to be cut for a GPU: what its reductions depend on, where it is contiguous, nests of parts of its body."""
+"""A nest about to be cut for a GPU: what its reductions depend on, where it is contiguous, nests of parts of it."""
 
 from __future__ import annotations
 
