@@ -20,6 +20,7 @@ _NAMES = frozenset((
     "arange", "ones", "zeros", "full", "eye", "tensor", "ones_like", "zeros_like", "full_like", "new_full",
     "new_ones", "new_zeros", "tril", "triu", "masked_fill", "where", "lt", "le", "gt", "ge", "eq", "ne",
     "logical_not", "logical_and", "logical_or", "invert", "and_", "or_", "not_", "bitwise_not", "bitwise_and",
+    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",  # as Dynamo of torch 2.11 writes some of them
     "bitwise_or", "__and__", "__or__", "__invert__", "add", "sub", "mul", "truediv", "div", "neg", "sqrt", "rsqrt",
     "abs", "pow", "bool", "float", "half", "bfloat16", "to", "type", "int", "long", "view", "reshape", "unsqueeze",
     "squeeze", "expand", "expand_as", "transpose", "permute", "t", "flip", "getitem", "getattr", "contiguous",
