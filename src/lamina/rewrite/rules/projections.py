@@ -191,7 +191,7 @@ def _unnoticed(node: Node, fake: Tensor, found: dict[Node, Tensor]) -> bool:
 def _slows(user: Node, fake: Tensor) -> bool:
     """Whether a call is slower on slices: attention in half precision on a GPU.
 
-    An H100, 24 heads of 128 x 128 with 6 keys and values, bfloat16: 0.115 ms with three products, 0.148 with one.
+    An H200, 24 heads of 128 x 128 with 6 keys and values, bfloat16: 0.115 ms with three products, 0.148 with one.
     """
     half = fake.dtype in (torch.bfloat16, torch.float16)
     return half and fake.device.type == "cuda" and "attention" in str(user.target)
