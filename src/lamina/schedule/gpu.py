@@ -208,9 +208,7 @@ class _Chooser:
             return self.tiles(*turned)
         if len(self.names) == 1:
             block = Block((self.names[0],), points, "grid")
-            return GpuSchedule(
-                "pointwise", (block,), _warps(points, each), 1, False, 0, self.approximate
-            )
+            return GpuSchedule("pointwise", (block,), _warps(points, each), 1, False, 0, self.approximate)
         run = self.run()
         rest = [a for a in self.names if a not in run]
         width = self.size(run)
@@ -224,9 +222,7 @@ class _Chooser:
             blocks = [Block(tuple(rest), high, "grid"), Block(run, across, "grid")]
         else:
             blocks = [Block(tuple(self.names), points, "grid")]
-        return GpuSchedule(
-            "pointwise", tuple(blocks), _warps(points, each), 1, False, 0, self.approximate
-        )
+        return GpuSchedule("pointwise", tuple(blocks), _warps(points, each), 1, False, 0, self.approximate)
 
     def changes_little(self) -> bool:
         """Whether everything is stored under conditions that are loaded once for many points: programs rarely store."""
