@@ -172,9 +172,12 @@ def batch_norm(n: int, c: int, hw: int):
     y = b.op("mul", b.op("sub", x, mean), b.op("rsqrt", squares))
     b.store("Y", b.at, y)
     b.store("M", (b.at[1],), mean)
-    return b, table(("X", "float32", (n, c, hw)), ("Y", "float32", (n, c, hw)), ("M", "float32", (c,))), {
-        "X": torch.randn(n, c, hw)
-    }, {}
+    return (
+        b,
+        table(("X", "float32", (n, c, hw)), ("Y", "float32", (n, c, hw)), ("M", "float32", (c,))),
+        {"X": torch.randn(n, c, hw)},
+        {},
+    )
 
 
 def group_norm_backward(n: int, g: int, c: int, hw: int):
@@ -347,9 +350,12 @@ def windows_add(count: int, width: int):
     b = Body(count, width)
     b.store("Y", (b.at[0] * 2 + b.at[1],), b.load("X", *b.at), mode="add")
     room = count * 2 + width
-    return b, table(("X", "float32", (count, width)), ("Y", "float32", (room,))), {
-        "X": torch.randn(count, width), "Y": torch.randn(room)
-    }, {}
+    return (
+        b,
+        table(("X", "float32", (count, width)), ("Y", "float32", (room,))),
+        {"X": torch.randn(count, width), "Y": torch.randn(room)},
+        {},
+    )
 
 
 def pooling(n: int, h: int, w: int, window: int, stride: int):

@@ -238,7 +238,15 @@ def simple_plan(program: LoopProgram) -> Plan:
         written = tuple(sorted(writes(step)))
         steps.append(KernelCall(step.name, kernel.name, flat.buffers, flat.sizes, written, (step,)))
     places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs)
-    decisions = (Decision("fuse", ("a", "b"), False, "too many registers", (("bytes", 64), ("ratio", 0.5)),),)
+    decisions = (
+        Decision(
+            "fuse",
+            ("a", "b"),
+            False,
+            "too many registers",
+            (("bytes", 64), ("ratio", 0.5)),
+        ),
+    )
     return Plan(
         program.name,
         program.inputs,

@@ -106,9 +106,7 @@ def test_bounds_hold(made: tuple[Expr, Meaning]) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(expressions(), expressions(2), expressions(2))
-def test_substitution(
-    made: tuple[Expr, Meaning], first: tuple[Expr, Meaning], second: tuple[Expr, Meaning]
-) -> None:
+def test_substitution(made: tuple[Expr, Meaning], first: tuple[Expr, Meaning], second: tuple[Expr, Meaning]) -> None:
     """Holds wherever the replacements stay in the ranges of what they replace."""
     expr, meaning = made
     (for_i, a), (for_k, b) = first, second

@@ -48,9 +48,7 @@ def test_every_single_field_makes_a_difference_to_the_text() -> None:
 def test_one_equation_a_line_with_the_users_place() -> None:
     lines = print_program(EXAMPLES["softmax"]).splitlines()
     (line,) = (line for line in lines if "'exp'" in line)
-    assert line == (
-        "    Compute('e', 'exp', ('d',), 'float32', origin=('softmax',)),  # model.py:12 _softmax"
-    )
+    assert line == ("    Compute('e', 'exp', ('d',), 'float32', origin=('softmax',)),  # model.py:12 _softmax")
 
 
 def test_text_runs_as_a_python_file(tmp_path: Path) -> None:

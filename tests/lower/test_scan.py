@@ -32,7 +32,7 @@ def test_types_and_scalars() -> None:
 
 def test_a_scan_over_flattened_dimensions_stays_one_loop() -> None:
     x = torch.randn(4, 6)
-    function = lambda x: ((x + 1).reshape(-1).cumsum(0).reshape(6, 4).t().contiguous() * 2)  # noqa: E731
+    function = lambda x: (x + 1).reshape(-1).cumsum(0).reshape(6, 4).t().contiguous() * 2  # noqa: E731
     compiled = lamina.compile(function, dynamic=True, options={"strict": True, "verify": True})
     torch.testing.assert_close(compiled(x), function(x))
 

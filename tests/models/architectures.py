@@ -165,9 +165,7 @@ def _clip() -> nn.Module:
     text = {**same, "max_position_embeddings": 16, "eos_token_id": 2, "bos_token_id": 1}
     vision = {**same, "image_size": 16, "patch_size": 4}
     del vision["vocab_size"]
-    config = transformers.CLIPConfig(
-        text_config=text, vision_config=vision, projection_dim=24, initializer_factor=3.0
-    )
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=24, initializer_factor=3.0)
     return transformers.CLIPModel(config)
 
 

@@ -33,9 +33,7 @@ def reduction(shape: tuple[int, ...], dims: tuple[int, ...], target: Target = TA
     b = Body(*shape)
     kept = [k for k in range(len(shape)) if k not in dims]
     b.store("Y", [b.at[k] for k in kept], b.reduce("sum", b.load("X", *b.at), *dims))
-    return chosen(
-        b, dense("X", "float32", shape), dense("Y", "float32", [shape[k] for k in kept]), target=target
-    )
+    return chosen(b, dense("X", "float32", shape), dense("Y", "float32", [shape[k] for k in kept]), target=target)
 
 
 def softmax(rows: int, width: int, dim: int) -> Schedule:

@@ -57,6 +57,4 @@ def dense(fake: torch.Tensor) -> torch.Tensor:
 def is_static(node: Node) -> bool:
     """Whether Dynamo marked the placeholder as a parameter or buffer."""
     described = node.meta.get("tensor_dict") or {}
-    return described.get(STATIC_INPUT) is not None or isinstance(
-        node.meta.get("example_value"), torch.nn.Parameter
-    )
+    return described.get(STATIC_INPUT) is not None or isinstance(node.meta.get("example_value"), torch.nn.Parameter)

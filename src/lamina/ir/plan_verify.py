@@ -100,9 +100,7 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
 
 
-def _call(
-    call: KernelCall, kernels: Mapping[str, Kernel], buffers: Mapping[str, Buffer], sizes: set[str]
-) -> None:
+def _call(call: KernelCall, kernels: Mapping[str, Kernel], buffers: Mapping[str, Buffer], sizes: set[str]) -> None:
     what = f"kernel call {call.name}"
     kernel = kernels.get(call.kernel)
     if kernel is None:

@@ -147,7 +147,7 @@ def dispatch_is_watched() -> bool:
 
 
 # version_of(tensor): how often it has been written to. ``RuntimeError`` for one made in inference mode.
-version_of: Callable[[torch.Tensor], int] = torch.Tensor._version.__get__
+version_of: Callable[[torch.Tensor], int] = torch.Tensor._version.__get__  # type: ignore[attr-defined]  # a descriptor; the stub has an int
 
 
 def without_autocast() -> Any:
