@@ -102,6 +102,26 @@ class Options:
         return self
 
 
+def _described(f: Field[Any]) -> str:
+    """One line of ``help(Options)``."""
+    default = "Passes()" if f.default == _NO_PASSES else repr(f.default)
+    env = f" ({f.metadata['env']})" if f.metadata["env"] else ""
+    choices = f" [{', '.join(f.metadata['choices'])}]" if f.metadata["choices"] else ""
+    return f"    {f.name} = {default}{env}: {f.metadata['help']}{choices}"
+
+
+Options.__doc__ = "\n".join(
+    [
+        f"{Options.__doc__}",
+        "",
+        "    Name, default and environment variable of each:",
+        "",
+        *map(_described, fields(Options)),
+        "    ",
+    ]
+)
+
+
 def _known(cls: type[Options], name: str) -> None:
     if name not in cls.knobs():
         raise UnknownOption(f"no option is called {name!r}", remedy=f"use one of {', '.join(cls.knobs())}")

@@ -6,7 +6,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +85,11 @@ MISTAKES: dict[str, tuple[type[LaminaError], Callable[[], object]]] = {
         ),
     ),
     "a rule that does not match": (UnexpectedMatches, lambda: _rewritten(expect_matches={"silu": 1})),
+    "a rule that runs with freeze alone": (
+        UnexpectedMatches,
+        lambda: _rewritten(expect_matches={"merge_projections": 1}),
+    ),
+    "what is no module to thaw": (lamina.BadArgument, lambda: lamina.thaw(abs)),
     "a pass that returns nothing": (PassFailed, lambda: _rewritten(passes=Passes(joint=lambda gm: None))),
     "a rule without a tensor": (lamina.BadArgument, lambda: rule(lambda: 1, lambda: 2)),
     "rules that are no rules": (lamina.UnknownOption, lambda: lamina.compile(abs, options={"rules": [abs]})),
@@ -104,6 +109,45 @@ def test_a_mistake_raises_its_class_and_says_what_to_do(mistake: str) -> None:
     assert error.remedy
     assert str(error).startswith(f"{error.code} {type(error).__name__}: {error.what}")
     assert f"do: {error.remedy}" in str(error)
+
+
+def test_a_rewrite_that_cannot_run_is_told_from_one_that_nobody_knows() -> None:
+    for options, reason in (
+        ({}, 'needs the option "freeze"'),
+        ({"without_rules": ["merge_projections"]}, "it is in without_rules"),
+        ({"numerics": "eager"}, 'none runs with numerics="eager"'),
+    ):
+        torch.compiler.reset()
+        with pytest.raises(UnexpectedMatches, match="'merge_projections' did not run in graph0") as caught:
+            _rewritten(expect_matches={"merge_projections": 1}, **options)
+        assert reason in caught.value.remedy
+    torch.compiler.reset()
+    with pytest.raises(UnexpectedMatches, match="no rule is called 'merge_projection'\n  do: did you mean"):
+        _rewritten(expect_matches={"merge_projection": 1})
+
+
+def _raises(gm: object, inputs: object) -> Callable[..., object]:
+    raise ValueError("oh")
+
+
+def _gives_text(gm: object, inputs: object) -> Callable[..., object]:
+    return lambda x: "text"
+
+
+def test_an_error_of_a_backend_names_its_line() -> None:
+    for backend, line in ((_raises, 0), (_gives_text, 1)):
+        torch.compiler.reset()
+        with pytest.raises(BackendFailed, match=backend.__name__) as caught:
+            lamina.compile(torch.sin, backend=backend)(torch.ones(2))
+        assert caught.value.where == f"test_errors.py:{backend.__code__.co_firstlineno + line}"
+
+
+def test_help_describes_every_option() -> None:
+    lines = (Options.__doc__ or "").splitlines()
+    for field in fields(Options):
+        (line,) = [line for line in lines if line.startswith(f"    {field.name} = ")]
+        assert field.metadata["help"] in line
+        assert field.metadata["env"] in line
 
 
 def test_a_failing_stage_runs_eager_with_one_warning_unless_strict(monkeypatch: pytest.MonkeyPatch) -> None:

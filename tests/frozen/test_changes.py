@@ -128,6 +128,16 @@ def test_what_torch_does_not_count_is_seen_after_thaw() -> None:
     assert lamina.thaw() >= 2
 
 
+def test_thaw_takes_modules_that_have_no_memory_yet_and_nothing_else() -> None:
+    model = Model()
+    compiled = frozen(model)
+    check(compiled, model, X)
+    assert lamina.thaw(nn.Sequential(model, nn.LazyLinear(3))) == 2
+    for wrong in ("model", model.forward, list(model.parameters())):
+        with pytest.raises(lamina.BadArgument, match=f"thaw was given a {type(wrong).__name__}"):
+            lamina.thaw(wrong)  # type: ignore[arg-type]
+
+
 def test_an_optimizer_step_can_be_compiled_beside_it() -> None:
     model = Model()
     compiled = frozen(model)

@@ -68,7 +68,7 @@ def test_what_cannot_be_a_pattern_is_said():
     with pytest.raises(BadArgument, match="before returns x, which it did not compute"):
         check_rule(rule(lambda x: x, lambda x: x * 1))
     fine = rule(lambda x: x * 2, lambda x: x + x)
-    for wrong in ({"dtypes": "float32"}, {"dtypes": torch.float32}, {"device": "cdua"}):
+    for wrong in ({"dtypes": "float32"}, {"dtypes": torch.float32}, {"device": "cdua"}, {"device": "cuda:99"}):
         with pytest.raises(BadArgument, match=f"the {next(iter(wrong))} of check_rule"):
             check_rule(fine, **wrong)
 

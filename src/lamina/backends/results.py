@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from lamina.backends.api import Compiled
 from lamina.backends.regions import Boxed
 from lamina.backends.torch_private import takes_one_list
+from lamina.base.identity import place_of
 from lamina.base.torch_private import OpOverload
 from lamina.errors import BackendFailed
 
@@ -42,7 +43,7 @@ def checked_once(compiled: Compiled, gm: GraphModule, backend: str, graph: str) 
         nonlocal expected
         outputs = compiled(list(inputs)) if boxed else compiled(*inputs)
         if expected is not None:
-            _check(expected, _as_list(outputs), backend, graph)
+            _check(expected, _as_list(outputs), backend, graph, place_of(compiled))
             expected = None
         return outputs
 
@@ -68,7 +69,7 @@ def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Bo
         if finish is not None:
             return finish(_as_list(compiled(inputs) if boxed else compiled(*inputs)))
         outputs = _as_list(compiled(list(inputs)) if boxed else compiled(*inputs))
-        _check(expected, outputs, backend, graph)
+        _check(expected, outputs, backend, graph, place_of(compiled))
         finish = _finisher(expected, _shared(expected, inputs, outputs))
         return finish(outputs)
 
@@ -84,10 +85,11 @@ def _check_callable(compiled: Any, backend: str, graph: str) -> None:
         )
 
 
-def _check(expected: Sequence[_Expected], outputs: Sequence[Any], backend: str, graph: str) -> None:
+def _check(expected: Sequence[_Expected], outputs: Sequence[Any], backend: str, graph: str, place: str) -> None:
     for fault in _faults(expected, outputs):
         raise BackendFailed(
             f"backend {backend!r} ran {graph}: {fault}",
+            where=place,
             remedy="correct the backend; lamina.testing.check_backend tries it on small programs",
         )
 

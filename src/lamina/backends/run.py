@@ -20,6 +20,7 @@ from lamina.backends.registry import as_backend
 from lamina.backends.results import checked, checked_once
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
+from lamina.base.identity import place_of
 from lamina.errors import BackendFailed, LaminaError
 from lamina.options import Options
 from lamina.record import Record, Stage
@@ -182,6 +183,7 @@ class _Job:
         except Exception as error:
             raise BackendFailed(
                 f"backend {backend.name!r} failed to compile {name}: {type(error).__name__}: {error}",
+                where=place_of(backend.compile),
                 remedy="raise NotImplementedError in it for a graph that it does not take, or give it a supports=",
             ) from error
 

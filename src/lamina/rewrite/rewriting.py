@@ -142,6 +142,11 @@ class Rewriting:
                     f"rewrite {name!r} was made {count} times in {self.name}, not {wanted}",
                     remedy="see the record's decisions of kind 'rewrite' for its reasons",
                 )
+            if rule is None and name in RULE_NAMES:
+                raise UnexpectedMatches(
+                    f"rewrite {name!r} did not run in {self.name}, and is expected {wanted} times",
+                    remedy=self._why_not_run(name),
+                )
             if rule is None:
                 remedy = _closest(name, {*(r.name for r in self.rules), *RULE_NAMES})
                 raise UnexpectedMatches(f"no rule is called {name!r}", remedy=remedy)
@@ -150,6 +155,16 @@ class Rewriting:
                 where=rule.place,
                 remedy="change the rule so that it takes this spelling, or the number that is expected",
             )
+
+    def _why_not_run(self, name: str) -> str:
+        """What keeps a rewrite of Lamina's from running, as something to do about it."""
+        if self.options.numerics != "fast":
+            return 'none runs with numerics="eager": leave that out, or the expectation'
+        if name in self.options.without_rules:
+            return "it is in without_rules: leave it out there, or in expect_matches"
+        if name in {change.__name__ for change in FROZEN_RULES}:
+            return 'it needs the option "freeze" and a call without gradients, as within torch.no_grad()'
+        return "see the record's decisions of kind 'rewrite' for its reasons"
 
     def _nearest(self, name: str) -> str:
         if name not in self.misses:

@@ -28,7 +28,7 @@ from lamina.runtime.toolchain import Compiler, compile_flags, link_flags, load_l
 __all__ = ["BuildResult", "build_kernels"]
 
 _PROGRESS_SECONDS = 2.0
-_REMEDY = "install g++; `lamina doctor` says what was tried"
+_REMEDY = "install g++, or correct the option cxx where it is given; `lamina doctor` says what was tried"
 
 
 @dataclass(frozen=True, slots=True)

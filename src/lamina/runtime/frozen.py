@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import itertools
 import operator
 import threading
 import time
@@ -21,8 +20,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from lamina.errors import BadArgument
 from lamina.runtime.torch_private import is_capturing, version_of, without_autocast
 
 __all__ = ["Frozen", "thaw"]
@@ -44,9 +45,18 @@ def thaw(model: torch.nn.Module | None = None) -> int:
 
     For writes that torch does not count: through ``tensor.data``, through memory shared with NumPy or another
     framework, by a CUDA graph that one replays oneself. With ``model`` only results that were computed from a
-    parameter or buffer of it. Returns the number of results dropped.
+    parameter or buffer of it, which may be the compiled one. Returns the number of results dropped. Raises
+    ``BadArgument`` for what is no module.
     """
-    addresses = None if model is None else {t.data_ptr() for t in itertools.chain(model.parameters(), model.buffers())}
+    given: object = model
+    if given is not None and not isinstance(given, torch.nn.Module):
+        raise BadArgument(
+            f"thaw was given a {type(given).__name__}",
+            remedy="pass the module whose parameters were written to, or nothing: thaw() drops everything kept",
+        )
+    tensors = () if model is None else (*model.parameters(), *model.buffers())
+    # Parameters that have no memory yet (lazy modules) have nothing kept.
+    addresses = None if model is None else {t.data_ptr() for t in tensors if not is_lazy(t)}
     return sum(frozen.drop(addresses) for frozen in list(_alive))
 
 

@@ -76,9 +76,10 @@ def check_rule(
     if isinstance(dtypes, (str, torch.dtype)) or not all(isinstance(one, torch.dtype) for one in dtypes):
         raise BadArgument(f"the dtypes of check_rule are {dtypes!r}", remedy="pass some, such as (torch.float32,)")
     try:
-        torch.device(device)
-    except RuntimeError:
-        raise BadArgument(f"the device of check_rule is {device!r}", remedy='pass "cpu" or "cuda"') from None
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # no such device; torch was built without it
+        what = f"the device of check_rule is {device!r}: {str(error).splitlines()[0]}"
+        raise BadArgument(what, remedy='pass one that this machine has, such as "cpu"') from None
     differentiate = not rule.inference_only if grads is None else grads
     cases: list[RuleCase] = []
     skipped: list[RuleCase] = []
