@@ -1,4 +1,4 @@
-"""oneDNN applies ReLU to convolutions of a CPU where nothing else needs what comes before it."""
+"""ReLU is applied to convolutions of a CPU in place where nothing else needs what comes before it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def epilogues(function: Callable[..., object], x: Tensor, **kwargs: bool) -> int
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("function", [plain, strided, added, both])
-def test_relu_is_applied_by_the_library(function: Callable[[Tensor], Tensor], layout: torch.memory_format) -> None:
+def test_relu_is_applied_in_place(function: Callable[[Tensor], Tensor], layout: torch.memory_format) -> None:
     assert epilogues(function, torch.randn(2, 4, 8, 8).contiguous(memory_format=layout)) == 1
 
 
@@ -70,3 +70,21 @@ def test_what_something_else_needs_stays(function: Callable[[Tensor], object]) -
 def test_other_dtypes_and_gradients_are_left_alone() -> None:
     assert epilogues(lambda x: F.relu(F.conv2d(x, W.double())), torch.randn(2, 4, 8, 8).double()) == 0
     assert epilogues(plain, torch.randn(2, 4, 8, 8), training=True) == 0
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("function", [plain, added, both])
+def test_what_is_no_finite_number_stays(function: Callable[[Tensor], Tensor], layout: torch.memory_format) -> None:
+    x = torch.randn(2, 4, 8, 8)
+    x[0, 0, 0, 0], x[1, 1, 4, 4], x[1, 2, 1, 1] = float("nan"), float("inf"), -float("inf")
+    x = x.contiguous(memory_format=layout)
+    compiled = lamina.compile(function, options={"strict": True})
+    expected = function(x)
+    assert expected.isnan().any()
+    assert expected.isinf().any()
+    torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-4, equal_nan=True, check_stride=True)
+
+
+def test_parameters_may_be_expanded() -> None:
+    weight, bias = W[:1].expand(6, -1, -1, -1), B[:1].expand(6)
+    assert epilogues(lambda x: F.relu(F.conv2d(x, weight, bias)), torch.randn(2, 4, 8, 8)) == 1

@@ -35,6 +35,14 @@ def test_factors_in_a_row_become_one(function):
     assert count(after, aten.mul.Tensor) == 1
 
 
+@pytest.mark.parametrize(
+    ("dtype", "joined"), [(torch.float32, 2), (torch.bfloat16, 2), (torch.float16, 2), (torch.float64, 1)]
+)
+def test_factors_whose_product_kernels_cannot_hold_stay_apart(dtype, joined):
+    _, after = folded(lambda x: (x * 1e20 * 1e20,), (X * 1e-30).to(dtype))
+    assert count(after, aten.mul.Tensor) == joined
+
+
 def test_signed_zeros_stay():
     _, after = folded(lambda x: (x * 2 * 3 + 0,), X)
     assert count(after, aten.add.Tensor) == 1

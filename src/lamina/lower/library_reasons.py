@@ -31,7 +31,7 @@ _TENSOR_ENDS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _BY_REASON: dict[str, tuple[str, ...]] = {
     "the library applies the activation to its result at hand": (
         *("aten._addmm_activation.default", "aten.cudnn_convolution_relu.default"),
-        "aten.cudnn_convolution_add_relu.default",
+        *("aten.cudnn_convolution_add_relu.default", "lamina.convolution_relu.default"),
     ),
     _PRODUCT: (
         *("aten.baddbmm.default", "aten.addbmm.default"),

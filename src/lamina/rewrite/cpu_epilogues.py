@@ -1,14 +1,15 @@
-"""ReLU that oneDNN applies to a convolution's result while it has it, on a CPU in inference.
+"""ReLU applied to a convolution's result while it is at hand, on a CPU in inference: ``lamina::convolution_relu``.
 
-``relu(conv(x))`` otherwise reads and writes the result once more, and ``relu(conv(x) + y)`` likewise. On one core with
-AVX2, 8 x 64 x 56 x 56 with 3 x 3 filters and the channels innermost: 31 ms apart and 24 together (26 with an image
-added); with the pixels innermost 55 and 52.
+``relu(conv(x))`` otherwise writes a second result into fresh memory, and ``relu(conv(x) + y)`` likewise. On one core
+with AVX2, 8 x 64 x 56 x 56 with 3 x 3 filters and the channels innermost: 34.0 ms apart, 22.5 in place and 22.3
+without ReLU; oneDNN's own ReLU takes as long (22.7, and 25.1 for 23.4 with an image added), but gives 0 for what is not a
+number and the largest number for infinities, and reads a bias or weight of stride 0 as if it were contiguous.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,11 +18,39 @@ from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.rewrite.rebuild import Write, written_anew
-from lamina.rewrite.torch_private import CONVOLUTION_WITH_EPILOGUE
 
-__all__ = ["cpu_epilogues"]
+__all__ = ["convolution_relu", "cpu_epilogues"]
 
 aten = torch.ops.aten
+
+torch.library.define(
+    "lamina::convolution_relu",
+    "(Tensor image, Tensor weight, Tensor? bias, Tensor? added, SymInt[] stride, SymInt[] padding, SymInt[] dilation, "
+    "SymInt groups) -> Tensor",
+)
+
+
+@torch.library.impl("lamina::convolution_relu", "default")
+def _convolved(
+    image: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    added: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """``relu(convolution(image, weight, bias) + added)``, laid out as the convolution's result."""
+    result = torch.convolution(image, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
+    if added is not None:
+        result.add_(added)
+    return result.relu_()
+
+
+torch.library.register_fake("lamina::convolution_relu", _convolved)
+
+convolution_relu: Any = torch.ops.lamina.convolution_relu.default
 
 
 def cpu_epilogues(gm: GraphModule, note: Callable[[Decision], None] = lambda decision: None) -> GraphModule:
@@ -29,8 +58,6 @@ def cpu_epilogues(gm: GraphModule, note: Callable[[Decision], None] = lambda dec
 
     Only where nothing else needs what the ReLU is applied to. ``note`` is told of each.
     """
-    if CONVOLUTION_WITH_EPILOGUE is None or not torch.backends.mkldnn.enabled:
-        return gm
     if any("tangents" in str(n.target) for n in gm.graph.find_nodes(op="placeholder")):
         return gm
     returned = set(gm.graph.output_node().all_input_nodes)
@@ -43,7 +70,7 @@ def cpu_epilogues(gm: GraphModule, note: Callable[[Decision], None] = lambda dec
         if _is_convolution(source, returned) and _layout(source) == _layout(node):
             found[node] = functools.partial(_write, node, source, other)
             note(
-                Decision("library epilogue", (source.name, node.name), True, "oneDNN applies it to the result at hand")
+                Decision("library epilogue", (source.name, node.name), True, "applied to the result at hand, in place")
             )
     return written_anew(gm, found)
 
@@ -82,16 +109,9 @@ def _layout(node: Any) -> Any:
 
 
 def _write(node: Node, source: Node, other: Node | None, graph: Graph, made: Mapping[Node, Node]) -> Node:
-    """Write oneDNN's call for ``node``."""
-    x, weight, bias, stride, padding, dilation, _, _, groups = source.args
-    settings = (padding, stride, dilation, groups)
-    operands = tuple(made[n] if isinstance(n, Node) else None for n in (weight, bias))
-    packet: Any = CONVOLUTION_WITH_EPILOGUE
-    image: Any = made[x]  # type: ignore[index]
-    if other is None:
-        result = graph.call_function(packet.default, (image, *operands, *settings, "relu", [], ""))
-    else:
-        joined = (image, made[other], *operands, *settings, "add", 1.0, "relu", [], "")
-        result = graph.call_function(packet.binary, joined)
+    """Write the call for ``node``."""
+    image, weight, bias, stride, padding, dilation, _, _, groups = source.args
+    operands = tuple(made[n] if isinstance(n, Node) else None for n in (image, weight, bias, other))
+    result = graph.call_function(convolution_relu, (*operands, stride, padding, dilation, groups))
     result.meta = dict(node.meta)
     return result

@@ -6,7 +6,6 @@ library calls between. The last term stays where it can be seen: -0.0 + 0 is 0.0
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -76,6 +75,7 @@ def _joined(value: Tensor, first: Any, second: Any) -> int | float | None:
         signed = value.dtype.is_signed and product >= 1 << (bits - 1)
         return product - (1 << bits) if signed else product
     joined, sizes = float(first) * float(second), (abs(first), abs(second))
-    if not math.isfinite(joined) or not (min(sizes) >= 1 or 0 < max(sizes) <= 1):
-        return None
+    widest = torch.finfo(torch.float64 if value.dtype == torch.float64 else torch.float32)
+    if not abs(joined) <= widest.max or not (min(sizes) >= 1 or 0 < max(sizes) <= 1):
+        return None  # kernels hold the number in the dtype they compute in
     return joined if abs(joined) >= torch.finfo(torch.float32).tiny else None

@@ -15,7 +15,6 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 __all__ = [
-    "CONVOLUTION_WITH_EPILOGUE",
     "DEVICE_OF",
     "SAFE_SOFTMAX",
     "SET_GRAD",
@@ -46,10 +45,6 @@ SET_GRAD = torch._C._set_grad_enabled
 """The call by which a captured graph switches gradients on and off."""
 
 _ENTER_AUTOCAST = torch.amp.autocast_mode._enter_autocast
-
-
-# oneDNN's convolution with an activation, and an image added before it (``default`` and ``binary``); None without it.
-CONVOLUTION_WITH_EPILOGUE: Any = getattr(torch.ops.mkldnn, "_convolution_pointwise", None)
 
 
 def graph_module(root: GraphModule, graph: Graph) -> GraphModule:
