@@ -2,8 +2,8 @@
 
 ``relu(conv(x))`` otherwise writes a second result into fresh memory, and ``relu(conv(x) + y)`` likewise. On one core
 with AVX2, 8 x 64 x 56 x 56 with 3 x 3 filters and the channels innermost: 34.0 ms apart, 22.5 in place and 22.3
-without ReLU; oneDNN's own ReLU takes as long (22.7, and 25.1 for 23.4 with an image added), but gives 0 for what is not a
-number and the largest number for infinities, and reads a bias or weight of stride 0 as if it were contiguous.
+without ReLU; oneDNN's own ReLU takes as long (22.7, and 25.1 for 23.4 with an image added), but gives 0 for what is
+not a number and the largest number for infinities, and reads a bias or weight of stride 0 as if it were contiguous.
 """
 
 from __future__ import annotations
