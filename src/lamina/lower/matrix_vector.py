@@ -80,14 +80,32 @@ def _few_columns(node: Node, a: TensorValue, b: TensorValue) -> bool:
     """Whether a float32 product has so few columns that it is a few sums of each row, as a router's of experts is.
 
     Without TF32 the library multiplies element by element, and reads both operands widened: 40 us for 8192 rows of 1024
-    in bfloat16 and 8 columns, whose bytes take 6. Both operands must lie along the summed axis.
+    in bfloat16 and 8 columns, whose bytes take 6. Both operands must lie along the summed axis, and be widened for
+    this product alone: where the wide ones are kept, as for a backward, tensor cores cannot take the narrow ones
+    instead, and sums of single rows read them too often.
     """
+    if not all(isinstance(n, Node) and _widened_for_this(n) for n in node.args[-2:]):
+        return False
     if a.dtype != "float32" or torch.get_float32_matmul_precision() != "highest":
         return False
     few = b.shape[1].is_int and b.shape[1].const <= _FEW
     along = [n.meta["val"].stride(d) for n, d in zip(node.args[-2:], (1, 0), strict=True) if isinstance(n, Node)]
     long = all(n.is_int for n in (*a.shape, *b.shape)) and a.shape[1].const >= _LONG
     return few and long and len(along) == 2 and all(type(s) is int and s == 1 for s in along)
+
+
+def _widened_for_this(node: Node) -> bool:
+    """Whether a value is one of 16 bits in float32, which nothing else reads, through views or not."""
+    while len(node.users) == 1 and node.op == "call_function":
+        source = node.args[0]
+        if not isinstance(source, Node):
+            return False
+        if node.target is torch.ops.aten._to_copy.default:
+            return source.meta["val"].dtype in (torch.bfloat16, torch.float16)
+        if not getattr(node.target, "is_view", False):
+            return False
+        node = source
+    return False
 
 
 def _suits(low: Lowering, *factors: TensorValue) -> bool:
