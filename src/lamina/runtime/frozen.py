@@ -184,7 +184,10 @@ def _current(kept: _Kept, sources: tuple[Any, ...]) -> bool:
 def _can_be_kept(sources: Iterable[Any]) -> bool:
     """Whether writes to all of these will be seen, and results outlive this call."""
     if any(t.is_inference() for t in sources):
-        message = "lamina: parameters made in inference mode have no version, so freezing them has no effect"
+        message = (
+            "lamina: parameters made in inference mode have no version, so freezing them has no effect: "
+            "make them outside of torch.inference_mode()"
+        )
         warnings.warn(message, stacklevel=4)
         return False
     return not (any(t.is_cuda for t in sources) and is_capturing())
