@@ -90,14 +90,17 @@ def test_a_clock_decides(prefer: bool, library: bool, kept: bool, tuning: Callab
     work = tuning(prefer, kept)
     labels = [c.label for c in work.open[0].task.candidates]
     assert labels.index("library") == prefer
+    meanwhile = work.meanwhile
+    assert meanwhile.library_count == 1
     fastest = labels.index("library") if library else 3
     FakeBench.times = [500.0 if k != fastest else 100.0 for k in range(len(labels))]
     plan = work.finish(built(work), FakeDriver())
     verify_plan(plan)
     assert plan.library_count == library
+    assert (plan == meanwhile) == library
     again = tuning(prefer, kept)
     assert not again.open
-    assert again.plan == plan
+    assert again.plan == again.meanwhile == plan
 
 
 @pytest.mark.parametrize("prefer", [False, True])

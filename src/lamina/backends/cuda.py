@@ -87,7 +87,7 @@ class CudaBackend:
         if self.options.verify:
             record.step(region, "verify", verify_plan, plan)
         tuning: RegionTuning = record.step(region, "candidates", self.tuning, plan, fused)
-        work = _Region(self, tuning.plan, record, gm)
+        work = _Region(self, tuning.meanwhile, record, gm)
         record.step(region, "codegen", work.generate)
         host = record.step(region, "host", work.host, True)
         building = build_threads().submit(work.build, host)

@@ -144,6 +144,17 @@ class RegionTuning:
             self._replan()
 
     @property
+    def meanwhile(self) -> Plan:
+        """The plan to build before anything is timed: with the library's products wherever a clock is to be asked.
+
+        Kernels for products take seconds to compile, and only those that win are worth waiting for.
+        """
+        if self.products is None:
+            return self.plan
+        asked = [lib for o in self.open for lib in self.products.libraries.get(o.kernel.name, ())]
+        return self._with_libraries(self.library | {lib.product for lib in asked})
+
+    @property
     def units(self) -> list[TritonUnit]:
         """Every candidate's machine code."""
         return [triton_unit(launch) for o in self.open for t in o.trials for launch in t.host.launches]
@@ -170,12 +181,16 @@ class RegionTuning:
 
     def _replan(self) -> None:
         """Give those products to the library that it multiplies faster, and keep the other kernels' schedules."""
-        if self.products is None or not self.library:
-            return
-        kept = {k.name: k for k in self.plan.kernels}
-        plan = self.products.replan({name: name not in self.library for name in self.products.preferred})
-        self.plan = replace(plan, kernels=tuple(kept.get(k.name, k) for k in plan.kernels))
+        self.plan = self._with_libraries(self.library)
         self.library = set()
+
+    def _with_libraries(self, products: set[str]) -> Plan:
+        """The plan with these products the library's, and the schedules that its other kernels have so far."""
+        if self.products is None or not products:
+            return self.plan
+        kept = {k.name: k for k in self.plan.kernels}
+        plan = self.products.replan({name: name not in products for name in self.products.preferred})
+        return replace(plan, kernels=tuple(kept.get(k.name, k) for k in plan.kernels))
 
     def _task(self, kernel: Kernel) -> tuple[Task, KernelCall, str]:
         """The question, the launch that it is asked of, and why it is left to the model, if it is."""

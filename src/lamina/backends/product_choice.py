@@ -77,17 +77,24 @@ def product_choice(plan: Plan, replan: Callable[[Mapping[str, bool]], Plan]) -> 
     preferred = close(plan.decisions)
     if not preferred:
         return plan, None
-    settled = dict.fromkeys(preferred, True)
-    theirs = replan(dict.fromkeys(preferred, False))
-    ours = plan if all(preferred.values()) else replan(settled)
+    made = {frozenset(preferred.items()): plan}
+
+    def planned(settled: Mapping[str, bool]) -> Plan:
+        known = frozenset(settled.items())
+        if known not in made:
+            made[known] = replan(settled)
+        return made[known]
+
+    theirs = planned(dict.fromkeys(preferred, False))
+    ours = planned(dict.fromkeys(preferred, True))
     found = libraries(ours, theirs)
     covered = {lib.product for parts in found.values() for lib in parts}
     if not covered:
         return plan, None
     if covered != set(preferred):
-        ours = replan({name: name in covered or preferred[name] for name in preferred})
+        ours = planned({name: name in covered or preferred[name] for name in preferred})
         found = {name: parts for name, parts in found.items() if name in {k.name for k in ours.kernels}}
-    return ours, ProductChoice(found, preferred, replan)
+    return ours, ProductChoice(found, preferred, planned)
 
 
 def close(decisions: Sequence[Decision]) -> dict[str, bool]:

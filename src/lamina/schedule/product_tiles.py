@@ -27,6 +27,10 @@ _STEP_US = 0.2
 _GUESS = 4096
 """What an unknown size counts as."""
 
+_REGISTERS = 192
+"""Registers of a thread that may hold values of an epilogue. Beyond, the rest of 255 is not enough for addresses and
+what comes between: such kernels took the compiler 7 to 8 s, and two to three times the library's time (H100)."""
+
 _SPARE = 2 << 10
 """Bytes of shared memory that barriers and the GPU itself need."""
 
@@ -51,6 +55,10 @@ class _Tile:
     beside: int = 0
     parts: int = 1
     flat: bool = False
+
+    def registers(self, values: int) -> int:
+        """Registers of a thread that so many float32 values of every point of a part take."""
+        return values * self.rows * self.columns // self.parts // (32 * self.warps)
 
     def shared(self, stages: int, turned: bool) -> int:
         """Bytes of shared memory for so many stages of operands and a part of the result, twice if it is ``turned``
@@ -135,9 +143,17 @@ def _by_pointers(eqn: Equation, product: Product) -> bool:
 def _tiles(nest: Nest, product: Product, target: GpuTarget) -> list[_Tile]:
     """The tiles that the product may be evaluated in."""
     known = all(a.extent.is_int for a in nest.axes)
-    if target.capability < 90 or product.batch or not known or not _copied(nest, product):
-        return list(_TILES)
-    return [*_TILES, *_COPIED_TILES]
+    copied = target.capability >= 90 and not product.batch and known and _copied(nest, product)
+    values = _values_at_once(product)
+    found = [t for t in (*_TILES, *(_COPIED_TILES if copied else ())) if t.registers(values) <= _REGISTERS]
+    return found or list(_TILES)
+
+
+def _values_at_once(product: Product) -> int:
+    """How many values of a point an epilogue holds at once: the product's, and what it reads beside it or stores too."""
+    whole = set(product.rows) | set(product.columns)
+    touched = [e for e in product.epilogue if isinstance(e, Load | Store) and e.index[0].axes() >= whole]
+    return 1 + max(len(touched) - 1, 0)
 
 
 def _copied(nest: Nest, product: Product) -> bool:
@@ -178,7 +194,7 @@ def tiled_us(nest: Nest, target: GpuTarget) -> float:
 def reads_meanwhile(nest: Nest, target: GpuTarget) -> bool:
     """Whether tiles are read while the epilogue of others runs."""
     product = as_product(nest)
-    return product is not None and len(_tiles(nest, product, target)) > len(_TILES)
+    return product is not None and any(tile.beside for tile in _tiles(nest, product, target))
 
 
 def _sizes(product: Product, extents: Mapping[str, int]) -> tuple[int, int, int, int]:
