@@ -64,10 +64,12 @@ def test_close_estimates_only() -> None:
     def decision(ours: float, theirs: float, taken: bool) -> Decision:
         return Decision("product", ("l", "n"), taken, "", (("library_us", theirs), ("template_us", ours)))
 
-    assert close([decision(100, 110, True)]) == {"l": True}
-    assert close([decision(105, 100, False)]) == {"l": False}
-    assert close([decision(120, 100, False)]) == {}
-    assert close([decision(100, 200, True), Decision("fuse", ("l", "n"), True, "", ())]) == {}
+    assert close([decision(100, 110, True)], 1.05) == {"l": True}
+    assert close([decision(100, 110, False)], 1.05) == {"l": False}
+    assert close([decision(100, 110, False)], 1.14) == {}
+    assert close([decision(105, 100, False)], 0.9) == {"l": False}
+    assert close([decision(120, 100, False)], 0.9) == {}
+    assert close([decision(100, 250, True), Decision("fuse", ("l", "n"), True, "", ())], 0.9) == {}
 
 
 @pytest.fixture
@@ -122,7 +124,7 @@ def test_sure_estimates_make_no_other_plan() -> None:
 
     plan = plans({})
     (decision,) = (d for d in plan.decisions if d.kind == "product")
-    found, choice = product_choice(plan, replan)
-    assert bool(asked) == bool(close([decision]))
+    found, choice = product_choice(plan, replan, 0.9)
+    assert bool(asked) == bool(close([decision], 0.9))
     assert (choice is None) == (not asked)
     assert found.steps

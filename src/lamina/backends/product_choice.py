@@ -18,11 +18,8 @@ from lamina.schedule.memory import plan_memory
 
 __all__ = ["Library", "ProductChoice", "close", "libraries", "product_choice"]
 
-_CLOSE = 1.3
-"""The library's estimate over ours up to which a clock is asked."""
-
-_WORSE = 1.1
-"""Our estimate over the library's up to which it is: each candidate of ours costs seconds of compilation."""
+_SURE = 2.0
+"""The library's estimate over ours from which no clock is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +67,14 @@ class ProductChoice:
         return kernel in self.libraries and not all(self.preferred[lib.product] for lib in self.libraries[kernel])
 
 
-def product_choice(plan: Plan, replan: Callable[[Mapping[str, bool]], Plan]) -> tuple[Plan, ProductChoice | None]:
+def product_choice(
+    plan: Plan, replan: Callable[[Mapping[str, bool]], Plan], least: float
+) -> tuple[Plan, ProductChoice | None]:
     """The plan with our kernels wherever a clock is to be asked, and what it is to be asked; ``plan`` itself and None
-    where the estimates are sure. ``replan`` makes the plan with some products settled.
+    where the estimates are sure. ``replan`` makes the plan with some products settled; ``least`` is the library's
+    estimate over ours from which a clock is asked.
     """
-    preferred = close(plan.decisions)
+    preferred = close(plan.decisions, least)
     if not preferred:
         return plan, None
     made = {frozenset(preferred.items()): plan}
@@ -97,14 +97,14 @@ def product_choice(plan: Plan, replan: Callable[[Mapping[str, bool]], Plan]) -> 
     return ours, ProductChoice(found, preferred, planned)
 
 
-def close(decisions: Sequence[Decision]) -> dict[str, bool]:
-    """The products whose estimates are so close that a clock should be asked: whether ours is taken now, by call."""
+def close(decisions: Sequence[Decision], least: float) -> dict[str, bool]:
+    """The products of which a clock should be asked: whether ours is taken now, by call."""
     found: dict[str, bool] = {}
     for decision in decisions:
         if decision.kind == "product":
             facts = dict(decision.facts)
             ours, theirs = float(facts["template_us"]), float(facts["library_us"])
-            if ours <= _WORSE * theirs and theirs <= _CLOSE * ours:
+            if least * ours <= theirs <= _SURE * ours:
                 found[decision.subject[0]] = decision.taken
     return found
 
