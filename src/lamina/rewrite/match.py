@@ -7,7 +7,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -60,6 +60,18 @@ class _State:
     inner: tuple[Node, ...]
     later: tuple[tuple[Any, Any, bool | None], ...]
 
+    def using(self, nodes: tuple[Node, ...], covered: dict[Call, Node] | None = None) -> _State:
+        """With more nodes used up, and other calls covered."""
+        return _State(self.bound, self.covered if covered is None else covered, (*self.inner, *nodes), self.later)
+
+    def binding(self, bound: dict[str, Any]) -> _State:
+        """With other parameters bound."""
+        return _State(bound, self.covered, self.inner, self.later)
+
+    def owing(self, wanted: Any, given: Any, product: bool | None) -> _State:
+        """With one more constant to compare."""
+        return _State(self.bound, self.covered, self.inner, (*self.later, (wanted, given, product)))
+
 
 class Matcher:
     """Matches one pattern at a time. ``training`` tells of a node whether gradients are recorded there.
@@ -93,9 +105,10 @@ class Matcher:
             if match is not None:
                 yield match
 
-    def _fail(self, state: _State, node: Any, why: str, vague: bool = False) -> None:
+    def _fail(self, state: _State, node: Any, why: str, *about: Any, vague: bool = False) -> None:
+        """Note a near miss; ``why`` has a place for each of ``about``, which are only named if somebody asks."""
         if self.explain and isinstance(node, Node):
-            miss = Miss(len(state.covered), node, why, vague)
+            miss = Miss(len(state.covered), node, why.format(*about), vague)
             old = self.miss
             # Of misses as near as each other the later node is told: the earlier ones are its operands.
             if old is None or (miss.nearness, miss.node) > (old.nearness, old.node):
@@ -150,7 +163,7 @@ class Matcher:
             if _is_number(given):
                 yield from self._number(wanted.name, given, state)
         elif isinstance(wanted, (SizeOf, DtypeOf)):
-            yield replace(state, later=(*state.later, (wanted, given, None)))
+            yield state.owing(wanted, given, None)
         elif isinstance(wanted, Literal) and self._equal(wanted.value, given):
             yield state
 
@@ -176,22 +189,22 @@ class Matcher:
             if self._same(resolve(known)[0], node):
                 yield state
             else:
-                self._fail(state, node, f"it is another value than {known.name}")
+                self._fail(state, node, "it is another value than {}", known.name)
             return
         if node.op != "call_function":
-            self._fail(state, node, f"it is a {node.op}, not {_name(wanted.op)}")
+            self._fail(state, node, "it is a {}, not {}", node.op, wanted.op)
             return
         if passed:
-            state = replace(state, inner=(*state.inner, *passed))
+            state = state.using(tuple(passed))
         yield from self._call(wanted, node, self._term(node), state)
 
     def _call(self, wanted: Call, node: Node | None, term: Term, state: _State) -> Iterator[_State]:
         if term.op != wanted.op:
-            self._fail(state, node, f"it is {_name(term.op)}, not {_name(wanted.op)}")
+            self._fail(state, node, "it is {}, not {}", term.op, wanted.op)
             return
         used = term.through if node is None else (node, *term.through)
         covered = state.covered if node is None else {**state.covered, wanted: node}
-        state = replace(state, covered=covered, inner=(*state.inner, *used))
+        state = state.using(used, covered)
         if wanted.constant is not None:
             yield from self._operands(wanted, node, term, state)
         elif wanted.op in COMMUTATIVE:
@@ -203,7 +216,7 @@ class Matcher:
                 fits = True
                 yield found
             if not fits:
-                self._fail(state, node, f"the arguments of {_name(wanted.op)} do not fit", vague=True)
+                self._fail(state, node, "the arguments of {} do not fit", wanted.op, vague=True)
 
     def _sequence(self, wanted: Sequence[Any], given: Sequence[Any], state: _State) -> Iterator[_State]:
         if not wanted:
@@ -229,11 +242,11 @@ class Matcher:
             after = self._folded_constant(wanted.constant, constant, product, state)
             if after is None:
                 continue
-            for found in self._assign(wanted.args, found_operands, replace(after, inner=(*after.inner, *used))):
+            for found in self._assign(wanted.args, found_operands, after.using(used)):
                 fits = True
                 yield found
         if not fits:
-            self._fail(state, node, f"the operands of {_name(wanted.op)} do not fit", vague=True)
+            self._fail(state, node, "the operands of {} do not fit", wanted.op, vague=True)
 
     def _cuts(
         self,
@@ -289,7 +302,7 @@ class Matcher:
 
     def _folded_constant(self, wanted: Constant, given: Any, product: bool, state: _State) -> _State | None:
         if wanted.scalars or wanted.sizes:
-            return replace(state, later=(*state.later, (wanted, given, product)))
+            return state.owing(wanted, given, product)
         return state if self._close(wanted.value, given) else None
 
     def _wildcard(self, name: str, given: Any, state: _State) -> Iterator[_State]:
@@ -300,24 +313,24 @@ class Matcher:
             if known is given or self._same(resolve(known)[0], resolve(given)[0]):
                 yield state
             else:
-                self._fail(state, given, f"it is another tensor than {known.name}, which is {name!r} already")
+                self._fail(state, given, "it is another tensor than {}, which is {!r} already", known.name, name)
             return
         wildcard: TensorWildcard = self.wildcards[name]
         value = given.meta["val"]
         dtypes = wildcard.dtypes or self.pattern.dtypes
         if dtypes and value.dtype not in dtypes:
-            self._fail(state, given, f"its dtype is {value.dtype}, not {' or '.join(map(str, dtypes))}")
+            self._fail(state, given, "its dtype is {}, not {}", value.dtype, " or ".join(map(str, dtypes)))
             return
         bound = _with_sizes(wildcard, value, {**state.bound, name: given})
         if bound is None:
-            self._fail(state, given, f"its sizes {tuple(value.shape)} are not those of {name!r}")
+            self._fail(state, given, "its sizes {} are not those of {!r}", tuple(value.shape), name)
             return
-        yield replace(state, bound=bound)
+        yield state.binding(bound)
 
     def _number(self, name: str, given: Any, state: _State) -> Iterator[_State]:
         known = state.bound.get(name)
         if known is None:
-            yield replace(state, bound={**state.bound, name: given})
+            yield state.binding({**state.bound, name: given})
         elif _is_plain(known) and _is_plain(given) and self._close(known, given):
             yield state
 
@@ -341,7 +354,7 @@ class Matcher:
                 continue
             outside = next((user for user in node.users if user not in inside), None)
             if outside is not None:
-                self._fail(state, node, f"{outside.name} needs it as well")
+                self._fail(state, node, "{} needs it as well", outside.name)
                 return None
         names = dict(self.pattern.rule.parameters)
         nodes = {n: v for n, v in state.bound.items() if n in names and is_tensor(v)}
@@ -493,7 +506,3 @@ def _applied(product: bool, total: Any, value: Any, inverse: bool) -> Any:
     if product:
         return total / value if inverse else total * value
     return total - value if inverse else total + value
-
-
-def _name(op: Any) -> str:
-    return str(op)

@@ -150,7 +150,7 @@ def _tiles(nest: Nest, product: Product, target: GpuTarget) -> list[_Tile]:
 
 
 def _values_at_once(product: Product) -> int:
-    """How many values of a point an epilogue holds at once: the product's, and what it reads beside it or stores too."""
+    """How many values of a point an epilogue holds at once: the product's, and what it reads or stores besides."""
     whole = set(product.rows) | set(product.columns)
     touched = [e for e in product.epilogue if isinstance(e, Load | Store) and e.index[0].axes() >= whole]
     return 1 + max(len(touched) - 1, 0)
