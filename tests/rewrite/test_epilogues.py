@@ -26,12 +26,12 @@ def last(*tensors):
     return [t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t for t in tensors]
 
 
-def rewritten(function, *inputs):
+def rewritten(function, *inputs, finite=True):
     """The new graph, how many calls took an activation, and the decisions."""
     notes = []
     before = remove_dead_code(graph_of(function, *inputs))
-    after = library_epilogues(before, notes.append, device="cpu")
-    assert (after is before) == (not notes)
+    after = library_epilogues(before, notes.append, device="cpu", finite=finite)
+    assert (after is before) == (not any(note.taken for note in notes))
     verify_fx(after, "test")
     for a, b in zip(after.graph.output_node().args[0], before.graph.output_node().args[0], strict=True):
         assert a.meta["val"].shape == b.meta["val"].shape
@@ -49,6 +49,19 @@ def test_an_activation_of_a_linear_layer(activation, shape):
     assert count(after, aten.addmm.default) == 0
     want = activation(F.linear(*inputs).float())
     torch.testing.assert_close(after(*inputs)[0].float(), want, rtol=2e-2, atol=2e-2)
+
+
+def test_relu_stays_where_nan_may_come_up():
+    x, w, b = draw((6, 8), (16, 8), (16,))
+    image, filters = last(*draw((2, 8, 6, 6), (8, 8, 3, 3)))
+    for function, inputs in (
+        (lambda x, w, b: (F.relu(F.linear(x, w, b)),), (x, w, b)),
+        (lambda x, w: (F.relu(F.conv2d(x, w)),), (image, filters)),
+    ):
+        _, calls, (note,) = rewritten(function, *inputs, finite=False)
+        assert (calls, note.taken) == (0, False)
+        assert "assume_finite" in note.reason
+    assert rewritten(lambda x, w, b: (F.gelu(F.linear(x, w, b), approximate="tanh"),), x, w, b, finite=False)[1] == 1
 
 
 def test_what_the_library_has_no_epilogue_for_stays():

@@ -27,26 +27,34 @@ aten = torch.ops.aten
 _RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 _FEWEST_CHANNELS = 8
 """Channels below which cuDNN's kernels with epilogues are slower than those without."""
+_LOSES_NAN = 'the library\'s ReLU makes 0 of NaN; options={"assume_finite": True} lets it'
 _COPY, _LAUNCH = 3e12, 4e-6
 """Bytes a second and seconds of a launch of a large GPU."""
 
 
 def library_epilogues(
-    gm: GraphModule, note: Callable[[Decision], None] = lambda decision: None, device: str = "cuda"
+    gm: GraphModule,
+    note: Callable[[Decision], None] = lambda decision: None,
+    device: str = "cuda",
+    finite: bool = False,
 ) -> GraphModule:
     """Hand activations to the products and convolutions on ``device`` (a type) before them; ``gm`` itself if none is.
 
-    Only where nothing else needs what the activation is applied to. ``note`` is told of each.
+    Only where nothing else needs what the activation is applied to, and ReLU, of which the libraries make 0 for NaN,
+    only with ``finite``. ``note`` is told of each.
     """
     returned = set(gm.graph.output_node().all_input_nodes)
     found: dict[Node, Write] = {}
     for target in (aten.relu.default, aten.gelu.default):
         for node in gm.graph.find_nodes(op="call_function", target=target):
             made = _product(node, device, returned) or _convolution(node, device, returned)
-            if made is not None:
+            if made is None:
+                continue
+            kept = target is aten.relu.default and not finite
+            if not kept:
                 found[node] = made[1]
-                reason = "the library applies it to the result at hand"
-                note(Decision("library epilogue", (made[0].name, node.name), True, reason))
+            reason = _LOSES_NAN if kept else "the library applies it to the result at hand"
+            note(Decision("library epilogue", (made[0].name, node.name), not kept, reason))
     for node in gm.graph.find_nodes(op="call_function", target=aten.max_pool2d_with_indices.default):
         pooled = _pooled(node, device, returned)
         if pooled is not None and node.args[0] not in found:

@@ -34,7 +34,7 @@ class OwnPasses:
 
     def __init__(self, options: Options, record: Record, name: str, decompositions: Decompositions) -> None:
         self.record, self.name = record, name
-        self.fast, self.strict = options.numerics == "fast", options.strict
+        self.fast, self.strict, self.finite = options.numerics == "fast", options.strict, options.assume_finite
         self.clean = functools.partial(clean, without=frozenset(options.without_rules))
         self.lower_custom = functools.partial(lower_custom, decompositions=decompositions, note=self._note("lowering"))
 
@@ -52,7 +52,7 @@ class OwnPasses:
             functools.partial(channels_last, note=self._note("layout")),
             functools.partial(align_products, note=self._note("products")),
             self.clean,
-            functools.partial(library_epilogues, note=self._note("epilogues")),
+            functools.partial(library_epilogues, note=self._note("epilogues"), finite=self.finite),
             functools.partial(cpu_epilogues, note=self._note("epilogues")),
         )
         return (self.lower_custom, *(self._safely(change) for change in ours))
