@@ -248,6 +248,25 @@ def test_a_backend_may_decline_a_graph() -> None:
         agrees(never)
 
 
+def test_a_backend_is_given_plain_operations() -> None:
+    graphs: list[GraphModule] = []
+
+    def plain(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        graphs.append(gm)
+        return gm.forward
+
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval()
+    x = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        assert torch.equal(lamina.compile(model, backend=plain)(x), model(x))
+    ours = lamina.compile(model)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), model(x))
+    assert ours.record.decisions("library epilogue")
+    (calls,) = ([str(n.target) for n in gm.graph.nodes if n.op == "call_function"] for gm in graphs)
+    assert calls == ["aten.convolution.default", "aten.relu.default"]
+
+
 @pytest.mark.parametrize("graph", ["aten", "torch"])
 def test_fallbacks_in_a_circle_end_in_an_error_that_names_them(graph: str) -> None:
     def no_sines(node: Node) -> str:

@@ -30,10 +30,16 @@ Pass = Callable[[GraphModule], GraphModule]
 
 
 class OwnPasses:
-    """The passes that ``options`` ask for; what they decide goes into ``record`` under ``name``."""
+    """The passes that ``options`` ask for; what they decide goes into ``record`` under ``name``.
 
-    def __init__(self, options: Options, record: Record, name: str, decompositions: Decompositions) -> None:
-        self.record, self.name = record, name
+    Those that choose library calls, some of them of our own, run only where the graph is for our kernels (``ours``):
+    another backend chooses its own, and should find the plain operations.
+    """
+
+    def __init__(
+        self, options: Options, record: Record, name: str, decompositions: Decompositions, ours: bool = True
+    ) -> None:
+        self.record, self.name, self.ours = record, name, ours
         self.fast, self.strict, self.finite = options.numerics == "fast", options.strict, options.assume_finite
         self.clean = functools.partial(clean, without=frozenset(options.without_rules))
         self.lower_custom = functools.partial(lower_custom, decompositions=decompositions, note=self._note("lowering"))
@@ -50,12 +56,15 @@ class OwnPasses:
             masks_from_norms,
             short_pool_places,
             functools.partial(channels_last, note=self._note("layout")),
-            functools.partial(align_products, note=self._note("products")),
+            *((functools.partial(align_products, note=self._note("products")),) if self.ours else ()),
             self.clean,
+        )
+        libraries: tuple[Pass, ...] = (
             functools.partial(library_epilogues, note=self._note("epilogues"), finite=self.finite),
             functools.partial(cpu_epilogues, note=self._note("epilogues")),
         )
-        return (self.lower_custom, *(self._safely(change) for change in ours))
+        chosen = (*ours, *libraries) if self.ours else ours
+        return (self.lower_custom, *(self._safely(change) for change in chosen))
 
     def _safely(self, change: Pass) -> Pass:
         """``change``, which makes a new graph; where it fails the old one goes on, and the record says why."""
