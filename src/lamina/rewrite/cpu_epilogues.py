@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
-from lamina.rewrite.rebuild import Write, written_anew
+from lamina.rewrite.rebuild import Write, used_once, written_anew
 
 __all__ = ["convolution_relu", "cpu_epilogues"]
 
@@ -65,7 +65,7 @@ def cpu_epilogues(gm: GraphModule, note: Callable[[Decision], None] = lambda dec
     found: dict[Node, Write] = {}
     for node in gm.graph.find_nodes(op="call_function", target=aten.relu.default):
         source, other = node.args[0], None
-        if _alone(source, returned) and source.target is aten.add.Tensor and not source.kwargs:
+        if used_once(source, returned) and source.target is aten.add.Tensor and not source.kwargs:
             source, other = _addends(source, returned, order)
         if _is_convolution(source, returned) and _layout(source) == _layout(node):
             found[node] = functools.partial(_write, node, source, other)
@@ -88,13 +88,9 @@ def _addends(total: Node, returned: set[Node], order: Mapping[Node, int]) -> tup
     return source, other
 
 
-def _alone(node: Any, returned: set[Node]) -> bool:
-    return isinstance(node, Node) and node.op == "call_function" and len(node.users) == 1 and node not in returned
-
-
 def _is_convolution(node: Any, returned: set[Node]) -> bool:
     """Whether the value is what a convolution of images on a CPU gives, needed once."""
-    if not _alone(node, returned) or node.target is not aten.convolution.default or node.args[6]:
+    if not used_once(node, returned) or node.target is not aten.convolution.default or node.args[6]:
         return False
     tensors = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
     if any(t.device.type != "cpu" or t.dtype != torch.float32 for t in tensors):

@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.rewrite.fold_norms import NormParameters, folded_shift, folded_weight
-from lamina.rewrite.rebuild import Write, call_for, written_anew
+from lamina.rewrite.rebuild import Write, call_for, used_once, written_anew
 
 __all__ = ["library_epilogues"]
 
@@ -75,10 +75,6 @@ def _half(node: Any, device: str) -> bool:
     return value.dtype in (torch.bfloat16, torch.float16)
 
 
-def _alone(node: Any, returned: set[Node]) -> bool:
-    return isinstance(node, Node) and node.op == "call_function" and len(node.users) == 1 and node not in returned
-
-
 def _product(node: Node, device: str, returned: set[Node]) -> Found | None:
     """A product with a bias for each column under ReLU or the tanh form of GELU, reshaped in between or not."""
     gelu = node.target is aten.gelu.default
@@ -86,10 +82,10 @@ def _product(node: Node, device: str, returned: set[Node]) -> Found | None:
         return None
     chain: list[Node] = []
     source: Any = node.args[0]
-    while _alone(source, returned) and source.target in _RESHAPES:
+    while used_once(source, returned) and source.target in _RESHAPES:
         chain.append(source)
         source = source.args[0]
-    if not isinstance(source, Node) or source.target is not aten.addmm.default or not _alone(source, returned):
+    if not isinstance(source, Node) or source.target is not aten.addmm.default or not used_once(source, returned):
         return None
     product: Any = source
     bias, left, right = product.args
@@ -151,12 +147,12 @@ class _Made:
 def _made(node: Any, device: str, returned: set[Node]) -> _Made | None:
     """The convolution that the value is, with the norm in between, of channels-last images in half precision."""
     norm: Any = None
-    if _alone(node, returned) and node.target is operator.getitem and node.args[1] == 0:
+    if used_once(node, returned) and node.target is operator.getitem and node.args[1] == 0:
         norm = node.args[0]
-        if norm.target is not aten._native_batch_norm_legit_no_training.default or not _alone(norm, returned):
+        if norm.target is not aten._native_batch_norm_legit_no_training.default or not used_once(norm, returned):
             return None
         node = norm.args[0]
-    if not _alone(node, returned) or node.target is not aten.convolution.default or not _last(node):
+    if not used_once(node, returned) or node.target is not aten.convolution.default or not _last(node):
         return None
     x, weight, _, _, _, _, transposed, _, _ = node.args
     if transposed or not all(_half(n, device) for n in (node, x, weight)):
@@ -199,7 +195,7 @@ def _convolution(node: Node, device: str, returned: set[Node]) -> Found | None:
 def _addends(node: Node, device: str, returned: set[Node]) -> tuple[Any, Node | None]:
     """What ReLU is applied to: a convolution's result, and the image added to it, if any."""
     source: Any = node.args[0]
-    if not _alone(source, returned) or source.target is not aten.add.Tensor or source.kwargs:
+    if not used_once(source, returned) or source.target is not aten.add.Tensor or source.kwargs:
         return source, None
     operands = source.args
     source = next((n for n in operands if _made(n, device, returned) is not None), None)
@@ -242,7 +238,7 @@ def _pooled(node: Node, device: str, returned: set[Node]) -> tuple[_Made, Node] 
         return None
     dilation: Any = node.args[4] if len(node.args) > 4 else 1
     opened: Any = node.args[0]
-    if not _alone(opened, returned) or opened.target is not aten.relu.default:
+    if not used_once(opened, returned) or opened.target is not aten.relu.default:
         return None
     if any(n != 1 for n in ([dilation] if isinstance(dilation, int) else dilation)):
         return None  # a window could hold padding only

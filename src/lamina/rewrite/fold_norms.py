@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import dtype
 
-__all__ = ["NormParameters", "folded_shift", "folded_weight", "on_tensors"]
+__all__ = ["NormParameters", "folded_shift", "folded_weight"]
 
 aten = torch.ops.aten
 
 Call = Callable[..., Any]
-"""Applies an ATen operation to operands of one kind: ``on_tensors`` to tensors, ``call_for`` of a graph to nodes."""
+"""Applies an ATen operation to operands: ``call_for`` of a graph, to nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,6 @@ class NormParameters:
     scale: Any
     shift: Any
     eps: float
-
-
-def on_tensors(operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The ``Call`` for tensors."""
-    return operation(*args, **kwargs)
 
 
 def folded_weight(call: Call, norm: NormParameters, weight: Any, rank: int, held: dtype) -> Any:

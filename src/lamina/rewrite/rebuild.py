@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
@@ -10,7 +10,10 @@ from torch.fx.node import map_arg
 
 from lamina.rewrite.torch_private import graph_module
 
-__all__ = ["Substitution", "Write", "call_for", "dead_nodes", "erase_dead", "rebuild", "substitute", "written_anew"]
+__all__ = [
+    *("Substitution", "Write", "call_for", "dead_nodes", "erase_dead", "rebuild", "substitute", "used_once"),
+    "written_anew",
+]
 
 Substitution = dict[Node, Node]
 """Node to the earlier node that stands for it; the earlier node is never itself a key."""
@@ -76,6 +79,11 @@ def written_anew(gm: GraphModule, writes: Mapping[Node, Write]) -> GraphModule:
         made[node] = graph.node_copy(node, made.__getitem__) if write is None else write(graph, made)
     graph.eliminate_dead_code()
     return graph_module(gm, graph)
+
+
+def used_once(node: Any, returned: Collection[Node]) -> bool:
+    """Whether a call's value is needed in one place, and is none of those ``returned``."""
+    return isinstance(node, Node) and node.op == "call_function" and len(node.users) == 1 and node not in returned
 
 
 def call_for(graph: Graph, node: Node, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
