@@ -170,7 +170,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_table("Host microseconds of a call", ["compiler", *columns], rows)
     layers = accounts("cuda")
     print_accounts(layers)
-    account = {case: {"layers": found.lines, "rivals": found.rivals} for case, found in layers.items()}
+    account = {
+        case: {"layers": found.lines, "rivals": found.rivals, "events": found.events} for case, found in layers.items()
+    }
     write_results(args.json, {"gpu": gpu(), "launches": single, "calls": calls, "account": account})
     return 0
 
