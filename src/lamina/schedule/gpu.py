@@ -134,8 +134,9 @@ class _Chooser:
         looped = {a for b in found.blocks if b.role == "loop" for a in b.axes}
         tiles = 0
         for eqn in self.nest.body:
-            if isinstance(eqn, Load) and eqn.index[0].axes() & looped:
-                blocks = [b for b in found.blocks if eqn.index[0].axes() & set(b.axes)]
+            over = self.values[eqn.out] if isinstance(eqn, Load) else frozenset()  # a gather's index varies by values
+            if isinstance(eqn, Load) and over & looped:
+                blocks = [b for b in found.blocks if over & set(b.axes)]
                 points = 1
                 for block in blocks:
                     points *= block.size
