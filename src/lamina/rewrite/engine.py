@@ -153,7 +153,7 @@ def _rewritten(run: _Run, node: Node) -> Iterator[Node]:
     """Apply the first rule that fits at ``node``; the nodes that are worth another look."""
     for pattern in run.index.of(node):
         rule = pattern.rule
-        if rule in run.circling:
+        if run.circling and rule in run.circling:
             continue
         for match in run.matcher.matches(pattern, node):
             if not _wanted(rule, match):

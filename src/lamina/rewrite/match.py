@@ -16,7 +16,8 @@ from torch.fx import Node
 from lamina.base.rule import Match, TensorWildcard
 from lamina.base.torch_private import OpOverload
 from lamina.rewrite.pattern import Call, Constant, DtypeOf, Literal, Pattern, ScalarOf, Size, SizeOf, Wild
-from lamina.rewrite.terms import COMMUTATIVE, MUL, Number, Term, is_tensor, resolve, term_of
+from lamina.rewrite.reach import Terms
+from lamina.rewrite.terms import COMMUTATIVE, MUL, Number, Term, is_tensor, resolve
 from lamina.rewrite.torch_private import same_number, same_size, symbol_of
 
 __all__ = ["Matcher", "Miss"]
@@ -88,16 +89,19 @@ class Matcher:
     ) -> None:
         self.training, self.untouchable, self.explain = training, untouchable, explain
         self.miss: Miss | None = None
-        self._terms: dict[Node, Term] = {}
+        self._terms = Terms()
+        self._term = self._terms.of
         self.pattern: Pattern = None  # type: ignore[assignment]
         self.wildcards: dict[str, Any] = {}
 
     def forget(self) -> None:
         """The graph has changed."""
-        self._terms.clear()
+        self._terms.forget()
 
     def matches(self, pattern: Pattern, root: Node) -> Iterator[Match]:
         """Each way to see ``pattern`` with ``root`` as its first result, the most literal one first."""
+        if not (self.explain or self._terms.may_be(pattern, root)):
+            return
         self.pattern, self.wildcards = pattern, dict(pattern.rule.parameters)
         start = _State({}, {}, (), ())
         for state in itertools.islice(self._roots(pattern.roots, [root], start), _MOST_SOLUTIONS):
@@ -113,12 +117,6 @@ class Matcher:
             # Of misses as near as each other the later node is told: the earlier ones are its operands.
             if old is None or (miss.nearness, miss.node) > (old.nearness, old.node):
                 self.miss = miss
-
-    def _term(self, node: Node) -> Term:
-        found = self._terms.get(node)
-        if found is None:
-            found = self._terms[node] = term_of(node)
-        return found
 
     def _roots(self, roots: Sequence[Call], candidates: Sequence[Node], state: _State) -> Iterator[_State]:
         first, rest = roots[0], roots[1:]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -106,6 +107,7 @@ class Pattern:
 
     ``roots`` are its results, ``target`` the operation of the first, ``calls`` how many operations it has and ``depth``
     how many of them follow on each other. ``dtypes`` are those that tensors of any dtype must have; all if empty.
+    ``near`` are the operations of the first result's operands, ``far`` those with the operations of their operands.
     """
 
     rule: Rule
@@ -114,6 +116,8 @@ class Pattern:
     calls: int
     depth: int
     dtypes: tuple[torch.dtype, ...] = ()
+    near: frozenset[Hashable] = frozenset()
+    far: frozenset[Hashable] = frozenset()
 
 
 def patterns_of(
@@ -137,8 +141,34 @@ def patterns_of(
             if text not in shapes:
                 shapes.add(text)
                 depth = max(root.depth for root in roots)
-                found.append(Pattern(rule, roots, roots[0].op, calls, depth, kind))
+                found.append(Pattern(rule, roots, roots[0].op, calls, depth, kind, *_below(roots)))
     return tuple(found)
+
+
+def _below(roots: Sequence[Call]) -> tuple[frozenset[Hashable], frozenset[Hashable]]:
+    """``near`` and ``far`` of a pattern.
+
+    Of a value that is used twice a match may see one use as a value that it knows, and then not look at its operands.
+    """
+    uses: Counter[Call] = Counter()
+    left, seen = list(roots), set(roots)
+    while left:
+        for operand in _operands(left.pop().args):
+            uses[operand] += 1
+            if operand not in seen:
+                seen.add(operand)
+                left.append(operand)
+    nearest = [*_operands(roots[0].args)]
+    pairs = ((k.op, operand.op) for k in nearest if uses[k] == 1 for operand in _operands(k.args))
+    return frozenset(k.op for k in nearest), frozenset(pairs)
+
+
+def _operands(args: Sequence[Any]) -> Iterator[Call]:
+    for value in args:
+        if isinstance(value, tuple):
+            yield from _operands(value)
+        elif isinstance(value, Call):
+            yield value
 
 
 class _Builder:
