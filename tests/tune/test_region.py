@@ -25,7 +25,7 @@ from lamina.record import Record
 from lamina.runtime.cache import Cache
 from lamina.runtime.cuda_driver import CudaKernel, pack_format
 from lamina.runtime.triton_build import Cubin, TritonBuild, TritonUnit
-from lamina.runtime.triton_pool import TritonError
+from lamina.runtime.triton_pool import TooMuchShared, TritonError
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.tune.measure import Sampler
 from lamina.tune.values import Policy, policy_of
@@ -47,10 +47,13 @@ class FakeDriver:
     """Loads anything; what it is told to refuse, it refuses."""
 
     refused: str = "nothing"
+    shared_bytes: int = 1 << 20
 
     def load(self, cubin: Cubin, device: int) -> CudaKernel:
         if cubin.function == self.refused:
             raise TritonError("it has too many threads")
+        if cubin.shared > self.shared_bytes:
+            raise TooMuchShared(f"it needs {cubin.shared} bytes")
         packing = struct.Struct(pack_format(cubin.types, cubin.hidden))
         return CudaKernel(cubin.function, lambda packed: 0, packing.pack, 40, 0)
 
@@ -234,15 +237,20 @@ def region(tuning: RegionTuning, **options: Any) -> Callable[[], Any]:
     """Loads the region that is tuned, as its first call does."""
     made = Options(mode="max-autotune-no-cudagraphs", **options)
     stub: Any = SimpleNamespace(options=made, device=0, target=TARGET, driver=FakeDriver(), build=all_built)
-    graph = Graph()
-    for number in range(len(tuning.plan.inputs)):
-        graph.placeholder(f"input{number}")
-    graph.output(())
-    work = cuda._Region(stub, tuning.plan, Record(), GraphModule({}, graph))
+    work = cuda._Region(stub, tuning.plan, Record(), GraphModule({}, empty_graph(tuning.plan)))
     work.generate()
     host = work.host(True)
     trying, building = (done(all_built("", units)) for units in (tuning.units, units_of(host)))
     return lambda: (work.tuned(tuning, trying, host, building), work.plan, work.record)
+
+
+def empty_graph(plan: Plan) -> Graph:
+    """A graph with the plan's inputs that computes nothing."""
+    graph = Graph()
+    for number in range(len(plan.inputs)):
+        graph.placeholder(f"input{number}")
+    graph.output(())
+    return graph
 
 
 def units_of(host: CudaHost) -> list[TritonUnit]:
@@ -259,6 +267,27 @@ def done(value: TritonBuild) -> Future[TritonBuild]:
     future: Future[TritonBuild] = Future()
     future.set_result(value)
     return future
+
+
+@pytest.mark.parametrize("held", [2, 1, 0])
+def test_a_kernel_reads_as_far_ahead_as_shared_memory_holds(tuning: Make, held: int) -> None:
+    """Each stage is 1000 bytes here; with room for none of them the kernel is evaluated equation by equation."""
+
+    def build(name: str, units: Sequence[TritonUnit]) -> TritonBuild:
+        cubins = {u.name: Cubin(u.name, u.function, b"", u.types, 1000 * u.stages, 32 * u.warps, 2) for u in units}
+        return TritonBuild(cubins, {}, 0, 0, 0.1)
+
+    plan = plan_of()
+    deep = replace(only(plan), schedules=tuple(replace(s, stages=3) for s in only(plan).schedules))
+    options = Options(strict=True)
+    driver = FakeDriver(shared_bytes=1000 * held)
+    stub: Any = SimpleNamespace(options=options, device=0, target=TARGET, driver=driver, build=build)
+    work = cuda._Region(stub, replace(plan, kernels=(deep,)), Record(), GraphModule({}, empty_graph(plan)))
+    work.generate()
+    work.load(work.host(True))
+    assert [s.stages for s in only(work.plan).schedules] == [max(held, 1)]  # type: ignore[union-attr]
+    assert len(work.record.decisions("schedule")) == 3 - max(held, 1)
+    assert bool(work.reasons) == (held == 0)
 
 
 def test_threads_that_call_at_once_share_one_tuning(tuning: Make) -> None:

@@ -34,7 +34,7 @@ from lamina.ir.index import as_expr
 from lamina.ir.library import is_custom, unrecordable
 from lamina.ir.loops import Buffer, LibraryCall, storage_bytes
 from lamina.ir.loops_interp import run_nest
-from lamina.ir.plan import Kernel, Plan
+from lamina.ir.plan import GpuSchedule, Kernel, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
 from lamina.record import Record, Stage
@@ -45,7 +45,7 @@ from lamina.runtime.cuda_host import Flags
 from lamina.runtime.host import load_program
 from lamina.runtime.toolchain import find_compiler
 from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton
-from lamina.runtime.triton_pool import TritonError, compiler_pool
+from lamina.runtime.triton_pool import TooMuchShared, TritonError, compiler_pool
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memory import plan_memory
@@ -177,13 +177,16 @@ class _Region:
     def generate(self) -> dict[str, TritonSource]:
         """The Triton source of each distinct kernel."""
         for kernel in self.plan.kernels:
-            try:
-                self.sources[kernel.name] = emit(kernel, self.backend.target)
-            except Exception as error:
-                if self.backend.options.strict:
-                    raise
-                self.reasons[kernel.name] = f"{type(error).__name__}: {error}"
+            self._emit(kernel)
         return self.sources
+
+    def _emit(self, kernel: Kernel) -> None:
+        try:
+            self.sources[kernel.name] = emit(kernel, self.backend.target)
+        except Exception as error:
+            if self.backend.options.strict:
+                raise
+            self.reasons[kernel.name] = f"{type(error).__name__}: {error}"
 
     def host(self, aligned: bool) -> CudaHost:
         return emit_cuda_host(
@@ -194,17 +197,25 @@ class _Region:
         return self.backend.build(self.plan.name, [triton_unit(launch) for launch in host.launches])
 
     def load(self, host: CudaHost, building: Future[TritonBuild] | None = None, aligned: bool = True) -> Boxed:
-        """The region as a callable; waits for its kernels. Kernels that failed are left out of its host program."""
+        """The region as a callable; waits for its kernels. Kernels that failed are left out of its host program.
+
+        One that reads more steps ahead than shared memory holds is built again with one fewer: what a compiler adds to
+        the tiles that a schedule counts is known only then.
+        """
         built = self.build(host) if building is None else building.result()
         self.record.stages.append(Stage(self.plan.name, "build", built, built.seconds))
         kernels: dict[str, CudaKernel] = {}
+        greedy: dict[str, str] = {}
         for launch in host.launches:
             try:
                 if launch.key in built.errors:
                     raise built.errors[launch.key]
                 kernels[launch.key] = self.backend.driver.load(built.cubins[launch.key], self.backend.device)
             except TritonError as error:
-                self.reasons[launch.kernel] = error.what
+                reasons = greedy if isinstance(error, TooMuchShared) else self.reasons
+                reasons[launch.kernel] = error.what
+        for name, why in greedy.items():
+            self._read_less_ahead(name, why)
         if len(self.reasons) == len(self.plan.kernels) > 0:
             self._say("lamina runs regions as ATen calls", "no kernel has machine code")
             return aten_calls(self.gm)
@@ -213,6 +224,20 @@ class _Region:
         if self.reasons:
             self._say("lamina runs kernels equation by equation", f"{len(self.reasons)} of {len(self.plan.kernels)}")
         return self._program(host, kernels, aligned)
+
+    def _read_less_ahead(self, name: str, why: str) -> None:
+        """Give a kernel's loops one stage less; its failure is final if they have but one."""
+        (kernel,) = (k for k in self.plan.kernels if k.name == name)
+        ours = [s for s in kernel.schedules if isinstance(s, GpuSchedule)]
+        schedules = tuple(replace(s, stages=max(s.stages - 1, 1)) for s in ours)
+        if schedules == kernel.schedules:
+            self.reasons[name] = why
+            return
+        changed = replace(kernel, schedules=schedules)
+        self.plan = replace(self.plan, kernels=tuple(changed if k is kernel else k for k in self.plan.kernels))
+        decision = Decision("schedule", (name,), True, f"one stage less: {why}")
+        self.record.stages.append(Stage(self.plan.name, "stages", None, 0.0, (decision,)))
+        self._emit(changed)
 
     def tuned(
         self, tuning: RegionTuning, trying: Future[TritonBuild], host: CudaHost, building: Future[TritonBuild]

@@ -20,7 +20,7 @@ from lamina.runtime.cache import Cache, digest
 from lamina.runtime.compilation import Command, run_command
 from lamina.runtime.toolchain import Compiler, compile_flags, link_flags, load_library
 from lamina.runtime.triton_build import Cubin
-from lamina.runtime.triton_pool import TritonError
+from lamina.runtime.triton_pool import TooMuchShared, TritonError
 
 __all__ = ["CudaError", "CudaKernel", "Driver", "make_launcher", "pack_format"]
 
@@ -146,7 +146,8 @@ class Driver:
     def load(self, cubin: Cubin, device: int) -> CudaKernel:
         """The kernel on GPU number ``device``; each is loaded once and stays.
 
-        Raises ``TritonError`` if it needs more than the GPU has, or the driver does not take it.
+        Raises ``TritonError`` if it needs more than the GPU has, ``TooMuchShared`` if that is shared memory, or if the
+        driver does not take it.
         """
         with self._guard:
             kernel = self._loaded.get((cubin.key, device))
@@ -191,7 +192,7 @@ class Driver:
         limit = self._number("cuDeviceGetAttribute", _SHARED_OPTIN, ctypes.c_int(self._device(device)))
         if cubin.shared > limit:
             needs = f"needs {cubin.shared} bytes of shared memory; the GPU has {limit}"
-            raise TritonError(f"kernel {cubin.function!r} {needs}")
+            raise TooMuchShared(f"kernel {cubin.function!r} {needs}")
         self._call("cuFuncSetAttribute", function, ctypes.c_int(_MAX_SHARED), ctypes.c_int(cubin.shared))
 
     def _device(self, number: int) -> int:

@@ -17,13 +17,17 @@ from lamina.errors import LaminaError
 from lamina.runtime import triton_worker
 from lamina.runtime.triton_worker import Request
 
-__all__ = ["CompilerPool", "TritonError", "compiler_pool"]
+__all__ = ["CompilerPool", "TooMuchShared", "TritonError", "compiler_pool"]
 
 
 class TritonError(LaminaError):
     """A GPU kernel that could not be compiled or loaded; ``what`` holds the compiler's message."""
 
     code = "LM032"
+
+
+class TooMuchShared(TritonError):
+    """A kernel whose loops read more steps ahead than the GPU's shared memory holds."""
 
 
 class CompilerPool:
