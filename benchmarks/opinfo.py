@@ -8,12 +8,14 @@ any backend sees it.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import math
 import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -37,6 +39,8 @@ LIMITS = Path(__file__).parent / "results" / "opinfo_torch_limits.json"
 
 FAILURES = ("mismatch", "strides", "exception", "crash", "timeout")
 START, RESULT = "START ", "RESULT "
+LAST_LINES, LONGEST_DETAIL = 4, 600
+"""Of what a process that died had written to its error stream, lines and characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class _Kind:
 
 def _work(kind: _Kind, names: Sequence[str], threads: int) -> None:
     """Child process: check each operator, and say before each which one it is."""
+    faulthandler.enable()  # where a signal ends it
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
     known, compile = operators(), compile_function(kind.compile)
@@ -122,9 +127,22 @@ class _Crew:
     def _chunk(self, names: list[str], seconds: float) -> list[str]:
         """Run one process over ``names``; returns what is left if it died, hung or had no more time."""
         command = [sys.executable, "-u", "-m", "benchmarks.opinfo", "--child", *self.kind.arguments()]
-        child = subprocess.Popen(
-            [*command, "--only", *names], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        with tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace") as said:
+            child = subprocess.Popen([*command, "--only", *names], stdout=subprocess.PIPE, stderr=said, text=True)
+            current, hung = self._follow(child, seconds)
+            code = child.wait()
+            said.seek(0)
+            last = _last_lines(said.read())
+        left = [name for name in names if name not in self.results]
+        if not left or time.monotonic() - self.started > seconds:
+            return left
+        culprit = current or left[0]
+        status, detail = ("timeout", f"over {self.limit:.0f} s") if hung else ("crash", f"exit status {code}")
+        self._note(Result(culprit, status, f"{detail}: {last}" if last else detail))
+        return [name for name in names if name not in self.results]
+
+    def _follow(self, child: subprocess.Popen[str], seconds: float) -> tuple[str, bool]:
+        """Note what the child reports until it ends; the operator it was at, and whether it took too long."""
         assert child.stdout is not None
         current, hung = "", threading.Event()
         timer = self._timer(child, hung, self.limit + 120)  # the first also covers the imports
@@ -140,14 +158,7 @@ class _Crew:
                 child.kill()
                 break
         timer.cancel()
-        code = child.wait()
-        left = [name for name in names if name not in self.results]
-        if not left or time.monotonic() - self.started > seconds:
-            return left
-        culprit = current or left[0]
-        status, detail = ("timeout", f"over {self.limit:.0f} s") if hung.is_set() else ("crash", f"exit status {code}")
-        self._note(Result(culprit, status, detail))
-        return [name for name in names if name not in self.results]
+        return current, hung.is_set()
 
     @staticmethod
     def _timer(child: subprocess.Popen[str], hung: threading.Event, seconds: float) -> threading.Timer:
@@ -172,6 +183,15 @@ class _Crew:
             print(f"[{done}/{self.total}] {result.name}: fell back: {result.fallback[:150]}", flush=True)
         elif done % 10 == 0:
             print(f"[{done}/{self.total}] {time.monotonic() - self.started:.0f} s", flush=True)
+
+
+def _last_lines(text: str) -> str:
+    """The end of what a process wrote, in one line: an exception with the frame that raised it, or a crash's frames."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" ~^\n")]
+    crash = [k for k, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    frames = [k for k, line in enumerate(lines) if line.startswith('File "')]
+    start = crash[0] if crash else frames[-1] if frames else -LAST_LINES
+    return " | ".join(lines[start:][:LAST_LINES])[:LONGEST_DETAIL]
 
 
 def _limits() -> dict[str, dict[str, str]]:
