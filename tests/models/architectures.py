@@ -29,24 +29,28 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model with inputs, in one dtype; the same seed gives the same numbers."""
+    """A model with inputs, in one dtype and on one device; the same seed gives the same numbers."""
 
     model: nn.Module
     inputs: dict[str, Any]
 
 
-def case(architecture: Architecture, dtype: torch.dtype, seed: int = 0) -> Case:
-    """Build ``architecture`` in evaluation mode; weights and inputs are drawn in fp32 and rounded to ``dtype``."""
+def case(architecture: Architecture, dtype: torch.dtype, seed: int = 0, device: str = "cpu") -> Case:
+    """Build ``architecture`` in evaluation mode; weights and inputs are drawn in fp32 and rounded to ``dtype``.
+
+    They are drawn on the CPU whatever ``device`` they go to.
+    """
     torch.manual_seed(seed)
     model = architecture.make().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() < 2:  # norms with weight 1 and bias 0 hide mistakes
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-    inputs = {k: v.to(dtype) if _is_float(v) else v for k, v in architecture.inputs().items()}
+    drawn = {k: v.to(dtype) if _is_float(v) else v for k, v in architecture.inputs().items()}
+    inputs = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in drawn.items()}
     if isinstance(model, ResidualBlock):
         model.train()  # batch statistics, without which the block is a chain of pointwise operations
-    return Case(model.to(dtype), inputs)
+    return Case(model.to(device, dtype), inputs)
 
 
 def _is_float(value: Any) -> bool:

@@ -49,10 +49,12 @@ def quiet() -> Iterator[None]:
 Draws = Iterator[tuple[tuple[()], dict[str, Any]]]
 
 
-def draws(architecture: Architecture, model: nn.Module, dtype: torch.dtype, first: int = 1) -> Draws:
+def draws(
+    architecture: Architecture, model: nn.Module, dtype: torch.dtype, first: int = 1, device: str = "cpu"
+) -> Draws:
     """Inputs of one call after another; ``model`` gets new weights before each."""
     for seed in range(first, first + MOST_DRAWS):
-        drawn = case(architecture, dtype, seed)
+        drawn = case(architecture, dtype, seed, device)
         model.load_state_dict(drawn.model.state_dict())
         yield (), drawn.inputs
 
@@ -84,20 +86,22 @@ def test_mixture_of_experts(compile: CompileFunction, dtype: str, grads: bool) -
     """Which experts a token takes hangs on a comparison: the draws are those where no rounding can turn it."""
     model = case(MIXTRAL, DTYPES[dtype]).model
     compiled = compile(model, dynamic=False)
-    comparison = compare_draws(model, compiled, _decided(model, DTYPES[dtype]), grads=grads, widened=_batched)
+    comparison = compare_draws(model, compiled, decided(model, DTYPES[dtype]), grads=grads, widened=batched)
     assert comparison.ok, str(comparison)
 
 
-def _batched(model: nn.Module) -> nn.Module:
+def batched(model: nn.Module) -> nn.Module:
+    """A mixture of experts in double precision."""
     reference: Any = doubled(model)
     reference.set_experts_implementation("batched_mm")  # the default one has no fp64 product
     return reference  # type: ignore[no-any-return]
 
 
-def _decided(model: nn.Module, dtype: torch.dtype) -> Draws:
-    for args, inputs in draws(MIXTRAL, model, dtype):
+def decided(model: nn.Module, dtype: torch.dtype, device: str = "cpu") -> Draws:
+    """Draws of the mixture of experts whose choices of experts no rounding can turn."""
+    for args, inputs in draws(MIXTRAL, model, dtype, device=device):
         with in_double(), torch.no_grad():
-            true = _batched(model)(**copied(inputs, wide=True), output_router_logits=True).router_logits
+            true = batched(model)(**copied(inputs, wide=True), output_router_logits=True).router_logits
         if min(_margin(logits) for logits in true) > CLEAR_MARGIN:
             with torch.no_grad():
                 eager = model(**inputs, output_router_logits=True).router_logits
@@ -123,10 +127,11 @@ def test_generation_with_a_cache(compile: CompileFunction) -> None:
     torch.manual_seed(1)
     prompt = torch.randint(3, 61, (2, 4))
     with torch.no_grad():
-        assert torch.equal(_decoded(compiled, prompt), _decoded(model, prompt))
+        assert torch.equal(decoded(compiled, prompt), decoded(model, prompt))
 
 
-def _decoded(model: Callable[..., Any], prompt: Tensor, steps: int = 5) -> Tensor:
+def decoded(model: Callable[..., Any], prompt: Tensor, steps: int = 5) -> Tensor:
+    """``prompt`` and the likeliest tokens that follow."""
     tokens, cache, following = prompt, None, prompt
     for _ in range(steps):
         out = model(input_ids=following, past_key_values=cache, use_cache=True)
