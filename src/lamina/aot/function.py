@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from lamina.aot.torch_private import (
     autocast_enabled,
     direct_apply,
     graph_is_kept,
+    is_grad_enabled,
     never_captured,
     saving_is_hooked,
     transforms_are_active,
@@ -73,26 +75,49 @@ def training_function(
     backwards = _Backwards(compile_backward, [t for t in tangents if t is not None])
     constant = tuple(i for i, t in enumerate(tangents) if t is None)
     taken = tuple(i for i, t in enumerate(tangents) if t is not None)
-    wanted = tuple(i for i, s in enumerate(tangents_of) if s is not None)
+    results_of, saved_of = _items(range(results)), itemgetter(slice(results, None))
+    wanted_of = _items([i for i, s in enumerate(tangents_of) if s is not None])
+    constant_of, taken_of = _items(constant), _items(taken)
 
+    # On a GPU another thread runs this, and each call of a function costs it more than the caller: what is usual is
+    # one function, without torch's in front of it.
     def run_backward(ctx: Any, *gradients: Any) -> Any:
-        backward, arguments = backwards.take([gradients[i] for i in taken] if constant else gradients)
-        if ctx.saves:
+        if is_grad_enabled():
+            return refuse(ctx, gradients)
+        if not graph_is_kept():
+            ctx.anchors = ()
+        incoming: Sequence[Any] = taken_of(gradients) if constant else gradients
+        backward = backwards.usual(incoming)
+        absent: set[int] = set()
+        if backward is None:
+            backward, incoming = backwards.search(incoming)
+            absent = {i for i in taken if gradients[i] is None}
+        strides = ctx.strides
+        if strides is None:
+            arguments = list(incoming)
+        else:
             saved = ctx.saved_tensors
-            if ctx.strides is not None:
-                saved = [_restored(t, stride) for t, stride in zip(saved, ctx.strides, strict=True)]
-            arguments = [*saved, *arguments]
+            if strides:
+                saved = [_restored(t, stride) for t, stride in zip(saved, strides, strict=True)]
+            arguments = [*saved, *incoming]
             del saved
             ctx.maybe_clear_saved_tensors()  # the compiled backward lets each go after its last use, or it runs again
+        del incoming
         if autocast_enabled():
             with without_autocast():
                 found = backward(arguments)
         else:
             found = backward(arguments)
-        absent = {i for i in taken if gradients[i] is None}
-        if not absent:
-            return tuple(found)
-        return tuple(None if s and s <= absent else g for g, s in zip(found, tangents_of, strict=True))
+        if absent:
+            return tuple(None if s and s <= absent else g for g, s in zip(found, tangents_of, strict=True))
+        return tuple(found)
+
+    def refuse(ctx: Any, gradients: Sequence[Any]) -> Any:
+        """The gradients, as what cannot be differentiated again."""
+        anchors = ctx.anchors
+        with torch.no_grad():
+            found = run_backward(ctx, *gradients)
+        return _refusing((*anchors, *(g for g in gradients if g is not None and g.requires_grad)), found)
 
     class Compiled(torch.autograd.Function):
         @staticmethod
@@ -100,36 +125,32 @@ def training_function(
             values = forward(list(inputs))
             if mutated:
                 _note_writes([inputs[i] for i in mutated])
-            saved = values[results:]
-            ctx.saves, ctx.strides = bool(saved), None
+            saved = saved_of(values)
             if saved:
                 ctx.save_for_backward(*saved)
-                if saving_is_hooked():
-                    # What the user's hooks give back holds the same values, not always at the same places.
-                    ctx.strides = [t.stride() for t in saved]
+                # What the user's hooks give back holds the same values, not always at the same places.
+                ctx.strides = [t.stride() for t in saved] if saving_is_hooked(True) else ()
             # Kept as they are, unchecked: only a second differentiation asks for them, and is refused.
-            ctx.anchors = [inputs[i] for i in wanted]
+            ctx.anchors = wanted_of(inputs)
             ctx.set_materialize_grads(False)
-            outputs = tuple(values[:results])
             if constant:
-                ctx.mark_non_differentiable(*(outputs[i] for i in constant))
-            return outputs
+                ctx.mark_non_differentiable(*constant_of(values))
+            return results_of(values)
 
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            anchors = ctx.anchors
-            if not graph_is_kept():
-                ctx.anchors = ()
-            if not torch.is_grad_enabled():
-                return run_backward(ctx, *gradients)
-            with torch.no_grad():
-                found = run_backward(ctx, *gradients)
-            return _refusing((*anchors, *(g for g in gradients if g is not None and g.requires_grad)), found)
+        backward = staticmethod(run_backward)
 
-    never_captured(Compiled.backward)
+    never_captured(run_backward)
+    direct = direct_apply(Compiled, strides=None)
     apply: Callable[..., Any] = Compiled.apply
-    direct = direct_apply(Compiled)
     return lambda *inputs: apply(*inputs) if transforms_are_active() else direct(*inputs)
+
+
+def _items(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """The function from a sequence to its items at ``places``, as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    part = itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
+    return lambda sequence: tuple(part(sequence))
 
 
 class _Once(torch.autograd.Function):
@@ -197,18 +218,18 @@ class _Backwards:
         self._lock = threading.Lock()
         self._last: tuple[Strides, Boxed] | None = None
 
-    def take(self, gradients: Sequence[Any]) -> tuple[Boxed, list[torch.Tensor]]:
-        """A backward, and the gradients laid out as it wants them."""
+    def usual(self, gradients: Sequence[Any]) -> Boxed | None:
+        """The last backward, if all gradients are there and laid out as the last ones."""
         last = self._last
-        if last is not None:
-            for gradient, stride in zip(gradients, last[0], strict=True):
-                if gradient is None or gradient.stride() != stride or gradient.is_neg() or gradient.is_conj():
-                    break
-            else:  # as they came the last time
-                return last[1], list(gradients)
-        return self._search(gradients)
+        if last is None:
+            return None
+        for gradient, stride in zip(gradients, last[0], strict=True):
+            if gradient is None or gradient.stride() != stride or gradient.is_neg() or gradient.is_conj():
+                return None
+        return last[1]
 
-    def _search(self, gradients: Sequence[Any]) -> tuple[Boxed, list[torch.Tensor]]:
+    def search(self, gradients: Sequence[Any]) -> tuple[Boxed, list[torch.Tensor]]:
+        """A backward, and the gradients laid out as it wants them."""
         strides = tuple(
             [t.stride if _unlike(g) else g.stride() for g, t in zip(gradients, self._tangents, strict=True)]
         )

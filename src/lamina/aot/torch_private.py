@@ -46,6 +46,7 @@ __all__ = [
     "hint",
     "is_checkpointed",
     "is_fake",
+    "is_grad_enabled",
     "is_written_to",
     "never_captured",
     "plain_dispatch",
@@ -198,9 +199,15 @@ def tracing_state(fake_mode: Any) -> Iterator[None]:
         yield
 
 
-def autocast_enabled() -> bool:
-    """Whether autocast is on for any device."""
-    return bool(torch._C._is_any_autocast_enabled())
+# What every call of a compiled region asks torch, without a function of ours in between: whether autocast is on for any
+# device, gradients are recorded, a function transform (``torch.func``) is in progress; whether the backward in progress
+# may be run again, since its caller asked to retain the graph; and, given True, the caller's hooks on tensors that are
+# saved for a backward, None without.
+autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
+is_grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
+transforms_are_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
+graph_is_kept: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
+saving_is_hooked: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 def without_autocast() -> contextlib.AbstractContextManager[Any]:
@@ -274,25 +281,16 @@ def never_captured(function: Callable[..., Any]) -> None:
     set_code_exec_strategy(function.__code__, strategy)
 
 
-def graph_is_kept() -> bool:
-    """Whether the backward in progress may be run again: the caller asked to retain the graph."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
-
-
-def saving_is_hooked() -> bool:
-    """Whether the caller has hooks on the tensors that are saved for a backward."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-
-
-def transforms_are_active() -> bool:
-    """Whether a function transform (``torch.func``) is in progress."""
-    return bool(torch._C._are_functorch_transforms_active())
-
-
-def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+def direct_apply(function: type[torch.autograd.Function], **attributes: Any) -> Callable[..., Any]:
     """``function.apply`` without what torch does in Python for function transforms, for when there are none.
 
-    That is two microseconds, and a look at each argument for a wrapper that outlived its transform.
+    That is two microseconds, and a look at each argument for a wrapper that outlived its transform. The backward is
+    called without torch's Python in front of it, which asks which of two names the user gave it, with a ctx
+    that has these ``attributes`` until the forward sets others.
     """
+    node: Any = function._backward_cls  # type: ignore[attr-defined]
+    node.apply = function.backward
+    for name, value in attributes.items():
+        setattr(node, name, value)
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return apply
