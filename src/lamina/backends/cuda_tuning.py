@@ -30,6 +30,7 @@ from lamina.runtime.host import load_program
 from lamina.runtime.torch_private import is_capturing
 from lamina.runtime.triton_build import TritonBuild, TritonUnit
 from lamina.runtime.triton_pool import TritonError
+from lamina.schedule.gpu_last import with_last
 from lamina.schedule.gpu_space import MOST, candidates
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.tune.choose import guess, measured, remembered, worth_asking, worth_timing
@@ -201,7 +202,7 @@ class RegionTuning:
         if library is not None and self.products is not None and self.products.refused(kernel.name):
             unasked = Task(kernel.name, "", (Candidate(_LIBRARY, library[0]), first))
         same = alike(kernel.nests)
-        if len(kernel.nests) > 1 and same is None:
+        if len(kernel.nests) > 1 and same is None and not _last(kernel):
             return unasked, calls[0], "different nests of one launch"
         if not all(sizes_known(c, self.buffers) for c in calls):
             return unasked, calls[0], "sizes change from call to call"
@@ -224,6 +225,8 @@ class RegionTuning:
         own = kernel.schedules[0]
         if isinstance(own, GpuSchedule) and own.approximate:  # the plan knows where what a kernel stores ends up
             ranked = [replace(r, schedule=replace(r.schedule, approximate=True)) for r in ranked]
+        if _last(kernel):
+            ranked = [r for r in ranked if with_last(kernel.nests, r.schedule) is not None]
         named = tuple(
             Candidate(label_of(r.schedule), r.schedule, bound / r.cost.share if r.cost else None) for r in ranked
         )
@@ -248,7 +251,7 @@ class RegionTuning:
                 if isinstance(candidate.value, Library):
                     plan = candidate.value.plan(f"{kernel.name}_{number}", tuple(dict.fromkeys(call.buffers)))
                 else:
-                    schedules = (candidate.value,) * len(kernel.nests)
+                    schedules = _for_all(kernel, candidate.value)
                     alone = replace(kernel, name=f"{kernel.name}_{number}", schedules=schedules)
                     plan = _trial_plan(alone, call, self.buffers)
                 sources = {k.name: emit(k, self.target) for k in plan.kernels}
@@ -300,10 +303,22 @@ class RegionTuning:
         if choice.winner is choice.task.candidates[0]:
             return
         kernels = tuple(
-            replace(k, schedules=(choice.winner.value,) * len(k.nests)) if k.name == name else k
+            replace(k, schedules=_for_all(k, choice.winner.value)) if k.name == name else k
             for k in self.plan.kernels
         )
         self.plan = replace(self.plan, kernels=kernels)
+
+
+def _last(kernel: Kernel) -> bool:
+    """Whether the kernel's second nest is run by the last programs of the first."""
+    return any(isinstance(s, GpuSchedule) and s.last for s in kernel.schedules)
+
+
+def _for_all(kernel: Kernel, schedule: GpuSchedule) -> tuple[GpuSchedule, ...]:
+    """The schedules of a kernel's nests, where the first has this one."""
+    if _last(kernel) and (both := with_last(kernel.nests, schedule)) is not None:
+        return both
+    return (schedule,) * len(kernel.nests)
 
 
 def _trial_plan(kernel: Kernel, call: KernelCall, buffers: Mapping[str, Buffer]) -> Plan:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from lamina.errors import InvalidIR
 from lamina.ir.access import reads, views, writes
 from lamina.ir.index import Expr
+from lamina.ir.last import paired_axes
 from lamina.ir.library import OUT_VARIANTS, may_alias
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, Reduce, Store, storage_bytes
 from lamina.ir.loops_verify import known_sizes, verify_call, verify_declarations, verify_sizes
@@ -52,6 +53,10 @@ def _kernel(kernel: Kernel) -> None:
             _gpu_schedule(what, schedule, names)
         else:
             _schedule(what, schedule, names, {n for e in nest.body for n in _outs(e)})
+    if any(isinstance(s, GpuSchedule) and s.last for s in kernel.schedules):
+        marks = [isinstance(s, GpuSchedule) and s.last for s in kernel.schedules]
+        if marks != [False, True] or paired_axes(*kernel.nests) is None:
+            raise InvalidIR(f"{what}: only the second of two nests may join what programs of the first leave")
     used = {e.buffer for nest in kernel.nests for e in nest.body if isinstance(e, Load | Store)}
     if idle := flat.keys() - used:
         raise InvalidIR(f"{what} never touches {_list(idle)}")

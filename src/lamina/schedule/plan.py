@@ -12,12 +12,14 @@ from lamina.base.decision import Decision
 from lamina.ir.access import origins, writes
 from lamina.ir.alike import alike
 from lamina.ir.index import Axis, Expr, Size, as_expr
+from lamina.ir.last import paired_axes
 from lamina.ir.loops import BufferView, Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
 from lamina.schedule.approximate import hidden_by_rounding
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu import choose as choose_gpu
+from lamina.schedule.gpu_last import last_together, with_last
 from lamina.schedule.gpu_split import spread
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.horizontal import GroupedStep, alike_together, small_together
@@ -44,7 +46,7 @@ def make_plan(fused: Fused, target: Target | GpuTarget, products: Mapping[str, b
     hidden = isinstance(target, GpuTarget) and target.approximate
     table = _Kernels(program, target, hidden_by_rounding(program, made) if hidden else frozenset())
     ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
-    steps = [table.step(group) for group in _grouped(program, ordered, isinstance(target, GpuTarget))]
+    steps = [table.step(group) for group in _grouped(program, ordered, target)]
     places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs)
     return Plan(
         program.name,
@@ -78,13 +80,14 @@ def _shared_out(
     return replace(program, steps=tuple(steps)), decisions
 
 
-def _grouped(program: LoopProgram, ordered: Sequence[Step], on_gpu: bool) -> list[GroupedStep]:
+def _grouped(program: LoopProgram, ordered: Sequence[Step], target: Target | GpuTarget) -> list[GroupedStep]:
     """The steps with nests of one launch together."""
-    if not on_gpu:
+    if not isinstance(target, GpuTarget):
         return small_together([(s,) if isinstance(s, Nest) else s for s in ordered])
     lasting = {b.name for b in program.buffers if b.kind == "input"}
     lasting |= {o.buffer for o in program.outputs if isinstance(o, BufferView)}
-    return small_together(alike_together(ordered, program.buffer_map(), lasting))
+    buffers = program.buffer_map()
+    return small_together(last_together(alike_together(ordered, buffers, lasting), buffers, target))
 
 
 class _Kernels:
@@ -103,9 +106,11 @@ class _Kernels:
         if isinstance(step, LibraryCall):
             return step
         names = tuple(nest.name for nest in step)
-        if len(step) > 1:
-            self.decisions.append(Decision("group", names, True, "independent: one launch"))
         flat = _streams(_general(flatten(step, self.buffers)))
+        if len(step) > 1:
+            joined = len(step) == 2 and paired_axes(*flat.nests) is not None
+            why = "the last program of each result joins it: one launch" if joined else "independent: one launch"
+            self.decisions.append(Decision("group", names, True, why))
         approximate = all(nest.name in self.approximate for nest in step)
         key = (flat.nests, flat.dtypes, approximate)
         kernel = self.kernels.get(key)
@@ -147,6 +152,11 @@ def _schedules(
     if same is not None:
         held = {f"b{k}": dtypes[b] for k, b in enumerate(same.buffers[0])}
         return (choose_gpu(same.nest, held, target),) * len(nests)
+    if len(nests) == 2 and paired_axes(*nests) is not None:
+        first = choose_gpu(nests[0], dtypes, target)
+        both = with_last(nests, first)
+        assert both is not None, "such nests are grouped where a last program can join"
+        return both
     found = [choose_gpu(nest, dtypes, target) for nest in nests]
     warps, stages = max(s.warps for s in found), max(s.stages for s in found)
     return tuple(replace(s, warps=warps, stages=stages) for s in found)

@@ -52,7 +52,7 @@ class Interpreter:
             "checks": source.checks,
             "rounds": 1 + source.text.count("meet("),
             "grid": int(source.grid[0].evaluate(values)),
-            "workspace": [int(nbytes.evaluate(values)) for nbytes, _ in source.workspace],
+            "workspace": [(int(nbytes.evaluate(values)), zero) for nbytes, zero in source.workspace],
             "then": None,
         }
         if source.then is not None:

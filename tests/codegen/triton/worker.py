@@ -31,7 +31,9 @@ def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     tensors: list[torch.Tensor] = job["tensors"]
     seen = [t.view(d) if d else t for t, d in zip(tensors, job["eights"], strict=True)]
     args: list[Any] = [*seen, *job["sizes"]]
-    args += [torch.full((nbytes // 4,), float("nan")) for nbytes in job["workspace"]]
+    zeros = [torch.zeros(nbytes // 4, dtype=torch.int32) for nbytes, zero in job["workspace"] if zero]
+    left = iter(zeros)
+    args += [next(left) if zero else torch.full((nbytes // 4,), float("nan")) for nbytes, zero in job["workspace"]]
     failed = torch.zeros(1, dtype=torch.int32)
     if job["checks"]:
         args.append(failed)
@@ -40,6 +42,8 @@ def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         function[(job["grid"],)](*args)
     if job["then"]:
         load(job["then"]["text"], job["then"]["name"], folder)[(job["then"]["grid"],)](*args)
+    if any(bool(z.any()) for z in zeros):
+        raise RuntimeError("the kernel does not leave its zero memory zero")
     return {"tensors": tensors, "failed": int(failed)}
 
 

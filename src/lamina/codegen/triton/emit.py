@@ -7,6 +7,7 @@ from typing import Protocol
 
 from lamina.codegen.triton.alike import dispatch, programs
 from lamina.codegen.triton.facts import Facts, size_text
+from lamina.codegen.triton.last import count_programs, results, write_last
 from lamina.codegen.triton.nest import NestWriter
 from lamina.codegen.triton.product import write_product, write_sums
 from lamina.codegen.triton.source import TritonSource, UnsupportedKernel
@@ -15,7 +16,7 @@ from lamina.codegen.triton.text import Text, helpers_in
 from lamina.codegen.triton.types import signature
 from lamina.ir.alike import Alike, alike
 from lamina.ir.index import Expr, as_expr, prod
-from lamina.ir.loops import Check
+from lamina.ir.loops import Check, Store
 from lamina.ir.plan import GpuSchedule, Kernel
 
 __all__ = ["TritonTarget", "emit"]
@@ -48,6 +49,8 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         return _together(kernel, same, dtypes, types)
     if len(kernel.nests) == 1 and kernel.schedules[0].kind == "product":
         return _product(kernel, dtypes, parameters, types, target)
+    if any(isinstance(s, GpuSchedule) and s.last for s in kernel.schedules):
+        return _joined(kernel, dtypes, parameters, types)
     parts: list[Text] = []
     grids: list[Expr] = []
     schedules: list[GpuSchedule] = []
@@ -90,6 +93,38 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         (sum(grids, as_expr(0)), one, one),
         workspace,
         bool(checks),
+    )
+
+
+def _joined(kernel: Kernel, dtypes: dict[str, str], parameters: list[str], types: list[str]) -> TritonSource:
+    """The source of a launch whose last programs run the second nest."""
+    (first, second), stored = kernel.nests, {e.buffer for e in kernel.nests[0].body if isinstance(e, Store)}
+    parts: list[Text] = []
+    facts: list[Facts] = []
+    for suffix, nest, schedule in zip(("parts", "join"), (first, second), kernel.schedules, strict=True):
+        assert isinstance(schedule, GpuSchedule), "the kernel is scheduled for a CPU"
+        facts.append(Facts(nest, schedule, dtypes, frozenset(stored) if schedule.last else frozenset()))
+        facts[-1].check()
+        text = Text()
+        text.add("@triton.jit")
+        text.open(f"def {kernel.name}_{suffix}({', '.join([*parameters, 'pid'])}):")
+        text.add(f'"""{_describe(facts[-1])}"""')
+        _indices(facts[-1], text, False)
+        NestWriter(facts[-1], text).run()
+        parts.append(text)
+    parts.append(write_last(kernel.name, parameters, *facts))
+    body, one = "\n\n\n".join("\n".join(part.lines) for part in parts), as_expr(1)
+    schedules = [s for s in kernel.schedules if isinstance(s, GpuSchedule)]
+    return TritonSource(
+        kernel.name,
+        f"{_head(body)}\n\n\n{body}\n",
+        (*parameters, "w0"),
+        (*types, "*i32"),
+        (*dtypes, *kernel.sizes),
+        max(s.warps for s in schedules),
+        max(s.stages for s in schedules),
+        (as_expr(count_programs(facts[0])), one, one),
+        ((as_expr(4 * results(facts[1])), True),),
     )
 
 

@@ -31,10 +31,15 @@ def _size_atom(atom: Atom) -> str:
 
 
 class Facts:
-    """A nest's blocks as dimensions of a tile. Names: block ``k``'s collapsed index is ``lines[k]``."""
+    """A nest's blocks as dimensions of a tile. Names: block ``k``'s collapsed index is ``lines[k]``.
 
-    def __init__(self, nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str]) -> None:
-        self.nest, self.schedule, self.buffers = nest, schedule, dtypes
+    ``fresh`` are buffers that other programs of the same launch have written: not read through the first-level cache.
+    """
+
+    def __init__(
+        self, nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], fresh: frozenset[str] = frozenset()
+    ) -> None:
+        self.nest, self.schedule, self.buffers, self.fresh = nest, schedule, dtypes, fresh
         self.body = nest.body
         self.blocks = schedule.blocks
         self.axes = {a.name: a for a in nest.axes}

@@ -418,6 +418,8 @@ class NestWriter:
             text += f", other={literal(eqn.fill, eqn.dtype)}"
         if self.facts.schedule.streamed and eqn.index[0].axes() == self.facts.axes.keys():
             text += ', eviction_policy="evict_first"'
+        if eqn.buffer in self.facts.fresh:
+            text += ', cache_modifier=".cg"'
         return f"tl.load({text})"
 
     def first(self, span: Span) -> list[str]:
