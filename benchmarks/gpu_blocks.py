@@ -224,7 +224,7 @@ BLOCKS = tuple(_rows())
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON; 1 if a result is wrong."""
-    return run("GPU blocks", BLOCKS, RESULTS / "gpu_blocks.json", __doc__, argv)
+    return run("GPU blocks", BLOCKS, RESULTS / "gpu_blocks.json", __doc__, argv, "benchmarks.gpu_blocks")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The driver of the GPU benchmarks: a compile function against eager and every mode of torch.compile, by turns.
 
-One process, rivals in alternating order, the second-level cache written over before every sample, medians of CUDA
-events. The JSON file is written again after every row, so that an interrupted run leaves what it has.
+One process measures, rivals in alternating order, the second-level cache written over before every sample, medians of
+CUDA events. Others may compile for the rivals before (``--prefill``). The JSON file is written again after every row,
+so that an interrupted run leaves what it has.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import argparse
 import gc
 import math
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +23,13 @@ import torch
 from torch import Tensor
 
 import lamina
+from benchmarks.gpu_arguments import RIVALS, arguments, selected
 from benchmarks.gpu_machine import flush_cache, gpu
 from benchmarks.gpu_programs import GpuData, GpuProgram, Program
 from benchmarks.gpu_report import GpuRow, print_rows, summary
 from benchmarks.patterns import private_copy
+from benchmarks.prefill.crew import Job, prefill, serve
+from benchmarks.prefill.torch_private import graphs_from_cache
 from benchmarks.report import write_results
 from lamina.record import Record
 from lamina.testing import error, judge, mismatch, tensors
@@ -31,7 +37,6 @@ from lamina.testing.reference import in_double
 
 __all__ = ["RIVALS", "alternate_events", "compiler_of", "host_microseconds", "measure", "run"]
 
-RIVALS = ("eager", "torch", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 FEWEST_SAMPLES = 10
 FLUSH_US = 50
 """Writing over the cache takes a GPU at least so long."""
@@ -137,14 +142,20 @@ def host_microseconds(call: Callable[[], Any], samples: int = 15) -> float:
     return statistics.median(times)
 
 
-def measure(pattern: GpuProgram, mode: str, args: argparse.Namespace, copy: float) -> GpuRow:
-    """Build a row: every rival once, its error, its peak memory and host time, then all by turns."""
+def measure(
+    pattern: GpuProgram, mode: str, args: argparse.Namespace, copy: float, prefilled: Sequence[str] = ()
+) -> GpuRow:
+    """Build a row: every rival once, its error, its peak memory and host time, then all by turns.
+
+    What was compiled ahead for the rivals ``prefilled`` is on disk: their first calls are no cold ones.
+    """
     torch.compiler.reset()
     gc.collect()
     torch.cuda.empty_cache()
     row, training, subject = GpuRow(f"{pattern.name}.{mode}"), mode == "training", args.compile
     compared = not pattern.random and args.reference != "none"
-    exact = _exact(pattern, training) if compared and args.reference == "fp64" else None
+    with _spent(row, "fp64"):
+        exact = _exact(pattern, training) if compared and args.reference == "fp64" else None
     row.reference = "none" if not compared else "eager" if exact is None else "fp64"
     calls: dict[str, Callable[[], Any]] = {}
     eager: list[Tensor] = []
@@ -155,31 +166,43 @@ def measure(pattern: GpuProgram, mode: str, args: argparse.Namespace, copy: floa
             data = GpuData(torch.bfloat16, training)
             shared = pattern.build(data), data
         program, data = shared
-        try:
-            rival = _rival(program, data, name)
-            start = time.perf_counter()
-            found = rival.values()
-            torch.cuda.synchronize()
-            row.seconds[name] = time.perf_counter() - start
-        except Exception as problem:
-            row.failures[name] = f"{type(problem).__name__}: {problem}"[:300]
-            continue
-        if name == "eager":
-            eager, moved = found, program.moved or (_bytes(program, found) if pattern.bound_by_bytes else None)
-        if compared:
-            _compare(row, name, name == subject, found, eager, exact)
-        del found
-        row.peak_mib[name] = _peak(rival.call)
-        row.host_us[name] = host_microseconds(rival.call)
-        calls[name] = rival.call
-        if name == subject and rival.record is not None:
-            row.note(rival.record)
+        with _spent(row, name):
+            try:
+                rival = _rival(program, data, name)
+                start = time.perf_counter()
+                found = rival.values()
+                torch.cuda.synchronize()
+                row.seconds[name] = time.perf_counter() - start
+            except Exception as problem:
+                row.failures[name] = f"{type(problem).__name__}: {problem}"[:300]
+                continue
+            if name in prefilled:
+                row.prefilled.append(name)
+            if name == "eager":
+                eager, moved = found, program.moved or (_bytes(program, found) if pattern.bound_by_bytes else None)
+            if compared:
+                _compare(row, name, name == subject, found, eager, exact)
+            del found
+            row.peak_mib[name] = _peak(rival.call)
+            row.host_us[name] = host_microseconds(rival.call)
+            calls[name] = rival.call
+            if name == subject and rival.record is not None:
+                row.note(rival.record)
     del exact, eager
     gc.collect()
     torch.cuda.empty_cache()
-    row.milliseconds = alternate_events(calls, args.samples, args.row_seconds, max(row.host_us.values(), default=0.0))
+    with _spent(row, "timing"):
+        host_us = max(row.host_us.values(), default=0.0)
+        row.milliseconds = alternate_events(calls, args.samples, args.row_seconds, host_us)
     row.conclude(subject, copy, None if training else moved)
     return row
+
+
+@contextmanager
+def _spent(row: GpuRow, phase: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    row.spent[phase] = time.perf_counter() - start
 
 
 def _exact(pattern: GpuProgram, training: bool) -> list[Tensor] | None:
@@ -228,53 +251,88 @@ def _peak(call: Callable[[], Any]) -> float:
     return float(torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def _selected(programs: Sequence[GpuProgram], args: argparse.Namespace) -> list[tuple[GpuProgram, str]]:
-    known = {p.name for p in programs}
-    unknown = set(args.rows) - known
-    if unknown:
-        raise SystemExit(f"no row is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
-    chosen = [(p, mode) for p in programs for mode in p.modes if not args.rows or p.name in args.rows]
-    return [(p, mode) for p, mode in chosen if not args.only or args.only in f"{p.name}.{mode}"]
+def _compile_only(programs: Sequence[GpuProgram], job: Job) -> None:
+    """What a process that compiles ahead does of a row: one call of one rival."""
+    name, _, mode = job.row.rpartition(".")
+    program = next(p for p in programs if p.name == name)
+    torch.compiler.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
+    data = GpuData(torch.bfloat16, mode == "training")
+    _rival(program.build(data), data, job.rival).values()
+    torch.cuda.synchronize()
 
 
-def _arguments(about: str | None, default: Path, argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compile", default="lamina", help="what is judged: lamina, lamina:<mode>, torch, ...")
-    parser.add_argument("--rows", nargs="*", default=[], metavar="NAME", help="programs to run; default all")
-    parser.add_argument("--only", default="", help="run rows whose full name (program.mode) contains this")
-    parser.add_argument("--rivals", nargs="*", default=list(RIVALS))
-    parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--row-seconds", type=float, default=30.0, help="fewer samples where a row takes longer")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="start no row after this time")
-    parser.add_argument(
-        "--reference", choices=("fp64", "eager", "none"), default="fp64", help="fp64: eager where that is too large"
-    )
-    parser.add_argument("--json", type=Path, default=default)
-    return parser.parse_args(argv)
+def _compile_ahead(
+    module: str, chosen: Sequence[tuple[GpuProgram, str]], args: argparse.Namespace
+) -> dict[str, list[str]]:
+    """Have processes compile the chosen rows' rivals, the slowest modes first; the rivals now on disk, by row."""
+    rivals = [name for name in reversed(args.rivals) if name != "eager" and name != args.compile]
+    if not args.prefill or not rivals:
+        return {}
+    started = time.monotonic()
+    rows = [f"{p.name}.{mode}" for p, mode in chosen]
+    jobs = [Job(row, rival) for rival in rivals for row in rows]
+    command = [sys.executable, "-u", "-m", module, "--prefill-child"]
+    done = prefill(command, jobs, min(args.prefill, len(jobs)), args.prefill_threads, args.prefill_seconds)
+    for outcome in done:
+        if outcome.problem:
+            print(f"not compiled ahead: {outcome.row}, {outcome.rival}: {outcome.problem}", flush=True)
+    found: dict[str, list[str]] = {}
+    for outcome in done:
+        if not outcome.problem:
+            found.setdefault(outcome.row, []).append(outcome.rival)
+    took, work = time.monotonic() - started, sum(outcome.seconds for outcome in done)
+    count, choices = sum(map(len, found.values())), sum(outcome.timed > 0 for outcome in done)
+    print(f"compiled ahead: {count} of {len(jobs)} in {took:.0f} s ({work:.0f} s of work; {choices} choose by timing)")
+    slowest = sorted(done, key=lambda outcome: -outcome.seconds)[:5]
+    print("  slowest: " + ", ".join(f"{o.row} {o.rival} {o.seconds:.1f} s" for o in slowest), flush=True)
+    return found
+
+
+def _told(row: GpuRow, before: tuple[int, int]) -> str:
+    """Where a row's seconds went, and how many of Inductor's graphs came from its cache."""
+    hits, misses = (now - then for now, then in zip(graphs_from_cache(), before, strict=True))
+    where = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in row.spent.items())
+    return f"  {sum(row.spent.values()):.1f} s: {where}; {hits} of {hits + misses} graphs of Inductor's from its cache"
 
 
 def run(
-    title: str, programs: Sequence[GpuProgram], default: Path, about: str | None, argv: Sequence[str] | None
+    title: str,
+    programs: Sequence[GpuProgram],
+    default: Path,
+    about: str | None,
+    argv: Sequence[str] | None,
+    module: str,
 ) -> int:
-    """Measure the chosen programs, print, write JSON; 1 if a result is wrong."""
-    args = _arguments(about, default, argv)
+    """Measure the chosen programs, print, write JSON; 1 if a result is wrong.
+
+    ``python -m module`` runs the same benchmark.
+    """
+    args = arguments(about, default, argv)
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs an NVIDIA GPU, and torch sees none")
+    if args.prefill_child:
+        serve(lambda job: _compile_only(programs, job))
+        return 0
     started = time.monotonic()
+    chosen = selected(programs, args, default)
+    prefilled = _compile_ahead(module, chosen, args)
     card = gpu()
     rivals = list(dict.fromkeys(["eager", *args.rivals, args.compile]))
     rows: list[GpuRow] = []
-    chosen = _selected(programs, args)
     for number, (program, mode) in enumerate(chosen, 1):
         if time.monotonic() - started > args.seconds:
             print(f"no time for {len(chosen) - number + 1} rows", flush=True)
             break
-        print(f"[{number}/{len(chosen)}] {program.name}.{mode}", flush=True)
+        name = f"{program.name}.{mode}"
+        print(f"[{number}/{len(chosen)}] {name}", flush=True)
+        before = graphs_from_cache()
         try:
-            row = measure(program, mode, args, card["copy_gbs"])
+            row = measure(program, mode, args, card["copy_gbs"], prefilled.get(name, ()))
         except Exception as problem:
-            why = f"{type(problem).__name__}: {problem}"[:300]
-            row = GpuRow(f"{program.name}.{mode}", failures={args.compile: why})
+            row = GpuRow(name, failures={args.compile: f"{type(problem).__name__}: {problem}"[:300]})
+        print(_told(row, before), flush=True)
         rows.append(row)
         content = {"subject": args.compile, "gpu": card, "samples": args.samples}
         content |= {"summary": summary(rows, args.compile), "rows": [asdict(r) for r in rows]}

@@ -109,7 +109,7 @@ MODELS = tuple(_rows())
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON; 1 if a result is wrong."""
-    return run("GPU models", MODELS, RESULTS / "gpu_models.json", __doc__, argv)
+    return run("GPU models", MODELS, RESULTS / "gpu_models.json", __doc__, argv, "benchmarks.gpu_models")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON; 1 if a result is wrong."""
-    return run("GPU patterns", PROGRAMS, RESULTS / "gpu_patterns.json", __doc__, argv)
+    return run("GPU patterns", PROGRAMS, RESULTS / "gpu_patterns.json", __doc__, argv, "benchmarks.gpu_patterns")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,27 @@
-"""Rows of the GPU benchmarks, and what is printed of them."""
+"""Rows of the GPU benchmarks, what is printed of them, and results of several runs in one file.
+
+``python -m benchmarks.gpu_report merge A.json B.json --into benchmarks/results/gpu_patterns.json``
+
+Rows of a later file take the place of earlier ones, those of the file that is written into included. Each keeps where,
+when and at which commit it was measured; the summary is made of all.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from benchmarks.report import geometric_mean, print_table
 from lamina.ir.plan import Plan
 from lamina.record import Record
 
-__all__ = ["TIE", "GpuRow", "print_rows", "summary"]
+__all__ = ["TIE", "GpuRow", "main", "merged", "print_rows", "summary"]
 
 TIE = 1.03
 MOST_PEAK = 1.03
@@ -27,6 +37,8 @@ class GpuRow:
     fastest rival's time over the subject's, ``share`` what part of the copy bandwidth the subject reached with the
     fewest bytes a forward can move. ``launches`` counts the kernels and library calls of the subject's plans,
     ``tuning`` has its choices among schedules: kernel, reason, and each candidate's microseconds or why it has none.
+    ``prefilled`` are the rivals whose code was on disk: their first calls are not cold. ``spent`` are the benchmark's
+    own seconds by phase, ``measured`` says where and when, in a file of several runs.
     """
 
     name: str
@@ -43,6 +55,9 @@ class GpuRow:
     failures: dict[str, str] = field(default_factory=dict)
     launches: int | None = None
     tuning: list[dict[str, Any]] = field(default_factory=list)
+    prefilled: list[str] = field(default_factory=list)
+    spent: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, Any] = field(default_factory=dict)
 
     def note(self, record: Record) -> None:
         """Keep what Lamina's record says of the plans."""
@@ -83,8 +98,13 @@ def print_rows(title: str, rows: Sequence[GpuRow], subject: str, rivals: Sequenc
     print_table(f"{title}: {subject} over the best rival (above 1: {subject} is faster)", columns, table)
     kinds = (("s", "seconds", ".1f"), ("MiB", "peak_mib", ".0f"), ("us", "host_us", ".0f"))
     columns = ["row", *(f"{name} {unit}" for unit, _, _ in kinds for name in rivals)]
-    table = [[r.name, *(f for _, kind, form in kinds for f in _figures(getattr(r, kind), rivals, form))] for r in rows]
-    print_table("First call (s), most memory in use (MiB), host time of a call (us)", columns, table)
+    table = []
+    for row in rows:
+        seconds, *rest = (_figures(getattr(row, kind), rivals, form) for _, kind, form in kinds)
+        marked = [f"({s})" if name in row.prefilled else s for name, s in zip(rivals, seconds, strict=True)]
+        table.append([row.name, *marked, *(figure for figures in rest for figure in figures)])
+    found = "; in brackets: code found on disk" if any(row.prefilled for row in rows) else ""
+    print_table(f"First call (s{found}), most memory in use (MiB), host time of a call (us)", columns, table)
 
 
 def _figures(values: dict[str, float], rivals: Sequence[str], form: str) -> list[str]:
@@ -116,4 +136,62 @@ def _more_memory(row: GpuRow, subject: str) -> bool:
 
 
 def _later(row: GpuRow, subject: str) -> bool:
-    return {subject, "torch"} <= row.seconds.keys() and row.seconds[subject] > row.seconds["torch"]
+    cold = row.seconds.keys() - set(row.prefilled)
+    return {subject, "torch"} <= cold and row.seconds[subject] > row.seconds["torch"]
+
+
+def merged(files: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The content of one file of results made of several, later rows in the place of earlier ones.
+
+    What the first has besides rows stays. Raises ``ValueError`` where the files judge different compilers.
+    """
+    subjects = {content["subject"] for content in files}
+    if len(subjects) != 1:
+        raise ValueError(f"the files judge different compilers: {', '.join(sorted(subjects))}")
+    (subject,) = subjects
+    rows: dict[str, GpuRow] = {}
+    for content in files:
+        for fields in content["rows"]:
+            row = GpuRow(**fields)
+            row.measured = row.measured or _stamp(content)
+            rows[row.name] = row
+    every = list(rows.values())
+    compared = Counter(", ".join(name for name in row.milliseconds if name != subject) for row in every)
+    rivals = "; ".join(f"{names or 'none'} ({count} rows)" for names, count in compared.most_common())
+    note = "Each row was timed in one process; 'measured' names its GPU, that GPU's rates and the commit."
+    machine = {key: files[-1]["machine"].get(key) for key in ("cpu", "python", "versions")}
+    samples = min(content["samples"] for content in files)
+    made = {"note": f"{note} Rivals: {rivals}.", "machine": machine, "subject": subject, "samples": samples}
+    others = {key: value for key, value in files[0].items() if key not in ("gpu", *made)}
+    return made | others | {"summary": summary(every, subject), "rows": [asdict(row) for row in every]}
+
+
+def _stamp(content: dict[str, Any]) -> dict[str, Any]:
+    card, machine = content["gpu"], content["machine"]
+    rates = {key: card[key] for key in ("copy_gbs", "gemm_bf16_tflops")}
+    return {"gpu": card["name"], **rates, "commit": machine["commit"], "time": machine["time"]}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Merge files of results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("merge",))
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--into", type=Path, required=True, help="the file written; its rows come first if it exists")
+    parser.add_argument("--commit", default="", help="that of the files which do not say: run outside a checkout")
+    args = parser.parse_args(argv)
+    paths = [path for path in (args.into, *args.files) if path != args.into or path.exists()]
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    for content in files:
+        if not content["machine"].get("commit"):
+            content["machine"]["commit"] = args.commit
+    content = merged(files)
+    args.into.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    for key, value in content["summary"].items():
+        print(f"{key}: {value:.3f}" if isinstance(value, float) else f"{key}: {value}")
+    print(f"written: {args.into}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

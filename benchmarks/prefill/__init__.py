@@ -1,0 +1,1 @@
+"""Rivals compiled ahead, in processes of their own."""

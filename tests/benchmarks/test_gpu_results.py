@@ -1,0 +1,99 @@
+"""Rows of the GPU benchmarks: how they are divided, merged, judged and printed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu_arguments import arguments, selected
+from benchmarks.gpu_programs import PROGRAMS
+from benchmarks.gpu_report import GpuRow, main, merged, print_rows, summary
+
+
+def _row(name: str, ours: float, torch: float, **more: Any) -> GpuRow:
+    row = GpuRow(name, {"eager": 9.0, "torch": torch, "lamina": ours}, {"torch": 1.0, "lamina": 2.0}, **more)
+    row.conclude("lamina", 4000.0, None)
+    return row
+
+
+def _content(rows: list[GpuRow], commit: str, gpu: str = "NVIDIA H200") -> dict[str, Any]:
+    card = {"name": gpu, "copy_gbs": 4000.0, "gemm_bf16_tflops": 770.0}
+    machine = {"cpu": "a", "python": "3.12", "versions": {}, "commit": commit, "time": "2026-01-01T00:00:00+00:00"}
+    return {"machine": machine, "subject": "lamina", "gpu": card, "samples": 100, "rows": [asdict(r) for r in rows]}
+
+
+def _chosen(*argv: str) -> list[str]:
+    args = arguments(None, Path("none.json"), argv)
+    return [f"{p.name}.{mode}" for p, mode in selected(PROGRAMS, args, args.json)]
+
+
+def test_parts_hold_every_row_once_and_weigh_about_the_same() -> None:
+    parts = [_chosen("--part", f"{k}/3") for k in (1, 2, 3)]
+    assert sorted(name for part in parts for name in part) == sorted(_chosen())
+    assert max(map(len, parts)) - min(map(len, parts)) <= 3
+    trained = [sum(name.endswith(".training") for name in part) for part in parts]
+    assert max(trained) - min(trained) <= 2
+
+
+def test_parts_follow_what_is_known_of_the_rows(tmp_path: Path) -> None:
+    known = tmp_path / "known.json"
+    heavy = GpuRow("layer_norm.forward", seconds={"torch": 1000.0})
+    light = [GpuRow(name, seconds={"torch": 1.0}) for name in _chosen() if name != heavy.name]
+    known.write_text(json.dumps(_content([heavy, *light], "a")))
+    args = arguments(None, known, ["--part", "1/2"])
+    assert [f"{p.name}.{mode}" for p, mode in selected(PROGRAMS, args, known)] == [heavy.name]
+
+
+def test_rows_come_from_a_list(tmp_path: Path) -> None:
+    listed = tmp_path / "rows.txt"
+    listed.write_text("# two\nlayer_norm.training\nsoftmax_1024.forward\n")
+    assert _chosen("--row-list", str(listed)) == ["layer_norm.training", "softmax_1024.forward"]
+    listed.write_text("layer_norm.backward\n")
+    with pytest.raises(SystemExit, match=r"no row is called layer_norm\.backward"):
+        _chosen("--row-list", str(listed))
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "a/b"])
+def test_a_part_that_is_none_is_refused(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        _chosen("--part", part)
+    assert "is no part" in capsys.readouterr().err
+
+
+def test_a_first_call_that_found_its_code_on_disk_is_not_called_cold(capsys: pytest.CaptureFixture[str]) -> None:
+    cold, warm = _row("a.forward", 1.0, 2.0), _row("b.forward", 1.0, 2.0, prefilled=["torch"])
+    assert summary([cold, warm], "lamina")["first_call_slower_than_torch"] == {"a.forward": [2.0, 1.0]}
+    print_rows("rows", [cold, warm], "lamina", ["torch", "lamina"])
+    printed = capsys.readouterr().out
+    assert "in brackets: code found on disk" in printed
+    assert printed.count("(1.0)") == 1
+
+
+def test_merging_keeps_where_each_row_was_measured(tmp_path: Path) -> None:
+    old = tmp_path / "all.json"
+    once = merged([_content([_row("a.forward", 1.0, 2.0), _row("b.forward", 1.0, 0.5)], "old", "NVIDIA H100")])
+    old.write_text(json.dumps({**once, "remark": "kept"}))
+    new = tmp_path / "new.json"
+    new.write_text(json.dumps(_content([_row("b.forward", 1.0, 4.0), _row("c.forward", 1.0, 2.0)], "")))
+    assert main(["merge", str(new), "--into", str(old), "--commit", "new"]) == 0
+    content = json.loads(old.read_text())
+    stamps = {row["name"]: (row["measured"]["gpu"], row["measured"]["commit"]) for row in content["rows"]}
+    assert stamps == {
+        "a.forward": ("NVIDIA H100", "old"),
+        "b.forward": ("NVIDIA H200", "new"),
+        "c.forward": ("NVIDIA H200", "new"),
+    }
+    assert content["summary"]["rows"] == 3
+    assert content["summary"]["geomean_over_best"] == pytest.approx(16 ** (1 / 3))
+    assert not content["summary"]["slower_than_best"]
+    assert content["remark"] == "kept"
+    assert "eager, torch (3 rows)" in content["note"]
+
+
+def test_files_about_different_compilers_are_not_merged() -> None:
+    with pytest.raises(ValueError, match="different compilers: lamina, torch"):
+        merged([_content([], "a"), {**_content([], "a"), "subject": "torch"}])

@@ -1,0 +1,89 @@
+"""Compiling ahead: jobs, processes that fail or die, and that nothing they timed is kept."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from torch._dynamo.utils import counters
+from torch._inductor.codecache import CacheBase, FxGraphCache, LocalCache
+from torch._inductor.runtime import benchmarking
+
+from benchmarks.prefill import crew, torch_private
+from benchmarks.prefill.crew import Job, prefill
+
+CHILD = f"""
+import json, os, sys, time
+from pathlib import Path
+cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+for line in sys.stdin:
+    job = json.loads(line)
+    if job["row"] == "dies":
+        print("out of luck", file=sys.stderr, flush=True)
+        os._exit(1)
+    if job["row"] == "hangs":
+        time.sleep(600)
+    problem = "ValueError: no" if job["row"] == "fails" else ""
+    (cache / f"{{job['row']}}.best_config").write_text("fast")
+    (cache / f"{{job['row']}}.cubin").write_text(os.environ["TORCHINDUCTOR_COMPILE_THREADS"])
+    print("noise", flush=True)
+    print({crew.ANSWER!r} + json.dumps({{**job, "seconds": 1.0, "timed": 2, "problem": problem}}), flush=True)
+"""
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def _prefill(rows: list[str], seconds: float = 60.0) -> dict[str, str]:
+    command = [sys.executable, "-u", "-c", CHILD]
+    outcomes = prefill(command, [Job(row, "torch") for row in rows], 2, 3, seconds)
+    return {outcome.row: outcome.problem for outcome in outcomes}
+
+
+def test_a_process_that_dies_costs_its_own_job_only(cache: Path) -> None:
+    found = _prefill(["a", "dies", "fails", "b", "c"])
+    assert found == {"a": "", "dies": "the process died: out of luck", "fails": "ValueError: no", "b": "", "c": ""}
+
+
+def test_compiled_code_stays_and_schedules_chosen_go(cache: Path) -> None:
+    earlier = cache / "earlier.best_config"
+    earlier.write_text("measured well")
+    os.utime(earlier, (time.time() - 100,) * 2)
+    _prefill(["a"])
+    assert {path.name for path in cache.iterdir()} == {"earlier.best_config", "a.cubin"}
+    assert (cache / "a.cubin").read_text() == "3"
+
+
+def test_time_is_limited(cache: Path) -> None:
+    start = time.monotonic()
+    found = _prefill(["hangs", "hangs", "a"], seconds=1.5)
+    assert time.monotonic() - start < 20
+    assert found == {"hangs": "out of time"}
+
+
+def test_what_was_chosen_by_timing_is_not_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    saved: list[str] = []
+    monkeypatch.setattr(FxGraphCache, "_save_graph", staticmethod(saved.append))
+    monkeypatch.setattr(CacheBase, "get_local_cache_path", CacheBase.get_local_cache_path)
+    monkeypatch.setattr(benchmarking, "benchmarker", SimpleNamespace(benchmark_gpu=None))
+    monkeypatch.setitem(counters, "inductor", counters["inductor"].copy())
+    begin = torch_private.keep_no_timings(tmp_path)
+    save = FxGraphCache._save_graph
+    save("nothing timed")  # type: ignore[call-arg, arg-type]
+    counters["inductor"]["pad_mm_bench"] += 1
+    save("a product timed")  # type: ignore[call-arg, arg-type]
+    LocalCache().set_value("product", value={"seconds": 1})
+    assert LocalCache().lookup("product") == {"seconds": 1}
+    begin()
+    save("the next, nothing timed")  # type: ignore[call-arg, arg-type]
+    assert LocalCache().lookup("product") is None
+    assert saved == ["nothing timed", "the next, nothing timed"]
+    assert torch_private.timed_choices() >= 1
+    assert {path.parent for path in tmp_path.rglob("*") if path.is_file()} == {tmp_path}
