@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.gpu_programs import GpuProgram
 
-__all__ = ["RIVALS", "arguments", "selected"]
+__all__ = ["RIVALS", "arguments", "selected", "weights_of"]
 
 RIVALS = ("eager", "torch", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -60,7 +60,7 @@ def selected(programs: Sequence[GpuProgram], args: argparse.Namespace, known: Pa
         rows = {name: row for name, row in rows.items() if name in listed}
     chosen = [n for n, (p, _) in rows.items() if (not args.rows or p.name in args.rows) and args.only in n]
     number, count = args.part
-    share = _parts(chosen, count, _weights(known))[number - 1]
+    share = _parts(chosen, count, weights_of(known, chosen))[number - 1]
     return [rows[name] for name in chosen if name in share]
 
 
@@ -69,18 +69,16 @@ def _refuse(unknown: set[str], known: set[str]) -> None:
         raise SystemExit(f"no row is called {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
 
 
-def _weights(known: Path) -> dict[str, float]:
-    """First-call seconds of earlier runs, by row: what most of a row's time depends on."""
-    if not known.exists():
-        return {}
-    rows = json.loads(known.read_text(encoding="utf-8")).get("rows", [])
-    return {row["name"]: sum(row["seconds"].values()) for row in rows if row.get("seconds")}
+def weights_of(known: Path, names: Sequence[str]) -> dict[str, float]:
+    """What most of a row's time depends on: its first-call seconds in earlier results, a guess where there are none."""
+    content = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
+    seconds = {row["name"]: sum(row["seconds"].values()) for row in content.get("rows", []) if row.get("seconds")}
+    usual = sum(seconds.values()) / len(seconds) if seconds else 1.0
+    return {name: seconds.get(name, usual * (1.5 if name.endswith(".training") else 1.0)) for name in names}
 
 
 def _parts(names: Sequence[str], count: int, weights: dict[str, float]) -> list[set[str]]:
     """``names`` in ``count`` parts: the heaviest first, each to the part with the least so far."""
-    usual = sum(weights.values()) / len(weights) if weights else 1.0
-    weights = {name: usual * (1.5 if name.endswith(".training") else 1.0) for name in names} | weights
     heaviest = sorted(names, key=lambda name: (-weights[name], names.index(name)))
     parts: list[set[str]] = [set() for _ in range(count)]
     loads = [0.0] * count

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import lamina
-from benchmarks.gpu_arguments import RIVALS, arguments, selected
+from benchmarks.gpu_arguments import RIVALS, arguments, selected, weights_of
 from benchmarks.gpu_machine import flush_cache, gpu
 from benchmarks.gpu_programs import GpuData, GpuProgram, Program
 from benchmarks.gpu_report import GpuRow, print_rows, summary
@@ -263,16 +263,23 @@ def _compile_only(programs: Sequence[GpuProgram], job: Job) -> None:
     torch.cuda.synchronize()
 
 
+def _jobs(rows: Sequence[str], rivals: Sequence[str], weights: Mapping[str, float]) -> list[Job]:
+    """Rows that take long first, then mode by mode: what one mode compiled, the next finds."""
+    usual = statistics.median(weights.values())
+    jobs = [Job(row, rival) for rival in rivals for row in sorted(rows, key=lambda row: -weights[row])]
+    return sorted(jobs, key=lambda job: weights[job.row] < 5 * usual)
+
+
 def _compile_ahead(
-    module: str, chosen: Sequence[tuple[GpuProgram, str]], args: argparse.Namespace
+    module: str, chosen: Sequence[tuple[GpuProgram, str]], args: argparse.Namespace, known: Path
 ) -> dict[str, list[str]]:
     """Have processes compile the chosen rows' rivals, the slowest modes first; the rivals now on disk, by row."""
     rivals = [name for name in reversed(args.rivals) if name != "eager" and name != args.compile]
-    if not args.prefill or not rivals:
+    if not (args.prefill and rivals and chosen):
         return {}
     started = time.monotonic()
     rows = [f"{p.name}.{mode}" for p, mode in chosen]
-    jobs = [Job(row, rival) for rival in rivals for row in rows]
+    jobs = _jobs(rows, rivals, weights_of(known, rows))
     command = [sys.executable, "-u", "-m", module, "--prefill-child"]
     done = prefill(command, jobs, min(args.prefill, len(jobs)), args.prefill_threads, args.prefill_seconds)
     for outcome in done:
@@ -317,7 +324,7 @@ def run(
         return 0
     started = time.monotonic()
     chosen = selected(programs, args, default)
-    prefilled = _compile_ahead(module, chosen, args)
+    prefilled = _compile_ahead(module, chosen, args, default)
     card = gpu()
     rivals = list(dict.fromkeys(["eager", *args.rivals, args.compile]))
     rows: list[GpuRow] = []

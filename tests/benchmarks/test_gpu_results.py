@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_arguments import arguments, selected
+from benchmarks.gpu_driver import _jobs
 from benchmarks.gpu_programs import PROGRAMS
 from benchmarks.gpu_report import GpuRow, main, merged, print_rows, summary
 
@@ -97,3 +98,10 @@ def test_merging_keeps_where_each_row_was_measured(tmp_path: Path) -> None:
 def test_files_about_different_compilers_are_not_merged() -> None:
     with pytest.raises(ValueError, match="different compilers: lamina, torch"):
         merged([_content([], "a"), {**_content([], "a"), "subject": "torch"}])
+
+
+def test_long_rows_are_compiled_first_then_mode_by_mode() -> None:
+    jobs = _jobs(["a", "b", "c", "d"], ["max-autotune", "torch"], {"a": 1.0, "b": 2.0, "c": 90.0, "d": 1.0})
+    order = [(job.row, job.rival) for job in jobs]
+    assert order[:3] == [("c", "max-autotune"), ("c", "torch"), ("b", "max-autotune")]
+    assert [row for row, rival in order if rival == "torch"] == ["c", "b", "a", "d"]
