@@ -52,6 +52,7 @@ class _Converter:
         self.graph = Graph()
         self.made: dict[Node, Any] = {}
         self.traces: dict[Hashable, Fragment | None] = {}
+        self.sizes: dict[Node, Hashable] = {}
         self.symbols: dict[Any, Node] = {}
         self.roots: dict[Node, frozenset[Node]] = {}
         self.written: set[Node] = set()
@@ -123,24 +124,34 @@ class _Converter:
         args, kwargs = self._mapped(node.args), self._mapped(node.kwargs)
         if node.target is operator.getitem and not isinstance(args[0], Node) and isinstance(args[0], (tuple, list)):
             return args[0][args[1]] if type(args[1]) in (int, slice) else None
-        leaves, spec = flatten((args, kwargs))
-        leaves = [_Slice(x.start, x.stop, x.step) if isinstance(x, slice) else x for x in leaves]
-        operands = list(dict.fromkeys(x for x in leaves if isinstance(x, Node) and _tensor(x) is not None))
-        if not operands:
+        places: dict[Node, int] = {}
+        described = _described((args, kwargs), places)
+        if not places:
             return None
-        fragment = self._fragment(node, leaves, spec, operands)
+        operands = list(places)
+        sizes = [self._sizes_of(operand) for operand in operands]
+        key = None if described is None or None in sizes else (node.target, described, *sizes)
+        if key is None or key not in self.traces:
+            fragment = self._trace(node, args, kwargs, operands)
+            if key is not None:
+                self.traces[key] = fragment
+        else:
+            fragment = self.traces[key]
         return None if fragment is None else self._copied(fragment, operands, node)
 
-    def _fragment(self, node: Node, leaves: list[Any], spec: Any, operands: list[Node]) -> Fragment | None:
-        key = _key(node.target, leaves, spec, operands)
-        if key is not None and key in self.traces:
-            return self.traces[key]
-        found = self._trace(node, leaves, spec, operands)
-        if key is not None:
-            self.traces[key] = found
-        return found
+    def _sizes_of(self, operand: Node) -> Hashable:
+        """Equal for tensors that a call cannot tell apart; None with symbolic sizes."""
+        if operand not in self.sizes:
+            fake = operand.meta["val"]
+            shape, strides = tuple(fake.shape), fake.stride()
+            plain = all(type(n) is int for n in (*shape, *strides))
+            self.sizes[operand] = (shape, strides, fake.dtype, fake.device) if plain else None
+        return self.sizes[operand]
 
-    def _trace(self, node: Node, leaves: list[Any], spec: Any, operands: list[Node]) -> Fragment | None:
+    def _trace(self, node: Node, args: Any, kwargs: Any, operands: list[Node]) -> Fragment | None:
+        leaves, spec = flatten((args, kwargs))
+        leaves = [_Slice(x.start, x.stop, x.step) if isinstance(x, slice) else x for x in leaves]
+
         def function(tensors: Any) -> Any:
             given = dict(zip(operands, tensors, strict=True))
             values = [given.get(x, x.meta["val"]) if isinstance(x, Node) else x for x in leaves]
@@ -170,9 +181,10 @@ class _Converter:
         """The call if it is a single operation, which then gives what Dynamo found it to give: nothing is computed."""
         fakes = [x.meta["val"] for x in operands]
         known = node.meta.get("example_value")
-        if not isinstance(known, torch.Tensor) or any(f is known for f in fakes):
+        several = known if isinstance(known, (tuple, list)) else (known,)
+        if not several or not all(isinstance(one, torch.Tensor) for one in several):
             return None
-        if len({id(f) for f in fakes}) != len(fakes):
+        if len({id(one) for one in (*fakes, *several)}) != len(fakes) + len(several):
             return None
         try:
             return trace(function, fakes, symbols=self._symbol, expected=known)
@@ -222,35 +234,27 @@ class _Slice:
         return slice(*(e.meta["val"] if isinstance(e, Node) else e for e in self.ends))
 
 
-def _tensor(node: Node) -> torch.Tensor | None:
-    value = node.meta.get("val")
-    return value if isinstance(value, torch.Tensor) else None
+def _described(value: Any, places: dict[Node, int]) -> Hashable:
+    """Equal for arguments that trace alike; None for those of a call that is traced by itself.
 
-
-def _key(target: Any, leaves: list[Any], spec: Any, operands: list[Node]) -> Hashable:
-    """Equal for calls that trace alike; None for one that is traced by itself."""
-    described: list[Hashable] = [target, str(spec)]
-    for leaf in leaves:
-        if isinstance(leaf, Node):
-            if leaf not in operands:
-                return None
-            described.append(("operand", operands.index(leaf)))
-        elif isinstance(leaf, (float, complex)):
-            described.append((type(leaf), repr(leaf)))
-        elif isinstance(leaf, _Slice):
-            if any(isinstance(e, Node) for e in leaf.ends):
-                return None
-            described.append((slice, leaf.ends))
-        else:
-            try:
-                hash(leaf)
-            except TypeError:
-                return None
-            described.append((type(leaf), leaf))
-    for operand in operands:
-        fake = operand.meta["val"]
-        sizes = (*fake.shape, *fake.stride())
-        if any(type(n) is not int for n in sizes):
-            return None
-        described.append((tuple(fake.shape), fake.stride(), fake.dtype, fake.device))
-    return tuple(described)
+    ``places`` receives the tensors among them, numbered.
+    """
+    if isinstance(value, Node):
+        if isinstance(value.meta.get("val"), torch.Tensor):
+            return ("operand", places.setdefault(value, len(places)))
+        return None
+    if isinstance(value, (tuple, list)):
+        items = [_described(item, places) for item in value]
+        return None if None in items else (type(value), *items)
+    if isinstance(value, dict):
+        return _described([part for pair in value.items() for part in pair], places)
+    if isinstance(value, slice):
+        ends = (value.start, value.stop, value.step)
+        return None if any(isinstance(end, Node) for end in ends) else (slice, ends)
+    if isinstance(value, (float, complex)):
+        return type(value), repr(value)
+    try:
+        hash(value)
+    except TypeError:
+        return None
+    return type(value), value

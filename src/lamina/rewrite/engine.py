@@ -14,6 +14,7 @@ from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
 from lamina.errors import RuleFailed
 from lamina.rewrite.match import Matcher
+from lamina.rewrite.needs import kinds_in, needs_of
 from lamina.rewrite.pattern import Pattern, patterns_of
 from lamina.rewrite.replace import Refused, Replacer
 from lamina.rewrite.terms import key_of
@@ -70,21 +71,42 @@ _NARROW = frozenset((torch.float16, torch.bfloat16))
 class Index:
     """The patterns of some rules by the operation of their first result, for tensors of ``dtypes``.
 
-    Rules are traced once in a process.
+    Rules are traced once in a process; those that need operations besides ``kinds``, the names of a captured graph's,
+    not before these are ``met``.
     """
 
     def __init__(
-        self, rules: Sequence[Rule], decompositions: Decompositions | None, dtypes: frozenset[torch.dtype]
+        self,
+        rules: Sequence[Rule],
+        decompositions: Decompositions | None,
+        dtypes: frozenset[torch.dtype],
+        kinds: frozenset[str] | None = None,
     ) -> None:
-        self.decompositions, self.dtypes = decompositions, dtypes
+        self.rules, self.decompositions, self.dtypes = tuple(rules), decompositions, dtypes
         self.by_target: dict[Hashable, list[Pattern]] = {}
         self.depth = 0
-        for rule in rules:
+        self._places = {rule: place for place, rule in enumerate(self.rules)}
+        self._kinds, self._waiting = kinds or frozenset(), list(self.rules)
+        self._enter(lambda rule: kinds is None or needs_of(rule) <= kinds)
+
+    def met(self, made: Sequence[Node]) -> None:
+        """These nodes are new in the graph: rules that waited for what they compute come in."""
+        if self._waiting and not (fresh := kinds_in(made)) <= self._kinds:
+            self._kinds = kinds = self._kinds | fresh
+            self._enter(lambda rule: needs_of(rule) <= kinds)
+
+    def _enter(self, ready: Callable[[Rule], bool]) -> None:
+        entering = [rule for rule in self._waiting if ready(rule)]
+        if not entering:
+            return
+        self._waiting = [rule for rule in self._waiting if rule not in entering]
+        for rule in entering:
             for pattern in self._traced(rule):
                 self.by_target.setdefault(pattern.target, []).append(pattern)
                 self.depth = max(self.depth, pattern.depth)
         for patterns in self.by_target.values():
-            patterns.sort(key=lambda p: -p.calls)  # the larger of two that fit replaces more
+            # The larger of two that fit replaces more.
+            patterns.sort(key=lambda p: (-p.calls, self._places[p.rule]))
 
     def _traced(self, rule: Rule) -> tuple[Pattern, ...]:
         narrow, wide = not self.dtypes.isdisjoint(_NARROW), bool(self.dtypes - _NARROW)
@@ -168,6 +190,7 @@ def _rewritten(run: _Run, node: Node) -> Iterator[Node]:
             run.matcher.forget()
             _note(run, match, sources, replaced.before, replaced.made)
             run.gone |= replaced.gone
+            run.index.met(replaced.made)
             yield from _nearby(replaced.made, run.index.depth)
             return
 

@@ -18,6 +18,7 @@ from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
 from lamina.rewrite.engine import Index, Rewrites, dtypes_in, run_rules
 from lamina.rewrite.match import Matcher, Miss
+from lamina.rewrite.needs import kinds_in
 from lamina.rewrite.passes import clean
 from lamina.rewrite.rules import (
     AFTER_RULES,
@@ -95,7 +96,7 @@ class Rewriting:
         differentiable = self._differentiable(gm.graph)
         found = self._run(
             form.graph,
-            Index(rules, None, dtypes_in(form.graph)),
+            Index(rules, None, dtypes_in(form.graph), kinds_in(form.graph)),
             lambda node: differentiable and form.recording.get(node, True),
             form.untouchable,
         )
@@ -233,11 +234,10 @@ class Rewriting:
     ) -> None:
         """Note the nearest miss of a rule that matched too seldom."""
         matcher = Matcher(training, explain=True)
+        index = Index([r for r in index.rules if r.name == name], index.decompositions, index.dtypes)
         matched: Miss | None = None
         for node in graph.nodes:
             for pattern in index.of(node):
-                if pattern.rule.name != name:
-                    continue
                 for match in matcher.matches(pattern, node):
                     why = next((d.reason for d in found.decisions if d.subject[0] == name and not d.taken), "")
                     why = why or "its condition where(match) says no"

@@ -92,7 +92,7 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def above_autograd_only() -> contextlib.AbstractContextManager[Any]:
     """Inside, operations skip autograd and thus reach dispatch modes as they were called, not taken apart."""
-    guard: contextlib.AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
+    guard: contextlib.AbstractContextManager[Any] = torch._C._AutoDispatchBelowADInplaceOrView()
     return guard
 
 
@@ -134,7 +134,7 @@ def flatten(value: Any) -> tuple[list[Any], Any]:
 
 def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
     """The inverse of ``flatten``."""
-    return pytree.tree_unflatten(list(leaves), spec)
+    return leaves[0] if spec.is_leaf() else pytree.tree_unflatten(list(leaves), spec)
 
 
 def tf32_convolutions() -> bool:

@@ -72,7 +72,7 @@ def trace(
         results = tuple(tracer.node(v) if isinstance(v, torch.Tensor) else v for v in leaves)
     if tracer.fault:
         raise Untraceable(tracer.fault)
-    if expected is not None and not (value is expected and tracer.operations == 1):
+    if expected is not None and not (tracer.operations == 1 and _is_same(value, expected)):
         raise Untraceable("it is more than one operation")
     return Fragment(tuple(tracer.inputs), tuple(tracer.calls), results, spec)
 
@@ -181,6 +181,13 @@ class _Tracer(DispatchMode):
                     self._note(self.graph.call_function(operator.getitem, (node, i)), item)
         else:
             self._fail(f"{node.target} makes a {type(value).__name__}")
+
+
+def _is_same(value: Any, expected: Any) -> bool:
+    """Whether a function gave the very tensors that its operation gave it."""
+    if isinstance(value, (tuple, list)) and isinstance(expected, (tuple, list)):
+        return len(value) == len(expected) and all(a is b for a, b in zip(value, expected, strict=True))
+    return value is expected
 
 
 def _changes(before: torch.Tensor, after: torch.Tensor) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from lamina.base.rule import Match, Rule, rule, tensor
 from lamina.rewrite.rules.places import CAPTURED
 
-__all__ = ["LOSSES"]
+__all__ = ["LOSSES", "LOSSES_BY_GATHER", "LOSSES_BY_ONE_HOT"]
 
 _NEVER = -(1 << 62)
 """The class to leave out. ``gather`` leaves none out: a target of -100 is an error, and stays one."""
@@ -60,7 +60,6 @@ def _negative_cross_entropy_of_columns(x: Tensor, t: Tensor) -> Tensor:
 
 _FORMS = {
     "gather": (_picked, _negative_cross_entropy),
-    "one-hot": (_picked_by_one_hot, _negative_cross_entropy),
     "logsumexp, negative": (_difference, _negative_cross_entropy),
     "logsumexp": (_positive_difference, _cross_entropy),
 }
@@ -91,7 +90,9 @@ def _columns_by_logsumexp(x: Tensor = _SCORES, t: Tensor = _TARGETS) -> Tensor:
     return torch.logsumexp(x, -2) - x.gather(-2, t.unsqueeze(-2)).squeeze(-2)
 
 
-LOSSES: tuple[Rule, ...] = (
+LOSSES_BY_ONE_HOT: tuple[Rule, ...] = tuple(_rules("one-hot", _picked_by_one_hot, _negative_cross_entropy))
+
+LOSSES_BY_GATHER: tuple[Rule, ...] = (
     *(one for how, sides in _FORMS.items() for one in _rules(how, *sides)),
     rule(
         _columns_by_gather,
@@ -108,3 +109,5 @@ LOSSES: tuple[Rule, ...] = (
         at=CAPTURED,
     ),
 )
+
+LOSSES = (*LOSSES_BY_GATHER, *LOSSES_BY_ONE_HOT)
