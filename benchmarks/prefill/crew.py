@@ -95,8 +95,8 @@ class _Child(threading.Thread):
     ) -> None:
         super().__init__(daemon=True)
         self.command, self.pending, self.outcomes, self.end = list(command), pending, outcomes, end
-        limits = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
-        self.environment = {**os.environ, **limits}
+        # torch's own number of threads stays as it is here: Inductor's cache may tell graphs apart by it.
+        self.environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
 
     def run(self) -> None:
         while not self.pending.empty() and time.monotonic() < self.end:
