@@ -13,11 +13,12 @@ from lamina.rewrite.numbers import fold_factors
 from lamina.rewrite.passes import merge_common, remove_dead_code, remove_no_ops
 from lamina.rewrite.rules.activations import ACTIVATIONS
 from lamina.rewrite.rules.attention import use_library_attention
+from lamina.rewrite.rules.attention_library import simplify_library_attention
 from lamina.rewrite.rules.attention_one_query import open_attention_of_one_query
 from lamina.rewrite.rules.chains import join_casts, join_permutations, join_views
 from lamina.rewrite.rules.dropout import without_dropout
 from lamina.rewrite.rules.folding import fold_into_products
-from lamina.rewrite.rules.losses import LOSSES
+from lamina.rewrite.rules.losses import LOSSES_BY_GATHER, LOSSES_BY_ONE_HOT
 from lamina.rewrite.rules.norms import NORMS
 from lamina.rewrite.rules.projections import leave_projections_apart, merge_projections
 from lamina.rewrite.rules.rotary import turn_in_real_numbers
@@ -46,6 +47,7 @@ AFTER_RULES: tuple[CapturedRewrite, ...] = (
     turn_in_real_numbers,
     use_library_attention,
     open_attention_of_one_query,
+    simplify_library_attention,
     leave_projections_apart,
 )
 """Run after the rules, in order: what looks for the whole functions that rules have put in place of their parts."""
@@ -69,7 +71,8 @@ _BY_NEED: tuple[tuple[frozenset[str], tuple[Rule, ...]], ...] = (
     (frozenset(("exp", "sigmoid", "erf", "erfc", "tanh")), ACTIVATIONS),
     (frozenset(("exp", "log", "logsumexp")), SOFTMAX),
     (frozenset(("sqrt", "rsqrt", "pow")), NORMS),
-    (frozenset(("gather", "one_hot")), LOSSES),
+    (frozenset(("gather",)), LOSSES_BY_GATHER),
+    (frozenset(("one_hot",)), LOSSES_BY_ONE_HOT),
 )
 """Rules by calls of which each needs at least one. Most programs have none, and then pay nothing for the rules."""
 

@@ -12,8 +12,8 @@ from lamina.rewrite.rules.spelling import written
 
 __all__ = ["Constants"]
 
-_MOST_ELEMENTS = 1 << 24
-"""Larger tensors are not computed while compiling."""
+_MOST_BYTES = 1 << 27
+"""Larger tensors are not computed while compiling: a mask takes a byte an element."""
 
 # fmt: off
 _NAMES = frozenset((
@@ -31,6 +31,10 @@ _NAMES = frozenset((
 ))
 # fmt: on
 """Computations that are the same at every call, by name: no random numbers, no writes."""
+
+
+_REPEATS = frozenset(("expand", "expand_as", "broadcast_to"))
+"""Of them, those whose results take no memory of their own."""
 
 
 class Constants:
@@ -68,7 +72,7 @@ class Constants:
             name not in _NAMES
             or _is_written(node)
             or not all(type(n) is int for n in sizes)
-            or value.numel() > _MOST_ELEMENTS
+            or (value.numel() * value.itemsize > _MOST_BYTES and name not in _REPEATS)
         ):
             return None
         if any(self._evaluate(operand) is None for operand in node.all_input_nodes):

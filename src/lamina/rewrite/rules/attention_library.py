@@ -1,0 +1,256 @@
+"""Calls of the library's attention, so that it can take its fastest kernels.
+
+Flash attention takes no mask, and a mask that is one number repeated along the keys is taken by no fused kernel at
+all. So a mask that is known while compiling and hides nothing goes, and one that hides exactly what comes later is
+said by ``is_causal``. Libraries of models make such masks where they are compiled, though they leave them out where
+they are not. Heads of keys and values that are repeated for several heads of queries are read where they lie
+(``enable_gqa``), neither written nor kept as often as they are used.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from lamina.base.decision import Decision
+from lamina.base.source import source_of
+from lamina.rewrite.rules.attention_form import HIDDEN
+from lamina.rewrite.rules.constants import Constants
+from lamina.rewrite.rules.editing import Replacement, Writer, replaced
+from lamina.rewrite.rules.layout import with_layout_of
+from lamina.rewrite.rules.spelling import fake_of, spelled, written
+from lamina.rewrite.torch_private import plain_dispatch
+
+__all__ = ["simplify_library_attention"]
+
+_LIBRARY = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
+_DEFAULTS: Mapping[str, Any] = {
+    "attn_mask": None,
+    "dropout_p": 0.0,
+    "is_causal": False,
+    "scale": None,
+    "enable_gqa": False,
+}
+_ORDER = ("query", "key", "value", *_DEFAULTS)
+_DEVICES = ("cuda",)
+_HALVES = (torch.bfloat16, torch.float16)
+_WIDEST_HEAD = 256
+"""Features for which CUDA has flash attention, which shares keys between heads."""
+
+_NOTHING, _LATER = "nothing", "what comes later"
+
+
+def simplify_library_attention(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
+    """Each ``scaled_dot_product_attention`` without the mask, and the repeated heads, that it can do without."""
+    calls = [node for node in gm.graph.nodes if node.target in _LIBRARY]
+    if not calls or not plain_dispatch():
+        return gm
+    masks = _Masks()
+    writes = [node for node in gm.graph.nodes if written(node)]
+    found: dict[Node, Replacement] = {}
+    for node in calls:
+        given = {**_DEFAULTS, **dict(zip(_ORDER, node.args, strict=False)), **node.kwargs}
+        if set(given) != set(_ORDER):
+            continue
+        call = _Call(node, given)
+        reasons = [*call.without_mask(masks), *call.with_shared_heads(writes)]
+        if reasons:
+            found[node] = call.write
+            subject = ("simplify_library_attention", source_of(node))
+            decisions.append(Decision("rewrite", subject, True, "; ".join(reasons)))
+    return replaced(gm, found)
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call, its arguments by name, and what of them is given otherwise from now on."""
+
+    node: Node
+    given: dict[str, Any]
+    heads: Mapping[str, _Heads] | None = None
+
+    def without_mask(self, masks: _Masks) -> list[str]:
+        """Leave out a mask that says nothing, or what ``is_causal`` says as well; why."""
+        mask = self.given["attn_mask"]
+        query, key = fake_of(self.given["query"]), fake_of(self.given["key"])
+        if not isinstance(mask, Node) or query is None or key is None or self.given["is_causal"] is not False:
+            return []
+        hides = masks.hides(mask, (query.shape[-2], key.shape[-2]))
+        if not hides:
+            return []
+        self.given["attn_mask"], self.given["is_causal"] = None, hides == _LATER
+        return [f"its mask hides {hides}"]
+
+    def with_shared_heads(self, writes: Sequence[Node]) -> list[str]:
+        """Read repeated heads of keys and values where they lie, unless something is written meanwhile; why."""
+        query = fake_of(self.given["query"])
+        if query is None or self.given["attn_mask"] is not None or self.given["enable_gqa"] is not False:
+            return []
+        heads = {name: _heads(self.given[name]) for name in ("key", "value")}
+        key, value = heads["key"], heads["value"]
+        if key is None or value is None or key.count != value.count or not _shares_heads(query, key, value):
+            return []
+        if any(min(key.source, value.source) < n < self.node for n in writes):
+            return []
+        self.heads, self.given["enable_gqa"] = {"key": key, "value": value}, True
+        return [f"{key.count} heads of queries share keys and values"]
+
+    def write(self, write: Writer) -> Node:
+        """The call with what was changed."""
+        given: dict[str, Any] = {}
+        for name, value in self.given.items():
+            if self.heads is not None and name in self.heads:
+                given[name] = self.heads[name].write(write)
+            elif isinstance(value, Node):
+                given[name] = write.old(value)
+            elif value is not None and value != _DEFAULTS.get(name):
+                given[name] = value
+        operands = [given.pop(name) for name in _ORDER[:3]]
+        result = write.call(F.scaled_dot_product_attention, *operands, **given)
+        return with_layout_of(write, result, self.node)
+
+
+class _Masks:
+    """What masks that are known while compiling hide; each is looked at once."""
+
+    def __init__(self) -> None:
+        self._constants = Constants()
+        self._found: dict[tuple[Node, Any], str] = {}
+
+    def hides(self, mask: Node, sizes: tuple[Any, Any]) -> str:
+        """``_NOTHING``, ``_LATER`` of as many queries as keys, or "" for anything else."""
+        if not all(type(n) is int for n in sizes):
+            return ""
+        if (mask, sizes) not in self._found:
+            known = self._constants.value(mask)
+            self._found[mask, sizes] = "" if known is None else _hides(_once(known), *sizes)
+        return self._found[mask, sizes]
+
+
+def _hides(mask: Tensor, queries: int, keys: int) -> str:
+    hidden = mask.logical_not() if mask.dtype == torch.bool else mask <= HIDDEN
+    if mask.dtype != torch.bool and bool(mask.masked_fill(hidden, 0).any()):
+        return ""
+    if not bool(hidden.any()):
+        return _NOTHING
+    if queries != keys or tuple(hidden.shape[-2:]) != (queries, keys):
+        return ""
+    later = torch.ones(queries, keys, dtype=torch.bool).triu(1)
+    return _LATER if bool((hidden == later).all()) else ""
+
+
+def _once(tensor: Tensor) -> Tensor:
+    """The tensor without the repetitions that take no memory."""
+    for dim, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[dim] > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """Heads of keys or values, each of which ``count`` heads of queries read; transposed if ``turned``."""
+
+    source: Node
+    count: int
+    turned: bool
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """(batch, heads, length, features)."""
+        fake = fake_of(self.source)
+        assert fake is not None
+        sizes = tuple(fake.shape)
+        return (sizes[0], sizes[2], sizes[1], sizes[3]) if self.turned else sizes
+
+    def write(self, write: Writer) -> Node:
+        """The heads, each once."""
+        node = write.old(self.source)
+        return write.call(torch.transpose, node, 1, 2) if self.turned else node
+
+
+def _heads(node: object) -> _Heads | None:
+    """The heads that ``node``, keys or values, repeats; None if it does not."""
+    call = spelled(node) if isinstance(node, Node) else None
+    turned = call is not None and call.name == "transpose" and _axes(call.args[1:]) == {1, 2}
+    if turned and call is not None:
+        node = call.args[0]
+    fake = fake_of(node)
+    if not isinstance(node, Node) or fake is None or fake.dim() != 4:
+        return None
+    found = _repeated(node, 2 if turned else 1)
+    return None if found is None else _Heads(found[0], found[1], turned)
+
+
+def _axes(dims: tuple[Any, ...]) -> set[Any]:
+    return {d % 4 if type(d) is int else d for d in dims}
+
+
+def _repeated(node: Node, dim: int) -> tuple[Node, int] | None:
+    """What ``node`` repeats along ``dim``, each element so many times in a row."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if name == "repeat_interleave":
+        given = dict(zip(("input", "repeats", "dim"), node.args, strict=False)) | dict(node.kwargs)
+        count, along = given.get("repeats"), given.get("dim")
+        source = given.get("input")
+        if not isinstance(source, Node) or type(count) is not int or type(along) is not int or along % 4 != dim:
+            return None
+        return source, count
+    call = spelled(node)
+    if call is None or call.name != "reshape" or not isinstance(call.args[0], Node):
+        return None
+    return _expanded(call.args[0], node, dim)
+
+
+def _expanded(wide: Node, node: Node, dim: int) -> tuple[Node, int] | None:
+    """The same for ``x.unsqueeze(dim + 1).expand(...).reshape(...)``, ``wide`` being the expanded one."""
+    if (call := spelled(wide)) is not None and call.name == "contiguous" and isinstance(call.args[0], Node):
+        wide = call.args[0]
+    call, fake, after = spelled(wide), fake_of(wide), fake_of(node)
+    if call is None or call.name != "expand" or fake is None or after is None or fake.dim() != 5:
+        return None
+    sizes = tuple(fake.shape)
+    before = _inserted(call.args[0], dim + 1)
+    narrow = fake_of(before)
+    if before is None or narrow is None or not all(type(n) is int for n in (*sizes, *after.shape, *narrow.shape)):
+        return None
+    kept = (*sizes[: dim + 1], *sizes[dim + 2 :])
+    joined = (*sizes[:dim], sizes[dim] * sizes[dim + 1], *sizes[dim + 2 :])
+    return (before, sizes[dim + 1]) if tuple(narrow.shape) == kept and tuple(after.shape) == joined else None
+
+
+def _inserted(node: object, dim: int) -> Node | None:
+    """What ``node`` has a new dimension ``dim`` of, by ``unsqueeze`` or by indexing with None."""
+    if not isinstance(node, Node) or not node.args or not isinstance(node.args[0], Node):
+        return None
+    whole = slice(None, None, None)
+    if node.target is operator.getitem:
+        index = node.args[1]
+        plain = isinstance(index, tuple) and all(i is None or i == whole for i in index)
+        return node.args[0] if plain and [k for k, i in enumerate(index) if i is None] == [dim] else None  # type: ignore[arg-type]
+    call = spelled(node)
+    if call is None or call.name != "unsqueeze":
+        return None
+    (at,) = call.args[1]
+    return call.args[0] if type(at) is int and at % 5 == dim else None
+
+
+def _shares_heads(query: Tensor, key: _Heads, value: _Heads) -> bool:
+    """Whether a fused kernel of this device takes fewer heads of keys than of queries."""
+    flash = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
+    if query.device.type not in _DEVICES or query.dtype not in _HALVES or not flash:
+        return False
+    sizes = (*query.shape, *key.shape, *value.shape)
+    if query.dim() != 4 or any(type(n) is not int or n < 1 for n in sizes):
+        return False
+    (batch, heads, _, features), whole = query.shape, query.shape[1]
+    if key.shape[:2] != value.shape[:2] or key.shape != (batch, whole // key.count, *key.shape[2:]):
+        return False
+    return bool(heads == key.shape[1] * key.count and features == key.shape[3] == value.shape[3] <= _WIDEST_HEAD)

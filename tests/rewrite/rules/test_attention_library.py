@@ -1,0 +1,174 @@
+"""Calls of the library's attention without masks that say nothing new and without repeated heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from lamina.record import Record
+from lamina.rewrite.rules import attention_library as module
+from tests.rewrite.rules.capturing import gradients, rewritten, run_changed
+
+sdpa = F.scaled_dot_product_attention
+
+
+def nothing(q: Tensor) -> Tensor:
+    """As libraries of models make it: repeated along the keys in no memory of its own."""
+    at = torch.arange(q.shape[-2], device=q.device)
+    return (at[None, None, :, None] >= 0).expand(q.shape[0], -1, -1, q.shape[-2])
+
+
+def zeros(q: Tensor) -> Tensor:
+    return torch.zeros(q.shape[-2], q.shape[-2], device=q.device)
+
+
+def later(q: Tensor) -> Tensor:
+    at = torch.arange(q.shape[-2], device=q.device)
+    return (at[None, :] <= at[:, None])[None, None].expand(q.shape[0], 1, -1, -1)
+
+
+def added(q: Tensor) -> Tensor:
+    return torch.full((q.shape[-2], q.shape[-2]), -math.inf, device=q.device).triu(1)
+
+
+def window(q: Tensor) -> Tensor:
+    at = torch.arange(q.shape[-2], device=q.device)
+    return (at[None, :] <= at[:, None]) & (at[None, :] > at[:, None] - 3)
+
+
+def bias(q: Tensor) -> Tensor:
+    return torch.arange(q.shape[-2], device=q.device, dtype=torch.float32)[None, :] - 2
+
+
+def everything(q: Tensor) -> Tensor:
+    return torch.zeros(q.shape[-2], q.shape[-2], device=q.device, dtype=torch.bool)
+
+
+def one_batch(q: Tensor) -> Tensor:
+    """One of the two batches sees everything."""
+    at = torch.arange(q.shape[-2], device=q.device)
+    return (at[None, :] <= at[:, None]) | (torch.arange(2, device=q.device)[:, None, None, None] > 0)
+
+
+MASKS: dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any]]] = {
+    "nothing": (nothing, {}),
+    "zeros": (zeros, {}),
+    "later": (later, {"is_causal": True}),
+    "added": (added, {"is_causal": True}),
+    "window": (window, {"attn_mask": ...}),
+    "bias": (bias, {"attn_mask": ...}),
+    "everything": (everything, {"attn_mask": ...}),
+    "one batch": (one_batch, {"attn_mask": ...}),
+}
+
+
+def calls(gm: GraphModule) -> list[dict[str, Any]]:
+    """The arguments by name of the library's attention; what is a tensor as an ellipsis."""
+    found = gm.graph.find_nodes(op="call_function", target=sdpa)
+    return [{k: ... if isinstance(v, Node) else v for k, v in node.kwargs.items()} for node in found]
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_are_known(name: str) -> None:
+    mask, expected = MASKS[name]
+    inputs = [torch.randn(2, 4, 6, 8, generator=torch.Generator().manual_seed(k)).requires_grad_() for k in range(3)]
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return sdpa(q, k, v, attn_mask=mask(q), scale=0.5)
+
+    found, (gm,) = run_changed(function, inputs, rewritten(Record()))
+    assert calls(gm) == [{**expected, "scale": 0.5}]
+    exact = function(*inputs)
+    torch.testing.assert_close(found, exact)
+    for mine, theirs in zip(gradients(found, inputs), gradients(exact, inputs), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_a_causal_mask_of_other_sizes_stays() -> None:
+    """``is_causal`` of fewer queries than keys has no flash attention."""
+    q, k = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 6, 8)
+
+    def function(q: Tensor, k: Tensor) -> Tensor:
+        return sdpa(q, k, k, torch.ones(4, 6, dtype=torch.bool).tril())
+
+    found, (gm,) = run_changed(function, [q, k], rewritten(Record()))
+    (call,) = gm.graph.find_nodes(op="call_function", target=sdpa)
+    assert len(call.args) == 4
+    torch.testing.assert_close(found, function(q, k))
+
+
+def by_expanding(x: Tensor, count: int) -> Tensor:
+    batch, heads, length, size = x.shape
+    return x[:, :, None, :, :].expand(batch, heads, count, length, size).reshape(batch, heads * count, length, size)
+
+
+def before_turning(x: Tensor, count: int) -> Tensor:
+    x = x.transpose(1, 2)
+    batch, length, heads, size = x.shape
+    wide = x.unsqueeze(3).expand(batch, length, heads, count, size).reshape(batch, length, heads * count, size)
+    return wide.transpose(1, 2)
+
+
+def one_after_another(x: Tensor, count: int) -> Tensor:
+    """Another order of heads."""
+    return x.repeat(1, count, 1, 1)
+
+
+def along_the_keys(x: Tensor, count: int) -> Tensor:
+    return x.repeat_interleave(count, 2).repeat(1, count, 1, 1)
+
+
+REPEATS: dict[str, tuple[Callable[[Tensor, int], Tensor], bool]] = {
+    "repeat_interleave": (lambda x, count: x.repeat_interleave(count, 1), True),
+    "from the end": (lambda x, count: torch.repeat_interleave(x, count, dim=-3), True),
+    "expand": (by_expanding, True),
+    "transposed": (before_turning, True),
+    "another order": (one_after_another, False),
+    "another dimension": (along_the_keys, False),
+}
+
+
+@pytest.mark.parametrize("name", REPEATS)
+def test_heads_that_are_repeated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_DEVICES", ("cpu",))
+    repeat, shared = REPEATS[name]
+    inputs = [
+        torch.randn(2, heads, 6, 8, generator=torch.Generator().manual_seed(k)).bfloat16().requires_grad_()
+        for k, heads in enumerate((8, 2, 2))
+    ]
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return sdpa(q, repeat(k, 4), repeat(v, 4), is_causal=name != "another dimension")
+
+    found, (gm,) = run_changed(function, inputs, rewritten(Record()))
+    (call,) = gm.graph.find_nodes(op="call_function", target=sdpa)
+    assert bool(call.kwargs.get("enable_gqa")) == shared
+    if shared:
+        assert call.args[1].meta["example_value"].shape == (2, 2, 6, 8)  # type: ignore[union-attr]
+    exact = function(*inputs)
+    torch.testing.assert_close(found, exact, rtol=2e-2, atol=2e-2)
+    for mine, theirs in zip(gradients(found, inputs), gradients(exact, inputs), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=4e-2)
+
+
+def test_keys_written_to_meanwhile_stay_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_DEVICES", ("cpu",))
+    q, k = torch.randn(1, 4, 6, 8).bfloat16(), torch.randn(1, 2, 6, 8).bfloat16()
+
+    def function(q: Tensor, k: Tensor) -> Tensor:
+        k = k + 1
+        wide = k.repeat_interleave(2, 1)
+        k.zero_()
+        return sdpa(q, wide, wide)
+
+    found, (gm,) = run_changed(function, [q, k], rewritten(Record()))
+    (call,) = gm.graph.find_nodes(op="call_function", target=sdpa)
+    assert not call.kwargs.get("enable_gqa")
+    torch.testing.assert_close(found, function(q, k))
