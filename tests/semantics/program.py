@@ -47,8 +47,8 @@ class Outcome:
 def cotangent(output: Tensor, number: int) -> Tensor:
     """The gradient given to output ``number``: eighths from -1 to 1, exact in every floating type."""
     generator = torch.Generator().manual_seed(number)
-    eighths = torch.randint(-8, 9, output.shape, generator=generator)
-    return (eighths / 8).to(output.dtype)
+    eighths = torch.randint(-8, 9, output.shape, generator=generator, device="cpu")
+    return (eighths / 8).to(output.dtype).to(output.device)
 
 
 def observe(model: Any, args: tuple[Any, ...], function: Any, *, backward: bool = True, calls: int = 1) -> Outcome:
