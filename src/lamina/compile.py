@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from lamina.aot.run import compile_captured
 from lamina.backends.api import Backend
 from lamina.backends.frozen import note_unfrozen, run_frozen
-from lamina.backends.kernels import is_ours
+from lamina.backends.kernels import begin, is_ours
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
@@ -129,6 +129,7 @@ def compile_graph(
             note_unfrozen(record, name, f"backend {backend.name!r} takes graphs as they were captured")
         return run_captured(backend, gm, example_inputs, options, record, name)
 
+    begin(backend, example_inputs, options)
     own = OwnPasses(options, record, name, table, is_ours(backend))
     return compile_captured(
         gm,

@@ -84,9 +84,9 @@ class CudaBackend:
         self.options, self.device = options, device
         self.target = gpu_target(device, options.numerics == "fast")
         self.cache = open_cache(options.cache_dir, options.cache)
-        self.driver = _driver(options.cxx, self.cache)
         self.policy = policy_of(options.mode)
         compiler_pool(options.jobs).start()
+        self._driver = build_threads().submit(_driver, options.cxx, self.cache)
 
     def __call__(self, fused: Fused, record: Record, gm: GraphModule) -> Boxed:
         """Plan and generate now, build in the background, load at the first call."""
@@ -104,6 +104,11 @@ class CudaBackend:
             return loaded_later(region, lambda: work.load(host, building), record)
         trying = build_threads().submit(self.build, region, tuning.units, self.policy.patience)
         return loaded_later(region, lambda: work.tuned(tuning, trying, host, building), record)
+
+    @property
+    def driver(self) -> Driver:
+        """What loads kernels; waits for its launcher, which a C++ compiler makes once per machine."""
+        return self._driver.result()
 
     def tuning(self, plan: Plan, fused: Fused) -> RegionTuning:
         """Which kernels' schedules, and which products, are to be timed before the first call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from lamina.backends.cuda import CudaBackend
 from lamina.backends.interp import run_interpreted
 from lamina.backends.regions import aten_calls
 from lamina.base.rule import NestRule
-from lamina.errors import RuleFailed, StageFailed, WrongLowering
+from lamina.errors import LaminaError, RuleFailed, StageFailed, WrongLowering
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower
@@ -26,7 +27,7 @@ from lamina.record import Record
 from lamina.rewrite.nests import rewrite_nests
 from lamina.schedule.fuse import Fused, fuse
 
-__all__ = ["KERNELS", "KERNEL_OPTIONS", "Executor", "compile_region", "executor", "is_ours"]
+__all__ = ["KERNELS", "KERNEL_OPTIONS", "Executor", "begin", "compile_region", "executor", "is_ours"]
 
 KERNEL_OPTIONS = ("mode", "simd", "cxx", "jobs", "progress")
 """Options that say how kernels are made, and mean nothing to a backend that makes none of ours."""
@@ -86,6 +87,14 @@ def _by_device(options: Options) -> Executor:
         return _cuda(options, device.index or 0)(fused, record, gm)
 
     return run
+
+
+def begin(backend: Backend, example_inputs: Sequence[Any], options: Options) -> None:
+    """Let what kernels for a GPU wait for (Triton's processes, the launcher) start before there is a graph for them."""
+    devices = {x.device for x in example_inputs if isinstance(x, torch.Tensor) and x.device.type == "cuda"}
+    if len(devices) == 1 and backend.name in ("lamina", "cuda") and is_ours(backend):
+        with contextlib.suppress(LaminaError):  # raised again when a region asks for it, and is run without
+            _cuda(options, devices.pop().index or 0)
 
 
 @lru_cache(maxsize=32)

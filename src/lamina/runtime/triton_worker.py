@@ -142,17 +142,18 @@ def _answer(line: str, said: IO[bytes]) -> dict[str, Any]:
 
 
 def _prepare_imports() -> None:
-    """Let kernels import ``lamina.runtime.triton_math`` without what the package imports, and torch, which that file
-    needs for Triton's interpreter only, when it is first used: that saves two seconds.
+    """Let kernels import ``lamina.runtime.triton_math`` without what the package imports, and torch and Triton's
+    interpreter, of which that file only needs one for the other, when they are first used: that saves two seconds.
     """
     package = ModuleType("lamina")
     package.__path__ = [str(Path(__file__).parent.parent)]
     sys.modules["lamina"] = package
-    found = importlib.util.find_spec("torch")
-    if found is not None:
-        later = _Later("torch")
-        later.__spec__, later.__file__ = found, found.origin
-        sys.modules["torch"] = later
+    for name in ("torch", "triton.runtime.interpreter"):
+        found = importlib.util.find_spec(name) if name not in sys.modules else None
+        if found is not None:
+            later = _Later(name)
+            later.__spec__, later.__file__ = found, found.origin
+            sys.modules[name] = later
 
 
 class _Later(ModuleType):
@@ -166,6 +167,22 @@ class _Later(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
+def _prepared_triton() -> Any:
+    """Triton with what the first kernel would import, and without what its compilation would compute in vain.
+
+    The identity of Triton itself is part of the names in its cache: it reads and hashes 400 MB for it, once a process,
+    0.7 s and more where they come from a disk. Here the cache is a folder for one kernel; only somebody else's cache,
+    which the environment may name, needs the identity.
+    """
+    triton = _triton()
+    for name in ("triton.compiler.code_generator", "lamina.runtime.triton_math"):
+        importlib.import_module(name)
+    names = importlib.import_module("triton.runtime.cache")
+    if getattr(triton.knobs.cache, "manager_class", None) is None and hasattr(names, "triton_key"):
+        names.triton_key = lambda: triton.__version__
+    return triton
+
+
 def _serve() -> None:
     """Answer requests until there are no more."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -175,7 +192,7 @@ def _serve() -> None:
         os.dup2(said.fileno(), 2)
         sys.path[:] = json.loads(sys.stdin.readline())
         _prepare_imports()
-        knobs = _triton().knobs
+        knobs = _prepared_triton().knobs
         for line in sys.stdin:
             knobs.cache.dir = tempfile.mkdtemp(dir=folder)
             replies.write(json.dumps(_answer(line, said)) + "\n")
