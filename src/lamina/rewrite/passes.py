@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Container, Hashable
+from collections.abc import Container, Hashable, Iterable
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from lamina.ir.library import is_custom
 from lamina.rewrite.rebuild import Substitution, erase_dead, rebuild, substitute
 from lamina.rewrite.torch_private import same_size
 
-__all__ = ["clean", "escaping", "merge_common", "remove_dead_code", "remove_no_ops", "same_layout"]
+__all__ = ["calls_of", "clean", "escaping", "merge_common", "remove_dead_code", "remove_no_ops", "same_layout"]
 
 aten = torch.ops.aten
 
@@ -107,6 +107,12 @@ def clean(gm: GraphModule, without: Container[str] = ()) -> GraphModule:
     return rebuild(gm, stand_in)
 
 
+def calls_of(graph: Graph, targets: Iterable[Any]) -> list[Node]:
+    """The calls of these functions, in order."""
+    found = [graph.find_nodes(op="call_function", target=target, sort=False) for target in targets]
+    return sorted(node for nodes in found for node in nodes)
+
+
 def escaping(graph: Graph) -> set[Node]:
     """Nodes the caller can see: those returned, and what those are views of."""
     found: set[Node] = set(graph.output_node().all_input_nodes)
@@ -117,8 +123,8 @@ def escaping(graph: Graph) -> set[Node]:
 
 
 def _find_no_ops(graph: Graph, stand_in: Substitution, visible: set[Node]) -> None:
-    for node in graph.nodes:
-        if node.op != "call_function" or node in visible or not node.args:
+    for node in calls_of(graph, (*_SAME_VALUE, *_NEUTRAL)):
+        if node in visible or not node.args:
             continue
         source = node.args[0]
         if isinstance(source, Node) and _gives_back(node, source):
@@ -144,34 +150,32 @@ def same_layout(node: Node, source: Node) -> bool:
     a, b = node.meta.get("val"), source.meta.get("val")
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return False
-    if a.dtype != b.dtype or a.device != b.device or a.dim() != b.dim() or a.layout != torch.strided:
+    if a.dim() != b.dim() or not all(map(same_size, a.shape, b.shape)):
         return False
-    if b.layout != torch.strided or a.is_conj() != b.is_conj() or a.is_neg() != b.is_neg():
+    if a.layout != torch.strided or b.layout != torch.strided or not all(map(same_size, a.stride(), b.stride())):
         return False
-    pairs = zip((*a.shape, *a.stride()), (*b.shape, *b.stride()), strict=True)
-    return all(same_size(x, y) for x, y in pairs)
+    return a.dtype == b.dtype and a.device == b.device and a.is_conj() == b.is_conj() and a.is_neg() == b.is_neg()
 
 
 def _find_common(graph: Graph, stand_in: Substitution, visible: set[Node]) -> None:
     first: dict[Hashable, Node] = {}
     for node in graph.nodes:
-        if node in stand_in or node in visible or not _is_mergeable(node):
+        if node in stand_in or node in visible:
             continue
-        key = (node.target, _key(node.args, stand_in), _key(node.kwargs, stand_in))
-        other = first.setdefault(key, node)
-        if other is not node:
+        if node.op != "get_attr" and not isinstance(node.target, OpOverload) and node.target is not operator.getitem:
+            continue
+        kwargs = _key(node.kwargs, stand_in) if node.kwargs else ()
+        other = first.setdefault((node.op, node.target, _key(node.args, stand_in), kwargs), node)
+        if other is not node and _is_pure(node):  # asked last: it takes longest
             stand_in[node] = other
 
 
-def _is_mergeable(node: Node) -> bool:
-    if node.op == "get_attr":
-        return True
-    if node.op != "call_function" or node.is_impure():
-        return False
-    if node.target is operator.getitem:
+def _is_pure(node: Node) -> bool:
+    """Whether equal calls like this one give equal values."""
+    if node.op == "get_attr" or node.target is operator.getitem:
         return True
     # Nothing says that what the user's operation returns depends on its arguments alone.
-    return isinstance(node.target, OpOverload) and not is_custom(str(node.target))
+    return not is_custom(str(node.target)) and not node.is_impure()
 
 
 def _key(value: Any, stand_in: Substitution) -> Hashable:

@@ -30,7 +30,8 @@ def dead_nodes(graph: Graph, stand_in: Substitution) -> set[Node]:
             continue
         if node in live or node.op in ("placeholder", "output") or node.is_impure():
             live.add(node)
-            live.update(stand_in.get(operand, operand) for operand in node.all_input_nodes)
+            operands = node.all_input_nodes
+            live.update([stand_in.get(operand, operand) for operand in operands] if stand_in else operands)
     return {node for node in graph.nodes if node not in live and node not in stand_in}
 
 

@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
-from lamina.rewrite.passes import escaping, same_layout
+from lamina.rewrite.passes import calls_of, escaping, same_layout
 from lamina.rewrite.rebuild import Substitution, erase_dead, substitute
 from lamina.rewrite.torch_private import graph_module, same_size
 
@@ -84,11 +84,11 @@ def _leading_back(graph: Graph, targets: frozenset[Any], same: Callable[[Node, N
     """Calls in a row of ``targets`` that give what the row began with, or passed, as ``same`` tells."""
     found: Substitution = {}
     seen: set[Node] | None = None
-    for node in graph.nodes:
-        if node.target not in targets or node.args[0].target not in targets:
+    for node in calls_of(graph, targets):
+        source: Any = node.args[0]
+        if source.target not in targets:
             continue
         seen = escaping(graph) if seen is None else seen
-        source = node.args[0]
         while node not in seen and source.target in targets:
             source = source.args[0]
             if same(node, source):
@@ -112,9 +112,11 @@ def _joined(
 ) -> GraphModule:
     """Each call of ``targets`` on another as the call that ``join`` says, on the operand of that other, in place."""
     before = len(decisions)
-    for node in gm.graph.nodes:
-        while node.target in targets and node.args[0].target in targets:
-            inner: Node = node.args[0]
+    for node in calls_of(gm.graph, targets):
+        while node.target in targets:
+            inner: Any = node.args[0]
+            if inner.target not in targets:
+                break
             call = join(node, inner)
             if call is None:
                 break
