@@ -43,6 +43,8 @@ _SHARED_TILE = 4096
 """Points of a tile of such rows where they are gone over in a loop."""
 _SHORT_ROW = 1024
 """Points of a row of which several make a tile."""
+_READ_ONCE = 32768
+"""Bytes of a tile of columns that are only read and reduced: each thread waits for eight wide accesses."""
 _LONG = 2048
 """Row width from which unaligned rows are worth a loop with peeled ends."""
 
@@ -314,7 +316,7 @@ class _Chooser:
             and _power(width) * crossing <= _ROW
             and (width * 2 > _power(width) or width <= 4096)
             and not odd
-            and (_power(width) <= 16384 or self.phases() > 1)
+            and (_power(width) <= 16384 or self.phases() > 1 or self.reads_once(inner))
         ):
             return self.whole_rows(inner, kept)
         chunk, warps = (4096, 8) if width >= 8192 else (2048, 4)
@@ -442,6 +444,12 @@ class _Chooser:
         written = any(isinstance(e, Store) and e.index[0].axes() & inner for e in self.nest.body)
         points = 4096 if written or narrow else 8192
         held, tallest = (8192, 128) if crossed else (4096, 512)  # runs along both sides are to be wide
+        if self.reads_once(inner) and self.known(inner) and not crossed and across >= _WIDE:
+            tile = _READ_ONCE // self.bytes()
+            if 32 <= _power(deep) <= 512 and units * -(-width // across) >= 8 * self.target.processors:
+                across = max(_WIDE, min(_power(width), 128, tile // _power(deep)))
+                blocks = (*outer, Block(self.ordered(inner), _power(deep), "whole"), Block(run, across, "grid"))
+                return GpuSchedule("columns", blocks, _warps(_power(deep) * across, 64), 1, False, 0, self.approximate)
         tall_run = max(8, held // _power(deep)) * self.bytes()
         if self.known(inner) and _power(deep) <= tallest and (tall_run >= _SECTORS or self.phases() > 1):
             across = min(across, 32 if narrow else 64, max(8, held // _power(deep)))
@@ -458,6 +466,12 @@ class _Chooser:
         # 64 points a thread keep its sums in registers and more reads in flight than 16 (H100: 101 us for 114).
         warps = _warps(tall.size * across, 16 if stages == 1 else 32 if points == 4096 else 64)
         return GpuSchedule("columns", blocks, warps, stages, False, 0, self.approximate)
+
+    def reads_once(self, inner: frozenset[str]) -> bool:
+        """Whether one operand is read and reduced, and nothing else is done with so many points."""
+        large = [e for e in self.nest.body if isinstance(e, Load | Store) and e.index[0].axes() & inner]
+        alone = len(large) == 1 and isinstance(large[0], Load)
+        return alone and len(self.reduces) == 1 and self.phases() == 1
 
     def mixed(self) -> GpuSchedule:
         """Different axes reduced at once: blocks of axes that the same reductions take together."""

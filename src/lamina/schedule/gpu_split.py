@@ -49,6 +49,10 @@ _ONE_TILE = 512
 """Points of columns that programs hold at once: such are done before a second launch would begin."""
 _WHOLE_TILE = 128
 """Points of columns that programs reduce at once where operands are contiguous along different axes."""
+_ROW_TILE, _ROW_TILES = 65536, 4096
+"""Bytes of a row that a program reads at once, where it does nothing else and the last one joins them; most programs."""
+_COLUMN_TILE, _COLUMN_TILES = 256, 512
+"""The same of columns, 128 points of two-byte elements."""
 _WAVES = 8
 """Programs for each processor that hide the latency of walking down columns."""
 
@@ -231,6 +235,14 @@ class _Cutter(Steps):
             if points <= _ONE_TILE:
                 return None
         parts = min(wanted // max(units, 1), points // least)
+        if not inner and not crossed and (size := self.streams(over)):
+            # Programs of one tile each: none has to wait for the slowest of few, and all begin with reading.
+            if fast not in over and fast is not None:
+                tiles = min(points // (_COLUMN_TILE // size), _COLUMN_TILES)
+                return self.axis_to_cut(over, tiles, reduces, True) if tiles > 2 else None
+            if parts > 1 and units * 2 <= enough:
+                parts = max(parts, min(points // (_ROW_TILE // size), _ROW_TILES // max(units, 1)))
+                return self.axis_to_cut(over, parts, reduces, True)
         if len(self.first()) < len(self.reduces) and not inner:
             units *= 2  # each further phase reads everything again, from two kernels instead of one
         if crossed and len(reduces) > 1 and points >= 2 * _WHOLE_TILE:
@@ -239,6 +251,16 @@ class _Cutter(Steps):
         if parts < 2 or units * 2 > enough:
             return None
         return self.axis_to_cut(over - inner, parts, reduces)
+
+    def streams(self, over: frozenset[str]) -> int:
+        """Bytes of an element where the nest only reads and reduces more than the second-level cache holds; else 0."""
+        large = [(e, o) for e, o in self.offsets() if o.axes() & over]
+        if len(self.first()) < len(self.reduces) or len(large) != 1 or any(isinstance(e, Store) for e, _ in large):
+            return 0
+        ((eqn, offset),) = large
+        size = DTYPES[eqn.dtype].size if isinstance(eqn, Load) else 0
+        whole = offset.axes() == set(self.axes) and all(a.extent.is_int for a in self.axes.values())
+        return size if whole and self.size(self.axes) * size > self.target.l2_bytes else 0
 
     def narrow(self, fast: str, over: frozenset[str], kept: list[str], reduces: list[int]) -> _Cut | None:
         """A cut that leaves every point of a short contiguous run a result of its own: channels of a group in
@@ -259,8 +281,11 @@ class _Cutter(Steps):
         found = self.axis_to_cut(slow, max(parts, 1), reduces)
         return None if found is None else replace(found, beside=(run, *found.beside))
 
-    def axis_to_cut(self, names: frozenset[str], parts: int, reduces: list[int]) -> _Cut | None:
-        """The outermost axis in memory that gives about as many parts as wanted; else the one that gives most."""
+    def axis_to_cut(self, names: frozenset[str], parts: int, reduces: list[int], near: bool = False) -> _Cut | None:
+        """The outermost axis in memory that gives about as many parts as wanted; else the one that gives most.
+
+        ``near``: no more of them than that, even where the points of an axis would be such.
+        """
         steps = dict.fromkeys(names, 0)
         for _, offset in self.offsets():
             for a in names:
@@ -274,7 +299,7 @@ class _Cutter(Steps):
             ordered = [self.reduce(p).axes for p in reduces if self.reduce(p).op.startswith("arg")]
             if any(axes[0] != name for axes in ordered) or self.stuck(axis):
                 continue
-            found = self.divided(axis, parts, len(names) > 1, exact)
+            found = self.divided(axis, parts, len(names) > 1 and not near, exact)
             if found is not None and 2 * found.parts >= parts:
                 return found
             if best is None and (ranges := self.ranges(order, parts, reduces)) is not None:
