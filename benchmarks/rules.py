@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import lamina
 from benchmarks.frozen_models import AutocastLayers, GatedLayer, GroupedAttention, ResidualStack
 from benchmarks.patterns import private_copy
-from lamina.rewrite.rules import AFTER_RULES, BEFORE_RULES, FROZEN_RULES, RULES
+from lamina.rewrite.rules import AFTER_RULES, BEFORE_RULES, FROZEN_RULES, JOINT_RULES, RULES
 
 __all__ = ["PROGRAMS", "Program", "Row", "main"]
 
@@ -104,6 +105,16 @@ def _heads(length: int) -> Callable[[str], tuple[Tensor, ...]]:
     return inputs
 
 
+def _one_query(device: str) -> tuple[Tensor, ...]:
+    q, k, v = _heads(4096)(device)
+    return q[:, :, :1].contiguous(), k, v
+
+
+def _square(device: str) -> tuple[Tensor, ...]:
+    (x,) = _matrix(1024, 1024)(device)
+    return x, _noise(device, 1024, 1024) / 32
+
+
 def _pairs(device: str) -> tuple[Tensor, ...]:
     return _noise(device, 4, 512, 8, 64), torch.polar(torch.ones(512, 32), _noise("cpu", 512, 32)).to(device)
 
@@ -170,6 +181,49 @@ def attention_padded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.transpose(-2, -1) / 8).masked_fill(hidden, float("-inf")).softmax(-1) @ v
 
 
+def attention_of_one_query(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def attention_with_an_empty_mask(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    mask = torch.zeros(1, 1, 1, q.shape[-2], dtype=q.dtype, device=q.device)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.expand(-1, -1, q.shape[-2], -1))
+
+
+def attention_with_a_causal_mask(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    seen = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def attention_of_repeated_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    shared = (x[:, ::4].repeat_interleave(4, 1) for x in (k, v))
+    return F.scaled_dot_product_attention(q, *shared)
+
+
+def factors(x: Tensor) -> Tensor:
+    return torch.sin(x * 2 * 3)
+
+
+def casts(x: Tensor) -> Tensor:
+    return torch.sin(x.bfloat16().float().double().float())
+
+
+def permutations(x: Tensor) -> Tensor:
+    return torch.sin(x.t().unsqueeze(0).transpose(0, 1).permute(2, 0, 1)).squeeze(-1)
+
+
+def views(x: Tensor) -> Tensor:
+    return torch.sin(x.view(-1, 8).unsqueeze(0).view(x.shape[0], -1))
+
+
+def no_ops(x: Tensor) -> Tensor:
+    return torch.sin(((x * 1) / 1 - 0) ** 1)
+
+
+def equal_values(x: Tensor, w: Tensor) -> Tensor:
+    return torch.sin(x @ w) + torch.cos(x @ w)
+
+
 def _in_eval(
     make: Callable[[bool], torch.nn.Module], dtype: torch.dtype = torch.float32
 ) -> Callable[[str], torch.nn.Module]:
@@ -232,6 +286,7 @@ def _frozen() -> dict[str, Program]:
 
 
 _ATTENTION = ("use_library_attention",)
+_CALLS = ("simplify_library_attention",)
 PROGRAMS: dict[str, Program] = {
     "SiLU": Program(silu, ("silu",), _matrix(1024, 2048)),
     "GELU of erf": Program(gelu_erf, ("gelu",), _matrix(1024, 2048)),
@@ -250,12 +305,23 @@ PROGRAMS: dict[str, Program] = {
     "causal, 512": Program(attention_causal, _ATTENTION, _heads(512)),
     "causal, 1024": Program(attention_causal, _ATTENTION, _heads(1024)),
     "padded, 1024": Program(attention_padded, _ATTENTION, _heads(1024)),
+    "one query, 4096": Program(attention_of_one_query, ("open_attention_of_one_query",), _one_query, ("forward",)),
+    "empty mask, 1024": Program(attention_with_an_empty_mask, _CALLS, _heads(1024)),
+    "causal mask, 1024": Program(attention_with_a_causal_mask, _CALLS, _heads(1024)),
+    "repeated heads, 1024": Program(attention_of_repeated_heads, _CALLS, _heads(1024)),
+    "factors": Program(factors, ("fold_factors",), _matrix(1024, 2048)),
+    "casts": Program(casts, ("join_casts",), _matrix(1024, 2048)),
+    "permutations": Program(permutations, ("join_permutations",), _matrix(1024, 2048)),
+    "views": Program(views, ("join_views",), _matrix(1024, 2048)),
+    "no-ops": Program(no_ops, ("remove_no_ops",), _matrix(1024, 2048)),
+    "equal values": Program(equal_values, ("merge_common",), _square),
     **_frozen(),
 }
 
 
 def _names(prefixes: Sequence[str]) -> tuple[str, ...]:
-    every = [r.name for r in RULES] + [change.__name__ for change in (*BEFORE_RULES, *AFTER_RULES, *FROZEN_RULES)]
+    changes = (*BEFORE_RULES, *AFTER_RULES, *JOINT_RULES, *FROZEN_RULES)
+    every = [r.name for r in RULES] + [change.__name__ for change in changes]
     return tuple(name for name in every if name.startswith(tuple(prefixes)))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from lamina.base.rule import Match, Rule, rule, tensor
 from lamina.rewrite.rules.places import CAPTURED
 
-__all__ = ["LOSSES", "LOSSES_BY_GATHER", "LOSSES_BY_ONE_HOT"]
+__all__ = ["LOSSES_BY_GATHER", "LOSSES_BY_ONE_HOT"]
 
 _NEVER = -(1 << 62)
 """The class to leave out. ``gather`` leaves none out: a target of -100 is an error, and stays one."""
@@ -109,5 +109,3 @@ LOSSES_BY_GATHER: tuple[Rule, ...] = (
         at=CAPTURED,
     ),
 )
-
-LOSSES = (*LOSSES_BY_GATHER, *LOSSES_BY_ONE_HOT)
