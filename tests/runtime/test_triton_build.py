@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -10,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lamina.runtime import triton_build
+from lamina.runtime import triton_build, triton_worker
 from lamina.runtime.cache import Cache
 from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton, unit_key
 from lamina.runtime.triton_pool import CompilerPool, TritonError
@@ -146,3 +149,32 @@ def test_a_slow_kernel_is_left_behind_alone(build: Callable[..., TritonBuild], c
     pool.reply.set_exception(TritonError("stopped"))
     assert set(built.cubins) == {"scale"}
     assert built.errors["slow"].what == "not compiled within 0.2 s"
+
+
+PREPARED = """
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+found = spec_from_file_location("worker", sys.argv[1])
+worker = module_from_spec(found)
+found.loader.exec_module(worker)
+worker._prepare_imports()
+triton = worker._prepared_triton()
+loaded = [n for n in ("torch", "numpy", "triton.runtime.interpreter") if n in sys.modules]
+print([n for n in loaded if type(sys.modules[n]) is not worker._Later])
+print(sys.modules["triton.runtime.cache"].triton_key() == triton.__version__)
+"""
+
+
+@pytest.mark.parametrize("cache", ["", "triton.runtime.cache:FileCacheManager"])
+def test_a_compiler_process_imports_and_hashes_nothing_in_vain(cache: str) -> None:
+    environment = {**os.environ, "TRITON_CACHE_MANAGER": cache} if cache else dict(os.environ)
+    done = subprocess.run(
+        (sys.executable, "-c", PREPARED, triton_worker.__file__),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    # The identity of Triton matters to a cache of the user's.
+    assert done.stdout.split("\n")[:2] == ["[]", str(not cache)]

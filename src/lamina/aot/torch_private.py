@@ -288,7 +288,7 @@ def direct_apply(function: type[torch.autograd.Function], **attributes: Any) -> 
     called without torch's Python in front of it, which asks which of two names the user gave it, with a ctx
     that has these ``attributes`` until the forward sets others.
     """
-    node: Any = function._backward_cls  # type: ignore[attr-defined]
+    node: Any = function._backward_cls
     node.apply = function.backward
     for name, value in attributes.items():
         setattr(node, name, value)

@@ -177,7 +177,7 @@ def _prepared_triton() -> Any:
     triton = _triton()
     for name in ("triton.compiler.code_generator", "lamina.runtime.triton_math"):
         importlib.import_module(name)
-    names = importlib.import_module("triton.runtime.cache")
+    names: Any = importlib.import_module("triton.runtime.cache")
     if getattr(triton.knobs.cache, "manager_class", None) is None and hasattr(names, "triton_key"):
         names.triton_key = lambda: triton.__version__
     return triton
