@@ -83,6 +83,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     made = Graphs()
     monkeypatch.setattr(cuda_graphs, "current_stream", lambda device: 1)
     monkeypatch.setattr(cuda_graphs, "is_capturing", lambda: False)
+    monkeypatch.setattr(cuda_graphs, "lend_zeros", lambda device, stream: None)
     monkeypatch.setattr(cuda_graphs, "forget_zeros", lambda device, stream: None)
     monkeypatch.setattr(cuda_graphs, "_refusal", lambda outputs, inputs: "")
     monkeypatch.setattr(cuda_graphs, "_timer", made.timer)

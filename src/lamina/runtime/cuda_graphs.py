@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from lamina.runtime.cuda_host import current_stream, forget_zeros, reinterpret
+from lamina.runtime.cuda_host import current_stream, forget_zeros, lend_zeros, reinterpret
 from lamina.runtime.torch_private import CAN_COUNT_USES, is_capturing, storage_uses
 
 __all__ = ["GraphPolicy", "GraphRunner", "Outcome"]
@@ -226,7 +226,7 @@ class GraphRunner:
         for position, copy in zip(self._moving, copies, strict=True):
             given[position] = copy
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        forget_zeros(self.device, stream.cuda_stream)
+        zeros = lend_zeros(self.device, stream.cuda_stream)
         pool = self._pools.setdefault(key[0], torch.cuda.graph_pool_handle())
         graph = torch.cuda.CUDAGraph()
         try:
@@ -238,11 +238,13 @@ class GraphRunner:
         except Exception as error:
             self._stop(f"it cannot be recorded: {type(error).__name__}: {error}")
             return self.call(args)
+        finally:
+            forget_zeros(self.device, stream.cuda_stream)
         refusal = _refusal(outputs, given)
         if refusal:
             self._stop(refusal)
             return self.call(args)
-        recording = _Recording(graph, outputs, copies, forget_zeros(self.device, stream.cuda_stream))
+        recording = _Recording(graph, outputs, copies, zeros)
         self.recordings.setdefault(key, []).append(recording)
         self.count += 1
         if self.policy.insist and self.count == 1:

@@ -20,6 +20,7 @@ from lamina.runtime.torch_private import (
     current_stream,
     empty_strided_cuda,
     exchange_device,
+    is_capturing,
     only_owner,
     reinterpret,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "enter_context",
     "forget_zeros",
     "launch_failed",
+    "lend_zeros",
     "only_owner",
     "references",
     "reinterpret",
@@ -103,20 +105,47 @@ class Flags:
 
 # By device and stream: kernels leave the memory zero, and those of one stream run one after another.
 _ZEROS: dict[tuple[int, int], torch.Tensor] = {}
+# The same of streams that record a graph: what was lent to the recording, and what its replays clear again.
+_LENT: dict[tuple[int, int], torch.Tensor] = {}
+_CLEARED: dict[tuple[int, int], torch.Tensor] = {}
+_OUTGROWN: list[torch.Tensor] = []  # another thread may be about to launch with its address
 _GUARD = threading.Lock()
+_LEAST_ZEROS = 4096
+_LENT_ZEROS = 1 << 16
 
 
 def zeroed(device: int, stream: int, nbytes: int) -> int:
-    """The address of ``nbytes`` zero bytes for a kernel on this stream, which must leave them zero."""
-    found = _ZEROS.get((device, stream))
+    """The address of ``nbytes`` zero bytes for a kernel on this stream, which must leave them zero.
+
+    Replays of a recording may run beside what else its stream does, so a recording has memory of its own: what
+    ``lend_zeros`` gave, else memory that is cleared where it is used, by every replay.
+    """
+    place = device, stream
+    if is_capturing():
+        found = _LENT.get(place)
+        if found is None or found.numel() < nbytes:
+            # Held until the next one, so that nothing else of the recording lies there before the kernel has run.
+            found = _CLEARED[place] = _zeros(device, nbytes)
+        return found.data_ptr()
+    found = _ZEROS.get(place)
     if found is None or found.numel() < nbytes:
-        with _GUARD, torch.inference_mode(False):
-            found = torch.zeros(max(4096, 2 * nbytes), dtype=torch.uint8, device=torch.device("cuda", device))
-            _ZEROS[device, stream] = found
+        with _GUARD:
+            _OUTGROWN.extend([] if found is None else [found])
+            found = _ZEROS[place] = _zeros(device, max(_LEAST_ZEROS, 2 * nbytes))
     return found.data_ptr()
 
 
-def forget_zeros(device: int, stream: int) -> torch.Tensor | None:
-    """Take the zero memory of a stream away from it: it belongs to a recording now, which may run anywhere."""
-    with _GUARD:
-        return _ZEROS.pop((device, stream), None)
+def lend_zeros(device: int, stream: int) -> torch.Tensor:
+    """Zero memory for kernels that are about to be recorded on this stream: it belongs to the recording."""
+    found = _LENT[device, stream] = _zeros(device, _LENT_ZEROS)
+    return found
+
+
+def forget_zeros(device: int, stream: int) -> None:
+    """End the recording on this stream."""
+    _LENT.pop((device, stream), None)
+
+
+def _zeros(device: int, nbytes: int) -> torch.Tensor:
+    with torch.inference_mode(False):
+        return torch.zeros(nbytes, dtype=torch.uint8, device=torch.device("cuda", device))
