@@ -146,4 +146,5 @@ def compile_graph(
         name=name,
         passes=(rewriting.joint, *own.joint()),
         partitioned=rewriting.partitioned,
+        rereads=is_ours(backend),
     )

@@ -16,9 +16,10 @@ from lamina.rewrite.verify import verify_fx
 class Reference:
     """Compiles with ``compile_captured`` and keeps the regions it was given."""
 
-    def __init__(self, numerics: str = "fast", table: Mapping | None = None) -> None:
+    def __init__(self, numerics: str = "fast", table: Mapping | None = None, rereads: bool = False) -> None:
         self.regions: list[Region] = []
         self.record = Record()
+        self.rereads = rereads
         self.options = Options().replace(numerics=numerics)
         self.table = dict(decompositions(numerics) if table is None else table)
 
@@ -30,6 +31,7 @@ class Reference:
             decompositions=self.table,
             record=self.record,
             options=self.options,
+            rereads=self.rereads,
         )
 
     def region(self, region: Region):

@@ -208,13 +208,13 @@ def saved_by_both(monkeypatch, model, *inputs) -> tuple[int, int]:
     """Bytes of tensors other than parameters and buffers that torch's min-cut partitioner and ours save."""
     found = []
 
-    def both(joint, outputs, static, device):
+    def both(joint, outputs, static, device, rereads):
         twin = copy.deepcopy(joint)
         forward, _ = torch_partition(twin, (), num_fwd_outputs=outputs, static_lifetime_input_indices=list(static))
         names = {n.name for i, n in enumerate(forward.graph.find_nodes(op="placeholder")) if i in set(static)}
         kept = [n for n in forward.graph.output_node().args[0][outputs:] if n.name not in names]
         found.append(sum(n.meta["val"].numel() * n.meta["val"].element_size() for n in kept))
-        return partition(joint, outputs, static, device)
+        return partition(joint, outputs, static, device, rereads)
 
     monkeypatch.setattr(run, "partition", both)
     reference = Reference()

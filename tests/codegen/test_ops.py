@@ -45,7 +45,7 @@ def values(dtype: str, seed: int, positive: bool = False) -> torch.Tensor:
 
 def legal(op: Op, dtype: str) -> bool:
     """Whether the reference is defined on the dtype and keeps it, as the type rule says."""
-    if op.name in ("cast", "where") or (op.name in ("and", "or", "xor", "not") and dtype != "bool"):
+    if op.name in ("bits", "cast", "where") or (op.name in ("and", "or", "xor", "not") and dtype != "bool"):
         return False
     if op.name == "nextafter" and dtype in ("bfloat16", "float16"):
         return False

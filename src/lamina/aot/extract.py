@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.aot.reuse import Reuse
 from lamina.aot.torch_private import binding_nodes, graph_module, symbols_of
+from lamina.base.row_digest import row_digest, unless_changed
 
 __all__ = ["Effects", "Split", "extract"]
 
@@ -31,11 +33,15 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The two graphs and, in joint-graph nodes, the tensors and then the symbols that pass between them."""
+    """The two graphs and, in joint-graph nodes, the tensors and then the symbols that pass between them.
+
+    ``rereading`` is the backward that reads returned tensors, if there are such.
+    """
 
     forward: GraphModule
     backward: GraphModule
     saved: tuple[Node, ...]
+    rereading: GraphModule | None = None
 
 
 def extract(
@@ -43,15 +49,17 @@ def extract(
     forward_outputs: int,
     saved: Sequence[Node],
     effects: Effects,
+    reuses: Sequence[Reuse] = (),
 ) -> Split:
     """The forward graph returns its outputs, then saved tensors, then saved symbols; the backward graph takes the
     symbols, the tensors and the tangents, in AOTAutograd's order.
 
-    A saved input that the forward mutates is saved as a clone made before the mutation.
+    A saved input that the forward mutates is saved as a clone made before the mutation. For each of ``reuses`` the
+    forward returns a digest after the saved tensors; before the tangents a second backward takes those, and then
+    the tensors, which it computes again where their digest is another one.
     """
     output = joint.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
-    descriptions = list(output.meta.get("desc") or [None] * len(results))
     placeholders = joint.graph.find_nodes(op="placeholder")
     tangents = [n for n in placeholders if "tangents" in str(n.target)]
     primals = [n for n in placeholders if "tangents" not in str(n.target)]
@@ -60,29 +68,61 @@ def extract(
     tensors, symbols = _used([*wanted, *effects.backward], saved, tangents)
     symbols = _with_bindings(joint.graph, symbols, tensors, tangents)
 
-    backward = Graph()
-    made = _inputs(backward, [*symbols, *tensors, *tangents])
-    for node in tensors:
-        # What the forward made is the backward's to write over, once it finds that nobody else holds it.
-        made[node].meta["donated"] = node.op == "call_function"
-    moves = not any(n.is_impure() for n in effects.backward)
-    _body(backward, made, [*wanted, *effects.backward], joint.graph, lazily=moves)
-    backward.output(tuple(made[n] if isinstance(n, Node) else n for n in wanted))
-    backward.output_node().meta["desc"] = descriptions[forward_outputs:]
-    for node in backward.nodes:
-        if node.op in ("call_function", "get_attr"):
-            node.meta["autograd_backward"] = True
+    passed = _Passed(tuple(symbols), tuple(tensors), tuple(tangents))
+    backward = _backward(joint, forward_outputs, passed, effects, ())
+    rereading = _backward(joint, forward_outputs, passed, effects, reuses) if reuses else None
 
     forward = Graph()
     made = _inputs(forward, primals)
     kept = [*results[:forward_outputs], *tensors, *symbols]
     _body(forward, made, [n for n in (*kept, *effects.forward) if n not in effects.copies], joint.graph, lazily=False)
+    digests = [_call(forward, reuse.node, row_digest, made[reuse.node]) for reuse in reuses]
     clones = {n: _clone(forward, n, made[n]) for n in tensors if n in effects.mutated}
     _body(forward, made, effects.copies, joint.graph, lazily=False)
-    passed = [clones.get(n) or made[n] for n in (*tensors, *symbols)]
-    forward.output((*(made[n] if isinstance(n, Node) else n for n in results[:forward_outputs]), *passed))
-    forward.output_node().meta["desc"] = descriptions[:forward_outputs] + [None] * len(passed)
-    return Split(graph_module(joint, forward), graph_module(joint, backward), (*tensors, *symbols))
+    handed = [*(clones.get(n) or made[n] for n in tensors), *digests, *(made[n] for n in symbols)]
+    forward.output((*(made[n] if isinstance(n, Node) else n for n in results[:forward_outputs]), *handed))
+    forward.output_node().meta["desc"] = _descriptions(output)[:forward_outputs] + [None] * len(handed)
+    return Split(graph_module(joint, forward), backward, (*tensors, *symbols), rereading)
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """What the backward is given, in joint-graph nodes."""
+
+    symbols: tuple[Node, ...]
+    tensors: tuple[Node, ...]
+    tangents: tuple[Node, ...]
+
+
+def _descriptions(output: Node) -> list[Any]:
+    return list(output.meta.get("desc") or [None] * len(output.args[0]))  # type: ignore[arg-type]
+
+
+def _backward(
+    joint: GraphModule, forward_outputs: int, passed: _Passed, effects: Effects, reuses: Sequence[Reuse]
+) -> GraphModule:
+    output = joint.graph.output_node()
+    wanted: list[Any] = list(output.args[0])[forward_outputs:]  # type: ignore[arg-type]
+    backward = Graph()
+    made = _inputs(backward, [*passed.symbols, *passed.tensors])
+    for node in passed.tensors:
+        # What the forward made is the backward's to write over, once it finds that nobody else holds it.
+        made[node].meta["donated"] = node.op == "call_function"
+    digests = [_placeholder(backward, reuse.node, f"{reuse.node.name}_digest") for reuse in reuses]
+    seen = [_placeholder(backward, reuse.node, f"{reuse.node.name}_seen") for reuse in reuses]
+    made.update(_inputs(backward, passed.tangents))
+    for reuse, digest, tensor in zip(reuses, digests, seen, strict=True):
+        digest.meta["val"] = row_digest(tensor.meta["val"])
+        _body(backward, made, [reuse.node], joint.graph, lazily=False)
+        made[reuse.node] = _call(backward, reuse.node, unless_changed, tensor, digest, made[reuse.node])
+    moves = not any(n.is_impure() for n in effects.backward)
+    _body(backward, made, [*wanted, *effects.backward], joint.graph, lazily=moves)
+    backward.output(tuple(made[n] if isinstance(n, Node) else n for n in wanted))
+    backward.output_node().meta["desc"] = _descriptions(output)[forward_outputs:]
+    for node in backward.nodes:
+        if node.op in ("call_function", "get_attr"):
+            node.meta["autograd_backward"] = True
+    return graph_module(joint, backward)
 
 
 def _used(wanted: Sequence[Any], saved: Sequence[Node], tangents: Sequence[Node]) -> tuple[list[Node], list[Node]]:
@@ -128,6 +168,20 @@ def _inputs(graph: Graph, nodes: Sequence[Node]) -> dict[Node, Node]:
     for node in nodes:
         made[node] = graph.placeholder(node.name)
         made[node].meta = dict(node.meta)
+    return made
+
+
+def _placeholder(graph: Graph, node: Node, name: str) -> Node:
+    """A placeholder for a tensor like ``node`` that is not to be written to."""
+    made = graph.placeholder(name)
+    made.meta = {**node.meta, "donated": False}
+    return made
+
+
+def _call(graph: Graph, node: Node, target: Any, *operands: Node) -> Node:
+    """A call of ``target`` that stands where ``node`` does in the user's code."""
+    made = graph.call_function(target, operands)
+    made.meta = {**node.meta, "val": target(*(n.meta["val"] for n in operands))}
     return made
 
 

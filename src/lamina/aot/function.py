@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lamina.aot.reuse import Returned, all_unchanged
 from lamina.aot.torch_private import (
     autocast_enabled,
     direct_apply,
@@ -21,7 +22,7 @@ from lamina.aot.torch_private import (
     without_autocast,
 )
 
-__all__ = ["Strides", "Tangent", "inference_function", "training_function"]
+__all__ = ["CompileBackward", "Strides", "Tangent", "inference_function", "training_function"]
 
 Boxed = Callable[[list[Any]], Any]
 Strides = tuple[tuple[int, ...], ...]
@@ -63,6 +64,8 @@ def training_function(
     tangents: Sequence[Tangent | None],
     tangents_of: Sequence[frozenset[int] | None],
     mutated: Sequence[int],
+    rereads: Sequence[int] = (),
+    compile_rereading: CompileBackward | None = None,
 ) -> Callable[..., Any]:
     """A differentiable function from a compiled forward and, compiled when first needed, its backward.
 
@@ -70,9 +73,13 @@ def training_function(
 
     ``forward`` returns ``results`` outputs and then the tensors to save. ``tangents`` has None for an output without
     gradient, ``tangents_of`` for each input the outputs its gradient comes from: where none of those has a gradient,
-    neither has the input. Differentiating twice (``create_graph=True``) raises ``RuntimeError`` when it comes to that.
+    neither has the input. Of the results ``rereads`` the last of the saved tensors are digests; while they
+    exist unchanged, which nothing here sees to, the backward of ``compile_rereading`` runs, which takes the digests and
+    them. Differentiating twice (``create_graph=True``) raises ``RuntimeError`` when it comes to that.
     """
-    backwards = _Backwards(compile_backward, [t for t in tangents if t is not None])
+    layouts = [t for t in tangents if t is not None]
+    backwards = _Backwards(compile_backward, layouts)
+    rereading = None if compile_rereading is None else _Backwards(compile_rereading, layouts)
     constant = tuple(i for i, t in enumerate(tangents) if t is None)
     taken = tuple(i for i, t in enumerate(tangents) if t is not None)
     results_of, saved_of = _items(range(results)), itemgetter(slice(results, None))
@@ -87,10 +94,13 @@ def training_function(
         if not graph_is_kept():
             ctx.anchors = ()
         incoming: Sequence[Any] = taken_of(gradients) if constant else gradients
-        backward = backwards.usual(incoming)
+        made, returned = backwards, None
+        if rereading is not None and (returned := all_unchanged(ctx.returned)) is not None:
+            made = rereading
+        backward = made.usual(incoming)
         absent: set[int] = set()
         if backward is None:
-            backward, incoming = backwards.search(incoming)
+            backward, incoming = made.search(incoming)
             absent = {i for i in taken if gradients[i] is None}
         strides = ctx.strides
         if strides is None:
@@ -99,8 +109,9 @@ def training_function(
             saved = ctx.saved_tensors
             if strides:
                 saved = [_restored(t, stride) for t, stride in zip(saved, strides, strict=True)]
-            arguments = [*saved, *incoming]
-            del saved
+            digests = len(saved) - (len(rereads) if returned is None else 0)
+            arguments = [*saved[:digests], *(returned or ()), *incoming]
+            del saved, returned
             ctx.maybe_clear_saved_tensors()  # the compiled backward lets each go after its last use, or it runs again
         del incoming
         if autocast_enabled():
@@ -132,6 +143,8 @@ def training_function(
                 ctx.strides = [t.stride() for t in saved] if saving_is_hooked(True) else ()
             # Kept as they are, unchecked: only a second differentiation asks for them, and is refused.
             ctx.anchors = wanted_of(inputs)
+            if rereading is not None:
+                ctx.returned = [Returned(values[place]) for place in rereads]
             ctx.set_materialize_grads(False)
             if constant:
                 ctx.mark_non_differentiable(*constant_of(values))

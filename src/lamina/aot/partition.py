@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Node
 from lamina.aot.cost import CostModel, OpClass, bytes_of, classify
 from lamina.aot.extract import Effects, Split, extract
 from lamina.aot.flow import INFINITE, Network
+from lamina.aot.reuse import Reuse, find_reuses
 from lamina.base.decision import Decision
 
 __all__ = ["Partition", "partition"]
@@ -38,6 +39,9 @@ class Partition:
     saved_bytes: int
     recomputed: tuple[str, ...]
     decisions: tuple[Decision, ...]
+    rereads: tuple[int, ...] = ()
+    """Results of the forward that ``rereading``, a second backward, takes besides, after a digest of each."""
+    rereading: GraphModule | None = None
 
     def text(self) -> str:
         """Both graphs, after a line for each decision."""
@@ -46,11 +50,14 @@ class Partition:
         return "\n".join([*lines, *graphs])
 
 
-def partition(joint: GraphModule, forward_outputs: int, static: Sequence[int], device: str) -> Partition:
+def partition(
+    joint: GraphModule, forward_outputs: int, static: Sequence[int], device: str, rereads: bool = False
+) -> Partition:
     """Split ``joint`` after its first ``forward_outputs`` outputs.
 
     ``static`` are the positions of parameters and buffers among the forward's inputs; ``device`` the type of device
-    whose costs count. Raises ``OverflowError`` for a graph whose backward needs what cannot be had twice.
+    whose costs count. ``rereads``: a backward may read what was returned, while that is unchanged. Raises
+    ``OverflowError`` for a graph whose backward needs what cannot be had twice.
     """
     view = _Joint(joint, forward_outputs, static)
     network, vertices = _network(view, CostModel.of(device))
@@ -61,8 +68,15 @@ def partition(joint: GraphModule, forward_outputs: int, static: Sequence[int], d
             recomputed.append(node)
         elif sink_side[outside]:
             saved.append(node)
-    split: Split = extract(joint, forward_outputs, saved, view.effects)
-    decisions = _decisions(view, saved, recomputed)
+    reuses: tuple[Reuse, ...] = ()
+    if rereads:
+        results: list[Any] = list(joint.graph.output_node().args[0])  # type: ignore[arg-type]
+        wanted = [n for n in results[forward_outputs:] if isinstance(n, Node)]
+        again = view.refused.intersection(recomputed)
+        roots = [*wanted, *view.effects.backward]
+        reuses = find_reuses(results[:forward_outputs], again, saved, roots, view.kinds)
+    split: Split = extract(joint, forward_outputs, saved, view.effects, reuses)
+    decisions = (*_decisions(view, saved, recomputed), *(_reread(reuse) for reuse in reuses))
     return Partition(
         split.forward,
         split.backward,
@@ -70,6 +84,8 @@ def partition(joint: GraphModule, forward_outputs: int, static: Sequence[int], d
         sum(bytes_of(n.meta["val"]) for n in split.saved if n.name not in view.static_names),
         tuple(n.name for n in recomputed if view.needed_forward(n) and view.kinds[n].kind != "view"),
         decisions,
+        tuple(reuse.output for reuse in reuses),
+        split.rereading,
     )
 
 
@@ -268,6 +284,11 @@ def _decisions(view: _Joint, saved: Sequence[Node], recomputed: Sequence[Node]) 
             reason = "computing it again costs less than a write and a read"
             made.append(Decision("recompute", (node.name,), True, reason, (("bytes", size), ("work", work))))
     return tuple(made)
+
+
+def _reread(reuse: Reuse) -> Decision:
+    reason = "returned: the backward reads it there while it is unchanged, and computes it again otherwise"
+    return Decision("reread", (reuse.node.name,), True, reason, (("bytes", bytes_of(reuse.node.meta["val"])),))
 
 
 def _why_saved(view: _Joint, node: Node) -> str:

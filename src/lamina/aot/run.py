@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot.calls import Unsuitable
 from lamina.aot.eager import eager_is_best
-from lamina.aot.function import Strides, Tangent, inference_function, training_function
+from lamina.aot.function import CompileBackward, Strides, Tangent, inference_function, training_function
 from lamina.aot.joint import prepare, unsupported
 from lamina.aot.partition import Partition, partition
 from lamina.aot.region import CompileRegion, Region, RegionInput
@@ -47,6 +47,7 @@ def compile_captured(
     name: str = "graph",
     passes: Sequence[Pass] = (),
     partitioned: PartPass = _as_it_is,
+    rereads: bool = False,
 ) -> Callable[..., Any]:
     """The callable that torch.compile's backend contract asks for.
 
@@ -54,10 +55,11 @@ def compile_captured(
     by AOTAutograd otherwise and whenever ``options.numerics`` is "eager". ``compile_region`` compiles each graph
     there is (one for inference, else the forward now and the backward when first needed). ``passes`` run on the joint
     graph before it is partitioned, and on an inference graph before it is compiled, ``partitioned`` on the forward
-    and the backward, named by the second argument. Stages "aot" and "partition" of ``name`` go into ``record``. Errors
-    of AOTAutograd pass through, and must pass through the backend as well: some ask Dynamo to trace again.
+    and the backward, named by the second argument. ``rereads``: on a GPU the backward may read returned tensors while
+    they are unchanged, with ``lamina::unless_changed``. Stages "aot" and "partition" of ``name`` go into ``record``.
+    Errors of AOTAutograd pass through, and must pass through the backend as well: some ask Dynamo to trace again.
     """
-    job = _Job(compile_region, record, options, name, tuple(passes), partitioned)
+    job = _Job(compile_region, record, options, name, tuple(passes), partitioned, rereads)
     job.parameters = tuple(is_static(node) for node in gm.graph.find_nodes(op="placeholder"))
     start = time.perf_counter()
     with collector_held():
@@ -95,9 +97,12 @@ class _Job:
         name: str,
         passes: tuple[Pass, ...],
         partitioned: PartPass,
+        rereads: bool,
     ) -> None:
         self.compile_region, self.record, self.options = compile_region, record, options
-        self.name, self.passes, self.partitioned = name, passes, partitioned
+        self.name, self.passes, self.partitioned, self.rereads = name, passes, partitioned, rereads
+        self.reread: tuple[int, ...] = ()
+        self.rereading: GraphModule | None = None
         self.seconds = 0.0
         self.begun = False
         """Whether the graph is differentiated, so that what fails now is ours."""
@@ -159,9 +164,19 @@ class _Job:
         for place, fake in zip(stitched.differentiable, tangents, strict=True):
             places[place] = Tangent(tuple(fake.shape), tuple(fake.stride()), fake.dtype, fake.device)
 
+        usual = self._compile_backward(backward)
+        rereading = None if self.rereading is None else self._compile_backward(self.rereading)
+        return training_function(
+            *(compiled, usual, stitched.results, places, stitched.tangents_of, stitched.mutated),
+            rereads=self.reread,
+            compile_rereading=rereading,
+        )
+
+    def _compile_backward(self, backward: GraphModule) -> CompileBackward:
+        """Compiles a backward of a stitched graph for gradients of any strides."""
         gradients = [n.name for n in backward.graph.find_nodes(op="placeholder") if _role(n, "") == "tangent"]
 
-        def compile_backward(strides: Strides | None) -> Callable[..., Any] | None:
+        def compile(strides: Strides | None) -> Callable[..., Any] | None:
             with torch.no_grad(), without_autocast(), collector_held(lasting=True):
                 graph = backward
                 if strides is not None:
@@ -172,9 +187,7 @@ class _Job:
                 inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
                 return self.compiler("backward")(graph, inputs)
 
-        return training_function(
-            compiled, compile_backward, stitched.results, places, stitched.tangents_of, stitched.mutated
-        )
+        return compile
 
     def kept_backward(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """What AOTAutograd, which keeps the saved tensors, calls to compile a backward."""
@@ -223,7 +236,12 @@ class _Job:
             annotate_sources(backward.graph)
             result = Partition(forward, backward, (), 0, (), (decision,))
         else:
-            result = partition(joint, num_fwd_outputs, static, _device(joint))
+            device = _device(joint)
+            rereads = self.rereads and self.static is not None and device == "cuda"  # AOTAutograd knows only saved ones
+            result = partition(joint, num_fwd_outputs, static, device, rereads)
+            self.reread = result.rereads
+            if result.rereading is not None:
+                self.rereading = self.partitioned(result.rereading, "backward")
         seconds = time.perf_counter() - start
         self.record.stages.append(Stage(self.name, "partition", result, seconds, result.decisions))
         self.seconds += seconds

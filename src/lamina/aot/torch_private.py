@@ -60,6 +60,7 @@ __all__ = [
     "tracing_state",
     "transforms_are_active",
     "unflatten",
+    "version_of",
     "without_autocast",
 ]
 
@@ -194,9 +195,17 @@ def plain_dispatch() -> bool:
 
 @contextlib.contextmanager
 def tracing_state(fake_mode: Any) -> Iterator[None]:
-    """What tracing needs around it: the fake mode, Python decompositions, and the random generators left alone."""
-    with preserve_rng_state(), fake_mode, enable_python_dispatcher():
+    """What tracing needs around it: the fake mode, Python decompositions, and the random generators left alone.
+
+    Hooks of the caller's on saved tensors (``checkpoint`` has some) see the compiled function's, not those of tracing.
+    """
+    unseen = torch.autograd.graph.saved_tensors_hooks(_itself, _itself)
+    with preserve_rng_state(), fake_mode, enable_python_dispatcher(), unseen:
         yield
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 # What every call of a compiled region asks torch, without a function of ours in between: whether autocast is on for any
@@ -279,6 +288,11 @@ def never_captured(function: Callable[..., Any]) -> None:
     """
     strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
     set_code_exec_strategy(function.__code__, strategy)
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How many writes to the tensor's memory autograd has counted; -1 where it counts none."""
+    return -1 if tensor.is_inference() else int(tensor._version)
 
 
 def direct_apply(function: type[torch.autograd.Function], **attributes: Any) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.ir.loops_print import equation_text
-from lamina.ir.ops import OPS, REDUCTIONS, SCANS
+from lamina.ir.ops import OPS, REDUCTIONS, SCANS, result_dtype
 
 __all__ = ["verify_nest"]
 
@@ -169,7 +169,7 @@ class _Verifier:
             kinds = kinds[1:]
         if len(set(kinds)) != 1:
             self.fail(f"operands of {eqn.op} have the dtypes {', '.join(kinds)}")
-        wanted = {"bool": "bool", "cast": eqn.dtype}.get(op.result, kinds[0])
+        wanted = result_dtype(op, kinds[0], eqn.dtype)
         if eqn.dtype != wanted:
             self.fail(f"{eqn.op} on {kinds[0]} gives {wanted}, not {eqn.dtype}")
 

@@ -2,8 +2,9 @@
 
 ``reference`` is the torch function that says what the operation means (the interpreter calls it), ``result``
 the type rule: "same" (operands and result share one dtype), "bool" (operands share one dtype, the result is
-bool), "where" (bool, then two of the result's dtype), "cast" (any to the equation's dtype). ``cost`` is a rough
-number of machine instructions for one element, used to judge recomputation.
+bool), "where" (bool, then two of the result's dtype), "cast" (any to the equation's dtype), "bits" (a number to the
+signed integer of its size). ``cost`` is a rough number of machine instructions for one element, used to judge
+recomputation.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["OPS", "REDUCTIONS", "SCANS", "Op", "ReductionOp"]
+from lamina.base.dtypes import DTYPES
+
+__all__ = ["OPS", "REDUCTIONS", "SCANS", "Op", "ReductionOp", "result_dtype"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,21 @@ class ReductionOp:
     result: str
 
 
+_INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+def result_dtype(op: Op, operand: str, asked: str) -> str:
+    """The dtype of ``op`` on operands of one dtype (those after a condition), where the equation says ``asked``."""
+    if op.result == "bits":
+        return _INTEGERS[DTYPES[operand].size]
+    return {"bool": "bool", "cast": asked}.get(op.result, operand)
+
+
+def _bits(a: torch.Tensor) -> torch.Tensor:
+    found: torch.dtype = getattr(torch, _INTEGERS[a.element_size()])
+    return a.view(found)
+
+
 def _where(cond: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where(cond, a, b)
 
@@ -59,6 +77,7 @@ def _rows() -> list[Op]:
     rows = [
         Op("identity", 1, "same", lambda a: a, 0),
         Op("cast", 1, "cast", lambda a: a),
+        Op("bits", 1, "bits", _bits),
         Op("where", 3, "where", _where),
         Op("floor_div", 2, "same", _floor_div, 6),
         Op("trunc_div", 2, "same", _trunc_div, 6),

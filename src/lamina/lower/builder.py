@@ -12,7 +12,7 @@ import torch
 from lamina.base.dtypes import DTYPES, torch_dtype
 from lamina.ir.index import Axis, Expr, Loaded, as_expr
 from lamina.ir.loops import Check, Compute, Constant, Equation, Index, Load, Nest, Random, Reduce, Scan, Store
-from lamina.ir.ops import OPS
+from lamina.ir.ops import OPS, result_dtype
 from lamina.lower.rules import Decline
 from lamina.lower.values import TensorValue, broadcast_index
 
@@ -184,16 +184,9 @@ class NestBuilder:
         if rule == "where":
             kin = next(v.dtype for v in others if isinstance(v, Value))
         ins = [first, *(v if isinstance(v, Value) else self.constant(v, kin) for v in others)]
-        if rule == "where":
-            result = ins[1].dtype
-        elif rule == "bool":
-            result = "bool"
-        elif rule == "cast":
-            assert dtype is not None
-            result = dtype
-        else:
-            result = first.dtype
         same = ins[1:] if rule == "where" else ins
+        assert dtype is not None or rule != "cast"
+        result = result_dtype(OPS[op], same[0].dtype, dtype or "")
         if len({v.dtype for v in same}) != 1:
             raise TypeError(f"{op} on {[v.dtype for v in ins]} in {self.name}")
         out = self._name()

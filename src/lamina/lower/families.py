@@ -24,6 +24,7 @@ from lamina.lower import (
     pooling,
     random,
     reduction,
+    row_digest,
     scan,
     scatter,
     softmax,
@@ -36,7 +37,7 @@ __all__ = ["LOADED"]
 
 LOADED = (
     *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
-    *(batch_norm, foreach, losses, matrix_vector, nll_loss, norms),
+    *(batch_norm, foreach, losses, matrix_vector, nll_loss, norms, row_digest),
     *(arrangement, asserts, concat, convolution, indexing, padding, pooling, scan, scatter, strided, upsample, views),
 )
 """The rule files."""

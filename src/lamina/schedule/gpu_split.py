@@ -37,6 +37,7 @@ from lamina.schedule.gpu_scans import scan_in_parts
 from lamina.schedule.gpu_steps import Steps
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
+from lamina.schedule.rare_loads import load_rarely
 from lamina.schedule.simplify import rename
 
 __all__ = ["spread"]
@@ -50,7 +51,7 @@ _ONE_TILE = 512
 _WHOLE_TILE = 128
 """Points of columns that programs reduce at once where operands are contiguous along different axes."""
 _ROW_TILE, _ROW_TILES = 65536, 4096
-"""Bytes of a row that a program reads at once, where it does nothing else and the last one joins them; most programs."""
+"""Bytes of a row that a program reads at once, where it does nothing else and the last one joins them; its programs."""
 _COLUMN_TILE, _COLUMN_TILES = 256, 512
 """The same of columns, 128 points of two-byte elements."""
 _WAVES = 8
@@ -58,18 +59,24 @@ _WAVES = 8
 
 
 def spread(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram, list[Decision]]:
-    """The program with its long reductions cut for the target; the same object where none is."""
+    """The program with its long reductions cut for the target; the same object where nothing changes.
+
+    What is loaded for a few rows only is loaded under their condition (``load_rarely``).
+    """
     buffers = program.buffer_map()
     decisions: list[Decision] = []
     steps: list[Step] = []
-    for step in program.steps:
-        if not isinstance(step, Nest):
-            steps.append(step)
+    masked = False
+    for whole in program.steps:
+        if not isinstance(whole, Nest):
+            steps.append(whole)
             continue
+        step = load_rarely(whole)
+        masked = masked or step is not whole
         for apart in updates_apart(step, decisions):
             for nest in scan_in_parts(apart, buffers, target, decisions):
                 steps += _Cutter(nest, buffers, target, decisions).run()
-    if not decisions:
+    if not decisions and not masked:
         return program, []
     return replace(program, steps=tuple(steps), buffers=tuple(buffers.values())), decisions
 

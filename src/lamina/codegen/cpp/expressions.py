@@ -193,6 +193,8 @@ def compute(op: str, ins: list[str], kinds: list[str], dtype: str, vector: bool)
     """``op`` applied to operands ``ins`` of dtypes ``kinds``, giving ``dtype``; all vectors or all scalars."""
     if op == "cast":
         return cast(ins[0], kinds[0], dtype, vector)
+    if op == "bits":
+        raise NotImplementedError(f"the bits of {kinds[0]} in a CPU's kernel")
     if op == "where":
         return f"select({', '.join(ins)})" if vector or kinds[1] != "bool" else f"({ins[0]} ? {ins[1]} : {ins[2]})"
     if op in ("and", "or", "xor", "not") and kinds[0] != "bool":

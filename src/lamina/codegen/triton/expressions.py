@@ -97,6 +97,8 @@ def compute_text(
         return f"tl.where({name(0)}, {name(1)}, {name(2)})"
     if eqn.op == "cast":
         return cast_text(name(0), dtypes[0], eqn.dtype)
+    if eqn.op == "bits":
+        return f"{name(0)}.to({typed(eqn.dtype)}, bitcast=True)"
     ins = [in_float(name(k), first) for k in range(len(dtypes))]
     if eqn.op in _INFIX and kind(first) != "bool":
         ins = [text if (given := plain(k)) is None else given for k, text in enumerate(ins)]

@@ -33,6 +33,7 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
+from lamina.ir.rare import rare_branches
 
 __all__ = ["NestWriter"]
 
@@ -59,6 +60,8 @@ class NestWriter:
         self.passes: dict[int, int] = {}
         self.team = None if facts.team is None else Team(facts, self.reduce, facts.team)
         self.joined: set[int] = set()
+        self.branches = self.find_branches()
+        self.postponed = {p for private in self.branches.values() for p in private}
         self.inverses: set[str] = set()
 
     def run(self) -> None:
@@ -299,6 +302,11 @@ class NestWriter:
     def equation(self, position: int) -> None:
         """Write one equation whose loops are all open."""
         eqn, text = self.body[position], self.text
+        if position in self.postponed:
+            return
+        if position in self.branches:
+            self.branch(position)
+            return
         if isinstance(eqn, Constant) or (position in self.joined and self.team is not None and not self.team.at_ends):
             return
         if isinstance(eqn, Load):
@@ -324,6 +332,34 @@ class NestWriter:
             self.store(eqn)
         else:
             self.check(position, eqn)
+
+    def find_branches(self) -> dict[int, tuple[int, ...]]:
+        """For each choice whose last operand is loaded for a few rows only, the equations that wait for that."""
+        found: dict[int, tuple[int, ...]] = {}
+        facts = self.facts
+        for branch in rare_branches(facts.nest) if self.team is None else ():
+            masked = any(isinstance(e, Load) and e.mask is not None for e in branch.private)
+            if masked and facts.dims(facts.span(branch.choice.ins[1])) == facts.dims(facts.span(branch.choice.out)):
+                private = {id(e) for e in branch.private}
+                places = tuple(p for p, e in enumerate(self.body) if id(e) in private)
+                found[self.made[branch.choice.out]] = places
+        return found
+
+    def branch(self, position: int) -> None:
+        """A choice as a branch that programs take if one of their rows needs it: nothing in it is read ahead."""
+        choice, text = self.body[position], self.text
+        assert isinstance(choice, Compute)
+        places = self.branches[position]
+        same, first, _ = choice.ins
+        rows = self.facts.dims(self.facts.span(same))
+        text.add(f"{choice.out} = {self.value(first)}")
+        text.open(f"if tl.min({same}.to(tl.int32), axis=None) == 0:" if rows else f"if ~{same}:")
+        self.postponed.difference_update(places)
+        for p in places:
+            self.equation(p)
+        self.postponed.update(places)
+        text.add(f"{choice.out} = {self.compute(position, choice)}")
+        text.close()
 
     def join(self, team: Team, position: int, eqn: Reduce) -> None:
         """A reduction of a row that programs share; the sum beside a maximum is joined with it."""
