@@ -200,6 +200,26 @@ def test_order_frees_before_it_makes() -> None:
         torch.testing.assert_close(got, want)
 
 
+def test_copies_of_inputs_are_made_where_they_are_used() -> None:
+    """Copies of small weights add fewest bytes and would all come first, to be alive beside the largest activation."""
+    x, weights = buffer("x", 64, 64, kind="input"), [buffer(f"w{k}", 64, 64, kind="input") for k in range(6)]
+    copies = [buffer(f"c{k}", 64, 64) for k in range(6)]
+    large, out = buffer("large", 256, 64), buffer("out", 64, 64, kind="output")
+    between = [buffer(f"h{k}", 64, 64) for k in range(7)]
+    clone, cat, cut = "aten.clone.default", "aten.cat.default", "aten.slice_copy.Tensor"
+    steps = [LibraryCall(f"clone{k}", clone, (view(weights[k]),), (), (f"c{k}",)) for k in range(6)]
+    steps.append(LibraryCall("widen", cat, ([view(x)] * 4,), (), ("large",)))
+    steps.append(LibraryCall("narrow", cut, (view(large), 0, 0, 64), (), ("h0",)))
+    steps += [LibraryCall(f"mm{k}", MM, (view(between[k]), view(copies[k])), (), (f"h{k + 1}",)) for k in range(6)]
+    steps.append(LibraryCall("last", clone, (view(between[6]),), (), ("out",)))
+    inputs = ("x", *(w.name for w in weights))
+    program = LoopProgram("late", inputs, (x, *weights, *copies, large, *between, out), tuple(steps), (view(out),))
+    better = ordered(program)
+    names = [s.name for s in better.steps]
+    assert all(names.index(f"mm{k}") == names.index(f"clone{k}") + 1 for k in range(6))
+    assert peak(better) == 5 * 64 * 64 * 4
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_good_orders_stay(name: str) -> None:
     assert ordered(EXAMPLES[name]).steps == EXAMPLES[name].steps

@@ -38,14 +38,16 @@ def order(
         return given
     before = dependences(given)
     memory = _Memory(given, buffers, inputs, outputs)
-    found = _greedy(given, before, memory)
-    straight = list(range(len(given)))
-    if found == straight:
-        return given
-    old, new = memory.simulate(straight), memory.simulate(found)
-    if new[0] < old[0] * _SLACK or (new[0] <= old[0] and new[1] < old[1]):
-        return tuple(given[i] for i in found)
-    return given
+    best = list(range(len(given)))
+    for other in (_greedy(given, before, memory), best):
+        for found in (other, _late(other, before, memory)):
+            if found != best and _is_better(memory.simulate(found), memory.simulate(best)):
+                best = found
+    return given if best == list(range(len(given))) else tuple(given[i] for i in best)
+
+
+def _is_better(new: tuple[int, int], old: tuple[int, int]) -> bool:
+    return new[0] < old[0] * _SLACK or (new[0] <= old[0] and new[1] < old[1])
 
 
 def peak_bytes(
@@ -102,6 +104,9 @@ class _Memory:
         self.kept = {out.buffer for out in outputs if isinstance(out, BufferView)}
         self.touched = [sorted((reads(s) | writes(s)) - given) for s in steps]
         self.sizes = {name: _typical(storage_bytes(buffers[name])) for names in self.touched for name in names}
+        # Inputs that the caller keeps cost nothing, those that only the program holds are free after their last use.
+        self.read = [reads(s) for s in steps]
+        self.given = {name: _typical(storage_bytes(buffers[name])) for names in self.read for name in names & given}
         self.uses: dict[str, int] = {}
         for names in self.touched:
             for name in names:
@@ -162,6 +167,38 @@ def _greedy(steps: Sequence[Step], before: Sequence[set[int]], memory: _Memory) 
             if not waiting[other]:
                 ready.append(other)
     return result
+
+
+def _late(positions: Sequence[int], before: Sequence[set[int]], memory: _Memory) -> list[int]:
+    """The order with those steps moved to right before their first dependent whose results take more than they free.
+
+    The greedy order begins with everything that reads inputs alone and is small, such as weights in another layout.
+    """
+    after: list[list[int]] = [[] for _ in positions]
+    for at, found in enumerate(before):
+        for other in found:
+            after[other].append(at)
+    place = {at: now for now, at in enumerate(positions)}
+    first = {name: at for at in reversed(positions) for name in memory.touched[at]}
+    anchor: dict[int, int] = {}
+    ends: dict[str, int] = {}
+    for at in reversed(positions):
+        anchor[at] = place[at]
+        names = [*memory.touched[at], *(memory.read[at] & memory.given.keys())]
+        made = sum(memory.sizes[name] for name in memory.touched[at] if first[name] == at)
+        if made and after[at]:
+            target = min(anchor[other] for other in after[at])
+            old = [name for name in names if first.get(name) != at]
+            held = sum(
+                memory.sizes.get(name, 0) or memory.given.get(name, 0)
+                for name in old
+                if ends.get(name, -1) < target and name not in memory.kept
+            )
+            if held <= made:
+                anchor[at] = target
+        for name in names:
+            ends[name] = max(ends.get(name, -1), anchor[at])
+    return sorted(positions, key=lambda at: (anchor[at], place[at]))
 
 
 def _typical(size: Expr) -> int:
