@@ -102,6 +102,7 @@ class Options:
     def _checked(self) -> Options:
         for f in fields(self):
             _check(f, getattr(self, f.name), f"option {f.name!r}")
+        _check_names(self.rules)
         return self
 
 
@@ -160,6 +161,19 @@ def _check_members(values: tuple[Any, ...], what: str, types: tuple[type, ...], 
         pair = not isinstance(value, tuple) or (len(value) == 2 and type(value[0]) is str and type(value[1]) is int)
         if not isinstance(value, types) or not pair:
             raise UnknownOption(f"{what} holds {value!r}", remedy=remedy)
+
+
+def _check_names(rules: tuple[Rule | NestRule, ...]) -> None:
+    """Rules are told apart by their names: in ``expect_matches``, in decisions and in errors."""
+    first: dict[str, Rule | NestRule] = {}
+    for one in rules:
+        other = first.setdefault(one.name, one)
+        if other != one:
+            raise BadArgument(
+                f"two rules are called {one.name!r}",
+                where=other.place if other.place == one.place else f"{other.place} and {one.place}",
+                remedy='give each a name of its own: rule(before, after, name="...")',
+            )
 
 
 def _as_value(name: str, given: Any) -> Any:

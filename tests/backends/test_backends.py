@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
@@ -16,7 +17,6 @@ from torch.fx import GraphModule, Interpreter, Node
 import lamina
 from lamina.backends import registry
 from lamina.backends.registry import BUILT_IN, as_backend
-from lamina.backends.results import checked
 from lamina.errors import BackendFailed
 from lamina.extend import Backend, Passes, compose, register_backend, rule
 
@@ -349,10 +349,42 @@ def test_strides_are_made_the_graphs_and_memory_of_inputs_is_not_given_away() ->
     assert kept.data_ptr() != x.data_ptr()
 
 
-def test_what_cannot_be_called_is_no_compiled_graph() -> None:
-    gm = torch.fx.symbolic_trace(lambda x: (x,))
-    with pytest.raises(BackendFailed, match="compiled g to a int, which cannot be called"):
-        checked(3, gm, "b", "g")  # type: ignore[arg-type]
+@pytest.mark.parametrize("graph", ["aten", "torch"])
+@pytest.mark.parametrize(("made", "words"), [(None, r"nothing \(None\)"), (3, "a int, which cannot be called")])
+def test_what_cannot_be_called_is_no_compiled_graph(made: Any, words: str, graph: str) -> None:
+    def forgetful(gm: GraphModule, example_inputs: list[Any]) -> Any:
+        return made
+
+    line = forgetful.__code__.co_firstlineno
+    with pytest.raises(Exception, match="LM012") as failure:
+        lamina.compile(torch.sin, backend=Backend("mine", forgetful, graph=graph))(torch.ones(3))
+    text = str(failure.value)
+    assert re.search(rf"backend 'mine' has no compiled graph0\w*: its forgetful returned {words}", text)
+    assert f"at test_backends.py:{line}" in text
+    assert "return a function of the graph's inputs" in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"save": lambda compiled: None}, "backend 'mine' saved graph0_inference as a NoneType\n  at test_backends.py"),
+        ({"load": lambda data, gm, inputs: None}, "has no compiled graph0_inference: its <lambda> returned nothing"),
+    ],
+    ids=["save", "load"],
+)
+def test_what_is_saved_and_loaded_is_checked(facts: dict[str, Any], words: str, tmp_path: Path) -> None:
+    given = {"save": lambda compiled: b"", "load": lambda data, gm, inputs: gm.forward, **facts}
+    mine = Backend("mine", lambda gm, inputs: gm.forward, version=words, **given)
+
+    def run() -> None:
+        for _ in range(2):  # saved, then loaded
+            torch.compiler.reset()
+            with torch.no_grad():
+                lamina.compile(torch.sin, backend=mine, options={"cache_dir": str(tmp_path)})(torch.ones(3))
+
+    with pytest.raises(Exception, match="LM012") as failure:
+        run()
+    assert words in str(failure.value)
 
 
 def doubled_sigmoid(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:

@@ -39,6 +39,14 @@ def _below(base: type[LaminaError]) -> Iterator[type[LaminaError]]:
             yield from _below(found)
 
 
+def _sin(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+
+def _cos(x: torch.Tensor) -> torch.Tensor:
+    return x.cos()
+
+
 def _rewritten(**options: object) -> object:
     """A small function compiled with some rules or passes, without kernels."""
     torch.compiler.reset()
@@ -93,6 +101,14 @@ MISTAKES: dict[str, tuple[type[LaminaError], Callable[[], object]]] = {
     "a pass that returns nothing": (PassFailed, lambda: _rewritten(passes=Passes(joint=lambda gm: None))),
     "a rule without a tensor": (lamina.BadArgument, lambda: rule(lambda: 1, lambda: 2)),
     "rules that are no rules": (lamina.UnknownOption, lambda: lamina.compile(abs, options={"rules": [abs]})),
+    "two rules of one name": (
+        lamina.BadArgument,
+        lambda: Options().replace(rules=[rule(before, lambda x: x, name="mine") for before in (_sin, _cos)]),
+    ),
+    "a backend that compiles to nothing": (
+        BackendFailed,
+        lambda: lamina.compile(torch.sin, backend=lambda gm, inputs: None)(torch.ones(2)),
+    ),
     "a compiler that is not there": (NoCompiler, lambda: probe("no-such-compiler")),
 }
 

@@ -14,6 +14,7 @@ from lamina.base import lowering as registry
 from lamina.errors import BadArgument, WrongLowering
 from lamina.extend import lowering
 from lamina.ir.loops import LibraryCall, Nest
+from lamina.lower.rules import Decline
 from tests.kernels import operations as ops
 
 STRICT = {"strict": True, "verify": True}
@@ -83,6 +84,30 @@ def test_an_operation_with_a_lowering_fuses(
     assert [type(step) for step in forward_steps] == [Nest]
     if backward is not None:
         assert all(isinstance(step, Nest) for step in backward_steps)
+
+
+@pytest.mark.parametrize(("form", "forward"), [(form, forward) for form, forward, _ in FORMS])
+def test_the_record_says_that_a_lowering_was_used_and_where_it_is(form: str, forward: Any) -> None:
+    lowering(ops.gated, form=form)(forward)
+    compiled = lamina.compile(program, options=STRICT)
+    compiled(torch.randn(4, 12), torch.randn(4, 12))
+    (decision,) = compiled.record.decisions("lowering")
+    assert decision.taken
+    assert decision.subject[0] == "lamina_tests.gated.default"
+    assert decision.reason == f"lowered as test_lowerings.py:{forward.__code__.co_firstlineno} says"
+
+
+@pytest.mark.parametrize("form", ["scalar", "nest"])
+def test_the_record_says_why_a_lowering_was_not_used(form: str) -> None:
+    def declines(*args: Any) -> Any:
+        raise Decline("a size it has no kernel for")
+
+    lowering(ops.gated, form=form)(declines)
+    x = torch.randn(4, 12)
+    compiled = lamina.compile(program, options=STRICT)
+    torch.testing.assert_close(compiled(x, x), program(x, x))
+    (decision,) = compiled.record.decisions("lowering")
+    assert (decision.taken, decision.reason) == (False, "a size it has no kernel for")
 
 
 def test_without_a_lowering_it_is_called() -> None:

@@ -277,6 +277,21 @@ def test_only_rules_that_are_there_can_be_left_out():
         compiled(lambda x: x.sin(), [X], [], without_rules=("silu of sigmiod",))
 
 
+def test_two_rules_of_one_name_are_refused_with_both_places():
+    one = rule(lambda x: x.sin(), lambda x: x.cos(), name="mine")
+    two = rule(lambda x: x.tan(), lambda x: x.cos(), name="mine")
+    assert applied(ours(lambda x: x * x.sigmoid(), [X], [silu, silu]), silu.name) == 1  # the same one twice is one
+    with pytest.raises(
+        BadArgument, match=r"two rules are called 'mine'\n  at test_engine.py:(\d+) and test_"
+    ) as caught:
+        lamina.compile(torch.sin, options={"rules": [one, two]})
+    assert caught.value.where == f"{one.place} and {two.place}"
+    assert one.place != two.place
+    brought = lamina.extend.Backend("brought", lambda gm, inputs: gm.forward, rules=(one,))
+    with pytest.raises(BadArgument, match="two rules are called 'mine'"):
+        lamina.compile(torch.sin, backend=brought, options={"rules": [two]})(X)
+
+
 def test_a_rule_that_makes_no_sense_is_refused_where_it_is_made_or_traced():
     with pytest.raises(BadArgument, match=r"after takes y, which before does not\n  at test_engine.py"):
         rule(lambda x: x, lambda y: y)

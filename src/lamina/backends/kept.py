@@ -11,6 +11,9 @@ from torch.fx import GraphModule
 
 from lamina.backends.api import Backend, Compiled
 from lamina.backends.regions import open_cache
+from lamina.backends.results import check_callable
+from lamina.base.identity import place_of
+from lamina.errors import BackendFailed
 from lamina.options import Options
 from lamina.runtime.cache import Entry, digest
 
@@ -20,18 +23,34 @@ _FILE = "compiled.bin"
 
 
 def kept(
-    backend: Backend, gm: GraphModule, example_inputs: Sequence[Any], options: Options, compile: Callable[[], Compiled]
+    backend: Backend,
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    options: Options,
+    compile: Callable[[], Compiled],
+    name: str,
 ) -> Compiled:
-    """The graph as ``backend`` loads it from the cache, or as it compiles it, and saves it, now."""
+    """The graph ``name`` as ``backend`` loads it from the cache, or as it compiles it, and saves it, now.
+
+    Raises ``BackendFailed`` where it loads something that cannot be called, or does not save bytes.
+    """
     assert backend.save is not None
     assert backend.load is not None
     cache = open_cache(options.cache_dir, options.cache)
     key = digest("backend", backend.name, backend.version, torch.__version__, *_facts(gm))
     found = cache.get(key)
     if isinstance(found, Entry):
-        return backend.load(found.read(_FILE), gm, example_inputs)
+        loaded = backend.load(found.read(_FILE), gm, example_inputs)
+        check_callable(loaded, backend.load, backend.name, name)
+        return loaded
     compiled = compile()
     data = backend.save(compiled)
+    if not isinstance(data, bytes):
+        raise BackendFailed(
+            f"backend {backend.name!r} saved {name} as a {type(data).__name__}",
+            where=place_of(backend.save),
+            remedy="return bytes from its save, or leave out save and load",
+        )
 
     def build(folder: Path) -> Mapping[str, Any]:
         (folder / _FILE).write_bytes(data)

@@ -17,13 +17,15 @@ from lamina.backends.cpu import CpuBackend
 from lamina.backends.cuda import CudaBackend
 from lamina.backends.interp import run_interpreted
 from lamina.backends.regions import aten_calls
+from lamina.base.decision import Decision
+from lamina.base.lowering import find_lowering
 from lamina.base.rule import NestRule
 from lamina.errors import LaminaError, RuleFailed, StageFailed, WrongLowering
-from lamina.ir.loops import LoopProgram
+from lamina.ir.loops import LibraryCall, LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
-from lamina.record import Record
+from lamina.record import Record, Stage
 from lamina.rewrite.nests import rewrite_nests
 from lamina.schedule.fuse import Fused, fuse
 
@@ -43,6 +45,8 @@ def compile_region(
     del example_inputs
     try:
         program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
+        if decisions := _by_user(gm, program):
+            record.stages.append(Stage(name, "lower", None, 0.0, decisions))
         if any(isinstance(rule, NestRule) for rule in options.rules):
             program = record.step(name, "rewrite", rewrite_nests, program, options.rules).program
         if options.verify:
@@ -62,6 +66,19 @@ def compile_region(
     warnings.warn(f"lamina runs {name} as ATen calls: {why}", stacklevel=2)
     record.add(name, "aten", 0.0, why)
     return aten_calls(gm)
+
+
+def _by_user(gm: GraphModule, program: LoopProgram) -> tuple[Decision, ...]:
+    """Of each call that has a lowering on loop nests by the user, whether that was used."""
+    left = {(step.origin, step.op): step.reason for step in program.steps if isinstance(step, LibraryCall)}
+    decisions = []
+    for node in gm.graph.nodes:
+        found = find_lowering(node.target, "scalar", "nest") if node.op == "call_function" else None
+        if found is not None:
+            why = left.get(((node.name,), str(node.target)))
+            reason = f"lowered as {found.place} says" if why is None else why
+            decisions.append(Decision("lowering", (str(node.target), node.name), why is None, reason))
+    return tuple(decisions)
 
 
 @lru_cache(maxsize=32)

@@ -16,7 +16,7 @@ from lamina.base.identity import place_of
 from lamina.base.torch_private import OpOverload
 from lamina.errors import BackendFailed
 
-__all__ = ["checked", "checked_once"]
+__all__ = ["check_callable", "checked", "checked_once"]
 
 Strides = tuple[int, ...]
 
@@ -35,7 +35,6 @@ def checked_once(compiled: Compiled, gm: GraphModule, backend: str, graph: str) 
 
     Such a graph differentiates, writes and shares memory by itself, so that nothing is corrected.
     """
-    _check_callable(compiled, backend, graph)
     boxed = takes_one_list(compiled)
     expected: list[_Expected] | None = _expected(gm)
 
@@ -57,7 +56,6 @@ def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Bo
     which the rest of the program was compiled for, and an output that shares memory with an input without being a view
     of it in the graph is copied.
     """
-    _check_callable(compiled, backend, graph)
     boxed = takes_one_list(compiled)
     expected = _expected(gm)
     finish: Callable[[list[Any]], list[Any]] | None = None
@@ -77,12 +75,17 @@ def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Bo
     return call
 
 
-def _check_callable(compiled: Any, backend: str, graph: str) -> None:
-    if not callable(compiled):
-        raise BackendFailed(
-            f"backend {backend!r} compiled {graph} to a {type(compiled).__name__}, which cannot be called",
-            remedy="return a callable from the backend",
-        )
+def check_callable(compiled: Any, maker: Callable[..., Any], backend: str, graph: str) -> None:
+    """Raise ``BackendFailed`` where ``maker``, a function of the backend, gave something else than a compiled graph."""
+    if callable(compiled):
+        return
+    name = str(getattr(maker, "__name__", "compile"))
+    kind = "nothing (None)" if compiled is None else f"a {type(compiled).__name__}, which cannot be called"
+    raise BackendFailed(
+        f"backend {backend!r} has no compiled {graph}: its {name} returned {kind}",
+        where=place_of(maker),
+        remedy="return a function of the graph's inputs, such as gm.forward; NotImplementedError declines a graph",
+    )
 
 
 def _check(expected: Sequence[_Expected], outputs: Sequence[Any], backend: str, graph: str, place: str) -> None:

@@ -17,7 +17,7 @@ from lamina.backends.kernels import is_ours
 from lamina.backends.parts import Part, split, without_writes
 from lamina.backends.regions import Boxed
 from lamina.backends.registry import as_backend
-from lamina.backends.results import checked, checked_once
+from lamina.backends.results import check_callable, checked, checked_once
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.base.identity import place_of
@@ -171,13 +171,14 @@ class _Job:
 
         def compile() -> Boxed:
             compiled: Boxed = backend.compile(gm, inputs, **accepted(backend.compile, told))
+            check_callable(compiled, backend.compile, backend.name, name)
             return compiled
 
         if is_ours(backend) or backend.graph == "torch":
             return compile()
         try:
             with outside_of_tracing():
-                return kept(backend, gm, inputs, self.options, compile) if backend.save else compile()
+                return kept(backend, gm, inputs, self.options, compile, name) if backend.save else compile()
         except (LaminaError, NotImplementedError):
             raise
         except Exception as error:

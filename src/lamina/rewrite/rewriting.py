@@ -52,7 +52,7 @@ class Rewriting:
             raise UnknownOption(
                 f"without_rules names {unknown!r}, which is no rule of Lamina's", remedy=_closest(unknown, RULE_NAMES)
             )
-        theirs = [r for r in options.rules if isinstance(r, Rule)]
+        theirs = dict.fromkeys(r for r in options.rules if isinstance(r, Rule))
         ours = RULES if options.numerics == "fast" else ()
         self.rules = (*theirs, *(r for r in ours if r.name not in options.without_rules))
         self.counts: dict[str, int] = {}

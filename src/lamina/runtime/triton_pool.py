@@ -29,6 +29,8 @@ class TritonError(LaminaError):
 class TooMuchShared(TritonError):
     """A kernel whose loops read more steps ahead than the GPU's shared memory holds."""
 
+    code = "LM033"
+
 
 class CompilerPool:
     """At most ``jobs`` compiler processes, started when needed. Safe to use from several threads."""
