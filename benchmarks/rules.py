@@ -1,6 +1,6 @@
 """What each of Lamina's own rules is worth: the same program compiled with it and without it.
 
-    python -m benchmarks.rules [--only NAME ...] [--repeats N] [--json PATH]
+    python -m benchmarks.rules [--only NAME ...] [--repeats N] [--json PATH [--keep]]
 
 Both run in turns in one process; times are in milliseconds of one call, or of one forward and backward: the median
 and the best. On a CPU it is the time of the processor, summed over threads, so that other programs count less.
@@ -398,8 +398,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", action="store_true", help="keep the rows that the file has of other programs")
     chosen = parser.parse_args(argv)
     rows = []
+    kept = json.loads(chosen.json.read_text())["rows"] if chosen.keep else []
+    kept = [Row(**row) for row in kept if row["name"] not in chosen.only]
     for name in chosen.only:
         for mode in PROGRAMS[name].modes:
             row = measured(name, mode, chosen.device, chosen.repeats)
@@ -408,7 +411,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             gain = gain if row.rewrites else "not applied"
             print(f"{name:16} {mode:9} {row.with_rules:9.3f} ms {row.without_rules:9.3f} ms {gain}", flush=True)
             if chosen.json:
-                _write(chosen.json, rows, chosen.device)
+                _write(chosen.json, kept + rows, chosen.device)
 
 
 def _write(path: Path, rows: Sequence[Row], device: str) -> None:
