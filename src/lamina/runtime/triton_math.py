@@ -364,3 +364,33 @@ def uniform_quads(seed, stream, block):
     c0, c1, c2, c3 = philox(seed, stream, block)
     word = tl.interleave(tl.interleave(c0, c2), tl.interleave(c1, c3))
     return (word >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+
+
+if _INTERPRETED:
+
+    @triton.jit
+    def small_quotient(a, b):
+        """``a / b``: what is interpreted multiplies and adds with two roundings."""
+        return a / b
+else:
+
+    @triton.jit
+    def small_quotient(a, b):
+        """``a / b`` of float32, rounded as a division rounds where it is neither tiny nor huge (2**-60 to 2**60).
+
+        One division for each of ``b``, which are few, and four multiplications and additions for each of ``a``: the
+        remainder, which is exact, corrects a quotient twice. Extreme divisors are scaled, so that neither their
+        inverses nor the remainders leave the range of normal numbers.
+        """
+        size = tl.abs(b)
+        factor = tl.where(size < 7.888609052210118e-31, 1.2676506002282294e30, 1.0)
+        factor = tl.where(size > 1.2676506002282294e30, 7.888609052210118e-31, factor)
+        divisor = b * factor
+        inverse = tl.math.div_rn(tl.zeros_like(divisor) + 1.0, divisor)
+        minus = divisor * -1.0
+        given = a * factor
+        guess = given * inverse
+        rest = tl.fma(guess, minus, given)
+        near = tl.fma(rest, inverse, guess)
+        made = tl.fma(tl.fma(near, minus, given), inverse, near)
+        return tl.where(tl.abs(rest) < float("inf"), made, guess)

@@ -185,6 +185,7 @@ def test_roundings_to_eight_bits(interpreter: Interpreter, clamp: str) -> None:
     blocks = (Block(("i0",), 4, "grid"), Block(("i1",), 128, "grid"))
     made = case("eight_bits", [body.nest()], buffers, schedule=GpuSchedule("pointwise", blocks))
     assert "round_to_bits(" in made.source.text
+    assert "small_quotient(" in made.source.text  # a scale for each row
     assert "rint" not in made.source.text
     s = torch.tensor([1.0, 0.37, 1e-6, 1e-30, 1e30, 1e-42, 3e38, 0.0, -2.5, float("inf"), 2.0**-64, 7.1 / 127])
     x = torch.randn(rows, width) * 60 * s.where(s.isfinite(), torch.ones(()))[:, None]

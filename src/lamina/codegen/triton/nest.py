@@ -391,6 +391,8 @@ class NestWriter:
             return f"round_to_bits({self.value(eqn.ins[0])}).to({typed(eqn.dtype)})"
         if position in self.wholes.roundings:
             return self.value(eqn.ins[0])  # the cast rounds
+        if position in self.wholes.quotients and not self.facts.schedule.approximate:
+            return f"small_quotient({self.value(eqn.ins[0])}, {self.value(eqn.ins[1])})"
         if eqn.op == "div" and eqn.ins[1] in self.inverses and eqn.dtype == "float32":
             return f"{self.value(eqn.ins[0])} * {eqn.ins[1]}_inverse"
         dtypes = [self.facts.dtype[n] for n in eqn.ins]

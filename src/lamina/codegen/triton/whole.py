@@ -22,12 +22,13 @@ _NARROW = ("int8", "uint8", "int16")
 
 @dataclass(frozen=True, slots=True)
 class Wholes:
-    """Positions of equations: ``casts`` to narrow integers of whole numbers between bounds, and ``roundings`` that
-    such a cast does itself.
+    """Positions of equations: ``casts`` to narrow integers of whole numbers between bounds, ``roundings`` that such a
+    cast does itself, and ``quotients`` of many numbers by few that nothing else than such a rounding reads.
     """
 
     casts: frozenset[int] = frozenset()
     roundings: frozenset[int] = frozenset()
+    quotients: frozenset[int] = frozenset()
 
 
 def find_wholes(facts: Facts) -> Wholes:
@@ -46,7 +47,7 @@ class _Finder:
                 self.readers.setdefault(name, set()).add(p)
 
     def run(self) -> Wholes:
-        casts, roundings = set(), set()
+        casts, roundings, quotients = set[int](), set[int](), set[int]()
         for p, eqn in enumerate(self.body):
             if not isinstance(eqn, Compute) or eqn.op != "cast" or eqn.dtype not in _NARROW:
                 continue
@@ -57,7 +58,18 @@ class _Finder:
             casts.add(p)
             if alone:
                 roundings.add(rounding)
-        return Wholes(frozenset(casts), frozenset(roundings))
+            if (quotient := self.quotient(rounding)) is not None:
+                quotients.add(quotient)
+        return Wholes(frozenset(casts), frozenset(roundings), frozenset(quotients))
+
+    def quotient(self, rounding: int) -> int | None:
+        """The division of a tile by fewer numbers, a row's scale, that only this rounding reads."""
+        (name,) = operands(self.body[rounding])
+        eqn, facts = self.compute(name), self.facts
+        if eqn is None or eqn.op != "div" or eqn.dtype != "float32" or self.readers[name] != {rounding}:
+            return None
+        many, few = (facts.dims(facts.span(n)) for n in eqn.ins)
+        return self.made[name] if few < many else None
 
     def compute(self, name: str) -> Compute | None:
         eqn = self.body[self.made[name]]
