@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from lamina.codegen.triton.alongside import loaded_alongside
 from lamina.codegen.triton.expressions import cast_text, compute_text, constant_text
 from lamina.codegen.triton.facts import Facts, Span, size_text
 from lamina.codegen.triton.online import online_sums
@@ -60,6 +61,7 @@ class NestWriter:
         self.passes: dict[int, int] = {}
         self.team = None if facts.team is None else Team(facts, self.reduce, facts.team)
         self.joined: set[int] = set()
+        self.alongside = loaded_alongside(facts)
         self.branches = self.find_branches()
         self.postponed = {p for private in self.branches.values() for p in private}
         self.inverses: set[str] = set()
@@ -309,6 +311,8 @@ class NestWriter:
             return
         if isinstance(eqn, Constant) or (position in self.joined and self.team is not None and not self.team.at_ends):
             return
+        if position in self.wholes.tests:
+            return
         if isinstance(eqn, Load):
             text.add(f"{eqn.out} = {self.load(eqn)}")
         elif isinstance(eqn, Compute):
@@ -391,6 +395,9 @@ class NestWriter:
             return f"round_to_bits({self.value(eqn.ins[0])}).to({typed(eqn.dtype)})"
         if position in self.wholes.roundings:
             return self.value(eqn.ins[0])  # the cast rounds
+        if position in self.wholes.clamps:
+            way, inner, bound = self.wholes.clamps[position]
+            return f"tl.{way}({inner}, {self.value(bound)}, propagate_nan=tl.PropagateNan.ALL)"
         if position in self.wholes.quotients and not self.facts.schedule.approximate:
             return f"small_quotient({self.value(eqn.ins[0])}, {self.value(eqn.ins[1])})"
         if eqn.op == "div" and eqn.ins[1] in self.inverses and eqn.dtype == "float32":
@@ -448,6 +455,8 @@ class NestWriter:
         if self.team is not None and self.team.meets(eqn.index[0]) and eqn.mask is None:
             return self.team.load(eqn)
         span = self.facts.eqn_span(eqn)
+        if (row := self.alongside.get(self.made[eqn.out])) is not None:
+            span = span | {row}
         text = self.pointer(eqn.buffer, eqn.index[0], span)
         masks = self.mask(eqn, span)
         if masks:

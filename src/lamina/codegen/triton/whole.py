@@ -7,8 +7,8 @@ leaves its bits in place (H100, rows of 128 to int8: 151 us with them, 139 witho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from lamina.codegen.triton.facts import Facts
 from lamina.ir.loops import Compute, Constant, defined, operands
@@ -24,11 +24,16 @@ _NARROW = ("int8", "uint8", "int16")
 class Wholes:
     """Positions of equations: ``casts`` to narrow integers of whole numbers between bounds, ``roundings`` that such a
     cast does itself, and ``quotients`` of many numbers by few that nothing else than such a rounding reads.
+
+    ``clamps`` are choices that keep a value (the first name) at or beyond a bound (the second), "maximum" or "minimum"
+    in one instruction instead of two, and ``tests`` the comparisons that are then not needed.
     """
 
     casts: frozenset[int] = frozenset()
     roundings: frozenset[int] = frozenset()
     quotients: frozenset[int] = frozenset()
+    clamps: Mapping[int, tuple[str, str, str]] = field(default_factory=dict)
+    tests: frozenset[int] = frozenset()
 
 
 def find_wholes(facts: Facts) -> Wholes:
@@ -41,6 +46,8 @@ class _Finder:
         self.facts, self.body = facts, facts.body
         self.made = {name: p for p, eqn in enumerate(self.body) for name in defined(eqn)}
         self.constants = {e.out: e.value for e in self.body if isinstance(e, Constant)}
+        self.clamps: dict[int, tuple[str, str, str]] = {}
+        self.tests: set[int] = set()
         self.readers: dict[str, set[int]] = {}
         for p, eqn in enumerate(self.body):
             for name in operands(eqn):
@@ -60,7 +67,7 @@ class _Finder:
                 roundings.add(rounding)
             if (quotient := self.quotient(rounding)) is not None:
                 quotients.add(quotient)
-        return Wholes(frozenset(casts), frozenset(roundings), frozenset(quotients))
+        return Wholes(frozenset(casts), frozenset(roundings), frozenset(quotients), self.clamps, frozenset(self.tests))
 
     def quotient(self, rounding: int) -> int | None:
         """The division of a tile by fewer numbers, a row's scale, that only this rounding reads."""
@@ -81,17 +88,26 @@ class _Finder:
             return None
         low = high = False
         last, alone = {cast}, True
+        clamps: dict[int, tuple[str, str, str]] = {}
+        compared: set[int] = set()
         while True:
             alone = alone and self.readers[name] == last
             eqn = self.compute(name)
             if eqn is None:
                 return None
             if eqn.op == "round":
-                return (self.made[name], alone) if low and high else None
+                if not (low and high):
+                    return None
+                self.clamps |= clamps
+                self.tests |= compared
+                return self.made[name], alone
             clamp = self.clamp(eqn)
             if clamp is None:
                 return None
             inner, below, tests = clamp
+            if tests:
+                compared.update(tests)
+                clamps[self.made[name]] = "maximum" if below else "minimum", inner, eqn.ins[1]
             low, high = low or below, high or not below
             last = {self.made[name], *tests}
             name = inner
