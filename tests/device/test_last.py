@@ -65,7 +65,7 @@ def test_streams_have_counters_of_their_own() -> None:
     wrong: list[int] = []
 
     def work(number: int) -> None:
-        with torch.cuda.stream(torch.cuda.Stream()) as _:
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
             results = [compiled(x) for _ in range(20)]
             torch.cuda.current_stream().synchronize()
             wrong.append(sum(not torch.equal(r, want) for r in results))

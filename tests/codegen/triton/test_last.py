@@ -15,6 +15,7 @@ from torch import Tensor
 from lamina.codegen.triton.emit import emit
 from lamina.errors import InvalidIR
 from lamina.ir.last import paired_axes
+from lamina.ir.loops import Load, Store
 from lamina.ir.plan import Block, GpuSchedule, Kernel
 from lamina.ir.plan_verify import verify_plan
 from lamina.lower.to_loops import lower
@@ -92,15 +93,15 @@ def test_a_buffer_that_others_still_read_is_not_written() -> None:
     plan = planned(CASES["columns"][0], CASES["columns"][1])
     first, second = plan.kernels[0].nests
     assert paired_axes(first, second) is not None
-    read = next(e.buffer for e in first.body if hasattr(e, "fill"))
-    body = tuple(replace(e, buffer=read) if hasattr(e, "mode") else e for e in second.body)
+    read = next(e.buffer for e in first.body if isinstance(e, Load))
+    body = tuple(replace(e, buffer=read) if isinstance(e, Store) else e for e in second.body)
     assert paired_axes(first, replace(second, body=body)) is None
 
 
 def test_plans_with_a_join_that_comes_first_are_refused() -> None:
     plan = planned(CASES["everything"][0], CASES["everything"][1])
     (kernel,) = plan.kernels
-    turned = replace(kernel, schedules=tuple(replace(s, last=not s.last) for s in _schedules(kernel)))  # type: ignore[arg-type]
+    turned = replace(kernel, schedules=tuple(replace(s, last=not s.last) for s in _schedules(kernel)))
     with pytest.raises(InvalidIR, match="only the second of two nests"):
         verify_plan(replace(plan, kernels=(turned,)))
 
@@ -134,4 +135,4 @@ def test_large_ones_compile(name: str, tmp_path: Path) -> None:
 
 
 def _across(kernel: Kernel) -> int:
-    return kernel.schedules[1].blocks[-1].size  # type: ignore[union-attr]
+    return _schedules(kernel)[1].blocks[-1].size
