@@ -60,6 +60,7 @@ class NestWriter:
         self.peeled: dict[int, Expr] = {}
         self.passes: dict[int, int] = {}
         self.team = None if facts.team is None else Team(facts, self.reduce, facts.team)
+        self.sharing = None if facts.shared_loop is None else Team(facts, self.reduce, facts.shared_loop)
         self.joined: set[int] = set()
         self.alongside = loaded_alongside(facts)
         self.branches = self.find_branches()
@@ -68,8 +69,9 @@ class NestWriter:
 
     def run(self) -> None:
         """Write all of it; the indices of shared blocks are defined already."""
-        if self.team is not None:
-            self.text.extend(self.team.lines())
+        for team in (self.team, self.sharing):
+            if team is not None:
+                self.text.extend(team.lines())
         goals = [p for p, e in enumerate(self.body) if isinstance(e, Store | Check)]
         self.region(frozenset(), frozenset(), goals)
         if self.team is not None and self.team.origin is not None:
@@ -196,12 +198,14 @@ class NestWriter:
         for p in started:
             acc = self.accumulators.pop(p)
             if acc.online is None:
+                waiting = (self.accumulators.get(q) for q in started)
+                totals = [t for t in waiting if t and t.online and t.online.maximum == acc.eqn.outs[0]]
+                if self.sharing is not None:
+                    self.sharing.gather(self.text, acc, totals)
                 self.reduce.finish(self.text, acc)
-                for q in started:
-                    total = self.accumulators.get(q)
-                    if total is not None and total.online and total.online.maximum == acc.eqn.outs[0]:
-                        self.reduce.finish_online(self.text, acc, total)
-                        self.inverse(total.eqn)
+                for total in totals:
+                    self.reduce.finish_online(self.text, acc, total)
+                    self.inverse(total.eqn)
 
     def inverse(self, total: Reduce) -> None:
         """The reciprocal of a sum beside a maximum, for quotients by it: the sum is never tiny."""
@@ -226,7 +230,12 @@ class NestWriter:
             raise UnsupportedKernel("scans in both directions in one loop")
         start = line if k not in facts.dim else f"{line}_at"
         stages = f", num_stages={facts.schedule.stages}" if facts.schedule.stages > 1 else ""
-        if self.returns(k, goals):
+        if self.sharing is not None:
+            share = facts.share(k)
+            text.open(f"for {line}_of in tl.range(0, {share}, {block.size}{stages}):")
+            place = f"{share - block.size} - {line}_of" if self.returns(k, goals) else f"{line}_of"
+            text.add(f"{start} = {line}_first + {place}")
+        elif self.returns(k, goals):
             last = f"({_count(facts, k)} - 1) * {block.size}"
             text.open(f"for {line}_back in tl.range(0, {size_text(facts.extents[k])}, {block.size}{stages}):")
             text.add(f"{start} = {last} - {line}_back")
@@ -455,9 +464,8 @@ class NestWriter:
         if self.team is not None and self.team.meets(eqn.index[0]) and eqn.mask is None:
             return self.team.load(eqn)
         span = self.facts.eqn_span(eqn)
-        if (row := self.alongside.get(self.made[eqn.out])) is not None:
-            span = span | {row}
-        text = self.pointer(eqn.buffer, eqn.index[0], span)
+        row = self.alongside.get(self.made[eqn.out])
+        text = self.pointer(eqn.buffer, eqn.index[0], span if row is None else span | {row})
         masks = self.mask(eqn, span)
         if masks:
             text += f", mask={' & '.join(masks)}"
@@ -474,6 +482,7 @@ class NestWriter:
         facts = self.facts
         shared = [k for k, b in enumerate(facts.blocks) if b.role in ("grid", "team")]
         alone = [k for k in shared if k not in span and facts.pieces(k) != 1]
+        alone += [k for k in (facts.shared_loop,) if k is not None and k not in span]
         return [f"({facts.lines[k]}_pid == 0)" for k in alone]
 
     def store(self, eqn: Store) -> None:
