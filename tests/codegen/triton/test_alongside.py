@@ -1,0 +1,48 @@
+"""What a row needs beside it is laid out as the tile of rows is, where a loop goes over such tiles."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from lamina.codegen.triton.emit import emit
+from lamina.lower.to_loops import lower
+from lamina.schedule.fuse import fuse
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.plan import make_plan
+from tests.codegen.triton.compiling import compiled
+from tests.codegen.triton.test_plans import norm_backward, planned, run
+from tests.lower.torch_private import traced
+
+
+def source(rows, columns):
+    """The kernel that makes the rows of a layer norm's gradient, and shares of its columns' sums, on a large GPU."""
+    with FakeTensorMode():
+        x, w, g = (torch.empty(s, dtype=torch.bfloat16) for s in ((rows, columns), (columns,), (rows, columns)))
+        graph = traced(norm_backward, (x, w, g))
+    plan = make_plan(fuse(lower(graph, "test")), GpuTarget())
+    kernel = next(k for k in plan.kernels if k.schedules[0].kind == "mixed")
+    return emit(kernel, GpuTarget())
+
+
+@pytest.mark.parametrize("columns", [96, 192, 768])
+def test_sums_of_short_rows_do_not_cross_warps_more_than_they_must(columns, tmp_path):
+    made = source(50176, columns)
+    head, loop = made.text.split("    for ")
+    assert "tl.zeros((" in head
+    assert "tl.zeros((" not in loop
+    assert compiled(made, tmp_path).asm["ptx"].count("bar.sync") < 30  # 37 to 43 where the weight is a row
+
+
+def test_long_rows_are_left_as_they_are():
+    assert "tl.zeros((" not in source(16384, 4096).text
+
+
+@pytest.mark.parametrize("shape", [(600, 100), (37, 40)])
+def test_values(shape, interpreter):
+    g = torch.Generator().manual_seed(0)
+    x, gradient = (torch.randn(shape, generator=g) for _ in range(2))
+    w = torch.randn(shape[1], generator=g)
+    found = run(planned(norm_backward, x, w, gradient), interpreter, (x, w, gradient))
+    wanted = norm_backward(*(t.double() for t in (x, w, gradient)))
+    for mine, true in zip(found, wanted, strict=True):
+        assert torch.allclose(mine.double(), true, rtol=1e-4, atol=1e-4)
