@@ -67,8 +67,9 @@ class GpuSchedule:
     rows may begin anywhere, so a loop's unaligned first and last elements, fewer than ``peel`` each, are a tile of
     their own. ``approximate``: hardware exponentials and divisions, where results have 16 bits or fewer.
     ``approximate_sums``: the hardware's exponential in online sums, where large terms have small errors.
-    ``streamed``: what varies over all axes is read once and need not stay in the cache. ``last``: the kernel's second
-    nest, whose program for a result is run by the last program of the first nest that finishes its part of it.
+    ``streamed``: what varies over all axes is read once and need not stay in the cache. ``team``: programs of a cluster that
+    share what a loop goes over, each a part of it, and exchange what they reduced (0: one program does all of it).
+    ``last``: the kernel's second nest, whose program for a result is run by the last program of the first nest that finishes its part of it.
 
     Of products only: ``persistent`` is the number of programs that share all tiles, each taking one after the other
     (0: one program a tile); ``descriptors``: the copy engine moves whole tiles (sm_90), where strides allow it;
@@ -86,6 +87,7 @@ class GpuSchedule:
     approximate: bool = False
     approximate_sums: bool = False
     streamed: bool = False
+    team: int = 0
     last: bool = False
     persistent: int = 0
     descriptors: bool = False

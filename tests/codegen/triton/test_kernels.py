@@ -235,6 +235,39 @@ def test_rows_of_a_team(interpreter: Interpreter, rows: int, width: int, size: i
     agree(interpreter, made, inputs, sizes)
 
 
+def _shared_loop(size: int, team: int) -> GpuSchedule:
+    blocks = (Block(("i0",), 1, "grid"), Block(("i1",), size, "loop"))
+    return GpuSchedule("loops", blocks, 4, 1, True, approximate_sums=True, team=team)
+
+
+@pytest.mark.parametrize(("width", "size", "team"), [(4096, 512, 4), (5000, 512, 4), (3000, 1024, 8), (2100, 256, 3)])
+def test_softmax_by_a_team_that_shares_a_loop(interpreter: Interpreter, width: int, size: int, team: int) -> None:
+    """Parts of equal and of other lengths, programs without any, special values."""
+    body, buffers, inputs, sizes = softmax(4, width, 1, "float32")
+    inputs["X"][1, :] = -float("inf")
+    inputs["X"][2, 7] = float("inf")
+    made = case("shared_loop", [body.nest()], buffers, schedule=_shared_loop(size, team))
+    assert f"meet({team})" in made.source.text
+    assert made.source.grid[0] == 4 * team
+    agree(interpreter, made, inputs, sizes)
+
+
+def test_moments_by_a_team_that_shares_a_loop(interpreter: Interpreter) -> None:
+    """A number for each row is stored by one of the programs."""
+    body = Body(3, 5000)
+    x = body.load("X", *body.at)
+    mean, squares = body.reduces("welford", x, 1)
+    body.store("Y", body.at, body.op("sub", x, mean))
+    body.store("S", body.at[:1], squares, mode="add")
+    kinds = {"X": (3, 5000), "Y": (3, 5000), "S": (3,)}
+    buffers = [dense(name, "float32", shape) for name, shape in kinds.items()]
+    made = case("shared_moments", [body.nest()], buffers, schedule=_shared_loop(1024, 4))
+    given = {"X": torch.randn(3, 5000) + 40.0}
+    assert "_pid == 0" in made.source.text
+    got, want = both(made, interpreter, given, {})
+    torch.testing.assert_close(got["Y"], want["Y"], rtol=1e-4, atol=1e-4)
+
+
 def test_moments_of_a_team(interpreter: Interpreter) -> None:
     """Means and deviations joined from parts of unequal length."""
     body, buffers, inputs, sizes = norm(3, 5000, "float32")

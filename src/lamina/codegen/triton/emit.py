@@ -36,7 +36,8 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
     """
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
     checks = sum(isinstance(e, Check) for nest in kernel.nests for e in nest.body)
-    shared = any(b.role == "team" for s in kernel.schedules if isinstance(s, GpuSchedule) for b in s.blocks)
+    gpu = [s for s in kernel.schedules if isinstance(s, GpuSchedule)]
+    shared = any(s.team or any(b.role == "team" for b in s.blocks) for s in gpu)
     if shared and len(kernel.nests) > 1:
         raise UnsupportedKernel("a team of programs in a group of nests")
     last = [*(["w0"] if shared else []), *(["failed"] if checks else [])]
@@ -73,11 +74,13 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         _indices(facts, text, alone)
         writer = NestWriter(facts, text, done)
         writer.run()
-        if writer.team is not None:
-            workspace = ((writer.team.workspace(), False),)
+        for team in (writer.team, writer.sharing):
+            if team is not None:
+                workspace = ((team.workspace(), False),)
         done += sum(isinstance(e, Check) for e in nest.body)
         parts.append(text)
-        grids.append(prod(facts.pieces(k) for k, b in enumerate(facts.blocks) if b.role in ("grid", "team")))
+        tiles = prod(facts.pieces(k) for k, b in enumerate(facts.blocks) if b.role in ("grid", "team"))
+        grids.append(tiles * max(schedule.team, 1))
     if not alone:
         parts.append(_dispatch(kernel.name, parameters, grids))
     body = "\n\n\n".join("\n".join(part.lines) for part in parts)
@@ -221,15 +224,21 @@ def _describe(facts: Facts) -> str:
     for block, extent in zip(facts.blocks, facts.extents, strict=True):
         sign = {"grid": "shared", "team": "a team's", "loop": "looped", "whole": "whole"}[block.role]
         parts.append(f"{', '.join(block.axes)} < {size_text(extent)} {sign} by {block.size}")
-    return f"{facts.schedule.kind}: {'; '.join(parts) or 'a single point'}."
+    team = f", a team of {facts.schedule.team} programs" if facts.schedule.team else ""
+    return f"{facts.schedule.kind}: {'; '.join(parts) or 'a single point'}{team}."
 
 
 def _indices(facts: Facts, text: Text, alone: bool) -> None:
     """The indices of the blocks that programs share, from the program's number, and of those held whole."""
     shared = [k for k, block in enumerate(facts.blocks) if block.role in ("grid", "team")]
-    if alone and shared:
+    if alone and (shared or facts.shared_loop is not None):
         text.add("pid = tl.program_id(0)")
     rest = "pid"
+    if facts.shared_loop is not None:
+        line = facts.lines[facts.shared_loop]
+        text.add(f"{line}_pid = pid % {facts.schedule.team}")
+        text.add(f"team = pid // {facts.schedule.team}")
+        rest = "team"
     for position, k in enumerate(reversed(shared)):
         line, block, count = facts.lines[k], facts.blocks[k], facts.pieces(k)
         last = position == len(shared) - 1

@@ -52,6 +52,7 @@ class Facts:
         self.rank = len(tiled)
         self.loops = tuple(k for k, block in enumerate(self.blocks) if block.role == "loop")
         self.team = next((k for k, block in enumerate(self.blocks) if block.role == "team"), None)
+        self.shared_loop = self.loops[0] if schedule.team and self.loops else None
         self.dtype: dict[str, str] = {}
         for eqn in nest.body:
             if isinstance(eqn, Reduce):
@@ -121,6 +122,8 @@ class Facts:
             return False
         if block.role == "whole":
             return extent != block.size
+        if k == self.shared_loop:
+            return extent != self.share(k) * self.schedule.team
         if block.role in ("loop", "team") and self.schedule.peel and len(block.axes) == 1:
             return True
         return not extent.is_int or extent.const % block.size != 0
@@ -134,8 +137,20 @@ class Facts:
         before = self.schedule.peel - 1 if self.blocks[k].role == "team" and self.schedule.peel else 0
         return ceildiv(self.extents[k] + before, self.blocks[k].size)
 
+    def share(self, k: int) -> int:
+        """Points of a loop that each program of a team goes over: whole tiles."""
+        size, extent = self.blocks[k].size, self.extents[k]
+        if not extent.is_int:
+            raise UnsupportedKernel("a team that shares a loop of unknown length")
+        return -(-extent.const // (size * self.schedule.team)) * size
+
     def members(self, k: int) -> int:
         """Number of programs of a team."""
+        if k == self.shared_loop:
+            apart = [b for j, b in enumerate(self.blocks) if j != k]
+            if any(b.role != "grid" or b.size > 1 for b in apart) or k not in self.dim or self.schedule.peel:
+                raise UnsupportedKernel("a team that shares a loop beside other tiles")
+            return self.schedule.team
         count = self.pieces(k)
         if not count.is_int or not 1 < count.const <= 8 or any(b.size > 1 for b in self.blocks if b.role != "team"):
             raise UnsupportedKernel(f"a team of {size_text(count)} programs")

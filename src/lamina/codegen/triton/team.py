@@ -3,6 +3,9 @@
 A row that no program can hold would be read again for each phase. The programs of a team are a cluster: the GPU runs
 all of them at the same time, so that they may wait for each other. Each writes its part of a reduction to memory, waits
 for the others, and joins all parts in the same order, so that all have the same result, to the bit and in every run.
+
+Where a team shares a loop, each program goes over a part of the row in tiles, and reads it again for the next phase: so
+few rows are under way at once that the second-level cache still holds them.
 """
 
 from __future__ import annotations
@@ -74,10 +77,14 @@ class Team:
     def lines(self) -> list[str]:
         """Definitions of where the team's parts are, and of the places of its programs there."""
         line = self.facts.lines[self.k]
+        if self.k == self.facts.shared_loop:
+            own = f"{line}_first = {line}_pid * {self.facts.share(self.k)}"
+        else:
+            own = f"{line}_edge = {self._edge(line)}"
         return [
             f"{line}_exchange = pid // {self.programs} * {self.padded * self.total}",
             f"{line}_peers = tl.arange(0, {self.padded})",
-            f"{line}_edge = {self._edge(line)}",
+            own,
         ]
 
     def _edge(self, line: str) -> str:
@@ -106,6 +113,40 @@ class Team:
             text.add(f"{name} = {reduce.fold(eqn.op, f'{name}_x', over, over, dtype)}")
             self._exchange(text, {name: fill})
         reduce.finish(text, acc)
+
+    def gather(self, text: Text, acc: Accumulator, totals: list[Accumulator]) -> None:
+        """Make the shares that a program took over its part of a loop those of all programs: one share of each.
+
+        ``totals`` is the sum of exponentials beside a maximum, if there is one.
+        """
+        reduce, name, eqn = self.reduce, acc.name, acc.eqn
+        over, dtype = self.facts.span_of_axes(eqn.axes), self.facts.dtype[eqn.value]
+        if eqn.op == "welford":
+            shape = self.facts.shape(acc.span)
+            text.add(f"{name}_n = tl.broadcast_to({name}_n, {shape})")
+            text.add(f"{name}_n1 = tl.where({name}_n == 0.0, 1.0, {name}_n)")
+            text.add(f"{name}_m = {name}_k + {name}_s / {name}_n1")
+            text.add(f"{name}_all = tl.sum({name}_n, axis=None)")
+            text.add(f"{name}_k = tl.sum({name}_n * {name}_m, axis=None) / tl.maximum({name}_all, 1.0)")
+            text.add(f"{name}_d = {name}_m - {name}_k")
+            own = f"{name}_q - {name}_s * {name}_s / {name}_n1 + {name}_n * {name}_d * {name}_d"
+            text.add(f"{name}_q = tl.sum({own}, axis=None)")
+            text.add(f"{name}_n = {name}_all")
+            self._exchange(text, {f"{name}_{part}": "0.0" for part in ("n", "k", "q")})
+            text.add(f"{name}_s = tl.zeros_like({name}_q)")
+            return
+        values = {name: neutral(eqn.op, dtype)}
+        mine = reduce.fold(eqn.op, name, acc.span, over, dtype)
+        for total in totals:
+            low = total.name
+            text.add(f"{name}_mine = {mine}")
+            text.add(f'{name}_base = tl.where(tl.abs({name}_mine) == float("inf"), 0.0, {name}_mine)')
+            text.add(f'{name}_own = tl.where(tl.abs({name}) == float("inf"), 0.0, {name})')
+            power = reduce.exp(f"{name}_own - {name}_base", dtype)
+            text.add(f"{low} = tl.sum(tl.where({low} == 0.0, 0.0, {low} * {power}), axis=None)")
+            values[low], mine = "0.0", f"{name}_mine"
+        text.add(f"{name} = {mine}")
+        self._exchange(text, values)
 
     def _given(self, text: Text, name: str, eqn: Reduce, value: str, fill: str) -> None:
         """``name`` is what the program reduces: ``fill`` at points beyond the row, which few programs have."""
