@@ -26,7 +26,7 @@ def nothing(q: Tensor) -> Tensor:
 
 
 def zeros(q: Tensor) -> Tensor:
-    return torch.zeros(q.shape[-2], q.shape[-2], device=q.device)
+    return q.new_zeros(q.shape[-2], q.shape[-2])
 
 
 def later(q: Tensor) -> Tensor:

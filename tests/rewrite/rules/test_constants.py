@@ -39,3 +39,19 @@ def test_random_numbers_are_not() -> None:
     for node in (drawn, compared):
         node.meta["example_value"] = torch.empty(3)
     assert Constants().value(compared) is None
+
+
+@pytest.mark.parametrize("name", ["zeros_like", "ones_like", "new_zeros", "new_ones"])
+def test_what_takes_only_its_shape_from_an_input_is_known(name: str) -> None:
+    graph = Graph()
+    x = graph.placeholder("x")
+    x.meta["example_value"] = torch.empty(3, 3, dtype=torch.float16)
+    like = name.endswith("_like")
+    made = graph.call_function(getattr(torch, name), (x,)) if like else graph.call_method(name, (x, (2, 4)))
+    made.meta["example_value"] = torch.empty((3, 3) if like else (2, 4), dtype=torch.float16)
+    value = Constants().value(made)
+    assert value is not None
+    expected = torch.full(made.meta["example_value"].shape, float("ones" in name), dtype=torch.float16)
+    assert torch.equal(value, expected)
+    assert value.dtype == torch.float16
+    assert Constants().value(x) is None

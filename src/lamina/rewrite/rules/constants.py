@@ -36,6 +36,9 @@ _NAMES = frozenset((
 _REPEATS = frozenset(("expand", "expand_as", "broadcast_to"))
 """Of them, those whose results take no memory of their own."""
 
+_FILLED = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1}
+"""Of them, those that take nothing but shape and dtype from a tensor."""
+
 
 class Constants:
     """The values of a graph's constant nodes, on the CPU, computed when asked for."""
@@ -76,7 +79,8 @@ class Constants:
         ):
             return None
         if any(self._evaluate(operand) is None for operand in node.all_input_nodes):
-            return None
+            filled = _FILLED.get(name)
+            return None if filled is None else torch.full(sizes, filled, dtype=value.dtype, device="cpu")
         args, kwargs = self._arguments(node.args), self._arguments(node.kwargs)
         try:
             with torch.device("cpu"), torch.no_grad():
