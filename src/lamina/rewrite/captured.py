@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from lamina.base.aliasing import makes_view, writes_first
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
@@ -194,12 +195,13 @@ class _Converter:
     def _copied(self, fragment: Fragment, operands: list[Node], node: Node) -> Any:
         names: dict[Node, Node] = dict(zip(fragment.inputs, operands, strict=True))
         meta = {k: node.meta[k] for k in _CARRIED if k in node.meta}
+        own = node.meta.get("example_value") if len(fragment.calls) == 1 else None
         for call in fragment.calls:
-            copied = self.graph.node_copy(call, lambda n: names.get(n, n))
-            value = call.meta["val"]
-            if len(fragment.calls) == 1 and isinstance(node.meta.get("example_value"), torch.Tensor):
-                value = node.meta["example_value"]  # of this call's own, where several share a trace
-            copied.meta = {**meta, "val": value, "example_value": value}
+            args, kwargs = map_arg((call.args, call.kwargs), lambda n: names.get(n, n))
+            copied = self.graph.create_node("call_function", call.target, args, kwargs, call.name)
+            # Where several calls share a trace, each has a value of its own.
+            value = own if isinstance(own, torch.Tensor) else call.meta["val"]
+            copied.meta.update(meta, val=value, example_value=value)
             names[call] = copied
             self._note(copied)
         return unflatten([names[r] for r in fragment.results], fragment.spec)

@@ -27,6 +27,7 @@ __all__ = [
     "flatten",
     "graph_module",
     "has_half_products",
+    "is_fake",
     "plain_dispatch",
     "same_number",
     "same_size",
@@ -116,6 +117,11 @@ def entered_autocast(node: Node) -> bool:
 def plain_dispatch() -> bool:
     """Whether no function transform and no dispatch mode is active."""
     return torch._C._functorch.peek_interpreter_stack() is None and torch._C._len_torch_dispatch_stack() == 0
+
+
+def is_fake(value: Any) -> bool:
+    """Whether ``value`` is a fake tensor."""
+    return isinstance(value, FakeTensor)
 
 
 def fake_mode_of(values: Sequence[Any]) -> Any:

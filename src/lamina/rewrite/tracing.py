@@ -16,6 +16,7 @@ import torch
 from torch.fx import Graph, Node
 
 from lamina.base.torch_private import OpOverload
+from lamina.rewrite.known import known_result
 from lamina.rewrite.torch_private import (
     DEVICE_OF,
     DispatchMode,
@@ -23,6 +24,7 @@ from lamina.rewrite.torch_private import (
     autograd_decomposes,
     fake_mode_of,
     flatten,
+    is_fake,
     symbol_of,
 )
 
@@ -89,6 +91,7 @@ class _Tracer(DispatchMode):
     ) -> None:
         super().__init__()
         self.expected, self.operations = expected, 0
+        self.fake = any(map(is_fake, tensors))
         self.graph, self.decompositions, self.symbols = Graph(), decompositions, symbols
         self.fault = ""
         self.nodes: dict[int, Node] = {}
@@ -124,7 +127,8 @@ class _Tracer(DispatchMode):
         names, keywords = self._named(args), self._named(kwargs)
         self.operations += 1
         if self.expected is None:
-            value = func(*args, **kwargs)
+            known = known_result(func, args, kwargs) if self.fake and self.decompositions is None else None
+            value = func(*args, **kwargs) if known is None else known
         elif self.operations == 1:
             value = self.expected
         else:
