@@ -35,7 +35,8 @@ Sizes = tuple[Any, ...]
 class Mask:
     """``scale`` for the scores, then ``parts`` in order; ``causal`` alone where every part hides what comes later.
 
-    ``may_hide_rows``: a row's keys may all be hidden. ``factors`` are steps to scale the queries with.
+    ``may_hide_rows``: a row's keys may all be hidden; ``finite``: by numbers other than minus infinity. ``factors``
+    are steps to scale the queries with.
     """
 
     scale: float
@@ -44,6 +45,7 @@ class Mask:
     parts: list[_Part] = field(default_factory=list)
     factors: list[Step] = field(default_factory=list)
     may_hide_rows: bool = False
+    finite: bool = False
     requires_grad: bool = False
 
     def write(self, write: Writer, queries: Node, training: bool) -> tuple[Node, Node | None]:
@@ -54,7 +56,7 @@ class Mask:
         of their sum. So such a row is shifted to have the maximum 0, which makes it not a number in the first case,
         and gets queries of zero where the numbers would leave nothing of its scores. Where no gradient is taken,
         and the dtype holds it, the row becomes one number instead that leaves nothing of its scores either: that
-        takes no copy of the queries.
+        takes no copy of the queries. Nor does a mask of minus infinities alone.
         """
         for step in self.factors:
             assert step.value is not None
@@ -69,6 +71,7 @@ class Mask:
             hidden = write.call(torch.le, top, HIDDEN)
             shifted = write.call(torch.masked_fill, top, write.call(torch.logical_not, hidden), 0.0)
             total = write.call(torch.sub, total, shifted)
+        if self.may_hide_rows and self.finite:
             lost = write.call(torch.le, top, _LOST)
             if training or torch.finfo(self.dtype).max < -_LEVEL:
                 queries = write.call(torch.masked_fill, queries, lost, 0.0)
@@ -141,6 +144,7 @@ def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constant
     if fake is None or fake.dim() == 0 or not same_size(fake.shape[-1], sizes[1]):
         raise Refusal("a mask without a column for each key")
     known = constants.value(step.value)
+    mask.finite |= _is_finite(step, known)
     if known is not None:
         hidden = _hidden(step, known.cpu())
         if hidden is not None:
@@ -168,6 +172,16 @@ def _dtype(node: Node) -> torch.dtype:
     fake = fake_of(node)
     assert fake is not None
     return fake.dtype
+
+
+def _is_finite(step: Step, known: Tensor | None) -> bool:
+    """Whether what the step hides is, or may be, something else than minus infinity."""
+    if step.kind == "fill":
+        return step.factor != -math.inf
+    if known is None:
+        return True
+    added = known * step.factor
+    return bool(((added <= HIDDEN) & (added != -math.inf)).any())
 
 
 def _hidden(step: Step, known: Tensor) -> Tensor | None:
