@@ -74,7 +74,7 @@ def partition(
         wanted = [n for n in results[forward_outputs:] if isinstance(n, Node)]
         again = view.refused.intersection(recomputed)
         roots = [*wanted, *view.effects.backward]
-        reuses = find_reuses(results[:forward_outputs], again, saved, roots, view.kinds)
+        reuses = find_reuses(results[:forward_outputs], again, saved, roots, view.forward_nodes, view.kinds)
     split: Split = extract(joint, forward_outputs, saved, view.effects, reuses)
     decisions = (*_decisions(view, saved, recomputed), *(_reread(reuse) for reuse in reuses))
     return Partition(

@@ -69,12 +69,13 @@ def find_reuses(
     candidates: set[Node],
     saved: Sequence[Node],
     roots: Sequence[Node],
+    forward: set[Node],
     kinds: Mapping[Node, OpClass],
 ) -> tuple[Reuse, ...]:
     """Those of ``candidates``, computed again by the backward, that are worth reading where they were returned.
 
-    ``results`` are the forward's, ``roots`` what the backward computes from ``saved``. Only sums and the like
-    whose rows are reduced on both sides qualify: programs that hold a row anyway make its digest on the way.
+    ``results`` are those of the nodes ``forward``, ``roots`` what the backward computes from ``saved``. Only sums and
+    the like whose rows are reduced on both sides qualify: programs that hold a row anyway make its digest on the way.
     """
     found: list[Reuse] = []
     stops = set(saved)
@@ -85,8 +86,7 @@ def find_reuses(
         rest = _reached(roots, stops | {node})
         spared = [n for n in saved if n in reached and n not in rest]
         gain = sum(bytes_of(n.meta["val"]) for n in spared) - bytes_of(node.meta["val"])
-        backward = rest - stops
-        sides = (backward, kinds.keys() - backward)
+        sides = (forward, rest - stops)
         if gain >= _LEAST_BYTES and all(_rows_reduced(node, side, kinds) for side in sides):
             found.append(Reuse(node, position))
             stops.add(node)
