@@ -74,10 +74,9 @@ class FakeKernel:
 
     def __post_init__(self) -> None:
         self.struct = struct.Struct(pack_format(self.types, 2, self.scratch))
-        self.pack: Callable[..., bytes] = self.struct.pack
 
-    def launch(self, packed: bytes) -> int:
-        stream, *words = self.struct.unpack(packed)
+    def launch(self, *given: int) -> int:
+        stream, *words = self.struct.unpack(self.struct.pack(*given))
         self.calls.append((stream, *words))
         count = len(self.kernel.kernel.dtypes) + len(self.kernel.kernel.sizes)
         code = self.kernel.launch(self.kernel.pack(*words[3 : 3 + count]))

@@ -39,8 +39,8 @@ def loaded(unit: TritonUnit, driver: Driver, cache: Cache, device: int = 0) -> C
 
 def launch_add(kernel: CudaKernel, x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, block: int = 1024) -> None:
     pointers = (x.data_ptr(), y.data_ptr(), out.data_ptr())
-    packed = kernel.pack(current_stream(x.device.index), -(-x.numel() // block), 1, 1, *pointers, x.numel())
-    assert kernel.launch(packed) == 0
+    programs = -(-x.numel() // block)
+    assert kernel.launch(current_stream(x.device.index), programs, 1, 1, *pointers, x.numel()) == 0
 
 
 @pytest.mark.parametrize("n", [0, 1, 1000, 1 << 20])
@@ -82,9 +82,9 @@ def test_a_new_thread_has_no_context_yet(driver: Driver, cache: Cache) -> None:
     x = torch.randn(1000, device="cuda")
     out = torch.empty_like(x)
     codes: list[int] = []
-    packed = kernel.pack(0, 1, 1, 1, x.data_ptr(), x.data_ptr(), out.data_ptr(), 1000)
+    given = (0, 1, 1, 1, x.data_ptr(), x.data_ptr(), out.data_ptr(), 1000)
     torch.cuda.synchronize()
-    thread = threading.Thread(target=lambda: codes.append(kernel.launch(packed)))
+    thread = threading.Thread(target=lambda: codes.append(kernel.launch(*given)))
     thread.start()
     thread.join()
     torch.cuda.synchronize()
@@ -107,8 +107,7 @@ def test_zero_memory_is_left_zero(driver: Driver, cache: Cache) -> None:
     out = torch.zeros(1, dtype=torch.int32, device="cuda")
     stream = current_stream(0)
     for programs in (1, 100, 7):
-        packed = kernel.pack(stream, programs, 1, 1, out.data_ptr(), zeroed(0, stream, 4), programs)
-        assert kernel.launch(packed) == 0
+        assert kernel.launch(stream, programs, 1, 1, out.data_ptr(), zeroed(0, stream, 4), programs) == 0
         assert out.item() == programs
 
 
@@ -127,7 +126,7 @@ def test_launches_are_captured(driver: Driver, cache: Cache) -> None:
 
 def test_a_launch_that_cannot_be_is_reported(driver: Driver, cache: Cache) -> None:
     kernel = loaded(adder(), driver, cache)
-    assert kernel.launch(kernel.pack(current_stream(0), 1, 1 << 20, 1, 0, 0, 0, 0)) != 0
+    assert kernel.launch(current_stream(0), 1, 1 << 20, 1, 0, 0, 0, 0) != 0
     assert driver.message(1) == "invalid argument (error 1)"
 
 

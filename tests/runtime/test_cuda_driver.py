@@ -7,6 +7,7 @@ import struct
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,7 @@ def noted(library: ctypes.CDLL) -> tuple[int, ...]:
 
 def test_launch_hands_over_grid_stream_and_arguments(library: ctypes.CDLL, driver: Driver) -> None:
     kernel = driver.load(CUBIN, 3)
-    assert kernel.launch(kernel.pack(99, 5, 6, 7, 0xABCDEF, -2, 1 << 40)) == 0
+    assert kernel.launch(99, 5, 6, 7, 0xABCDEF, -2, 1 << 40) == 0
     size = 8 + 8 + 8 + 16  # the 32-bit number is padded; two hidden pointers follow
     assert noted(library)[:14] == (42, 5, 6, 7, 128, 1, 1, 1000, 99, 0, 1, 2, size, 0)
     given = bytes((ctypes.c_ubyte * 256).in_dll(library, "given"))[:size]
@@ -83,21 +84,64 @@ def test_launch_hands_over_grid_stream_and_arguments(library: ctypes.CDLL, drive
 def test_an_empty_grid_launches_nothing(library: ctypes.CDLL, driver: Driver) -> None:
     kernel = driver.load(CUBIN, 0)
     before = ctypes.c_int.in_dll(library, "calls").value
-    assert kernel.launch(kernel.pack(0, 0, 1, 1, 1, 1, 1)) == 0
+    assert kernel.launch(0, 0, 1, 1, 1, 1, 1) == 0
     assert ctypes.c_int.in_dll(library, "calls").value == before
 
 
 def test_a_thread_without_a_context_gets_the_kernels(library: ctypes.CDLL, driver: Driver) -> None:
     kernel = driver.load(CUBIN, 3)
     ctypes.c_int.in_dll(library, "first_code").value = 201
-    assert kernel.launch(kernel.pack(0, 1, 1, 1, 1, 1, 1)) == 0
+    assert kernel.launch(0, 1, 1, 1, 1, 1, 1) == 0
     assert noted(library)[15] == 1103
 
 
 def test_other_errors_are_given_back(library: ctypes.CDLL, driver: Driver) -> None:
     kernel = driver.load(CUBIN, 3)
     ctypes.c_int.in_dll(library, "first_code").value = 700
-    assert kernel.launch(kernel.pack(0, 1, 1, 1, 1, 1, 1)) == 700
+    assert kernel.launch(0, 1, 1, 1, 1, 1, 1) == 700
+
+
+@pytest.mark.parametrize(
+    ("type_", "given", "letter", "held"),
+    [
+        ("*fp32", 1 << 63, "Q", 1 << 63),
+        ("u64", (1 << 64) - 1, "Q", (1 << 64) - 1),
+        ("u32", (1 << 32) - 1, "I", (1 << 32) - 1),
+        ("i16", -5, "h", -5),
+        ("i8", 127, "b", 127),
+        ("i1", True, "b", 1),
+        ("fp32", 0.5, "f", 0.5),
+        ("fp32", 3, "f", 3.0),
+        ("fp64", 1e300, "d", 1e300),
+    ],
+)
+def test_arguments_of_every_type(
+    type_: str, given: float, letter: str, held: float, library: ctypes.CDLL, driver: Driver
+) -> None:
+    kernel = driver.load(replace(CUBIN, key=type_, types=("i8", type_, "i8")), 0)
+    assert kernel.launch(0, 1, 1, 1, 1, given, 2) == 0
+    place = f"@b{letter}b"
+    memory = bytes((ctypes.c_ubyte * 256).in_dll(library, "given"))[: struct.calcsize(place)]
+    assert struct.unpack(place, memory) == (1, held, 2)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [(0, 1, 1, 1, 1, 1 << 31, 1), (0, 1, 1, 1, 1, 1, 1 << 63), (0, 1 << 32, 1, 1, 1, 1, 1), (0, 1, 1, -1, 1, 1, 1)],
+)
+def test_numbers_that_do_not_fit_are_not_launched(given: tuple[int, ...], library: ctypes.CDLL, driver: Driver) -> None:
+    kernel = driver.load(CUBIN, 0)
+    before = ctypes.c_int.in_dll(library, "calls").value
+    with pytest.raises((OverflowError, struct.error)):
+        kernel.launch(*given)
+    assert ctypes.c_int.in_dll(library, "calls").value == before
+
+
+@pytest.mark.parametrize("given", [(0, 1, 1, 1, 1, 1), (0, 1, 1, 1, 1, 1, 1, 1), (0, 1, 1, 1, 1, "one", 1)])
+def test_arguments_of_another_kind_are_not_launched(given: tuple[Any, ...], driver: Driver) -> None:
+    kernel = driver.load(CUBIN, 0)
+    with pytest.raises((TypeError, struct.error)):
+        kernel.launch(*given)
 
 
 def test_a_kernel_is_loaded_once_for_each_device(driver: Driver) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lamina.runtime import triton_build, triton_worker
+from lamina.runtime import triton_build, triton_pool, triton_worker
 from lamina.runtime.cache import Cache
 from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton, unit_key
 from lamina.runtime.triton_pool import CompilerPool, TritonError
@@ -92,6 +93,24 @@ def test_names_and_comments_are_no_part_of_the_identity() -> None:
     assert len({unit_key(unit, 90) for unit in (UNIT, *others)} | {unit_key(UNIT, 80)}) == len(others) + 2
 
 
+PARTS = """\
+@triton.jit
+def {name}_parts(b0):
+    tl.store(b0, 1.0)
+
+
+@triton.jit
+def {name}(b0):
+    {name}_parts(b0)
+"""
+
+
+def test_names_of_a_kernel_s_parts_are_none_either() -> None:
+    one, other = (replace(UNIT, function=name, text=PARTS.format(name=name)) for name in ("sum_a", "sum_a_0"))
+    changed = replace(one, text=one.text.replace("1.0", "2.0"))
+    assert unit_key(one, 90) == unit_key(other, 90) != unit_key(changed, 90)
+
+
 def test_a_kernel_that_does_not_compile_fails_alone(build: Callable[..., TritonBuild]) -> None:
     wrong = replace(UNIT, name="wrong", text=TEXT.replace("tl.load(b0 + i", "tl.load(missing + i"))
     built = build(wrong, UNIT)
@@ -104,6 +123,27 @@ def test_a_compiler_that_dies_is_replaced(build: Callable[..., TritonBuild]) -> 
     built = build(deadly)
     assert "ended with code 3" in built.errors["deadly"].what
     assert build(UNIT).compiled == 1
+
+
+def test_as_many_compilers_start_ahead_as_may_be_and_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    class Noted(triton_pool._Worker):
+        def __init__(self) -> None:
+            made.append(self)
+            super().__init__()
+
+        def ask(self, request: triton_build.Request, timeout: float) -> dict[str, Any]:
+            time.sleep(0.05)
+            return {"asked": self}
+
+    monkeypatch.setattr(triton_pool, "_Worker", Noted)
+    pool = CompilerPool(3)
+    pool.start()
+    pool.start()
+    asked = [pool.compile(triton_build.Request()) for _ in range(9)]  # type: ignore[typeddict-item]
+    assert {reply.result()["asked"] for reply in asked} <= set(made)
+    assert len(made) == 3
 
 
 def test_a_compiler_that_takes_too_long_is_stopped(pool: CompilerPool, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ class CudaHost:
     """Generated source that defines ``call(args: list) -> tuple``; ``args`` is emptied.
 
     Run ``text`` in a namespace with ``kernels``, which maps the key of each of ``launches`` to an object with
-    ``launch`` and ``pack``; ``interpreted``, which maps the names of kernels without machine code to functions of flat
+    ``launch``; ``interpreted``, which maps the names of kernels without machine code to functions of flat
     tensors and sizes; ``failed``, the ``Flags`` of the launches with checks (``messages`` of each: the exception's
     name and text); and ``unaligned``, the program to run instead when an input does not begin at a multiple of 16.
     """
@@ -130,7 +130,7 @@ class _CudaWriter(HostWriter):
         self.sources_of, self.device, self.aligned = sources, device, aligned
         self.interpreted = interpreted
         self.launches: dict[tuple[str, tuple[int, ...]], CudaLaunch] = {}
-        self.variables: dict[str, tuple[str, str]] = {}
+        self.variables: dict[str, str] = {}
         self.messages: list[tuple[tuple[str, str], ...]] = []
         self.checked_inputs: dict[str, str] = {}
         self.copied: dict[str, str] = {}
@@ -232,9 +232,8 @@ class _CudaWriter(HostWriter):
             out.line(f"from lamina.runtime.host import {', '.join(others)}")
         self._import_user_calls(out)
         out.line()
-        for (kernel, which), (launch, pack) in self._kernel_variables():
-            key = self.launches[kernel, which].key
-            out.line(f'{launch}, {pack} = kernels["{key}"].launch, kernels["{key}"].pack')
+        for launch in self.launches.values():
+            out.line(f'{self.variables[launch.key]} = kernels["{launch.key}"].launch')
         if self.messages:
             out.line(f"{tuple_text(self._cells())} = failed.cells")
             out.line("failed_address = failed.address")
@@ -242,9 +241,6 @@ class _CudaWriter(HostWriter):
             out.line(f"{name} = {path}")
         out.line()
         out.line()
-
-    def _kernel_variables(self) -> list[tuple[tuple[str, tuple[int, ...]], tuple[str, str]]]:
-        return [(at, self.variables[launch.key]) for at, launch in self.launches.items()]
 
     # ---- launches ---------------------------------------------------------------------------------------------
 
@@ -279,25 +275,24 @@ class _CudaWriter(HostWriter):
             source = source.plain
         stage: TritonSource | None = source
         while stage is not None:
-            launch, pack = self._variant(step.kernel, stage, tuple(assumed))
+            launch = self._variant(step.kernel, stage, tuple(assumed))
             grid = [self.values.size(_bound(extent, constants)) for extent in stage.grid]
             hidden = [scratch[-1]] if stage.scratch else []
-            call = f"{launch}({pack}({', '.join(['stream', *grid, *words, *hidden])}))"
+            call = f"{launch}({', '.join(['stream', *grid, *words, *hidden])})"
             with self.body.indent(f"if code := {call}:  # {comment}"):
                 self.body.line(f'launch_failed("{stage.name}", code)', origin)
             stage, comment = stage.then, "the same arguments"
         if self.released_scratch:
             self.body.line(f"del {', '.join(self.released_scratch)}")
 
-    def _variant(self, kernel: str, source: TritonSource, assumed: tuple[int, ...]) -> tuple[str, str]:
-        """The variables that hold launch and pack of the kernel compiled for these aligned arguments."""
+    def _variant(self, kernel: str, source: TritonSource, assumed: tuple[int, ...]) -> str:
+        """The variable that holds the launch of the kernel compiled for these aligned arguments."""
         found = self.launches.get((source.name, assumed))
         if found is None:
             number = sum(name == source.name for name, _ in self.launches)
             key = f"{source.name}.{number}" if number else source.name
             found = self.launches[source.name, assumed] = CudaLaunch(key, kernel, source, assumed)
-            launch = self.names.fresh(f"k_{MARK.sub('', source.name)}")
-            self.variables[key] = (launch, self.names.fresh(f"{launch}_pack"))
+            self.variables[key] = self.names.fresh(f"k_{MARK.sub('', source.name)}")
         return self.variables[found.key]
 
     def _scratch(self, source: TritonSource, constants: Mapping[str, Expr]) -> list[str]:

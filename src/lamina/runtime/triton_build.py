@@ -124,14 +124,21 @@ def unit_key(unit: TritonUnit, capability: int) -> str:
 
 
 def _meaning(unit: TritonUnit) -> str:
-    """The text without what changes nothing: comments, layout, the name of the function."""
+    """The text without what changes nothing: comments, layout, the names of the function and of its parts."""
     try:
         tree = ast.parse(unit.text)
     except SyntaxError:
         return unit.text  # the compiler says what is wrong with it
+    defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    parts = [name for name in defined if name.startswith(unit.function)]
+    plain = {name: "kernel" + name.removeprefix(unit.function) for name in parts}
+    if set(plain.values()) & set(defined):
+        return ast.unparse(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == unit.function:
-            node.name = "kernel"
+        if isinstance(node, ast.FunctionDef):
+            node.name = plain.get(node.name, node.name)
+        elif isinstance(node, ast.Name):
+            node.id = plain.get(node.id, node.id)
     return ast.unparse(tree)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,8 +40,10 @@ class CompilerPool:
 
     def __init__(self, jobs: int) -> None:
         self._threads = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="lamina-triton")
-        self._local = threading.local()
         self._jobs = jobs
+        self._idle: deque[_Worker] = deque()  # those that have compiled something first
+        self._running = 0
+        self._guard = threading.Lock()
 
     def compile(self, request: Request, timeout: float = 300.0) -> Future[dict[str, Any]]:
         """Compile a kernel; the future raises ``TritonError``."""
@@ -47,17 +52,46 @@ class CompilerPool:
     def start(self) -> None:
         """Start the processes now: importing Triton takes them half a second."""
         for _ in range(self._jobs):
-            self._threads.submit(self._worker)
+            self._threads.submit(self._begin)
 
-    def _worker(self) -> _Worker:
-        worker: _Worker | None = getattr(self._local, "worker", None)
-        if worker is None or not worker.alive():
-            worker = self._local.worker = _Worker()
-        return worker
+    def _begin(self) -> None:
+        """Start a process, if there are fewer than there may be."""
+        with self._guard:
+            if self._running >= self._jobs:
+                return
+            self._running += 1
+        with self._counted():
+            self._idle.append(_Worker())
+
+    def _taken(self) -> _Worker:
+        """A process that nobody else asks for the time being."""
+        with self._guard:
+            while self._idle:
+                worker = self._idle.popleft()
+                if worker.alive():
+                    return worker
+                self._running -= 1
+            self._running += 1
+        with self._counted():
+            return _Worker()
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """A process that cannot be started does not count."""
+        try:
+            yield
+        except BaseException:
+            with self._guard:
+                self._running -= 1
+            raise
 
     def _compile(self, request: Request, timeout: float) -> dict[str, Any]:
         try:
-            reply = self._worker().ask(request, timeout)
+            worker = self._taken()
+            try:
+                reply = worker.ask(request, timeout)
+            finally:
+                self._idle.appendleft(worker)
         except OSError as error:
             raise TritonError(f"the Triton compiler cannot be run: {error}") from None
         if "error" in reply:
