@@ -109,8 +109,11 @@ def training_function(
             saved = ctx.saved_tensors
             if strides:
                 saved = [_restored(t, stride) for t, stride in zip(saved, strides, strict=True)]
-            digests = len(saved) - (len(rereads) if returned is None else 0)
-            arguments = [*saved[:digests], *(returned or ()), *incoming]
+            if rereading is None:
+                arguments = [*saved, *incoming]
+            else:
+                digests = len(saved) - (len(rereads) if returned is None else 0)
+                arguments = [*saved[:digests], *(returned or ()), *incoming]
             del saved, returned
             ctx.maybe_clear_saved_tensors()  # the compiled backward lets each go after its last use, or it runs again
         del incoming
