@@ -20,7 +20,7 @@ from lamina.backends.regions import aten_calls
 from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
 from lamina.base.rule import NestRule
-from lamina.errors import LaminaError, RuleFailed, StageFailed, WrongLowering
+from lamina.errors import RuleFailed, StageFailed, WrongLowering
 from lamina.ir.loops import LibraryCall, LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower
@@ -110,7 +110,7 @@ def begin(backend: Backend, example_inputs: Sequence[Any], options: Options) -> 
     """Let what kernels for a GPU wait for (Triton's processes, the launcher) start before there is a graph for them."""
     devices = {x.device for x in example_inputs if isinstance(x, torch.Tensor) and x.device.type == "cuda"}
     if len(devices) == 1 and backend.name in ("lamina", "cuda") and is_ours(backend):
-        with contextlib.suppress(LaminaError):  # raised again when a region asks for it, and is run without
+        with contextlib.suppress(Exception):  # raised again when a region asks for it, and is run without
             _cuda(options, devices.pop().index or 0)
 
 
