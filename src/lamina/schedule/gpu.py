@@ -17,6 +17,7 @@ from lamina.schedule.gpu_fast import kept_instead
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
 from lamina.schedule.streams import streamed
+from lamina.schedule.team import shared_loop
 
 __all__ = ["choose", "fast_axis", "fitter", "guess"]
 
@@ -43,19 +44,22 @@ _SHARED_TILE = 4096
 """Points of a tile of such rows where they are gone over in a loop."""
 _SHORT_ROW = 1024
 """Points of a row of which several make a tile."""
-_READ_ONCE = 32768
-"""Bytes of a tile of columns that are only read and reduced: each thread waits for eight wide accesses."""
 _LONG = 2048
 """Row width from which unaligned rows are worth a loop with peeled ends."""
 
 
-def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> GpuSchedule:
-    """The schedule to use when nothing is measured. ``dtypes`` gives each flat buffer's element type."""
+def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, alone: bool = False) -> GpuSchedule:
+    """The schedule to use when nothing is measured. ``dtypes`` gives each flat buffer's element type.
+
+    ``alone``: the nest has a kernel of its own, whose programs may form teams.
+    """
     products = product_schedules(nest, dtypes, target)
     if products:
         return products[0]
     found = _Chooser(nest, dtypes, target).schedule()
-    return streamed(nest, dtypes, target, found, {a.name: guess(a.extent) for a in nest.axes})
+    extents = {a.name: guess(a.extent) for a in nest.axes}
+    shared = shared_loop(nest, dtypes, target, found, extents) if alone else None
+    return streamed(nest, dtypes, target, found, extents) if shared is None else shared
 
 
 def fitter(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> Callable[[GpuSchedule], GpuSchedule]:
@@ -159,7 +163,7 @@ class _Chooser:
                     fine.append(held.size <= 2)
                     if held.size > 2 and eqn.index[0].axes() & over:
                         return False
-        return any(fine) if over else all(fine)
+        return any(fine) if over else bool(fine) and all(fine)
 
     # ---- sizes ------------------------------------------------------------------------------------------------------
 
@@ -350,7 +354,7 @@ class _Chooser:
             several = max(1, min(1 << max(most, 1).bit_length() - 1, _power(units // (self.target.processors * 4))))
         else:
             several = self.sharing(inner, kept, _power(width))
-            each = 64 if several > 1 else 32
+            each = 64 if several > 1 or (width > _HELD and self.reads_once(inner) and self.moments()) else 32
         outer = (Block(kept, several, "grid"),) if kept else ()
         warps = max(_warps(_power(width) * several, each), 4 if several > 1 and not alone else 1)
         if units < self.target.processors:
@@ -444,12 +448,6 @@ class _Chooser:
         written = any(isinstance(e, Store) and e.index[0].axes() & inner for e in self.nest.body)
         points = 4096 if written or narrow else 8192
         held, tallest = (8192, 128) if crossed else (4096, 512)  # runs along both sides are to be wide
-        if self.reads_once(inner) and self.known(inner) and not crossed and across >= _WIDE:
-            tile = _READ_ONCE // self.bytes()
-            if 32 <= _power(deep) <= 512 and units * -(-width // across) >= 8 * self.target.processors:
-                across = max(_WIDE, min(_power(width), 128, tile // _power(deep)))
-                blocks = (*outer, Block(self.ordered(inner), _power(deep), "whole"), Block(run, across, "grid"))
-                return GpuSchedule("columns", blocks, _warps(_power(deep) * across, 64), 1, False, 0, self.approximate)
         tall_run = max(8, held // _power(deep)) * self.bytes()
         if self.known(inner) and _power(deep) <= tallest and (tall_run >= _SECTORS or self.phases() > 1):
             across = min(across, 32 if narrow else 64, max(8, held // _power(deep)))
@@ -466,6 +464,10 @@ class _Chooser:
         # 64 points a thread keep its sums in registers and more reads in flight than 16 (H100: 101 us for 114).
         warps = _warps(tall.size * across, 16 if stages == 1 else 32 if points == 4096 else 64)
         return GpuSchedule("columns", blocks, warps, stages, False, 0, self.approximate)
+
+    def moments(self) -> bool:
+        """Whether a tile is gone over twice for its mean and deviations: fewer warps then have less to wait for."""
+        return any(e.op == "welford" for e in self.reduces)
 
     def reads_once(self, inner: frozenset[str]) -> bool:
         """Whether one operand is read and reduced, and nothing else is done with so many points."""

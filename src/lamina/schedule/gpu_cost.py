@@ -169,6 +169,7 @@ class CostModel:
                 for axis in axes & looped:
                     own *= self.extents[axis]
                 row += own
+        row //= max(schedule.team, 1)
         weight = _REREAD if slots * row < _KEPT * self.target.l2_bytes else 1.0
         return 1 + (phases - 1) * weight * again / max(total, 1)
 
@@ -196,7 +197,7 @@ class CostModel:
                 for axis in block.axes:
                     length *= self.extents[axis]
                 total *= -(-length // block.size)
-        return total
+        return total * max(schedule.team, 1)
 
     def registers(self, schedule: GpuSchedule, threads: int) -> int:
         """Most registers of a thread that values of the tile take at once."""

@@ -53,7 +53,7 @@ def candidates(
     if products:
         return [Ranked(schedule, None) for schedule in products[:most]]
     lengths = {a.name: guess(a.extent) for a in nest.axes} | dict(extents or {})
-    first, fitting = choose(nest, dtypes, target), fitter(nest, dtypes, target)
+    first, fitting = choose(nest, dtypes, target, alone), fitter(nest, dtypes, target)
     cost = CostModel(nest, dtypes, target, lengths)
     found = {first: cost(first)}
     for one in (*_near(first, lengths), *_otherwise(first, nest, target, lengths)):
@@ -63,7 +63,12 @@ def candidates(
                 found[fits] = cost(fits)
     least = _HOPELESS * found[first].share
     rest = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
-    shared = shared_rows(nest, dtypes, target, first, lengths) if alone else None
+    if first.team:
+        # The same without a team: what it costs to wait for each other is not in the model.
+        own = choose(nest, dtypes, target)
+        found[own] = cost(own)
+        rest = [own, *(s for s in rest if s != own)]
+    shared = shared_rows(nest, dtypes, target, first, lengths) if alone and not first.team else None
     if shared is not None:
         found[shared] = cost(shared)
         # The model knows nothing of what its programs wait for.
@@ -77,7 +82,7 @@ def _otherwise(
     schedule: GpuSchedule, nest: Nest, target: GpuTarget, lengths: Mapping[str, int]
 ) -> Iterator[GpuSchedule]:
     """Rows held in registers instead of gone over in tiles, and the other way round."""
-    role = {"rows": "whole", "loops": "loop"}.get(schedule.kind)
+    role = {"rows": "whole", "loops": "loop"}.get(schedule.kind) if not schedule.team else None
     places = [k for k, b in enumerate(schedule.blocks) if b.role == role]
     if len(places) != 1:
         return

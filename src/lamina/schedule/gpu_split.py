@@ -52,8 +52,6 @@ _WHOLE_TILE = 128
 """Points of columns that programs reduce at once where operands are contiguous along different axes."""
 _ROW_TILE, _ROW_TILES = 65536, 4096
 """Bytes of a row that a program reads at once, where it does nothing else and the last one joins them; its programs."""
-_COLUMN_TILE, _COLUMN_TILES = 256, 512
-"""The same of columns, 128 points of two-byte elements."""
 _WAVES = 8
 """Programs for each processor that hide the latency of walking down columns."""
 
@@ -117,7 +115,9 @@ class _Cutter(Steps):
                 return self.again(shared)
             if self.volume(inner) > WIDEST:
                 return self.again(self.unmixed(inner))
-            return self.parts([p for p in self.reduces if frozenset(self.reduce(p).axes) != inner], inner)
+            others = [p for p in self.reduces if frozenset(self.reduce(p).axes) != inner]
+            late = self.depending(set(others))  # a sum around a row's maximum needs that of the whole row, not a part's
+            return self.parts([p for p in others if p not in late], inner)
         return self.parts(self.first(), frozenset())
 
     def again(self, nests: list[Nest]) -> list[Step]:
@@ -242,14 +242,13 @@ class _Cutter(Steps):
             if points <= _ONE_TILE:
                 return None
         parts = min(wanted // max(units, 1), points // least)
-        if not inner and not crossed and (size := self.streams(over)):
+        along = fast is None or fast in over
+        if along and not inner and not crossed and parts > 1 and 2 * units <= enough and (size := self.streams(over)):
             # Programs of one tile each: none has to wait for the slowest of few, and all begin with reading.
-            if fast not in over and fast is not None:
-                tiles = min(points // (_COLUMN_TILE // size), _COLUMN_TILES)
-                return self.axis_to_cut(over, tiles, reduces, True) if tiles > 2 else None
-            if parts > 1 and units * 2 <= enough:
-                parts = max(parts, min(points // (_ROW_TILE // size), _ROW_TILES // max(units, 1)))
-                return self.axis_to_cut(over, parts, reduces, True)
+            moments = any(self.reduce(p).op == "welford" for p in reduces)  # reads its tile again, from registers
+            tiles = points // (_ROW_TILE // size // (2 if moments else 1))
+            parts = max(parts, min(tiles, (2 if moments else 1) * _ROW_TILES // max(units, 1)))
+            return self.axis_to_cut(over, parts, reduces, True)
         if len(self.first()) < len(self.reduces) and not inner:
             units *= 2  # each further phase reads everything again, from two kernels instead of one
         if crossed and len(reduces) > 1 and points >= 2 * _WHOLE_TILE:

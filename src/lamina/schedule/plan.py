@@ -157,7 +157,7 @@ def _schedules(
         both = with_last(nests, first)
         assert both is not None, "such nests are grouped where a last program can join"
         return both
-    found = [choose_gpu(nest, dtypes, target) for nest in nests]
+    found = [choose_gpu(nest, dtypes, target, len(nests) == 1) for nest in nests]
     warps, stages = max(s.warps for s in found), max(s.stages for s in found)
     return tuple(replace(s, warps=warps, stages=stages) for s in found)
 

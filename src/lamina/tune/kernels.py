@@ -10,6 +10,7 @@ from lamina.base.dtypes import DTYPES, torch_dtype
 from lamina.ir.index import Expr, Loaded, Size
 from lamina.ir.loops import Buffer, Check, Load, Nest, Store, axes_of_values, defined, operands, storage_bytes
 from lamina.ir.plan import KernelCall
+from lamina.ir.rare import rare_branches
 
 __all__ = ["axis_lengths", "label_of", "memory", "moved_bytes", "sizes_known", "untimeable"]
 
@@ -50,7 +51,10 @@ def _checks_numbers(nest: Nest) -> bool:
 def moved_bytes(
     nests: Sequence[Nest], call: KernelCall, dtypes: Mapping[str, str], buffers: Mapping[str, Buffer]
 ) -> int:
-    """The fewest bytes that a launch reads and writes: each element touched once, for flat buffers ``b0, b1, ...``."""
+    """The fewest bytes that a launch reads and writes: each element touched once, for flat buffers ``b0, b1, ...``.
+
+    What is loaded for a few rows only does not count.
+    """
     return sum(_moved(nest, call, dtypes, buffers) for nest in nests)
 
 
@@ -58,8 +62,9 @@ def _moved(nest: Nest, call: KernelCall, dtypes: Mapping[str, str], buffers: Map
     extent = axis_lengths(nest, call)
     over = axes_of_values(nest)
     touched: dict[tuple[str, bool], int] = {}
+    rare = {id(e) for branch in rare_branches(nest) for e in branch.private}
     for eqn in nest.body:
-        if not isinstance(eqn, Load | Store):
+        if not isinstance(eqn, Load | Store) or id(eqn) in rare:
             continue
         names = set(eqn.index[0].axes())
         for atom in eqn.index[0].atoms():
@@ -86,11 +91,18 @@ def memory(
 ) -> dict[str, torch.Tensor]:
     """Scratch tensors for every buffer of a launch, by name: small random floats, integers that are valid indices.
 
-    ``generator`` gives the device too. Raises ``torch.OutOfMemoryError``.
+    Integers are zero unless indices may be more, and so are rows that digests vouch for: the digest of zeros is zero,
+    and nothing is computed again. ``generator`` gives the device too. Raises ``torch.OutOfMemoryError``.
     """
     bounds = [a.bound for nest in nests for a in _indices(nest)]
     highest = min((bound.const for bound in bounds if bound.is_int), default=1)
-    return {name: _filled(buffers[name], max(highest, 1), generator) for name in dict.fromkeys(call.buffers)}
+    made = {name: _filled(buffers[name], max(highest, 1), generator) for name in dict.fromkeys(call.buffers)}
+    for nest in nests:
+        usual = {branch.choice.ins[1] for branch in rare_branches(nest)}
+        for eqn in nest.body:
+            if isinstance(eqn, Load) and eqn.out in usual:
+                made[call.buffers[int(eqn.buffer[1:])]].zero_()
+    return made
 
 
 def label_of(schedule: object) -> str:
@@ -99,7 +111,7 @@ def label_of(schedule: object) -> str:
     parts = [getattr(schedule, "kind", ""), *(f"{'.'.join(b.axes)}:{b.size}{b.role[0]}" for b in blocks)]
     for name, letter in (("warps", "w"), ("stages", "s"), ("peel", "p")):
         parts.append(f"{letter}{getattr(schedule, name, 0)}")
-    for name in ("persistent", "parts"):
+    for name in ("persistent", "parts", "team"):
         if getattr(schedule, name, 0) > (name == "parts"):
             parts.append(f"{name}{getattr(schedule, name)}")
     parts += [name for name in ("descriptors", "flat", "specialized") if getattr(schedule, name, False)]

@@ -30,6 +30,10 @@ def _size_atom(atom: Atom) -> str:
     return atom.name
 
 
+_PART = 512
+"""Points that the parts of a shared loop are multiples of."""
+
+
 class Facts:
     """A nest's blocks as dimensions of a tile. Names: block ``k``'s collapsed index is ``lines[k]``.
 
@@ -123,7 +127,7 @@ class Facts:
         if block.role == "whole":
             return extent != block.size
         if k == self.shared_loop:
-            return extent != self.share(k) * self.schedule.team
+            return extent != self.share(k) * self.schedule.team or self.share(k) % block.size != 0
         if block.role in ("loop", "team") and self.schedule.peel and len(block.axes) == 1:
             return True
         return not extent.is_int or extent.const % block.size != 0
@@ -138,11 +142,11 @@ class Facts:
         return ceildiv(self.extents[k] + before, self.blocks[k].size)
 
     def share(self, k: int) -> int:
-        """Points of a loop that each program of a team goes over: whole tiles."""
-        size, extent = self.blocks[k].size, self.extents[k]
+        """Points of a loop that each program of a team goes over: equal parts that begin where wide accesses may."""
+        extent = self.extents[k]
         if not extent.is_int:
             raise UnsupportedKernel("a team that shares a loop of unknown length")
-        return -(-extent.const // (size * self.schedule.team)) * size
+        return -(-extent.const // (self.schedule.team * _PART)) * _PART
 
     def members(self, k: int) -> int:
         """Number of programs of a team."""
@@ -183,7 +187,8 @@ class Facts:
             quads = f"tl.arange(0, {block.size // 4}){self.slots(k)}"
             lines.append(f"{line}_quads = ({start}) // 4 + {quads}" if start else f"{line}_quads = {quads}")
         if self.ragged(k):
-            lines.append(f"{line}_in = {line} < {size_text(self.extents[k])}")
+            end = f"{line}_end" if k == self.shared_loop else size_text(self.extents[k])
+            lines.append(f"{line}_in = {line} < {end}")
         if len(block.axes) > 1:
             lines += self._axis_lines(block, line)
         return lines

@@ -233,7 +233,8 @@ class NestWriter:
         if self.sharing is not None:
             share = facts.share(k)
             text.open(f"for {line}_of in tl.range(0, {share}, {block.size}{stages}):")
-            place = f"{share - block.size} - {line}_of" if self.returns(k, goals) else f"{line}_of"
+            last = (share - 1) // block.size * block.size
+            place = f"{last} - {line}_of" if self.returns(k, goals) else f"{line}_of"
             text.add(f"{start} = {line}_first + {place}")
         elif self.returns(k, goals):
             last = f"({_count(facts, k)} - 1) * {block.size}"

@@ -78,13 +78,14 @@ class Team:
         """Definitions of where the team's parts are, and of the places of its programs there."""
         line = self.facts.lines[self.k]
         if self.k == self.facts.shared_loop:
-            own = f"{line}_first = {line}_pid * {self.facts.share(self.k)}"
+            share, extent = self.facts.share(self.k), size_text(self.facts.extents[self.k])
+            own = [f"{line}_first = {line}_pid * {share}", f"{line}_end = tl.minimum({line}_first + {share}, {extent})"]
         else:
-            own = f"{line}_edge = {self._edge(line)}"
+            own = [f"{line}_edge = {self._edge(line)}"]
         return [
             f"{line}_exchange = pid // {self.programs} * {self.padded * self.total}",
             f"{line}_peers = tl.arange(0, {self.padded})",
-            own,
+            *own,
         ]
 
     def _edge(self, line: str) -> str:
