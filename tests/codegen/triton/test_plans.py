@@ -89,6 +89,7 @@ torch.manual_seed(0)
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     "column sum": (lambda x: x.sum(0), (torch.randn(1024, 24),), 1),
+    "softmax beside column sums": (lambda x: (x.sum(0), x.softmax(1), x.clone()), (torch.randn(8, 6).t(),), 1),
     "uneven column sum": (lambda x: x.sum(0), (torch.randn(1031, 24),), 1),
     "full sum": (lambda x: x.sum(), (torch.randn(33000),), 1),
     "full variance": (lambda x: x.var(), (torch.randn(64, 1024) + 30,), 1),
