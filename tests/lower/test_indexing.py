@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lamina.ir.loops import Nest, Store
 from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
 
@@ -89,6 +90,21 @@ def test_embedding_and_its_gradient(padding: int, dtype: torch.dtype) -> None:
     weight, index = torch.randn(10, 5, dtype=dtype), torch.tensor([[0, 2, 2, 9], [9, 9, 1, 2]])
     check(lambda w, i: F.embedding(i, w), weight, index)
     check(lambda g, i: aten.embedding_dense_backward(g, i, 10, padding, False), torch.randn(2, 4, 5).to(dtype), index)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_gradient_of_few_rows_is_a_sum_for_each(rows: int) -> None:
+    """A row that nothing refers to is zero; an index beyond counts nowhere, as with more rows."""
+    index = torch.randint(0, max(rows - 1, 1), (3, 40))
+    gradient = torch.randn(3, 40, 5)
+
+    def function(g: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return aten.embedding_dense_backward(g, i, rows, -1, False)
+
+    check(function, gradient, index)
+    program = lower(traced(function, [gradient, index]), "test")
+    stores = [e for step in program.steps if isinstance(step, Nest) for e in step.body if isinstance(e, Store)]
+    assert [e.mode for e in stores] == ["set"] * rows
 
 
 def test_a_gradient_scaled_by_frequency_is_left_to_the_library() -> None:
