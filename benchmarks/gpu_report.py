@@ -26,6 +26,8 @@ __all__ = ["TIE", "GpuRow", "main", "merged", "print_rows", "summary"]
 TIE = 1.03
 MOST_PEAK = 1.03
 SMALL_MIB = 1.0  # differences of peak memory below this are the allocator's rounding
+SHORT = {"reduce-overhead": "r-o", "max-autotune": "max", "max-autotune-no-cudagraphs": "max-ncg"}
+"""Names of torch.compile's modes that leave room for figures."""
 
 
 @dataclass(slots=True)
@@ -78,7 +80,8 @@ class GpuRow:
 
 def print_rows(title: str, rows: Sequence[GpuRow], subject: str, rivals: Sequence[str]) -> None:
     """Two tables: GPU times and errors; first call, memory and host time."""
-    columns = ["row", *(f"{name} ms" for name in rivals), "best", "ratio", "of copy", "err eager", f"err {subject}", ""]
+    names = [SHORT.get(name, name) for name in rivals]
+    columns = ["row", *(f"{name} ms" for name in names), "best", "ratio", "of copy", "err eager", f"err {subject}", ""]
     table = []
     for row in rows:
         slow = row.speedup < 1 / TIE
@@ -87,7 +90,7 @@ def print_rows(title: str, rows: Sequence[GpuRow], subject: str, rivals: Sequenc
             [
                 row.name,
                 *_figures(row.milliseconds, rivals, ".3f"),
-                row.best,
+                SHORT.get(row.best, row.best),
                 f"{row.speedup:.2f}",
                 "" if row.share is None else f"{row.share:.2f}",
                 f"{row.errors.get('eager', math.nan):.1e}",
@@ -97,14 +100,21 @@ def print_rows(title: str, rows: Sequence[GpuRow], subject: str, rivals: Sequenc
         )
     print_table(f"{title}: {subject} over the best rival (above 1: {subject} is faster)", columns, table)
     kinds = (("s", "seconds", ".1f"), ("MiB", "peak_mib", ".0f"), ("us", "host_us", ".0f"))
-    columns = ["row", *(f"{name} {unit}" for unit, _, _ in kinds for name in rivals)]
-    table = []
-    for row in rows:
-        seconds, *rest = (_figures(getattr(row, kind), rivals, form) for _, kind, form in kinds)
-        marked = [f"({s})" if name in row.prefilled else s for name, s in zip(rivals, seconds, strict=True)]
-        table.append([row.name, *marked, *(figure for figures in rest for figure in figures)])
     found = "; in brackets: code found on disk" if any(row.prefilled for row in rows) else ""
-    print_table(f"First call (s{found}), most memory in use (MiB), host time of a call (us)", columns, table)
+    title = f"First call (s{found}), most memory in use (MiB), host time of a call (us)"
+    together = [kinds] if len(rivals) <= 3 else [(kind,) for kind in kinds]
+    for shown in together:
+        columns = ["row", *(f"{name} {unit}" for unit, _, _ in shown for name in names)]
+        table = []
+        for row in rows:
+            figures = [row.name]
+            for _, kind, form in shown:
+                values = _figures(getattr(row, kind), rivals, form)
+                warm = row.prefilled if kind == "seconds" else ()
+                figures += [f"({v})" if name in warm else v for name, v in zip(rivals, values, strict=True)]
+            table.append(figures)
+        print_table(title, columns, table)
+        title = ""
 
 
 def _figures(values: dict[str, float], rivals: Sequence[str], form: str) -> list[str]:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from benchmarks.prefill.torch_private import compiler_cache, keep_no_timings, timed_choices
+from benchmarks.prefill.torch_private import compiler_cache, keep_no_timings, timed_choices, wait_for_compilers
 
 __all__ = ["Job", "Outcome", "prefill", "serve"]
 
@@ -48,6 +48,7 @@ class Outcome:
 
 def serve(compile_row: Callable[[Job], None]) -> None:
     """A child's life: one job a line from standard input, one answer each; ends with its input."""
+    wait_for_compilers()
     with tempfile.TemporaryDirectory() as folder:
         _serve(compile_row, keep_no_timings(Path(folder)))
 

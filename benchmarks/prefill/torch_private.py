@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CacheBase, FxGraphCache
 from torch._inductor.runtime import benchmarking
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-__all__ = ["compiler_cache", "graphs_from_cache", "keep_no_timings", "timed_choices"]
+__all__ = ["compiler_cache", "graphs_from_cache", "keep_no_timings", "timed_choices", "wait_for_compilers"]
 
 _TIMED = ("select_algorithm_autotune", "pad_mm_bench")
 """Inductor's counters of the choices it makes by timing while it compiles; the others are made in the first call."""
@@ -66,6 +67,14 @@ def keep_no_timings(folder: Path) -> Callable[[], None]:
         setattr(owner, name, value)
     begin()
     return begin
+
+
+def wait_for_compilers() -> None:
+    """Return when Inductor's own worker processes are up; at once where it has none, with one compiling thread.
+
+    Until then it compiles candidates for products in threads, which take turns.
+    """
+    AsyncCompile.wait_pool_ready()
 
 
 def _one_run(call: Callable[[], Any], *args: Any, return_mode: str = "min", **more: Any) -> Any:

@@ -86,22 +86,23 @@ def check(
     except Exception as problem:
         result.status, result.detail = "skipped", f"eager raises: {_brief(problem)}"
         return result
+    backward = bool(eager.gradients)  # which may all be missing: of an empty matrix's determinant, for one
     result.gradients = any(g is not None for g in eager.gradients)
     options = {"numerics": "eager"} if result.random else None
     compiled = compile(program, dynamic=dynamic, options=options)
     graph_breaks()
     try:
-        ours = _run(compiled, copied(arguments), seed=1, backward=result.gradients)
+        ours = _run(compiled, copied(arguments), seed=1, backward=backward)
     except Exception as problem:
         result.status, result.detail = "exception", _brief(problem)
         return result
     finally:
         result.graphs, result.kernels, result.libraries, result.fallback = _counts(compiled)
         result.breaks = " | ".join(graph_breaks())[:300]
-    exact = _exact(program, arguments, eager, result.gradients)
+    exact = _exact(program, arguments, eager, backward)
     _judge(result, eager, ours, exact)
     if result.status == "mismatch":
-        result.undefined = _undefined(program, arguments, eager, result.gradients)
+        result.undefined = _undefined(program, arguments, eager, backward)
         if result.undefined:
             result.status, result.detail, result.complaints = "passed", "", []
             _judge(result, eager, ours, exact)
