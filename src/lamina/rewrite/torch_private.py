@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
@@ -124,12 +125,19 @@ def is_fake(value: Any) -> bool:
     return isinstance(value, FakeTensor)
 
 
-def fake_mode_of(values: Sequence[Any]) -> Any:
-    """The FakeTensorMode of the first fake tensor among ``values``; a context that does nothing if there is none."""
-    for value in values:
-        if isinstance(value, FakeTensor):
-            return value.fake_mode
-    return contextlib.nullcontext()
+@contextlib.contextmanager
+def fake_mode_of(values: Sequence[Any]) -> Iterator[None]:
+    """The FakeTensorMode of the first fake tensor among ``values``; a context that does nothing if there is none.
+
+    Where sizes are symbols, calls are decomposed as they are in a capture: some kernels of torch want numbers.
+    """
+    fakes = [value for value in values if isinstance(value, FakeTensor)]
+    if not fakes:
+        yield
+        return
+    symbolic = any(value._has_symbolic_sizes_strides for value in fakes)
+    with fakes[0].fake_mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
+        yield
 
 
 def flatten(value: Any) -> tuple[list[Any], Any]:
