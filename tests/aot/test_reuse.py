@@ -268,7 +268,7 @@ def test_where_it_is_not_worth_it(kind, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_no_change_of_one_element_goes_unseen(dtype):
-    """Each of the two rounds that mix an element's bits with its place is a bijection."""
+    """The low word of a place's factor is not zero, so that no difference of two elements becomes zero by it."""
     row = torch.randn(64).to(dtype)
     bits = row.view(torch.int16 if dtype != torch.float32 else torch.int32)
     others = bits.repeat(4096, 1)
@@ -279,6 +279,14 @@ def test_no_change_of_one_element_goes_unseen(dtype):
     found = (row_digest(others.view(dtype)) == row_digest(row[None])).flatten()
     assert torch.equal(found, same)
     assert len(row_digest(torch.randn(5000, 64).to(dtype)).unique()) == 5000
+
+
+def test_places_have_factors_of_their_own():
+    """A row of zeros with the bit pattern 1 in one place has that place's factor as its digest."""
+    rows = torch.eye(4096, dtype=torch.int16).view(torch.bfloat16)
+    factors = row_digest(rows).flatten()
+    assert [len(half.unique()) for half in (factors & 0xFFFFFFFF, factors >> 32)] == [4096, 4096]
+    assert (factors & 0xFFFFFFFF).all()
 
 
 def test_digests_of_rows_of_zeros_and_of_shuffled_rows_differ():

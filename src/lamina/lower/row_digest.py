@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from lamina.base.row_digest import FIRST_MIX, PLACE, SECOND_MIX
+from lamina.base.dtypes import DTYPES
+from lamina.base.row_digest import MIXES, PLACE
 from lamina.lower.builder import NestBuilder, Value
 from lamina.lower.context import Lowering
 from lamina.lower.rules import Decline, rule
@@ -13,18 +14,23 @@ from lamina.lower.values import TensorValue
 __all__: list[str] = []
 
 
-def _mixed(value: Value, factor: int, shift: int) -> Value:
-    value = value * factor
-    return value.op("bitwise_xor", value.op("shr", shift).op("bitwise_and", (1 << (32 - shift)) - 1))
+def _mixed(value: Value, shift: int, factor: int) -> Value:
+    moved = value.op("shr", shift).op("bitwise_and", (1 << (32 - shift)) - 1)
+    return value.op("bitwise_xor", moved) * factor
+
+
+def _unsigned(value: Value, bits: int) -> Value:
+    """The lowest ``bits`` bits of an integer as an int64 that is not negative."""
+    return value.to("int64").op("bitwise_and", (1 << bits) - 1)
 
 
 def _digest(b: NestBuilder, value: Value) -> Value:
     """The digest of the row of ``value``, along the nest's last axis."""
     last = len(b.axes) - 1
-    place = b.index(b.axes[last], "int32") * PLACE
-    first = _mixed(value.op("bits").to("int32").op("bitwise_xor", place), *FIRST_MIX)
-    second = _mixed(first, *SECOND_MIX)
-    return b.reduce("sum", second.to("int64").op("shl", 32) + first.to("int64"), [last])
+    low = _mixed(b.index(b.axes[last] + 1, "int32") * PLACE, *MIXES[0])
+    high = _mixed(_mixed(low, *MIXES[1]), *MIXES[2])
+    factor = high.to("int64").op("shl", 32) + _unsigned(low, 32)
+    return b.reduce("sum", _unsigned(value.op("bits"), 8 * DTYPES[value.dtype].size) * factor, [last])
 
 
 def _on_gpu(low: Lowering, value: TensorValue) -> None:

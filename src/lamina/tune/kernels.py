@@ -114,7 +114,7 @@ def label_of(schedule: object) -> str:
     for name in ("persistent", "parts", "team"):
         if getattr(schedule, name, 0) > (name == "parts"):
             parts.append(f"{name}{getattr(schedule, name)}")
-    parts += [name for name in ("descriptors", "flat", "specialized") if getattr(schedule, name, False)]
+    parts += [name for name in ("descriptors", "flat", "held", "specialized") if getattr(schedule, name, False)]
     return " ".join(parts)
 
 
