@@ -30,8 +30,7 @@ def dead_nodes(graph: Graph, stand_in: Substitution) -> set[Node]:
             continue
         if node in live or node.op in ("placeholder", "output") or node.is_impure():
             live.add(node)
-            operands = node.all_input_nodes
-            live.update([stand_in.get(operand, operand) for operand in operands] if stand_in else operands)
+            live.update(stand_in.get(operand, operand) for operand in node.all_input_nodes)
     return {node for node in graph.nodes if node not in live and node not in stand_in}
 
 
@@ -61,12 +60,11 @@ def substitute(gm: GraphModule, stand_in: Substitution) -> GraphModule:
 
 def erase_dead(gm: GraphModule) -> GraphModule:
     """The graph of ``gm``, changed in place, in a new module without dead calls; ``gm`` itself if there are none."""
-    dead = dead_nodes(gm.graph, {})
-    if not dead:
-        return gm
-    for node in [n for n in reversed(gm.graph.nodes) if n in dead]:
-        gm.graph.erase_node(node)
-    return graph_module(gm, gm.graph)
+    before = len(gm.graph.nodes)
+    for node in reversed(gm.graph.nodes):  # users go before what they use
+        if not node.users and node.op not in ("placeholder", "output") and not node.is_impure():
+            gm.graph.erase_node(node)
+    return gm if len(gm.graph.nodes) == before else graph_module(gm, gm.graph)
 
 
 def written_anew(gm: GraphModule, writes: Mapping[Node, Write]) -> GraphModule:
