@@ -22,7 +22,7 @@ __all__ = ["MIXES", "PLACE", "row_digest", "suits_digest", "unless_changed"]
 PLACE = 0x9E3779B1 - (1 << 32)
 """What an element's place is multiplied by. Such numbers are odd, and as int32 they are negative."""
 MIXES = ((15, 0x85EBCA6B - (1 << 32)), (13, 0xC2B2AE35 - (1 << 32)), (16, 0x27D4EB2F))
-"""Rounds of a shift and a multiplication: the first makes the low word for a place, the others the high word of that."""
+"""Rounds of a shift and a multiplication: the first makes the low word for a place, the others the high word of it."""
 
 torch.library.define("lamina::row_digest", "(Tensor rows) -> Tensor")
 torch.library.define("lamina::unless_changed", "(Tensor seen, Tensor digest, Tensor again) -> Tensor")

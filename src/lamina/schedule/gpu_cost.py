@@ -17,6 +17,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, Loaded
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block, GpuSchedule
+from lamina.ir.rare import rare_branches
 from lamina.schedule.gpu_target import GpuTarget
 
 __all__ = ["Cost", "CostModel"]
@@ -78,8 +79,9 @@ class CostModel:
         self.accesses: list[tuple[frozenset[str], int, bool]] = []
         self.contiguous: list[tuple[str, int, int]] = []
         seen: set[tuple[str, Expr, bool]] = set()
+        rare = {id(e) for branch in rare_branches(nest) for e in branch.private}
         for eqn in nest.body:
-            if not isinstance(eqn, Load | Store):
+            if not isinstance(eqn, Load | Store) or id(eqn) in rare:
                 continue
             (expr,) = eqn.index
             key = eqn.buffer, expr, isinstance(eqn, Load)
