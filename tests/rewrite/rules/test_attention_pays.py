@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -43,3 +45,11 @@ def test_on_a_cpu_it_pays_for_causal_masks() -> None:
 @pytest.mark.parametrize(("dtype", "device"), [(torch.float64, "cuda"), (torch.float32, "mps")])
 def test_what_was_not_measured_stays(dtype: torch.dtype, device: str) -> None:
     assert reason(dtype, device)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_mask_of_a_size_known_at_run_time_only_stays_by_hand_on_a_gpu(masked: bool) -> None:
+    query, keys = Like(torch.bfloat16, "cuda"), object()
+    told: Any = {"causal": False, "dropout": 0.0, "mask_requires_grad": False, "training": False, "masked": masked}
+    assert bool(reason_against(query, query, keys, **told)) is masked
+    assert not reason_against(query, query, 1024, **told)

@@ -148,6 +148,7 @@ class _Call:
             dropout=self.found.dropout,
             mask_requires_grad=self.mask.requires_grad,
             training=self.training,
+            masked=bool(self.mask.parts),
         )
         if reason:
             raise Refusal(reason)

@@ -17,11 +17,20 @@ _LEAST_KEYS = {"inference": 1024, "causal inference": 512, "causal training": 10
 
 
 def reason_against(
-    query: Any, value: Any, keys: Any, *, causal: bool, dropout: float, mask_requires_grad: bool, training: bool
+    query: Any,
+    value: Any,
+    keys: Any,
+    *,
+    causal: bool,
+    dropout: float,
+    mask_requires_grad: bool,
+    training: bool,
+    masked: bool = False,
 ) -> str:
     """Why attention by hand is left as it is; "" where the library's is to be called.
 
-    ``query`` and ``value`` have a dtype, a device and a shape that ends in features, ``keys`` is the number of keys.
+    ``query`` and ``value`` have a dtype, a device and a shape that ends in features, ``keys`` is the number of keys;
+    ``masked``: the library is given a mask to add.
     """
     if query.dtype not in _FAST:
         return f"the library has no fast attention for {query.dtype}"
@@ -29,6 +38,8 @@ def reason_against(
     if query.device.type == "cuda":
         if mask_requires_grad:  # an H100, 4 x 16 heads of 1024: 1.33 ms against 1.09, in float32 3.0 against 2.2
             return "the library's gradient of a mask takes longer than attention by hand"
+        if masked and type(keys) is not int:  # torch 2.11 does not trace how it fills such a mask up
+            return "on a GPU the library wants a mask whose size is known before it runs"
         exact = query.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
         if exact and training:  # an H100: gradients of a small GPT 2 to 3.6 times as far from exact as eager's
             return "the library's float32 gradients are too far from exact where products are not TF32"
