@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ def test_rows_whose_keys_are_all_hidden_are_as_in_eager(fill: float, added: bool
     inputs = [x.detach().to(dtype).requires_grad_() for x in _inputs()]
     found, (gm,) = run_changed(function, inputs, rewritten(Record()))
     (call,) = _library_calls(gm)
-    assert (call.args[0].op == "placeholder") == (fill == float("-inf") and not added)
+    assert (call.args[0].op == "placeholder") == (fill == float("-inf"))
     expected = function(*inputs)
     close = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 3e-2, "atol": 3e-2}
     torch.testing.assert_close(found, expected, equal_nan=True, **close)
@@ -85,6 +86,35 @@ def test_rows_whose_keys_are_all_hidden_are_as_in_eager(fill: float, added: bool
     torch.testing.assert_close(v, eager_v, equal_nan=True, **close)
     for one, other in ((q, eager_q), (k, eager_k)):  # of queries and keys, where no row is hidden
         torch.testing.assert_close(one[1], other[1], **close)
+
+
+ADDED: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "filled zeros": (lambda hide: torch.zeros(hide.shape).masked_fill(hide, float("-inf")), False),
+    "chosen": (lambda hide: torch.where(hide, float("-inf"), 0.5).expand(2, 1, 24, 24), False),
+    "filled twice": (lambda hide: torch.where(hide, float("-inf"), 0.0).masked_fill(hide.flip(-1), -1e9), True),
+    "times minus one": (lambda hide: -torch.where(hide, float("inf"), 0.0), True),
+    "anything": (lambda hide: hide * -1e9, True),
+}
+
+
+@pytest.mark.usefixtures("_always_pays")
+@pytest.mark.parametrize("name", ADDED)
+def test_queries_are_copied_where_rows_may_be_hidden_by_finite_numbers(name: str) -> None:
+    mask, copied = ADDED[name]
+    hide = torch.zeros(1, 1, 24, 24, dtype=torch.bool)
+    hide[..., 20:] = True
+
+    def function(q: Tensor, k: Tensor, v: Tensor, hide: Tensor) -> Tensor:
+        return (q @ k.transpose(-2, -1) / 4 + mask(hide)).softmax(-1) @ v
+
+    inputs = _inputs()
+    found, (gm,) = run_changed(function, [*inputs, hide], rewritten(Record()))
+    (call,) = _library_calls(gm)
+    assert (call.args[0].op != "placeholder") == copied
+    expected = function(*inputs, hide)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for mine, theirs in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.usefixtures("_always_pays")

@@ -14,7 +14,7 @@ from torch.fx import Node
 from lamina.rewrite.rules.attention_form import HIDDEN, Refusal, Step
 from lamina.rewrite.rules.constants import Constants
 from lamina.rewrite.rules.editing import Writer
-from lamina.rewrite.rules.spelling import fake_of
+from lamina.rewrite.rules.spelling import fake_of, spelled
 from lamina.rewrite.torch_private import same_size
 
 __all__ = ["Mask", "mask_of"]
@@ -144,7 +144,7 @@ def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constant
     if fake is None or fake.dim() == 0 or not same_size(fake.shape[-1], sizes[1]):
         raise Refusal("a mask without a column for each key")
     known = constants.value(step.value)
-    mask.finite |= _is_finite(step, known)
+    mask.finite |= _is_finite(step, constants)
     if known is not None:
         hidden = _hidden(step, known.cpu())
         if hidden is not None:
@@ -174,14 +174,29 @@ def _dtype(node: Node) -> torch.dtype:
     return fake.dtype
 
 
-def _is_finite(step: Step, known: Tensor | None) -> bool:
+def _is_finite(step: Step, constants: Constants) -> bool:
     """Whether what the step hides is, or may be, something else than minus infinity."""
     if step.kind == "fill":
         return step.factor != -math.inf
-    if known is None:
+    return step.factor <= 0 or _adds_finite(step.value, step.factor, constants)
+
+
+def _adds_finite(value: object, factor: float, constants: Constants) -> bool:
+    """Whether ``value`` times ``factor``, added to scores, may hide some of them by a finite number."""
+    known = constants.number(value)
+    if known is not None:
+        return -math.inf < known * factor <= HIDDEN
+    tensor = constants.value(value)
+    if tensor is not None:
+        added = tensor * factor
+        return bool(((added <= HIDDEN) & (added != -math.inf)).any())
+    call = spelled(value) if isinstance(value, Node) else None
+    if call is None or call.writes:
         return True
-    added = known * step.factor
-    return bool(((added <= HIDDEN) & (added != -math.inf)).any())
+    if call.name in ("cast", "contiguous", "reshape", "expand", "unsqueeze"):
+        return _adds_finite(call.args[0], factor, constants)
+    chosen = {"where": call.args[1:], "masked_fill": (call.args[0], call.args[-1])}.get(call.name)
+    return chosen is None or any(_adds_finite(one, factor, constants) for one in chosen)
 
 
 def _hidden(step: Step, known: Tensor) -> Tensor | None:
