@@ -68,7 +68,8 @@ class GpuSchedule:
     their own. ``approximate``: hardware exponentials and divisions, where results have 16 bits or fewer.
     ``approximate_sums``: the hardware's exponential in online sums, where large terms have small errors.
     ``streamed``: what varies over all axes is read once and need not stay in the cache. ``team``: programs of a cluster that
-    share what a loop goes over, each a part of it, and exchange what they reduced (0: one program does all of it).
+    share what a loop goes over, each a part of it, and exchange what they reduced (0: one program does all of it). ``held``: a loop over what registers hold, unrolled: what
+    it has loaded stays there for the next phases.
     ``last``: the kernel's second nest, whose program for a result is run by the last program of the first nest that finishes its part of it.
 
     Of products only: ``persistent`` is the number of programs that share all tiles, each taking one after the other
@@ -88,6 +89,7 @@ class GpuSchedule:
     approximate_sums: bool = False
     streamed: bool = False
     team: int = 0
+    held: bool = False
     last: bool = False
     persistent: int = 0
     descriptors: bool = False

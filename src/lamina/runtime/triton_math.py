@@ -394,3 +394,19 @@ else:
         near = tl.fma(rest, inverse, guess)
         made = tl.fma(tl.fma(near, minus, given), inverse, near)
         return tl.where(tl.abs(rest) < float("inf"), made, guess)
+
+
+if _INTERPRETED:
+
+    @triton.jit
+    def keep(x):
+        """``x``: there are no registers to keep it in."""
+        return x
+else:
+
+    @triton.jit
+    def keep(x):
+        """``x`` of 8 to 32 bits, of which nothing made before is known: it is held as it is, not as its conversions."""
+        return tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=True, pack=32 // x.dtype.primitive_bitwidth
+        )

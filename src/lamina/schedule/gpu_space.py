@@ -10,6 +10,7 @@ from lamina.ir.plan import GpuSchedule
 from lamina.schedule.gpu import choose, fitter, guess
 from lamina.schedule.gpu_cost import Cost, CostModel
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.held import held_loops
 from lamina.schedule.product_tiles import product_schedules
 from lamina.schedule.team import shared_rows
 
@@ -63,6 +64,7 @@ def candidates(
                 found[fits] = cost(fits)
     least = _HOPELESS * found[first].share
     rest = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
+    held = held_loops(nest, dtypes, target, choose(nest, dtypes, target), lengths, alone)
     if first.team:
         # The same without a team: what it costs to wait for each other is not in the model.
         own = choose(nest, dtypes, target)
@@ -75,6 +77,8 @@ def candidates(
         others = [replace(shared, warps=n) for n in (shared.warps * 2, shared.warps // 2) if 1 <= n <= 32]
         found.update((schedule, cost(schedule)) for schedule in others)
         rest = [shared, *rest[:1], *others, *rest[1:]]
+    found.update((schedule, cost(schedule)) for schedule in held)
+    rest = [*held, *rest]
     return [Ranked(schedule, found[schedule]) for schedule in (first, *rest[: most - 1])]
 
 

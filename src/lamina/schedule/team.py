@@ -16,7 +16,7 @@ from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_cost import CostModel
 from lamina.schedule.gpu_target import GpuTarget
 
-__all__ = ["MOST_PROGRAMS", "shared_loop", "shared_rows"]
+__all__ = ["MOST_PROGRAMS", "joined", "reread", "shared_loop", "shared_rows"]
 
 MOST_PROGRAMS = 8
 """Programs of a cluster that every GPU with clusters can run."""
@@ -45,7 +45,7 @@ def shared_rows(
     apart = [b for b in found.blocks if b.role != "loop"]
     if target.capability < _CLUSTERS or found.kind != "loops" or len(loops) != 1 or loops[0] is not found.blocks[-1]:
         return None
-    if any(b.role != "grid" or b.size != 1 for b in apart) or not _joined(nest, set(loops[0].axes)):
+    if any(b.role != "grid" or b.size != 1 for b in apart) or not joined(nest, set(loops[0].axes)):
         return None
     cost = CostModel(nest, dtypes, target, extents)
     (loop,) = loops
@@ -77,12 +77,12 @@ def shared_loop(
     if target.capability < _CLUSTERS or found.kind != "loops" or found.peel or len(loops) != 1:
         return None
     (loop,) = loops
-    if any(b.role != "grid" or b.size != 1 for b in apart) or not _joined(nest, set(loop.axes)):
+    if any(b.role != "grid" or b.size != 1 for b in apart) or not joined(nest, set(loop.axes)):
         return None
     width = prod(a.extent for a in nest.axes if a.name in loop.axes)
     if not width.is_int or CostModel(nest, dtypes, target, extents).phases(set(loop.axes)) < 2:
         return None
-    row = sum(size * width.const for size in _reread(nest, dtypes, set(loop.axes)))
+    row = sum(size * width.const for size in reread(nest, dtypes, set(loop.axes)))
     tile = _LOOP_TILE // _wide_loads(nest, loop.axes)
     if _UNDER_WAY * target.processors * row < target.l2_bytes or width.const < MOST_PROGRAMS * tile:
         return None
@@ -91,7 +91,7 @@ def shared_loop(
     return replace(made, approximate_sums=target.approximate)
 
 
-def _reread(nest: Nest, dtypes: Mapping[str, str], over: set[str]) -> list[int]:
+def reread(nest: Nest, dtypes: Mapping[str, str], over: set[str]) -> list[int]:
     """Bytes of an element of each operand that reductions over these axes read."""
     wanted: set[str] = set()
     found: dict[tuple[str, tuple[Expr, ...]], int] = {}
@@ -105,7 +105,7 @@ def _reread(nest: Nest, dtypes: Mapping[str, str], over: set[str]) -> list[int]:
     return list(found.values())
 
 
-def _joined(nest: Nest, over: set[str]) -> bool:
+def joined(nest: Nest, over: set[str]) -> bool:
     """Whether programs can join every reduction of a nest."""
     for eqn in nest.body:
         if isinstance(eqn, Scan | Random | Check):

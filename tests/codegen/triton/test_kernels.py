@@ -252,6 +252,20 @@ def test_softmax_by_a_team_that_shares_a_loop(interpreter: Interpreter, width: i
     agree(interpreter, made, inputs, sizes)
 
 
+@pytest.mark.parametrize(
+    ("width", "team", "peel"), [(4096, 0, 0), (5000, 2, 0), (4096, 2, 0), (1029, 0, 8), (5000, 0, 0)]
+)
+def test_rows_held_in_registers(interpreter: Interpreter, width: int, team: int, peel: int) -> None:
+    """Each element is loaded once, whole tiles without conditions."""
+    body, buffers, inputs, sizes = softmax(8, width, 1, "bfloat16")
+    schedule = replace(_shared_loop(256 if peel else 1024, team), held=True, peel=peel)
+    made = case("held", [body.nest()], buffers, schedule=schedule)
+    assert "keep(" in made.source.text
+    assert " for " not in made.source.text
+    assert ("mask" in made.source.text) == (width != 4096)
+    agree(interpreter, made, inputs, sizes)
+
+
 def test_moments_by_a_team_that_shares_a_loop(interpreter: Interpreter) -> None:
     """A number for each row is stored by one of the programs."""
     body = Body(3, 5000)

@@ -56,6 +56,7 @@ class Facts:
         self.rank = len(tiled)
         self.loops = tuple(k for k, block in enumerate(self.blocks) if block.role == "loop")
         self.team = next((k for k, block in enumerate(self.blocks) if block.role == "team"), None)
+        self.inside_tile = False  # whether all points of the loop's tile that is being written exist
         self.shared_loop = self.loops[0] if schedule.team and self.loops else None
         self.dtype: dict[str, str] = {}
         for eqn in nest.body:
@@ -126,6 +127,8 @@ class Facts:
             return False
         if block.role == "whole":
             return extent != block.size
+        if self.inside_tile and block.role == "loop":
+            return False
         if k == self.shared_loop:
             return extent != self.share(k) * self.schedule.team or self.share(k) % block.size != 0
         if block.role in ("loop", "team") and self.schedule.peel and len(block.axes) == 1:

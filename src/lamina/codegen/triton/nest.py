@@ -7,8 +7,9 @@ and computes again, inside them, whatever varies over them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from lamina.base.dtypes import DTYPES
 from lamina.codegen.triton.alongside import loaded_alongside
 from lamina.codegen.triton.expressions import cast_text, compute_text, constant_text
 from lamina.codegen.triton.facts import Facts, Span, size_text
@@ -62,6 +63,9 @@ class NestWriter:
         self.team = None if facts.team is None else Team(facts, self.reduce, facts.team)
         self.sharing = None if facts.shared_loop is None else Team(facts, self.reduce, facts.shared_loop)
         self.joined: set[int] = set()
+        self.tile = ""  # of an unrolled loop
+        self.kept: set[str] = set()
+        self.ahead: set[str] = set()
         self.alongside = loaded_alongside(facts)
         self.branches = self.find_branches()
         self.postponed = {p for private in self.branches.values() for p in private}
@@ -230,11 +234,14 @@ class NestWriter:
             raise UnsupportedKernel("scans in both directions in one loop")
         start = line if k not in facts.dim else f"{line}_at"
         stages = f", num_stages={facts.schedule.stages}" if facts.schedule.stages > 1 else ""
+        if facts.schedule.held:
+            self.unrolled(k, opened, known, goals)
+            return
         if self.sharing is not None:
             share = facts.share(k)
             text.open(f"for {line}_of in tl.range(0, {share}, {block.size}{stages}):")
-            last = (share - 1) // block.size * block.size
-            place = f"{last} - {line}_of" if self.returns(k, goals) else f"{line}_of"
+            end = (share - 1) // block.size * block.size
+            place = f"{end} - {line}_of" if self.returns(k, goals) else f"{line}_of"
             text.add(f"{start} = {line}_first + {place}")
         elif self.returns(k, goals):
             last = f"({_count(facts, k)} - 1) * {block.size}"
@@ -263,6 +270,55 @@ class NestWriter:
         ordered = [e for p in goals if isinstance(e := self.body[p], Reduce) and e.op in ("argmax", "argmin")]
         return not ordered and not self.scan.of_loop(k)
 
+    def unrolled(self, k: int, opened: Span, known: frozenset[str], goals: list[int]) -> None:
+        """A loop whose tiles are written one after the other, so that what they load stays in registers."""
+        facts, line = self.facts, self.facts.lines[k]
+        size, extent = facts.blocks[k].size, facts.extents[k]
+        reach = extent if self.sharing is None else as_expr(facts.share(k))
+        even = self.sharing is None or extent == facts.share(k) * facts.schedule.team
+        if not reach.is_int:
+            raise UnsupportedKernel("a loop of unknown length that is unrolled")
+
+        def tile(begin: int) -> None:
+            facts.inside_tile = even and begin + size <= reach.const
+            start = str(begin) if self.sharing is None else f"{line}_first + {begin}"
+            self.text.extend(facts.line_text(k, start))
+
+        self.tiles(range(0, reach.const, size), tile, opened | {k}, known, goals)
+
+    def tiles(
+        self, begins: range, tile: Callable[[int], None], opened: Span, known: frozenset[str], goals: list[int]
+    ) -> None:
+        """Tiles of an unrolled loop, each defined by ``tile``: all loads of the first phase come before its work."""
+        loads = [e for p in self.slice(goals, known, ()) if isinstance(e := self.body[p], Load) and not operands(e)]
+        names = {
+            f"{e.out}_tile{n}" for e in loads for n in range(len(begins)) if self.facts.dims(self.facts.eqn_span(e))
+        }
+        for pass_ in ("loads", "work") if names - self.kept else ("work",):
+            for number, begin in enumerate(begins):
+                self.tile = str(number)
+                tile(begin)
+                if pass_ == "work":
+                    self.region(opened, known, goals)
+                    continue
+                for eqn in loads:
+                    if f"{eqn.out}_tile{number}" in names - self.kept:
+                        self.hold(eqn)
+                        self.ahead.add(f"{eqn.out}_tile{number}")
+        self.facts.inside_tile, self.tile = False, ""
+
+    def hold(self, eqn: Load) -> None:
+        """A load of an unrolled loop: from memory the first time, then what is held of it."""
+        name = f"{eqn.out}_tile{self.tile}"
+        if name not in self.kept:
+            self.text.add(f"{name} = {self.load(eqn)}")
+            self.kept.add(name)
+            return
+        if name in self.ahead:
+            self.ahead.remove(name)
+        elif DTYPES[self.facts.buffers[eqn.buffer]].size <= 4 and eqn.dtype != "bool":
+            self.text.add(f"{name} = keep({name})")
+
     def peeled_loop(self, k: int, opened: Span, known: frozenset[str], goals: list[int], origin: Expr) -> None:
         """A loop over rows that begin at any element: first a tile of the unaligned ends, then the aligned middle.
 
@@ -280,7 +336,11 @@ class NestWriter:
         text.add(f"{line} = tl.where({line}_own < {peel}, {line}_own, {tail})")
         ends = f"tl.where({line}_own < {peel}, {line}_own < {line}_head, {line} < {extent})"
         text.add(f"{line}_in = {ends} & ({line}_own < {2 * peel})")
+        self.tile = "_ends" if facts.schedule.held else ""
         self.region(opened | {k}, known, goals)
+        if facts.schedule.held:
+            self.unrolled_middle(k, opened, known, goals, origin)
+            return
         stages = f", num_stages={facts.schedule.stages}" if facts.schedule.stages > 1 else ""
         if self.returns(k, goals):
             text.open(f"for {line}_back in tl.range(0, {line}_body, {size}{stages}):")
@@ -294,6 +354,24 @@ class NestWriter:
         self.region(opened | {k}, known, goals)
         del self.peeled[k]
         text.close()
+
+    def unrolled_middle(self, k: int, opened: Span, known: frozenset[str], goals: list[int], origin: Expr) -> None:
+        """The aligned middle of such rows, tile by tile."""
+        facts, text, line = self.facts, self.text, self.facts.lines[k]
+        size, peel, extent = facts.blocks[k].size, facts.schedule.peel, facts.extents[k]
+        if not extent.is_int:
+            raise UnsupportedKernel("a loop of unknown length that is unrolled")
+
+        def tile(begin: int) -> None:
+            facts.inside_tile = begin + size <= extent.const - 2 * peel
+            text.add(f"{line}_own = {begin} + tl.arange(0, {size}){facts.slots(k)}")
+            text.add(f"{line} = {line}_head + {line}_own")
+            if not facts.inside_tile:
+                text.add(f"{line}_in = {line}_own < {line}_body")
+
+        self.peeled[k] = origin
+        self.tiles(range(0, extent.const, size), tile, opened | {k}, known, goals)
+        del self.peeled[k]
 
     def origin(self, k: int) -> Expr | None:
         """Where a row begins in the operands that are contiguous along a loop's block."""
@@ -323,7 +401,10 @@ class NestWriter:
             return
         if position in self.wholes.tests:
             return
-        if isinstance(eqn, Load):
+        if isinstance(eqn, Load) and self.tile and self.facts.dims(self.facts.eqn_span(eqn)):
+            self.hold(eqn)
+            text.add(f"{eqn.out} = {eqn.out}_tile{self.tile}")
+        elif isinstance(eqn, Load):
             text.add(f"{eqn.out} = {self.load(eqn)}")
         elif isinstance(eqn, Compute):
             text.add(f"{eqn.out} = {self.compute(position, eqn)}")

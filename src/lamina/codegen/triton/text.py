@@ -9,7 +9,7 @@ __all__ = ["HELPERS", "Text", "helpers_in"]
 
 HELPERS = (
     *("digamma", "fast_erf", "fast_exp", "fast_sigmoid", "fast_tanh", "float_floor_div", "float_mod"),
-    *("int_floor_div", "int_mod", "int_pow", "libdevice", "max_over", "maximum", "meet", "min_over", "minimum"),
+    *("int_floor_div", "int_mod", "int_pow", "keep", "libdevice", "max_over", "maximum", "meet", "min_over", "minimum"),
     *("multiply", "philox", "round_to_bits", "scan_logaddexp", "scan_max", "scan_min"),
     *("shift_left", "shift_right", "small_quotient", "to_e4m3", "to_e5m2", "uniform", "uniform_quads"),
 )
