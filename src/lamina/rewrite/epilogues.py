@@ -27,7 +27,7 @@ aten = torch.ops.aten
 _RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 _FEWEST_CHANNELS = 8
 """Channels below which cuDNN's kernels with epilogues are slower than those without."""
-_LOSES_NAN = 'the library\'s ReLU makes 0 of NaN; options={"assume_finite": True} lets it'
+_LOSES_NAN = 'the library\'s ReLU may make 0 of NaN; options={"assume_finite": True} lets it'
 _COPY, _LAUNCH = 3e12, 4e-6
 """Bytes a second and seconds of a launch of a large GPU."""
 
@@ -40,8 +40,8 @@ def library_epilogues(
 ) -> GraphModule:
     """Hand activations to the products and convolutions on ``device`` (a type) before them; ``gm`` itself if none is.
 
-    Only where nothing else needs what the activation is applied to, and ReLU, of which the libraries make 0 for NaN,
-    only with ``finite``. ``note`` is told of each.
+    Only where nothing else needs what the activation is applied to, and ReLU, with which the libraries do not promise
+    to keep NaN, only with ``finite``. ``note`` is told of each.
     """
     returned = set(gm.graph.output_node().all_input_nodes)
     found: dict[Node, Write] = {}
