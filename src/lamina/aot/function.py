@@ -77,14 +77,53 @@ def training_function(
     exist unchanged, which nothing here sees to, the backward of ``compile_rereading`` runs, which takes the digests and
     them. Differentiating twice (``create_graph=True``) raises ``RuntimeError`` when it comes to that.
     """
+    constant_of = _items([i for i, t in enumerate(tangents) if t is None])
+    constant = None in tangents
+    results_of, saved_of = _items(range(results)), itemgetter(slice(results, None))
+    wanted_of = _items([i for i, s in enumerate(tangents_of) if s is not None])
+    rereading = compile_rereading is not None
+    run_backward = _backward_function(compile_backward, compile_rereading, tangents, tangents_of, len(rereads))
+
+    class Compiled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            values = forward(list(inputs))
+            if mutated:
+                _note_writes([inputs[i] for i in mutated])
+            saved = saved_of(values)
+            if saved:
+                ctx.save_for_backward(*saved)
+                # What the user's hooks give back holds the same values, not always at the same places.
+                ctx.strides = [t.stride() for t in saved] if saving_is_hooked(True) else ()
+            # Kept as they are, unchecked: only a second differentiation asks for them, and is refused.
+            ctx.anchors = wanted_of(inputs)
+            if rereading:
+                ctx.returned = [Returned(values[place]) for place in rereads]
+            ctx.set_materialize_grads(False)
+            if constant:
+                ctx.mark_non_differentiable(*constant_of(values))
+            return results_of(values)
+
+        backward = staticmethod(run_backward)
+
+    direct = direct_apply(Compiled, strides=None)
+    apply: Callable[..., Any] = Compiled.apply
+    return lambda *inputs: apply(*inputs) if transforms_are_active() else direct(*inputs)
+
+
+def _backward_function(
+    compile_backward: CompileBackward,
+    compile_rereading: CompileBackward | None,
+    tangents: Sequence[Tangent | None],
+    tangents_of: Sequence[frozenset[int] | None],
+    rereads: int,
+) -> Callable[..., Any]:
+    """What the engine calls with a context and the gradients of all outputs; ``rereads`` is how many are read again."""
     layouts = [t for t in tangents if t is not None]
     backwards = _Backwards(compile_backward, layouts)
     rereading = None if compile_rereading is None else _Backwards(compile_rereading, layouts)
-    constant = tuple(i for i, t in enumerate(tangents) if t is None)
     taken = tuple(i for i, t in enumerate(tangents) if t is not None)
-    results_of, saved_of = _items(range(results)), itemgetter(slice(results, None))
-    wanted_of = _items([i for i, s in enumerate(tangents_of) if s is not None])
-    constant_of, taken_of = _items(constant), _items(taken)
+    constant, taken_of = len(taken) < len(tangents), _items(taken)
 
     # On a GPU another thread runs this, and each call of a function costs it more than the caller: what is usual is
     # one function, without torch's in front of it.
@@ -112,7 +151,7 @@ def training_function(
             if rereading is None:
                 arguments = [*saved, *incoming]
             else:
-                digests = len(saved) - (len(rereads) if returned is None else 0)
+                digests = len(saved) - (rereads if returned is None else 0)
                 arguments = [*saved[:digests], *(returned or ()), *incoming]
             del saved, returned
             ctx.maybe_clear_saved_tensors()  # the compiled backward lets each go after its last use, or it runs again
@@ -133,32 +172,8 @@ def training_function(
             found = run_backward(ctx, *gradients)
         return _refusing((*anchors, *(g for g in gradients if g is not None and g.requires_grad)), found)
 
-    class Compiled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:
-            values = forward(list(inputs))
-            if mutated:
-                _note_writes([inputs[i] for i in mutated])
-            saved = saved_of(values)
-            if saved:
-                ctx.save_for_backward(*saved)
-                # What the user's hooks give back holds the same values, not always at the same places.
-                ctx.strides = [t.stride() for t in saved] if saving_is_hooked(True) else ()
-            # Kept as they are, unchecked: only a second differentiation asks for them, and is refused.
-            ctx.anchors = wanted_of(inputs)
-            if rereading is not None:
-                ctx.returned = [Returned(values[place]) for place in rereads]
-            ctx.set_materialize_grads(False)
-            if constant:
-                ctx.mark_non_differentiable(*constant_of(values))
-            return results_of(values)
-
-        backward = staticmethod(run_backward)
-
     never_captured(run_backward)
-    direct = direct_apply(Compiled, strides=None)
-    apply: Callable[..., Any] = Compiled.apply
-    return lambda *inputs: apply(*inputs) if transforms_are_active() else direct(*inputs)
+    return run_backward
 
 
 def _items(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
