@@ -33,7 +33,7 @@ class Options:
         "fast", "fast: fp32 inside a kernel; eager: round and draw as eager does", "LAMINA_NUMERICS", ("fast", "eager")
     )
     assume_finite: bool = _knob(
-        False, "no NaN comes up: on a GPU, libraries may do ReLU, some kernels of theirs losing it", "LAMINA_ASSUME_FINITE"
+        False, "no NaN comes up: on a GPU, libraries may do ReLU, which may lose it", "LAMINA_ASSUME_FINITE"
     )
     simd: str = _knob("auto", "instruction set of CPU kernels", "LAMINA_SIMD", ("auto", "avx512", "avx2", "plain"))
     cxx: str = _knob("", "C++ compiler to use instead of the first one found", "LAMINA_CXX")
