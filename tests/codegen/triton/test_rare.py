@@ -10,6 +10,7 @@ from lamina.lower import row_digest as row_digest_rules
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.plan import make_plan
+from lamina.tune.kernels import memory, moved_bytes
 from tests.codegen.triton.compiling import compiled
 from tests.codegen.triton.test_plans import SMALL, run
 from tests.lower.torch_private import traced
@@ -83,6 +84,21 @@ def test_what_is_loaded_for_changed_rows_waits_in_a_branch(tmp_path):
     assert "mask=" not in before
     assert after.count("mask=") == 2
     assert compiled(source, tmp_path).asm["ptx"]
+
+
+def test_kernels_are_timed_on_rows_as_they_were():
+    """Their candidates would otherwise be judged by what they do when everything has changed."""
+    x, residual, gradient = inputs(512, 1024, torch.bfloat16)
+    plan = made(backward, x, residual, row_digest(x), x, gradient)
+    call = next(step for step in plan.steps if len(step.buffers) > 5)
+    kernel = next(k for k in plan.kernels if k.name == call.kernel)
+    held = memory(call, kernel.nests, plan.buffer_map(), torch.Generator())
+    assert not held[plan.inputs[3]].any(), "what was seen"
+    assert torch.equal(row_digest(held[plan.inputs[3]]), held[plan.inputs[2]])
+    assert held[plan.inputs[4]].any()
+    dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
+    moved = moved_bytes(kernel.nests, call, dtypes, plan.buffer_map())
+    assert 3 * x.nbytes < moved < 4 * x.nbytes
 
 
 def test_choices_by_element_load_both(tmp_path):
