@@ -124,7 +124,7 @@ def allocate_pages(nbytes: int) -> torch.Tensor:
         if huge:
             pages.madvise(mmap.MADV_HUGEPAGE)
     except OSError:  # no such advice, or a limit on mappings: the allocator may still have something
-        return _aligned(torch.empty(nbytes + ALIGNMENT, dtype=torch.uint8), ALIGNMENT, nbytes)
+        return _aligned(torch.empty(nbytes + ALIGNMENT, dtype=torch.uint8, device="cpu"), ALIGNMENT, nbytes)
     return _aligned(torch.frombuffer(pages, dtype=torch.uint8), _HUGE_PAGE if huge else ALIGNMENT, nbytes)
 
 

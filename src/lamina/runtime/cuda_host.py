@@ -89,7 +89,8 @@ class Flags:
 
     def __init__(self, messages: Sequence[Sequence[tuple[str, str]]]) -> None:
         self._messages = messages  # for each launch the name of a built-in exception and its text, check by check
-        self._memory = torch.zeros(max(1, len(messages)), dtype=torch.int32, pin_memory=torch.cuda.is_available())
+        pinned = torch.cuda.is_available()
+        self._memory = torch.zeros(max(1, len(messages)), dtype=torch.int32, device="cpu", pin_memory=pinned)
         self.address = self._memory.data_ptr()
         self.cells = tuple(ctypes.c_int32.from_address(self.address + 4 * k) for k in range(len(messages)))
 

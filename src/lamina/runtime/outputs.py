@@ -34,7 +34,7 @@ class _Block:
     def __init__(self, nbytes: int, dtype: torch.dtype) -> None:
         # A result must not be an inference tensor because the block was made in inference mode.
         with torch.inference_mode(False):
-            self.memory = torch.empty(nbytes // dtype.itemsize, dtype=dtype)
+            self.memory = torch.empty(nbytes // dtype.itemsize, dtype=dtype, device="cpu")
         self.nbytes = nbytes
         self.storage = self.memory.untyped_storage()
         self.address = self.memory.data_ptr()

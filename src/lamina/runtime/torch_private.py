@@ -33,7 +33,7 @@ CAN_COUNT_USES: bool = hasattr(torch._C, "_storage_Use_Count") and hasattr(_guar
 
 
 def _empty_strided(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(shape, strides, dtype=dtype)
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
 
 
 def _empty_strided_gpu(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -69,7 +69,7 @@ def only_owner(references: int, tensor: torch.Tensor) -> bool:
 @functools.cache
 def _uses_of_one() -> tuple[int, int, int]:
     """What is counted above for a tensor that one variable holds, which differs between versions of torch."""
-    tensor = torch.empty(1)
+    tensor = torch.empty(1, device="cpu")
     storage = tensor.untyped_storage()
     uses: int = tensor._use_count()  # type: ignore[attr-defined]
     return uses, getrefcount(storage), storage_uses(storage._cdata)
