@@ -96,11 +96,11 @@ class Index:
             self._enter(lambda rule: needs_of(rule) <= kinds)
 
     def _enter(self, ready: Callable[[Rule], bool]) -> None:
-        entering = [rule for rule in self._waiting if ready(rule)]
-        if not entering:
-            return
-        self._waiting = [rule for rule in self._waiting if rule not in entering]
-        for rule in entering:
+        looked_at, self._waiting = self._waiting, []
+        for rule in looked_at:
+            if not ready(rule):
+                self._waiting.append(rule)
+                continue
             for pattern in self._traced(rule):
                 self.by_target.setdefault(pattern.target, []).append(pattern)
                 self.depth = max(self.depth, pattern.depth)
