@@ -27,9 +27,10 @@ def _program(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
 
 def test_results_do_not_depend_on_the_default_device(compile: CompileFunction, elsewhere: None) -> None:
     generator = torch.Generator("cpu").manual_seed(0)
-    x, w = (torch.randn(n, m, generator=generator, device="cpu").requires_grad_() for n, m in ((6, 8), (8, 5)))
+    # Large enough that results come from memory that is used again.
+    x, w = (torch.randn(n, m, generator=generator, device="cpu").requires_grad_() for n, m in ((600, 8), (8, 500)))
     expected = _program(x, w)
     found = compile(_program, dynamic=False)(x, w)
     gradients = [torch.autograd.grad(sum(t.sum() for t in run), (x, w)) for run in (expected, found)]
     for mine, theirs in zip((*found, *gradients[1]), (*expected, *gradients[0]), strict=True):
-        torch.testing.assert_close(mine, theirs)
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
