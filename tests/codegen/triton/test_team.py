@@ -18,6 +18,7 @@ from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.team import shared_rows
 from tests.codegen.harness import dense
 from tests.codegen.test_nests import softmax
+from tests.codegen.triton.compiling import compiled
 from tests.codegen.triton.harness import TARGET, case
 from tests.codegen.writer import Body
 
@@ -73,6 +74,40 @@ def test_teams_are_candidates_of_kernels_of_one_nest() -> None:
     shared = _team(kernel)
     with pytest.raises(UnsupportedKernel, match="group"):
         emit(Kernel("two", kernel.nests * 2, (shared, shared), kernel.dtypes), H100)
+
+
+@pytest.mark.parametrize(("rows", "width", "team"), [(512, 262144, 8), (4096, 20480, 0), (4096, 50257, 0)])
+def test_rows_that_the_cache_would_lose_are_looped_over_by_teams(rows: int, width: int, team: int) -> None:
+    """Not those of which the cache holds all that are under way, and those that begin at any element."""
+    kernel = _kernel(rows, width)
+    dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
+    found = choose(kernel.nests[0], dtypes, H100, alone=True)
+    assert found.team == team
+    assert choose(kernel.nests[0], dtypes, H100).team == 0
+    assert choose(kernel.nests[0], dtypes, replace(H100, capability=80), alone=True).team == 0
+    source = emit(replace(kernel, schedules=(found,)), H100)
+    assert source.grid[0] == rows * max(team, 1)
+    assert bool(source.workspace) == bool(team)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "teams"), [(4096, 50257, {0}), (512, 262144, {8}), (1024, 40960, {0, 2}), (9, 8192, set())]
+)
+def test_rows_held_as_they_were_loaded_are_candidates(rows: int, width: int, teams: set[int]) -> None:
+    kernel = _kernel(rows, width)
+    dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
+    found = [r.schedule for r in candidates(kernel.nests[0], dtypes, H100, alone=True) if r.schedule.held]
+    assert {s.team for s in found} == teams
+    assert all(s.team == 0 for r in candidates(kernel.nests[0], dtypes, H100) if (s := r.schedule).held)
+
+
+def test_held_rows_compile_without_spilling(tmp_path: Path) -> None:
+    kernel = _kernel(1024, 40960)
+    dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
+    found = next(r.schedule for r in candidates(kernel.nests[0], dtypes, H100, alone=True) if r.schedule.held)
+    made = compiled(emit(replace(kernel, schedules=(found,)), H100), tmp_path)
+    assert made.asm["ptx"].count("ld.global.v4.b32") * 8 * 32 * found.warps * max(found.team, 1) == 40960
+    assert made.asm["ptx"].count("mov.b32") >= 40960 // (2 * 32 * found.warps * max(found.team, 1))
 
 
 def test_a_team_is_compiled_as_a_cluster(tmp_path: Path) -> None:
