@@ -64,7 +64,7 @@ def candidates(
                 found[fits] = cost(fits)
     least = _HOPELESS * found[first].share
     rest = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
-    held = held_loops(nest, dtypes, target, choose(nest, dtypes, target), lengths, alone)
+    held = held_loops(nest, dtypes, target, choose(nest, dtypes, target), lengths) if alone else []
     if first.team:
         # The same without a team: what it costs to wait for each other is not in the model.
         own = choose(nest, dtypes, target)

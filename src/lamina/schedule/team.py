@@ -26,7 +26,7 @@ _TILES = (8192, 16384, 32768)
 """Points of a program's tile: a smaller one lets other programs of the multiprocessor work while it waits."""
 _LOOP_TILE = 16384
 """Points of a tile of a shared loop, of all operands together, for 32 warps (H200, softmax of 512 rows of 262144: 206
-us by one program a row, 176 by eight; batch norm of 256 channels of 200704: 108 and 102).
+us by one program a row, 175 by eight).
 """
 _UNDER_WAY = 2
 """Programs of a multiprocessor that read rows again."""
@@ -79,6 +79,8 @@ def shared_loop(
     (loop,) = loops
     if any(b.role != "grid" or b.size != 1 for b in apart) or not joined(nest, set(loop.axes)):
         return None
+    if any(isinstance(e, Reduce) and e.op == "welford" for e in nest.body):
+        return None  # moments of a tile take so many registers that programs wait alone (batch norm: 201 us for 108)
     width = prod(a.extent for a in nest.axes if a.name in loop.axes)
     if not width.is_int or CostModel(nest, dtypes, target, extents).phases(set(loop.axes)) < 2:
         return None

@@ -258,7 +258,7 @@ def test_softmax_by_a_team_that_shares_a_loop(interpreter: Interpreter, width: i
 def test_rows_held_in_registers(interpreter: Interpreter, width: int, team: int, peel: int) -> None:
     """Each element is loaded once, whole tiles without conditions."""
     body, buffers, inputs, sizes = softmax(8, width, 1, "bfloat16")
-    schedule = replace(_shared_loop(256 if peel else 1024, team), held=True, peel=peel)
+    schedule = replace(_shared_loop(1024, team), held=True)
     made = case("held", [body.nest()], buffers, schedule=schedule)
     assert "keep(" in made.source.text
     assert " for " not in made.source.text

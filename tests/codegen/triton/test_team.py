@@ -91,14 +91,14 @@ def test_rows_that_the_cache_would_lose_are_looped_over_by_teams(rows: int, widt
 
 
 @pytest.mark.parametrize(
-    ("rows", "width", "teams"), [(4096, 50257, {0}), (512, 262144, {8}), (1024, 40960, {0, 2}), (9, 8192, set())]
+    ("rows", "width", "teams"), [(4096, 50257, set()), (512, 262144, set()), (1024, 40960, {8}), (9, 8192, set())]
 )
 def test_rows_held_as_they_were_loaded_are_candidates(rows: int, width: int, teams: set[int]) -> None:
     kernel = _kernel(rows, width)
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
     found = [r.schedule for r in candidates(kernel.nests[0], dtypes, H100, alone=True) if r.schedule.held]
     assert {s.team for s in found} == teams
-    assert all(s.team == 0 for r in candidates(kernel.nests[0], dtypes, H100) if (s := r.schedule).held)
+    assert not any(r.schedule.held for r in candidates(kernel.nests[0], dtypes, H100))
 
 
 def test_held_rows_compile_without_spilling(tmp_path: Path) -> None:

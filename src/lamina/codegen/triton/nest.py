@@ -276,8 +276,8 @@ class NestWriter:
         size, extent = facts.blocks[k].size, facts.extents[k]
         reach = extent if self.sharing is None else as_expr(facts.share(k))
         even = self.sharing is None or extent == facts.share(k) * facts.schedule.team
-        if not reach.is_int:
-            raise UnsupportedKernel("a loop of unknown length that is unrolled")
+        if not reach.is_int or facts.schedule.peel:
+            raise UnsupportedKernel("a loop that is unrolled, of unknown length or with unaligned ends")
 
         def tile(begin: int) -> None:
             facts.inside_tile = even and begin + size <= reach.const
@@ -336,11 +336,7 @@ class NestWriter:
         text.add(f"{line} = tl.where({line}_own < {peel}, {line}_own, {tail})")
         ends = f"tl.where({line}_own < {peel}, {line}_own < {line}_head, {line} < {extent})"
         text.add(f"{line}_in = {ends} & ({line}_own < {2 * peel})")
-        self.tile = "_ends" if facts.schedule.held else ""
         self.region(opened | {k}, known, goals)
-        if facts.schedule.held:
-            self.unrolled_middle(k, opened, known, goals, origin)
-            return
         stages = f", num_stages={facts.schedule.stages}" if facts.schedule.stages > 1 else ""
         if self.returns(k, goals):
             text.open(f"for {line}_back in tl.range(0, {line}_body, {size}{stages}):")
@@ -354,24 +350,6 @@ class NestWriter:
         self.region(opened | {k}, known, goals)
         del self.peeled[k]
         text.close()
-
-    def unrolled_middle(self, k: int, opened: Span, known: frozenset[str], goals: list[int], origin: Expr) -> None:
-        """The aligned middle of such rows, tile by tile."""
-        facts, text, line = self.facts, self.text, self.facts.lines[k]
-        size, peel, extent = facts.blocks[k].size, facts.schedule.peel, facts.extents[k]
-        if not extent.is_int:
-            raise UnsupportedKernel("a loop of unknown length that is unrolled")
-
-        def tile(begin: int) -> None:
-            facts.inside_tile = begin + size <= extent.const - 2 * peel
-            text.add(f"{line}_own = {begin} + tl.arange(0, {size}){facts.slots(k)}")
-            text.add(f"{line} = {line}_head + {line}_own")
-            if not facts.inside_tile:
-                text.add(f"{line}_in = {line}_own < {line}_body")
-
-        self.peeled[k] = origin
-        self.tiles(range(0, extent.const, size), tile, opened | {k}, known, goals)
-        del self.peeled[k]
 
     def origin(self, k: int) -> Expr | None:
         """Where a row begins in the operands that are contiguous along a loop's block."""
