@@ -27,6 +27,15 @@ def test_half_precision_on_a_gpu(training: bool) -> None:
     assert not reason(torch.bfloat16, training=training)
 
 
+@pytest.mark.parametrize(("masked", "training"), [(True, False), (False, True), (True, True)])
+def test_float16_keys_that_are_hidden_get_their_gradient_by_hand(masked: bool, training: bool) -> None:
+    query = Like(torch.float16, "cuda")
+    found = reason_against(
+        query, query, 1024, causal=False, dropout=0.0, mask_requires_grad=False, training=training, masked=masked
+    )
+    assert bool(found) == (masked and training)
+
+
 def test_exact_float32_gradients_stay_by_hand() -> None:
     assert not reason(torch.float32)
     assert "gradients" in reason(torch.float32, training=True)
