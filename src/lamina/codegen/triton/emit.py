@@ -36,14 +36,7 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
     """
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
     checks = sum(isinstance(e, Check) for nest in kernel.nests for e in nest.body)
-    gpu = [s for s in kernel.schedules if isinstance(s, GpuSchedule)]
-    shared = any(s.team or any(b.role == "team" for b in s.blocks) for s in gpu)
-    if shared and len(kernel.nests) > 1:
-        raise UnsupportedKernel("a team of programs in a group of nests")
-    last = [*(["w0"] if shared else []), *(["failed"] if checks else [])]
-    parameters = [*dtypes, *kernel.sizes, *last]
-    kinds = {"w0": "*fp32", "failed": "*i32"}
-    types = [*(signature(d) for d in kernel.dtypes), *("i64" for _ in kernel.sizes), *(kinds[name] for name in last)]
+    parameters, types = _arguments(kernel, dtypes, checks)
     workspace: tuple[tuple[Expr, bool], ...] = ()
     same = alike(kernel.nests)
     if same is not None and len({tuple(dtypes[b] for b in own) for own in same.buffers}) == 1:
@@ -97,6 +90,18 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         workspace,
         bool(checks),
     )
+
+
+def _arguments(kernel: Kernel, dtypes: dict[str, str], checks: int) -> tuple[list[str], list[str]]:
+    """Names and types of a kernel's parameters, with the memory of its teams and the number of its failed check."""
+    gpu = [s for s in kernel.schedules if isinstance(s, GpuSchedule)]
+    shared = any(s.team or any(b.role == "team" for b in s.blocks) for s in gpu)
+    if shared and len(kernel.nests) > 1:
+        raise UnsupportedKernel("a team of programs in a group of nests")
+    last = [*(["w0"] if shared else []), *(["failed"] if checks else [])]
+    kinds = {"w0": "*fp32", "failed": "*i32"}
+    types = [*(signature(d) for d in kernel.dtypes), *("i64" for _ in kernel.sizes), *(kinds[name] for name in last)]
+    return [*dtypes, *kernel.sizes, *last], types
 
 
 def _joined(kernel: Kernel, dtypes: dict[str, str], parameters: list[str], types: list[str]) -> TritonSource:
