@@ -12,7 +12,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.access import reads
 from lamina.ir.loops import Buffer, Check, Compute, Load, LoopProgram, Nest, Store, defined, operands
 
-__all__ = ["hidden_by_rounding"]
+__all__ = ["approximates", "hidden_by_rounding"]
 
 _APPROXIMATED = frozenset({"erf", "exp", "sigmoid", "tanh"})
 """Operations with an approximation."""
@@ -28,10 +28,11 @@ def hidden_by_rounding(program: LoopProgram, temporary: Iterable[str]) -> frozen
     nests = [step for step in program.steps if isinstance(step, Nest)]
     while lost := {b for b in fine if not all(_ends(nest, {b}, fine, buffers) for nest in nests)}:
         fine -= lost
-    return frozenset(n.name for n in nests if _approximates(n) and _ends(n, set(), fine, buffers))
+    return frozenset(n.name for n in nests if approximates(n) and _ends(n, set(), fine, buffers))
 
 
-def _approximates(nest: Nest) -> bool:
+def approximates(nest: Nest) -> bool:
+    """Whether a nest has operations with an approximation."""
     return any(isinstance(e, Compute) and e.op in _APPROXIMATED for e in nest.body)
 
 

@@ -15,7 +15,7 @@ from lamina.ir.index import Axis, Expr, Size, as_expr
 from lamina.ir.last import paired_axes
 from lamina.ir.loops import BufferView, Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
-from lamina.schedule.approximate import hidden_by_rounding
+from lamina.schedule.approximate import approximates, hidden_by_rounding
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu import choose as choose_gpu
@@ -111,7 +111,8 @@ class _Kernels:
             joined = len(step) == 2 and paired_axes(*flat.nests) is not None
             why = "the last program of each result joins it: one launch" if joined else "independent: one launch"
             self.decisions.append(Decision("group", names, True, why))
-        approximate = all(nest.name in self.approximate for nest in step)
+        approximating = [nest.name in self.approximate for nest in step if approximates(nest)]
+        approximate = bool(approximating) and all(approximating)
         key = (flat.nests, flat.dtypes, approximate)
         kernel = self.kernels.get(key)
         if kernel is None:
