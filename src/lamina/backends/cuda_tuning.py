@@ -303,8 +303,7 @@ class RegionTuning:
         if choice.winner is choice.task.candidates[0]:
             return
         kernels = tuple(
-            replace(k, schedules=_for_all(k, choice.winner.value)) if k.name == name else k
-            for k in self.plan.kernels
+            replace(k, schedules=_for_all(k, choice.winner.value)) if k.name == name else k for k in self.plan.kernels
         )
         self.plan = replace(self.plan, kernels=kernels)
 
