@@ -67,10 +67,10 @@ class GpuSchedule:
     rows may begin anywhere, so a loop's unaligned first and last elements, fewer than ``peel`` each, are a tile of
     their own. ``approximate``: hardware exponentials and divisions, where results have 16 bits or fewer.
     ``approximate_sums``: the hardware's exponential in online sums, where large terms have small errors.
-    ``streamed``: what varies over all axes is read once and need not stay in the cache. ``team``: programs of a cluster that
-    share what a loop goes over, each a part of it, and exchange what they reduced (0: one program does all of it). ``held``: a loop over what registers hold, unrolled: what
-    it has loaded stays there for the next phases.
-    ``last``: the kernel's second nest, whose program for a result is run by the last program of the first nest that finishes its part of it.
+    ``streamed``: what varies over all axes is read once and need not stay in the cache. ``team``: programs of a cluster
+    that share what a loop goes over, each a part of it, and exchange what they reduced (0: one program does all of it).
+    ``held``: a loop over what registers hold, unrolled: what it has loaded stays there for the next phases. ``last``:
+    the kernel's second nest joins the first one's parts: of each result, the last program that finishes a part does.
 
     Of products only: ``persistent`` is the number of programs that share all tiles, each taking one after the other
     (0: one program a tile); ``descriptors``: the copy engine moves whole tiles (sm_90), where strides allow it;

@@ -98,7 +98,7 @@ def _gpu_schedule(what: str, s: GpuSchedule, axes: set[str]) -> None:
         if block.size < 1 or block.size & (block.size - 1):
             raise InvalidIR(f"{what}: the block of {_list(block.axes)} has {block.size} points, no power of two")
     if s.team and (s.team not in range(2, 9) or sum(b.role == "loop" for b in s.blocks) != 1):
-        raise InvalidIR(f"{what}: a team of {s.team} programs shares a loop; it has two to eight, and one loop to share")
+        raise InvalidIR(f"{what}: a team of {s.team} programs shares a loop; it has two to eight, and one loop")
     if s.warps not in (1, 2, 4, 8, 16, 32) or s.stages < 1:
         raise InvalidIR(f"{what}: a program has {s.warps} warps and {s.stages} stages")
 
