@@ -28,6 +28,7 @@ __all__ = [
     "flatten",
     "graph_module",
     "has_half_products",
+    "is_alias",
     "is_fake",
     "plain_dispatch",
     "same_number",
@@ -118,6 +119,12 @@ def entered_autocast(node: Node) -> bool:
 def plain_dispatch() -> bool:
     """Whether no function transform and no dispatch mode is active."""
     return torch._C._functorch.peek_interpreter_stack() is None and torch._C._len_torch_dispatch_stack() == 0
+
+
+def is_alias(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are of the same memory."""
+    same: bool = torch._C._is_alias_of(a, b)  # type: ignore[attr-defined]
+    return same
 
 
 def is_fake(value: Any) -> bool:

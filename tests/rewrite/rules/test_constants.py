@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.fx import Graph, Node
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
 
 from lamina.rewrite.rules.constants import Constants
+from tests.rewrite.rules.capturing import run_changed
 
 
 def _graph(comparison: Any) -> Node:
@@ -55,3 +59,74 @@ def test_what_takes_only_its_shape_from_an_input_is_known(name: str) -> None:
     assert torch.equal(value, expected)
     assert value.dtype == torch.float16
     assert Constants().value(x) is None
+
+
+def _first(m: Tensor) -> Tensor:
+    return m.unbind(1)[0]
+
+
+def _powers(m: Tensor) -> None:
+    m **= 2
+
+
+def _quotients(m: Tensor) -> None:
+    m //= 2
+
+
+WRITES: dict[str, Callable[[Tensor], object]] = {
+    "diagonal": lambda m: m.diagonal().fill_(3),
+    "narrow": lambda m: m.narrow(1, 0, 2).zero_(),
+    "unbind": lambda m: _first(m).add_(1),
+    "chunk": lambda m: m.chunk(2, 1)[1].copy_(m.chunk(2, 1)[0] * 3),
+    "flatten": lambda m: m.flatten()[2:3].add_(1),
+    "swapaxes": lambda m: m.swapaxes(0, 1).triu_(),
+    "view_as": lambda m: m.view_as(m.t()).triu_(),
+    "data": lambda m: m.data.mul_(2),
+    "detach": lambda m: m.detach().mul_(2),
+    "a cast to its own dtype": lambda m: m.float().mul_(2),
+    "inplace by place": lambda m: F.leaky_relu(m, -2.0, True),
+    "inplace by name": lambda m: F.leaky_relu(m, -2.0, inplace=True),
+    "out": lambda m: torch.add(m, 1, out=m),
+    "pow": _powers,
+    "floor": _quotients,
+}
+
+
+@pytest.mark.parametrize("how", WRITES)
+def test_what_is_written_to_is_not_however_it_is_reached(how: str) -> None:
+    def function(x: Tensor) -> Tensor:
+        m = torch.full((4, 4), -3.0)
+        WRITES[how](m)
+        return x + m
+
+    known: list[Tensor | None] = []
+
+    def note(gm: GraphModule) -> GraphModule:
+        constants = Constants()
+        known.extend(constants.value(n) for n in gm.graph.nodes if n.target is torch.full)
+        return gm
+
+    run_changed(function, (torch.zeros(4, 4),), note)
+    assert known == [None]
+
+
+def test_what_others_are_computed_from_is_known() -> None:
+    def function(x: Tensor) -> Tensor:
+        m = torch.full((4, 4), -3.0)
+        fresh = m * 2
+        fresh.add_(1)
+        return x + m.t() + fresh
+
+    found: dict[str, Tensor | None] = {}
+
+    def note(gm: GraphModule) -> GraphModule:
+        constants = Constants()
+        found.update((n.name, constants.value(n)) for n in gm.graph.nodes if n.name in ("m", "t", "fresh"))
+        return gm
+
+    run_changed(function, (torch.zeros(4, 4),), note)
+    assert found["fresh"] is None
+    for name in ("m", "t"):
+        value = found[name]
+        assert value is not None
+        assert torch.equal(value, torch.full((4, 4), -3.0))

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from lamina.base.aliasing import makes_view
+from lamina.base.torch_private import OpOverload
 from lamina.rewrite.rules.spelling import written
+from lamina.rewrite.torch_private import is_alias
 
 __all__ = ["Constants"]
 
@@ -109,14 +112,6 @@ class Constants:
         return value
 
 
-# fmt: off
-_VIEWS = frozenset((
-    "view", "reshape", "unsqueeze", "squeeze", "expand", "expand_as", "transpose", "permute", "t", "getitem",
-    "getattr", "to", "contiguous", "slice", "select", "alias", "_unsafe_view", "mT",
-))
-# fmt: on
-
-
 def _called(node: Node) -> str:
     """The name of what a node calls, without the overload of an operator."""
     name = node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
@@ -124,9 +119,20 @@ def _called(node: Node) -> str:
 
 
 def _is_written(node: Node) -> bool:
-    """Whether a call writes to the tensor, itself or through a view of it."""
-    for user in node.users:
-        name = _called(user)
-        if written(user) or (name in _VIEWS and _is_written(user)):
-            return True
-    return False
+    """Whether a call writes to the tensor, itself or through whatever shares its memory: a view, ``m.float()`` of a
+    float32 tensor, ``m.data``.
+    """
+    return any(written(user) or (_shares_memory(user, node) and _is_written(user)) for user in node.users)
+
+
+def _shares_memory(user: Node, node: Node) -> bool:
+    """Whether what ``user`` gives may lie where ``node`` does."""
+    if isinstance(user.target, OpOverload) and makes_view(user.target):
+        return True  # traced again, it may have a fake of its own
+    return any(is_alias(made, given) for made in _tensors(user) for given in _tensors(node))
+
+
+def _tensors(node: Node) -> list[Tensor]:
+    """What a call gives: tensors, as one or as several."""
+    value = node.meta.get("example_value")
+    return [one for one in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(one, Tensor)]

@@ -6,6 +6,8 @@ come in one order, with torch's defaults filled in.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -89,6 +91,13 @@ _CASTS: Mapping[str, torch.dtype] = MappingProxyType(
         "bool": torch.bool,
     }
 )
+_INPLACE = frozenset(
+    (
+        *(operator.iand, operator.ior, operator.ixor, operator.ifloordiv, operator.imod, operator.ipow),
+        *(operator.ilshift, operator.irshift, operator.imatmul, operator.setitem),
+    )
+)
+"""Other operators that write."""
 _WRITING = {operator.iadd: "add", operator.isub: "sub", operator.imul: "mul", operator.itruediv: "div"}
 _FUNCTIONS: dict[Any, str] = {
     operator.matmul: "matmul",
@@ -225,11 +234,29 @@ def written(node: Node) -> bool:
     if node.op == "call_method":
         name = str(node.target)
         return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
-    if node.target in _WRITING or node.target is operator.setitem or node.kwargs.get("inplace") is True:
+    if node.target in _WRITING or node.target in _INPLACE or _inplace(node):
         return True
     if isinstance(node.target, OpOverload):
         return bool(node.target._schema.is_mutable)
     if node.target in (operator.and_, operator.or_, operator.not_):  # so named because the plain word is taken
         return False
     name = getattr(node.target, "__name__", "")
-    return "out" in node.kwargs or (name.endswith("_") and not name.endswith("__")) or name in ("iand", "ior", "ixor")
+    return "out" in node.kwargs or (name.endswith("_") and not name.endswith("__"))
+
+
+def _inplace(node: Node) -> bool:
+    """Whether a function with an argument ``inplace`` is given it, by name or by place."""
+    place = _inplace_at(node.target)
+    given = node.args[place : place + 1] if place else ()
+    return bool(node.kwargs.get("inplace", given[0] if given else False))
+
+
+@functools.cache
+def _inplace_at(function: Any) -> int:
+    """The place of the argument ``inplace`` of a function of ``torch.nn.functional``; 0 if it has none."""
+    if getattr(function, "__module__", None) != F.__name__:
+        return 0
+    try:
+        return list(inspect.signature(function).parameters).index("inplace")
+    except ValueError:  # there is none, or it is built in
+        return 0
