@@ -19,11 +19,10 @@ GRADS = pytest.mark.parametrize("grads", [True, False], ids=["training", "infere
 @pytest.fixture(autouse=True)
 def as_in_tests_models() -> Iterator[None]:
     """Products of fp32 as exact as on a CPU, and no notes about packages that are missing."""
-    verbosity, tf32 = transformers.logging.get_verbosity(), torch.backends.cudnn.allow_tf32
+    verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = tf32
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
     transformers.logging.set_verbosity(verbosity)
 
 

@@ -64,10 +64,11 @@ def with_last(nests: Sequence[Nest], first: GpuSchedule) -> tuple[GpuSchedule, .
 def last_schedule(first: Nest, second: Nest, given: GpuSchedule) -> GpuSchedule | None:
     """How the last programs run the second nest, where programs of the first share its work as ``given`` says.
 
-    A program's results are then those of one program of the second nest. None where they are not.
+    A program's results are then those of one program of the second nest. None where they are not, and for products,
+    whose tiles the tensor cores lay out.
     """
     pairs, over = paired_axes(first, second), reduced_parts(second)
-    if pairs is None or not over:
+    if pairs is None or not over or given.kind == "product":
         return None
     sizes = _sizes(first, pairs, over, given)
     if sizes is None:

@@ -31,7 +31,10 @@ _LONGEST_ROW = 65536
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A schedule and what the model expects of it; products have a model of their own that ranks them only."""
+    """A schedule and what the model expects of it.
+
+    Products have a model of their own that ranks them only, and what programs of a team wait for is in none.
+    """
 
     schedule: GpuSchedule
     cost: Cost | None
@@ -66,7 +69,6 @@ def candidates(
     rest = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
     held = held_loops(nest, dtypes, target, choose(nest, dtypes, target), lengths) if alone else []
     if first.team:
-        # The same without a team: what it costs to wait for each other is not in the model.
         own = choose(nest, dtypes, target)
         found[own] = cost(own)
         rest = [own, *(s for s in rest if s != own)]
@@ -79,7 +81,7 @@ def candidates(
         rest = [shared, *rest[:1], *others, *rest[1:]]
     found.update((schedule, cost(schedule)) for schedule in held)
     rest = [*held, *rest]
-    return [Ranked(schedule, found[schedule]) for schedule in (first, *rest[: most - 1])]
+    return [Ranked(schedule, None if schedule.team else found[schedule]) for schedule in (first, *rest[: most - 1])]
 
 
 def _otherwise(

@@ -136,3 +136,11 @@ def test_large_ones_compile(name: str, tmp_path: Path) -> None:
 
 def _across(kernel: Kernel) -> int:
     return _schedules(kernel)[1].blocks[-1].size
+
+
+def test_products_are_not_joined_with_what_reads_them() -> None:
+    """Their tiles are the tensor cores': joining each with its rows' softmax took seven times as long (an H200)."""
+    kernel = planned(*CASES["columns"]).kernels[0]
+    given = _schedules(kernel)[0]
+    assert with_last(kernel.nests, given) is not None
+    assert with_last(kernel.nests, replace(given, kind="product")) is None

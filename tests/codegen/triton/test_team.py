@@ -90,6 +90,16 @@ def test_rows_that_the_cache_would_lose_are_looped_over_by_teams(rows: int, widt
     assert bool(source.workspace) == bool(team)
 
 
+def test_nothing_is_known_beforehand_of_what_teams_wait_for() -> None:
+    """So that a schedule with a team and one without are always both timed."""
+    kernel = _kernel(512, 262144)
+    dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
+    found = candidates(kernel.nests[0], dtypes, H100, alone=True)
+    assert [r.cost is None for r in found] == [bool(r.schedule.team) for r in found]
+    assert found[0].schedule.team
+    assert any(not r.schedule.team for r in found[1:3])
+
+
 @pytest.mark.parametrize(
     ("rows", "width", "teams"), [(4096, 50257, set()), (512, 262144, set()), (1024, 40960, {8}), (9, 8192, set())]
 )

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.rewrite.rules.constants import Constants
+from lamina.rewrite.rules.constants import Constants, distinct
 from tests.rewrite.rules.capturing import run_changed
 
 
@@ -130,3 +130,11 @@ def test_what_others_are_computed_from_is_known() -> None:
         value = found[name]
         assert value is not None
         assert torch.equal(value, torch.full((4, 4), -3.0))
+
+
+def test_repetitions_that_take_no_memory_are_left_out() -> None:
+    rows = torch.arange(6.0).reshape(2, 3)
+    wide = rows.expand(4, 5, 2, 3)
+    assert distinct(wide).shape == (1, 1, 2, 3)
+    assert torch.equal(distinct(wide).expand(4, 5, 2, 3), wide)
+    assert distinct(rows.repeat(2, 1)).shape == (4, 3)

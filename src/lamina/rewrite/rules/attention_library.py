@@ -22,7 +22,7 @@ from torch.fx import GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
 from lamina.rewrite.rules.attention_form import HIDDEN
-from lamina.rewrite.rules.constants import Constants
+from lamina.rewrite.rules.constants import Constants, distinct
 from lamina.rewrite.rules.editing import Replacement, Writer, replaced
 from lamina.rewrite.rules.layout import with_layout_of
 from lamina.rewrite.rules.spelling import fake_of, spelled, written
@@ -132,7 +132,7 @@ class _Masks:
             return ""
         if (mask, sizes) not in self._found:
             known = self._constants.value(mask)
-            self._found[mask, sizes] = "" if known is None else _hides(_once(known), *sizes)
+            self._found[mask, sizes] = "" if known is None else _hides(distinct(known), *sizes)
         return self._found[mask, sizes]
 
 
@@ -146,14 +146,6 @@ def _hides(mask: Tensor, queries: int, keys: int) -> str:
         return ""
     later = torch.ones(queries, keys, dtype=torch.bool).triu(1)
     return _LATER if bool((hidden == later).all()) else ""
-
-
-def _once(tensor: Tensor) -> Tensor:
-    """The tensor without the repetitions that take no memory."""
-    for dim, stride in enumerate(tensor.stride()):
-        if stride == 0 and tensor.shape[dim] > 1:
-            tensor = tensor.narrow(dim, 0, 1)
-    return tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from lamina.rewrite.rules.attention_form import HIDDEN, Refusal, Step
-from lamina.rewrite.rules.constants import Constants
+from lamina.rewrite.rules.constants import Constants, distinct
 from lamina.rewrite.rules.editing import Writer
 from lamina.rewrite.rules.spelling import fake_of, spelled
 from lamina.rewrite.torch_private import same_size
@@ -146,7 +146,8 @@ def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constant
     known = constants.value(step.value)
     mask.finite |= _is_finite(step, constants)
     if known is not None:
-        hidden = _hidden(step, known.cpu())
+        known = distinct(known.cpu())
+        hidden = _hidden(step, known)
         if hidden is not None:
             if not hidden.any():
                 return None
@@ -188,7 +189,7 @@ def _adds_finite(value: object, factor: float, constants: Constants) -> bool:
         return -math.inf < known * factor <= HIDDEN
     tensor = constants.value(value)
     if tensor is not None:
-        added = tensor * factor
+        added = distinct(tensor) * factor
         return bool(((added <= HIDDEN) & (added != -math.inf)).any())
     call = spelled(value) if isinstance(value, Node) else None
     if call is None or call.writes:

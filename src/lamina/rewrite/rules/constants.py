@@ -13,7 +13,7 @@ from lamina.base.torch_private import OpOverload
 from lamina.rewrite.rules.spelling import written
 from lamina.rewrite.torch_private import is_alias
 
-__all__ = ["Constants"]
+__all__ = ["Constants", "distinct"]
 
 _MOST_BYTES = 1 << 27
 """Larger tensors are not computed while compiling: a mask takes a byte an element."""
@@ -110,6 +110,14 @@ class Constants:
         if isinstance(value, torch.device) or (isinstance(value, str) and value.partition(":")[0] in ("cuda", "cpu")):
             return torch.device("cpu")
         return value
+
+
+def distinct(tensor: Tensor) -> Tensor:
+    """The tensor without the repetitions that take no memory, and would where something is computed from them."""
+    for dim, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[dim] > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 def _called(node: Node) -> str:
