@@ -18,9 +18,8 @@ __all__ = ["load_rarely"]
 
 def load_rarely(nest: Nest) -> Nest:
     """The nest with such loads masked and moved behind their condition; the same object where there are none."""
-    for branch in rare_branches(nest):
-        nest = _masked(nest, branch)
-    return nest
+    made = next((m for branch in rare_branches(nest) if (m := _masked(nest, branch)) is not nest), None)
+    return nest if made is None else load_rarely(made)  # other branches may hold what was moved
 
 
 def _masked(nest: Nest, branch: RareBranch) -> Nest:

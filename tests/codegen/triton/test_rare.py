@@ -113,3 +113,15 @@ def test_choices_by_element_load_both(tmp_path):
     x, y, _ = inputs(64, 512, torch.float32)
     (kernel,) = made(function, x, y).kernels
     assert not [e for nest in kernel.nests for e in nest.body if isinstance(e, Load) and e.mask is not None]
+
+
+def test_a_choice_within_another_s_rare_branch(interpreter):
+    def function(x, y, z):
+        def positive(rows):
+            return rows.sum(-1, keepdim=True) > 0
+
+        return torch.where(positive(x), x, torch.where(positive(y), y, z))
+
+    arguments = inputs(40, 300, torch.float32)
+    (found,) = run(made(function, *arguments), interpreter, tuple(arguments))
+    assert torch.equal(found, function(*arguments))
