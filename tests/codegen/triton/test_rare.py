@@ -122,6 +122,6 @@ def test_a_choice_within_another_s_rare_branch(interpreter):
 
         return torch.where(positive(x), x, torch.where(positive(y), y, z))
 
-    arguments = inputs(40, 300, torch.float32)
+    arguments = inputs(300, 512, torch.float32)
     (found,) = run(made(function, *arguments), interpreter, tuple(arguments))
     assert torch.equal(found, function(*arguments))
