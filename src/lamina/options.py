@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from difflib import get_close_matches
 from typing import Any
 
 from lamina.base.passes import Passes
@@ -84,6 +86,7 @@ class Options:
                 values[f.name] = _parse(f.metadata["env"], f.default, text)
         for name, value in values.items():
             _check(cls.__dataclass_fields__[name], value, f"the environment variable {_env(cls, name)}")
+        _warn_of_misspelt({f.metadata["env"] for f in fields(cls)} - {""})
         for name, value in (given or {}).items():
             _known(cls, name)
             values[name] = value
@@ -189,6 +192,14 @@ def _identity(value: Any) -> Any:
     if isinstance(value, (Rule, NestRule, Passes)):
         return value.identity()
     return tuple(_identity(v) for v in value) if isinstance(value, tuple) else value
+
+
+def _warn_of_misspelt(known: set[str]) -> None:
+    """Say which variables look like an option's but are none."""
+    for name in sorted(n for n in os.environ if n.startswith("LAMINA_") and n not in known):
+        meant = get_close_matches(name, known, 1, 0.85)
+        if meant:
+            warnings.warn(f"the environment variable {name} is no option's; did you mean {meant[0]}?", stacklevel=4)
 
 
 def _parse(name: str, default: Any, text: str) -> Any:

@@ -13,6 +13,7 @@ import lamina
 from lamina.base import lowering as registry
 from lamina.errors import BadArgument, WrongLowering
 from lamina.extend import lowering
+from lamina.ir.index import as_expr
 from lamina.ir.loops import LibraryCall, Nest
 from lamina.lower.rules import Decline
 from tests.kernels import operations as ops
@@ -171,6 +172,15 @@ def racing(low: Any, node: Any, x: Any) -> Any:
     return out
 
 
+def half_written(low: Any, node: Any, x: Any) -> Any:
+    """Two elements of four are stored."""
+    out = low.result(node)
+    b = low.nest(node, [as_expr(2)])
+    b.store(out, b.constant(1.0, "float32"), b.axes)
+    low.finish(b)
+    return out
+
+
 WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("torch", lambda x: x.sum(), "returns float32[] on cpu, the operation float32[4] on cpu"),
     ("torch", lambda x: x.sum(-1).half(), "returns float16[4] on cpu"),
@@ -183,6 +193,7 @@ WRONG: list[tuple[str, Callable[..., Any], str]] = [
     ("nest", lambda low, node, x: None, "returns a NoneType"),
     ("nest", lambda low, node, x: low.missing(), "raised AttributeError"),
     ("nest", lambda low, node, x: low.result(node), "never writes its result"),
+    ("nest", half_written, "writes 2 of the 4 elements of its result"),
     ("nest", lambda low, node, x: racing(low, node, x), "left nest n_row_squares ill formed"),
     ("nest", lambda low, node, x: low.nest(node, x.shape).load(x).op("tahn"), "no scalar operation 'tahn'"),
     ("nest", lambda low, node, x: x if low.nest(node, x.shape).load(x) > 0 else None, "a value has no truth"),
@@ -203,6 +214,12 @@ def test_a_wrong_lowering_is_an_error_that_names_both_places(
     assert text.count("test_lowerings.py:") == 2
     # Dynamo wraps what a backend raises.
     assert isinstance(getattr(failure.value, "inner_exception", failure.value), WrongLowering)
+
+
+def test_a_value_of_another_kind_is_no_result() -> None:
+    lowering(ops.scaled, form="scalar")(lambda x, by: x > by)
+    with pytest.raises(Exception, match="returns bool where float32 is wanted"):
+        lamina.compile(lambda x: ops.scaled(x), options=STRICT)(torch.randn(4, 6))
 
 
 @pytest.mark.parametrize("form", ["torch", "scalar", "nest"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import lamina
+from lamina.base.identity import identity_of
 from lamina.errors import BadArgument, RuleFailed, UnexpectedMatches, UnknownOption
 from lamina.extend import Match, rule, scalar, tensor
 from tests.rewrite.engine import applied, compiled
@@ -290,6 +292,36 @@ def test_two_rules_of_one_name_are_refused_with_both_places():
     brought = lamina.extend.Backend("brought", lambda gm, inputs: gm.forward, rules=(one,))
     with pytest.raises(BadArgument, match="two rules are called 'mine'"):
         lamina.compile(torch.sin, backend=brought, options={"rules": [two]})(X)
+
+
+def test_a_rule_that_is_called_like_one_of_ours_is_refused():
+    same = rule(lambda x: x.tan(), lambda x: x.cos(), name="silu of sigmoid")
+    with pytest.raises(BadArgument, match=r"called 'silu of sigmoid', as one of Lamina's is\n  at test_engine.py:\d+"):
+        ours(lambda x: x.sin(), [X], [same])
+
+
+FACTOR = 2.0
+
+
+def scaled_by_a_global(x):
+    return x * FACTOR
+
+
+def test_globals_that_a_function_names_are_part_of_what_it_is(monkeypatch):
+    def caller(x):
+        return scaled_by_a_global(x)
+
+    before = identity_of(scaled_by_a_global), identity_of(caller)
+    assert before == (identity_of(scaled_by_a_global), identity_of(caller))
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3.0)
+    assert identity_of(scaled_by_a_global) != before[0]
+    assert identity_of(caller) != before[1]
+
+
+def test_variables_that_look_like_an_options_are_told(monkeypatch):
+    monkeypatch.setenv("LAMINA_NUMERIC", "eager")
+    with pytest.warns(UserWarning, match="LAMINA_NUMERIC is no option's; did you mean LAMINA_NUMERICS"):
+        lamina.compile(torch.sin)
 
 
 def test_a_rule_that_makes_no_sense_is_refused_where_it_is_made_or_traced():

@@ -94,6 +94,11 @@ def forgetful(gm):
     return gm
 
 
+def endless(gm):
+    gm.graph.erase_node(gm.graph.output_node())
+    return gm
+
+
 def cast(gm):
     output = gm.graph.output_node()
     (result, *_) = output.args[0]
@@ -117,6 +122,7 @@ WRONG = {
     "that reads what comes later": (cyclic, r"torch.fx refuses"),
     "that calls something of its own": (replacing(torch.sin), r"is not functional ATen"),
     "that forgets the outputs": (forgetful, r"changed the number of outputs from 1 to 0"),
+    "that erases the output": (endless, r"left a graph without an output"),
     "that changes a dtype": (cast, r"output 0 from float32\[4, 6\] on cpu to float16\[4, 6\]"),
     "that writes": (replacing(aten.sin_.default), r"writes to its operands"),
 }

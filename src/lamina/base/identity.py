@@ -19,8 +19,9 @@ _DEEPEST = 8
 def identity_of(code: Any, depth: int = 0) -> str:
     """Module, qualified name and hash of the source of a function or callable object.
 
-    The values that a function closes over, its defaults and the fields of an object count as far as they are numbers,
-    texts, functions or tuples of such; of anything else (what may change, or is large) the type counts.
+    The values that a function closes over, its defaults, the globals of its module that it names and the fields of an
+    object count as far as they are numbers, texts, functions or tuples of such; of anything else (what may change, or
+    is large) the type counts.
     """
     if isinstance(code, functools.partial):
         bound = (*code.args, *sorted(code.keywords.items()))
@@ -29,7 +30,7 @@ def identity_of(code: Any, depth: int = 0) -> str:
         return f"{identity_of(code.__func__, depth)} of {type(code.__self__).__qualname__}"
     if isinstance(code, types.FunctionType):
         cells = tuple(_contents(cell) for cell in code.__closure__ or ())
-        own = _value((cells, code.__defaults__, *(code.__kwdefaults__ or {}).items()), depth)
+        own = _value((cells, code.__defaults__, *(code.__kwdefaults__ or {}).items(), *_globals(code)), depth)
         text = _source(code)
     elif isinstance(code, (type, types.BuiltinFunctionType)):
         own = text = ""
@@ -63,6 +64,23 @@ def _source(function: types.FunctionType) -> str:
     except (OSError, TypeError):
         code = function.__code__
         return repr((code.co_code, code.co_names, [str(c) for c in code.co_consts]))
+
+
+def _globals(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """Numbers, texts and functions of its own module that a function or one written inside of it names."""
+    names: set[str] = set()
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        names.update(code.co_names)
+        waiting += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    found = [(name, function.__globals__[name]) for name in sorted(names) if name in function.__globals__]
+    return [
+        (name, value)
+        for name, value in found
+        if isinstance(value, (*_PLAIN, tuple))
+        or (isinstance(value, types.FunctionType) and value.__module__ == function.__module__ and value is not function)
+    ]
 
 
 def _contents(cell: Any) -> Any:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from lamina.base.dtypes import dtype_of
+from lamina.base.dtypes import DTYPES, dtype_of
 from lamina.base.lowering import CustomLowering, arguments_of, find_lowering
 from lamina.errors import InvalidIR, WrongLowering
 from lamina.ir.access import writes
-from lamina.ir.index import Expr
-from lamina.ir.loops import Nest
+from lamina.ir.index import Expr, prod
+from lamina.ir.loops import Nest, Step, Store
 from lamina.ir.nest_verify import verify_nest
 from lamina.lower.builder import Value, opmath
 from lamina.lower.context import Lowering
@@ -62,7 +62,30 @@ def _nest(found: CustomLowering, low: Lowering, node: Node, args: Any, kwargs: A
         unwritten = isinstance(result, TensorValue) and result.buffer not in written | known
         if unwritten and 0 not in low.buffers[result.buffer].shape:  # what has no elements needs no nest
             raise _wrong(node, found, f"never writes its result {result.buffer}: store to it, and low.finish(b)")
+        if isinstance(result, TensorValue) and result.buffer not in known:
+            _check_covered(node, found, low, made, result.buffer)
     return results
+
+
+def _check_covered(node: Node, found: CustomLowering, low: Lowering, made: Sequence[Step], buffer: str) -> None:
+    """Refuse stores that, were each to another element, could not reach all elements of a result."""
+    size = prod(low.buffers[buffer].shape)
+    most = 0
+    for step in made:
+        if not isinstance(step, Nest):
+            if buffer in writes(step):
+                return
+            continue
+        for eqn in step.body:
+            if isinstance(eqn, Store) and eqn.buffer == buffer:
+                along = {name for place in eqn.index for name in place.axes()}
+                reached = prod(a.extent for a in step.axes if a.name in along)
+                if not reached.is_int:
+                    return
+                most += reached.const
+    if size.is_int and most < size.const:
+        what = f"writes {most} of the {size.const} elements of its result {buffer}"
+        raise _wrong(node, found, f"{what}: its axes must reach them all")
 
 
 def _scalar(found: CustomLowering, low: Lowering, node: Node, args: Any, kwargs: Any) -> list[Any]:
@@ -87,9 +110,16 @@ def _scalar(found: CustomLowering, low: Lowering, node: Node, args: Any, kwargs:
         kinds = ", ".join(type(v).__name__ for v in values)
         raise _wrong(node, found, f"returns {kinds}, where {len(outs)} values are wanted")
     for out, value in zip(outs, values, strict=True):
+        if _kind(value.dtype) != _kind(out.dtype):
+            raise _wrong(node, found, f"returns {value.dtype} where {out.dtype} is wanted")
         b.store(out, value)
     low.finish(b)
     return list(outs)
+
+
+def _kind(dtype: str) -> str:
+    """Truth values, whole numbers, floating-point or complex ones."""
+    return DTYPES[dtype].kind.removeprefix("u")
 
 
 def _spreads(value: TensorValue, shape: tuple[Expr, ...]) -> bool:

@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.rule import Rule
 from lamina.base.source import source_of
-from lamina.errors import LaminaError, RuleFailed, StageFailed, UnexpectedMatches, UnknownOption
+from lamina.errors import BadArgument, LaminaError, RuleFailed, StageFailed, UnexpectedMatches, UnknownOption
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
@@ -53,6 +53,12 @@ class Rewriting:
                 f"without_rules names {unknown!r}, which is no rule of Lamina's", remedy=_closest(unknown, RULE_NAMES)
             )
         theirs = dict.fromkeys(r for r in options.rules if isinstance(r, Rule))
+        for taken in (r for r in theirs if r.name in RULE_NAMES and r not in RULES):
+            raise BadArgument(
+                f"a rule of yours is called {taken.name!r}, as one of Lamina's is",
+                where=taken.place,
+                remedy='give it a name of its own: rule(before, after, name="...")',
+            )
         ours = RULES if options.numerics == "fast" else ()
         self.rules = (*theirs, *(r for r in ours if r.name not in options.without_rules))
         self.counts: dict[str, int] = {}

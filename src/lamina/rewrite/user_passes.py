@@ -61,6 +61,8 @@ def _run(gm: GraphModule, function: Pass, place: str) -> GraphModule:
     except Exception as error:
         why = str(error).partition("\n")[0]  # the rest is the graph
         raise failed(f"left a graph that torch.fx refuses: {why}", "insert nodes before their users") from error
+    if not result.graph.find_nodes(op="output"):
+        raise failed("left a graph without an output", "keep the output node")
     now = [n.target for n in result.graph.find_nodes(op="placeholder")]
     if now != [target for target, _ in inputs]:
         was = [str(target) for target, _ in inputs]
