@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -31,3 +32,12 @@ def settled() -> Iterator[None]:
     yield
     if not _MISSING:
         torch.cuda.synchronize()
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing compiled before, and no kernel that falls back."""
+    torch.compiler.reset()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="lamina runs")
+        yield

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,13 +15,7 @@ from lamina.testing import judge
 
 STRICT = {"strict": True}
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.compiler.reset()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="lamina runs")
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def randn(*shape: int) -> Tensor:

@@ -6,8 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,13 +21,7 @@ from lamina.testing import judge, tensors
 
 STRICT = {"strict": True}
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.compiler.reset()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="lamina runs")
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def randn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,7 @@ from lamina.testing import judge
 
 MODE = "max-autotune-no-cudagraphs"
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.compiler.reset()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="lamina runs")
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def options(folder: Path) -> dict[str, Any]:

@@ -167,7 +167,12 @@ class _Job:
         usual = self._compile_backward(backward)
         rereading = None if self.rereading is None else self._compile_backward(self.rereading)
         return training_function(
-            *(compiled, usual, stitched.results, places, stitched.tangents_of, stitched.mutated),
+            compiled,
+            usual,
+            stitched.results,
+            places,
+            stitched.tangents_of,
+            stitched.mutated,
             rereads=self.reread,
             compile_rereading=rereading,
         )

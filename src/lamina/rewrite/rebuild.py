@@ -11,7 +11,7 @@ from torch.fx.node import map_arg
 from lamina.rewrite.torch_private import graph_module
 
 __all__ = [
-    *("Substitution", "Write", "call_for", "dead_nodes", "erase_dead", "rebuild", "substitute", "used_once"),
+    *("Substitution", "Write", "call_for", "erase_dead", "rebuild", "substitute", "used_once"),
     "written_anew",
 ]
 
@@ -22,7 +22,7 @@ Write = Callable[[Graph, Mapping[Node, Node]], Node]
 """Writes calls into a new graph and gives the node that holds the value; the mapping says what became of a node."""
 
 
-def dead_nodes(graph: Graph, stand_in: Substitution) -> set[Node]:
+def _dead_nodes(graph: Graph, stand_in: Substitution) -> set[Node]:
     """Calls that nothing with an effect and no output needs, once ``stand_in`` is applied."""
     live: set[Node] = set()
     for node in reversed(graph.nodes):
@@ -36,7 +36,7 @@ def dead_nodes(graph: Graph, stand_in: Substitution) -> set[Node]:
 
 def rebuild(gm: GraphModule, stand_in: Substitution) -> GraphModule:
     """A new module with ``stand_in`` applied and dead nodes left out; ``gm`` itself when nothing changes."""
-    dead = dead_nodes(gm.graph, stand_in)
+    dead = _dead_nodes(gm.graph, stand_in)
     if not stand_in and not dead:
         return gm
     graph = Graph()

@@ -67,9 +67,9 @@ def candidates(
                 found[fits] = cost(fits)
     least = _HOPELESS * found[first].share
     rest = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
-    held = held_loops(nest, dtypes, target, choose(nest, dtypes, target), lengths) if alone else []
+    own = choose(nest, dtypes, target) if first.team else first
+    held = held_loops(nest, dtypes, target, own, lengths) if alone else []
     if first.team:
-        own = choose(nest, dtypes, target)
         found[own] = cost(own)
         rest = [own, *(s for s in rest if s != own)]
     shared = shared_rows(nest, dtypes, target, first, lengths) if alone and not first.team else None

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from lamina.codegen.triton.alike import dispatch, programs
 from lamina.codegen.triton.facts import Facts, size_text
-from lamina.codegen.triton.last import count_programs, results, write_last
+from lamina.codegen.triton.last import programs_of, write_last
 from lamina.codegen.triton.nest import NestWriter
 from lamina.codegen.triton.product import write_product, write_sums
 from lamina.codegen.triton.source import TritonSource, UnsupportedKernel
@@ -131,8 +131,8 @@ def _joined(kernel: Kernel, dtypes: dict[str, str], parameters: list[str], types
         (*dtypes, *kernel.sizes),
         max(s.warps for s in schedules),
         max(s.stages for s in schedules),
-        (as_expr(count_programs(facts[0])), one, one),
-        ((as_expr(4 * results(facts[1])), True),),
+        (as_expr(programs_of(facts[0])), one, one),
+        ((as_expr(4 * programs_of(facts[1])), True),),
     )
 
 

@@ -12,17 +12,7 @@ from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
 from lamina.ir.last import paired_axes
 
-__all__ = ["count_programs", "results", "write_last"]
-
-
-def results(second: Facts) -> int:
-    """Programs of the second nest: counters that the launch needs."""
-    return _pieces(second)
-
-
-def count_programs(first: Facts) -> int:
-    """Programs of the launch."""
-    return _pieces(first)
+__all__ = ["programs_of", "write_last"]
 
 
 def write_last(name: str, parameters: list[str], first: Facts, second: Facts) -> Text:
@@ -32,7 +22,7 @@ def write_last(name: str, parameters: list[str], first: Facts, second: Facts) ->
     text.open(f"def {name}({', '.join([*parameters, 'w0'])}):")
     text.add("pid = tl.program_id(0)")
     text.add(f"{name}_parts({', '.join([*parameters, 'pid'])})")
-    members, over = divmod(_pieces(first), _pieces(second))
+    members, over = divmod(programs_of(first), programs_of(second))
     if over:
         raise UnsupportedKernel("results that different numbers of programs work on")
     _numbers(first, text)
@@ -57,7 +47,8 @@ def _count(facts: Facts, k: int) -> int:
     return pieces.const
 
 
-def _pieces(facts: Facts) -> int:
+def programs_of(facts: Facts) -> int:
+    """Programs of a nest of such a launch. Those of the second are its results, each of which has a counter."""
     total = 1
     for k in _shared(facts):
         total *= _count(facts, k)

@@ -21,6 +21,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
+from lamina.rewrite.rules.attention_call import DEFAULTS, LIBRARY, OPERANDS, arguments_of
 from lamina.rewrite.rules.attention_form import HIDDEN
 from lamina.rewrite.rules.constants import Constants, distinct
 from lamina.rewrite.rules.editing import Replacement, Writer, replaced
@@ -30,15 +31,6 @@ from lamina.rewrite.torch_private import plain_dispatch
 
 __all__ = ["simplify_library_attention"]
 
-_LIBRARY = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
-_DEFAULTS: Mapping[str, Any] = {
-    "attn_mask": None,
-    "dropout_p": 0.0,
-    "is_causal": False,
-    "scale": None,
-    "enable_gqa": False,
-}
-_ORDER = ("query", "key", "value", *_DEFAULTS)
 _DEVICES = ("cuda",)
 _SHARING = (torch.bfloat16,)
 """Dtypes in which kernels share keys between heads. (float16: on an H200 gradients of keys were off by 5 % of the
@@ -51,15 +43,15 @@ _NOTHING, _LATER = "nothing", "what comes later"
 
 def simplify_library_attention(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
     """Each ``scaled_dot_product_attention`` without the mask, and the repeated heads, that it can do without."""
-    calls = [node for node in gm.graph.nodes if node.target in _LIBRARY]
+    calls = [node for node in gm.graph.nodes if node.target in LIBRARY]
     if not calls or not plain_dispatch():
         return gm
     masks = _Masks()
     writes = [node for node in gm.graph.nodes if written(node)]
     found: dict[Node, Replacement] = {}
     for node in calls:
-        given = {**_DEFAULTS, **dict(zip(_ORDER, node.args, strict=False)), **node.kwargs}
-        if set(given) != set(_ORDER):
+        given = arguments_of(node)
+        if given is None:
             continue
         call = _Call(node, given)
         reasons = [*call.without_mask(masks), *call.with_shared_heads(writes)]
@@ -112,9 +104,9 @@ class _Call:
                 given[name] = self.heads[name].write(write)
             elif isinstance(value, Node):
                 given[name] = write.old(value)
-            elif value is not None and value != _DEFAULTS.get(name):
+            elif value is not None and value != DEFAULTS.get(name):
                 given[name] = value
-        operands = [given.pop(name) for name in _ORDER[:3]]
+        operands = [given.pop(name) for name in OPERANDS]
         result = write.call(F.scaled_dot_product_attention, *operands, **given)
         return with_layout_of(write, result, self.node)
 

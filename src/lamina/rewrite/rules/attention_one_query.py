@@ -9,17 +9,15 @@ that share keys (``enable_gqa``, ``repeat_interleave``, ``expand``) read them wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
+from lamina.rewrite.rules.attention_call import LIBRARY, OPERANDS, arguments_of
 from lamina.rewrite.rules.editing import Replacement, Writer, replaced
 from lamina.rewrite.rules.layout import with_layout_of
 from lamina.rewrite.rules.spelling import fake_of, number
@@ -27,19 +25,10 @@ from lamina.rewrite.torch_private import SAFE_SOFTMAX, plain_dispatch
 
 __all__ = ["open_attention_of_one_query"]
 
-_LIBRARY = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
 _LEAST_KEYS = 256
 """With fewer the library's one launch takes no longer than the three or four of the parts."""
 _DEVICES = ("cuda",)
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-_DEFAULTS: Mapping[str, Any] = {
-    "attn_mask": None,
-    "dropout_p": 0.0,
-    "is_causal": False,
-    "scale": None,
-    "enable_gqa": False,
-}
-_ORDER = ("query", "key", "value", *_DEFAULTS)
 
 
 def open_attention_of_one_query(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
@@ -48,7 +37,7 @@ def open_attention_of_one_query(gm: GraphModule, decisions: list[Decision]) -> G
         return gm
     found: dict[Node, Replacement] = {}
     for node in gm.graph.nodes:
-        if node.target not in _LIBRARY:
+        if node.target not in LIBRARY:
             continue
         call = _call(node)
         if call is None:
@@ -97,9 +86,10 @@ class _Call:
 
 def _call(node: Node) -> _Call | None:
     """The call's operands, where the parts are faster and mean the same."""
-    given = {**_DEFAULTS, **dict(zip(_ORDER, node.args, strict=False)), **node.kwargs}
-    operands = [given.get(name) for name in _ORDER[:3]]
-    nodes = [n for n in operands if isinstance(n, Node)]
+    given = arguments_of(node)
+    if given is None:
+        return None
+    nodes = [given[name] for name in OPERANDS if isinstance(given[name], Node)]
     fakes = [f for f in map(fake_of, nodes) if f is not None]
     mask, scale = given["attn_mask"], given["scale"]
     if len(fakes) != 3 or given["is_causal"] is not False or number(given["dropout_p"]) != 0.0:
