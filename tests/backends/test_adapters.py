@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lamina
+from lamina.backends.adapters.torch_tensorrt import TORCH_TENSORRT
 from lamina.backends.registry import BUILT_IN
 from lamina.testing import check_backend
 
@@ -137,3 +141,44 @@ def test_weights_of_linear_layers_are_quantised_for_inference_and_again_when_wri
             model[2].weight.mul_(-2)
     assert torch.equal(compiled(rows), model(rows))  # gradients are wanted: not quantised
     assert [d.reason for d in compiled.record.decisions("backend")] == ["torchao does not train"]
+
+
+TENSORRT = '''
+"""Stands in for Torch-TensorRT: registers a backend of the same name, built the same way, that runs ATen graphs."""
+
+import torch
+from functorch.compile import make_boxed_compiler
+from torch._dynamo.backends.common import aot_autograd
+
+graphs = []
+
+
+@make_boxed_compiler
+def _engine(gm, inputs):
+    graphs.append([str(n.target) for n in gm.graph.nodes if n.op == "call_function"])
+    return gm.forward
+
+
+@torch._dynamo.register_backend(name="torch_tensorrt")
+def torch_tensorrt_backend(gm, sample_inputs, **options):
+    return aot_autograd(fw_compiler=_engine)(gm, sample_inputs)
+'''
+
+
+@pytest.mark.skipif(find_spec("torch_tensorrt") is not None, reason="Torch-TensorRT itself is installed")
+def test_torch_tensorrt_is_handed_whole_graphs_for_inference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch_tensorrt.py").write_text(TENSORRT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    backend = replace(TORCH_TENSORRT, name="torch_tensorrt_on_cpu", devices=("cpu",))
+    report = check_backend(backend, show=False)
+    assert report.ok, report.failed
+    graphs = import_module("torch_tensorrt").graphs
+    assert graphs
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
+    compiled = lamina.compile(model, backend=backend)
+    graphs.clear()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x(4, 8)), model(x(4, 8)))
+    assert graphs == [["aten.t.default", "aten.addmm.default", "aten.relu.default"]]
+    assert compiled(x(4, 8)).requires_grad  # by the fallback, which trains
+    assert [d.reason for d in compiled.record.decisions("backend")] == ["torch_tensorrt_on_cpu does not train"]

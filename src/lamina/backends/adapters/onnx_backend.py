@@ -50,6 +50,6 @@ def onnx_backend(name: str, session: Callable[[bytes], _Session], dtypes: tuple[
         supports=translates,
         save=save,
         load=load,
-        version="1",
+        version="2",
         requires=("onnx", name),
     )

@@ -183,7 +183,13 @@ def _comparison(m: _Model, node: Node) -> str:
     name = str(node.target).split(".")[1]
     operands: list[Any] = [n.meta["val"] if isinstance(n, Node) else n for n in args_of(node)[:2]]
     inner = torch.result_type(*operands)
-    found = m.op(_COMPARISONS[name], m.value(args_of(node)[0], inner), m.value(args_of(node)[1], inner))
+    values = [m.value(args_of(node)[k], inner) for k in (0, 1)]
+    found = m.op(_COMPARISONS[name], *values)
+    if inner.is_floating_point:
+        # OpenVINO 2026.4 on processors with AVX-512 finds NaN greater than, and equal to, some numbers.
+        for operand, value in zip(operands, values, strict=True):
+            if isinstance(operand, torch.Tensor) or operand != operand:
+                found = m.op("And", found, m.op("Not", m.op("IsNaN", value)))
     return m.op("Not", found) if name == "ne" else found
 
 
