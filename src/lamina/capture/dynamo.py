@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from lamina.capture.entry.torch_private import improve_entry
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.torch_private import (
     guard_empty_hooks,
-    heed_own_traces_only,
     passed_through,
     seconds_since_compile_started,
     watch_compile_start,
@@ -95,8 +95,7 @@ def compile_callable(
     backend = _Backend(backend_callable, (fullgraph, dynamic), record)
 
     def compiled(function: Any) -> Any:
-        wrapper = torch.compile(function, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
-        return heed_own_traces_only(wrapper)
+        return improve_entry(torch.compile(function, backend=backend, fullgraph=fullgraph, dynamic=dynamic))
 
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target

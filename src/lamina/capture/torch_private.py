@@ -10,18 +10,15 @@ from typing import Any
 import torch
 from torch._dynamo.backends.registry import _BACKENDS
 from torch._dynamo.callback import callback_handler
-from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.exc import ShortenTraceback
 from torch._dynamo.guards import GuardBuilder
 from torch._guards import TracingContext
-from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.fx.node import has_side_effect
 
 from lamina.base.collector import hold_collector, release_collector
 
 __all__ = [
     "guard_empty_hooks",
-    "heed_own_traces_only",
     "name_backend",
     "passed_through",
     "seconds_since_compile_started",
@@ -94,28 +91,3 @@ def seconds_since_compile_started() -> float:
     """Seconds since Dynamo started on the frame being compiled in this thread; 0 when that was not seen."""
     at: float | None = getattr(_started, "at", None)
     return 0.0 if at is None else time.perf_counter() - at
-
-
-def heed_own_traces_only(wrapper: Any) -> Any:
-    """``wrapper``, made by ``torch.compile``, no longer refusing calls while another thread compiles.
-
-    FX says in one flag for all threads that a trace is going on, and Dynamo's wrapper refuses to be called then: a
-    thread that runs a compiled function fails whenever another one compiles. The wrapper keeps the function that
-    tells it of the flag in a variable of its own, which is given another meaning here.
-    """
-    for function in (wrapper, getattr(wrapper, "forward", None)):
-        code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
-        for name, cell in zip(getattr(code, "co_freevars", ()), cells, strict=False):
-            if name == is_fx_symbolic_tracing.__name__:
-                cell.cell_contents = _traced_by_this_thread
-    return wrapper
-
-
-def _traced_by_this_thread() -> bool:
-    if not is_fx_symbolic_tracing():
-        return False
-    if not compile_lock.acquire(blocking=False):
-        return False
-    compile_lock.release()
-    # Nobody else compiles now; the flag may have been that of a compilation that just ended.
-    return bool(is_fx_symbolic_tracing())

@@ -1,0 +1,1 @@
+"""The way from Python into a compiled function."""

@@ -1,0 +1,230 @@
+"""Every private torch name on the way into a compiled function, with the versions it was read in (2.11 to 2.13)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from types import CellType, FunctionType
+from typing import Any
+
+import torch
+from torch import _guards
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch._dynamo import config, eval_frame
+from torch._dynamo.convert_frame import CatchErrorsWrapper, compile_lock
+from torch._dynamo.exc import ShortenTraceback, UncapturedHigherOrderOpError, Unsupported, UserError
+from torch._dynamo.mutation_guard import GenerationTracker, install_generation_tagging_init
+from torch._dynamo.utils import warn_once
+from torch.fx import _symbolic_trace
+from torch.utils import _config_module
+
+__all__ = ["improve_entry"]
+
+_dynamo: Any = eval_frame  # its stubs lack names that it takes from C, and those of other versions
+_skipped = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT)
+
+
+def improve_entry(compiled: Any) -> Any:
+    """``compiled``, which ``torch.compile`` made of a function, module or class, with another way in from Python.
+
+    A call takes fewer steps, see ``_entry``. And it is no longer refused while another thread compiles: FX says in one
+    flag for all threads that a trace is going on, and Dynamo's wrapper refuses to be called then. What is no wrapper
+    as it was read stays as it is.
+    """
+    if isinstance(compiled, torch.nn.Module):
+        for name in ("forward", "_forward"):
+            if isinstance(vars(compiled).get(name), FunctionType):
+                object.__setattr__(compiled, name, improve_entry(vars(compiled)[name]))
+        return compiled
+    if isinstance(compiled, type):
+        for name in ("__call__", "_call_impl"):
+            if isinstance(vars(compiled).get(name), FunctionType):
+                setattr(compiled, name, improve_entry(vars(compiled)[name]))
+        return compiled
+    code, closure = getattr(compiled, "__code__", None), getattr(compiled, "__closure__", None) or ()
+    cells: dict[str, CellType] = dict(zip(getattr(code, "co_freevars", ()), closure, strict=False))
+    if cells.keys() != _READ_VARIABLES:
+        return compiled
+    cells["is_fx_symbolic_tracing"].cell_contents = _traced_by_this_thread
+    return _entry(compiled, cells) if _can_be_entered(compiled, cells) else compiled
+
+
+def _traced_by_this_thread() -> bool:
+    if not _symbolic_trace.is_fx_symbolic_tracing():
+        return False
+    if not compile_lock.acquire(blocking=False):
+        return False
+    compile_lock.release()
+    # Nobody else compiles now; the flag may have been that of a compilation that just ended.
+    return bool(_symbolic_trace.is_fx_symbolic_tracing())
+
+
+_READ_VARIABLES = frozenset({"callback", "fn", "is_fx_symbolic_tracing", "is_jit_tracing", "self"})
+
+# All that torch's wrapper names in the versions it was read in: what it asks for, sets and sets back at each call.
+_READ_NAMES = """
+RuntimeError ShortenTraceback TracingContext UncapturedHigherOrderOpError Unsupported UserError _C
+_ForceDispatchKeyGuard __cause__ _callback_from_stance _dispatch_tls_local_exclude_set
+_dispatch_tls_local_include_set _dynamo _functorch _get_error_on_graph_break _get_eval_frame_override _guards
+_in_hop_compile _is_skip_guard_eval_unsafe_stance _isolate_recompiles_id _maybe_set_eval_frame
+_set_error_on_graph_break _stance compiler config dynamo_tls enter_exit_hooks
+error_on_dynamo_callback_in_fullgraph_compiled_code error_on_graph_break error_on_nested_fx_trace export fake_mode
+force_compile_during_fx_trace fullgraph get_dynamic_layer_stack_depth get_skip_reasons in_kernel_invocation
+is_exporting join pop_dynamic_layer_stack_and_undo_to_depth remove_dynamo_frames reset_skip_reasons set_eval_frame
+set_eval_frame_isolate_recompiles_id set_eval_frame_override set_fullgraph_compiled_frame_count
+set_fullgraph_error_on_nested_compile set_skip_guard_eval_unsafe skip_reasons stance torch
+torch._higher_order_ops.utils try_get utils verbose warn_once with_traceback
+"""
+
+
+def _can_be_entered(wrapper: Any, cells: dict[str, CellType]) -> bool:
+    """Whether ``_entry`` knows all that ``wrapper`` does."""
+    context = cells["self"].cell_contents
+    return (
+        set(_READ_NAMES.split()).issuperset(wrapper.__code__.co_names)
+        and type(context) is _dynamo.OptimizeContext
+        and type(cells["callback"].cell_contents) is CatchErrorsWrapper
+        and context.error_on_graph_break is None
+        and not context.export
+        # A setting for dynamic sizes and the count of generations, not the contexts that some backends ask for.
+        and len(context.enter_exit_hooks) == (1 if context._dynamic is None else 2)
+        and _dynamo._maybe_set_eval_frame is _dynamo.set_eval_frame
+        and _STRICT.default is False
+    )
+
+
+class _Callback(CatchErrorsWrapper):
+    """Compiles a frame under settings that torch's wrapper has around each whole call.
+
+    The code it makes does not tell a profiler where a graph's call begins, which takes a microsecond of every call
+    without a profiler, too.
+    """
+
+    def __init__(self, callback: CatchErrorsWrapper, settings: Sequence[Callable[[], Callable[[], None]]]) -> None:
+        super().__init__(callback._torchdynamo_orig_backend, callback.hooks)
+        self.settings = settings
+
+    def __call__(self, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(config.patch(record_runtime_overhead=False))
+            for enter in self.settings:
+                stack.callback(enter())
+            return super().__call__(frame, cache_entry, frame_state)
+
+
+# Whether compiling a frame that a whole-graph function calls is an error: the setting, what a user set (_UNSET if
+# nothing), and how Dynamo is told that it is none.
+_STRICT = getattr(config, "_config")["error_on_dynamo_callback_in_fullgraph_compiled_code"]  # noqa: B009
+_UNSET = _config_module._UNSET_SENTINEL
+_set_strict: Any
+if hasattr(_dynamo, "set_fullgraph_error_on_nested_compile"):
+    _strict: Callable[[], Any] = _STRICT.user_override.get
+    _set_strict, _NOT_STRICT = _dynamo.set_fullgraph_error_on_nested_compile, False
+else:
+    _strict = functools.partial(getattr, _STRICT, "user_override")
+    _set_strict, _NOT_STRICT = _dynamo.set_eval_frame_override, _dynamo._EvalFrameOverride.SKIP
+_set_count: Any = getattr(_dynamo, "set_fullgraph_compiled_frame_count", None)
+_set_isolation: Any = getattr(_dynamo, "set_eval_frame_isolate_recompiles_id", None)
+
+
+def _entry(wrapper: Any, cells: dict[str, CellType]) -> Any:
+    """A function that does what torch's ``wrapper`` does, and calls it whenever that is more than the usual.
+
+    The usual is: no stance, no export, no trace in progress. What is set back after the call is the same; questions to
+    torch's settings, which are Python functions, are asked when a frame is compiled.
+    """
+    context, function = cells["self"].cell_contents, cells["fn"].cell_contents
+    callback = _Callback(cells["callback"].cell_contents, context.enter_exit_hooks[:-1])
+    cells["callback"].cell_contents = callback
+    install_generation_tagging_init()
+
+    fullgraph, isolation = context.fullgraph, getattr(context, "_isolate_recompiles_id", -1)
+    thread, reasons, compiler = _guards._TLS, _dynamo.dynamo_tls, torch.compiler
+    is_jit_tracing = cells["is_jit_tracing"].cell_contents
+    set_callback, set_unsafe = _dynamo.set_eval_frame, _dynamo.set_skip_guard_eval_unsafe
+    set_strict, set_count, set_isolation, strict = _set_strict, _set_count, _set_isolation, _strict
+    depth_of_transforms = torch._C._functorch.get_dynamic_layer_stack_depth
+    leave_transforms = torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth
+    names = wrapper.__code__.co_names
+    keep_keys: Any = torch._C._PreserveDispatchKeyGuard if "_ForceDispatchKeyGuard" in names else None
+    fails_uncompiled = "_stance" in names
+
+    # Calls nothing but C until it calls the function: other frames would be seen by the callback of a caller.
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        stance = _dynamo._stance
+        if (
+            stance.stance != "default"
+            or stance.backend is not None
+            or stance.skip_guard_eval_unsafe
+            or thread.__dict__.get("tracing_context") is not None
+            or compiler._is_exporting_flag
+            or _symbolic_trace._is_fx_tracing_flag
+            or is_jit_tracing()
+            or (fullgraph and strict() not in (_UNSET, False))
+        ):
+            return wrapper(*args, **kwargs)
+        counts = False
+        GenerationTracker.generation += 1
+        unsafe, depth = set_unsafe(False), depth_of_transforms()
+        if set_isolation is not None:
+            isolated = set_isolation(isolation)
+        if keep_keys is not None:
+            keys = keep_keys()
+            keys.__enter__()
+        if fullgraph:
+            was_strict = set_strict(_NOT_STRICT)
+            if set_count is not None and set_count(0) < 0:
+                counts, reasons.skip_reasons = True, []
+        prior = set_callback(callback)
+        try:
+            result = function(*args, **kwargs)
+            if counts and set_count(-1) == 0:
+                set_callback(None)
+                _nothing_compiled(fails_uncompiled)
+            return result
+        except (Unsupported, UncapturedHigherOrderOpError, UserError) as error:
+            set_callback(None)
+            if config.verbose:
+                raise
+            cause = error.__cause__
+            while cause is not None:
+                cause = cause.with_traceback(None).__cause__
+            raise error.with_traceback(None) from error.__cause__
+        except ShortenTraceback as error:
+            set_callback(None)
+            raise error.remove_dynamo_frames() from None
+        finally:
+            set_callback(None)
+            if fullgraph:
+                set_strict(was_strict)
+                if counts:
+                    set_count(-1)
+                    reasons.skip_reasons = None
+            try:
+                leave_transforms(depth)
+            finally:
+                if keep_keys is not None:
+                    keys.__exit__(None, None, None)
+                if set_isolation is not None:
+                    set_isolation(isolated)
+                set_unsafe(unsafe)
+                set_callback(prior)
+
+    # Dynamo leaves it alone where a function that runs uncompiled calls it.
+    set_code_exec_strategy(entry.__code__, _skipped)
+    functools.update_wrapper(entry, wrapper)
+    vars(entry).update(vars(wrapper), _torchdynamo_wrapper_id=id(entry))
+    return entry
+
+
+def _nothing_compiled(fails: bool) -> None:
+    """Say that a function that is to be one graph ran without one."""
+    skipped = [f"  - {reason}" for reason in _dynamo.dynamo_tls.skip_reasons]
+    message = "torch.compile with fullgraph=True found no compiled frames."
+    if not fails:
+        warn_once(f"{message} The frame was skipped, as under a dispatch mode or with Dynamo disabled.")
+    elif _dynamo._stance.stance == "default":
+        raise RuntimeError(
+            "\n".join([f"{message} Skipped frames:", *skipped]) if skipped else f"{message} None was tried."
+        )

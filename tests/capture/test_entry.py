@@ -1,0 +1,482 @@
+"""A compiled function is entered another way than torch's wrapper enters it, and behaves like one of torch's."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lamina.capture.dynamo import compile_callable
+
+X = torch.arange(6.0).reshape(2, 3)
+TALL = torch.arange(12.0).reshape(4, 3)
+
+
+class Counting:
+    """A backend that runs the captured graph as it is and counts graphs and calls of graphs."""
+
+    def __init__(self) -> None:
+        self.graphs = self.calls = 0
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        self.graphs += 1
+
+        def run(*args: Any) -> Any:
+            self.calls += 1
+            return gm.forward(*args)
+
+        return run
+
+
+def by_torch(function: Any, backend: Any, **settings: Any) -> Any:
+    return torch.compile(function, backend=backend, **settings)
+
+
+def by_us(function: Any, backend: Any, **settings: Any) -> Any:
+    return compile_callable(function, backend_callable=backend, **settings)
+
+
+Compile = Callable[..., Any]
+
+
+@pytest.fixture(params=[by_torch, by_us], ids=["torch", "lamina"])
+def compile(request: pytest.FixtureRequest) -> Compile:
+    """Either way: what is expected here of ours is what torch's wrapper does."""
+    torch.compiler.reset()
+    return request.param  # type: ignore[no-any-return]
+
+
+def function(x: Tensor) -> Tensor:
+    return x.sin() + 1
+
+
+_lines = itertools.count(1000)
+
+
+def fresh(source: Callable[..., Any] = function) -> Callable[..., Any]:
+    """A function with a code object, and so graphs, of its own, at a place of its own."""
+    code = source.__code__.replace(co_firstlineno=next(_lines))
+    return type(source)(code, source.__globals__, source.__name__, source.__defaults__, source.__closure__)
+
+
+def test_the_entry_is_ours_and_looks_like_the_function() -> None:
+    def documented(x: Tensor, *, scale: float = 2.0) -> Tensor:
+        """Scaled."""
+        return x * scale
+
+    compiled = by_us(documented, Counting())
+    assert inspect.signature(compiled) == inspect.signature(documented)
+    assert (compiled.__name__, compiled.__doc__) == ("documented", "Scaled.")
+    theirs = by_torch(documented, Counting())
+    assert compiled.__code__ is not theirs.__code__
+    assert vars(compiled).keys() == vars(theirs).keys()
+    for target in (torch.nn.Linear(3, 3), type("Own", (torch.nn.Linear,), {})):
+        ours = by_us(target, Counting())
+        assert ours(X).shape == X.shape if isinstance(target, torch.nn.Module) else ours(3, 3)(X).shape == X.shape
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("dynamic", [None, False, True])
+def test_graphs_are_made_and_found_again(compile: Compile, fullgraph: bool, dynamic: bool | None) -> None:
+    backend = Counting()
+    compiled = compile(fresh(), backend, fullgraph=fullgraph, dynamic=dynamic)
+    for x in (X, X, TALL, X, TALL, torch.ones(6, 3), X.double()):
+        assert torch.equal(compiled(x), function(x))
+    assert backend.graphs == {None: 4, False: 4, True: 3}[dynamic]
+    assert backend.calls == 7
+
+
+def test_the_dynamic_setting_is_that_of_each_function(compile: Compile) -> None:
+    """A function compiled for any sizes, called from an uncompiled part of one compiled for given sizes."""
+    inner_backend, outer_backend = Counting(), Counting()
+    inner = compile(fresh(), inner_backend, dynamic=True)
+
+    def outer(x: Tensor) -> Tensor:
+        y = x + 1
+        torch._dynamo.graph_break()
+        return call(y) * 2
+
+    @torch.compiler.disable
+    def call(y: Tensor) -> Tensor:
+        return inner(y)
+
+    compiled = compile(outer, outer_backend, dynamic=False)
+    for x in (X, TALL):
+        assert torch.equal(compiled(x), function(x + 1) * 2)
+    assert inner_backend.graphs == 1
+    assert outer_backend.graphs == 4
+
+
+def test_grad_mode_and_autocast_are_part_of_what_is_compiled(compile: Compile) -> None:
+    backend = Counting()
+    compiled = compile(fresh(lambda x: x @ x.T), backend)
+    weight = X.clone().requires_grad_()
+    assert compiled(weight).requires_grad
+    with torch.no_grad():
+        assert not compiled(weight).requires_grad
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert compiled(weight).dtype == torch.bfloat16
+    with torch.inference_mode():
+        assert compiled(weight).is_inference()
+    assert compiled(weight).dtype == torch.float32
+    assert backend.graphs == 4
+
+
+def test_nested_functions_are_captured_in_one_graph(compile: Compile) -> None:
+    inner_backend, outer_backend = Counting(), Counting()
+    inner = compile(fresh(), inner_backend)
+    compiled = compile(lambda x: inner(x) * 2, outer_backend, fullgraph=True)
+    assert torch.equal(compiled(X), function(X) * 2)
+    assert (inner_backend.graphs, outer_backend.graphs) == (0, 1)
+
+
+def test_a_compiled_function_compiled_again_belongs_to_the_last(compile: Compile) -> None:
+    first, second = Counting(), Counting()
+    compiled = compile(compile(fresh(), first), second)
+    assert torch.equal(compiled(X), function(X))
+    assert (first.calls, second.calls) == (0, 1)
+
+
+def test_graph_breaks(compile: Compile) -> None:
+    inner_backend, outer_backend = Counting(), Counting()
+    inner = compile(fresh(), inner_backend, fullgraph=True)
+    seen = []
+
+    def outer(x: Tensor) -> Tensor:
+        y = x.cos()
+        seen.append(float(y.sum()))
+        torch._dynamo.graph_break()
+        return inner(y) - 1
+
+    def eager(x: Tensor) -> Tensor:
+        return function(x.cos()) - 1
+
+    compiled = compile(outer, outer_backend)
+    for _ in range(3):
+        assert torch.equal(compiled(X), eager(X))
+    assert len(seen) == 3
+    assert outer_backend.graphs >= 2
+    assert inner_backend.graphs == 0  # captured with the rest of its caller
+
+
+def test_called_from_a_frame_that_is_not_compiled(compile: Compile) -> None:
+    """A frame in which Dynamo is at work but which it left: a generator."""
+    inner_backend, outer_backend = Counting(), Counting()
+    inner = compile(fresh(), inner_backend)
+
+    def results(x: Tensor) -> Any:
+        for _ in range(2):
+            torch._dynamo.graph_break()
+            yield inner(x)
+
+    compiled = compile(lambda x: list(results(x)), outer_backend)
+    for _ in range(2):
+        assert all(torch.equal(y, function(X)) for y in compiled(X))
+    assert inner_backend.graphs + outer_backend.graphs == 1
+
+
+def test_disabled(compile: Compile) -> None:
+    backend = Counting()
+    compiled = compile(torch.compiler.disable(fresh()), backend)
+    assert torch.equal(compiled(X), function(X))
+    compiled = compile(fresh(), backend)
+    assert torch.equal(torch.compiler.disable(compiled)(X), function(X))
+    assert backend.graphs == 1
+
+
+def test_stances(compile: Compile) -> None:
+    backend = Counting()
+    compiled = compile(fresh(), backend, dynamic=False)
+    with torch.compiler.set_stance("force_eager"):
+        assert torch.equal(compiled(X), function(X))
+        assert backend.graphs == 0
+    compiled(X)
+    with torch.compiler.set_stance("eager_on_recompile"):
+        assert torch.equal(compiled(X), function(X))
+        assert torch.equal(compiled(TALL), function(TALL))
+        assert (backend.graphs, backend.calls) == (1, 2)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert torch.equal(compiled(X), function(X))
+        with pytest.raises(RuntimeError, match="fail_on_recompile"):
+            compiled(TALL)
+    with torch.compiler.set_stance("default", force_backend="eager"):
+        assert torch.equal(compiled(X), function(X))
+        assert backend.calls == 3
+    with torch.compiler.set_stance("eager_then_compile"):
+        other = compile(fresh(), backend)
+        other(X)
+        assert (backend.graphs, backend.calls) == (1, 3)
+        other(TALL)
+        assert backend.graphs == 2
+    torch.compiler.set_stance("default")
+    assert torch.equal(compiled(TALL), function(TALL))
+    assert backend.graphs == 3
+
+
+def test_guards_count_again_after_a_stance_that_skips_them(compile: Compile) -> None:
+    backend, inner_backend = Counting(), Counting()
+    inner = compile(fresh(lambda x: x + len(x)), inner_backend, dynamic=False)
+    inner(TALL)
+    inner(X)
+
+    @torch.compiler.disable
+    def with_guards(x: Tensor) -> Tensor:
+        with torch.compiler.set_stance("default"):
+            return inner(x)
+
+    def outer(x: Tensor) -> Tensor:
+        y = x + 0
+        torch._dynamo.graph_break()
+        return with_guards(y)
+
+    compiled = compile(outer, backend)
+    compiled(X)
+    with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
+        assert torch.equal(compiled(X), X + 2)
+    assert torch.equal(inner(TALL), TALL + 4)
+
+
+def test_errors_pass_and_leave_nothing_behind(compile: Compile) -> None:
+    backend = Counting()
+
+    def fails(x: Tensor, wrong: bool) -> Tensor:
+        y = x + 1
+        torch._dynamo.graph_break()
+        if wrong:
+            raise KeyError("mine")
+        return y * 2
+
+    compiled = compile(fails, backend)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="mine"):
+            compiled(X, True)
+    assert torch.equal(compiled(X, False), (X + 1) * 2)
+    graphs = backend.graphs
+    assert torch.equal(function(X), X.sin() + 1)  # Dynamo is off: nothing is captured
+    assert backend.graphs == graphs
+    with pytest.raises(TypeError):
+        compiled()
+    assert torch.equal(compiled(X, wrong=False), (X + 1) * 2)
+
+
+def test_errors_in_the_graph(compile: Compile) -> None:
+    def fails(gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            if torch.__version__ >= "2.12":  # torch 2.11 itself fails to leave it
+                torch._C._functorch._grad_increment_nesting()
+            torch.set_autocast_enabled("cpu", True)
+            raise ValueError("in the graph")
+
+        return run
+
+    compiled = compile(fresh(), fails)
+    before = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="in the graph"):
+            compiled(X)
+        assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+        if torch.__version__ >= "2.13":
+            after = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+            assert after == before
+        torch.set_autocast_enabled("cpu", False)
+
+
+def test_errors_of_dynamo_and_of_backends(compile: Compile) -> None:
+    def breaks(x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return x + 1
+
+    compiled = compile(breaks, Counting(), fullgraph=True)
+    for _ in range(2):
+        with pytest.raises(torch._dynamo.exc.Unsupported) as unsupported:
+            compiled(X)
+        assert len(unsupported.traceback) == 2  # this function and the entry: nothing of Dynamo
+
+    def fails(gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        raise ValueError("in the backend")
+
+    compiled = compile(fresh(), fails)
+    for _ in range(2):
+        with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="in the backend"):
+            compiled(X)
+
+
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return op(*args, **(kwargs or {}))
+
+
+def test_a_whole_graph_that_is_not_made_is_told(compile: Compile) -> None:
+    compiled = compile(fresh(), Counting(), fullgraph=True)
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            with Mode():
+                compiled(X)
+        except RuntimeError as error:
+            told.append(str(error))
+    told += [str(w.message) for w in caught if "no compiled frames" in str(w.message)]
+    if torch.__version__ >= "2.13":
+        assert "no compiled frames" in told[0]
+
+
+_SETTERS = {
+    "set_eval_frame": None,
+    "set_skip_guard_eval_unsafe": False,
+    "set_eval_frame_isolate_recompiles_id": -1,
+    "set_fullgraph_error_on_nested_compile": False,
+    "set_fullgraph_compiled_frame_count": -1,
+    "set_eval_frame_override": getattr(getattr(torch._dynamo.eval_frame, "_EvalFrameOverride", None), "NONE", None),
+}
+
+
+def dynamos_state() -> dict[str, Any]:
+    """What Dynamo has been told to do in this thread; each of its setters gives back the value that it replaces."""
+    found = {}
+    for name, neutral in _SETTERS.items():
+        setter = getattr(torch._dynamo.eval_frame, name, None)
+        if setter is not None:
+            found[name] = setter(neutral)
+            setter(found[name])
+    return found
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("within", [None, False, True])
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_dynamos_state_is_that_of_torchs_wrapper(fullgraph: bool, within: bool | None, strict: bool) -> None:
+    """While a graph runs and after it, within a call of another function or not."""
+
+    def states(compile: Compile) -> list[dict[str, Any]]:
+        torch.compiler.reset()
+        found: list[dict[str, Any]] = []
+
+        def note(gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+            def run(*args: Any) -> Any:
+                found.append(dynamos_state())
+                return gm.forward(*args)
+
+            return run
+
+        compiled = compile(fresh(), note, fullgraph=fullgraph)
+        if within is not None:
+
+            def calls(gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+                return lambda *args: (compiled(X), gm.forward(*args))[1]
+
+            called = compile(fresh(), calls, fullgraph=within)
+        else:
+            called = compiled
+        with torch._dynamo.config.patch(error_on_dynamo_callback_in_fullgraph_compiled_code=strict):
+            for _ in range(3):
+                called(X)
+                found.append(dynamos_state())
+        return found
+
+    assert states(by_us) == states(by_torch)
+
+
+def test_traces_of_other_kinds(compile: Compile) -> None:
+    backend = Counting()
+    compiled = compile(fresh(), backend)
+    with pytest.raises(RuntimeError, match="symbolically trace"):
+        torch.fx.symbolic_trace(compiled)
+    with pytest.raises(RuntimeError, match=r"torch\.jit\.trace"):
+        torch.jit.trace(compiled, (X,), check_trace=False)
+
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return compiled(x) * 2
+
+    exported = torch.export.export(Module(), (X,)).module()
+    assert torch.equal(exported(X), function(X) * 2)
+    assert backend.graphs == 0
+    assert torch.equal(compiled(X), function(X))
+    assert backend.graphs == 1
+
+
+def test_function_transforms(compile: Compile) -> None:
+    compiled = compile(fresh(), Counting())
+    assert torch.allclose(torch.func.vmap(compiled)(X), function(X))
+    assert torch.allclose(torch.func.grad(lambda x: compiled(x).sum())(X), X.cos())
+    over = compile(lambda x: torch.func.vmap(function)(x), Counting())
+    assert torch.allclose(over(X), function(X))
+
+
+def test_modules_made_while_a_function_runs(compile: Compile) -> None:
+    """Dynamo treats modules made by the call in progress otherwise than older ones: both give what eager gives."""
+    backend = Counting()
+
+    def makes(x: Tensor, module: torch.nn.Module | None) -> Tensor:
+        if module is None:
+            module = torch.nn.Softplus()
+            torch._dynamo.graph_break()
+        return module(x) + 1
+
+    compiled = compile(makes, backend)
+    module = torch.nn.Softplus()
+    for given in (None, module, None, module):
+        assert torch.equal(compiled(X, given), torch.nn.functional.softplus(X) + 1)
+
+
+def test_lazy_modules_and_classes(compile: Compile) -> None:
+    backend = Counting()
+    lazy = compile(torch.nn.LazyLinear(2), backend)
+    assert lazy(X).shape == (2, 2)
+    made = compile(type("Own", (torch.nn.Linear,), {}), backend)(3, 2)
+    assert made(X).shape == (2, 2)
+    assert backend.graphs >= 1
+
+
+def test_threads() -> None:
+    """Functions are called while others are compiled, each thread for the first time."""
+    torch.compiler.reset()
+    backend = Counting()
+    warm = by_us(fresh(), backend, fullgraph=True)
+    warm(X)
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def call() -> None:
+        try:
+            while not stop.is_set():
+                assert torch.equal(warm(X), function(X))
+        except BaseException as error:
+            errors.append(error)
+
+    def compile_others() -> None:
+        try:
+            for scale in range(10):
+                one = by_us(fresh(lambda x, scale=scale: x * scale), backend)
+                assert torch.equal(one(X), X * scale)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            stop.set()
+
+    threads = [threading.Thread(target=target) for target in (call, call, compile_others)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert backend.graphs == 11
+
+
+def test_a_wrapper_that_was_not_read_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = by_torch(fresh(), Counting())
+    backend = Counting()
+    monkeypatch.setattr("lamina.capture.entry.torch_private._READ_NAMES", "torch")
+    ours = by_us(fresh(), backend)
+    assert ours.__code__ is theirs.__code__
+    assert torch.equal(ours(X), function(X))
+    assert backend.graphs == 1
