@@ -15,6 +15,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.backends.cuda_tuning import RegionTuning, triton_unit
+from lamina.backends.hidden_rows import hidden_rows_units
 from lamina.backends.product_choice import product_choice
 from lamina.backends.regions import (
     Boxed,
@@ -42,6 +43,7 @@ from lamina.runtime.cache import Cache
 from lamina.runtime.cuda_driver import CudaKernel, Driver, make_launcher
 from lamina.runtime.cuda_graphs import GraphPolicy, GraphRunner, Outcome
 from lamina.runtime.cuda_host import Flags
+from lamina.runtime.hidden_rows import serve_hidden_rows
 from lamina.runtime.host import load_program
 from lamina.runtime.toolchain import find_compiler
 from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton
@@ -87,6 +89,7 @@ class CudaBackend:
         self.policy = policy_of(options.mode)
         compiler_pool(options.jobs).start()
         self._driver = build_threads().submit(_driver, options.cxx, self.cache)
+        serve_hidden_rows(device, lambda units: self.build("hidden rows", units), lambda: self.driver)
 
     def __call__(self, fused: Fused, record: Record, gm: GraphModule) -> Boxed:
         """Plan and generate now, build in the background, load at the first call."""
@@ -99,6 +102,8 @@ class CudaBackend:
         record.step(region, "codegen", work.generate)
         host = record.step(region, "host", work.host, True)
         building = build_threads().submit(work.build, host)
+        if called := hidden_rows_units(plan):
+            build_threads().submit(self.build, region, called)
         if not tuning.open:
             record.step(region, "tune", lambda: tuning.tuned)
             return loaded_later(region, lambda: work.load(host, building), record)

@@ -19,6 +19,7 @@ from lamina.lower.builder import opmath
 from lamina.lower.context import Lowering
 from lamina.lower.custom_ops import FUNCTIONALIZED, call_mutating
 from lamina.lower.custom_rules import custom_rule
+from lamina.lower.hidden_rows import IN_PLACE, put_right
 from lamina.lower.library import call_effect, call_library
 from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import RULES, CannotLower, Decline
@@ -213,6 +214,8 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
     if not isinstance(target, OpOverload):
         raise CannotLower(f"{target} is not an ATen operation")
     args, kwargs = _arguments(env, node.args), _arguments(env, node.kwargs)
+    if str(target) in IN_PLACE:
+        return put_right(low, env, node, args)
     mark = len(low.steps)
     known = len(low.buffers)
     found = RULES.get(str(target)) or custom_rule(target)

@@ -11,6 +11,7 @@ mask is filled in; where one is added, eager's small rest of a gradient is lost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,12 +23,13 @@ from lamina.base.source import source_of
 from lamina.rewrite.rules.attention_form import Attention, Refusal, attention_of
 from lamina.rewrite.rules.attention_mask import mask_of
 from lamina.rewrite.rules.attention_pays import reason_against
+from lamina.rewrite.rules.attention_rows import kernel_for, masked_attention
 from lamina.rewrite.rules.constants import Constants
 from lamina.rewrite.rules.editing import Replacement, Writer, replaced
 from lamina.rewrite.rules.layout import with_layout_of
 from lamina.rewrite.rules.products import Labels
 from lamina.rewrite.rules.spelling import Spelled, fake_of, spelled, written
-from lamina.rewrite.torch_private import SET_GRAD, plain_dispatch, same_size
+from lamina.rewrite.torch_private import SET_GRAD, is_alias, plain_dispatch, same_size
 
 __all__ = ["use_library_attention"]
 
@@ -51,6 +53,7 @@ def use_library_attention(gm: GraphModule, decisions: list[Decision]) -> GraphMo
                 raise Refusal("something is written to, or gradients switched, between the two products")
             call = _Call(found, constants)
             call.check_gain()
+            call.mask.changes = any(n > found.last and _shares_memory(n, call.mask.tensors) for n in fixed)
         except Refusal as why:
             decisions.append(_decision(node, False, str(why)))
             continue
@@ -61,6 +64,12 @@ def use_library_attention(gm: GraphModule, decisions: list[Decision]) -> GraphMo
 
 def _decision(node: Node, taken: bool, reason: str) -> Decision:
     return Decision("rewrite", ("use_library_attention", source_of(node)), taken, reason)
+
+
+def _shares_memory(node: Node, others: Sequence[Node]) -> bool:
+    """Whether an operand of ``node`` lies in memory of one of ``others``."""
+    mine, theirs = ([f for n in nodes if (f := fake_of(n)) is not None] for nodes in (node.all_input_nodes, others))
+    return any(is_alias(a, b) for a in mine for b in theirs)
 
 
 class _Operand:
@@ -221,17 +230,7 @@ class _Call:
         """The call of the library, in the place of the second product."""
         places = len(self.batch)
         q, k, v = (operand.write(write, self.batch, places) for operand in (self.query, self.key, self.value))
-        q, mask = self.mask.write(write, q, self.training)
-        result = write.call(
-            F.scaled_dot_product_attention,
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            dropout_p=self.found.dropout,
-            is_causal=self.mask.causal,
-            scale=self.mask.scale,
-        )
+        result = self._called(write, self.mask.scaled(write, q), k, v)
         own = (self.query.shape[-2], self.value.shape[-1])
         if self.batch != self.result_batch or places > 2:
             result = write.method("reshape", result, (*self.result_batch, *own))
@@ -249,6 +248,28 @@ class _Call:
         if expected.dtype != got.dtype:
             result = write.method("to", result, expected.dtype)
         return with_layout_of(write, result, self.found.last)
+
+    def _called(self, write: Writer, q: Node, k: Node, v: Node) -> Node:
+        """The attention itself."""
+        if not self.found.dropout and self.mask.may_be_settled(self.training):
+            query, key, value = map(fake_of, (q, k, v))
+            assert query is not None
+            assert key is not None
+            assert value is not None
+            kernel = kernel_for(query, key, value, self.mask.scale)
+            if kernel:
+                return write.call(masked_attention, q, k, v, self.mask.plain(write), self.mask.scale, kernel)
+        q, mask = self.mask.write(write, q, self.training)
+        return write.call(
+            F.scaled_dot_product_attention,
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            dropout_p=self.found.dropout,
+            is_causal=self.mask.causal,
+            scale=self.mask.scale,
+        )
 
 
 def _shape(node: Node) -> tuple[Any, ...]:

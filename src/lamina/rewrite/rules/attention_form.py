@@ -29,7 +29,8 @@ class Step:
     """One operation on the scores, ``batch`` being their leading sizes there.
 
     ``kind`` is "scale" by ``factor``, or by a tensor or symbol (if ``inverted`` it divides), "add" of ``value`` times
-    ``factor``, or "fill" with the number ``factor`` where ``value`` is true (false if ``inverted``).
+    ``factor`` (``wide``: to scores of more than 16 bits), or "fill" with the number ``factor`` where ``value`` is true
+    (false if ``inverted``).
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Step:
     value: Node | None = None
     factor: float = 1.0
     inverted: bool = False
+    wide: bool = False
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ class _Above:
         if found is not None:
             steps = []
             if found.addend is not None:
-                steps.append(Step("add", _batch(node), found.addend, found.beta))
+                steps.append(Step("add", _batch(node), found.addend, found.beta, wide=_is_wide(node)))
             return node, found, steps
         call = spelled(node)
         value = fake_of(node)
@@ -121,7 +123,7 @@ class _Above:
                 return None
             if not isinstance(other, Node) or alpha is None:
                 return None
-            return Step("add", batch, other, -alpha if call.name == "sub" else alpha)
+            return Step("add", batch, other, -alpha if call.name == "sub" else alpha, wide=_is_wide(node))
         if call.name == "masked_fill" and place == 0:
             return self._fill(call.args[1], call.args[2], batch, False)
         if call.name == "where" and place in (1, 2):
@@ -218,6 +220,11 @@ def _dims(node: Node) -> int:
 def _batch(node: Node) -> tuple[Any, ...]:
     value = fake_of(node)
     return () if value is None else tuple(value.shape[:-2])
+
+
+def _is_wide(node: Node) -> bool:
+    value = fake_of(node)
+    return value is None or value.dtype.itemsize > 2
 
 
 def _keeps_matrices(before: object, after: Tensor) -> bool:

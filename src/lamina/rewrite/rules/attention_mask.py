@@ -35,8 +35,9 @@ Sizes = tuple[Any, ...]
 class Mask:
     """``scale`` for the scores, then ``parts`` in order; ``causal`` alone where every part hides what comes later.
 
-    ``may_hide_rows``: a row's keys may all be hidden; ``finite``: by numbers other than minus infinity. ``factors``
-    are steps to scale the queries with.
+    ``may_hide_rows``: a row's keys may all be hidden; ``finite``: by numbers other than minus infinity; ``wide``: a
+    mask is added to scores of more than 16 bits; ``changes``: one is written to afterwards, where eager does not mind.
+    ``factors`` are steps to scale the queries with.
     """
 
     scale: float
@@ -46,7 +47,55 @@ class Mask:
     factors: list[Step] = field(default_factory=list)
     may_hide_rows: bool = False
     finite: bool = False
+    wide: bool = False
+    changes: bool = False
     requires_grad: bool = False
+
+    @property
+    def tensors(self) -> list[Node]:
+        """What is added, or tells where to fill."""
+        return [part.step.value for part in self.parts if part.step.value is not None]
+
+    def scaled(self, write: Writer, queries: Node) -> Node:
+        """The queries times what the scores are scaled with."""
+        for step in self.factors:
+            assert step.value is not None
+            queries = write.call(torch.div if step.inverted else torch.mul, queries, write.old(step.value))
+        return queries
+
+    def may_be_settled(self, training: bool) -> bool:
+        """Whether the library may get ``plain``, and its results be put right (``attention_rows.py``), for less.
+
+        Then rows hidden by large numbers have lost their scores in eager too. What that saves is the copy of the
+        queries for a gradient, and the mask's own where it can be given as it is.
+        """
+        if not (self.may_hide_rows and self.finite) or self.wide or self.requires_grad:
+            return False
+        return training or self._given is not None
+
+    def plain(self, write: Writer) -> Node:
+        """The additive mask in the queries' dtype, rows that hide all keys as they are: the user's own if possible."""
+        given = self._given
+        total = self._total(write) if given is None else given.tensor(write)
+        assert total is not None
+        return total if _dtype(total) == self.dtype else write.method("to", total, self.dtype)
+
+    @property
+    def _given(self) -> _Part | None:
+        """The one part that is the whole mask, in a layout that the library takes."""
+        if len(self.parts) != 1 or self.changes:
+            return None
+        (part,) = self.parts
+        if part.step.kind != "add" or part.step.factor != 1:
+            return None
+        fake = fake_of(part.step.value)
+        return part if fake is not None and fake.dtype == self.dtype and fake.stride(-1) == 1 else None
+
+    def _total(self, write: Writer) -> Node | None:
+        total: Node | None = None
+        for part in self.parts:
+            total = part.onto(write, total)
+        return total
 
     def write(self, write: Writer, queries: Node, training: bool) -> tuple[Node, Node | None]:
         """The queries, and the additive mask in their dtype, or None where there is none.
@@ -58,12 +107,7 @@ class Mask:
         and the dtype holds it, the row becomes one number instead that leaves nothing of its scores either: that
         takes no copy of the queries. Nor does a mask of minus infinities alone.
         """
-        for step in self.factors:
-            assert step.value is not None
-            queries = write.call(torch.div if step.inverted else torch.mul, queries, write.old(step.value))
-        total: Node | None = None
-        for part in self.parts:
-            total = part.onto(write, total)
+        total = self._total(write)
         if total is None:
             return queries, None
         if self.may_hide_rows:
@@ -89,12 +133,17 @@ class _Part:
     placed: Callable[[Writer, Node], Node]
     causal: bool = False
 
+    def tensor(self, write: Writer) -> Node:
+        """The step's tensor in the library's dimensions."""
+        assert self.step.value is not None
+        return self.placed(write, write.old(self.step.value))
+
     def onto(self, write: Writer, total: Node | None) -> Node | None:
         """The mask after this step."""
         step = self.step
         if step.value is None:
             return None if total is None else write.call(torch.mul, total, step.factor)
-        value = self.placed(write, write.old(step.value))
+        value = self.tensor(write)
         if step.kind == "add":
             if _dtype(value).itemsize < 4:
                 value = write.method("to", value, torch.float32)
@@ -145,6 +194,7 @@ def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constant
         raise Refusal("a mask without a column for each key")
     known = constants.value(step.value)
     mask.finite |= _is_finite(step, constants)
+    mask.wide |= step.wide
     if known is not None:
         known = distinct(known.cpu())
         hidden = _hidden(step, known)

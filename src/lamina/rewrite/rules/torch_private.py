@@ -1,0 +1,52 @@
+"""The library's attention kernels by name, forward and backward, as torch 2.11 to 2.13 have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["CPU", "CUDNN", "attention_backward", "attention_forward", "chosen_attention"]
+
+CUDNN, CPU = "cudnn", "cpu"
+_CUDNN_CHOICE = 3  # SDPBackend.CUDNN_ATTENTION
+
+aten = torch.ops.aten
+
+
+def chosen_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> str:
+    """``CUDNN`` where ``scaled_dot_product_attention`` would call cuDNN's kernel for these tensors, "" elsewhere."""
+    choice = torch._fused_sdp_choice(query, key, value, mask, 0.0, False, scale=scale)
+    return CUDNN if choice == _CUDNN_CHOICE else ""
+
+
+def attention_forward(
+    kernel: str, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, training: bool
+) -> tuple[Any, ...]:
+    """The result; for training also the logarithms of the rows' sums, and what else the backward takes."""
+    if kernel == CPU:
+        found = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, attn_mask=mask, scale=scale)
+        return tuple(found)
+    found = aten._scaled_dot_product_cudnn_attention(query, key, value, mask, training, 0.0, False, False, scale=scale)
+    return tuple(found[:8])
+
+
+def attention_backward(
+    kernel: str,
+    tangent: Tensor,
+    operands: tuple[Tensor, Tensor, Tensor, Tensor],
+    forward: tuple[Any, ...],
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of queries, keys and values, with ``forward`` as ``attention_forward`` gave it."""
+    query, key, value, mask = operands
+    out, logarithm, *rest = forward
+    given = (tangent, query, key, value, out, logarithm)
+    if kernel == CPU:
+        backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return backward(*given, 0.0, False, attn_mask=mask, scale=scale)  # type: ignore[no-any-return]
+    cum_seq_q, cum_seq_k, max_q, max_k, seed, offset = rest
+    return aten._scaled_dot_product_cudnn_attention_backward(  # type: ignore[no-any-return]
+        *given, seed, offset, mask, cum_seq_q, cum_seq_k, max_q, max_k, 0.0, False, scale=scale
+    )

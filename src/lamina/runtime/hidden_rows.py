@@ -1,0 +1,294 @@
+"""Kernels for attention's rows whose keys are all hidden: what ``base/hidden_rows.py`` specifies, on a GPU.
+
+A program reads 16 rows of the mask, or the factors of a head's rows, and leaves if no row is hidden: a few microseconds
+beside the library's kernel. Where some are, their weights are made from the mask in registers, a block at a time, and
+multiplied on the tensor cores.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lamina.base.hidden_rows import HIDDEN, add_, rows_of, settle_
+from lamina.runtime.cuda_driver import CudaKernel, Driver
+from lamina.runtime.cuda_host import launch_failed
+from lamina.runtime.torch_private import current_stream
+from lamina.runtime.triton_build import TritonBuild, TritonUnit
+from lamina.runtime.triton_pool import TritonError
+
+__all__ = ["add", "kernels_of", "mix", "serve_hidden_rows", "settle"]
+
+_SETTLE = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def settle(
+    out, logarithm, mask, value, rows,
+    ob, oh, oq, lb, lh, lq, mb, mh, mq, vb, vh, vk,
+    batches, heads, masks, queries, keys, features,
+):
+    blocks = tl.cdiv(queries, 16)
+    place = tl.program_id(0) // blocks
+    b, h = place // masks, place % masks
+    q = tl.program_id(0) % blocks * 16 + tl.arange(0, 16)
+    inside = q < queries
+    base = mask + b * mb + h * mh + q[:, None] * mq
+    highest = tl.full([16, {span}], float("-inf"), tl.float32)
+    for first in range(0, keys, {span}):
+        k = first + tl.arange(0, {span})
+        there = inside[:, None] & (k < keys)[None, :]
+        highest = tl.maximum(highest, tl.load(base + k[None, :], mask=there, other=float("-inf")).to(tl.float32))
+    level = tl.max(highest, 1)
+    hidden = inside & (level <= {hidden})
+    factor = tl.zeros([16], tl.float32)
+    if tl.max(hidden.to(tl.int32), 0) > 0:
+        total = tl.zeros([16], tl.float32)
+        for first in range(0, keys, 64):
+            k = first + tl.arange(0, 64)
+            there = hidden[:, None] & (k < keys)[None, :]
+            seen = tl.load(base + k[None, :], mask=there, other=float("-inf")).to(tl.float32)
+            total += tl.sum(tl.exp(seen - level[:, None]), 1)
+        factor = tl.where(hidden, 1.0 / total, 0.0)
+        d = tl.arange(0, {width})
+        for shared in range(0, batches * heads):
+            vb_, vh_ = b + shared // heads, h + shared % heads
+            mixed = tl.zeros([16, {width}], tl.float32)
+            for first in range(0, keys, 64):
+                k = first + tl.arange(0, 64)
+                there = hidden[:, None] & (k < keys)[None, :]
+                seen = tl.load(base + k[None, :], mask=there, other=float("-inf")).to(tl.float32)
+                weights = tl.where(hidden[:, None], tl.exp(seen - level[:, None]) * factor[:, None], 0.0)
+                read = (k < keys)[:, None] & (d < features)[None, :]
+                v = tl.load(value + vb_ * vb + vh_ * vh + k[:, None] * vk + d[None, :], mask=read, other=0.0)
+                mixed += tl.dot(weights.to(v.dtype), v)
+            at = out + vb_ * ob + vh_ * oh + q[:, None] * oq + d[None, :]
+            tl.store(at, mixed.to(out.dtype.element_ty), mask=hidden[:, None] & (d < features)[None, :])
+{logarithm}
+{rows}
+"""
+_LOGARITHM = (
+    "            tl.store(logarithm + vb_ * lb + vh_ * lh + q * lq,"
+    ' tl.full([16], float("inf"), tl.float32), mask=hidden)'
+)
+_ROWS = """\
+    tl.store(rows + place * queries + q, tl.where(hidden, level, 0.0), mask=inside)
+    tl.store(rows + (tl.num_programs(0) // blocks + place) * queries + q, factor, mask=inside)
+"""
+
+_ADD = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(
+    gradient, mask, rows, tangent,
+    gb, gh, gk, mb, mh, mq, tb, th, tq, rb, rh,
+    heads, places, queries, keys, features,
+):
+    b, h = tl.program_id(0) // heads, tl.program_id(0) % heads
+    levels = rows + b * rb + h * rh
+    factors = levels + places * queries
+    some = 0
+    for first in range(0, queries, 1024):
+        q = first + tl.arange(0, 1024)
+        found = tl.load(factors + q, mask=q < queries, other=0.0) != 0.0
+        some = tl.maximum(some, tl.max(found.to(tl.int32), 0))
+    if some > 0:
+        d = tl.arange(0, {width})
+        for place in range(tl.program_id(1) * 64, keys, tl.num_programs(1) * 64):
+            k = place + tl.arange(0, 64)
+            added = tl.zeros([64, {width}], tl.float32)
+            for first in range(0, queries, 32):
+                q = first + tl.arange(0, 32)
+                factor = tl.load(factors + q, mask=q < queries, other=0.0)
+                hidden = factor != 0.0
+                if tl.max(hidden.to(tl.int32), 0) > 0:
+                    level = tl.load(levels + q, mask=hidden, other=0.0)
+                    there = hidden[None, :] & (k < keys)[:, None]
+                    seen = tl.load(
+                        mask + b * mb + h * mh + q[None, :] * mq + k[:, None], mask=there, other=float("-inf")
+                    ).to(tl.float32)
+                    weights = tl.where(hidden[None, :], tl.exp(seen - level[None, :]) * factor[None, :], 0.0)
+                    read = hidden[:, None] & (d < features)[None, :]
+                    t = tl.load(tangent + b * tb + h * th + q[:, None] * tq + d[None, :], mask=read, other=0.0)
+                    added += tl.dot(weights.to(t.dtype), t)
+            at = gradient + b * gb + h * gh + k[:, None] * gk + d[None, :]
+            written = (k < keys)[:, None] & (d < features)[None, :]
+            before = tl.load(at, mask=written, other=0.0).to(tl.float32)
+            tl.store(at, (before + added).to(gradient.dtype.element_ty), mask=written)
+"""
+
+_SPAN = 1024
+"""Keys of a row that are read at a time to see whether it is hidden."""
+_SHARES = 4
+"""Programs that share a head's keys when something is added to their gradient."""
+_WIDEST = 256
+_TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
+_PARAMETERS = {
+    "settle": (
+        *("out", "logarithm", "mask", "value", "rows"),
+        *("ob", "oh", "oq", "lb", "lh", "lq", "mb", "mh", "mq", "vb", "vh", "vk"),
+        *("batches", "heads", "masks", "queries", "keys", "features"),
+    ),
+    "add": (
+        *("gradient", "mask", "rows", "tangent"),
+        *("gb", "gh", "gk", "mb", "mh", "mq", "tb", "th", "tq", "rb", "rh"),
+        *("heads", "places", "queries", "keys", "features"),
+    ),
+}
+_POINTERS = {"out": "", "logarithm": "*fp32", "mask": "", "value": "", "rows": "*fp32", "gradient": "", "tangent": ""}
+_SIZES = ("batches", "heads", "masks", "places", "queries", "keys", "features")
+_ALIGNED = ("mask", "mb", "mh", "mq", "keys")
+"""Multiples of 16 in the variant that reads the mask 16 bytes at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """One of the two kernels: for heads of ``width`` features; ``trained``: with what the backward needs."""
+
+    name: str
+    dtype: torch.dtype
+    width: int
+    trained: bool
+    aligned: bool
+
+    def unit(self) -> TritonUnit:
+        if self.name == "settle":
+            more = {"logarithm": _LOGARITHM, "rows": _ROWS} if self.trained else {"logarithm": "", "rows": ""}
+            text = _SETTLE.format(span=_SPAN, hidden=HIDDEN, width=self.width, **more)
+        else:
+            text = _ADD.format(width=self.width)
+        parameters = _PARAMETERS[self.name]
+        types = tuple(
+            _POINTERS[p] or _TYPES[self.dtype] if p in _POINTERS else "i32" if p in _SIZES else "i64"
+            for p in parameters
+        )
+        aligned = tuple(i for i, p in enumerate(parameters) if p in _ALIGNED) if self.aligned else ()
+        name = f"hidden_rows_{self.name}_{self.width}_{self.trained}_{self.aligned}_{types[0][1:]}"
+        return TritonUnit(name, self.name, text, parameters, types, aligned, 8 if self.name == "settle" else 4, 2)
+
+
+def kernels_of(op: str, dtype: torch.dtype, features: int) -> list[TritonUnit]:
+    """What a call of ``op`` ("lamina.mix_hidden_rows_.default") launches, most likely."""
+    name = "add" if "add_" in op else "settle"
+    return [_Variant(name, dtype, _width(features), "mix_" not in op, True).unit()]
+
+
+def _width(features: int) -> int:
+    return max(16, 1 << (features - 1).bit_length())
+
+
+Build = Callable[[Sequence[TritonUnit]], TritonBuild]
+
+
+class _Server:
+    """Compiles and loads the kernels for one GPU."""
+
+    def __init__(self, device: int, build: Build, driver: Callable[[], Driver]) -> None:
+        self.device, self.build, self.driver = device, build, driver
+        self._loaded: dict[_Variant, CudaKernel | None] = {}
+        self._guard = threading.Lock()
+
+    def kernel(self, variant: _Variant) -> CudaKernel | None:
+        """The kernel; None, after a warning, where it cannot be had."""
+        with self._guard:
+            if variant not in self._loaded:
+                self._loaded[variant] = self._load(variant)
+            return self._loaded[variant]
+
+    def _load(self, variant: _Variant) -> CudaKernel | None:
+        unit = variant.unit()
+        built = self.build([unit])
+        try:
+            if unit.name in built.errors:
+                raise built.errors[unit.name]
+            return self.driver().load(built.cubins[unit.name], self.device)
+        except TritonError as error:
+            warnings.warn(
+                f"lamina puts hidden rows of attention right by torch's functions: {error.what}", stacklevel=2
+            )
+            return None
+
+
+_SERVERS: dict[int, _Server] = {}
+
+
+def serve_hidden_rows(device: int, build: Build, driver: Callable[[], Driver]) -> None:
+    """Have the operations of ``base/hidden_rows.py`` run as kernels on this GPU, built and loaded by these."""
+    if device not in _SERVERS:
+        _SERVERS[device] = _Server(device, build, driver)
+
+
+def _launched(
+    name: str, trained: bool, mask: Tensor, others: Sequence[Tensor], arguments: Sequence[int], grid: tuple[int, int]
+) -> bool:
+    """Launch a kernel, if there is one for these tensors; ``arguments`` in the order of its parameters."""
+    first = others[0]
+    server = _SERVERS.get(mask.device.index or 0)
+    features = first.shape[-1]
+    if server is None or features > _WIDEST or mask.dtype not in _TYPES:
+        return False
+    if any(t.dtype != mask.dtype or t.dim() != 4 for t in (mask, *others)):
+        return False
+    if any(t.stride(-1) != 1 and t.shape[-1] > 1 for t in (mask, *others)):
+        return False
+    aligned = all(n % 16 == 0 for n in (mask.data_ptr(), *_steps(mask), mask.shape[-1]))
+    kernel = server.kernel(_Variant(name, mask.dtype, _width(features), trained, aligned))
+    if kernel is None:
+        return False
+    code = kernel.launch(current_stream(server.device), *grid, 1, *arguments)
+    if code:
+        launch_failed(kernel.name, code)
+    return True
+
+
+def _steps(tensor: Tensor) -> tuple[int, int, int]:
+    """Elements from one batch, head and row to the next; none where there is only one."""
+    a, b, c = (0 if n == 1 else s for n, s in zip(tensor.shape[:3], tensor.stride()[:3], strict=True))
+    return a, b, c
+
+
+def settle(out: Tensor, logarithm: Tensor | None, mask: Tensor, value: Tensor) -> Tensor | None:
+    """Put hidden rows of ``out`` right; those of ``logarithm`` too where it is given, and give levels and factors."""
+    rows = None if logarithm is None else rows_of(out, mask)
+    (batch, heads, queries, features), (masks, masked_heads) = out.shape, mask.shape[:2]
+    steps = (0, 0, 0) if logarithm is None else _steps(logarithm if logarithm.dim() == 4 else logarithm[..., None])
+    pointers = [out, out if logarithm is None else logarithm, mask, value, out if rows is None else rows]
+    shared = (batch // masks, heads // masked_heads, masked_heads, queries, mask.shape[-1], features)
+    arguments = [*(t.data_ptr() for t in pointers), *_steps(out), *steps, *_steps(mask), *_steps(value), *shared]
+    programs = -(-queries // 16) * masks * masked_heads
+    if _launched("settle", rows is not None, mask, (out, value), arguments, (programs, 1)):
+        return rows
+    return settle_(out, logarithm, mask, value)
+
+
+def mix(out: Tensor, mask: Tensor, value: Tensor) -> None:
+    """Put hidden rows of ``out`` right."""
+    settle(out, None, mask, value)
+
+
+def add(gradient: Tensor, mask: Tensor, rows: Tensor, tangent: Tensor) -> None:
+    """Add to the values' gradient what flows back to them from hidden rows."""
+    (batch, heads, keys, features), queries = gradient.shape, tangent.shape[-2]
+    masks, masked_heads = mask.shape[:2]
+    places = (0 if masks == 1 else masked_heads * queries, 0 if masked_heads == 1 else queries)
+    sizes = (heads, masks * masked_heads, queries, keys, features)
+    tangent = tangent if tangent.stride(-1) == 1 else tangent.contiguous()
+    pointers = [t.data_ptr() for t in (gradient, mask, rows, tangent)]
+    arguments = [*pointers, *_steps(gradient), *_steps(mask), *_steps(tangent), *places, *sizes]
+    if not _launched("add", True, mask, (gradient, tangent), arguments, (batch * heads, _SHARES)):
+        add_(gradient, mask, rows, tangent)
+
+
+torch.library.impl("lamina::mix_hidden_rows_", "CUDA", mix)
+torch.library.impl("lamina::settle_hidden_rows_", "CUDA", settle)
+torch.library.impl("lamina::add_hidden_rows_", "CUDA", add)

@@ -1,0 +1,59 @@
+"""The kernels that put hidden rows of attention right do what they are specified to do, and compile for a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lamina.base.hidden_rows import IN_PLACE
+from lamina.runtime.hidden_rows import kernels_of
+from lamina.runtime.triton_worker import Request, compile_request
+from tests.codegen.triton.hidden_rows import CASES, FILLS
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[tuple[str, str], str]:
+    """What the interpreter's process says of each case and fill."""
+    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.codegen.triton.hidden_rows"]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    lines = (line.split("; ", 2) for line in ended.stdout.splitlines())
+    return {(case, fill): what for case, fill, what in lines}
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_do_what_is_specified(case: str, fill: str, said: dict[tuple[str, str], str]) -> None:
+    hidden, launched = said[case, fill].split()
+    assert (int(hidden) > 0) == (fill != "none")
+    assert int(launched) == 3
+
+
+@pytest.mark.parametrize("features", [8, 64, 128, 256])
+@pytest.mark.parametrize("op", [form for form, _ in IN_PLACE.values()])
+def test_they_compile(op: str, features: int, tmp_path: Path) -> None:
+    (unit,) = kernels_of(op, torch.bfloat16, features)
+    request = Request(
+        name=unit.function,
+        text=unit.text,
+        parameters=list(unit.parameters),
+        types=list(unit.types),
+        aligned=list(unit.aligned),
+        warps=unit.warps,
+        stages=unit.stages,
+        asserts=False,
+        scratch=0,
+        capability=90,
+        folder=str(tmp_path),
+    )
+    about = compile_request(request)
+    ptx = (tmp_path / "kernel.ptx").read_text()
+    assert about["shared"] <= 100 << 10
+    assert "mma" in ptx
+    assert "ld.global.v4" in ptx or "v4.b32" in ptx  # 16 bytes at a time

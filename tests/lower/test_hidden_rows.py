@@ -1,0 +1,63 @@
+"""Calls that put rows of attention right write to the library's results themselves, if nothing else needs those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lamina.base.hidden_rows import add_hidden_rows, mix_hidden_rows, settle_, settle_hidden_rows
+
+from .harness import outcome
+
+
+def _tensors() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    queries, value = (torch.randn(2, 3, n, 16, generator=generator) for n in (10, 12))
+    mask = torch.zeros(2, 1, 10, 12)
+    mask[0, 0, 3], mask[1, 0, 7] = -1e9, -2e9
+    return queries, mask, value, settle_(queries.clone(), None, mask, value)
+
+
+def _result(queries: Tensor) -> Tensor:
+    weight = torch.eye(16, dtype=queries.dtype, device=queries.device)
+    return torch.matmul(queries, weight.expand(2, 3, 16, 16))
+
+
+def _mixed(queries: Tensor, mask: Tensor, value: Tensor, rows: Tensor) -> Any:
+    return mix_hidden_rows(_result(queries), mask, value)
+
+
+def _settled(queries: Tensor, mask: Tensor, value: Tensor, rows: Tensor) -> Any:
+    return settle_hidden_rows(_result(queries), torch.matmul(queries, queries[..., :1, :].mT), mask, value)
+
+
+def _sliced(queries: Tensor, mask: Tensor, value: Tensor, rows: Tensor) -> Any:
+    return settle_hidden_rows(_result(queries), torch.matmul(queries, queries.mT)[..., :1], mask, value)
+
+
+def _added(queries: Tensor, mask: Tensor, value: Tensor, rows: Tensor) -> Any:
+    return add_hidden_rows(_result(value), mask, rows, queries)
+
+
+def _also_read(queries: Tensor, mask: Tensor, value: Tensor, rows: Tensor) -> Any:
+    result = _result(queries)
+    return mix_hidden_rows(result, mask, value), result
+
+
+def _an_input(queries: Tensor, mask: Tensor, value: Tensor, rows: Tensor) -> Any:
+    return mix_hidden_rows(queries, mask, value)
+
+
+@pytest.mark.parametrize(
+    ("function", "copies"), [(_mixed, 0), (_added, 0), (_settled, 0), (_sliced, 1), (_also_read, 1), (_an_input, 1)]
+)
+def test_only_what_something_else_needs_is_copied(function: Callable[..., Any], copies: int) -> None:
+    tensors = _tensors()
+    found, plain = outcome(function, tensors), outcome(lambda q, m, v, r: _result(q), tensors)
+    assert not found.complaints
+    assert any(op.endswith("_hidden_rows_.default") for op, _ in found.library)
+    assert found.nests - (plain.nests if function is not _an_input else 0) == copies
