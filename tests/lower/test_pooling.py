@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
+from lamina.rewrite.pool_places import max_pool2d_offsets_backward, max_pool2d_with_offsets
 
 from .harness import check, outcome
 from .samples import check_samples
@@ -44,6 +45,18 @@ def test_max_pooling(window: tuple[Any, ...]) -> None:
         check(lambda x: aten.max_pool2d_with_indices(x, *window), x)
     out, places = aten.max_pool2d_with_indices(X, *window)
     check(lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, *window, i), torch.randn_like(out), X, places)
+
+
+@pytest.mark.parametrize("window", MAX)
+def test_distances_from_the_corners_of_windows(window: tuple[Any, ...]) -> None:
+    holes = torch.where(torch.rand(X.shape) > 0.9, nan, X)
+    holes[0, 0] = -inf
+    for x in (X, holes, X.to(memory_format=torch.channels_last)) if window[0] != (7, 7) else (X,):
+        out, offsets = max_pool2d_with_offsets(x, *window, torch.uint8)
+        assert offsets.dtype == torch.uint8
+        assert torch.equal(out.nan_to_num(9), aten.max_pool2d_with_indices(x, *window)[0].nan_to_num(9))
+        check(lambda x: max_pool2d_with_offsets(x, *window, torch.uint8), x)
+        check(lambda g, x, o: max_pool2d_offsets_backward(g, x, *window, o), torch.randn_like(out), x, offsets)
 
 
 @pytest.mark.parametrize("size", [3, 7])
@@ -92,14 +105,16 @@ def test_three_dimensions() -> None:
     check(lambda x: aten._adaptive_avg_pool3d(x, [2, 3, 4]), X)
 
 
+@pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize("window", MAX)
-def test_on_a_gpu_elements_look_for_the_windows_that_chose_them(window: tuple[Any, ...]) -> None:
+def test_on_a_gpu_elements_look_for_the_windows_that_chose_them(window: tuple[Any, ...], short: bool) -> None:
     """No zeros written first and nothing added in memory; values to the last digit but for the order of additions."""
-    out, places = aten.max_pool2d_with_indices(X, *window)
-    given = torch.randn_like(out), X, places
+    function = max_pool2d_offsets_backward if short else aten.max_pool2d_with_indices_backward.default
+    pool = max_pool2d_with_offsets(X, *window, torch.uint8) if short else aten.max_pool2d_with_indices(X, *window)
+    given = torch.randn_like(pool[0]), X, pool[1]
 
     def backward(g: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
-        return aten.max_pool2d_with_indices_backward(g, x, *window, i)
+        return function(g, x, *window, i)
 
     with FakeTensorMode():
         graph = traced(backward, [torch.empty(t.shape, dtype=t.dtype, device="cuda") for t in given])

@@ -1,9 +1,9 @@
-"""Max pooling whose backward finds its maxima again from two bytes each."""
+"""Max pooling whose backward finds its maxima again from one or two bytes each."""
 
 import pytest
 import torch
 
-from lamina.rewrite.pool_places import short_pool_places
+from lamina.rewrite.pool_places import max_pool2d_offsets_backward, max_pool2d_with_offsets, short_pool_places
 from lamina.rewrite.verify import verify_fx
 
 from .test_passes import aten, graph_of
@@ -36,16 +36,20 @@ def pooled_shape(x, window):
     return aten.max_pool2d_with_indices(x, *window)[0].shape
 
 
+@pytest.mark.parametrize(("width", "dtype"), [(17, torch.uint8), (130, torch.int16)])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_places_are_kept_in_short(window):
-    inputs = operands(window)
+def test_places_are_kept_in_short(window, width, dtype):
+    inputs = operands(window, (2, 3, 13, width))
+    if len(window[0]) == 1:
+        dtype = torch.uint8  # of windows of two columns no place is far from the corner
     before = graph_of(both(*window), *inputs)
     after = short_pool_places(before, device="cpu")
     assert after is not before
     verify_fx(after, "test")
-    assert torch.int16 in {
-        n.meta["val"].dtype for n in after.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)
-    }
+    (pool,) = after.graph.find_nodes(op="call_function", target=max_pool2d_with_offsets)
+    assert pool.meta["val"][1].dtype == dtype
+    (backward,) = after.graph.find_nodes(op="call_function", target=max_pool2d_offsets_backward)
+    assert backward.args[-1].meta["val"].dtype == dtype
     torch.testing.assert_close(after(*inputs), before(*inputs), equal_nan=True, rtol=0, atol=0)
 
 
@@ -65,8 +69,7 @@ def test_the_image_before_norm_and_relu_gives_the_shape():
     inputs = torch.randn(2, 4, 12, 12), torch.rand(4), torch.randn(2, 4, 6, 6)
     before = graph_of(step, *inputs)
     after = short_pool_places(before, device="cpu")
-    target = aten.max_pool2d_with_indices_backward.default
-    (backward,) = after.graph.find_nodes(op="call_function", target=target)
+    (backward,) = after.graph.find_nodes(op="call_function", target=max_pool2d_offsets_backward)
     assert backward.args[1].op == "placeholder"
     torch.testing.assert_close(after(*inputs), before(*inputs))
 

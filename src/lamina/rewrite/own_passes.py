@@ -32,8 +32,8 @@ Pass = Callable[[GraphModule], GraphModule]
 class OwnPasses:
     """The passes that ``options`` ask for; what they decide goes into ``record`` under ``name``.
 
-    Those that choose library calls, some of them of our own, run only where the graph is for our kernels (``ours``):
-    another backend chooses its own, and should find the plain operations.
+    Those that choose library calls or write operations of our own run only where the graph is for our kernels
+    (``ours``): another backend chooses its own, and should find the plain operations.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class OwnPasses:
             open_group_norm,
             share_means,
             masks_from_norms,
-            short_pool_places,
+            *((short_pool_places,) if self.ours else ()),
             functools.partial(channels_last, note=self._note("layout")),
             *((functools.partial(align_products, note=self._note("products")),) if self.ours else ()),
             self.clean,

@@ -1,4 +1,4 @@
-"""A nest whose axis is folded: each point does the work of several, which lie a part of the axis apart.
+"""A nest whose axis is folded: each point does the work of several, which lie a part of the axis apart or side by side.
 
 Rotary embeddings combine the two halves of a row, so their loops run over half a row; the norm before them runs over
 whole rows. Folded in two, the norm reads both halves at each point, and the two become one nest.
@@ -48,9 +48,10 @@ def folds(nest: Nest, extents: set[int]) -> list[tuple[Axis, int]]:
     return found
 
 
-def fold(nest: Nest, axis: Axis, parts: int) -> Nest | None:
+def fold(nest: Nest, axis: Axis, parts: int, near: bool = False) -> Nest | None:
     """The nest over a part of ``axis``, every point doing the work of ``parts``; ``None`` where that cannot be.
 
+    They lie a part of the axis apart, or are neighbours (``near``).
     Reductions over the axis join the points' values first; 16-bit ones would round on the way and are refused.
     """
     length = axis.extent.const // parts
@@ -68,7 +69,7 @@ def fold(nest: Nest, axis: Axis, parts: int) -> Nest | None:
 
     def copy(eqn: Equation, part: int) -> Equation:
         names = {n: copies[n][part] for n in (*operands(eqn), *defined(eqn)) if n in copies}
-        place: Expr = as_expr(short) + part * length
+        place: Expr = as_expr(short) * parts + part if near else as_expr(short) + part * length
         return rename(eqn, names, {axis: place})
 
     for eqn in nest.body:

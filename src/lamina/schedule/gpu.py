@@ -19,7 +19,14 @@ from lamina.schedule.product_tiles import product_schedules
 from lamina.schedule.streams import streamed
 from lamina.schedule.team import shared_loop
 
-__all__ = ["choose", "fast_axis", "fitter", "guess"]
+__all__ = ["MANY_LOADS", "choose", "fast_axis", "fitter", "guess"]
+
+MANY_LOADS = 8
+"""Loads of large operands at a point from which on a thread takes one wide access of each: what is under way at once
+are the loads, and their results fill the registers.
+"""
+_BUSY_POINTS = 1024
+"""Points of a tile of such."""
 
 _GUESS = 4096
 """What an unknown size counts as."""
@@ -211,6 +218,8 @@ class _Chooser:
         rare = self.changes_little()
         if rare:
             points = 8192
+        elif self.busy():
+            points = min(points, _BUSY_POINTS)
         if self.known(self.names):
             points = min(points, max(128, _power(total // self.target.processors // 2)))
         each = 64 if rare else 8 if points < 2048 else 16
@@ -234,6 +243,12 @@ class _Chooser:
         else:
             blocks = [Block(tuple(self.names), points, "grid")]
         return GpuSchedule("pointwise", tuple(blocks), _warps(points, each), 1, False, 0, self.approximate)
+
+    def busy(self) -> bool:
+        """Whether every point reads much."""
+        whole = self.size(self.names)
+        loads = [e for e in self.nest.body if isinstance(e, Load)]
+        return sum(self.size(e.index[0].axes()) * 8 >= whole for e in loads) >= MANY_LOADS
 
     def changes_little(self) -> bool:
         """Whether everything is stored under conditions that are loaded once for many points: programs rarely store."""
@@ -338,6 +353,8 @@ class _Chooser:
             chunk = min(chunk, 4096 if stages > 1 else 8192)
         if phases == 1 and any(e.op == "welford" for e in self.reduces):
             chunk = 2048
+        if self.busy():
+            chunk, warps, stages = _BUSY_POINTS, 4, 1
         chunk = min(chunk, max(_power(width), 32))
         peel = 16 // self.narrowest() if odd and len(inner) == 1 else 0
         loop = Block(self.ordered(inner), chunk, "loop")
@@ -463,6 +480,9 @@ class _Chooser:
             tall, across = replace(tall, size=min(tall.size, 64)), min(across, 64)
             blocks = (*outer, tall, Block(run, across, "grid"))
             return GpuSchedule("columns", blocks, _warps(tall.size * across, 16), 1, False, 0, self.approximate)
+        if tall.role == "loop" and self.busy():
+            blocks = (*outer, replace(tall, size=max(2, _BUSY_POINTS // across)), Block(run, across, "grid"))
+            return GpuSchedule("columns", blocks, _warps(_BUSY_POINTS, 8), 1, False, 0, self.approximate)
         many = width % _SIDE == 0 and units * width >= 3 * self.target.processors * _SIDE
         if tall.role == "loop" and many and self.reads_once(inner) and not narrow:
             # Short tiles of wide runs: a thread has few sums to join with others'.

@@ -31,12 +31,13 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
-from lamina.schedule.gpu import guess
+from lamina.schedule.gpu import MANY_LOADS, guess
 from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, WIDEST, axes_of
 from lamina.schedule.gpu_scans import scan_in_parts
 from lamina.schedule.gpu_steps import Steps
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
+from lamina.schedule.interleave import interleave
 from lamina.schedule.rare_loads import load_rarely
 from lamina.schedule.simplify import rename
 
@@ -54,6 +55,8 @@ _ROW_TILE, _ROW_TILES = 65536, 4096
 """Bytes of a row that a program reads at once, where it does nothing else and the last one joins them; its programs."""
 _WAVES = 8
 """Programs for each processor that hide the latency of walking down columns."""
+_BUSY_WAVES = 4
+"""Programs for each processor where points read so much that nothing is read ahead."""
 
 
 def spread(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram, list[Decision]]:
@@ -69,7 +72,7 @@ def spread(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram, list[D
         if not isinstance(whole, Nest):
             steps.append(whole)
             continue
-        step = load_rarely(whole)
+        step = interleave(load_rarely(whole), buffers)
         masked = masked or step is not whole
         for apart in updates_apart(step, decisions):
             for nest in scan_in_parts(apart, buffers, target, decisions):
@@ -239,6 +242,8 @@ class _Cutter(Steps):
             least, wanted = COLUMN_POINTS, processors
             if crossed:
                 enough = wanted = _WAVES * processors  # nothing is read ahead there
+            elif len(self.large()) >= MANY_LOADS:
+                enough = wanted = _BUSY_WAVES * processors
             if points <= _ONE_TILE:
                 return None
         parts = min(wanted // max(units, 1), points // least)

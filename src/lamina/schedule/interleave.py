@@ -1,0 +1,154 @@
+"""Nests whose points do the work of neighbours that read the same elements.
+
+The gradient of a pooling with windows of three, two apart, is the sum over the windows that hold an element: two along
+each dimension or one, by whether its place is even. Where a point does the work of both places, their remainders are
+numbers, conditions on them are settled, and each window is read once for four elements instead of nine times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Axis, Div, Expr, Mod, as_expr
+from lamina.ir.loops import Buffer, Compute, Constant, Equation, Index, Load, Nest, Origin, Store
+from lamina.schedule.fold import fold
+from lamina.schedule.simplify import rename, simplify
+
+__all__ = ["interleave"]
+
+_MOST = 4
+"""Neighbours that share a point at most."""
+_LEAST = 2
+"""Loads at places divided by the step that are worth it: one alone is no more than the memory it reads."""
+_MANY = 2
+"""Loads at divided places for each contiguous access that is given up."""
+_EQUATIONS = 400
+
+
+def interleave(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
+    """The nest with neighbours of one point along axes where they read the same elements; else the same object.
+
+    Where memory is contiguous along an axis its accesses become narrow, which those at divided places are anyway: such
+    are to be many.
+    """
+    found, parts = nest, 1
+    for axis in nest.axes:
+        step = _step(found, axis)
+        if step < 2 or parts * step > _MOST or not _narrow_anyway(found, axis, buffers):
+            continue
+        folded = fold(found, axis, step, near=True)
+        if folded is None:
+            continue
+        made = replace(folded, body=simplify(_settled(folded.body), "exact"))
+        before, after = _reads(found, axis.name), _reads(made, axis.name)
+        if 4 * after <= 3 * step * before and len(made.body) <= _EQUATIONS:
+            found, parts = made, parts * step
+    return found
+
+
+def _step(nest: Nest, axis: Axis) -> int:
+    """The number by which several loads divide their place along the axis, if its length is a multiple; else 0."""
+    if not axis.extent.is_int:
+        return 0
+    steps: dict[int, int] = {}
+    for eqn in nest.body:
+        if isinstance(eqn, Load):
+            for step in {_divisor(a, axis) for e in eqn.index if e.terms for a in e.atoms()} - {0}:
+                steps[step] = steps.get(step, 0) + 1
+    best = max(steps, key=lambda s: steps[s], default=0)
+    return best if best and steps[best] >= _LEAST and axis.extent.const % best == 0 else 0
+
+
+def _divisor(atom: object, axis: Axis) -> int:
+    if not isinstance(atom, Div | Mod) or not atom.den.is_int or atom.num.coefficient(axis) != 1:
+        return 0
+    return atom.den.const if atom.den.const <= _MOST else 0
+
+
+def _narrow_anyway(nest: Nest, axis: Axis, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether few accesses are contiguous along the axis, beside loads at places that it is divided in."""
+    contiguous = divided = 0
+    for eqn in nest.body:
+        if isinstance(eqn, Load | Store):
+            strides = buffers[eqn.buffer].strides
+            factor = sum((i * s for i, s in zip(eqn.index, strides, strict=True)), as_expr(0)).coefficient(axis)
+            contiguous += factor == 1
+            divided += factor is None
+    return divided >= _MANY * contiguous
+
+
+def _reads(nest: Nest, axis: str) -> int:
+    """Loads at places that vary along the axis."""
+    return sum(isinstance(e, Load) and any(axis in i.axes() for i in e.index) for e in nest.body)
+
+
+def _settled(body: Sequence[Equation]) -> list[Equation]:
+    """The body without what is known where it is written: conditions on indices, choices by them, sums with zeros.
+
+    (A negative zero to which no zero is added stays one.)
+    """
+    known: dict[str, Constant] = {}
+    places: dict[str, Expr] = {}
+    names: dict[str, str] = {}
+    result: list[Equation] = []
+    for eqn in body:
+        eqn = rename(eqn, names) if names else eqn
+        if isinstance(eqn, Load | Store) and eqn.mask in known:
+            if known[eqn.mask].value:
+                eqn = replace(eqn, mask=None)
+            elif isinstance(eqn, Load):
+                eqn = _constant(eqn.out, eqn.fill, eqn.dtype, eqn.origin)
+            else:
+                continue
+        elif isinstance(eqn, Compute):
+            found = _value(eqn, known, places)
+            if isinstance(found, str):
+                names[eqn.out] = found
+                continue
+            eqn = eqn if found is None else found
+        if isinstance(eqn, Index):
+            places[eqn.out] = eqn.expr
+        elif isinstance(eqn, Constant):
+            known[eqn.out] = eqn
+            if DTYPES[eqn.dtype].is_integer:
+                places[eqn.out] = as_expr(int(eqn.value))
+        result.append(eqn)
+    return result
+
+
+def _value(eqn: Compute, known: Mapping[str, Constant], places: Mapping[str, Expr]) -> Constant | str | None:
+    """What an operation gives: a number, another value by its name, or nothing that is known."""
+    first, *others = eqn.ins
+    if eqn.op in ("lt", "ge") and first in places and others[0] in places:
+        under = _less(places[first], places[others[0]])
+        return None if under is None else Constant(eqn.out, under == (eqn.op == "lt"), "bool", eqn.origin)
+    if eqn.op in ("and", "or") and eqn.dtype == "bool":
+        for one, other in ((first, others[0]), (others[0], first)):
+            if one in known:
+                return other if known[one].value == (eqn.op == "and") else one
+    if eqn.op == "where":
+        if first in known:
+            return others[0] if known[first].value else others[1]
+        one, other = (repr(known[v].value) if v in known else v for v in others)
+        return others[0] if one == other else None
+    if eqn.op == "cast" and first in known and known[first].value == 0:
+        return _constant(eqn.out, known[first].value, eqn.dtype, eqn.origin)
+    if eqn.op == "add":
+        for one, other in ((first, others[0]), (others[0], first)):
+            if one in known and known[one].value == 0:
+                return other
+    return None
+
+
+def _constant(name: str, value: float | bool, dtype: str, origin: Origin) -> Constant:
+    kind = DTYPES[dtype].kind
+    return Constant(name, {"float": float, "bool": bool}.get(kind, int)(value), dtype, origin)
+
+
+def _less(one: Expr, other: Expr) -> bool | None:
+    """Whether ``one < other``, where that is certain."""
+    if one.below(other):
+        return True
+    return False if (one - other).nonnegative() else None
