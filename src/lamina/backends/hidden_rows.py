@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lamina.base.hidden_rows import IN_PLACE
+from lamina.base.hidden_rows import WRITING
 from lamina.ir.loops import BufferView, LibraryCall
 from lamina.ir.plan import Plan
 from lamina.runtime.hidden_rows import kernels_of
@@ -12,15 +12,13 @@ from lamina.runtime.triton_build import TritonUnit
 
 __all__ = ["hidden_rows_units"]
 
-_OPERATIONS = frozenset(form for form, _ in IN_PLACE.values())
-
 
 def hidden_rows_units(plan: Plan) -> list[TritonUnit]:
     """What such calls of ``plan`` need, to be compiled with its own kernels."""
     dtypes = {b.name: getattr(torch, b.dtype) for b in plan.buffers}
     found: list[TritonUnit] = []
     for step in plan.steps:
-        if isinstance(step, LibraryCall) and step.op in _OPERATIONS and isinstance(step.args[0], BufferView):
+        if isinstance(step, LibraryCall) and step.op in WRITING and isinstance(step.args[0], BufferView):
             view = step.args[0]
             if view.shape[-1].is_int:
                 found += kernels_of(step.op, dtypes[view.buffer], view.shape[-1].const)

@@ -26,6 +26,7 @@ from torch import Tensor
 __all__ = [
     "HIDDEN",
     "IN_PLACE",
+    "WRITING",
     "add_",
     "add_hidden_rows",
     "mix_hidden_rows",
@@ -56,6 +57,10 @@ for _name, (_operands, _results, _rest) in _FORMS.items():
     torch.library.define(f"lamina::{_name}", f"({_operands.format(*[''] * _written)}) -> {_results}")
     torch.library.define(f"lamina::{_name}_", f"({_operands.format('(a!)', '(b!)')}) -> {_rest}")
     IN_PLACE[f"lamina.{_name}.default"] = (f"lamina.{_name}_.default", _written)
+
+
+WRITING = frozenset(form for form, _ in IN_PLACE.values())
+"""The forms that write."""
 
 
 def rows_of(out: Tensor, mask: Tensor) -> Tensor:

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.hidden_rows import WRITING
 from lamina.base.text import SourceMap, Writer, tuple_text
 from lamina.codegen.host import MARK, HostWriter
 from lamina.codegen.reuse import taken_over
 from lamina.codegen.triton.source import TritonSource
-from lamina.ir.access import reads
+from lamina.ir.access import reads, views
 from lamina.ir.index import Expr, Size, as_expr, ceildiv
 from lamina.ir.library import may_alias
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, storage_bytes
@@ -231,6 +232,8 @@ class _CudaWriter(HostWriter):
         if others:
             out.line(f"from lamina.runtime.host import {', '.join(others)}")
         self._import_user_calls(out)
+        if any(path.startswith("hidden_rows(") for path in self.globals):
+            out.line("from lamina.runtime.hidden_rows import hidden_rows")
         out.line()
         for launch in self.launches.values():
             out.line(f'{self.variables[launch.key]} = kernels["{launch.key}"].launch')
@@ -241,6 +244,12 @@ class _CudaWriter(HostWriter):
             out.line(f"{name} = {path}")
         out.line()
         out.line()
+
+    def _callee(self, step: LibraryCall) -> str:
+        """Source text for what a library call calls; past the dispatcher where the function is Lamina's own."""
+        if step.op in WRITING and all(self.values.buffers[v.buffer].device != "cpu" for v in views(step)):
+            return f'hidden_rows("{step.op}")'
+        return super()._callee(step)
 
     # ---- launches ---------------------------------------------------------------------------------------------
 

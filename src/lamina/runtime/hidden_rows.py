@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from lamina.runtime.torch_private import current_stream
 from lamina.runtime.triton_build import TritonBuild, TritonUnit
 from lamina.runtime.triton_pool import TritonError
 
-__all__ = ["add", "kernels_of", "mix", "serve_hidden_rows", "settle"]
+__all__ = ["add", "hidden_rows", "kernels_of", "mix", "serve_hidden_rows", "settle"]
 
 _SETTLE = """\
 import triton
@@ -200,6 +201,8 @@ class _Server:
 
     def kernel(self, variant: _Variant) -> CudaKernel | None:
         """The kernel; None, after a warning, where it cannot be had."""
+        if variant in self._loaded:
+            return self._loaded[variant]
         with self._guard:
             if variant not in self._loaded:
                 self._loaded[variant] = self._load(variant)
@@ -228,47 +231,89 @@ def serve_hidden_rows(device: int, build: Build, driver: Callable[[], Driver]) -
         _SERVERS[device] = _Server(device, build, driver)
 
 
-def _launched(
-    name: str, trained: bool, mask: Tensor, others: Sequence[Tensor], arguments: Sequence[int], grid: tuple[int, int]
-) -> bool:
-    """Launch a kernel, if there is one for these tensors; ``arguments`` in the order of its parameters."""
-    first = others[0]
+Layout = tuple[torch.dtype, Sequence[int], Sequence[int]]
+"""Dtype, shape and strides of a tensor."""
+
+
+def _layout(tensor: Tensor) -> Layout:
+    return tensor.dtype, tensor.shape, tensor.stride()
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """What a launch takes but the addresses: the kernel for any mask and, if the layout allows, for an aligned one."""
+
+    any: _Variant
+    aligned: _Variant | None
+    programs: tuple[int, int]
+    numbers: tuple[int, ...]
+
+
+def _launched(plan: _Launch | None, mask: Tensor, addresses: Sequence[int]) -> bool:
+    """Launch a kernel, if there is one for these tensors."""
     server = _SERVERS.get(mask.device.index or 0)
-    features = first.shape[-1]
-    if server is None or features > _WIDEST or mask.dtype not in _TYPES:
+    if plan is None or server is None:
         return False
-    if any(t.dtype != mask.dtype or t.dim() != 4 for t in (mask, *others)):
-        return False
-    if any(t.stride(-1) != 1 and t.shape[-1] > 1 for t in (mask, *others)):
-        return False
-    aligned = all(n % 16 == 0 for n in (mask.data_ptr(), *_steps(mask), mask.shape[-1]))
-    kernel = server.kernel(_Variant(name, mask.dtype, _width(features), trained, aligned))
+    variant = plan.aligned if plan.aligned is not None and mask.data_ptr() % 16 == 0 else plan.any
+    kernel = server.kernel(variant)
     if kernel is None:
         return False
-    code = kernel.launch(current_stream(server.device), *grid, 1, *arguments)
+    code = kernel.launch(current_stream(server.device), *plan.programs, 1, *addresses, *plan.numbers)
     if code:
         launch_failed(kernel.name, code)
     return True
 
 
-def _steps(tensor: Tensor) -> tuple[int, int, int]:
+def _launch(
+    name: str, trained: bool, programs: tuple[int, int], numbers: tuple[int, ...], mask: Layout, *others: Layout
+) -> _Launch | None:
+    """The launch for tensors laid out so; None if the kernels do not take them."""
+    dtype, shape, stride = mask
+    features = others[0][1][-1]
+    if features > _WIDEST or dtype not in _TYPES or any(d != dtype or len(n) != 4 for d, n, _ in others):
+        return None
+    if any(s[-1] != 1 and n[-1] > 1 for _, n, s in (mask, *others)):
+        return None
+    general = _Variant(name, dtype, _width(features), trained, False)
+    aligned = all(n % 16 == 0 for n in (*_steps(shape, stride), shape[-1]))
+    return _Launch(general, replace(general, aligned=True) if aligned else None, programs, numbers)
+
+
+def _steps(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
     """Elements from one batch, head and row to the next; none where there is only one."""
-    a, b, c = (0 if n == 1 else s for n, s in zip(tensor.shape[:3], tensor.stride()[:3], strict=True))
-    return a, b, c
+    return tuple(0 if n == 1 else s for n, s in zip(shape[:3], stride[:3], strict=True))
+
+
+@lru_cache(maxsize=1024)
+def _settling(out: Layout, logarithm: Sequence[int] | None, mask: Layout, value: Layout) -> _Launch | None:
+    """The launch of ``settle``; ``logarithm`` are the strides of that."""
+    (_, (batch, heads, queries, features), _), (_, (masks, masked_heads, _, keys), _) = out, mask
+    logarithms = (0, 0, 0) if logarithm is None else _steps(out[1], logarithm)
+    shared = (batch // masks, heads // masked_heads, masked_heads, queries, keys, features)
+    numbers = (*_steps(*out[1:]), *logarithms, *_steps(*mask[1:]), *_steps(*value[1:]), *shared)
+    programs = -(-queries // 16) * masks * masked_heads
+    return _launch("settle", logarithm is not None, (programs, 1), numbers, mask, out, value)
+
+
+@lru_cache(maxsize=1024)
+def _adding(gradient: Layout, mask: Layout, tangent: Layout) -> _Launch | None:
+    """The launch of ``add``."""
+    (_, (batch, heads, keys, features), _), queries = gradient, tangent[1][-2]
+    masks, masked_heads = mask[1][:2]
+    places = (0 if masks == 1 else masked_heads * queries, 0 if masked_heads == 1 else queries)
+    sizes = (heads, masks * masked_heads, queries, keys, features)
+    numbers = (*_steps(*gradient[1:]), *_steps(*mask[1:]), *_steps(*tangent[1:]), *places, *sizes)
+    return _launch("add", True, (batch * heads, _SHARES), numbers, mask, gradient, tangent)
 
 
 def settle(out: Tensor, logarithm: Tensor | None, mask: Tensor, value: Tensor) -> Tensor | None:
     """Put hidden rows of ``out`` right; those of ``logarithm`` too where it is given, and give levels and factors."""
+    plan = _settling(_layout(out), None if logarithm is None else logarithm.stride(), _layout(mask), _layout(value))
     rows = None if logarithm is None else rows_of(out, mask)
-    (batch, heads, queries, features), (masks, masked_heads) = out.shape, mask.shape[:2]
-    steps = (0, 0, 0) if logarithm is None else _steps(logarithm if logarithm.dim() == 4 else logarithm[..., None])
-    pointers = [out, out if logarithm is None else logarithm, mask, value, out if rows is None else rows]
-    shared = (batch // masks, heads // masked_heads, masked_heads, queries, mask.shape[-1], features)
-    arguments = [*(t.data_ptr() for t in pointers), *_steps(out), *steps, *_steps(mask), *_steps(value), *shared]
-    programs = -(-queries // 16) * masks * masked_heads
-    if _launched("settle", rows is not None, mask, (out, value), arguments, (programs, 1)):
-        return rows
-    return settle_(out, logarithm, mask, value)
+    unused = out.data_ptr()
+    logarithms = unused if logarithm is None else logarithm.data_ptr()
+    addresses = (unused, logarithms, mask.data_ptr(), value.data_ptr(), unused if rows is None else rows.data_ptr())
+    return rows if _launched(plan, mask, addresses) else settle_(out, logarithm, mask, value)
 
 
 def mix(out: Tensor, mask: Tensor, value: Tensor) -> None:
@@ -278,17 +323,25 @@ def mix(out: Tensor, mask: Tensor, value: Tensor) -> None:
 
 def add(gradient: Tensor, mask: Tensor, rows: Tensor, tangent: Tensor) -> None:
     """Add to the values' gradient what flows back to them from hidden rows."""
-    (batch, heads, keys, features), queries = gradient.shape, tangent.shape[-2]
-    masks, masked_heads = mask.shape[:2]
-    places = (0 if masks == 1 else masked_heads * queries, 0 if masked_heads == 1 else queries)
-    sizes = (heads, masks * masked_heads, queries, keys, features)
-    tangent = tangent if tangent.stride(-1) == 1 else tangent.contiguous()
-    pointers = [t.data_ptr() for t in (gradient, mask, rows, tangent)]
-    arguments = [*pointers, *_steps(gradient), *_steps(mask), *_steps(tangent), *places, *sizes]
-    if not _launched("add", True, mask, (gradient, tangent), arguments, (batch * heads, _SHARES)):
+    if tangent.stride(-1) != 1:
+        tangent = tangent.contiguous()
+    plan = _adding(_layout(gradient), _layout(mask), _layout(tangent))
+    addresses = (gradient.data_ptr(), mask.data_ptr(), rows.data_ptr(), tangent.data_ptr())
+    if not _launched(plan, mask, addresses):
         add_(gradient, mask, rows, tangent)
 
 
-torch.library.impl("lamina::mix_hidden_rows_", "CUDA", mix)
-torch.library.impl("lamina::settle_hidden_rows_", "CUDA", settle)
-torch.library.impl("lamina::add_hidden_rows_", "CUDA", add)
+_FUNCTIONS: dict[str, Callable[..., Tensor | None]] = {
+    "mix_hidden_rows_": mix,
+    "settle_hidden_rows_": settle,
+    "add_hidden_rows_": add,
+}
+
+
+def hidden_rows(op: str) -> Callable[..., Tensor | None]:
+    """The function of ``op`` ("lamina.mix_hidden_rows_.default") on a GPU, without the dispatcher around it."""
+    return _FUNCTIONS[op.split(".")[1]]
+
+
+for _name, _function in _FUNCTIONS.items():
+    torch.library.impl(f"lamina::{_name}", "CUDA", _function)
