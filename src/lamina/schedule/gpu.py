@@ -13,13 +13,14 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, Loaded, prod
 from lamina.ir.loops import Load, Nest, Random, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block, GpuSchedule
+from lamina.schedule.column_tiles import COLUMNS, rows_of_tile
 from lamina.schedule.gpu_fast import kept_instead
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
 from lamina.schedule.streams import streamed
 from lamina.schedule.team import shared_loop
 
-__all__ = ["MANY_LOADS", "choose", "fast_axis", "fitter", "guess"]
+__all__ = ["MANY_LOADS", "SHORT_ROW_WARP", "choose", "fast_axis", "fitter", "guess", "short_row_warps"]
 
 MANY_LOADS = 8
 """Loads of large operands at a point from which on a thread takes one wide access of each: what is under way at once
@@ -51,6 +52,8 @@ _SHARED_TILE = 4096
 """Points of a tile of such rows where they are gone over in a loop."""
 _SHORT_ROW = 1024
 """Points of a row of which several make a tile."""
+SHORT_ROW_WARP = 256
+"""Points that a warp reads in one wide access."""
 _SIDE = 256
 """Columns of a program of two warps that only reads and reduces them (H200, 64 x 1024 x 2048 over its middle: variances
 82 us with tiles of 64 x 128, 77 with 8 x 256; sums 77 and 75).
@@ -113,6 +116,15 @@ def _power(count: int) -> int:
 def _even(width: int) -> int:
     """Points of a run that are worked on at a time: few of the last tile should be beyond its end."""
     return min((256, 128, 64), key=lambda n: (-(-width // n) * n, -n))
+
+
+def short_row_warps(volume: int) -> int:
+    """Warps of a program that reduces rows of so many points and columns across them (a power of two, 1024 at most).
+
+    Together they read one row of 16-bit numbers in one wide access each, so that a thread has the same columns of all
+    rows and adds them up in few registers; two where a warp reads two rows or more at once.
+    """
+    return max(volume // SHORT_ROW_WARP, 1) if volume >= SHORT_ROW_WARP else 2
 
 
 def _warps(points: int, each: int = 32) -> int:
@@ -463,12 +475,18 @@ class _Chooser:
         if deep <= _FEW and not crossed and units * -(-width // across) >= 2 * self.target.processors:
             blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block(run, across, "grid"))
             return GpuSchedule("columns", blocks, _warps(across, 4), 1, False, 0, self.approximate)
-        narrow = self.bytes() > 2
+        narrow, single = self.bytes() > 2, self.reads_once(inner)
         most = 64 if narrow or units * -(-width // 128) < 3 * self.target.processors // 2 or width % 128 else 128
+        if self.moments() or not single:
+            most = COLUMNS
         across = min(_even(width) if len(run) > 1 else _power(width), most)
         written = any(isinstance(e, Store) and e.index[0].axes() & inner for e in self.nest.body)
-        points = 4096 if written or narrow else 8192
+        many = sum(isinstance(e, Load) and bool(e.index[0].axes() & inner) for e in self.nest.body)
+        rows = rows_of_tile(many, written)
+        points = 4096 if narrow or (written and crossed) else COLUMNS * rows
         held, tallest = (8192, 128) if crossed else (4096, 512)  # runs along both sides are to be wide
+        if not (narrow or crossed or self.phases() > 1) and units * -(-width // across) >= self.target.processors:
+            tallest = held // across  # a loop over wide runs hides more latency than a tall tile of narrow ones
         tall_run = max(8, held // _power(deep)) * self.bytes()
         if self.known(inner) and _power(deep) <= tallest and (tall_run >= _SECTORS or self.phases() > 1):
             across = min(across, 32 if narrow else 64, max(8, held // _power(deep)))
@@ -483,15 +501,15 @@ class _Chooser:
         if tall.role == "loop" and self.busy():
             blocks = (*outer, replace(tall, size=max(2, _BUSY_POINTS // across)), Block(run, across, "grid"))
             return GpuSchedule("columns", blocks, _warps(_BUSY_POINTS, 8), 1, False, 0, self.approximate)
-        many = width % _SIDE == 0 and units * width >= 3 * self.target.processors * _SIDE
-        if tall.role == "loop" and many and self.reads_once(inner) and not narrow:
+        plenty = width % _SIDE == 0 and units * width >= 3 * self.target.processors * _SIDE
+        if tall.role == "loop" and plenty and single and not narrow:
             # Short tiles of wide runs: a thread has few sums to join with others'.
             blocks = (*outer, replace(tall, size=8 if self.moments() else 16), Block(run, _SIDE, "grid"))
             return GpuSchedule("columns", blocks, 2, 4, False, 0, self.approximate)
         stages = 3 if tall.role == "loop" else 1
         blocks = (*outer, tall, Block(run, across, "grid"))
         # 64 points a thread keep its sums in registers and more reads in flight than 16 (H100: 101 us for 114).
-        warps = _warps(tall.size * across, 16 if stages == 1 else 32 if points == 4096 else 64)
+        warps = _warps(tall.size * across, 16 if stages == 1 else max(16, points // 128))
         return GpuSchedule("columns", blocks, warps, stages, False, 0, self.approximate)
 
     def moments(self) -> bool:
@@ -529,8 +547,10 @@ class _Chooser:
         done = []
         crossed = self.turned() is not None
         sums = sum(frozenset(e.axes) != inner for e in self.reduces)  # each has a number of its own at every point
-        # Short rows: few points a thread, since every sum holds registers all along (238 of them with 16 points).
-        points = (1024 if volume <= _SHORT_ROW else 4096) if sums > 2 else 8192
+        points = 4096 if sums > 2 else 8192
+        short = volume <= _SHORT_ROW and self.bytes() <= 2 and not crossed
+        if short:
+            points = volume * (2 if volume >= SHORT_ROW_WARP else 8)
         for block in blocks:
             if block.size == 0:
                 block = replace(block, size=max(1, min(_power(self.size(block.axes)), points // volume, 32)))
@@ -541,7 +561,7 @@ class _Chooser:
         return GpuSchedule(
             "mixed",
             tuple(done),
-            max(4, _warps(tile, 8 if points == 1024 else 16 if crossed or sums > 2 else 32)),
+            short_row_warps(volume) if short else max(4, _warps(tile, 16 if crossed or sums > 2 else 32)),
             stages,
             False,
             0,

@@ -64,9 +64,9 @@ class Cutting:
     def size(self, names: Iterable[str]) -> int:
         return guess(prod(self.axes[a].extent for a in names))
 
-    def offsets(self) -> list[tuple[Equation, Expr]]:
+    def offsets(self) -> list[tuple[Load | Store, Expr]]:
         """Accesses with their distance from the buffer's first element."""
-        found: list[tuple[Equation, Expr]] = []
+        found: list[tuple[Load | Store, Expr]] = []
         for eqn in self.body:
             if isinstance(eqn, Load | Store):
                 strides = self.buffers[eqn.buffer].strides
@@ -116,10 +116,14 @@ class Cutting:
     def goals(self) -> list[int]:
         return [p for p, e in enumerate(self.body) if isinstance(e, Store | Check)]
 
+    def loads(self) -> list[tuple[Load, Expr]]:
+        """The loads, with their distance from the buffer's first element."""
+        return [(e, o) for e, o in self.offsets() if isinstance(e, Load)]
+
     def large(self) -> list[Expr]:
         """Distances of the large operands that are read."""
         whole = self.size(self.axes)
-        return [o for e, o in self.offsets() if isinstance(e, Load) and self.size(o.axes()) * 8 >= whole]
+        return [o for _, o in self.loads() if self.size(o.axes()) * 8 >= whole]
 
     def contiguous(self, names: Iterable[str]) -> str | None:
         """One of these axes along which some large operand is contiguous, beside the fast axis perhaps."""

@@ -177,6 +177,7 @@ def _special_values(ours: Tensor, eager: Tensor, exact: Tensor | None) -> str:
     same = (ours == eager) | (torch.isnan(ours) & torch.isnan(eager))
     wrong = ~same & ~(torch.isfinite(ours) & torch.isfinite(eager))
     if exact is not None:
-        wrong = wrong & ~(torch.isfinite(ours) & torch.isfinite(exact)) & ~(torch.isnan(ours) & torch.isnan(exact))
+        alike = (torch.isfinite(ours) & torch.isfinite(exact)) | (torch.isnan(ours) & torch.isnan(exact))
+        wrong = wrong & ~alike & ~(ours == exact)  # eager's gelu(inf) is NaN on processors with AVX-512
     count = int(wrong.sum())
     return f"{count} of {ours.numel()} elements are NaN or infinite in one result only" if count else ""

@@ -28,7 +28,7 @@ def source(rows, columns):
 def test_sums_of_short_rows_do_not_cross_warps_more_than_they_must(columns, tmp_path):
     made = source(50176, columns)
     head, loop = made.text.split("    for ")
-    assert "tl.zeros((" in head
+    assert ("tl.zeros((" in head) == (columns == 96)  # of 768 columns each warp has its own
     assert "tl.zeros((" not in loop
     assert compiled(made, tmp_path).asm["ptx"].count("bar.sync") < 30  # 37 to 43 where the weight is a row
 

@@ -15,7 +15,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.codegen.triton.facts import Facts
 from lamina.ir.loops import Compute, Equation, Load, operands
 
-__all__ = ["loaded_alongside"]
+__all__ = ["loaded_alongside", "points_at_once"]
 
 _WARP = 32
 _ACCESS = 16
@@ -31,12 +31,8 @@ def loaded_alongside(facts: Facts) -> dict[int, int]:
     if len(rows) != 1 or len(columns) != 1:
         return {}
     (row,), (column,) = rows, columns
-    whole = [e for e in facts.body if isinstance(e, Load) and facts.dims(facts.eqn_span(e)) == {row, column}]
-    sizes = [DTYPES[e.dtype].size for e in whole]
-    if not sizes:
-        return {}
-    at_once = _WARP * facts.schedule.warps * max(_ACCESS // min(sizes), 1)
-    if facts.blocks[column].size >= at_once:
+    at_once = points_at_once(facts, row, column)
+    if at_once is None or facts.blocks[column].size >= at_once:
         return {}
     users: dict[str, list[Equation]] = defaultdict(list)
     for eqn in facts.body:
@@ -47,6 +43,19 @@ def loaded_alongside(facts: Facts) -> dict[int, int]:
         for p, eqn in enumerate(facts.body)
         if isinstance(eqn, Load) and facts.eqn_span(eqn) == {column} and _meets_rows(eqn.out, row, facts, users)
     }
+
+
+def points_at_once(facts: Facts, row: int, column: int) -> int | None:
+    """Points that all warps load in one wide access each of what varies over both blocks; None if nothing does.
+
+    Where a row has as many, each thread holds the same columns of all rows.
+    """
+    sizes = [
+        DTYPES[e.dtype].size
+        for e in facts.body
+        if isinstance(e, Load) and facts.dims(facts.eqn_span(e)) == {row, column}
+    ]
+    return _WARP * facts.schedule.warps * max(_ACCESS // min(sizes), 1) if sizes else None
 
 
 def _meets_rows(name: str, row: int, facts: Facts, users: Mapping[str, list[Equation]]) -> bool:

@@ -193,6 +193,8 @@ class NestWriter:
         if any(k in facts.loops and k not in opened and k not in over for k in span):
             raise UnsupportedKernel("a reduction across a loop whose results vary over another loop")
         paired = any(o.maximum == eqn.outs[0] and p in need for p, o in self.onlines.items())
+        if self.reduce.folds(eqn):
+            span -= over
         acc = Accumulator(eqn, f"{eqn.outs[0]}_acc", facts.dims(span), self.onlines.get(position), paired)
         self.accumulators[position] = acc
         self.reduce.begin(self.text, acc)

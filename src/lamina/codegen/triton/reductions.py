@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lamina.codegen.triton.alongside import points_at_once
 from lamina.codegen.triton.expressions import in_float
 from lamina.codegen.triton.facts import Facts, Span, size_text
 from lamina.codegen.triton.online import Online
@@ -169,6 +170,21 @@ class Reducer:
 
     # ---- loops ----------------------------------------------------------------------------------------------------
 
+    def folds(self, eqn: Reduce) -> bool:
+        """Whether the points of a loop's tile are added up before they go into the share of their column: where each
+        thread holds the same columns of all of the tile's rows, so that a share for each would only take registers.
+        """
+        facts = self.facts
+        over = facts.dims(facts.span_of_axes(eqn.axes))
+        if facts.schedule.kind != "mixed" or facts.rank != 2 or eqn.op != "sum" or len(over) != 1:
+            return False
+        (row,) = over
+        (column,) = set(facts.dim) - over
+        if facts.blocks[row].role != "loop" or facts.blocks[column].role != "whole":
+            return False
+        at_once = points_at_once(facts, row, column)
+        return at_once is not None and facts.blocks[column].size >= at_once
+
     def begin(self, text: Text, acc: Accumulator) -> None:
         """Define the shares before the loop."""
         facts, eqn, name = self.facts, acc.eqn, acc.name
@@ -180,8 +196,8 @@ class Reducer:
         elif acc.paired:
             text.add(f'{name} = tl.full({self.few(acc.span)}, float("-inf"), {held})')
         elif eqn.op == "welford":
-            even = not facts.inside(facts.span_of_axes(eqn.axes))
-            text.add(f"{name}_n = tl.full({'()' if even else shape}, 0.0, {held})")
+            some = frozenset(k for k in facts.dims(facts.span_of_axes(eqn.axes)) if facts.ragged(k))
+            text.add(f"{name}_n = tl.full({facts.shape(some)}, 0.0, {held})")  # columns share their rows' counts
             for part in ("k", "s", "q"):
                 text.add(f"{name}_{part} = tl.full({shape}, 0.0, {held})")
         else:
@@ -202,6 +218,8 @@ class Reducer:
             return
         fill = neutral(eqn.op, dtype)
         given = self.spread(in_float(value, dtype), facts.span(eqn.value), over, masks, fill)
+        if self.folds(eqn):
+            given = self.fold(eqn.op, given, facts.span(eqn.value) | over, over, dtype)
         if eqn.op in ("argmax", "argmin"):
             self._take_best(text, acc, given, masks)
             return
