@@ -22,7 +22,7 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
-from lamina.schedule.gpu import guess
+from lamina.schedule.gpu_facts import guess
 from lamina.schedule.gpu_fast import kept_instead
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.simplify import rename

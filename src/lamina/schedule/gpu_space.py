@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from lamina.ir.loops import Nest
 from lamina.ir.plan import GpuSchedule
-from lamina.schedule.gpu import choose, fitter, guess
+from lamina.schedule.gpu import choose, fitter
 from lamina.schedule.gpu_cost import Cost, CostModel
+from lamina.schedule.gpu_facts import guess
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.held import held_loops
 from lamina.schedule.product_tiles import product_schedules

@@ -32,8 +32,8 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.schedule.column_tiles import COLUMNS, parts_of_columns, rows_of_tile
-from lamina.schedule.gpu import MANY_LOADS, guess, short_row_warps
 from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, WIDEST, axes_of
+from lamina.schedule.gpu_facts import MANY_LOADS, guess, short_row_warps
 from lamina.schedule.gpu_scans import scan_in_parts
 from lamina.schedule.gpu_steps import Steps
 from lamina.schedule.gpu_target import GpuTarget

@@ -12,7 +12,8 @@ from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.ir.plan import Kernel
 from lamina.runtime.triton_worker import Request, compile_request
-from lamina.schedule.gpu import choose, guess
+from lamina.schedule.gpu import choose
+from lamina.schedule.gpu_facts import guess
 from lamina.schedule.gpu_space import candidates
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.team import shared_rows

@@ -1,0 +1,232 @@
+"""How nests with reductions and scans are iterated on a GPU: rows, columns, both at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lamina.ir.loops import Load, Store
+from lamina.ir.plan import Block, GpuSchedule
+from lamina.schedule.column_tiles import COLUMNS, rows_of_tile
+from lamina.schedule.gpu_facts import (
+    BUSY_POINTS,
+    HELD,
+    SHORT_ROW_WARP,
+    NestFacts,
+    even_tile,
+    power,
+    short_row_warps,
+    warps_for,
+)
+
+__all__ = ["Reductions"]
+
+_ROW = 32768
+"""Points of a row that 32 warps hold in registers, 32 a thread."""
+_FEW = 64
+"""Reduced points up to which a loop over single points beats a second dimension of the tile."""
+_ONE_WARP, _ONE_WARP_POINTS = 512, 1024
+"""Widest rows with operands in common of which one warp takes several, and their points together. Several warps lay
+such operands out anew through shared memory, and wait for each other (H100, layer norm with a bias before it: 25.4 us
+for 50176 rows of 192 with four warps, 18.6 with one; 65.6 and 31.5 for 200704 of 96; 16.2 and 12.2 for 12544 of 384).
+"""
+_SECTORS = 32
+"""Bytes of a run below which a tile fetches more from memory than it uses."""
+_SHARED_TILE = 4096
+"""Points of a tile of such rows where they are gone over in a loop."""
+_SHORT_ROW = 1024
+"""Points of a row of which several make a tile."""
+_SIDE = 256
+"""Columns of a program of two warps that only reads and reduces them (H200, 64 x 1024 x 2048 over its middle: variances
+82 us with tiles of 64 x 128, 77 with 8 x 256; sums 77 and 75).
+"""
+_LONG = 2048
+"""Row width from which unaligned rows are worth a loop with peeled ends."""
+
+
+class Reductions(NestFacts):
+    """The kinds of schedules that reduce."""
+
+    def rows(self) -> GpuSchedule:
+        """Reductions that hold the fast axis."""
+        (inner,) = self.sets
+        kept = self.ordered([a for a in self.names if a not in inner])
+        width = self.size(inner)
+        crossing = self.crossing(inner)
+        outer = (Block(kept, 1, "grid"),) if kept else ()
+        odd = self.unaligned(inner) and width >= _LONG
+        if width > HELD and self.known(inner) and not odd and (several := self.sharing(inner, kept, width)) > 1:
+            loop = Block(self.ordered(inner), _SHARED_TILE // several, "loop")
+            blocks = (Block(kept, several, "grid"), loop)
+            return GpuSchedule("loops", blocks, 4, 3, False, 0, self.approximate, self.target.approximate)
+        if (
+            self.known(inner)
+            and power(width) * crossing <= _ROW
+            and (width * 2 > power(width) or width <= 4096)
+            and not odd
+            and (power(width) <= 16384 or self.phases() > 1 or self.reads_once(inner))
+        ):
+            return self.whole_rows(inner, kept)
+        chunk, warps = (4096, 8) if width >= 8192 else (2048, 4)
+        row, phases, stages = width * self.bytes(), self.phases(), 3
+        if phases > 1 and row > 32768 and row * self.target.processors < self.target.l2_bytes:
+            # So few programs at once that a row's second reading meets it in the second-level cache. Reading ahead
+            # costs more than it hides there (H100, softmax of 50257 columns: 390 us with 3 stages, 360 with 1).
+            stages = 1
+            chunk, warps = (8192, 32) if 2 * row * self.target.processors < self.target.l2_bytes else (16384, 32)
+        if crossing > 2:
+            chunk = min(chunk, 4096 if stages > 1 else 8192)
+        if phases == 1 and any(e.op == "welford" for e in self.reduces):
+            chunk = 2048
+        if self.busy():
+            chunk, warps, stages = BUSY_POINTS, 4, 1
+        chunk = min(chunk, max(power(width), 32))
+        peel = 16 // self.narrowest() if odd and len(inner) == 1 else 0
+        loop = Block(self.ordered(inner), chunk, "loop")
+        found = GpuSchedule(
+            "loops", (*outer, loop), min(warps, warps_for(chunk, 8)), stages, True, peel, self.approximate
+        )
+        return replace(found, approximate_sums=self.target.approximate)
+
+    def whole_rows(self, inner: frozenset[str], kept: tuple[str, ...]) -> GpuSchedule:
+        """Rows held in registers: several short ones a program, and several that are only summed over."""
+        width, units = self.size(inner), self.size(kept)
+        whole = Block(self.ordered(inner), max(power(width), 2), "whole")
+        each = 32
+        alone = width <= _ONE_WARP and self.phases() > 1 and self.shares(inner)
+        if alone:
+            several = max(1, min(_ONE_WARP_POINTS // power(width), power(units // (self.target.processors * 4))))
+        elif width <= 1024:
+            tiles = sum(isinstance(e, Load) and len(e.index[0].axes()) > len(inner) for e in self.nest.body)
+            most = min(4096, 8192 // max(tiles, 1)) // power(width)
+            several = max(1, min(1 << max(most, 1).bit_length() - 1, power(units // (self.target.processors * 4))))
+        else:
+            several = self.sharing(inner, kept, power(width))
+            each = 64 if several > 1 or (width > HELD and self.reads_once(inner) and self.moments()) else 32
+        outer = (Block(kept, several, "grid"),) if kept else ()
+        warps = max(warps_for(power(width) * several, each), 4 if several > 1 and not alone else 1)
+        if units < self.target.processors:
+            warps = max(warps, warps_for(power(width), 8))
+        return GpuSchedule("rows", (*outer, whole), warps, 1, False, 0, self.approximate)
+
+    def columns(self) -> GpuSchedule:
+        """Reductions beside a fast axis that is kept."""
+        (inner,) = self.sets
+        run = self.run()
+        rest = self.ordered([a for a in self.names if a not in inner and a not in run])
+        deep, width = self.size(inner), self.size(run)
+        outer = (Block(rest, 1, "grid"),) if rest else ()
+        units = self.size(rest)
+        across = min(power(width), 1024)
+        crossed = self.turned() is not None
+        if deep <= _FEW and not crossed and units * -(-width // across) >= 2 * self.target.processors:
+            blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block(run, across, "grid"))
+            return GpuSchedule("columns", blocks, warps_for(across, 4), 1, False, 0, self.approximate)
+        narrow, single = self.bytes() > 2, self.reads_once(inner)
+        most = 64 if narrow or units * -(-width // 128) < 3 * self.target.processors // 2 or width % 128 else 128
+        if self.moments() or not single:
+            most = COLUMNS
+        across = min(even_tile(width) if len(run) > 1 else power(width), most)
+        written = any(isinstance(e, Store) and e.index[0].axes() & inner for e in self.nest.body)
+        many = sum(isinstance(e, Load) and bool(e.index[0].axes() & inner) for e in self.nest.body)
+        rows = rows_of_tile(many, written)
+        points = 4096 if narrow or (written and crossed) else COLUMNS * rows
+        held, tallest = (8192, 128) if crossed else (4096, 512)  # runs along both sides are to be wide
+        if not (narrow or crossed or self.phases() > 1) and units * -(-width // across) >= self.target.processors:
+            tallest = held // across  # a loop over wide runs hides more latency than a tall tile of narrow ones
+        tall_run = max(8, held // power(deep)) * self.bytes()
+        if self.known(inner) and power(deep) <= tallest and (tall_run >= _SECTORS or self.phases() > 1):
+            across = min(across, 32 if narrow else 64, max(8, held // power(deep)))
+            tall = Block(self.ordered(inner), max(power(deep), 2), "whole")
+        else:
+            tall = Block(self.ordered(inner), min(power(deep), max(2, points // across)), "loop")
+        if tall.role == "loop" and crossed:
+            # What is read ahead waits in shared memory in its own order: turning it there meets one bank for a warp.
+            tall, across = replace(tall, size=min(tall.size, 64)), min(across, 64)
+            blocks = (*outer, tall, Block(run, across, "grid"))
+            return GpuSchedule("columns", blocks, warps_for(tall.size * across, 16), 1, False, 0, self.approximate)
+        if tall.role == "loop" and self.busy():
+            blocks = (*outer, replace(tall, size=max(2, BUSY_POINTS // across)), Block(run, across, "grid"))
+            return GpuSchedule("columns", blocks, warps_for(BUSY_POINTS, 8), 1, False, 0, self.approximate)
+        plenty = width % _SIDE == 0 and units * width >= 3 * self.target.processors * _SIDE
+        if tall.role == "loop" and plenty and single and not narrow:
+            # Short tiles of wide runs: a thread has few sums to join with others'.
+            blocks = (*outer, replace(tall, size=8 if self.moments() else 16), Block(run, _SIDE, "grid"))
+            return GpuSchedule("columns", blocks, 2, 4, False, 0, self.approximate)
+        stages = 3 if tall.role == "loop" else 1
+        blocks = (*outer, tall, Block(run, across, "grid"))
+        # 64 points a thread keep its sums in registers and more reads in flight than 16 (H100: 101 us for 114).
+        warps = warps_for(tall.size * across, 16 if stages == 1 else max(16, points // 128))
+        return GpuSchedule("columns", blocks, warps, stages, False, 0, self.approximate)
+
+    def mixed(self) -> GpuSchedule:
+        """Different axes reduced at once: blocks of axes that the same reductions take together."""
+        groups: dict[tuple[bool, ...], list[str]] = {}
+        for name in self.names:
+            groups.setdefault(tuple(name in s for s in self.sets), []).append(name)
+        inner = self.inner_set()
+        blocks: list[Block] = []
+        volume = 1
+        for mark, names in groups.items():
+            members = tuple(names)
+            if not any(mark):
+                blocks.append(Block(members, 1, "grid"))
+            elif (
+                inner is not None
+                and mark[self.sets.index(inner)]
+                and self.known(names)
+                and (volume * power(self.size(names)) <= 16384)
+            ):
+                blocks.append(Block(members, max(power(self.size(names)), 2), "whole"))
+                volume *= power(self.size(names))
+            else:
+                blocks.append(Block(members, 0, "loop"))
+        done = []
+        crossed = self.turned() is not None
+        sums = sum(frozenset(e.axes) != inner for e in self.reduces)  # each has a number of its own at every point
+        points = 4096 if sums > 2 else 8192
+        short = volume <= _SHORT_ROW and self.bytes() <= 2 and not crossed
+        if short:
+            points = volume * (2 if volume >= SHORT_ROW_WARP else 8)
+        for block in blocks:
+            if block.size == 0:
+                block = replace(block, size=max(1, min(power(self.size(block.axes)), points // volume, 32)))
+            done.append(block)
+        tile = volume * max((b.size for b in done if b.role == "loop"), default=1)
+        done.sort(key=lambda b: (b.role != "grid", b.role != "loop"))
+        stages = 3 if any(b.role == "loop" for b in done) and not crossed else 1
+        return GpuSchedule(
+            "mixed",
+            tuple(done),
+            short_row_warps(volume) if short else max(4, warps_for(tile, 16 if crossed or sums > 2 else 32)),
+            stages,
+            False,
+            0,
+            self.approximate,
+        )
+
+    def inner_set(self) -> frozenset[str] | None:
+        """The reduced axes that should be whole: those holding the fast axis, else the most used inside."""
+        for found in self.sets:
+            if self.fast in found:
+                return found
+        return min(self.sets, key=lambda s: self.size(s), default=None)
+
+    def scan(self) -> GpuSchedule:
+        (along,) = self.scanned
+        length = self.size((along,))
+        rest = self.ordered([a for a in self.names if a != along])
+        if self.fast == along or not rest:
+            outer = (Block(rest, 1, "grid"),) if rest else ()
+            short = self.known([along]) and length <= 4096
+            block = Block((along,), max(power(length), 2), "whole") if short else Block((along,), 2048, "loop")
+            return GpuSchedule("scan", (*outer, block), warps_for(block.size, 8), 1, False, 0, self.approximate)
+        assert self.fast is not None
+        slow = self.ordered([a for a in rest if a != self.fast])
+        across = min(power(self.size((self.fast,))), 32)
+        programs = self.size(slow) * -(-self.size((self.fast,)) // across)
+        while across > 1 and 4 * programs <= self.target.processors:  # few columns: narrow accesses, but side by side
+            across, programs = across // 2, 2 * programs
+        high = min(power(length), 64 if programs >= self.target.processors else max(64, 8192 // across))
+        outer = (Block(slow, 1, "grid"),) if slow else ()
+        blocks = (*outer, Block((along,), high, "loop"), Block((self.fast,), across, "grid"))
+        return GpuSchedule("scan", blocks, warps_for(high * across, 16), 1, False, 0, self.approximate)
