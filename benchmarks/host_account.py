@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.host_account --device cpu``
 
-The first line is Dynamo with a backend that does nothing; each further one adds a layer of a compiled region, so that
-the differences are what the layers cost. (Layers timed by themselves are 10 to 40 us faster, as their code stays in the
+The first lines are Dynamo with a backend that does nothing: the code that it made, its guards around that, the function
+that is called around these. Each further one adds a layer of a compiled region, so that the differences are what the
+layers cost. (Layers timed by themselves are 10 to 40 us faster, as their code stays in the
 processor's caches; such figures would not add up.) Tensors are tiny: no device holds the host up.
 
 A call with gradients is also shown in the order of events, from one program's start or end to the next, beside the same
@@ -28,7 +29,10 @@ from torch import Tensor
 import lamina
 from benchmarks.patterns import private_copy
 from benchmarks.report import print_table
+from benchmarks.torch_private import within_entry
+from lamina.aot.torch_private import never_captured
 from lamina.backends import cpu, cuda
+from lamina.capture.dynamo import compile_callable
 from lamina.runtime.host import load_program
 
 __all__ = ["Account", "accounts", "main", "print_accounts"]
@@ -38,7 +42,7 @@ SIZE = 64
 
 @dataclass(slots=True)
 class Account:
-    """Microseconds of a call: ``totals`` of the programs with ever more layers, and eager's and torch.compile's."""
+    """Microseconds of a call: ``totals`` of the programs with ever more layers, and those of others."""
 
     totals: dict[str, float] = field(default_factory=dict)
     rivals: dict[str, float] = field(default_factory=dict)
@@ -132,7 +136,12 @@ FUNCTIONS = {"one kernel": _function, "one sum": _sum}
 
 def _empty(result: Tensor) -> Callable[..., Any]:
     """A backend that computes nothing."""
-    return lambda graph, inputs: lambda *args: (result.detach(),)
+
+    def run(*args: Any) -> Any:
+        return (result.detach(),)
+
+    never_captured(run)
+    return lambda graph, inputs: run
 
 
 class _Bare(torch.autograd.Function):
@@ -152,7 +161,12 @@ class _Bare(torch.autograd.Function):
 
 def _bare(result: Tensor, gradient: Tensor) -> Callable[..., Any]:
     apply: Callable[..., Any] = _Bare.apply
-    return lambda graph, inputs: lambda *args: (apply(result, gradient, *args),)
+
+    def run(*args: Any) -> Any:
+        return (apply(result, gradient, *args),)
+
+    never_captured(run)
+    return lambda graph, inputs: run
 
 
 EVENTS = (
@@ -230,9 +244,16 @@ def _account(function: Callable[..., Tensor], training: bool, device: str) -> Ac
 
         return call
 
-    empty = torch.compile(private_copy(function), backend=_empty(result), dynamic=False)
-    bare = torch.compile(private_copy(function), backend=_bare(result, torch.zeros_like(x)), dynamic=False)
-    calls: dict[str, Callable[[], Any]] = {"Dynamo: guards and dispatch (empty backend)": lambda: empty(x, y)}
+    empty = compile_callable(private_copy(function), backend_callable=_empty(result))
+    bare = compile_callable(private_copy(function), backend_callable=_bare(result, torch.zeros_like(x)))
+    empty(x, y)
+    code, guarded = within_entry(empty)
+    entered_by_torch = torch.compile(private_copy(function), backend=_empty(result))
+    calls: dict[str, Callable[[], Any]] = {
+        "the code that Dynamo made (empty backend)": lambda: code(x, y),
+        "Dynamo's evaluation of frames, its guards": lambda: guarded(x, y),
+        "the function that is called": lambda: empty(x, y),
+    }
     if training:
         calls["torch's autograd.Function and engine"] = run(bare)
     calls["Lamina's wrappers, forward and backward" if training else "Lamina's wrappers"] = at(0)
@@ -240,6 +261,7 @@ def _account(function: Callable[..., Tensor], training: bool, device: str) -> Ac
     calls["launches"] = at(2)
     rivals = {
         "eager": run(function),
+        "torch.compile's entry (empty backend)": lambda: entered_by_torch(x, y),
         "torch.compile": run(torch.compile(private_copy(function), dynamic=False)),
         "Lamina": run(lamina.compile(private_copy(function), dynamic=False)),
     }

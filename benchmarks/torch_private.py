@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
+from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, set_eval_frame
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 from torch._functorch.aot_autograd import make_boxed_func
 
-__all__ = ["aot_backend", "graph_count", "reset_graph_count"]
+__all__ = ["aot_backend", "graph_count", "reset_graph_count", "within_entry"]
 
 
 def aot_backend(compile_graph: Callable[..., Callable[..., Any]]) -> Any:
@@ -31,3 +33,21 @@ def reset_graph_count() -> None:
     """Forget all captured graphs and set the count to zero."""
     torch.compiler.reset()
     counters.clear()
+
+
+def within_entry(compiled: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Parts of a compiled function that has one graph: the code that Dynamo made, and that under Dynamo's guards."""
+    original = compiled.__wrapped__
+    cells = dict(zip(compiled.__code__.co_freevars, compiled.__closure__, strict=True))
+    callback = cells["callback"].cell_contents
+    (graph,) = _debug_get_cache_entry_list(original.__code__)
+    code = FunctionType(graph.code, original.__globals__, "code", original.__defaults__, original.__closure__)
+
+    def guarded(*args: Any) -> Any:
+        before = set_eval_frame(callback)
+        try:
+            return original(*args)
+        finally:
+            set_eval_frame(before)
+
+    return code, guarded

@@ -92,7 +92,7 @@ class _Compiler:
 
     def __init__(self, options: Options, backend: Backend, record: Record) -> None:
         self.options, self.backend, self.record = options, backend, record
-        self.lowerings = lowerings_key()
+        self._key: tuple[object, ...] = (options, backend, lowerings_key())
         self.graphs = 0
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -101,13 +101,13 @@ class _Compiler:
         return compile_graph(gm, example_inputs, self.options, self.record, self.backend, name)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Compiler) and self._key() == other._key()
+        if not isinstance(other, _Compiler) or (self._key is not other._key and self._key != other._key):
+            return False
+        self._key = other._key  # Dynamo asks at each call of an instance whose graphs another one had compiled
+        return True
 
     def __hash__(self) -> int:
-        return hash(self._key())
-
-    def _key(self) -> tuple[object, ...]:
-        return (self.options, self.backend, self.lowerings)
+        return hash(self._key)
 
 
 def compile_graph(

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import lamina
 from lamina.capture.dynamo import compile_callable
 
+KEYWORDS = inspect.signature(torch.compile).parameters
 X = torch.arange(6.0).reshape(2, 3)
 TALL = torch.arange(12.0).reshape(4, 3)
 
@@ -65,6 +67,29 @@ def fresh(source: Callable[..., Any] = function) -> Callable[..., Any]:
     """A function with a code object, and so graphs, of its own, at a place of its own."""
     code = source.__code__.replace(co_firstlineno=next(_lines))
     return type(source)(code, source.__globals__, source.__name__, source.__defaults__, source.__closure__)
+
+
+_SETTERS = {
+    "set_eval_frame": None,
+    "set_skip_guard_eval_unsafe": False,
+    "set_eval_frame_isolate_recompiles_id": -1,
+    "set_fullgraph_error_on_nested_compile": False,
+    "set_fullgraph_compiled_frame_count": -1,
+    "set_eval_frame_override": getattr(getattr(torch._dynamo.eval_frame, "_EvalFrameOverride", None), "NONE", None),
+}
+
+
+def dynamos_state() -> dict[str, Any]:
+    """What Dynamo has been told to do in this thread; each of its setters gives back the value that it replaces."""
+    found = {}
+    for name, neutral in _SETTERS.items():
+        setter = getattr(torch._dynamo.eval_frame, name, None)
+        if setter is not None:
+            found[name] = setter(neutral)
+            setter(found[name])
+    if "set_eval_frame_isolate_recompiles_id" in found:  # a number for each function
+        found["set_eval_frame_isolate_recompiles_id"] = found["set_eval_frame_isolate_recompiles_id"] >= 0
+    return {**found, "generation": torch._dynamo.mutation_guard.GenerationTracker.generation}
 
 
 def test_the_entry_is_ours_and_looks_like_the_function() -> None:
@@ -171,16 +196,21 @@ def test_called_from_a_frame_that_is_not_compiled(compile: Compile) -> None:
     """A frame in which Dynamo is at work but which it left: a generator."""
     inner_backend, outer_backend = Counting(), Counting()
     inner = compile(fresh(), inner_backend)
+    inner(X)
+    helper = fresh(lambda x: x.tan())
 
     def results(x: Tensor) -> Any:
         for _ in range(2):
             torch._dynamo.graph_break()
-            yield inner(x)
+            yield helper(inner(x))
 
     compiled = compile(lambda x: list(results(x)), outer_backend)
+    frames = torch._dynamo.utils.counters["frames"]
+    frames.clear()
     for _ in range(2):
-        assert all(torch.equal(y, function(X)) for y in compiled(X))
-    assert inner_backend.graphs + outer_backend.graphs == 1
+        assert all(torch.equal(y, function(X).tan()) for y in compiled(X))
+    assert (inner_backend.graphs, outer_backend.graphs) == (1, 1)
+    assert frames["total"] == 2
 
 
 def test_disabled(compile: Compile) -> None:
@@ -221,14 +251,15 @@ def test_stances(compile: Compile) -> None:
     assert backend.graphs == 3
 
 
-def test_guards_count_again_after_a_stance_that_skips_them(compile: Compile) -> None:
-    backend, inner_backend = Counting(), Counting()
+def test_a_stance_that_skips_guards_holds_until_another_one_does(compile: Compile) -> None:
+    inner_backend = Counting()
     inner = compile(fresh(lambda x: x + len(x)), inner_backend, dynamic=False)
-    inner(TALL)
-    inner(X)
+    warm = False
 
     @torch.compiler.disable
     def with_guards(x: Tensor) -> Tensor:
+        if not warm:
+            return x
         with torch.compiler.set_stance("default"):
             return inner(x)
 
@@ -237,11 +268,15 @@ def test_guards_count_again_after_a_stance_that_skips_them(compile: Compile) -> 
         torch._dynamo.graph_break()
         return with_guards(y)
 
-    compiled = compile(outer, backend)
-    compiled(X)
+    compiled = compile(outer, Counting(), dynamic=False)
+    assert torch.equal(compiled(X), X)
+    warm = True
     with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
         assert torch.equal(compiled(X), X + 2)
-    assert torch.equal(inner(TALL), TALL + 4)
+        with pytest.raises(RuntimeError, match="skip_guard_eval_unsafe"):
+            compile(fresh(), Counting())(X)
+    assert torch.equal(compiled(TALL), TALL + 4)
+    assert inner_backend.graphs == 2
 
 
 def test_errors_pass_and_leave_nothing_behind(compile: Compile) -> None:
@@ -277,7 +312,8 @@ def test_errors_in_the_graph(compile: Compile) -> None:
 
         return run
 
-    compiled = compile(fresh(), fails)
+    compiled = compile(fresh(), fails, fullgraph=True)
+    state = dynamos_state()
     before = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     for _ in range(2):
         with pytest.raises(ValueError, match="in the graph"):
@@ -287,6 +323,7 @@ def test_errors_in_the_graph(compile: Compile) -> None:
             after = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
             assert after == before
         torch.set_autocast_enabled("cpu", False)
+        assert {**dynamos_state(), "generation": 0} == {**state, "generation": 0}
 
 
 def test_errors_of_dynamo_and_of_backends(compile: Compile) -> None:
@@ -329,27 +366,6 @@ def test_a_whole_graph_that_is_not_made_is_told(compile: Compile) -> None:
         assert "no compiled frames" in told[0]
 
 
-_SETTERS = {
-    "set_eval_frame": None,
-    "set_skip_guard_eval_unsafe": False,
-    "set_eval_frame_isolate_recompiles_id": -1,
-    "set_fullgraph_error_on_nested_compile": False,
-    "set_fullgraph_compiled_frame_count": -1,
-    "set_eval_frame_override": getattr(getattr(torch._dynamo.eval_frame, "_EvalFrameOverride", None), "NONE", None),
-}
-
-
-def dynamos_state() -> dict[str, Any]:
-    """What Dynamo has been told to do in this thread; each of its setters gives back the value that it replaces."""
-    found = {}
-    for name, neutral in _SETTERS.items():
-        setter = getattr(torch._dynamo.eval_frame, name, None)
-        if setter is not None:
-            found[name] = setter(neutral)
-            setter(found[name])
-    return found
-
-
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("within", [None, False, True])
 @pytest.mark.parametrize("fullgraph", [False, True])
@@ -371,16 +387,23 @@ def test_dynamos_state_is_that_of_torchs_wrapper(fullgraph: bool, within: bool |
         if within is not None:
 
             def calls(gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-                return lambda *args: (compiled(X), gm.forward(*args))[1]
+                def run(*args: Any) -> Any:
+                    compiled(X)
+                    found.append(dynamos_state())
+                    return gm.forward(*args)
 
-            called = compile(fresh(), calls, fullgraph=within)
+                return run
+
+            isolated = {"isolate_recompiles": True} if "isolate_recompiles" in KEYWORDS else {}
+            called = by_torch(fresh(), calls, fullgraph=within, **isolated)
         else:
             called = compiled
         with torch._dynamo.config.patch(error_on_dynamo_callback_in_fullgraph_compiled_code=strict):
             for _ in range(3):
                 called(X)
                 found.append(dynamos_state())
-        return found
+        first = found[0]["generation"]
+        return [{**state, "generation": state["generation"] - first} for state in found]
 
     assert states(by_us) == states(by_torch)
 
@@ -435,6 +458,66 @@ def test_lazy_modules_and_classes(compile: Compile) -> None:
     made = compile(type("Own", (torch.nn.Linear,), {}), backend)(3, 2)
     assert made(X).shape == (2, 2)
     assert backend.graphs >= 1
+
+
+@pytest.mark.parametrize("as_graphs", [False, True])
+def test_hooks_on_saved_tensors_need_no_other_graph(as_graphs: bool) -> None:
+    """The tensors that a compiled function saves pass through the caller's hooks, whatever kind these are."""
+    torch.compiler.reset()
+    record = None
+
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    pack: Any = torch.fx.symbolic_trace(doubled) if as_graphs else doubled
+    for compiled in (by_us(fresh(), (counting := Counting())), lamina.compile(fresh())):
+        record = getattr(compiled, "record", record)
+        x = X.clone().requires_grad_()
+        plain = torch.autograd.grad(compiled(x).sum(), x)[0]
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            hooked = torch.autograd.grad(compiled(x).sum(), x)[0]
+        assert torch.allclose(plain, X.cos())
+        assert torch.allclose(hooked, (2 * X).cos())
+    assert counting.graphs == 1
+    assert record is not None
+    assert len([stage for stage in record.stages if stage.name == "capture"]) == 1
+
+
+def test_what_a_region_calls_is_not_captured() -> None:
+    """But for a compiled function, which is entered from there as from anywhere else."""
+    torch.compiler.reset()
+    calls = []
+    inner_backend = Counting()
+    inner = by_us(fresh(), inner_backend, fullgraph=True)
+
+    def implementation(x: Tensor) -> Tensor:
+        calls.append(torch.compiler.is_compiling())
+        return inner(x.cos()) + x
+
+    def eager(x: Tensor) -> Tensor:
+        return function(x.cos()) + x
+
+    op = torch.library.custom_op(
+        "lamina_tests::entered", implementation, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    op.register_fake(torch.empty_like)
+
+    def calls_it(x: Tensor) -> Tensor:
+        y = op(x)
+        torch._dynamo.graph_break()
+        return op(y) * 2
+
+    before = set(calls_it.__globals__)
+    compiled = lamina.compile(calls_it)
+    for _ in range(3):
+        assert torch.allclose(compiled(X), eager(eager(X)) * 2)
+    assert (inner_backend.graphs, inner_backend.calls) == (1, 6)
+    assert calls == [False] * 6
+    assert len([stage for stage in compiled.record.stages if stage.name == "capture"]) == 2
+    made = [v for k, v in calls_it.__globals__.items() if k.startswith("__compiled_fn") and k not in before]
+    ours = [graph for graph in made if getattr(graph, "never_captured", False)]
+    assert len(ours) == 2
+    assert not any(hasattr(graph, "_torchdynamo_disable") for graph in ours)  # without torch's wrapper
 
 
 def test_threads() -> None:

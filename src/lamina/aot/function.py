@@ -45,16 +45,19 @@ class Tangent:
 
 def inference_function(compiled: Boxed, mutated: Sequence[int]) -> Callable[..., Any]:
     """``compiled`` as a function of its inputs, those at ``mutated`` being written to."""
-    if not mutated:
-        return lambda *inputs: tuple(compiled(list(inputs)))
 
     def run(*inputs: Any) -> Any:
+        return tuple(compiled(list(inputs)))
+
+    def run_and_note(*inputs: Any) -> Any:
         written = [inputs[i] for i in mutated]
         results = compiled(list(inputs))
         _note_writes(written)
         return tuple(results)
 
-    return run
+    function = run_and_note if mutated else run
+    never_captured(function)
+    return function
 
 
 def training_function(
@@ -108,7 +111,12 @@ def training_function(
 
     direct = direct_apply(Compiled, strides=None)
     apply: Callable[..., Any] = Compiled.apply
-    return lambda *inputs: apply(*inputs) if transforms_are_active() else direct(*inputs)
+
+    def run(*inputs: Any) -> Any:
+        return apply(*inputs) if transforms_are_active() else direct(*inputs)
+
+    never_captured(run)
+    return run
 
 
 def _backward_function(

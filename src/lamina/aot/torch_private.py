@@ -281,13 +281,14 @@ def traced_nodes() -> int:
     return 0 if mode is None else len(mode.tracer.graph.nodes)
 
 
-def never_captured(function: Callable[..., Any]) -> None:
+def never_captured(function: Any) -> None:
     """Keep Dynamo from capturing ``function`` and what it calls, at no cost when it runs.
 
     A backward that runs while Dynamo captures its caller would otherwise be captured itself, and with it this compiler.
     """
     strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
     set_code_exec_strategy(function.__code__, strategy)
+    function.never_captured = True
 
 
 def version_of(tensor: torch.Tensor) -> int:

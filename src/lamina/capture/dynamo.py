@@ -14,6 +14,7 @@ from lamina.capture.torch_private import (
     guard_empty_hooks,
     passed_through,
     seconds_since_compile_started,
+    serve_any_hooks,
     watch_compile_start,
 )
 from lamina.errors import LaminaError
@@ -42,11 +43,12 @@ class Captured:
 
 
 def note_capture(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], record: Record | None) -> Captured:
-    """Describe the region a backend was just handed, make its guards sound and put it in ``record``.
+    """Describe the region a backend was just handed, make its guards fit and put it in ``record``.
 
     Call it first thing in a backend, while Dynamo's trace is still open.
     """
     captured = Captured(gm, tuple(example_inputs), guard_empty_hooks())
+    serve_any_hooks()
     if record is not None:
         record.stages.append(Stage("", "capture", captured, seconds_since_compile_started()))
     return captured

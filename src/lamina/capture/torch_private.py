@@ -22,6 +22,7 @@ __all__ = [
     "name_backend",
     "passed_through",
     "seconds_since_compile_started",
+    "serve_any_hooks",
     "watch_compile_start",
 ]
 
@@ -66,6 +67,20 @@ def guard_empty_hooks() -> int:
             guard.create_fn = GuardBuilder.SEQUENCE_LENGTH
             found += 1
     return found
+
+
+def serve_any_hooks() -> None:
+    """Let the graph being compiled serve under whatever hooks on saved tensors there are when it is called.
+
+    Dynamo guards on hooks that are graphs themselves, which AOTAutograd writes into the graph if they are there when it
+    is compiled: a Python function to be asked at each call. All other hooks are called by compiled functions as they
+    find them, and so are those, if there are none now.
+    """
+    context = TracingContext.try_get()
+    if context is not None and torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        guards = context.guards_context.dynamo_guards
+        for guard in [g for g in guards if g.create_fn is GuardBuilder.AUTOGRAD_SAVED_TENSORS_HOOKS]:
+            guards.inner.discard(guard)
 
 
 def watch_compile_start() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -110,7 +110,19 @@ class _Callback(CatchErrorsWrapper):
             stack.enter_context(config.patch(record_runtime_overhead=False))
             for enter in self.settings:
                 stack.callback(enter())
-            return super().__call__(frame, cache_entry, frame_state)
+            compiled = super().__call__(frame, cache_entry, frame_state)
+        if compiled.guarded_code is not None:
+            _call_directly(compiled.guarded_code.code, frame.f_globals)
+        return compiled
+
+
+def _call_directly(code: CodeType, scope: dict[str, Any]) -> None:
+    """Take what keeps Dynamo out of compiled graphs off those that say themselves that they are never captured."""
+    for name in code.co_names:
+        shell = scope.get(name)
+        graph = getattr(shell, "_torchdynamo_orig_callable", None)
+        if getattr(shell, "_torchdynamo_disable", False) and getattr(graph, "never_captured", False):
+            scope[name] = graph
 
 
 # Whether compiling a frame that a whole-graph function calls is an error: the setting, what a user set (_UNSET if
@@ -131,8 +143,8 @@ _set_isolation: Any = getattr(_dynamo, "set_eval_frame_isolate_recompiles_id", N
 def _entry(wrapper: Any, cells: dict[str, CellType]) -> Any:
     """A function that does what torch's ``wrapper`` does, and calls it whenever that is more than the usual.
 
-    The usual is: no stance, no export, no trace in progress. What is set back after the call is the same; questions to
-    torch's settings, which are Python functions, are asked when a frame is compiled.
+    The usual is: no stance, no trace in progress (``torch.export``'s is one). What is set back after the call is the
+    same; questions to torch's settings, which are Python functions, are asked when a frame is compiled.
     """
     context, function = cells["self"].cell_contents, cells["fn"].cell_contents
     callback = _Callback(cells["callback"].cell_contents, context.enter_exit_hooks[:-1])
@@ -140,7 +152,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType]) -> Any:
     install_generation_tagging_init()
 
     fullgraph, isolation = context.fullgraph, getattr(context, "_isolate_recompiles_id", -1)
-    thread, reasons, compiler = _guards._TLS, _dynamo.dynamo_tls, torch.compiler
+    thread, reasons = _guards._TLS, _dynamo.dynamo_tls
     is_jit_tracing = cells["is_jit_tracing"].cell_contents
     set_callback, set_unsafe = _dynamo.set_eval_frame, _dynamo.set_skip_guard_eval_unsafe
     set_strict, set_count, set_isolation, strict = _set_strict, _set_count, _set_isolation, _strict
@@ -158,7 +170,6 @@ def _entry(wrapper: Any, cells: dict[str, CellType]) -> Any:
             or stance.backend is not None
             or stance.skip_guard_eval_unsafe
             or thread.__dict__.get("tracing_context") is not None
-            or compiler._is_exporting_flag
             or _symbolic_trace._is_fx_tracing_flag
             or is_jit_tracing()
             or (fullgraph and strict() not in (_UNSET, False))
