@@ -66,3 +66,21 @@ def test_values_of_columns_that_are_added_up_at_once(interpreter):
     wanted = norm_backward(*(t.double() for t in (x, w, gradient)))
     for mine, true in zip(found, wanted, strict=True):
         assert torch.allclose(mine.double(), true, rtol=2e-2, atol=2e-2 * float(true.abs().max()))
+
+
+def loss(x, labels):
+    """A mean of losses that keeps what its backward needs."""
+    away = x.float() - x.float().amax(1, keepdim=True)
+    logarithm = away.exp().sum(1, keepdim=True).log()
+    return torch.nn.functional.nll_loss(away - logarithm, labels), logarithm
+
+
+def test_a_sum_over_rows_of_one_number_for_each(interpreter, tmp_path):
+    """No columns are left to have shares for."""
+    g = torch.Generator().manual_seed(0)
+    x, labels = torch.randn(64, 1000, generator=g).bfloat16(), torch.randint(0, 1000, (64,), generator=g)
+    plan = make_plan(fuse(lower(traced(loss, (x, labels)), "test")), GpuTarget())
+    (mixed,) = (k for k in plan.kernels if k.schedules[0].kind == "mixed")
+    assert compiled(emit(mixed, GpuTarget()), tmp_path).asm["ptx"]
+    for mine, true in zip(run(plan, interpreter, (x, labels)), loss(x, labels), strict=True):
+        assert torch.allclose(mine, true, rtol=1e-4)

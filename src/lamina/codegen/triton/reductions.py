@@ -182,6 +182,8 @@ class Reducer:
         (column,) = set(facts.dim) - over
         if facts.blocks[row].role != "loop" or facts.blocks[column].role != "whole":
             return False
+        if column not in facts.span(eqn.value):
+            return False
         at_once = points_at_once(facts, row, column)
         return at_once is not None and facts.blocks[column].size >= at_once
 
