@@ -374,3 +374,33 @@ def test_a_sum_that_takes_a_gpu_longer_than_the_host_is_compiled(monkeypatch):
     assert not reference.record.decisions("eager")
     assert any(stage.name == "partition" for stage in reference.record.stages)
     assert torch.equal(x.grad, torch.ones_like(x))
+
+
+torch.library.define("lamina_tests::scaled_by_length", "(Tensor x) -> (Tensor, SymInt)")
+torch.library.define("lamina_tests::scaled_by_length_backward", "(Tensor gradient, SymInt length) -> Tensor")
+for _key in ("CompositeExplicitAutograd", "Meta"):
+    torch.library.impl("lamina_tests::scaled_by_length", _key, lambda x: (x * x.shape[0], x.shape[0]))
+    torch.library.impl("lamina_tests::scaled_by_length_backward", _key, lambda g, length: g * length)
+
+
+def _keep_length(ctx, inputs, output):
+    ctx.length = output[1]
+
+
+torch.library.register_autograd(
+    "lamina_tests::scaled_by_length",
+    lambda ctx, g, _: torch.ops.lamina_tests.scaled_by_length_backward(g, ctx.length),
+    setup_context=_keep_length,
+)
+
+
+@torch.compiler.allow_in_graph
+def scaled_by_length(x):
+    return torch.ops.lamina_tests.scaled_by_length(x)[0]
+
+
+def test_operations_that_give_sizes_beside_tensors_are_stitched():
+    """The library's attention is one: its backward takes how long the sequences were."""
+    reference = check(lambda x: scaled_by_length(x.sin()) * x, leaf(4, 3))
+    (call,) = [n for n in reference.graph("backward").nodes if "scaled_by_length_backward" in str(n.target)]
+    assert call.args[1] == 4

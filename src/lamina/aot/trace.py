@@ -202,9 +202,10 @@ class _Recorder(Recording):
             self.alive.append(value)
         elif isinstance(value, (tuple, list)):
             for i, item in enumerate(value):
-                if item is not None:
+                if item is not None and type(item) is not int:  # a size, which is a number where it is used
                     self._note(self.graph.call_function(operator.getitem, (node, i)), item)
-            node.meta["val"] = tuple(None if v is None else self.nodes[id(v)].meta["val"] for v in value)
+            known = {id(v): self.nodes[id(v)].meta["val"] for v in value if id(v) in self.nodes}
+            node.meta["val"] = tuple(known.get(id(v), v) for v in value)
         else:
             self.only_computes = False
 
