@@ -130,8 +130,8 @@ def add(
 
 _SPAN = 1024
 """Keys of a row that are read at a time to see whether it is hidden."""
-_SHARES = 4
-"""Programs that share a head's keys when something is added to their gradient."""
+_PROGRAMS = 256
+"""About as many programs see whether there is anything to add; where heads are fewer, several share the keys of one."""
 _WIDEST = 256
 _TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
 _PARAMETERS = {
@@ -175,7 +175,7 @@ class _Variant:
         )
         aligned = tuple(i for i, p in enumerate(parameters) if p in _ALIGNED) if self.aligned else ()
         name = f"hidden_rows_{self.name}_{self.width}_{self.trained}_{self.aligned}_{types[0][1:]}"
-        return TritonUnit(name, self.name, text, parameters, types, aligned, 8 if self.name == "settle" else 4, 2)
+        return TritonUnit(name, self.name, text, parameters, types, aligned, 8, 2)
 
 
 def kernels_of(op: str, dtype: torch.dtype, features: int) -> list[TritonUnit]:
@@ -303,7 +303,8 @@ def _adding(gradient: Layout, mask: Layout, tangent: Layout) -> _Launch | None:
     places = (0 if masks == 1 else masked_heads * queries, 0 if masked_heads == 1 else queries)
     sizes = (heads, masks * masked_heads, queries, keys, features)
     numbers = (*_steps(*gradient[1:]), *_steps(*mask[1:]), *_steps(*tangent[1:]), *places, *sizes)
-    return _launch("add", True, (batch * heads, _SHARES), numbers, mask, gradient, tangent)
+    shares = max(1, min(-(-keys // 64), _PROGRAMS // max(batch * heads, 1)))
+    return _launch("add", True, (batch * heads, shares), numbers, mask, gradient, tangent)
 
 
 def settle(out: Tensor, logarithm: Tensor | None, mask: Tensor, value: Tensor) -> Tensor | None:
