@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import lamina
+from benchmarks.patterns import private_copy
 from benchmarks.report import RESULTS, print_table, write_results
 from lamina.bench import alternate
 from lamina.runtime.user_ops import user_op
@@ -74,8 +75,8 @@ def rivals(op: Any, name: str, program: Callable[..., Any]) -> dict[str, Callabl
         "function": program(op._init_fn),
         "direct": program(overload),
         "in a region": program(user_op(f"lamina_benchmarks.{name}.default", "cpu")),
-        "lamina": lamina.compile(program(op), fullgraph=True, options={"strict": True}),
-        "torch": torch.compile(program(op), fullgraph=True),
+        "lamina": lamina.compile(private_copy(program(op)), fullgraph=True, options={"strict": True}),
+        "torch": torch.compile(private_copy(program(op)), fullgraph=True),
     }
 
 
