@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Expr
@@ -60,13 +61,13 @@ class _Tile:
         """Registers of a thread that so many float32 values of every point of a part take."""
         return values * self.rows * self.columns // self.parts // (32 * self.warps)
 
-    def shared(self, stages: int, turned: bool) -> int:
-        """Bytes of shared memory for so many stages of operands and a part of the result, twice if it is ``turned``
-        into another layout of registers for what else the epilogue reads or writes.
+    def shared(self, stages: int, turned: int) -> int:
+        """Bytes of shared memory for so many stages of operands and a part of the result, and for turning a part into
+        another layout of registers where the epilogue reads or writes elements of ``turned`` bytes besides.
         """
         operands = 2 * stages * self.inner * (self.rows + self.columns)
-        part = 2 * self.rows * self.columns // self.parts
-        return operands + (part * (1 + turned) if self.beside else 0)
+        part = self.rows * self.columns // self.parts
+        return operands + (part * (2 + turned) if self.beside else 0)
 
 
 _TILES = (
@@ -104,17 +105,19 @@ def product_schedules(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) 
     ranked = sorted(_tiles(nest, product, target), key=lambda tile: _tiled_us(product, extents, tile, target))
     rounded = [DTYPES[dtypes[e.buffer]] for e in nest.body if isinstance(e, Store)]
     approximate = target.approximate and all(d.size <= 2 or not d.is_float for d in rounded)
-    return [_schedule(product, tile, target, approximate) for tile in ranked[:8]]
+    besides = [DTYPES[dtypes[e.buffer]].size for e in product.epilogue if _by_pointers(e, product)]
+    turned = max(besides, default=0)
+    return [_schedule(product, tile, target, approximate, turned) for tile in ranked[:8]]
 
 
-def _schedule(product: Product, tile: _Tile, target: GpuTarget, approximate: bool) -> GpuSchedule:
+def _schedule(product: Product, tile: _Tile, target: GpuTarget, approximate: bool, turned: int) -> GpuSchedule:
     blocks = (
         *(Block((a,), 1, "grid") for a in product.batch),
         Block(product.rows, tile.rows, "grid"),
         Block(product.columns, tile.columns, "grid"),
         Block(product.inner, tile.inner, "loop"),
     )
-    stages, turned = tile.stages, any(_by_pointers(e, product) for e in product.epilogue)
+    stages = tile.stages
     while stages > 1 and tile.shared(stages, turned) > target.shared_bytes - _SPARE:
         stages -= 1
     return GpuSchedule(
@@ -130,7 +133,7 @@ def _schedule(product: Product, tile: _Tile, target: GpuTarget, approximate: boo
     )
 
 
-def _by_pointers(eqn: Equation, product: Product) -> bool:
+def _by_pointers(eqn: Equation, product: Product) -> TypeGuard[Load | Store]:
     """Whether an equation of an epilogue touches a whole tile of memory that the copy engine does not."""
     if not isinstance(eqn, Load | Store):
         return False

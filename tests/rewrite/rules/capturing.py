@@ -52,5 +52,5 @@ def calls(gm: GraphModule) -> list[str]:
 
 def gradients(result: Tensor, leaves: Sequence[Tensor]) -> list[Tensor | None]:
     """The gradients of a fixed weighting of ``result``."""
-    weights = torch.linspace(-1, 1, result.numel(), dtype=result.dtype).reshape(result.shape)
+    weights = torch.linspace(-1, 1, result.numel(), dtype=result.dtype, device=result.device).reshape(result.shape)
     return list(torch.autograd.grad((result * weights).sum(), leaves, allow_unused=True))

@@ -190,7 +190,7 @@ class _Like:
     ],
 )
 def test_which_kernel_is_relied_on(like: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_rows, "chosen_attention", lambda q, k, v, mask, scale: CUDNN)
+    monkeypatch.setattr(attention_rows, "chosen_attention", lambda q, k, v, scale: CUDNN)
     assert kernel_for(like, like, like, 0.125) == expected
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["CPU", "CUDNN", "attention_backward", "attention_forward", "chosen_attention"]
 
@@ -15,9 +16,20 @@ _CUDNN_CHOICE = 3  # SDPBackend.CUDNN_ATTENTION
 aten = torch.ops.aten
 
 
-def chosen_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> str:
-    """``CUDNN`` where ``scaled_dot_product_attention`` would call cuDNN's kernel for these tensors, "" elsewhere."""
-    choice = torch._fused_sdp_choice(query, key, value, mask, 0.0, False, scale=scale)
+def chosen_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> str:
+    """``CUDNN`` where ``scaled_dot_product_attention`` would call cuDNN's kernel for such tensors and a mask; else "".
+
+    Of fake tensors the library does not say what it would choose: it is asked about real ones, for a moment.
+    """
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            q, k, v = (
+                torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).requires_grad_(t.requires_grad)
+                for t in (query, key, value)
+            )
+            choice = torch._fused_sdp_choice(q, k, v, q.new_empty(q.shape[-2], k.shape[-2]), 0.0, False, scale=scale)
+    except torch.cuda.OutOfMemoryError:
+        return ""
     return CUDNN if choice == _CUDNN_CHOICE else ""
 
 
