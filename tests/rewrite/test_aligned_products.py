@@ -127,6 +127,24 @@ def test_returned_odd_rows_are_written_eight_apart(columns):
     assert call.meta["val"].is_contiguous()
 
 
+@pytest.mark.parametrize("columns", [9, 57, 60, 58])
+def test_returned_odd_rows_with_a_bias_are_written_eight_apart(columns):
+    inputs = draw(columns), draw(2052, 24), draw(columns, 24)
+    _, after, (note,) = rewritten(lambda b, x, w: (torch.addmm(b, x, w.t()),), *inputs)
+    assert note.taken
+    (call,) = after.graph.find_nodes(op="call_function", target=mm_odd_rows)
+    assert len(call.args) == 3
+    rounded_once = torch.addmm(*(t.double() for t in (inputs[0], inputs[1], inputs[2].t()))).bfloat16()
+    assert (after(*inputs)[0] != rounded_once).float().mean() < 0.01
+
+
+@pytest.mark.parametrize("bias", [(1,), (2052, 1), (2052, 57), ()])
+def test_another_bias_is_padded(bias):
+    inputs = draw(*bias), draw(2052, 24), draw(57, 24)
+    _, after, _ = rewritten(lambda b, x, w: (torch.addmm(b, x, w.t()),), *inputs)
+    assert not after.graph.find_nodes(op="call_function", target=mm_odd_rows)
+
+
 def test_odd_rows_that_are_read_again_are_padded():
     _, after, _ = rewritten(lambda x, w: ((x @ w.t()).relu(),), draw(2048, 24), draw(57, 24))
     assert count(after, aten.constant_pad_nd.default) == 1

@@ -100,11 +100,16 @@ def _pays(node: Node, padding: tuple[int, int, int], note: Note) -> bool:
 def _by_eighths(node: Node, graph: Graph) -> bool:
     """Whether the padded result would only be copied to be returned, and ``lamina::mm_odd_rows`` needs no copy."""
     left, right = (factor.meta["val"] for factor in _factors(node))
-    return node.target is aten.mm.default and suits(left, right) and escapes(node, graph)
+    for bias in node.args[:-2]:
+        value = bias.meta["val"] if isinstance(bias, Node) else None
+        if value is None or value.shape != right.shape[1:] or value.dtype != right.dtype:
+            return False
+    return suits(left, right) and escapes(node, graph)
 
 
 def _odd_rows(node: Node, graph: Graph, made: Mapping[Node, Node]) -> Node:
-    return call_for(graph, node, mm_odd_rows, *(made[factor] for factor in _factors(node)))
+    bias: Any = node.args[:-2]
+    return call_for(graph, node, mm_odd_rows, *(made[n] for n in (*_factors(node), *bias)))
 
 
 def _turned_from(factor: Node) -> Node | None:

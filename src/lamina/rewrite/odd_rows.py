@@ -2,7 +2,8 @@
 
 Where rows of a matrix are not a multiple of 16 bytes long, every eighth row of it, from an aligned column on, is a
 matrix whose rows are: eight products make all of the result but fewer than eight columns at each edge. Padding the
-product instead needs its result a second time, and a pass over both. (Logits of GPT-2, 8192 x 50257.)
+product instead needs its result a second time, and a pass over both. (Logits of GPT-2, 8192 x 50257; of BERT, 16384 x
+30522, with a bias.)
 """
 
 from __future__ import annotations
@@ -22,26 +23,36 @@ ALIGNED = 8
 _FEWEST_ROWS = 2048
 """Rows of a result from which an eighth of them is work enough for a GPU."""
 
-torch.library.define("lamina::mm_odd_rows", "(Tensor left, Tensor right) -> Tensor")
+torch.library.define("lamina::mm_odd_rows", "(Tensor left, Tensor right, Tensor? bias=None) -> Tensor")
 
 
 @torch.library.impl("lamina::mm_odd_rows", "default")
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right``, contiguous; at least eight columns."""
+def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``left @ right``, plus a ``bias`` for each column, contiguous; at least eight columns."""
     (m, _), n = left.shape, right.shape[1]
     out = left.new_empty(m, n)
+
+    def product(rows: Tensor, columns: Tensor, added: Tensor | None, into: Tensor) -> None:
+        if added is None:
+            torch.mm(rows, columns, out=into)
+        else:
+            torch.addmm(added, rows, columns, out=into)
+
     for first in range(min(ALIGNED, m)):
         start = -first * n % ALIGNED
         end = n - (n - start) % ALIGNED
         if start < end:
-            torch.mm(left[first::ALIGNED], right[:, start:end], out=out[first::ALIGNED, start:end])
-    edges = torch.mm(left, torch.cat([right[:, :ALIGNED], right[:, n - ALIGNED :]], 1))
+            own = None if bias is None else bias[start:end]
+            product(left[first::ALIGNED], right[:, start:end], own, out[first::ALIGNED, start:end])
+    edges = left.new_empty(m, 2 * ALIGNED)
+    both = None if bias is None else torch.cat([bias[:ALIGNED], bias[n - ALIGNED :]])
+    product(left, torch.cat([right[:, :ALIGNED], right[:, n - ALIGNED :]], 1), both, edges)
     out[:, :ALIGNED] = edges[:, :ALIGNED]
     out[:, n - ALIGNED :] = edges[:, ALIGNED:]
     return out
 
 
-def _fake(left: Tensor, right: Tensor) -> Tensor:
+def _fake(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     return left.new_empty(left.shape[0], right.shape[1])
 
 
