@@ -125,17 +125,18 @@ def test_an_odd_vocabulary_is_padded(training: bool) -> None:
     assert len(taken) == (3 if training else 1)
 
 
-def test_returned_odd_rows_need_no_second_copy() -> None:
-    def logits(x: Tensor, table: Tensor) -> Tensor:
-        return F.linear(x, table)
+@pytest.mark.parametrize("biased", [False, True])
+def test_returned_odd_rows_need_no_second_copy(biased: bool) -> None:
+    def logits(x: Tensor, table: Tensor, *bias: Tensor) -> Tensor:
+        return F.linear(x, table, *bias)
 
-    x, table = randn(4096, 512), randn(4097, 512)
+    inputs = [randn(4096, 512), randn(4097, 512), *([randn(4097)] if biased else [])]
     with torch.no_grad():
-        record = check(logits, [x, table])
+        record = check(logits, inputs)
         compiled = lamina.compile(logits, dynamic=False, options={"strict": True})
-        compiled(x, table)
+        compiled(*inputs)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        found = compiled(x, table)
+        found = compiled(*inputs)
     assert torch.cuda.max_memory_allocated() - before < 1.1 * found.nbytes
     assert any("eight apart" in d.reason for s in record.stages for d in s.decisions)
