@@ -21,17 +21,23 @@ class Stage:
 
     region: str
     name: str
-    value: object
+    value: object = field(repr=False)
     seconds: float
     decisions: tuple[Decision, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Record:
     """The log of one compiled callable. Stages append to it; explain, dump and tests read it."""
 
     name: str = "lamina"
     stages: list[Stage] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """Each stage in a line, without its value."""
+        lines = [f"Record of {self.name}: {len(self.stages)} stages"]
+        lines += [f"  {s.region:24} {s.name:12} {s.seconds:7.3f} s  {len(s.decisions)} decisions" for s in self.stages]
+        return "\n".join(lines)
 
     def step(self, region: str, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call ``function``, time it and keep its value.

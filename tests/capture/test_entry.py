@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lamina
@@ -433,6 +439,76 @@ def test_function_transforms(compile: Compile) -> None:
     assert torch.allclose(torch.func.grad(lambda x: compiled(x).sum())(X), X.cos())
     over = compile(lambda x: torch.func.vmap(function)(x), Counting())
     assert torch.allclose(over(X), function(X))
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_forward_mode_differentiation(warm: bool) -> None:
+    """Dynamo does not ask whether tensors carry tangents, which kernels would drop."""
+    torch.compiler.reset()
+    linear = torch.nn.Linear(3, 3)
+    for source in (lambda x: x.sin() * x, linear):
+        compiled = lamina.compile(source)
+        if warm:
+            compiled(X)
+        with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(X, torch.ones_like(X))
+            expected = torch.autograd.forward_ad.unpack_dual(source(dual)).tangent
+            actual = torch.autograd.forward_ad.unpack_dual(compiled(dual)).tangent
+        torch.testing.assert_close(actual, expected)
+        captured = len(compiled.record.stages)
+        torch.testing.assert_close(compiled(X), source(X))
+        assert warm == (captured == len(compiled.record.stages))
+        _, tangent = torch.func.jvp(compiled, (X,), (torch.ones_like(X),))
+        torch.testing.assert_close(tangent, expected)
+
+
+def test_fake_tensors_have_no_memory_for_kernels() -> None:
+    torch.compiler.reset()
+    compiled = lamina.compile(fresh())
+    with FakeTensorMode() as mode:
+        made = compiled(torch.ones(2, 3))
+        assert isinstance(made, FakeTensor)
+        assert made.shape == (2, 3)
+        with_gradient = compiled(torch.ones(2, 3, requires_grad=True))
+        assert isinstance(with_gradient, FakeTensor)
+    assert compiled(mode.from_tensor(X)).shape == X.shape
+    assert torch.allclose(compiled(X), function(X))
+
+
+def test_what_a_function_was_called_with_is_not_kept() -> None:
+    torch.compiler.reset()
+    compiled = lamina.compile(fresh())
+    for grad in (False, True):
+        x = torch.ones(2, 3, requires_grad=grad)
+        alive = weakref.ref(x)
+        y = compiled(x)
+        if grad:
+            y.sum().backward()
+        del x, y
+        assert alive() is None
+    lines = repr(compiled.record).splitlines()
+    assert len(lines) == 1 + len(compiled.record.stages)
+    assert "capture" in lines[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is POSIX's")
+def test_a_forked_process_compiles() -> None:
+    """In a program of its own; the parent's threads do not live on in the child."""
+    program = textwrap.dedent("""
+        import os, signal, torch, lamina
+        compiled = lamina.compile(lambda x: x.sin() + 1, dynamic=False)
+        x, y = torch.ones(3), torch.ones(5)
+        compiled(x)
+        child = os.fork()
+        if not child:
+            signal.alarm(60)
+            os._exit(0 if torch.allclose(compiled(y), y.sin() + 1) and torch.allclose(compiled(x), x.sin() + 1) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert torch.allclose(compiled(y), y.sin() + 1)
+    """)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_modules_made_while_a_function_runs(compile: Compile) -> None:

@@ -52,7 +52,7 @@ class CpuBackend:
         host: HostProgram = record.step(region, "host", emit_host, plan)
         units = record.step(region, "codegen", self.units, plan, host)
         building = build_threads().submit(self.build, region, units)
-        return loaded_later(region, lambda: _load(region, host, building, record, gm), record)
+        return loaded_later(region, lambda: _load(region, host, building, record, gm), record, gm)
 
     def units(self, plan: Plan, host: HostProgram) -> list[KernelUnit]:
         """The source of each distinct kernel of a plan."""

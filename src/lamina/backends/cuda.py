@@ -106,9 +106,9 @@ class CudaBackend:
             build_threads().submit(self.build, region, called)
         if not tuning.open:
             record.step(region, "tune", lambda: tuning.tuned)
-            return loaded_later(region, lambda: work.load(host, building), record)
+            return loaded_later(region, lambda: work.load(host, building), record, gm)
         trying = build_threads().submit(self.build, region, tuning.units, self.policy.patience)
-        return loaded_later(region, lambda: work.tuned(tuning, trying, host, building), record)
+        return loaded_later(region, lambda: work.tuned(tuning, trying, host, building), record, gm)
 
     @property
     def driver(self) -> Driver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
@@ -12,6 +13,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from lamina.aot.torch_private import is_fake
 from lamina.record import Record
 from lamina.runtime.cache import Cache, cache_root
 
@@ -35,15 +37,21 @@ def build_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=4, thread_name_prefix="lamina-build")
 
 
-def loaded_later(region: str, load: Callable[[], Boxed], record: Record) -> Boxed:
-    """A callable that calls ``load``, which may wait for compilers, when it is first called itself."""
+os.register_at_fork(after_in_child=build_threads.cache_clear)  # threads do not live on in a forked process
+
+
+def loaded_later(region: str, load: Callable[[], Boxed], record: Record, gm: GraphModule) -> Boxed:
+    """A callable that calls ``load``, which may wait for compilers, when it is first called itself.
+
+    A program first called with fake tensors, which have no memory, is only called with such: it runs as ATen calls.
+    """
     run: Boxed | None = None
 
     def call(args: list[Any]) -> Any:
         nonlocal run
         if run is None:
             start = time.perf_counter()
-            run = load()
+            run = aten_calls(gm) if any(map(is_fake, args)) else load()
             record.add(region, "wait", time.perf_counter() - start)
         return run(args)
 

@@ -29,12 +29,11 @@ Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 class Captured:
     """One region of the user's program as Dynamo saw it.
 
-    ``gm`` is an FX graph of torch calls, ``example_inputs`` its inputs (FakeTensors and SymInts), ``hook_guards``
-    the number of module hook dictionaries whose emptiness the region depends on.
+    ``gm`` is an FX graph of torch calls, ``hook_guards`` the number of module hook dictionaries whose emptiness the
+    region depends on. What the region was first called with is not kept: it would stay alive.
     """
 
     gm: torch.fx.GraphModule
-    example_inputs: tuple[Any, ...]
     hook_guards: int
 
     def text(self) -> str:
@@ -42,12 +41,12 @@ class Captured:
         return str(self.gm.print_readable(print_output=False))
 
 
-def note_capture(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], record: Record | None) -> Captured:
+def note_capture(gm: torch.fx.GraphModule, record: Record | None) -> Captured:
     """Describe the region a backend was just handed, make its guards fit and put it in ``record``.
 
     Call it first thing in a backend, while Dynamo's trace is still open.
     """
-    captured = Captured(gm, tuple(example_inputs), guard_empty_hooks())
+    captured = Captured(gm, guard_empty_hooks())
     serve_any_hooks()
     if record is not None:
         record.stages.append(Stage("", "capture", captured, seconds_since_compile_started()))
@@ -65,7 +64,7 @@ class _Backend:
         self.compiler, self.settings, self.record = compiler, settings, record
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        note_capture(gm, example_inputs, self.record)
+        note_capture(gm, self.record)
         try:
             return self.compiler(gm, example_inputs)
         except LaminaError as error:

@@ -16,6 +16,7 @@ from torch._dynamo.convert_frame import CatchErrorsWrapper, compile_lock
 from torch._dynamo.exc import ShortenTraceback, UncapturedHigherOrderOpError, Unsupported, UserError
 from torch._dynamo.mutation_guard import GenerationTracker, install_generation_tagging_init
 from torch._dynamo.utils import warn_once
+from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
 from torch.utils import _config_module
 
@@ -145,6 +146,9 @@ def _entry(wrapper: Any, cells: dict[str, CellType]) -> Any:
 
     The usual is: no stance, no trace in progress (``torch.export``'s is one). What is set back after the call is the
     same; questions to torch's settings, which are Python functions, are asked when a frame is compiled.
+
+    Within a level of forward-mode differentiation the function runs uncompiled: kernels know no tangents, and Dynamo
+    does not ask whether there are any.
     """
     context, function = cells["self"].cell_contents, cells["fn"].cell_contents
     callback = _Callback(cells["callback"].cell_contents, context.enter_exit_hooks[:-1])
@@ -158,12 +162,15 @@ def _entry(wrapper: Any, cells: dict[str, CellType]) -> Any:
     set_strict, set_count, set_isolation, strict = _set_strict, _set_count, _set_isolation, _strict
     depth_of_transforms = torch._C._functorch.get_dynamic_layer_stack_depth
     leave_transforms = torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth
+    uncompiled: Callable[..., Any] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
     names = wrapper.__code__.co_names
     keep_keys: Any = torch._C._PreserveDispatchKeyGuard if "_ForceDispatchKeyGuard" in names else None
     fails_uncompiled = "_stance" in names
 
     # Calls nothing but C until it calls the function: other frames would be seen by the callback of a caller.
     def entry(*args: Any, **kwargs: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            return uncompiled(*args, **kwargs)
         stance = _dynamo._stance
         if (
             stance.stance != "default"
