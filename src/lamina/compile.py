@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -98,7 +99,10 @@ class _Compiler:
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs += 1
         name = f"graph{self.graphs - 1}"
-        return compile_graph(gm, example_inputs, self.options, self.record, self.backend, name)
+        compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name)
+        if self.options.dump_dir:
+            self.record.dump(Path(self.options.dump_dir))
+        return compiled
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Compiler) or (self._key is not other._key and self._key != other._key):

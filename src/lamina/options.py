@@ -53,7 +53,12 @@ class Options:
     cache: bool = _knob(True, "use the on-disk cache", "LAMINA_CACHE", key=False)
     verify: bool = _knob(False, "run every verifier after every stage", "LAMINA_VERIFY", key=False)
     strict: bool = _knob(False, "raise instead of falling back to ATen calls", "LAMINA_STRICT", key=False)
-    dump_dir: str = _knob("", "folder for the numbered stage dump", "LAMINA_DUMP_DIR", key=False)
+    dump_dir: str = _knob(
+        "",
+        "folder in which each graph, when it is compiled, leaves its stages so far as numbered texts",
+        "LAMINA_DUMP_DIR",
+        key=False,
+    )
     progress: bool = _knob(True, "print a line when compiling takes over two seconds", "LAMINA_PROGRESS", key=False)
     jobs: int = _knob(0, "C++ compilers run at once; 0 means one per core", "LAMINA_JOBS", key=False)
 

@@ -12,6 +12,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -489,6 +490,15 @@ def test_what_a_function_was_called_with_is_not_kept() -> None:
     lines = repr(compiled.record).splitlines()
     assert len(lines) == 1 + len(compiled.record.stages)
     assert "capture" in lines[1]
+
+
+def test_stages_are_dumped(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    compiled = lamina.compile(fresh(), options={"dump_dir": str(tmp_path / "stages")})
+    compiled(X)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "stages").iterdir()}
+    assert "sin" in texts["000__capture.txt"]
+    assert any(name.endswith("_plan.txt") for name in texts)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is POSIX's")
