@@ -159,6 +159,17 @@ def test_cut_reductions_propagate_nan(interpreter: Interpreter) -> None:
     assert top.isnan()
 
 
+@pytest.mark.parametrize("nans", [False, True])
+def test_of_equals_the_first_counts_where_loops_go_in_another_order(interpreter: Interpreter, nans: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randint(0, 3, (9, 70, 33)).float()
+    if nans:
+        x[torch.rand(x.shape) < 0.01] = float("nan")
+    x = x.permute(2, 1, 0)
+    (places,) = run(planned(lambda t: t.flatten(1).argmin(1), x), interpreter, (x,))
+    assert torch.equal(places, x.flatten(1).argmin(1))
+
+
 def norm_of_channels_last(x: Tensor, w: Tensor) -> Tensor:
     return F.silu(F.group_norm(x, 4, w))
 

@@ -175,9 +175,9 @@ class Reductions(Prefetches):
         out, acc = eqn.outs[0], self.accumulator(eqn)
         value = self.write.value(eqn.value, True)
         if self.targets[out] in ("best", "fold bests"):
-            return f"meet({out}_a[k], {value}, {self.place(eqn, True)}, n);  // {eqn.op}"
+            return f"{_taken(eqn)}({out}_a[k], {value}, {self.place(eqn, True)}, n);  // {eqn.op}"
         if self.targets[out] == "row best":
-            return f"{out}_s.meet({value}, {self.place(eqn, True)});  // {eqn.op}"
+            return f"{out}_s.{_taken(eqn)}({value}, {self.place(eqn, True)});  // {eqn.op}"
         if self.targets[out] == "bests":
             return self.meet_kept(eqn, True)
         if self.targets[out] == "row":
@@ -286,7 +286,8 @@ class Reductions(Prefetches):
         value = self.write.value(eqn.value, vector)
         place = self.place(eqn, vector)
         return (
-            f"{{ {best} b = {{load_{kind}({values}{tail}), load_int64({places}{tail})}}; b.meet({value}, {place}); "
+            f"{{ {best} b = {{load_{kind}({values}{tail}), load_int64({places}{tail})}}; "
+            f"b.{_taken(eqn)}({value}, {place}); "
             f"store_{kind}({values}, b.value{tail}); store_int64({places}, b.at{tail}); }}  // {eqn.op}"
         )
 
@@ -308,3 +309,8 @@ class Reductions(Prefetches):
             largest = "true" if eqn.op == "argmax" else "false"
             return f"fold_best<{largest}, {scalar_type(value)}>({out}_t)"
         return f"{out}_t"
+
+
+def _taken(eqn: Reduce) -> str:
+    """How a place is taken in: loops go through several axes in any order, through one from its first point."""
+    return "join" if len(eqn.axes) > 1 else "meet"

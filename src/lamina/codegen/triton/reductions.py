@@ -289,10 +289,14 @@ class Reducer:
         better = f"({name}_x {sign} {name}) | ({name}_at < 0)"
         if kind(self.facts.dtype[eqn.value]) == "float":
             better += f" | (({name}_x != {name}_x) & ({name} == {name}))"
+        place = self.place(eqn)
+        if len(eqn.axes) > 1:  # loops may go through them in another order
+            same = f"({name}_x == {name}) | (({name}_x != {name}_x) & ({name} != {name}))"
+            better += f" | (({same}) & ({place} < {name}_at))"
         better = f"({better}) & {' & '.join(masks)}" if masks else better
         text.add(f"{name}_better = {better}")
         text.add(f"{name} = tl.where({name}_better, {name}_x, {name})")
-        text.add(f"{name}_at = tl.where({name}_better, {self.place(eqn)}, {name}_at)")
+        text.add(f"{name}_at = tl.where({name}_better, {place}, {name}_at)")
 
     def _take_moments(self, text: Text, acc: Accumulator, value: str, inside: str) -> None:
         """Sums of the distances to each share's first finite value, which keep their digits."""

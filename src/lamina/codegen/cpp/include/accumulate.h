@@ -14,8 +14,8 @@ template <bool MAX, class V> static INLINE auto beats(V x, V y) {
 template <bool MAX, class V, class I> struct Best {
   V value; I at;
   INLINE void meet(V x, I i) { auto c = beats<MAX>(x, value); value = select(c, x, value); at = select(c, i, at); }
-  INLINE void join(V x, I i) {
-    auto c = beats<MAX>(x, value) | (((x == value) | ((x != x) & (value != value))) & (i < at));
-    value = select(c, x, value); at = select(c, i, at);
+  INLINE void join(V x, I i) {  // in any order of places
+    auto c = beats<MAX>(x, value), same = (x == value) | ((x != x) & (value != value));
+    at = select(c, i, select(same, select(i < at, i, at), at)); value = select(c, x, value);
   }
 };

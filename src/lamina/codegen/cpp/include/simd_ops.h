@@ -252,6 +252,13 @@ template <bool MAX, class V, class I> static INLINE void meet(Best<MAX, V, I>& b
   b.value = select(lanes(n), c.value, b.value);
   b.at = select(lanes(n), c.at, b.at);
 }
+template <bool MAX, class V, class I> static INLINE void join(Best<MAX, V, I>& b, V x, I i, All) { b.join(x, i); }
+template <bool MAX, class V, class I> static INLINE void join(Best<MAX, V, I>& b, V x, I i, Some n) {
+  Best<MAX, V, I> c = b;
+  c.join(x, i);
+  b.value = select(lanes(n), c.value, b.value);
+  b.at = select(lanes(n), c.at, b.at);
+}
 template <bool MAX, class T, class V> static INLINE Best<MAX, T, int64> fold_best(const Best<MAX, V, vi64>& b) {
   Best<MAX, T, int64> r{(T)lane(b.value, 0), lane(b.at, 0)};
   for (int k = 1; k < LANES; ++k) r.join((T)lane(b.value, k), lane(b.at, k));
