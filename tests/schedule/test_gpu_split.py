@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.ir.loops import Load, LoopProgram, Nest, Reduce
+from lamina.ir.loops import Compute, Load, LoopProgram, Nest, Reduce
 from lamina.ir.loops_interp import run_program
 from lamina.ir.loops_verify import verify_program
 from lamina.ir.plan import GpuSchedule
@@ -183,3 +183,13 @@ def test_columns_of_wide_rows_are_summed_over_what_was_stored() -> None:
     assert not set(fused.inputs) & {e.buffer for e in columns.body if isinstance(e, Load)}
     for got, want in zip(run_program(on(fused, "cpu"), [g, p]), backward(g, p), strict=True):
         torch.testing.assert_close(got.float(), want.float(), rtol=2e-2, atol=1e-2 * want.float().abs().max().item())
+
+
+def test_parts_that_end_beyond_the_axis_say_where_they_come_from() -> None:
+    """Bounds of a prime number of rows are computed for the reduction that is cut."""
+    x = torch.randn(7, 3)
+    fused = on(fuse(lower(traced(lambda x: (x.sum(1), x.amin()), [x]), "t")).program, "cuda:0")
+    made, _ = spread(fused, GpuTarget("small", 8))
+    body = [eqn for step in made.steps if isinstance(step, Nest) for eqn in step.body]
+    assert any(isinstance(eqn, Compute) and "inside_part" in eqn.ins for eqn in body)
+    assert all(eqn.origin for eqn in body)

@@ -402,10 +402,11 @@ class _Cutter(Steps):
         guard = None if cut.exact else "inside_part"
         body: list[Equation] = []
         if guard is not None:
+            origin = self.body[min(goals)].origin
             body += [
-                Index("place_part", place, "int64"),
-                Index("extent_part", cut.axis.extent, "int64"),
-                Compute(guard, "lt", ("place_part", "extent_part"), "bool"),
+                Index("place_part", place, "int64", origin),
+                Index("extent_part", cut.axis.extent, "int64", origin),
+                Compute(guard, "lt", ("place_part", "extent_part"), "bool", origin),
             ]
         for eqn in self.slice(goals, {}):
             at = self.body.index(eqn)
@@ -414,8 +415,8 @@ class _Cutter(Steps):
                 new = self.guarded(new, guard, body)
             if isinstance(new, Check) and guard is not None:
                 extra = f"{new.cond}_inside"
-                body += [Compute(f"{extra}_not", "not", (guard,), "bool")]
-                body += [Compute(extra, "or", (f"{extra}_not", new.cond), "bool")]
+                body += [Compute(f"{extra}_not", "not", (guard,), "bool", new.origin)]
+                body += [Compute(extra, "or", (f"{extra}_not", new.cond), "bool", new.origin)]
                 new = replace(new, cond=extra)
             if isinstance(new, Reduce) and cut.axis.name in new.axes:
                 gone = {a.name for a in cut.beside}
@@ -425,7 +426,7 @@ class _Cutter(Steps):
                 if guard is not None:
                     value = f"{new.outs[0]}_in"
                     held = self.dtype(new.value)
-                    body.append(Constant(f"{value}_none", _neutral(new.op, held), held))
+                    body.append(Constant(f"{value}_none", _neutral(new.op, held), held, new.origin))
                     body.append(Compute(value, "where", (guard, new.value, f"{value}_none"), held, new.origin))
                 new = replace(new, axes=axes, value=value)
                 if at in reduces and new.op in ("argmax", "argmin"):
@@ -439,7 +440,7 @@ class _Cutter(Steps):
         if eqn.mask is None:
             return replace(eqn, mask=guard)
         name = f"{eqn.mask}_{len(body)}_part"
-        body.append(Compute(name, "and", (eqn.mask, guard), "bool"))
+        body.append(Compute(name, "and", (eqn.mask, guard), "bool", eqn.origin))
         return replace(eqn, mask=name)
 
     def partials(self, reduces: list[int], part: Axis, cut: _Cut) -> tuple[list[Equation], dict[int, list[Load]]]:
