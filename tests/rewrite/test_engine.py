@@ -216,6 +216,8 @@ def test_a_right_side_of_another_kind_is_refused_with_the_reason():
     record = ours(lambda x: x.sin(), [X], [rule(lambda x: x.sin(), lambda x: x.sin().sum(), name="sum")])
     reasons = [d.reason for d in record.decisions("rewrite")]
     assert set(reasons) == {"its right side gives float32[] on cpu where its left side gives float32[4, 6] on cpu"}
+    record = ours(lambda x: x.sin(), [X], [rule(lambda x: x.sin(), lambda x: None, name="none")])
+    assert {d.reason for d in record.decisions("rewrite")} == {"its right side gives something that is no tensor"}
 
 
 def test_rules_for_inference_leave_training_alone():

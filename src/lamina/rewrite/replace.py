@@ -110,7 +110,9 @@ class Replacer:
             raise Refused(f"its right side cannot be traced: {why}") from None
         except Exception as error:
             raise Refused(f"its right side failed: {type(error).__name__}: {error}") from None
-        if len(found.results) != len(match.outputs) or not all(isinstance(r, Node) for r in found.results):
+        if not all(isinstance(r, Node) for r in found.results):
+            raise Refused("its right side gives something that is no tensor")
+        if len(found.results) != len(match.outputs):
             raise Refused(f"its right side gives {len(found.results)} results, its left side {len(match.outputs)}")
         return found
 
