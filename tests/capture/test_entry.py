@@ -607,10 +607,14 @@ def test_what_a_region_calls_is_not_captured() -> None:
 
 
 def test_threads() -> None:
-    """Functions are called while others are compiled, each thread for the first time."""
+    """Functions are called while others are compiled, each thread for the first time.
+
+    Torch 2.11 keeps one flag for all threads that a whole graph runs, and its wrapper leaves it set, for good, when two
+    threads return out of turn; so does ours.
+    """
     torch.compiler.reset()
     backend = Counting()
-    warm = by_us(fresh(), backend, fullgraph=True)
+    warm = by_us(fresh(), backend, fullgraph=not torch.__version__.startswith("2.11"))
     warm(X)
     errors: list[BaseException] = []
     stop = threading.Event()
