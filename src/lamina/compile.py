@@ -19,7 +19,7 @@ from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
 from lamina.base.lowering import lowerings_key
 from lamina.capture.dynamo import compile_callable
-from lamina.capture.torch_private import name_backend
+from lamina.capture.torch_private import name_backend, serve_without_tangents
 from lamina.decomp.table import decompositions
 from lamina.options import Options
 from lamina.record import Record
@@ -80,7 +80,12 @@ def lamina_backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """The backend behind ``torch.compile(model, backend="lamina")``."""
+    """The backend behind ``torch.compile(model, backend="lamina")``.
+
+    Within a level of forward-mode differentiation graphs run as they are.
+    """
+    if not serve_without_tangents():
+        return gm.forward
     lamina = as_backend("lamina")
     return _Compiler(options_for(lamina, mode, options), lamina, Record())(gm, example_inputs)
 

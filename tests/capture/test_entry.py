@@ -653,3 +653,16 @@ def test_a_wrapper_that_was_not_read_is_left_alone(monkeypatch: pytest.MonkeyPat
     assert ours.__code__ is theirs.__code__
     assert torch.equal(ours(X), function(X))
     assert backend.graphs == 1
+
+
+def test_tangents_behind_torchs_own_wrapper() -> None:
+    compiled = torch.compile(lambda x: x.sin() * 2, backend="lamina")
+    x = torch.randn(8)
+    for _ in range(2):  # compiled before the level, and found again after it
+        assert torch.allclose(compiled(x), x.sin() * 2)
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, torch.ones(8))
+            found = torch.autograd.forward_ad.unpack_dual(compiled(dual))
+            assert torch.allclose(found.primal, x.sin() * 2)
+            assert found.tangent is not None
+            assert torch.allclose(found.tangent, x.cos() * 2)

@@ -12,7 +12,9 @@ from torch._dynamo.backends.registry import _BACKENDS
 from torch._dynamo.callback import callback_handler
 from torch._dynamo.exc import ShortenTraceback
 from torch._dynamo.guards import GuardBuilder
-from torch._guards import TracingContext
+from torch._dynamo.source import GlobalStateSource
+from torch._guards import Guard, TracingContext
+from torch.autograd import forward_ad
 from torch.fx.node import has_side_effect
 
 from lamina.base.collector import hold_collector, release_collector
@@ -23,6 +25,7 @@ __all__ = [
     "passed_through",
     "seconds_since_compile_started",
     "serve_any_hooks",
+    "serve_without_tangents",
     "watch_compile_start",
 ]
 
@@ -81,6 +84,18 @@ def serve_any_hooks() -> None:
         guards = context.guards_context.dynamo_guards
         for guard in [g for g in guards if g.create_fn is GuardBuilder.AUTOGRAD_SAVED_TENSORS_HOOKS]:
             guards.inner.discard(guard)
+
+
+def serve_without_tangents() -> bool:
+    """Let the graph being compiled serve only at the level of forward-mode differentiation that there is now.
+
+    Dynamo does not ask for it, and kernels drop tangents. Whether the graph may be compiled: not within a level.
+    """
+    context = TracingContext.try_get()
+    if context is not None:
+        guard = Guard(GlobalStateSource(), GuardBuilder.DUAL_LEVEL)
+        context.guards_context.dynamo_guards.add(guard, collect_debug_stack=False)
+    return forward_ad._current_level < 0
 
 
 def watch_compile_start() -> None:
