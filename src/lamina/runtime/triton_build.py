@@ -43,6 +43,22 @@ class TritonUnit:
     asserts: bool = False
     scratch: int = 0
 
+    def request(self, capability: int, folder: Path) -> Request:
+        """What a compiler is asked for: machine code for a GPU (its capability times ten), written to ``folder``."""
+        return Request(
+            name=self.function,
+            text=self.text,
+            parameters=list(self.parameters),
+            types=list(self.types),
+            aligned=list(self.aligned),
+            warps=self.warps,
+            stages=self.stages,
+            asserts=self.asserts,
+            scratch=self.scratch,
+            capability=capability,
+            folder=str(folder),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
@@ -215,20 +231,7 @@ def _compile(key: str, unit: TritonUnit, capability: int, cache: Cache, pool: Co
     """Compile and publish one kernel, unless another process has done it meanwhile."""
 
     def build(folder: Path) -> Mapping[str, Any]:
-        request = Request(
-            name=unit.function,
-            text=unit.text,
-            parameters=list(unit.parameters),
-            types=list(unit.types),
-            aligned=list(unit.aligned),
-            warps=unit.warps,
-            stages=unit.stages,
-            asserts=unit.asserts,
-            scratch=unit.scratch,
-            capability=capability,
-            folder=str(folder),
-        )
-        about = pool.compile(request).result()
+        about = pool.compile(unit.request(capability, folder)).result()
         (folder / f"{unit.function}.py").write_text(unit.text, encoding="utf-8")
         options = {"aligned": list(unit.aligned), "warps": unit.warps, "stages": unit.stages}
         return {"kind": "triton", "capability": capability, "types": list(unit.types), **options, **about}

@@ -185,7 +185,7 @@ class Reductions(NestFacts):
         sums = sum(frozenset(e.axes) != inner for e in self.reduces)  # each has a number of its own at every point
         points = 4096 if sums > 2 else 8192
         short = volume <= _SHORT_ROW and self.bytes() <= 2 and not crossed
-        if short:
+        if short:  # two rows a turn, which a thread adds up at once, or as many as its warps read at once
             points = volume * (2 if volume >= SHORT_ROW_WARP else 8)
         for block in blocks:
             if block.size == 0:

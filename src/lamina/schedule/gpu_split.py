@@ -251,11 +251,11 @@ class _Cutter(Steps):
             least, wanted = COLUMN_POINTS, processors
             if crossed:
                 enough = wanted = _WAVES * processors  # nothing is read ahead there
-            elif len(self.large()) >= MANY_LOADS:
+            busy = len(self.large()) >= MANY_LOADS
+            if busy and not crossed:
                 enough = wanted = _BUSY_WAVES * processors
             if points <= _ONE_TILE:
                 return None
-            busy = len(self.large()) >= MANY_LOADS
             if not crossed and not busy and (found := self.columns(over, run, kept)) is not None:
                 return found
         parts = min(wanted // max(units, 1), points // least)

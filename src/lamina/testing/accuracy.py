@@ -102,6 +102,8 @@ def judge(
 ) -> str:
     """Why ``ours`` is unacceptable, "" if it is fine: not eager's kind of result, or over twice eager's error.
 
+    What is not finite must be so in eager too, or be what ``exact`` has there.
+
     ``quantised``: where the results are integers or floats of 8 bits, they are real numbers that were rounded to the
     nearest step, so that a real number halfway between two may go either way. Each element may be one step from
     eager's and from ``exact``, and differ from ``exact`` in at most twice as many places as eager's do.

@@ -12,7 +12,7 @@ import torch
 
 from lamina.base.hidden_rows import IN_PLACE
 from lamina.runtime.hidden_rows import kernels_of
-from lamina.runtime.triton_worker import Request, compile_request
+from lamina.runtime.triton_worker import compile_request
 from tests.codegen.triton.hidden_rows import CASES, FILLS
 
 
@@ -39,20 +39,7 @@ def test_kernels_do_what_is_specified(case: str, fill: str, said: dict[tuple[str
 @pytest.mark.parametrize("op", [form for form, _ in IN_PLACE.values()])
 def test_they_compile(op: str, features: int, tmp_path: Path) -> None:
     (unit,) = kernels_of(op, torch.bfloat16, features)
-    request = Request(
-        name=unit.function,
-        text=unit.text,
-        parameters=list(unit.parameters),
-        types=list(unit.types),
-        aligned=list(unit.aligned),
-        warps=unit.warps,
-        stages=unit.stages,
-        asserts=False,
-        scratch=0,
-        capability=90,
-        folder=str(tmp_path),
-    )
-    about = compile_request(request)
+    about = compile_request(unit.request(90, tmp_path))
     ptx = (tmp_path / "kernel.ptx").read_text()
     assert about["shared"] <= 100 << 10
     assert "mma" in ptx

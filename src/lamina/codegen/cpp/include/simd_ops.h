@@ -245,19 +245,15 @@ MAP2(pow_int, vi32, int32, pow_int<int32>) MAP2(pow_int, vi64, int64, pow_int<in
 // Accumulators change in the lanes that count.
 template <class V> static INLINE V counted(V, V fresh, All) { return fresh; }
 template <class V> static INLINE V counted(V old, V fresh, Some n) { return select(lanes(n), fresh, old); }
-template <bool MAX, class V, class I> static INLINE void meet(Best<MAX, V, I>& b, V x, I i, All) { b.meet(x, i); }
-template <bool MAX, class V, class I> static INLINE void meet(Best<MAX, V, I>& b, V x, I i, Some n) {
-  Best<MAX, V, I> c = b;
-  c.meet(x, i);
-  b.value = select(lanes(n), c.value, b.value);
-  b.at = select(lanes(n), c.at, b.at);
+template <bool MAX, class V, class I>
+static INLINE Best<MAX, V, I> counted(const Best<MAX, V, I>& old, const Best<MAX, V, I>& fresh, Some n) {
+  return {select(lanes(n), fresh.value, old.value), select(lanes(n), fresh.at, old.at)};
 }
-template <bool MAX, class V, class I> static INLINE void join(Best<MAX, V, I>& b, V x, I i, All) { b.join(x, i); }
-template <bool MAX, class V, class I> static INLINE void join(Best<MAX, V, I>& b, V x, I i, Some n) {
-  Best<MAX, V, I> c = b;
-  c.join(x, i);
-  b.value = select(lanes(n), c.value, b.value);
-  b.at = select(lanes(n), c.at, b.at);
+template <bool MAX, class V, class I, class N> static INLINE void meet(Best<MAX, V, I>& b, V x, I i, N n) {
+  auto c = b; c.meet(x, i); b = counted(b, c, n);
+}
+template <bool MAX, class V, class I, class N> static INLINE void join(Best<MAX, V, I>& b, V x, I i, N n) {
+  auto c = b; c.join(x, i); b = counted(b, c, n);
 }
 template <bool MAX, class T, class V> static INLINE Best<MAX, T, int64> fold_best(const Best<MAX, V, vi64>& b) {
   Best<MAX, T, int64> r{(T)lane(b.value, 0), lane(b.at, 0)};
