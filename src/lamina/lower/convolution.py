@@ -1,4 +1,5 @@
 """Convolutions: the library's products, without the biases that the library would add in a pass of its own.
+Those of each channel with a filter of its own are nests (``lower.depthwise``).
 
 cuDNN's convolutions are called without a bias by ATen, which then reads and writes the whole result once more to add
 it, and reads the whole gradient once more to sum it. As nests both fuse with what is around them.
@@ -14,6 +15,7 @@ from torch.fx import Node
 from lamina.ir.index import Expr
 from lamina.lower.builder import opmath
 from lamina.lower.context import Lowering
+from lamina.lower.depthwise import filtered, filtered_backward, is_depthwise
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue, linear_view
 
@@ -26,6 +28,8 @@ _REASON = "convolutions are faster in the vendor's library than in nests"
 def convolution(
     low: Lowering, node: Node, x: TensorValue, weight: TensorValue, bias: TensorValue | None, *rest: Any
 ) -> TensorValue:
+    if is_depthwise(low, x, weight, rest):
+        return filtered(low, node, x, weight, bias, rest)
     if bias is None or not _adds_apart(low, x, weight):
         raise Decline(_REASON)
     product = low.result(node)
@@ -49,12 +53,20 @@ def convolution_backward(
     *rest: Any,
 ) -> list[TensorValue | None]:
     *settings, (for_x, for_weight, for_bias) = rest
-    if not for_bias or not _on_gpu(low, x):
+    own = None
+    if for_x and is_depthwise(low, x, weight, settings) and is_depthwise(low, gradient, weight, settings):
+        own = filtered_backward(low, node, gradient, weight, settings)
+    if own is None and (not for_bias or not _on_gpu(low, x)):
         raise Decline(_REASON)
-    products = [low.result(node, k) if wanted else None for k, wanted in enumerate((for_x, for_weight))]
-    if for_x or for_weight:
-        given = (gradient, x, weight, None, *settings, (for_x, for_weight, False))
+    by_library = for_x and own is None
+    products = [low.result(node, k) if wanted else None for k, wanted in enumerate((by_library, for_weight))]
+    if by_library or for_weight:
+        given = (gradient, x, weight, None, *settings, (by_library, for_weight, False))
         low.library(node, str(node.target), given, {}, (*products, None), _REASON, True)
+    if own is not None:
+        products[0] = own
+    if not for_bias:
+        return [*products, None]
     out = low.result(node, 2)
     b = low.nest(node, gradient.shape)
     across = [0, *range(2, gradient.rank)]

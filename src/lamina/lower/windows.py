@@ -20,7 +20,7 @@ from lamina.lower.values import TensorValue
 __all__ = ["Adaptive", "Fixed", "Number", "Sliding", "Span", "fixed_spans", "spread"]
 
 _UNROLLED = 27
-"""Windows with more elements than this are looped over instead of written out."""
+"""Windows with more elements than this are looped over instead of written out, if nothing else is said."""
 
 Number = tuple[Expr | int, ...]
 """Which element of a window, along each of its dimensions."""
@@ -181,8 +181,10 @@ def fixed_spans(
 class Sliding:
     """A nest over ``shape``, whose last dimensions have windows of ``counts`` elements, written out or looped over."""
 
-    def __init__(self, low: Lowering, node: Node, shape: Sequence[Expr], counts: Sequence[int]) -> None:
-        self.looped = prod(counts) > _UNROLLED
+    def __init__(
+        self, low: Lowering, node: Node, shape: Sequence[Expr], counts: Sequence[int], unrolled: int = _UNROLLED
+    ) -> None:
+        self.looped = prod(counts) > unrolled
         self.b = low.nest(node, [*shape, *(as_expr(n) for n in counts if self.looped)])
         self.at = self.b.axes[: len(shape)]
         split = len(shape) - len(counts)

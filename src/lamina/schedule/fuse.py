@@ -49,6 +49,11 @@ _LARGE = 1 << 20
 """Bytes on a GPU that are not kept alive for the sake of one launch less."""
 _MANY = 256
 """Sums over one small tensor from which on it is worth a kernel, or a place in another one, to have it at hand."""
+_PLACES, _FEW_PLACES = 16, 8
+"""Places at which each point reads a buffer on a GPU from which on what is there is not computed again at each: the
+second where it has a sixteenth of the points or less, as a filter's taps. From that on they are windows, which no
+reduction joins.
+"""
 _WAITS = "results would wait in memory for library calls that their readers do not need"
 
 
@@ -148,8 +153,8 @@ class _Fuser:
             nest = _without_units(step)
             nest = Nest(nest.name, nest.axes, simplify(nest.body, self.numerics))
             for name in [b for b in dict.fromkeys(_touched(nest, writes=False)) if b in cheap]:
-                if self.is_read_often(nest, name, cheap[name]):
-                    why = "every sum would read its operands again"
+                why = self.read_often(nest, name, cheap[name])
+                if why:
                     self.decide("inline", (cheap[name].name, nest.name), False, why)
                     continue
                 changed = inline_into(nest, name, cheap[name], self.numerics)
@@ -176,13 +181,27 @@ class _Fuser:
         large = [b for b in facts.loads if 8 * self.bytes[b] >= self.bytes[buffer]]
         return facts.cost <= limit and len(large) <= 2 and len(facts.loads) <= 4 and not grows
 
-    def is_read_often(self, nest: Nest, name: str, producer: Nest) -> bool:
-        """Whether many sums of ``nest`` on a GPU go over all of ``name``, which is smaller than what it is made of.
+    def read_often(self, nest: Nest, name: str, producer: Nest) -> str:
+        """Why ``producer`` should not be computed again by ``nest`` on a GPU wherever that reads its result, or ""."""
+        if not self.buffers[name].device.startswith("cuda"):
+            return ""
+        if self.is_read_at_places(nest, name):
+            return "every point would compute it at many places"
+        if self.is_summed_often(nest, name, producer):
+            return "every sum would read its operands again"
+        return ""
+
+    def is_read_at_places(self, nest: Nest, name: str) -> bool:
+        """Whether each point of ``nest`` reads ``name`` at many places, as windows read images and filters."""
+        places = sum(isinstance(e, Load) and e.buffer == name for e in nest.body)
+        small = 16 * _guess(prod(self.buffers[name].shape)) <= _guess(prod(a.extent for a in nest.axes))
+        return places > (_FEW_PLACES if small else _PLACES)
+
+    def is_summed_often(self, nest: Nest, name: str, producer: Nest) -> bool:
+        """Whether many sums of ``nest`` go over all of ``name``, which is smaller than what it is made of.
 
         Each program that takes some of the sums reads all of it: of a vector that a matrix is multiplied with.
         """
-        if not self.buffers[name].device.startswith("cuda"):
-            return False
         if sum(self.bytes[b] for b in set(_touched(producer, writes=False))) <= self.bytes[name]:
             return False
         over = {a for e in nest.body if isinstance(e, Reduce) for a in e.axes}
@@ -287,6 +306,8 @@ class _Fuser:
         a, b = first.facts, second.facts
         if a.scatters or b.scatters:
             return "one of them scatters"
+        if any(_reads_windows(x) and _combines(y) for x, y in ((first.nest, second.nest), (second.nest, first.nest))):
+            return "what reads windows shares its reads among neighbours instead"
         if len(first.nest.body) + len(second.nest.body) > _MAX_EQUATIONS:
             return "too many equations"
         if len(first.reads | first.writes | second.reads | second.writes) > _MAX_BUFFERS:
@@ -438,6 +459,19 @@ def _touched(step: Step, writes: bool | None = None) -> list[str]:
         elif isinstance(eqn, Load) and writes is not True:
             found.append(eqn.buffer)
     return found
+
+
+def _reads_windows(nest: Nest) -> bool:
+    """Whether each point reads some buffer at many places."""
+    places: dict[str, int] = defaultdict(int)
+    for eqn in nest.body:
+        if isinstance(eqn, Load):
+            places[eqn.buffer] += 1
+    return max(places.values(), default=0) > _FEW_PLACES
+
+
+def _combines(nest: Nest) -> bool:
+    return any(isinstance(e, Reduce | Scan) for e in nest.body)
 
 
 def _live_steps(steps: Sequence[Step], fixed: set[str]) -> list[Step]:

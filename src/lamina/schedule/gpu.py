@@ -21,6 +21,8 @@ from lamina.schedule.team import shared_loop
 
 __all__ = ["choose", "fitter"]
 
+_RESULTS = 4
+"""Results of a point of a busy nest up to which a thread takes a 16-byte access of each."""
 _SCRATCH = 8192
 """Bytes of shared memory left to reductions."""
 
@@ -92,6 +94,8 @@ class _Chooser(Reductions):
         if self.known(self.names):
             points = min(points, max(128, power(total // self.target.processors // 2)))
         each = 64 if rare else 8 if points < 2048 else 16
+        if self.results() > _RESULTS:
+            each = 4  # a thread has every result's sums in registers
         turned = self.turned()
         if turned is not None:
             return self.tiles(*turned)

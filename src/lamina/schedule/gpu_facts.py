@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from lamina.base.dtypes import DTYPES
@@ -31,6 +32,8 @@ are the loads, and their results fill the registers.
 """
 BUSY_POINTS = 1024
 """Points of a tile of such."""
+_WINDOWS = 32
+"""Places of one buffer read at a point that are windows."""
 _GUESS = 4096
 """What an unknown size counts as."""
 _WIDE = 64
@@ -243,6 +246,11 @@ class NestFacts:
         whole = self.size(self.names)
         loads = [e for e in self.nest.body if isinstance(e, Load)]
         return sum(self.size(e.index[0].axes()) * 8 >= whole for e in loads) >= MANY_LOADS
+
+    def results(self) -> int:
+        """What a point stores, where every point reads windows: much at many places of one buffer."""
+        places = Counter(e.buffer for e in self.nest.body if isinstance(e, Load))
+        return sum(isinstance(e, Store) for e in self.nest.body) if max(places.values(), default=0) > _WINDOWS else 0
 
     def changes_little(self) -> bool:
         """Whether everything is stored under conditions that are loaded once for many points: programs rarely store."""

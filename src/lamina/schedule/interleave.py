@@ -3,6 +3,8 @@
 The gradient of a pooling with windows of three, two apart, is the sum over the windows that hold an element: two along
 each dimension or one, by whether its place is even. Where a point does the work of both places, their remainders are
 numbers, conditions on them are settled, and each window is read once for four elements instead of nine times.
+
+Windows that slide by one element overlap: of seven along a row, four neighbours read ten elements instead of 28.
 """
 
 from __future__ import annotations
@@ -20,11 +22,16 @@ __all__ = ["interleave"]
 
 _MOST = 4
 """Neighbours that share a point at most."""
+_SLIDING = (4, 7, 5, 3, 2)
+"""Numbers of neighbours whose windows overlap that share a point, the best first."""
+_OVERLAP = 3
+"""Places side by side that windows read at least."""
 _LEAST = 2
 """Loads at places divided by the step that are worth it: one alone is no more than the memory it reads."""
 _MANY = 2
 """Loads at divided places for each contiguous access that is given up."""
-_EQUATIONS = 400
+_EQUATIONS, _MOST_EQUATIONS = 400, 2400
+"""The most equations of a nest, and of one whose windows overlap."""
 
 
 def interleave(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
@@ -38,14 +45,53 @@ def interleave(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
         step = _step(found, axis)
         if step < 2 or parts * step > _MOST or not _narrow_anyway(found, axis, buffers):
             continue
-        folded = fold(found, axis, step, near=True)
-        if folded is None:
-            continue
-        made = replace(folded, body=simplify(_settled(folded.body), "exact"))
-        before, after = _reads(found, axis.name), _reads(made, axis.name)
-        if 4 * after <= 3 * step * before and len(made.body) <= _EQUATIONS:
+        made = _folded(found, axis, step, _EQUATIONS)
+        if made is not None:
             found, parts = made, parts * step
-    return found
+    if parts > 1:
+        return found
+    for axis in reversed(nest.axes):
+        if _overlap(nest, axis) >= _OVERLAP and not _contiguous(nest, axis, buffers):
+            for step in _SLIDING:
+                if axis.extent.const % step == 0:
+                    made = _folded(nest, axis, step, _MOST_EQUATIONS)
+                    return nest if made is None else made
+    return nest
+
+
+def _folded(nest: Nest, axis: Axis, step: int, most: int) -> Nest | None:
+    """The nest with ``step`` neighbours along the axis in one point, if they read enough less than each by itself."""
+    folded = fold(nest, axis, step, near=True)
+    if folded is None:
+        return None
+    made = replace(folded, body=simplify(_settled(folded.body), "exact"))
+    before, after = _reads(nest, axis.name), _reads(made, axis.name)
+    return made if 4 * after <= 3 * step * before and len(made.body) <= most else None
+
+
+def _overlap(nest: Nest, axis: Axis) -> int:
+    """The most places that lie side by side along the axis and that each point reads, of one buffer."""
+    if not axis.extent.is_int:
+        return 0
+    shifts: dict[tuple[str, tuple[Expr, ...]], set[int]] = {}
+    for eqn in nest.body:
+        if isinstance(eqn, Load):
+            along = [k for k, e in enumerate(eqn.index) if axis.name in e.axes()]
+            if len(along) == 1 and eqn.index[along[0]].coefficient(axis) in (1, 2):
+                place = eqn.index[along[0]]
+                rest = (*eqn.index[: along[0]], place - place.const, *eqn.index[along[0] + 1 :])
+                shifts.setdefault((eqn.buffer, rest), set()).add(place.const)
+    return max((len(found) for found in shifts.values() if max(found) - min(found) < 2 * len(found)), default=0)
+
+
+def _contiguous(nest: Nest, axis: Axis, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether memory is contiguous along the axis for any access."""
+    for eqn in nest.body:
+        if isinstance(eqn, Load | Store):
+            strides = buffers[eqn.buffer].strides
+            if sum((i * s for i, s in zip(eqn.index, strides, strict=True)), as_expr(0)).coefficient(axis) == 1:
+                return True
+    return False
 
 
 def _step(nest: Nest, axis: Axis) -> int:

@@ -1,0 +1,119 @@
+"""Convolutions of each channel with a filter of its own (depthwise), on a GPU with the channels innermost, as nests.
+
+There is nothing for tensor cores in them, and cuDNN's kernels for the channels innermost read every tap of every window
+from memory's caches. A nest has its taps written out; where neighbours along a row share a point
+(``schedule.interleave``) they share what they read: four outputs of a 7x7 filter read 70 elements instead of 196. What
+comes after fuses with it. The gradient of the image is such a nest as well; that of the filter is the library's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from torch.fx import Node
+
+from lamina.ir.index import Expr, as_expr
+from lamina.lower.builder import NestBuilder, Value
+from lamina.lower.context import Lowering
+from lamina.lower.positions import all_of, shape_of
+from lamina.lower.values import TensorValue, linear_view
+from lamina.lower.windows import Fixed, Number, Sliding, fixed_spans
+
+__all__ = ["filtered", "filtered_backward", "is_depthwise"]
+
+_HALVES = ("bfloat16", "float16")
+_MOST_TAPS = 49
+"""Taps of a filter that are written out."""
+_KIN = "float32"
+
+
+def is_depthwise(low: Lowering, image: TensorValue, weight: TensorValue, settings: Sequence[Any]) -> bool:
+    """Whether the convolution is one that this module writes as a nest.
+
+    ``settings`` are the arguments of ``aten.convolution`` after the bias. Its image and its filter have one channel a
+    group, half precision, sizes known but for the batch's, and lie on a GPU, the image's channels innermost.
+    """
+    _, _, _, transposed, _, groups = settings
+    buffer = low.buffers[image.buffer]
+    if not buffer.device.startswith("cuda") or image.dtype not in _HALVES or weight.dtype != image.dtype:
+        return False
+    channels, *taps = (weight.shape[0], *weight.shape[2:])
+    if transposed or weight.shape[1] != 1 or image.rank != weight.rank or image.shape[1] != channels:
+        return False
+    if groups != channels or not all(n.is_int for n in (*image.shape[1:], *taps)):
+        return False
+    window = linear_view(image, buffer)
+    return window is not None and window.strides[1] == 1 and 1 < prod(int(n) for n in taps) <= _MOST_TAPS
+
+
+def _spans(weight: TensorValue, settings: Sequence[Any], image: Sequence[Expr], out: Sequence[Expr]) -> list[Fixed]:
+    step, pad, dilation, *_ = settings
+    return fixed_spans(image[2:], out[2:], [int(n) for n in weight.shape[2:]], step, pad, dilation)
+
+
+def _taps(low: Lowering, node: Node, weight: TensorValue) -> TensorValue:
+    """The filter in float32, one row of channels for each tap: [*taps, channels]."""
+    channels, _, *taps = weight.shape
+    rows = low.buffer(f"{node.name}_taps", _KIN, [*taps, channels], device=low.buffers[weight.buffer].device)
+    b = low.nest(node, rows.shape)
+    b.store(rows, b.load(weight, [b.axes[-1], as_expr(0), *b.axes[:-1]]).to(_KIN))
+    low.finish(b)
+    return rows
+
+
+def _total(values: Sequence[Value]) -> Value:
+    result = values[0]
+    for v in values[1:]:
+        result = result + v
+    return result
+
+
+def filtered(
+    low: Lowering, node: Node, x: TensorValue, weight: TensorValue, bias: TensorValue | None, settings: Sequence[Any]
+) -> TensorValue:
+    """The convolution, summed in float32."""
+    out = low.result(node)
+    spans = _spans(weight, settings, x.shape, out.shape)
+    rows = _taps(low, node, weight)
+    s = Sliding(low, node, out.shape, [span.size for span in spans], _MOST_TAPS)
+    b, channel = s.b, s.at[1]
+    values = [
+        s.element(x, spans, number, 0).to(_KIN) * b.load(rows, [*map(as_expr, number), channel]) for number in s.numbers
+    ]
+    value = _total(values)
+    b.store(out, value if bias is None else value + b.load(bias, [channel]).to(_KIN))
+    low.finish(b)
+    return out
+
+
+def filtered_backward(
+    low: Lowering, node: Node, grad: TensorValue, weight: TensorValue, settings: Sequence[Any]
+) -> TensorValue | None:
+    """The gradient of the image: each element's sum over the windows that hold it; ``None`` where windows have gaps."""
+    shape = shape_of(node, 0)
+    spans = _spans(weight, settings, shape, grad.shape)
+    if any(span.dilation != 1 for span in spans):
+        return None
+    out = low.result(node, 0)
+    rows = _taps(low, node, weight)
+    s = Sliding(low, node, shape, [span.covers for span in spans], _MOST_TAPS)
+    values = [_part(s, spans, number, grad, rows) for number in s.numbers]
+    s.b.store(out, _total(values))
+    low.finish(s.b)
+    return out
+
+
+def _part(s: Sliding, spans: Sequence[Fixed], number: Number, grad: TensorValue, rows: TensorValue) -> Value:
+    """What the window ``number`` of those that may hold an element gives it."""
+    exists = s.holds(spans, number)
+    windows = [span.output(at, j) for span, at, j in zip(spans, s.inner, number, strict=True)]
+    taps = [(at + span.pad) % span.step + j * span.step for span, at, j in zip(spans, s.inner, number, strict=True)]
+    value = s.b.load(grad, [*s.outer, *windows], exists).to(_KIN)
+    return value * s.b.load(rows, [*taps, s.at[1]], _within(s.b, spans, taps))
+
+
+def _within(b: NestBuilder, spans: Sequence[Fixed], taps: Sequence[Expr]) -> Value | None:
+    beyond = [None if tap.below(span.size) else b.index(tap) < span.size for span, tap in zip(spans, taps, strict=True)]
+    return all_of(beyond)

@@ -1,0 +1,67 @@
+"""Kernels of convolutions of each channel with a filter of its own: in Triton's interpreter, and compiled for sm_90."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lamina.codegen.triton.emit import emit
+from lamina.ir.plan import Plan
+from lamina.ir.plan_verify import verify_plan
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.plan import make_plan
+from tests.codegen.triton.compiling import compiled
+from tests.codegen.triton.harness import Interpreter
+from tests.codegen.triton.test_plans import SMALL, run
+from tests.lower.test_depthwise import LAST, fused_on_a_gpu
+
+aten = torch.ops.aten
+
+
+def planned(function: Any, given: tuple[Tensor, ...], target: GpuTarget = SMALL) -> Plan:
+    plan = make_plan(fused_on_a_gpu(function, *given), target)
+    verify_plan(plan)
+    return replace(plan, buffers=tuple(replace(b, device="cpu") for b in plan.buffers))
+
+
+def operands(channels: int, width: int, taps: int, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    x = torch.randn(batch, channels, width, width).bfloat16().contiguous(memory_format=LAST)
+    return x, torch.randn(channels, 1, taps, taps).bfloat16(), torch.randn(channels).bfloat16()
+
+
+def settings(taps: int, step: int, channels: int) -> tuple[Any, ...]:
+    return ([step] * 2, [taps // 2] * 2, [1, 1], False, [0, 0], channels)
+
+
+@pytest.mark.parametrize(
+    ("channels", "width", "taps", "step"), [(16, 8, 7, 1), (24, 7, 7, 1), (16, 9, 3, 2), (8, 10, 5, 1)]
+)
+def test_values(interpreter: Interpreter, channels: int, width: int, taps: int, step: int) -> None:
+    given = operands(channels, width, taps, 4)
+    rest = settings(taps, step, channels)
+    (found,) = run(planned(lambda x, w, b: aten.convolution(x, w, b, *rest), given), interpreter, given)
+    want = aten.convolution(*(t.double() for t in given), *rest)
+    torch.testing.assert_close(found.double(), want, rtol=4e-3, atol=4e-3 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize(("width", "results"), [(28, 4), (14, 7), (7, 7)])
+def test_neighbours_share_their_reads_in_registers(width: int, results: int, tmp_path: Path) -> None:
+    """70 places for four elements of a 7x7 filter, 91 for seven; a thread's sums stay in registers."""
+    given = operands(192, width, 7, 64)
+    plan = planned(lambda x, w, b: aten.convolution(x, w, b, *settings(7, 1, 192)), given, GpuTarget())
+    sources = [emit(k, GpuTarget()) for k in plan.kernels]
+    text = max((s.text for s in sources), key=len)
+    reads = {28: 70, 14: 91, 7: 49}[width]
+    assert len(re.findall(r"tl\.load\(b0", text)) == reads
+    assert text.count("tl.store(") == results
+    made = compiled(max(sources, key=lambda s: len(s.text)), tmp_path)
+    assert "st.local" not in made.asm["ptx"]
+    wide = "v4" if results == 4 else "v2"
+    assert len(re.findall(rf"ld\.global\.{wide}\.b32", made.asm["ptx"])) >= reads

@@ -1,0 +1,179 @@
+"""Convolutions of each channel with a filter of its own as nests: values, gradients, what is left to the library."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from lamina.ir.loops import LibraryCall, Load, LoopProgram, Nest, Reduce
+from lamina.ir.loops_interp import run_program
+from lamina.lower.to_loops import lower
+from lamina.schedule.fuse import Fused, fuse
+from tests.lower.torch_private import traced
+from tests.schedule.test_interleave import interleaved
+
+aten = torch.ops.aten
+LAST = torch.channels_last
+
+
+def fused_on_a_gpu(function: Any, *given: Tensor) -> Fused:
+    """The fused program as it is for a GPU, where cuDNN keeps images channels-last."""
+    with FakeTensorMode():
+        fakes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cuda") for t in given]
+        gm = traced(function, fakes)
+        for node in gm.graph.nodes:
+            if node.op == "call_function":
+                node.meta["val"] = _last(node.meta["val"])
+        return fuse(lower(gm, "t"))
+
+
+def on_a_gpu(function: Any, *given: Tensor) -> LoopProgram:
+    """That program with buffers that the interpreter can make here."""
+    program = fused_on_a_gpu(function, *given).program
+    return replace(program, buffers=tuple(replace(b, device="cpu") for b in program.buffers))
+
+
+def _last(value: Any) -> Any:
+    """Images with the channels innermost; anything else as it is."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_last, value))
+    if value is None or value.dim() != 4 or value.shape[1] == 1:
+        return value
+    n, c, h, w = value.shape
+    return torch.empty_strided((n, c, h, w), (c * h * w, 1, c * w, c), dtype=value.dtype, device=value.device)
+
+
+def operands(kernel: tuple[int, int], width: int = 8) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    x = torch.randn(16, 8, 9, width).bfloat16().contiguous(memory_format=LAST)
+    return x, torch.randn(8, 1, *kernel).bfloat16(), torch.randn(8).bfloat16()
+
+
+def settings(step: int, pad: int, dilation: int, groups: int = 8) -> tuple[Any, ...]:
+    return ([step] * 2, [pad] * 2, [dilation] * 2, False, [0, 0], groups)
+
+
+def reads(program: LoopProgram, name: str) -> int:
+    """Places of an operand that a point of the convolution reads."""
+    nest = max((s for s in program.steps if isinstance(s, Nest)), key=lambda s: len(s.body))
+    return sum(isinstance(e, Load) and e.buffer == name for e in nest.body)
+
+
+CASES = [
+    # filter, width of the image, step, padding, dilation, places of the image that a point reads
+    ((7, 7), 8, 1, 3, 1, 70),
+    ((7, 7), 7, 1, 3, 1, 49),  # whole rows
+    ((5, 5), 8, 1, 2, 1, 40),
+    ((3, 3), 8, 1, 1, 1, 18),
+    ((3, 3), 8, 1, 0, 1, 15),
+    ((3, 3), 11, 1, 1, 1, 15),  # three rows
+    ((5, 5), 8, 1, 4, 2, 60),
+    ((3, 3), 8, 2, 1, 1, 24),
+    ((1, 3), 10, 1, 1, 1, 7),
+]
+
+
+@pytest.mark.parametrize(("kernel", "width", "step", "pad", "dilation", "read"), CASES)
+def test_values(kernel: tuple[int, int], width: int, step: int, pad: int, dilation: int, read: int) -> None:
+    rest = settings(step, pad, dilation)
+    x, w, b = operands(kernel, width)
+    before = on_a_gpu(lambda x, w, b: aten.convolution(x, w, b, *rest), x, w, b)
+    assert all(isinstance(s, Nest) for s in before.steps)
+    after = interleaved(before)
+    assert reads(after, "arg0_1") == read
+    want = aten.convolution(x.double(), w.double(), b.double(), *rest)
+    (found,) = run_program(after, [x, w, b])
+    assert found.stride() == x.new_empty(found.shape).contiguous(memory_format=LAST).stride()
+    torch.testing.assert_close(found.double(), want, rtol=4e-3, atol=4e-3 * float(want.abs().max()))
+    torch.testing.assert_close([found], run_program(before, [x, w, b]), rtol=0, atol=0)
+
+
+GRADIENTS = [
+    # filter, width, step, padding, places of the gradient that a point reads
+    ((7, 7), 8, 1, 3, 70),
+    ((3, 3), 8, 1, 1, 18),
+    ((3, 3), 8, 1, 0, 18),
+    ((3, 3), 8, 2, 1, 4),
+    ((5, 3), 8, 2, 2, 6),
+]
+
+
+@pytest.mark.parametrize(("kernel", "width", "step", "pad", "read"), GRADIENTS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_gradients(kernel: tuple[int, int], width: int, step: int, pad: int, read: int, bias: bool) -> None:
+    """The image's gradient is a nest, the filter's a library call, the bias's a sum that joins neither."""
+    rest = settings(step, pad, 1)
+    x, w, _ = operands(kernel, width)
+    y = aten.convolution(x, w, None, *rest)
+    g = torch.randn(y.shape).bfloat16().contiguous(memory_format=LAST)
+
+    def backward(g: Tensor, x: Tensor, w: Tensor) -> Any:
+        found = aten.convolution_backward(g, x, w, [8] if bias else None, *rest, (True, True, bias))
+        return found if bias else found[:2]
+
+    after = interleaved(on_a_gpu(backward, g, x, w))
+    calls = [s for s in after.steps if isinstance(s, LibraryCall)]
+    assert [c.args[-1] for c in calls] == [(False, True, False)]
+    windows = [s for s in after.steps if isinstance(s, Nest) and len(s.body) > 20]
+    assert len(windows) == 1
+    assert reads(after, "arg0_1") == read
+    assert read < 9 or not any(isinstance(e, Reduce) for e in windows[0].body)
+    a, v, c = (t.double().requires_grad_() for t in (x, w, torch.zeros(8)))
+    wanted = torch.autograd.grad(aten.convolution(a, v, c, *rest), (a, v, c), g.double())
+    for found, want in zip(run_program(after, [g, x, w]), wanted, strict=False):
+        torch.testing.assert_close(found.double(), want, rtol=1e-2, atol=1e-2 * float(want.abs().max()))
+
+
+def test_what_the_library_keeps() -> None:
+    x, w, b = operands((3, 3))
+    rest = settings(1, 1, 1)
+    wide = torch.randn(8, 1, 9, 9).bfloat16()
+    pairs = torch.randn(16, 1, 3, 3).bfloat16()
+    turned = ([1, 1], [1, 1], [1, 1], True, [0, 0], 8)
+    cases: list[tuple[tuple[Tensor, ...], tuple[Any, ...]]] = [
+        ((x.float(), w.float(), b.float()), rest),
+        ((x.contiguous(), w, b), rest),
+        ((x, wide, b), settings(1, 4, 1)),
+        ((x, pairs, torch.randn(16).bfloat16()), rest),
+        ((x, w, b), turned),
+        ((x, torch.randn(8, 2, 3, 3).bfloat16(), b), settings(1, 1, 1, 4)),
+    ]
+    for given, how in cases:
+        program = on_a_gpu(lambda x, w, b, how=how: aten.convolution(x, w, b, *how), *given)
+        assert any(isinstance(s, LibraryCall) for s in program.steps)
+
+
+def test_neighbours_of_windows_with_gaps_keep_the_librarys_gradient() -> None:
+    x, w, _ = operands((3, 3))
+    rest = settings(1, 2, 2)
+    g = torch.randn(aten.convolution(x, w, None, *rest).shape).bfloat16().contiguous(memory_format=LAST)
+
+    def backward(g: Tensor, x: Tensor, w: Tensor) -> Any:
+        return aten.convolution_backward(g, x, w, None, *rest, (True, True, False))[:2]
+
+    (call,) = (s for s in on_a_gpu(backward, g, x, w).steps if isinstance(s, LibraryCall))
+    assert call.args[-1] == (True, True, False)
+
+
+def test_what_comes_before_and_after() -> None:
+    """What follows joins; what is computed before the windows stays apart, and so do reductions."""
+    x, w, b = operands((7, 7))
+    rest = settings(1, 3, 1)
+
+    def function(x: Tensor, w: Tensor, b: Tensor) -> Any:
+        y = aten.convolution(aten.relu(x), w, b, *rest)
+        return aten.relu(y) + x, y.sum((2, 3))
+
+    program = on_a_gpu(function, x, w, b)
+    sizes = [len(s.body) for s in program.steps if isinstance(s, Nest)]
+    assert len(program.steps) == 4
+    assert sum(size > 100 for size in sizes) == 1
+    after = interleaved(program)
+    want = function(x, w, b)
+    for found, expected in zip(run_program(after, [x, w, b]), want, strict=True):
+        torch.testing.assert_close(found.float(), expected.float(), rtol=2e-2, atol=2e-1)
