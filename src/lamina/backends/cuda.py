@@ -15,6 +15,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.backends.cuda_tuning import RegionTuning, triton_unit
+from lamina.backends.gelu_choice import GeluChoice
 from lamina.backends.hidden_rows import hidden_rows_units
 from lamina.backends.product_choice import product_choice
 from lamina.backends.regions import (
@@ -114,6 +115,10 @@ class CudaBackend:
     def driver(self) -> Driver:
         """What loads kernels; waits for its launcher, which a C++ compiler makes once per machine."""
         return self._driver.result()
+
+    def gelu_choice(self, note: Callable[[Decision], None]) -> GeluChoice:
+        """What is asked where the library could do a product's GELU."""
+        return GeluChoice(self.device, self.target, self.cache, self.policy, note)
 
     def tuning(self, plan: Plan, fused: Fused) -> RegionTuning:
         """Which kernels' schedules, and which products, are to be timed before the first call."""

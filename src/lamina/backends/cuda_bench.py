@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -12,7 +12,7 @@ from lamina.ir.plan import KernelCall
 from lamina.tune.kernels import memory
 from lamina.tune.measure import Sampler
 
-__all__ = ["KernelBench"]
+__all__ = ["KernelBench", "require_memory", "times"]
 
 _MOST_MEMORY = 0.5
 """Share of the free memory that scratch tensors may take."""
@@ -31,11 +31,7 @@ class KernelBench:
     def __init__(
         self, call: KernelCall, nests: Sequence[Nest], buffers: Mapping[str, Buffer], device: int, flush: int
     ) -> None:
-        needs = flush + sum(storage_bytes(buffers[name]).const for name in dict.fromkeys(call.buffers))
-        free = torch.cuda.mem_get_info(device)[0]
-        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        if needs > _MOST_MEMORY * free:
-            raise torch.OutOfMemoryError(f"{needs >> 20} MiB of scratch memory, {free >> 20} MiB are free")
+        require_memory(flush + sum(storage_bytes(buffers[name]).const for name in dict.fromkeys(call.buffers)), device)
         self.device = device
         with torch.no_grad(), torch.cuda.device(device):
             generator = torch.Generator(torch.device("cuda", device)).manual_seed(0)
@@ -53,20 +49,30 @@ class KernelBench:
                     program(list(self.tensors))
                     torch.cuda.current_stream().synchronize()
                     warm = True
-                return self._times(program, samples)
+                return times(lambda: program(list(self.tensors)), self.flush, samples)
 
         return run
 
-    def _times(self, program: Boxed, samples: int) -> list[float]:
-        marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        for _ in range(_LEAD):
-            self.flush.zero_()
-        for _ in range(samples):
-            self.flush.zero_()
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            start.record()
-            program(list(self.tensors))
-            end.record()
-            marks.append((start, end))
-        torch.cuda.current_stream().synchronize()
-        return [1e3 * start.elapsed_time(end) for start, end in marks]
+
+def require_memory(needs: int, device: int) -> None:
+    """Raise ``torch.OutOfMemoryError`` where so many bytes of scratch memory would be much of what is free."""
+    free = torch.cuda.mem_get_info(device)[0]
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if needs > _MOST_MEMORY * free:
+        raise torch.OutOfMemoryError(f"{needs >> 20} MiB of scratch memory, {free >> 20} MiB are free")
+
+
+def times(run: Callable[[], object], flush: torch.Tensor, samples: int) -> list[float]:
+    """Microseconds of each of so many runs on the current stream, ``flush`` being written before each."""
+    marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+    for _ in range(_LEAD):
+        flush.zero_()
+    for _ in range(samples):
+        flush.zero_()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        run()
+        end.record()
+        marks.append((start, end))
+    torch.cuda.current_stream().synchronize()
+    return [1e3 * start.elapsed_time(end) for start, end in marks]

@@ -26,6 +26,7 @@ from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
 from lamina.record import Record, Stage
+from lamina.rewrite.gelu_products import gelu_products
 from lamina.rewrite.nests import rewrite_nests
 from lamina.schedule.fuse import Fused, fuse
 
@@ -44,6 +45,8 @@ def compile_region(
     """Lower, fuse and build one functional graph; run it as ATen calls, with one warning, when that fails."""
     del example_inputs
     try:
+        if kernels in ("lamina", "cuda"):
+            gm = _with_library_gelu(gm, name, options, record)
         program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
         if decisions := _by_user(gm, program):
             record.stages.append(Stage(name, "lower", None, 0.0, decisions))
@@ -66,6 +69,26 @@ def compile_region(
     warnings.warn(f"lamina runs {name} as ATen calls: {why}", stacklevel=2)
     record.add(name, "aten", 0.0, why)
     return aten_calls(gm)
+
+
+def _with_library_gelu(gm: GraphModule, name: str, options: Options, record: Record) -> GraphModule:
+    """The graph of a region of a GPU with GELU left to the library where that is faster; ``gm`` itself elsewhere."""
+    values = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+    devices = {v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"}
+    if len(devices) != 1 or options.numerics != "fast":
+        return gm
+    device = devices.pop().index or 0
+
+    def note(decision: Decision) -> None:
+        record.stages.append(Stage(name, "epilogues", None, 0.0, (decision,)))
+
+    try:
+        return gelu_products(gm, lambda *question: _cuda(options, device).gelu_choice(note)(*question))
+    except Exception as error:
+        if options.strict:
+            raise
+        note(Decision("library epilogue", (name,), False, f"{type(error).__name__}: {error}"))
+        return gm
 
 
 def _by_user(gm: GraphModule, program: LoopProgram) -> tuple[Decision, ...]:
