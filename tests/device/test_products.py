@@ -116,6 +116,37 @@ def test_a_bottleneck_is_channels_last_inside(training: bool) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(8192, 1024, 8), (333, 300, 5), (4096, 256, 16), (2000, 16, 700), (6, 640, 3000)])
+def test_thin_products(sizes: tuple[int, int, int], dtype: torch.dtype, training: bool) -> None:
+    rows, inner, columns = sizes
+
+    def linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.linear(x.to(w.dtype), w, b).tanh()
+
+    args = [
+        randn(rows, inner, dtype=dtype),
+        randn(columns, inner, dtype=torch.float32),
+        randn(columns, dtype=torch.float32),
+    ]
+    record = check(linear, args, training)
+    assert [s.value.library_count for s in record.stages if s.name == "plan"] == [0] * (1 + training)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize(("shape", "k", "dim"), [((8192, 8), 2, -1), ((100, 64), 8, -1), ((7, 20, 33), 3, 1)])
+def test_first_few_of_short_rows(shape: tuple[int, ...], k: int, dim: int, largest: bool) -> None:
+    total = torch.Size(shape).numel()
+    x = torch.randperm(total, device="cuda").view(shape) - total // 2
+    compiled = lamina.compile(lambda x: x.topk(k, dim, largest), options={"strict": True})
+    for given in (x, x.float(), x.float().where(x % 7 != 0, torch.nan)):
+        ours, eager = compiled(given), given.topk(k, dim, largest)
+        torch.testing.assert_close(ours[0], eager[0], rtol=0, atol=0, equal_nan=True)
+        known = ~eager[0].isnan()
+        assert torch.equal(ours[1][known], eager[1][known])
+
+
+@pytest.mark.parametrize("training", [False, True])
 def test_an_odd_vocabulary_is_padded(training: bool) -> None:
     def logits(x: Tensor, table: Tensor) -> Tensor:
         return F.log_softmax(F.linear(x, table).float(), -1)

@@ -15,6 +15,7 @@ import torch
 from torch.fx import Node
 
 from lamina.aot.torch_private import hint
+from lamina.base.thin_products import thin_dimension
 from lamina.base.torch_private import OpOverload
 
 __all__ = ["CostModel", "OpClass", "bytes_of", "classify", "operation_name"]
@@ -97,6 +98,7 @@ def _table() -> dict[str, OpClass]:
 
 _CLASSES = _table()
 _LIBRARY, _RANDOM, _VIEW, _SYMBOL = OpClass("library"), OpClass("random"), OpClass("view"), OpClass("symbol")
+_THIN_SUM, _THIN_REDUCTION = OpClass("pointwise", 3.2), OpClass("reduction", 3.2)
 _NAMESPACES = ("aten", "prims", "lamina")
 
 
@@ -119,6 +121,8 @@ def classify(node: Node) -> OpClass:
         return _RANDOM
     if target.namespace not in _NAMESPACES or target._schema.is_mutable:
         return _LIBRARY
+    if (small := thin_dimension(node)) is not None:
+        return _THIN_SUM if small == "inner" else _THIN_REDUCTION
     return _CLASSES.get(target._schema.name.partition("::")[2], _LIBRARY)
 
 

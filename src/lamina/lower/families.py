@@ -29,6 +29,7 @@ from lamina.lower import (
     scatter,
     softmax,
     strided,
+    topk,
     upsample,
     views,
 )
@@ -38,6 +39,7 @@ __all__ = ["LOADED"]
 LOADED = (
     *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, matrix_vector, nll_loss, norms, row_digest),
-    *(arrangement, asserts, concat, convolution, indexing, padding, pooling, scan, scatter, strided, upsample, views),
+    *(arrangement, asserts, concat, convolution, indexing, padding, pooling, scan, scatter, strided, topk),
+    *(upsample, views),
 )
 """The rule files."""

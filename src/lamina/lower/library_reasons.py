@@ -52,7 +52,7 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "aten.equal.default",
     ),
     _ORDER: (
-        *("aten.sort.default", "aten.sort.stable", "aten.topk.default", "aten.kthvalue.default", "aten.mode.default"),
+        *("aten.sort.default", "aten.sort.stable", "aten.kthvalue.default", "aten.mode.default"),
         *("aten.median.default", "aten.median.dim", "aten.nanmedian.default", "aten.nanmedian.dim"),
         *("aten.searchsorted.Tensor", "aten.bucketize.Tensor"),
     ),

@@ -15,6 +15,7 @@ from lamina.ir.index import Expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.rules import Decline, rule
+from lamina.lower.thin_products import thin_product
 from lamina.lower.values import TensorValue
 
 __all__: list[str] = []
@@ -66,8 +67,12 @@ def _product(
 ) -> TensorValue:
     (rows, inner), columns = a.shape, b.shape[1]
     one = rows == 1 or columns == 1
-    if more or not (one or _few_columns(node, a, b)) or not _suits(low, a, b):
+    if more or not _suits(low, a, b):
         raise Decline(_REASON)
+    if not (one or _few_columns(node, a, b)):
+        if (thin := thin_product(low, node, a, b, added)) is None:
+            raise Decline(_REASON)
+        return thin
     out = low.result(node)
     nest = low.nest(node, [rows, columns, inner])
     i, j, k = nest.axes
@@ -77,12 +82,11 @@ def _product(
 
 
 def _few_columns(node: Node, a: TensorValue, b: TensorValue) -> bool:
-    """Whether a float32 product has so few columns that it is a few sums of each row, as a router's of experts is.
+    """Whether a float32 product of 16-bit numbers has few columns, as a router's of experts has.
 
-    Without TF32 the library multiplies element by element, and reads both operands widened: 40 us for 8192 rows of 1024
-    in bfloat16 and 8 columns, whose bytes take 6. Both operands must lie along the summed axis, and be widened for
-    this product alone: where the wide ones are kept, as for a backward, tensor cores cannot take the narrow ones
-    instead, and sums of single rows read them too often.
+    Both operands must lie along the summed axis, and be widened for this product alone: tensor cores then multiply the
+    narrow ones, exactly. Without TF32 the library multiplies element by element, and reads both operands widened: 40 us
+    for 8192 rows of 1024 in bfloat16 and 8 columns, whose bytes take 6. Others are ``thin_product``'s.
     """
     if not all(isinstance(n, Node) and _widened_for_this(n) for n in node.args[-2:]):
         return False

@@ -12,7 +12,7 @@ from dataclasses import replace
 from lamina.base.dtypes import DTYPES
 from lamina.ir.loops import Load, Nest, Random, Store
 from lamina.ir.plan import Block, GpuSchedule
-from lamina.schedule.gpu_facts import BUSY_POINTS, even_tile, guess, power, warps_for
+from lamina.schedule.gpu_facts import BUSY_POINTS, MANY_POINTS, ROWS_IN_COMMON, even_tile, guess, power, warps_for
 from lamina.schedule.gpu_reductions import Reductions
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.product_tiles import product_schedules
@@ -112,6 +112,10 @@ class _Chooser(Reductions):
             blocks = [*self.lines(rest, high), Block(run, across, "grid")]
         elif across * 4 <= width * 5 and (width >= 64 or len(self.names) > 1) and aligned:
             high = max(1, points // across)
+            if self.in_common(run) and total >= MANY_POINTS:
+                across = min(across, 2048 // self.bytes())  # a wide access of each thread of four warps
+                high = ROWS_IN_COMMON
+                points, each = across * high, 16 // self.bytes() * high
             blocks = [Block(tuple(rest), high, "grid"), Block(run, across, "grid")]
         else:
             blocks = [Block(tuple(self.names), points, "grid")]

@@ -16,6 +16,9 @@ __all__ = [
     "BUSY_POINTS",
     "HELD",
     "MANY_LOADS",
+    "MANY_POINTS",
+    "MANY_SUMS",
+    "ROWS_IN_COMMON",
     "SHORT_ROW_WARP",
     "NestFacts",
     "even_tile",
@@ -40,6 +43,14 @@ _WIDE = 64
 """Elements of a run whose accesses are wide."""
 HELD = 8192
 """Points of a row up to which several rows that share operands are held whole."""
+MANY_SUMS = 6
+"""Sums of one nest that ask for tiles of their own: those of a thin product. (A norm's backward has four at most.)"""
+_IN_COMMON = 6
+"""Operands that neighbouring rows have in common from which on rows are taken together."""
+ROWS_IN_COMMON = 4
+"""Rows of such programs: a thread reads what they have in common once."""
+MANY_POINTS = 1 << 20
+"""Points that are worth as few programs as that leaves."""
 SHORT_ROW_WARP = 256
 """Points that a warp reads in one wide access."""
 
@@ -263,6 +274,15 @@ class NestFacts:
     def shares(self, inner: frozenset[str]) -> bool:
         """Whether rows have operands in common, a norm's weights."""
         return any(isinstance(e, Load) and e.index[0].axes() and e.index[0].axes() <= inner for e in self.nest.body)
+
+    def in_common(self, run: tuple[str, ...]) -> bool:
+        """Whether rows along ``run`` have many operands in common and few of their own: a product with few terms has,
+        and a convolution, which has a window for each operand, has not.
+        """
+        loads = [self.values[e.out] for e in self.nest.body if isinstance(e, Load)]
+        common = sum(bool(axes) and axes <= set(run) for axes in loads)
+        own = sum(bool(axes & set(run) and axes - set(run)) for axes in loads)
+        return common >= _IN_COMMON and common > 2 * own
 
     def sharing(self, inner: frozenset[str], kept: tuple[str, ...], width: int) -> int:
         """Rows of one program where it only sums over them, so that what all of them read is read less often.

@@ -10,6 +10,9 @@ from lamina.schedule.column_tiles import COLUMNS, rows_of_tile
 from lamina.schedule.gpu_facts import (
     BUSY_POINTS,
     HELD,
+    MANY_POINTS,
+    MANY_SUMS,
+    ROWS_IN_COMMON,
     SHORT_ROW_WARP,
     NestFacts,
     even_tile,
@@ -39,6 +42,8 @@ _SIDE = 256
 """Columns of a program of two warps that only reads and reduces them (H200, 64 x 1024 x 2048 over its middle: variances
 82 us with tiles of 64 x 128, 77 with 8 x 256; sums 77 and 75).
 """
+_WARP_POINTS = 4096
+"""Points of the rows that a warp holds where it takes many sums of each."""
 _LONG = 2048
 """Row width from which unaligned rows are worth a loop with peeled ends."""
 
@@ -93,6 +98,10 @@ class Reductions(NestFacts):
         whole = Block(self.ordered(inner), max(power(width), 2), "whole")
         each = 32
         alone = width <= _ONE_WARP and self.phases() > 1 and self.shares(inner)
+        if kept and power(width) <= _WARP_POINTS and self.many_sums(inner):
+            # Sums of rows that a warp holds are joined by few exchanges, and what the rows have in common is read once.
+            several = max(1, min(_WARP_POINTS // power(width), power(units // (self.target.processors * 8))))
+            return GpuSchedule("rows", (Block(kept, several, "grid"), whole), 1, 1, False, 0, self.approximate)
         if alone:
             several = max(1, min(_ONE_WARP_POINTS // power(width), power(units // (self.target.processors * 4))))
         elif width <= 1024:
@@ -108,6 +117,13 @@ class Reductions(NestFacts):
             warps = max(warps, warps_for(power(width), 8))
         return GpuSchedule("rows", (*outer, whole), warps, 1, False, 0, self.approximate)
 
+    def many_sums(self, inner: frozenset[str]) -> bool:
+        """Whether rows of one operand are only read, each for many sums with operands that all rows have in common."""
+        large = [e for e in self.nest.body if isinstance(e, Load | Store) and e.index[0].axes() & inner]
+        own = [e for e in large if not e.index[0].axes() <= inner]
+        once = len(own) == 1 and isinstance(own[0], Load) and self.phases() == 1
+        return once and len(self.reduces) >= MANY_SUMS and self.in_common(tuple(inner))
+
     def columns(self) -> GpuSchedule:
         """Reductions beside a fast axis that is kept."""
         (inner,) = self.sets
@@ -119,6 +135,8 @@ class Reductions(NestFacts):
         across = min(power(width), 1024)
         crossed = self.turned() is not None
         if deep <= _FEW and not crossed and units * -(-width // across) >= 2 * self.target.processors:
+            if self.in_common(run) and units % ROWS_IN_COMMON == 0 and units * width >= MANY_POINTS:
+                outer = (Block(rest, ROWS_IN_COMMON, "grid"),)
             blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block(run, across, "grid"))
             return GpuSchedule("columns", blocks, warps_for(across, 4), 1, False, 0, self.approximate)
         narrow, single = self.bytes() > 2, self.reads_once(inner)
@@ -147,6 +165,11 @@ class Reductions(NestFacts):
         if tall.role == "loop" and self.busy():
             blocks = (*outer, replace(tall, size=max(2, BUSY_POINTS // across)), Block(run, across, "grid"))
             return GpuSchedule("columns", blocks, warps_for(BUSY_POINTS, 8), 1, False, 0, self.approximate)
+        if tall.role == "loop" and len(self.reduces) >= MANY_SUMS:
+            # A thread keeps a share of every sum, in 64 registers.
+            height = max(2, 128 * max(4, 64 // len(self.reduces)) // across)
+            blocks = (*outer, replace(tall, size=min(tall.size, height)), Block(run, across, "grid"))
+            return GpuSchedule("columns", blocks, 4, 4, False, 0, self.approximate)
         plenty = width % _SIDE == 0 and units * width >= 3 * self.target.processors * _SIDE
         if tall.role == "loop" and plenty and single and not narrow:
             # Short tiles of wide runs: a thread has few sums to join with others'.

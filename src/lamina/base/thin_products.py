@@ -1,0 +1,46 @@
+"""Matrix products with one small dimension, which take as long as their operands take to be read."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+__all__ = ["thin_dimension"]
+
+_THIN = 16
+"""Size of the small dimension up to which multiplying float32 element by element hides behind reading it (H200)."""
+_LONG = 256
+"""Elements of a sum that are worth a program, or a part of one."""
+_SHARED = 16384
+"""Elements of the small factor that sums along rows of the large one may each read: more would not stay in
+the first-level cache."""
+_PRODUCTS = {"aten.mm.default": 0, "aten.addmm.default": 1}
+"""Products, and the position of the first factor."""
+
+
+def thin_dimension(node: Node) -> str | None:
+    """The small dimension ("rows", "inner" or "columns") of a product of float32 matrices on a GPU that has one.
+
+    Kernels of our own compute such products; other calls give ``None``.
+    """
+    first = _PRODUCTS.get(str(node.target))
+    if first is None or node.kwargs or len(node.args) != first + 2:
+        return None
+    values = [n.meta.get("val") for n in node.args[first:] if isinstance(n, Node)]
+    factors = [v for v in values if isinstance(v, Tensor) and v.dtype == torch.float32]
+    if len(factors) != 2:
+        return None
+    (rows, inner), columns = factors[0].shape, factors[1].shape[1]
+    if factors[0].device.type == "cpu" or type(inner) is not int:
+        return None
+    if 0 < inner <= _THIN:
+        return "inner"
+    small = {name: n for name, n in (("rows", rows), ("columns", columns)) if type(n) is int and 1 < n <= _THIN}
+    if not small or inner < _LONG:
+        return None
+    found = min(small, key=small.__getitem__)
+    large, summed = (factors[0], 1) if found == "columns" else (factors[1], 0)
+    step = large.stride(summed)
+    along = type(step) is int and step == 1
+    return None if along and small[found] * inner > _SHARED else found
