@@ -119,6 +119,17 @@ def test_rotary_dissolves_its_concatenation() -> None:
     assert len(stored) == 1, "only the result is written, not the concatenation"
 
 
+def test_halves_of_heads_in_one_row_are_read_once() -> None:
+    """Both halves of what a product gives: of each head a part of the row, which no axis runs over without gaps."""
+
+    def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        q = x.view(2, x.shape[0] // 2, 4, 8).transpose(1, 2)
+        a, b = q.chunk(2, -1)
+        return q * cos + torch.cat((-b, a), -1) * sin
+
+    assert nests(fused(rotary, torch.randn(12, 32), torch.randn(6, 8), torch.randn(6, 8))) == 1
+
+
 def test_writes_to_an_input_come_after_its_readers() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         total = x.sum(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lamina.ir.index import Atom, Axis, Div, Expr, Mod, as_expr, prod
+from lamina.ir.index import Atom, Axis, Div, Expr, Loaded, Mod, as_expr, prod
 
 __all__ = ["Alignment", "align", "bare_axis", "disjoint", "radix"]
 
@@ -181,11 +181,11 @@ def _unify(binder: _Binder, left: tuple[Expr, ...], right: tuple[Expr, ...]) -> 
             if not _one_to_many(binder, b, e, unravel_left, flip=True):
                 return False
         else:
-            mine, theirs = radix(e), radix(f)
-            if mine is None or theirs is None or len(mine) != len(theirs):
+            mine, theirs = _steps(e), _steps(f)
+            if mine is None or theirs is None or mine.keys() != theirs.keys():
                 return False
-            for x, y in zip(mine, theirs, strict=True):
-                if not binder.bind((x,), (y,)):
+            for step, axis in mine.items():
+                if not binder.bind((axis,), (theirs[step],)):
                     return False
     return _close(binder, unravel_right, flip=False) and _close(binder, unravel_left, flip=True)
 
@@ -215,6 +215,20 @@ def _close(binder: _Binder, unravel: dict[Axis, list[tuple[Axis, Expr]]], flip: 
         if not (binder.bind((axis,), group) if flip else binder.bind(group, (axis,))):
             return False
     return True
+
+
+def _steps(expr: Expr) -> dict[Expr, Axis] | None:
+    """The axes of a sum of axes by their factors; ``None`` where it is more, or two axes have one factor."""
+    found: dict[Expr, Axis] = {}
+    for atom in expr.atoms():
+        if isinstance(atom, Loaded):
+            return None
+        if isinstance(atom, Axis):
+            factor = expr.coefficient(atom)
+            if factor is None or factor in found or factor.axes():
+                return None
+            found[factor] = atom
+    return found
 
 
 def radix(expr: Expr) -> tuple[Axis, ...] | None:

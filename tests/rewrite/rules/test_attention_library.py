@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lamina.record import Record
 from lamina.rewrite.rules import attention_library as module
+from lamina.rewrite.rules.attention_call import LIBRARY
 from tests.rewrite.rules.capturing import gradients, rewritten, run_changed
 
 sdpa = F.scaled_dot_product_attention
@@ -116,6 +118,16 @@ def before_turning(x: Tensor, count: int) -> Tensor:
     return wide.transpose(1, 2)
 
 
+def by_a_view(x: Tensor, count: int) -> Tensor:
+    batch, heads, length, size = x.shape
+    return x.reshape(batch, heads, 1, length, size).expand(-1, -1, count, -1, -1).clone().flatten(1, 2)
+
+
+def in_groups(x: Tensor, count: int) -> Tensor:
+    """Another order of heads."""
+    return x.unsqueeze(1).expand(-1, count, -1, -1, -1).flatten(1, 2)
+
+
 def one_after_another(x: Tensor, count: int) -> Tensor:
     """Another order of heads."""
     return x.repeat(1, count, 1, 1)
@@ -130,13 +142,32 @@ REPEATS: dict[str, tuple[Callable[[Tensor, int], Tensor], bool]] = {
     "from the end": (lambda x, count: torch.repeat_interleave(x, count, dim=-3), True),
     "expand": (by_expanding, True),
     "transposed": (before_turning, True),
+    "a view": (by_a_view, True),
+    "a copy": (lambda x, count: x.repeat_interleave(count, 1).contiguous(), True),
+    "groups": (in_groups, False),
     "another order": (one_after_another, False),
     "another dimension": (along_the_keys, False),
 }
 
 
+def root_mean_square(x: Tensor) -> Tensor:
+    """What a rule makes one operation of; the whole graph is of ATen's operations from there on."""
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+def shared_heads(gm: GraphModule) -> bool:
+    """Whether the graph's attention shares heads of keys."""
+    (call,) = [n for n in gm.graph.nodes if n.target in LIBRARY]
+    if call.kwargs.get("enable_gqa"):
+        assert call.args[1].meta["example_value"].shape == (2, 2, 6, 8)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("name", REPEATS)
-def test_heads_that_are_repeated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_that_are_repeated(name: str, normed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_DEVICES", ("cpu",))
     repeat, shared = REPEATS[name]
     inputs = [
@@ -145,17 +176,30 @@ def test_heads_that_are_repeated(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
     def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k = root_mean_square(k) if normed else k
         return sdpa(q, repeat(k, 4), repeat(v, 4), is_causal=name != "another dimension")
 
     found, (gm,) = run_changed(function, inputs, rewritten(Record()))
-    (call,) = gm.graph.find_nodes(op="call_function", target=sdpa)
-    assert bool(call.kwargs.get("enable_gqa")) == shared
-    if shared:
-        assert call.args[1].meta["example_value"].shape == (2, 2, 6, 8)  # type: ignore[union-attr]
+    assert shared_heads(gm) == shared
     exact = function(*inputs)
     torch.testing.assert_close(found, exact, rtol=2e-2, atol=2e-2)
     for mine, theirs in zip(gradients(found, inputs), gradients(exact, inputs), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=4e-2)
+
+
+def test_heads_are_repeated_where_no_fused_kernel_shares_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_DEVICES", ("cpu",))
+    q, k = torch.randn(2, 8, 6, 8).bfloat16(), torch.randn(2, 2, 6, 8).bfloat16()
+
+    def function(q: Tensor, k: Tensor) -> Tensor:
+        wide = k.repeat_interleave(4, 1)
+        return sdpa(q, wide, wide)
+
+    for kernels in ([SDPBackend.MATH], [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]):
+        with sdpa_kernel(kernels):
+            found, (gm,) = run_changed(function, [q, k], rewritten(Record()))
+            assert shared_heads(gm) == (len(kernels) == 2)
+            torch.testing.assert_close(found, function(q, k), rtol=2e-2, atol=2e-2)
 
 
 def test_keys_written_to_meanwhile_stay_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

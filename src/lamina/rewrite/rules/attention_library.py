@@ -9,9 +9,8 @@ they are not. Heads of keys and values that are repeated for several heads of qu
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from lamina.rewrite.rules.constants import Constants, distinct
 from lamina.rewrite.rules.editing import Replacement, Writer, replaced
 from lamina.rewrite.rules.layout import with_layout_of
 from lamina.rewrite.rules.spelling import fake_of, spelled, written
+from lamina.rewrite.rules.torch_private import shares_heads
 from lamina.rewrite.torch_private import plain_dispatch
 
 __all__ = ["simplify_library_attention"]
@@ -35,8 +35,6 @@ _DEVICES = ("cuda",)
 _SHARING = (torch.bfloat16,)
 """Dtypes in which kernels share keys between heads. (float16: on an H200 gradients of keys were off by 5 % of the
 largest where causal, with 64 features a head.)"""
-_WIDEST_HEAD = 256
-"""Features for which CUDA has flash attention, which shares keys between heads."""
 
 _NOTHING, _LATER = "nothing", "what comes later"
 
@@ -89,12 +87,28 @@ class _Call:
             return []
         heads = {name: _heads(self.given[name]) for name in ("key", "value")}
         key, value = heads["key"], heads["value"]
-        if key is None or value is None or key.count != value.count or not _shares_heads(query, key, value):
+        if key is None or value is None or not self._may_share(query, key, value):
             return []
         if any(min(key.source, value.source) < n < self.node for n in writes):
             return []
         self.heads, self.given["enable_gqa"] = {"key": key, "value": value}, True
         return [f"{key.count} heads of queries share keys and values"]
+
+    def _may_share(self, query: Tensor, key: _Heads, value: _Heads) -> bool:
+        """Whether the library has a kernel that reads heads of keys and values where they lie."""
+        dropout, causal = self.given["dropout_p"], self.given["is_causal"]
+        if query.device.type not in _DEVICES or query.dtype not in _SHARING or query.dim() != 4:
+            return False
+        if not isinstance(dropout, (int, float)) or not isinstance(causal, bool):
+            return False
+        k, v = key.once(), value.once()
+        if any(type(n) is not int or n < 1 for n in (*query.shape, *k.shape, *v.shape)):
+            return False
+        (batch, heads, _, features), shared = query.shape, (*k.shape[:2], k.shape[3])
+        if (*v.shape[:2], v.shape[3]) != shared or shared != (batch, heads // key.count, features):
+            return False
+        counts = (key.count, value.count, heads // k.shape[1])
+        return len(set(counts)) == 1 and shares_heads(query, k, v, dropout, causal)
 
     def write(self, write: Writer) -> Node:
         """The call with what was changed."""
@@ -142,101 +156,78 @@ def _hides(mask: Tensor, queries: int, keys: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """Heads of keys or values, each of which ``count`` heads of queries read; transposed if ``turned``."""
+    """Heads of keys or values, each of which ``count`` heads of queries read.
+
+    In ``source`` they are transposed if ``turned``, and have a dimension ``inserted`` of size one that is not theirs.
+    """
 
     source: Node
     count: int
-    turned: bool
+    turned: bool = False
+    inserted: int | None = None
 
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """(batch, heads, length, features)."""
+    def once(self) -> Tensor:
+        """The heads, each once: (batch, heads, length, features)."""
         fake = fake_of(self.source)
         assert fake is not None
-        sizes = tuple(fake.shape)
-        return (sizes[0], sizes[2], sizes[1], sizes[3]) if self.turned else sizes
+        fake = fake if self.inserted is None else fake.squeeze(self.inserted)
+        return fake.transpose(1, 2) if self.turned else fake
 
     def write(self, write: Writer) -> Node:
-        """The heads, each once."""
+        """The same in the graph."""
         node = write.old(self.source)
+        node = node if self.inserted is None else write.call(torch.squeeze, node, self.inserted)
         return write.call(torch.transpose, node, 1, 2) if self.turned else node
 
 
 def _heads(node: object) -> _Heads | None:
     """The heads that ``node``, keys or values, repeats; None if it does not."""
+    node, turned = _copied(node), False
     call = spelled(node) if isinstance(node, Node) else None
-    turned = call is not None and call.name == "transpose" and _axes(call.args[1:]) == {1, 2}
-    if turned and call is not None:
-        node = call.args[0]
+    if call is not None and call.name == "transpose" and _axes(call.args[1:]) == {1, 2}:
+        node, turned = _copied(call.args[0]), True
     fake = fake_of(node)
     if not isinstance(node, Node) or fake is None or fake.dim() != 4:
         return None
     found = _repeated(node, 2 if turned else 1)
-    return None if found is None else _Heads(found[0], found[1], turned)
+    return None if found is None else replace(found, turned=turned)
+
+
+def _copied(node: object) -> object:
+    """What ``node`` is a copy of, or itself."""
+    call = spelled(node) if isinstance(node, Node) else None
+    return call.args[0] if call is not None and call.name == "contiguous" else node
 
 
 def _axes(dims: tuple[Any, ...]) -> set[Any]:
     return {d % 4 if type(d) is int else d for d in dims}
 
 
-def _repeated(node: Node, dim: int) -> tuple[Node, int] | None:
+def _repeated(node: Node, dim: int) -> _Heads | None:
     """What ``node`` repeats along ``dim``, each element so many times in a row."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name == "repeat_interleave":
-        given = dict(zip(("input", "repeats", "dim"), node.args, strict=False)) | dict(node.kwargs)
-        count, along = given.get("repeats"), given.get("dim")
-        source = given.get("input")
-        if not isinstance(source, Node) or type(count) is not int or type(along) is not int or along % 4 != dim:
-            return None
-        return source, count
     call = spelled(node)
-    if call is None or call.name != "reshape" or not isinstance(call.args[0], Node):
+    if call is None or not isinstance(call.args[0], Node):
         return None
-    return _expanded(call.args[0], node, dim)
+    if call.name == "repeat_interleave":
+        source, count, along, _ = call.args
+        return _Heads(source, count) if type(count) is int and type(along) is int and along % 4 == dim else None
+    wide = _copied(call.args[0]) if call.name == "reshape" else None
+    return _expanded(wide, node, dim) if isinstance(wide, Node) else None
 
 
-def _expanded(wide: Node, node: Node, dim: int) -> tuple[Node, int] | None:
-    """The same for ``x.unsqueeze(dim + 1).expand(...).reshape(...)``, ``wide`` being the expanded one."""
-    if (call := spelled(wide)) is not None and call.name == "contiguous" and isinstance(call.args[0], Node):
-        wide = call.args[0]
-    call, fake, after = spelled(wide), fake_of(wide), fake_of(node)
-    if call is None or call.name != "expand" or fake is None or after is None or fake.dim() != 5:
+def _expanded(wide: Node, node: Node, dim: int) -> _Heads | None:
+    """The same where ``wide`` expands a dimension of size one after ``dim``, and ``node`` joins the two."""
+    call = spelled(wide)
+    if call is None or call.name != "expand" or not isinstance(call.args[0], Node):
         return None
-    sizes = tuple(fake.shape)
-    before = _inserted(call.args[0], dim + 1)
-    narrow = fake_of(before)
-    if before is None or narrow is None or not all(type(n) is int for n in (*sizes, *after.shape, *narrow.shape)):
+    narrow, fake, after = fake_of(call.args[0]), fake_of(wide), fake_of(node)
+    if narrow is None or fake is None or after is None or not narrow.dim() == fake.dim() == 5:
         return None
-    kept = (*sizes[: dim + 1], *sizes[dim + 2 :])
-    joined = (*sizes[:dim], sizes[dim] * sizes[dim + 1], *sizes[dim + 2 :])
-    return (before, sizes[dim + 1]) if tuple(narrow.shape) == kept and tuple(after.shape) == joined else None
-
-
-def _inserted(node: object, dim: int) -> Node | None:
-    """What ``node`` has a new dimension ``dim`` of, by ``unsqueeze`` or by indexing with None."""
-    if not isinstance(node, Node) or not node.args or not isinstance(node.args[0], Node):
+    once, sizes = tuple(narrow.shape), tuple(fake.shape)
+    if not all(type(n) is int for n in (*once, *sizes, *after.shape)):
         return None
-    whole = slice(None, None, None)
-    if node.target is operator.getitem:
-        index = node.args[1]
-        plain = isinstance(index, tuple) and all(i is None or i == whole for i in index)
-        return node.args[0] if plain and [k for k, i in enumerate(index) if i is None] == [dim] else None  # type: ignore[arg-type]
-    call = spelled(node)
-    if call is None or call.name != "unsqueeze":
+    count, before, rest = sizes[dim + 1], sizes[: dim + 1], sizes[dim + 2 :]
+    joined = (*sizes[:dim], sizes[dim] * count, *rest)
+    if once != (*before, 1, *rest) or tuple(after.shape) != joined:
         return None
-    (at,) = call.args[1]
-    return call.args[0] if type(at) is int and at % 5 == dim else None
-
-
-def _shares_heads(query: Tensor, key: _Heads, value: _Heads) -> bool:
-    """Whether a fused kernel of this device takes fewer heads of keys than of queries."""
-    flash = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
-    if query.device.type not in _DEVICES or query.dtype not in _SHARING or not flash:
-        return False
-    sizes = (*query.shape, *key.shape, *value.shape)
-    if query.dim() != 4 or any(type(n) is not int or n < 1 for n in sizes):
-        return False
-    (batch, heads, _, features), whole = query.shape, query.shape[1]
-    if key.shape[:2] != value.shape[:2] or key.shape != (batch, whole // key.count, *key.shape[2:]):
-        return False
-    return bool(heads == key.shape[1] * key.count and features == key.shape[3] == value.shape[3] <= _WIDEST_HEAD)
+    return _Heads(call.args[0], count, inserted=dim + 1)

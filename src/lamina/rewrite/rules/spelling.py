@@ -57,6 +57,7 @@ SIGNATURES: Mapping[str, tuple[tuple[str, Any], ...]] = MappingProxyType(
         "view_as_complex": (("input", _MISSING),),
         "view_as_real": (("input", _MISSING),),
         "linear": (("input", _MISSING), ("weight", _MISSING), ("bias", None)),
+        "repeat_interleave": (("input", _MISSING), ("repeats", _MISSING), ("dim", None), ("output_size", None)),
     }
 )
 """Operations with a fixed list of arguments, and the defaults; what is not here is read by name below."""
@@ -79,7 +80,7 @@ _ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_ATEN = {"_to_copy": "to", "_unsafe_view": "reshape", "flatten": "reshape", "unflatten": "reshape", "bmm": "matmul"}
+_ATEN = {"_to_copy": "to", "_unsafe_view": "reshape", "bmm": "matmul"}
 """Operators whose name is not the one of the function."""
 
 _CASTS: Mapping[str, torch.dtype] = MappingProxyType(
@@ -112,6 +113,10 @@ _FUNCTIONS: dict[Any, str] = {
     torch.dropout: "dropout",
     F.linear: "linear",
 }
+_BY_NAME = (
+    *(torch.permute, torch.einsum, torch.reshape, torch.flatten, torch.unflatten),
+    *(torch.unsqueeze, torch.squeeze, torch.clone),
+)
 for _alias, _one in _ALIASES.items():
     _function = getattr(torch, _alias, None)
     if _function is not None:
@@ -127,6 +132,9 @@ def spelled(node: Node) -> Spelled | None:
         return Spelled("transpose", (node.args[0], -2, -1)) if _is_real(node) else None
     if name in ("to", "type", "type_as") or name in _CASTS:
         return _cast(node, name)
+    if name in ("flatten", "unflatten"):
+        after = fake_of(node)
+        return Spelled("reshape", (node.args[0], tuple(after.shape))) if node.args and after is not None else None
     if name in ("permute", "view", "reshape", "expand", "unsqueeze", "squeeze"):
         return _shaped(node, name)
     if name == "einsum":
@@ -153,7 +161,7 @@ def _name(node: Node) -> tuple[str, bool]:
         return "getattr", False
     if target in _FUNCTIONS:
         return _FUNCTIONS[target], node.target is F.dropout and bool(node.kwargs.get("inplace") or node.args[3:4])
-    if target in (torch.permute, torch.einsum, torch.reshape, torch.unsqueeze, torch.squeeze, torch.clone):
+    if target in _BY_NAME:
         return str(target.__name__), False
     return "", False
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["CPU", "CUDNN", "attention_backward", "attention_forward", "chosen_attention"]
+__all__ = ["CPU", "CUDNN", "attention_backward", "attention_forward", "chosen_attention", "shares_heads"]
 
 CUDNN, CPU = "cudnn", "cpu"
 _CUDNN_CHOICE = 3  # SDPBackend.CUDNN_ATTENTION
+_FUSED_CHOICES = (1, 2, _CUDNN_CHOICE)  # and those of flash and efficient attention
 
 aten = torch.ops.aten
 
@@ -23,14 +24,27 @@ def chosen_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) ->
     """
     try:
         with _disable_current_modes(), torch.no_grad():
-            q, k, v = (
-                torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).requires_grad_(t.requires_grad)
-                for t in (query, key, value)
-            )
+            q, k, v = (_real(t).requires_grad_(t.requires_grad) for t in (query, key, value))
             choice = torch._fused_sdp_choice(q, k, v, q.new_empty(q.shape[-2], k.shape[-2]), 0.0, False, scale=scale)
     except torch.cuda.OutOfMemoryError:
         return ""
     return CUDNN if choice == _CUDNN_CHOICE else ""
+
+
+def shares_heads(query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool) -> bool:
+    """Whether a kernel that keeps no scores takes these, which have fewer heads of keys and values than of queries."""
+    training = torch.is_grad_enabled()  # a node inside a graph may not say whether it requires a gradient
+    try:
+        with _disable_current_modes():
+            q, k, v = (_real(t).requires_grad_(training) for t in (query, key, value))
+            choice = torch._fused_sdp_choice(q, k, v, None, dropout, causal, enable_gqa=True)
+    except RuntimeError:  # no memory, or no kernel at all where the user has taken some out
+        return False
+    return choice in _FUSED_CHOICES
+
+
+def _real(fake: Tensor) -> Tensor:
+    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
 
 
 def attention_forward(
