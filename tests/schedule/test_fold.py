@@ -28,6 +28,26 @@ def rotary_backward(x: Tensor, w: Tensor, cos: Tensor, sin: Tensor, g: Tensor) -
     return own * s - x * s**3 * (own * x).mean(-1, keepdim=True), (d * x * s).sum((0, 1))
 
 
+def rotary_of_slices_backward(cos: Tensor, sin: Tensor, g: Tensor) -> Tensor:
+    """The gradients of the slices are rows of zeros but for a half."""
+    x = torch.zeros_like(g).requires_grad_()
+    low, high = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
+    (found,) = torch.autograd.grad(x * cos + torch.cat([-high, low], -1) * sin, x, g)
+    return found
+
+
+def rotary_of_angles_backward(angles: Tensor, g: Tensor) -> Tensor:
+    """Cosines and sines are made of halves as well."""
+    both = torch.cat([angles, angles], -1)
+    return rotary_of_slices_backward(both.cos(), both.sin(), g)
+
+
+def padded(x: Tensor) -> Tensor:
+    """The second half is padding; the first is made by a loop of its own length, over which it adds up."""
+    y = x.exp()
+    return torch.nn.functional.pad(y / y.sum(-1, keepdim=True), (0, x.shape[-1]))
+
+
 def thirds(x: Tensor) -> Tensor:
     y = x / x.abs().amax(-1, keepdim=True)
     a, b, c = y.chunk(3, -1)
@@ -44,6 +64,9 @@ ROWS, TABLE = (3, 4, 32), (4, 32)
 CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "rotary": (rotary, (ROWS, (32,), TABLE, TABLE)),
     "rotary backward": (rotary_backward, (ROWS, (32,), TABLE, TABLE, ROWS)),
+    "rotary of slices backward": (rotary_of_slices_backward, (TABLE, TABLE, ROWS)),
+    "rotary of angles backward": (rotary_of_angles_backward, ((4, 16), ROWS)),
+    "padded": (padded, ((5, 16),)),
     "thirds": (thirds, ((5, 48),)),
     "any and all": (any_and_all, ((5, 32),)),
 }

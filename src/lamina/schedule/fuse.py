@@ -35,6 +35,7 @@ from lamina.schedule.group import Facts, Group, illegal, join, splits_scan
 from lamina.schedule.in_place import update_in_place
 from lamina.schedule.inline import inline_into
 from lamina.schedule.overwrite import overwrite_results
+from lamina.schedule.settle import settle
 from lamina.schedule.simplify import rename, simplify
 from lamina.schedule.split import split_concats
 
@@ -161,12 +162,19 @@ class _Fuser:
                 if changed is not None:
                     nest = changed
                     self.decide("inline", (cheap[name].name, nest.name), True, "cheap to compute again")
+            nest = self.settled(nest)
             result.append(nest)
             facts = Facts.of(nest)
             settled = all(last_write.get(b, -1) < number for b in facts.loads)
             if facts.pure and settled and self.is_cheap(facts, writers, readers):
                 cheap[next(iter(facts.stores))] = nest
         return _live_steps(result, self.fixed)
+
+    def settled(self, nest: Nest) -> Nest:
+        """The nest without masks that are known: an axis may have been cut or folded where they begin."""
+        if not any(isinstance(e, Load) and e.mask is not None for e in nest.body):
+            return nest
+        return Nest(nest.name, nest.axes, simplify(settle(nest.body), self.numerics))
 
     def is_cheap(self, facts: Facts, writers: dict[str, int], readers: dict[str, int]) -> bool:
         (buffer,) = facts.stores
@@ -382,7 +390,10 @@ class _Fuser:
         return False
 
     def try_folded(self, first: Group, second: Group) -> Group | None:
-        """The joined group with a loop of one nest folded to the other's, which touches the same rows in parts."""
+        """The joined group with a loop of one nest folded to the other's, which touches the same rows in parts.
+
+        Or is a part of what the second reads with zeros around it, as the gradient of a slice.
+        """
         if not first.writes & second.reads:
             return None
         shared = (first.reads | first.writes) & (second.reads | second.writes)
@@ -390,14 +401,16 @@ class _Fuser:
             if long.nest is None or short.nest is None or short.facts is None:
                 continue
             facts = short.facts
+            padded = long is second and long.facts is not None and bool(long.facts.masked & first.writes)
             places = max(len({*facts.loads.get(n, ()), *facts.stores.get(n, ())}) for n in shared)
             extents = {a.extent.const for a in short.nest.axes if a.extent.is_int}
             for axis, parts in folds(long.nest, extents):
-                if places < parts:
+                if places < parts and not padded:
                     continue
                 nest = fold(long.nest, axis, parts)
                 if nest is None:
                     continue
+                nest = self.settled(nest)
                 made = replace(long, nest=nest, facts=Facts.of(nest))
                 result = self.try_join(made, second) if long is first else self.try_join(first, made)
                 if isinstance(result, Group):

@@ -9,14 +9,14 @@ Windows that slide by one element overlap: of seven along a row, four neighbours
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Div, Expr, Mod, as_expr
-from lamina.ir.loops import Buffer, Compute, Constant, Equation, Index, Load, Nest, Origin, Store
+from lamina.ir.loops import Buffer, Load, Nest, Store
 from lamina.schedule.fold import fold
-from lamina.schedule.simplify import rename, simplify
+from lamina.schedule.settle import settle
+from lamina.schedule.simplify import simplify
 
 __all__ = ["interleave"]
 
@@ -64,7 +64,7 @@ def _folded(nest: Nest, axis: Axis, step: int, most: int) -> Nest | None:
     folded = fold(nest, axis, step, near=True)
     if folded is None:
         return None
-    made = replace(folded, body=simplify(_settled(folded.body), "exact"))
+    made = replace(folded, body=simplify(settle(folded.body, zeros=True), "exact"))
     before, after = _reads(nest, axis.name), _reads(made, axis.name)
     return made if 4 * after <= 3 * step * before and len(made.body) <= most else None
 
@@ -128,73 +128,3 @@ def _narrow_anyway(nest: Nest, axis: Axis, buffers: Mapping[str, Buffer]) -> boo
 def _reads(nest: Nest, axis: str) -> int:
     """Loads at places that vary along the axis."""
     return sum(isinstance(e, Load) and any(axis in i.axes() for i in e.index) for e in nest.body)
-
-
-def _settled(body: Sequence[Equation]) -> list[Equation]:
-    """The body without what is known where it is written: conditions on indices, choices by them, sums with zeros.
-
-    (A negative zero to which no zero is added stays one.)
-    """
-    known: dict[str, Constant] = {}
-    places: dict[str, Expr] = {}
-    names: dict[str, str] = {}
-    result: list[Equation] = []
-    for eqn in body:
-        eqn = rename(eqn, names) if names else eqn
-        if isinstance(eqn, Load | Store) and eqn.mask in known:
-            if known[eqn.mask].value:
-                eqn = replace(eqn, mask=None)
-            elif isinstance(eqn, Load):
-                eqn = _constant(eqn.out, eqn.fill, eqn.dtype, eqn.origin)
-            else:
-                continue
-        elif isinstance(eqn, Compute):
-            found = _value(eqn, known, places)
-            if isinstance(found, str):
-                names[eqn.out] = found
-                continue
-            eqn = eqn if found is None else found
-        if isinstance(eqn, Index):
-            places[eqn.out] = eqn.expr
-        elif isinstance(eqn, Constant):
-            known[eqn.out] = eqn
-            if DTYPES[eqn.dtype].is_integer:
-                places[eqn.out] = as_expr(int(eqn.value))
-        result.append(eqn)
-    return result
-
-
-def _value(eqn: Compute, known: Mapping[str, Constant], places: Mapping[str, Expr]) -> Constant | str | None:
-    """What an operation gives: a number, another value by its name, or nothing that is known."""
-    first, *others = eqn.ins
-    if eqn.op in ("lt", "ge") and first in places and others[0] in places:
-        under = _less(places[first], places[others[0]])
-        return None if under is None else Constant(eqn.out, under == (eqn.op == "lt"), "bool", eqn.origin)
-    if eqn.op in ("and", "or") and eqn.dtype == "bool":
-        for one, other in ((first, others[0]), (others[0], first)):
-            if one in known:
-                return other if known[one].value == (eqn.op == "and") else one
-    if eqn.op == "where":
-        if first in known:
-            return others[0] if known[first].value else others[1]
-        one, other = (repr(known[v].value) if v in known else v for v in others)
-        return others[0] if one == other else None
-    if eqn.op == "cast" and first in known and known[first].value == 0:
-        return _constant(eqn.out, known[first].value, eqn.dtype, eqn.origin)
-    if eqn.op == "add":
-        for one, other in ((first, others[0]), (others[0], first)):
-            if one in known and known[one].value == 0:
-                return other
-    return None
-
-
-def _constant(name: str, value: float | bool, dtype: str, origin: Origin) -> Constant:
-    kind = DTYPES[dtype].kind
-    return Constant(name, {"float": float, "bool": bool}.get(kind, int)(value), dtype, origin)
-
-
-def _less(one: Expr, other: Expr) -> bool | None:
-    """Whether ``one < other``, where that is certain."""
-    if one.below(other):
-        return True
-    return False if (one - other).nonnegative() else None

@@ -1,0 +1,88 @@
+"""What is known where it is written: conditions on indices within the ranges of their axes, and what hangs on them.
+
+Where an axis was cut or folded, a condition that was there to tell its parts apart is true in one and false in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Expr, as_expr
+from lamina.ir.loops import Compute, Constant, Equation, Index, Load, Origin, Store
+from lamina.schedule.simplify import rename
+
+__all__ = ["settle"]
+
+
+def settle(body: Sequence[Equation], zeros: bool = False) -> list[Equation]:
+    """The body without what is known where it is written: conditions on indices, choices and loads by them.
+
+    With ``zeros`` sums with zeros go as well. (A negative zero to which no zero is added stays one.)
+    """
+    known: dict[str, Constant] = {}
+    places: dict[str, Expr] = {}
+    names: dict[str, str] = {}
+    result: list[Equation] = []
+    for eqn in body:
+        eqn = rename(eqn, names) if names else eqn
+        if isinstance(eqn, Load | Store) and eqn.mask in known:
+            if known[eqn.mask].value:
+                eqn = replace(eqn, mask=None)
+            elif isinstance(eqn, Load):
+                eqn = _constant(eqn.out, eqn.fill, eqn.dtype, eqn.origin)
+            else:
+                continue
+        elif isinstance(eqn, Compute):
+            found = _value(eqn, known, places, zeros)
+            if isinstance(found, str):
+                names[eqn.out] = found
+                continue
+            eqn = eqn if found is None else found
+        if isinstance(eqn, Index):
+            places[eqn.out] = eqn.expr
+        elif isinstance(eqn, Constant):
+            known[eqn.out] = eqn
+            if DTYPES[eqn.dtype].is_integer:
+                places[eqn.out] = as_expr(int(eqn.value))
+        result.append(eqn)
+    return result
+
+
+def _value(
+    eqn: Compute, known: Mapping[str, Constant], places: Mapping[str, Expr], zeros: bool
+) -> Constant | str | None:
+    """What an operation gives: a number, another value by its name, or nothing that is known."""
+    first, *others = eqn.ins
+    if eqn.op in ("lt", "ge") and first in places and others[0] in places:
+        under = _less(places[first], places[others[0]])
+        return None if under is None else Constant(eqn.out, under == (eqn.op == "lt"), "bool", eqn.origin)
+    if eqn.op in ("and", "or") and eqn.dtype == "bool":
+        for one, other in ((first, others[0]), (others[0], first)):
+            if one in known:
+                return other if known[one].value == (eqn.op == "and") else one
+    if eqn.op == "where":
+        if first in known:
+            return others[0] if known[first].value else others[1]
+        one, other = (repr(known[v].value) if v in known else v for v in others)
+        return others[0] if one == other else None
+    if eqn.op == "cast" and first in known and known[first].value == 0:
+        return _constant(eqn.out, known[first].value, eqn.dtype, eqn.origin)
+    if zeros and eqn.op == "add":
+        for one, other in ((first, others[0]), (others[0], first)):
+            if one in known and known[one].value == 0:
+                return other
+    return None
+
+
+def _constant(name: str, value: float | bool, dtype: str, origin: Origin) -> Constant:
+    kind = DTYPES[dtype].kind
+    return Constant(name, {"float": float, "bool": bool}.get(kind, int)(value), dtype, origin)
+
+
+def _less(one: Expr, other: Expr) -> bool | None:
+    """Whether ``one < other``, where that is certain."""
+    if one.below(other):
+        return True
+    return False if (one - other).nonnegative() else None
