@@ -27,7 +27,7 @@ def fused_on_a_gpu(function: Any, *given: Tensor) -> Fused:
         fakes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cuda") for t in given]
         gm = traced(function, fakes)
         for node in gm.graph.nodes:
-            if node.op == "call_function":
+            if "convolution" in str(node.target):
                 node.meta["val"] = _last(node.meta["val"])
         return fuse(lower(gm, "t"))
 
@@ -66,14 +66,14 @@ def reads(program: LoopProgram, name: str) -> int:
 
 CASES = [
     # filter, width of the image, step, padding, dilation, places of the image that a point reads
-    ((7, 7), 8, 1, 3, 1, 70),
-    ((7, 7), 7, 1, 3, 1, 49),  # whole rows
+    ((7, 7), 8, 1, 3, 1, 10),  # for each row of the window
+    ((7, 7), 7, 1, 3, 1, 7),  # and of the image
     ((5, 5), 8, 1, 2, 1, 40),
     ((3, 3), 8, 1, 1, 1, 18),
     ((3, 3), 8, 1, 0, 1, 15),
     ((3, 3), 11, 1, 1, 1, 15),  # three rows
     ((5, 5), 8, 1, 4, 2, 60),
-    ((3, 3), 8, 2, 1, 1, 24),
+    ((3, 3), 8, 2, 1, 1, 9),
     ((1, 3), 10, 1, 1, 1, 7),
 ]
 
@@ -95,7 +95,7 @@ def test_values(kernel: tuple[int, int], width: int, step: int, pad: int, dilati
 
 GRADIENTS = [
     # filter, width, step, padding, places of the gradient that a point reads
-    ((7, 7), 8, 1, 3, 70),
+    ((7, 7), 8, 1, 3, 10),
     ((3, 3), 8, 1, 1, 18),
     ((3, 3), 8, 1, 0, 18),
     ((3, 3), 8, 2, 1, 4),
@@ -122,7 +122,8 @@ def test_gradients(kernel: tuple[int, int], width: int, step: int, pad: int, rea
     windows = [s for s in after.steps if isinstance(s, Nest) and len(s.body) > 20]
     assert len(windows) == 1
     assert reads(after, "arg0_1") == read
-    assert read < 9 or not any(isinstance(e, Reduce) for e in windows[0].body)
+    rows = {e.axes for e in windows[0].body if isinstance(e, Reduce)}
+    assert read < 9 or rows == ({("i4",)} if kernel == (7, 7) else set())
     a, v, c = (t.double().requires_grad_() for t in (x, w, torch.zeros(8)))
     wanted = torch.autograd.grad(aten.convolution(a, v, c, *rest), (a, v, c), g.double())
     for found, want in zip(run_program(after, [g, x, w]), wanted, strict=False):
@@ -172,7 +173,7 @@ def test_what_comes_before_and_after() -> None:
     program = on_a_gpu(function, x, w, b)
     sizes = [len(s.body) for s in program.steps if isinstance(s, Nest)]
     assert len(program.steps) == 4
-    assert sum(size > 100 for size in sizes) == 1
+    assert sum(size > 30 for size in sizes) == 1
     after = interleaved(program)
     want = function(x, w, b)
     for found, expected in zip(run_program(after, [x, w, b]), want, strict=True):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from lamina.ir.loops import BufferView, LibraryCall, Load, Nest, Source, Store
+from lamina.ir.index import as_expr
+from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, Nest, Source, Store
 from lamina.ir.plan import KernelCall
 
-__all__ = ["AnyStep", "arguments", "origins", "provenance", "reads", "views", "writes"]
+__all__ = ["AnyStep", "arguments", "contiguous_axes", "origins", "provenance", "reads", "views", "writes"]
 
 AnyStep = Nest | LibraryCall | KernelCall
 
@@ -48,6 +49,19 @@ def writes(step: AnyStep) -> set[str]:
     if isinstance(step, Nest):
         return {eqn.buffer for eqn in step.body if isinstance(eqn, Store)}
     return set(step.writes)
+
+
+def contiguous_axes(nest: Nest, buffers: Mapping[str, Buffer]) -> set[str]:
+    """Axes along which memory is contiguous, for any access that varies over several."""
+    found: set[str] = set()
+    for eqn in nest.body:
+        if isinstance(eqn, Load | Store):
+            strides = buffers[eqn.buffer].strides
+            place = sum((i * s for i, s in zip(eqn.index, strides, strict=True)), as_expr(0))
+            along = [a for a in nest.axes if a.name in place.axes()]
+            if len(along) > 1:
+                found |= {a.name for a in along if place.coefficient(a) == 1}
+    return found
 
 
 def origins(step: AnyStep) -> tuple[str, ...]:

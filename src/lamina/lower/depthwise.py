@@ -1,9 +1,10 @@
 """Convolutions of each channel with a filter of its own (depthwise), on a GPU with the channels innermost, as nests.
 
 There is nothing for tensor cores in them, and cuDNN's kernels for the channels innermost read every tap of every window
-from memory's caches. A nest has its taps written out; where neighbours along a row share a point
-(``schedule.interleave``) they share what they read: four outputs of a 7x7 filter read 70 elements instead of 196. What
-comes after fuses with it. The gradient of the image is such a nest as well; that of the filter is the library's.
+from memory's caches. A nest has the taps written out, those of a row where the filter is large; neighbours along a row
+that share a point (``schedule.interleave``) share what they read: four outputs of a 7x7 filter read 70 elements instead
+of 196. What comes after fuses with it. The gradient of the image is such a nest as well; that of the filter is the
+library's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["filtered", "filtered_backward", "is_depthwise"]
 
 _HALVES = ("bfloat16", "float16")
 _MOST_TAPS = 49
-"""Taps of a filter that are written out."""
+"""Taps of a filter, rows of seven at most."""
 _KIN = "float32"
 
 
@@ -63,13 +64,6 @@ def _taps(low: Lowering, node: Node, weight: TensorValue) -> TensorValue:
     return rows
 
 
-def _total(values: Sequence[Value]) -> Value:
-    result = values[0]
-    for v in values[1:]:
-        result = result + v
-    return result
-
-
 def filtered(
     low: Lowering, node: Node, x: TensorValue, weight: TensorValue, bias: TensorValue | None, settings: Sequence[Any]
 ) -> TensorValue:
@@ -77,13 +71,13 @@ def filtered(
     out = low.result(node)
     spans = _spans(weight, settings, x.shape, out.shape)
     rows = _taps(low, node, weight)
-    s = Sliding(low, node, out.shape, [span.size for span in spans], _MOST_TAPS)
+    s = Sliding(low, node, out.shape, [span.size for span in spans], by_rows=True)
     b, channel = s.b, s.at[1]
     values = [
         s.element(x, spans, number, 0).to(_KIN) * b.load(rows, [*map(as_expr, number), channel]) for number in s.numbers
     ]
-    value = _total(values)
-    b.store(out, value if bias is None else value + b.load(bias, [channel]).to(_KIN))
+    value = s.total("add", values)
+    b.store(out, value if bias is None else value + b.load(bias, [channel]).to(_KIN), s.at)
     low.finish(b)
     return out
 
@@ -98,9 +92,9 @@ def filtered_backward(
         return None
     out = low.result(node, 0)
     rows = _taps(low, node, weight)
-    s = Sliding(low, node, shape, [span.covers for span in spans], _MOST_TAPS)
+    s = Sliding(low, node, shape, [span.covers for span in spans], by_rows=True)
     values = [_part(s, spans, number, grad, rows) for number in s.numbers]
-    s.b.store(out, _total(values))
+    s.b.store(out, s.total("add", values), s.at)
     low.finish(s.b)
     return out
 

@@ -20,7 +20,7 @@ from lamina.lower.values import TensorValue
 __all__ = ["Adaptive", "Fixed", "Number", "Sliding", "Span", "fixed_spans", "spread"]
 
 _UNROLLED = 27
-"""Windows with more elements than this are looped over instead of written out, if nothing else is said."""
+"""Windows with more elements than this are looped over instead of written out."""
 
 Number = tuple[Expr | int, ...]
 """Which element of a window, along each of its dimensions."""
@@ -179,18 +179,22 @@ def fixed_spans(
 
 
 class Sliding:
-    """A nest over ``shape``, whose last dimensions have windows of ``counts`` elements, written out or looped over."""
+    """A nest over ``shape``, whose last dimensions have windows of ``counts`` elements, written out or looped over.
+
+    Of large windows only the rows are looped over where ``by_rows``.
+    """
 
     def __init__(
-        self, low: Lowering, node: Node, shape: Sequence[Expr], counts: Sequence[int], unrolled: int = _UNROLLED
+        self, low: Lowering, node: Node, shape: Sequence[Expr], counts: Sequence[int], by_rows: bool = False
     ) -> None:
-        self.looped = prod(counts) > unrolled
-        self.b = low.nest(node, [*shape, *(as_expr(n) for n in counts if self.looped)])
+        depth = 0 if prod(counts) <= _UNROLLED else 1 if by_rows else len(counts)
+        self.looped = depth > 0
+        self.b = low.nest(node, [*shape, *(as_expr(n) for n in counts[:depth])])
         self.at = self.b.axes[: len(shape)]
         split = len(shape) - len(counts)
         self.outer, self.inner = self.at[:split], self.at[split:]
         extra = self.b.axes[len(shape) :]
-        self.numbers: list[Number] = [extra] if self.looped else list(product(*(range(n) for n in counts)))
+        self.numbers: list[Number] = [(*extra, *rest) for rest in product(*(range(n) for n in counts[depth:]))]
         self._valid: dict[tuple[int, Expr | int], Value | None] = {}
 
     def valid(self, spans: Sequence[Span], number: Number) -> Value | None:

@@ -7,6 +7,7 @@ aligned, no third step must run between them, and the result is still one kernel
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,8 @@ from dataclasses import dataclass, replace
 from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES
 from lamina.errors import InvalidIR
-from lamina.ir.index import Atom, Expr, Size, prod
+from lamina.ir.access import contiguous_axes
+from lamina.ir.index import Atom, Axis, Expr, Size, prod
 from lamina.ir.loops import (
     Buffer,
     BufferView,
@@ -201,7 +203,7 @@ class _Fuser:
 
     def is_read_at_places(self, nest: Nest, name: str) -> bool:
         """Whether each point of ``nest`` reads ``name`` at many places, as windows read images and filters."""
-        places = sum(isinstance(e, Load) and e.buffer == name for e in nest.body)
+        places = _places(nest)[name]
         small = 16 * _guess(prod(self.buffers[name].shape)) <= _guess(prod(a.extent for a in nest.axes))
         return places > (_FEW_PLACES if small else _PLACES)
 
@@ -352,6 +354,8 @@ class _Fuser:
         if splits_scan(first.nest, found.left) or splits_scan(second.nest, found.right):
             return "a scan would run along several loops"
         nest = join(first.nest, second.nest, found, self.numerics)
+        if any(map(_reads_windows, (first.nest, second.nest))) and len(contiguous_axes(nest, self.buffers)) > 1:
+            return "what reads windows keeps to one order of memory"
         facts = Facts.of(nest)
         parts = (first.nest, second.nest)
         why = illegal(nest, self.buffers, fresh=facts.inner and not (a.inner or b.inner), parts=parts)
@@ -474,13 +478,43 @@ def _touched(step: Step, writes: bool | None = None) -> list[str]:
     return found
 
 
-def _reads_windows(nest: Nest) -> bool:
-    """Whether each point reads some buffer at many places."""
-    places: dict[str, int] = defaultdict(int)
+def _places(nest: Nest) -> dict[str, int]:
+    """At how many places each point reads a buffer: windows that are looped over are many."""
+    looped = {n for e in nest.body if isinstance(e, Reduce) for n in e.axes}
+    sliding: dict[str, int] = {}
+    for axis in nest.axes:
+        if axis.name in looped and axis.extent.is_int and any(_slides(e, axis) for e in nest.body):
+            sliding[axis.name] = axis.extent.const
+    found: dict[str, int] = defaultdict(int)
     for eqn in nest.body:
         if isinstance(eqn, Load):
-            places[eqn.buffer] += 1
-    return max(places.values(), default=0) > _FEW_PLACES
+            over = {n for e in eqn.index for n in e.axes() & sliding.keys()}
+            found[eqn.buffer] += math.prod(sliding[n] for n in over)
+    return found
+
+
+def _slides(eqn: Equation, axis: Axis) -> bool:
+    """Whether a load's places along the axis overlap with those of the next point along another axis."""
+    if not isinstance(eqn, Load):
+        return False
+    for e in eqn.index:
+        own = _step(e, axis)
+        for other in e.atoms() if own else ():
+            if isinstance(other, Axis) and other != axis and other.extent.is_int:
+                step = _step(e, other)
+                if 0 < step < own * axis.extent.const and own < step * other.extent.const:
+                    return True
+    return False
+
+
+def _step(e: Expr, axis: Axis) -> int:
+    """How far apart places are along the axis; 0 where that varies."""
+    factor = e.coefficient(axis)
+    return abs(factor.const) if factor is not None and factor.is_int else 0
+
+
+def _reads_windows(nest: Nest) -> bool:
+    return max(_places(nest).values(), default=0) > _FEW_PLACES
 
 
 def _combines(nest: Nest) -> bool:

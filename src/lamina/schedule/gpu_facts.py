@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 from lamina.base.dtypes import DTYPES
@@ -35,8 +34,8 @@ are the loads, and their results fill the registers.
 """
 BUSY_POINTS = 1024
 """Points of a tile of such."""
-_WINDOWS = 32
-"""Places of one buffer read at a point that are windows."""
+_WINDOW_ROWS = 16
+"""Rows of a window."""
 _GUESS = 4096
 """What an unknown size counts as."""
 _WIDE = 64
@@ -258,10 +257,19 @@ class NestFacts:
         loads = [e for e in self.nest.body if isinstance(e, Load)]
         return sum(self.size(e.index[0].axes()) * 8 >= whole for e in loads) >= MANY_LOADS
 
-    def results(self) -> int:
-        """What a point stores, where every point reads windows: much at many places of one buffer."""
-        places = Counter(e.buffer for e in self.nest.body if isinstance(e, Load))
-        return sum(isinstance(e, Store) for e in self.nest.body) if max(places.values(), default=0) > _WINDOWS else 0
+    def slides(self) -> bool:
+        """Whether what is reduced are a few rows of windows: places that overlap with the next point's."""
+        (inner,) = self.sets
+        if len(inner) != 1 or self.fast in inner or self.size(inner) > _WINDOW_ROWS:
+            return False
+        axis = self.axis[next(iter(inner))]
+        for eqn in self.nest.body:
+            if isinstance(eqn, Load) and axis.name in eqn.index[0].axes():
+                own = eqn.index[0].coefficient(axis)
+                others = [eqn.index[0].coefficient(self.axis[n]) for n in eqn.index[0].axes() - {axis.name}]
+                if own is not None and any(c is not None and c in (own, -own) for c in others):
+                    return True
+        return False
 
     def changes_little(self) -> bool:
         """Whether everything is stored under conditions that are loaded once for many points: programs rarely store."""

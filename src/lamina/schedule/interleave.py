@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lamina.ir.access import contiguous_axes
 from lamina.ir.index import Axis, Div, Expr, Mod, as_expr
 from lamina.ir.loops import Buffer, Load, Nest, Store
 from lamina.schedule.fold import fold
@@ -45,28 +46,32 @@ def interleave(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
         step = _step(found, axis)
         if step < 2 or parts * step > _MOST or not _narrow_anyway(found, axis, buffers):
             continue
-        made = _folded(found, axis, step, _EQUATIONS)
+        made = _folded(found, axis, step, _EQUATIONS, (3, 4))
         if made is not None:
             found, parts = made, parts * step
     if parts > 1:
         return found
     for axis in reversed(nest.axes):
-        if _overlap(nest, axis) >= _OVERLAP and not _contiguous(nest, axis, buffers):
+        if _overlap(nest, axis) >= _OVERLAP and axis.name not in contiguous_axes(nest, buffers):
             for step in _SLIDING:
                 if axis.extent.const % step == 0:
-                    made = _folded(nest, axis, step, _MOST_EQUATIONS)
+                    made = _folded(nest, axis, step, _MOST_EQUATIONS, (3, 5))
                     return nest if made is None else made
     return nest
 
 
-def _folded(nest: Nest, axis: Axis, step: int, most: int) -> Nest | None:
-    """The nest with ``step`` neighbours along the axis in one point, if they read enough less than each by itself."""
+def _folded(nest: Nest, axis: Axis, step: int, most: int, share: tuple[int, int]) -> Nest | None:
+    """The nest with ``step`` neighbours along the axis in one point, if they read that share of what each alone would.
+
+    And if it has no more than ``most`` equations.
+    """
     folded = fold(nest, axis, step, near=True)
     if folded is None:
         return None
     made = replace(folded, body=simplify(settle(folded.body, zeros=True), "exact"))
     before, after = _reads(nest, axis.name), _reads(made, axis.name)
-    return made if 4 * after <= 3 * step * before and len(made.body) <= most else None
+    few = after * share[1] <= step * before * share[0]
+    return made if few and len(made.body) <= most else None
 
 
 def _overlap(nest: Nest, axis: Axis) -> int:
@@ -82,16 +87,6 @@ def _overlap(nest: Nest, axis: Axis) -> int:
                 rest = (*eqn.index[: along[0]], place - place.const, *eqn.index[along[0] + 1 :])
                 shifts.setdefault((eqn.buffer, rest), set()).add(place.const)
     return max((len(found) for found in shifts.values() if max(found) - min(found) < 2 * len(found)), default=0)
-
-
-def _contiguous(nest: Nest, axis: Axis, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether memory is contiguous along the axis for any access."""
-    for eqn in nest.body:
-        if isinstance(eqn, Load | Store):
-            strides = buffers[eqn.buffer].strides
-            if sum((i * s for i, s in zip(eqn.index, strides, strict=True)), as_expr(0)).coefficient(axis) == 1:
-                return True
-    return False
 
 
 def _step(nest: Nest, axis: Axis) -> int:

@@ -5,6 +5,7 @@ Where an axis was cut or folded, a condition that was there to tell its parts ap
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -58,6 +59,8 @@ def _value(
     if eqn.op in ("lt", "ge") and first in places and others[0] in places:
         under = _less(places[first], places[others[0]])
         return None if under is None else Constant(eqn.out, under == (eqn.op == "lt"), "bool", eqn.origin)
+    if eqn.op == "isnan" and first in known:
+        return Constant(eqn.out, math.isnan(known[first].value), "bool", eqn.origin)
     if eqn.op in ("and", "or") and eqn.dtype == "bool":
         for one, other in ((first, others[0]), (others[0], first)):
             if one in known:

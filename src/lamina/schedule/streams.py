@@ -32,13 +32,14 @@ def streamed(
     if found.kind not in ("rows", "loops", "columns") or not reduced or any(isinstance(e, Scan) for e in nest.body):
         return found
     everything = frozenset(a.name for a in nest.axes)
-    read = 0
+    read, operands = 0, set[str]()
     for eqn in nest.body:
         if isinstance(eqn, Store) and eqn.index[0].axes() & reduced:
             return found
         if isinstance(eqn, Load) and eqn.index[0].axes() == everything:
-            if any(isinstance(a, Loaded) for a in eqn.index[0].atoms()):
+            if eqn.buffer in operands or any(isinstance(a, Loaded) for a in eqn.index[0].atoms()):
                 return found
+            operands.add(eqn.buffer)
             points = DTYPES[dtypes[eqn.buffer]].size
             for axis in everything:
                 points *= extents[axis]

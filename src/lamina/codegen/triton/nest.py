@@ -41,6 +41,8 @@ __all__ = ["NestWriter"]
 
 _UNROLL = 4
 """Iterations over single points whose loads are in flight together."""
+_UNROLLED_LOADS = 8
+"""Most loads of such an iteration; more are enough by themselves."""
 
 
 class NestWriter:
@@ -255,11 +257,16 @@ class NestWriter:
             last = f"({_count(facts, k)} - 1 - {step})"
             text.add(f"{start} = {last}" if block.size == 1 else f"{start} = {last} * {block.size}")
         else:
-            unroll = f", loop_unroll_factor={_UNROLL}" if block.size == 1 and not stages else ""
+            alone = block.size == 1 and not stages and self.loads_in(k) <= _UNROLLED_LOADS
+            unroll = f", loop_unroll_factor={_UNROLL}" if alone else ""
             text.open(f"for {start} in tl.range(0, {size_text(facts.extents[k])}, {block.size}{stages}{unroll}):")
         text.extend(facts.line_text(k, start))
         self.region(opened | {k}, known, goals)
         text.close()
+
+    def loads_in(self, k: int) -> int:
+        """Loads in a loop."""
+        return sum(isinstance(e, Load) and k in self.facts.eqn_span(e) for e in self.body)
 
     def returns(self, k: int, goals: Sequence[int]) -> bool:
         """Whether a loop runs from the end: every other pass, so that it meets in the cache what was read last.
