@@ -115,7 +115,7 @@ class _Chooser(Reductions):
             blocks = [*self.lines(rest, high), Block(run, across, "grid")]
         elif across * 4 <= width * 5 and (width >= 64 or len(self.names) > 1) and aligned:
             high = max(1, points // across)
-            if self.in_common(run) and total >= MANY_POINTS:
+            if self.few_terms(run) and total >= MANY_POINTS:
                 across = min(across, 2048 // self.bytes())  # a wide access of each thread of four warps
                 high = ROWS_IN_COMMON
                 points, each = across * high, 16 // self.bytes() * high

@@ -283,14 +283,16 @@ class NestFacts:
         """Whether rows have operands in common, a norm's weights."""
         return any(isinstance(e, Load) and e.index[0].axes() and e.index[0].axes() <= inner for e in self.nest.body)
 
-    def in_common(self, run: tuple[str, ...]) -> bool:
-        """Whether rows along ``run`` have many operands in common and few of their own: a product with few terms has,
-        and a convolution, which has a window for each operand, has not.
-        """
+    def in_common(self, run: frozenset[str]) -> bool:
+        """Whether rows along ``run`` have many operands in common."""
         loads = [self.values[e.out] for e in self.nest.body if isinstance(e, Load)]
-        common = sum(bool(axes) and axes <= set(run) for axes in loads)
-        own = sum(bool(axes & set(run) and axes - set(run)) for axes in loads)
-        return common >= _IN_COMMON and common > 2 * own
+        return sum(bool(axes) and axes <= run for axes in loads) >= _IN_COMMON
+
+    def few_terms(self, run: tuple[str, ...]) -> bool:
+        """Whether rows along ``run`` are multiplied with many of each row's numbers: a product with few terms."""
+        loads = [self.values[e.out] for e in self.nest.body if isinstance(e, Load)]
+        factors = sum(bool(axes) and not axes & set(run) for axes in loads)
+        return factors >= _IN_COMMON and self.in_common(frozenset(run))
 
     def sharing(self, inner: frozenset[str], kept: tuple[str, ...], width: int) -> int:
         """Rows of one program where it only sums over them, so that what all of them read is read less often.

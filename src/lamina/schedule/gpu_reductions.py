@@ -122,7 +122,7 @@ class Reductions(NestFacts):
         large = [e for e in self.nest.body if isinstance(e, Load | Store) and e.index[0].axes() & inner]
         own = [e for e in large if not e.index[0].axes() <= inner]
         once = len(own) == 1 and isinstance(own[0], Load) and self.phases() == 1
-        return once and len(self.reduces) >= MANY_SUMS and self.in_common(tuple(inner))
+        return once and len(self.reduces) >= MANY_SUMS and self.in_common(inner)
 
     def columns(self) -> GpuSchedule:
         """Reductions beside a fast axis that is kept."""
@@ -135,7 +135,7 @@ class Reductions(NestFacts):
         across = min(power(width), 1024)
         crossed = self.turned() is not None
         if deep <= _FEW and not crossed and units * -(-width // across) >= 2 * self.target.processors:
-            if self.in_common(run) and units % ROWS_IN_COMMON == 0 and units * width >= MANY_POINTS:
+            if self.few_terms(run) and units % ROWS_IN_COMMON == 0 and units * width >= MANY_POINTS:
                 outer = (Block(rest, ROWS_IN_COMMON, "grid"),)
             blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block(run, across, "grid"))
             return GpuSchedule("columns", blocks, warps_for(across, 4), 1, False, 0, self.approximate)
