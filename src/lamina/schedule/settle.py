@@ -70,8 +70,10 @@ def _value(
             return others[0] if known[first].value else others[1]
         one, other = (repr(known[v].value) if v in known else v for v in others)
         return others[0] if one == other else None
-    if eqn.op == "cast" and first in known and known[first].value == 0:
-        return _constant(eqn.out, known[first].value, eqn.dtype, eqn.origin)
+    if eqn.op == "cast" and first in known:
+        value = known[first].value
+        if value == 0 or (math.isinf(value) and DTYPES[eqn.dtype].is_float):
+            return _constant(eqn.out, value, eqn.dtype, eqn.origin)
     if zeros and eqn.op == "add":
         for one, other in ((first, others[0]), (others[0], first)):
             if one in known and known[one].value == 0:
