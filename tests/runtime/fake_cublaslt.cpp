@@ -9,14 +9,15 @@ namespace {
 enum { OK = 0, NOT_INITIALIZED = 1, INVALID = 7, UNSUPPORTED = 15 };
 enum { COMPUTE_32F = 68, R_32F = 0, R_16F = 2, R_16BF = 14 };
 enum { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8, AUX_POINTER = 11, AUX_LD = 12 };
-enum { GELU_AUX_BIAS = 164, DGELU = 192 };
-enum { MAX_WORKSPACE = 1, ALIGNMENT_A = 5, ALIGNMENT_D = 8 };
+enum { NONE = 1, BIAS = 4, GELU_AUX_BIAS = 164, DGELU = 192 };
+enum { MAX_WORKSPACE = 1, REDUCTIONS = 3, ALIGNMENT_A = 5, ALIGNMENT_D = 8 };
+const uint32_t COMPUTE_TYPE = 2;
 const uint64_t MAGIC = 0x1a317aUL;
 
 struct Handle { uint64_t magic; };
 struct Desc { int32_t transa = 0, transb = 0; uint32_t epilogue = 1; void *vector = nullptr, *aux = nullptr; int64_t aux_ld = 0; };
 struct Layout { int type; uint64_t rows, cols; int64_t ld; };
-struct Preference { uint64_t workspace = 0; uint32_t alignment[4] = {256, 256, 256, 256}; };
+struct Preference { uint64_t workspace = 0; uint32_t reductions = 7; uint32_t alignment[4] = {256, 256, 256, 256}; };
 struct Algo { uint64_t data[8]; };  // what it is for, the alignment it rests on, its number
 struct Result { Algo algo; size_t workspace; int state; float waves; int reserved[4]; };
 
@@ -71,8 +72,9 @@ bool fits(const Desc &o, const Layout &a, const Layout &b, const Layout &d) {
   if (m != d.rows || n != d.cols || k != k2 || a.type != b.type || a.type != d.type) return false;
   if (d.type != R_16BF && d.type != R_16F) return false;
   for (const Layout *l : {&a, &b, &d}) if (l->ld < int64_t(l->rows)) return false;
+  if ((o.epilogue == BIAS || o.epilogue == GELU_AUX_BIAS) && !o.vector) return false;
+  if (o.epilogue == NONE || o.epilogue == BIAS) return !o.aux;
   if (o.epilogue != GELU_AUX_BIAS && o.epilogue != DGELU) return false;
-  if (o.epilogue == GELU_AUX_BIAS && !o.vector) return false;
   return o.aux && o.aux_ld % 8 == 0 && o.aux_ld >= int64_t(d.rows);
 }
 }  // namespace
@@ -112,6 +114,7 @@ int cublasLtMatmulPreferenceCreate(Preference **preference) { *preference = new 
 int cublasLtMatmulPreferenceDestroy(Preference *preference) { delete preference; return OK; }
 int cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, const void *value, size_t size) {
   if (attribute == MAX_WORKSPACE && size == 8) return std::memcpy(&preference->workspace, value, 8), OK;
+  if (attribute == REDUCTIONS && size == 4) return std::memcpy(&preference->reductions, value, 4), OK;
   if (attribute < ALIGNMENT_A || attribute > ALIGNMENT_D || size != 4) return INVALID;
   std::memcpy(&preference->alignment[attribute - ALIGNMENT_A], value, 4);
   return OK;
@@ -121,7 +124,7 @@ int cublasLtMatmulAlgoGetHeuristic(Handle *handle, Desc *desc, Layout *a, Layout
   *found = 0;
   if (handle->magic != MAGIC || requested <= 0) return INVALID;
   if (fails == 2 || !fits(*desc, *a, *b, *d) || c != d) return UNSUPPORTED;
-  if (preference->workspace < wanted) return UNSUPPORTED;
+  if (preference->workspace < wanted || preference->reductions != COMPUTE_TYPE) return UNSUPPORTED;
   std::memset(results, 0, sizeof(Result) * requested);
   for (uint32_t other : preference->alignment) if (other != preference->alignment[0]) return INVALID;
   for (; *found < 3 && *found < requested; ++*found) {
@@ -148,11 +151,11 @@ int cublasLtMatmul(Handle *handle, Desc *desc, const float *alpha, const void *A
       for (int64_t p = 0; p < k; ++p)
         sum += load(A, desc->transa ? p + i * a->ld : i + p * a->ld, a->type) *
                load(B, desc->transb ? j + p * b->ld : p + j * b->ld, b->type);
+      if (desc->epilogue == BIAS || desc->epilogue == GELU_AUX_BIAS) sum += load(desc->vector, i, d->type);
       if (desc->epilogue == GELU_AUX_BIAS) {
-        sum += load(desc->vector, i, d->type);
         store(desc->aux, i + j * desc->aux_ld, d->type, sum);
         sum = gelu(sum);
-      } else {
+      } else if (desc->epilogue == DGELU) {
         sum *= slope(load(desc->aux, i + j * desc->aux_ld, d->type));
       }
       store(D, i + j * d->ld, d->type, sum);

@@ -205,6 +205,10 @@ def test_numbers_are_the_headers():
         (prefix + "EPILOGUE_AUX_POINTER", cublas_lt._AUX),
         (prefix + "EPILOGUE_AUX_LD", cublas_lt._AUX_LEADING),
         ("CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES", cublas_lt._MOST_WORKSPACE),
+        ("CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK", cublas_lt._REDUCTIONS),
+        ("CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE", cublas_lt._IN_FLOAT32),
+        ("CUBLASLT_EPILOGUE_DEFAULT", cublas_lt._NONE),
+        ("CUBLASLT_EPILOGUE_BIAS", cublas_lt._BIAS),
         *(
             (f"CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_{operand}_BYTES", cublas_lt._LEAST_ALIGNMENT[at])
             for at, operand in enumerate("ABCD")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lamina.tune.measure import Sampler, race
+from lamina.tune.measure import Sampler, in_turns, race
 
 
 class Clock:
@@ -82,3 +82,41 @@ def test_close_ones_are_sampled_again_in_turns_and_far_ones_are_not() -> None:
     race({n: clock.candidate(n, us) for n, us in (("a", 10.0), ("b", 10.2), ("far", 15.0))}, None, 10.0, clock)
     assert clock.count("far") < clock.count("a") == clock.count("b")
     assert [label for label, _ in clock.ran[3:]] == ["b", "a", "a", "b"]
+
+
+def test_turns_go_on_with_those_near_the_fastest_and_the_first() -> None:
+    clock = Clock()
+    figures = {"first": 11.9, "best": 10.0, "near": 10.3, "middle": 10.9, "far": 15.0}
+    results = in_turns({n: clock.candidate(n, us) for n, us in figures.items()}, None, 10.0, clock)
+    assert {m.label: m.microseconds for m in results} == figures
+    assert clock.count("far") < clock.count("middle") < clock.count("near") == clock.count("best")
+    assert clock.count("first") == clock.count("best")
+    assert [label for label, _ in clock.ran[5:9]] == ["middle", "near", "best", "first"]
+
+
+def test_turns_end_when_the_first_is_far_ahead() -> None:
+    clock = Clock()
+    in_turns({n: clock.candidate(n, us) for n, us in (("a", 10.0), ("b", 12.0))}, None, 10.0, clock)
+    assert clock.count("a") == clock.count("b") == clock.ran[0][1]
+
+
+def test_turns_end_at_the_bound() -> None:
+    clock = Clock()
+    in_turns({n: clock.candidate(n, us) for n, us in (("a", 10.0), ("b", 10.1))}, 9.9, 10.0, clock)
+    assert len(clock.ran) == 2
+
+
+def test_turns_whose_time_is_over() -> None:
+    clock = Clock()
+    results = in_turns({n: clock.candidate(n, 7.0, seconds=2.0) for n in "abc"}, None, 3.0, clock)
+    assert [m.microseconds for m in results] == [7.0, 7.0, None]
+    assert [m.skipped for m in results] == [False, False, True]
+    assert "3 s were over" in results[2].reason
+
+
+def test_one_that_fails_drops_out_of_the_turns() -> None:
+    clock = Clock()
+    results = in_turns({"a": broken, "b": clock.candidate("b", 4.0), "c": clock.candidate("c", 4.1)}, None, 10.0, clock)
+    assert results[0].reason == "ValueError: no such tile"
+    assert not results[0].skipped
+    assert [m.samples for m in results] == [0, 14, 14]

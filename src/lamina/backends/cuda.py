@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from lamina.backends.algorithm_choice import AlgorithmChoice
 from lamina.backends.cuda_tuning import RegionTuning, triton_unit
 from lamina.backends.gelu_choice import GeluChoice
 from lamina.backends.hidden_rows import hidden_rows_units
@@ -98,7 +99,10 @@ class CudaBackend:
         plan: Plan = record.step(region, "plan", self.plan, fused)
         if self.options.verify:
             record.step(region, "verify", verify_plan, plan)
-        tuning: RegionTuning = record.step(region, "candidates", self.tuning, plan, fused)
+        algorithms = AlgorithmChoice(self.device, self.target, self.cache, self.policy)
+        tuning: RegionTuning = record.step(region, "candidates", self.tuning, plan, fused, algorithms)
+        if decisions := algorithms.decisions:
+            record.stages.append(Stage(region, "algorithms", None, algorithms.seconds, decisions))
         work = _Region(self, tuning.meanwhile, record, gm)
         record.step(region, "codegen", work.generate)
         host = record.step(region, "host", work.host, True)
@@ -120,10 +124,14 @@ class CudaBackend:
         """What is asked where the library could do a product's GELU."""
         return GeluChoice(self.device, self.target, self.cache, self.policy, note)
 
-    def tuning(self, plan: Plan, fused: Fused) -> RegionTuning:
-        """Which kernels' schedules, and which products, are to be timed before the first call."""
+    def tuning(self, plan: Plan, fused: Fused, algorithms: AlgorithmChoice) -> RegionTuning:
+        """Which kernels' schedules, and which products, are to be timed before the first call.
+
+        Kernels for products are timed against the library's best algorithm: that is chosen now.
+        """
         least = _LIKELY if self.policy.doubt < float("inf") else _POSSIBLE
-        plan, products = product_choice(plan, lambda settled: self.plan(fused, settled), least)
+        chosen = algorithms if self.options.numerics == "fast" else lambda plan: plan
+        plan, products = product_choice(chosen(plan), lambda settled: chosen(self.plan(fused, settled)), least)
         return RegionTuning(plan, self.target, self.device, self.cache, self.policy, products)
 
     def plan(self, fused: Fused, products: Mapping[str, bool] | None = None) -> Plan:

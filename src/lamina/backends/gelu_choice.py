@@ -26,7 +26,7 @@ from lamina.tune.values import Candidate, Choice, Policy, Task
 
 __all__ = ["GeluChoice"]
 
-_VERSION = "1"
+_VERSION = "2"
 _FLUSH = 4
 """Second-level caches written over before each run."""
 

@@ -299,7 +299,7 @@ class HostWriter:
             buffer = values.buffers[outs[0]]
             whole = BufferView(buffer.name, buffer.shape, buffer.strides, as_expr(0))
             arguments.append(f"out={values.tensor(whole, self._emit)}")
-            self.body.line(f"{self._global(OUT_VARIANTS[step.op])}({', '.join(arguments)})", origin)
+            self.body.line(f"{self._global(self._writer(step))}({', '.join(arguments)})", origin)
             return
         call = f"{self._global(self._callee(step))}({', '.join(arguments)})"
         names = [values.local(out) if out is not None else "_" for out in step.outs]
@@ -322,6 +322,10 @@ class HostWriter:
         with self.body.indent(f"if {name}.shape != {shape} or {name}.dtype is not {dtype}:"):
             self.body.line(f'raise wrong_result("{op}", {name}, {shape}, {dtype})', origin)
         self.requires = True
+
+    def _writer(self, step: LibraryCall) -> str:
+        """Source text for what writes a library call's result into planned memory."""
+        return OUT_VARIANTS[step.op]
 
     def _callee(self, step: LibraryCall) -> str:
         """Source text for what a library call calls."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
 from lamina.base.hidden_rows import WRITING
+from lamina.base.product_algorithms import CHOSEN
 from lamina.base.text import SourceMap, Writer, tuple_text
 from lamina.codegen.host import MARK, HostWriter
 from lamina.codegen.reuse import taken_over
@@ -232,6 +233,8 @@ class _CudaWriter(HostWriter):
         if others:
             out.line(f"from lamina.runtime.host import {', '.join(others)}")
         self._import_user_calls(out)
+        if any(path.startswith("library_product(") for path in self.globals):
+            out.line("from lamina.runtime.cublas_products import library_product")
         if any(path.startswith("hidden_rows(") for path in self.globals):
             out.line("from lamina.runtime.hidden_rows import hidden_rows")
         out.line()
@@ -250,6 +253,10 @@ class _CudaWriter(HostWriter):
         if step.op in WRITING and all(self.values.buffers[v.buffer].device != "cpu" for v in views(step)):
             return f'hidden_rows("{step.op}")'
         return super()._callee(step)
+
+    def _writer(self, step: LibraryCall) -> str:
+        """Source text for what writes a library call's result; likewise."""
+        return f'library_product("{step.op}", "{step.name}")' if step.op in CHOSEN.values() else super()._writer(step)
 
     # ---- launches ---------------------------------------------------------------------------------------------
 

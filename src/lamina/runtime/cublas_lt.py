@@ -1,5 +1,6 @@
-"""cuBLASLt called directly, for epilogues of products that torch does not offer: GELU with what it was applied to, and
-its gradient. ``base/gelu_products.py`` specifies the operations.
+"""cuBLASLt called directly, for algorithms that torch does not take (``runtime/cublas_products.py``) and epilogues of
+products that it does not offer: GELU with what it was applied to, and its gradient. ``base/gelu_products.py`` specifies
+the latter.
 
 The library is the one that torch has loaded. What a call needs (descriptors, the algorithm) is prepared once for each
 layout of operands; a call sets two addresses and launches. Where the library refuses, the plain form runs instead,
@@ -35,18 +36,22 @@ class Refused(Exception):
 ALGORITHMS = 8
 """How many algorithms the library is asked for."""
 
-_GELU_AUX_BIAS, _DGELU = 164, 192
-"""Epilogues: the bias added, that kept, and GELU of it; the product times GELU's derivative at what was kept."""
+_NONE, _BIAS, _GELU_AUX_BIAS, _DGELU = 1, 4, 164, 192
+"""Epilogues: nothing; the bias added; that kept too, and GELU of it; the product times GELU's derivative at what was
+kept."""
 
 _COMPUTE_32F, _REAL_32F = 68, 0
 _TYPES = {torch.float16: 2, torch.bfloat16: 14}
 _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _VECTOR, _AUX, _AUX_LEADING = 3, 4, 7, 8, 11, 12
-_MOST_WORKSPACE = 1
+_MOST_WORKSPACE, _REDUCTIONS = 1, 3
 _LEAST_ALIGNMENT = 5, 6, 7, 8
 """Attributes of a preference for the two operands and the result, which is given twice."""
 
 _VERSIONS = range(120000, 140000)
 _WORKSPACE = 32 << 20
+_IN_FLOAT32 = 2
+"""How parts of a sum may be added up: in the type that products are computed in."""
+
 _ALIGNED = 256
 _LEAST_ALIGNED = 16
 _MULTIPLE = 8
@@ -78,20 +83,21 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """``left @ right`` with GELU: ``out`` is written.
+    """``left @ right``, with a ``bias`` for each column if there is one: ``out`` is written.
 
-    With a ``bias`` so is ``kept``, what GELU is applied to; without, the product is GELU's gradient, ``kept`` is read.
+    With ``kept`` there is GELU: with a bias too ``kept`` is written, what GELU is applied to; without, the product is
+    GELU's gradient, and ``kept`` is read.
     """
 
     left: Tensor
     right: Tensor
     out: Tensor
     bias: Tensor | None
-    kept: Tensor
+    kept: Tensor | None = None
 
 
 @dataclass(slots=True)
-class _Prepared:
+class Prepared:
     """A product of one layout: its descriptor, those of operands and result, and the algorithm."""
 
     description: c_void_p
@@ -116,11 +122,11 @@ class CublasLt:
             raise Refused(f"cuBLASLt lacks a function: {error}") from error
         if self.version not in _VERSIONS:
             raise Refused(f"cuBLASLt has version {self.version}")
-        self._matmul, self._set = self._functions["Matmul"], self._functions["MatmulDescSetAttribute"]
-        self._handle = c_void_p()
-        self._call("Create", byref(self._handle))
-        self._one, self._zero = c_float(1.0), c_float(0.0)
-        self._prepared: dict[tuple[Any, ...], _Prepared | str] = {}
+        self.matmul, self._set = self._functions["Matmul"], self._functions["MatmulDescSetAttribute"]
+        self.handle = c_void_p()
+        self._call("Create", byref(self.handle))
+        self.one, self.zero = c_float(1.0), c_float(0.0)
+        self._prepared: dict[tuple[Any, ...], Prepared | str] = {}
         self._guard = threading.Lock()
 
     def multiply(self, product: Product, algorithm: int) -> None:
@@ -129,6 +135,7 @@ class CublasLt:
         Raises ``Refused``, and does nothing.
         """
         left, right, out, vector, kept = product.left, product.right, product.out, product.bias, product.kept
+        assert kept is not None, "products without GELU are those of runtime/cublas_products.py"
         addresses = [t.data_ptr() for t in (left, right, out, kept)]
         low = addresses[0] | addresses[1] | addresses[2] | addresses[3] | (0 if vector is None else vector.data_ptr())
         if low % _LEAST_ALIGNED:
@@ -147,9 +154,9 @@ class CublasLt:
         stream = current_stream(left.device.index) if left.device.type == "cuda" else 0
         with prepared.guard:
             self._point(prepared.description, product)
-            status = self._matmul(
-                *(self._handle, prepared.description, byref(self._one), addresses[1], a, addresses[0], b),
-                *(byref(self._zero), addresses[2], d, addresses[2], d, byref(result)),
+            status = self.matmul(
+                *(self.handle, prepared.description, byref(self.one), addresses[1], a, addresses[0], b),
+                *(byref(self.zero), addresses[2], d, addresses[2], d, byref(result)),
                 *(None if space is None else space.data_ptr(), size, stream),
             )
         if status:
@@ -161,24 +168,27 @@ class CublasLt:
         """Why layouts were refused."""
         return [found for found in self._prepared.values() if isinstance(found, str)]
 
-    def _prepare(self, key: tuple[Any, ...], product: Product, algorithm: int, aligned: bool) -> _Prepared | str:
+    def _prepare(self, key: tuple[Any, ...], product: Product, algorithm: int, aligned: bool) -> Prepared | str:
         """Take an algorithm for these layouts, or note why there is none."""
         with self._guard:
             if key not in self._prepared:
                 try:
-                    self._prepared[key] = self._chosen(product, algorithm, aligned)
+                    self._prepared[key] = self.prepared(product, algorithm, aligned)
                 except Refused as refusal:
                     self._prepared[key] = str(refusal)
             return self._prepared[key]
 
-    def _chosen(self, product: Product, algorithm: int, aligned: bool) -> _Prepared:
+    def prepared(self, product: Product, algorithm: int, aligned: bool) -> Prepared:
+        """What any product of this layout needs; ``aligned``: all addresses are multiples of 256, else of 16."""
         left, right, out, vector, kept = product.left, product.right, product.out, product.bias, product.kept
-        if kept.shape[1] % _MULTIPLE or not kept.is_contiguous() or _layout(out) != _layout(kept):
+        if not out.is_contiguous():
+            raise Refused("the result is not contiguous")
+        if kept is not None and (kept.shape[1] % _MULTIPLE or _layout(out) != _layout(kept)):
             raise Refused(f"what GELU is applied to has shape {tuple(kept.shape)}, strides {kept.stride()}")
         others = [t for t in (left, right, vector) if t is not None]
         if out.dtype not in _TYPES or any((t.dtype, t.device) != (out.dtype, out.device) for t in others):
             raise Refused("the operands are not of one type of half precision on one GPU")
-        if vector is not None and (vector.shape != (kept.shape[1],) or vector.stride() != (1,)):
+        if vector is not None and (vector.shape != (out.shape[1],) or vector.stride() != (1,)):
             raise Refused("the bias is not a dense vector")
         description = c_void_p()
         self._call("MatmulDescCreate", byref(description), _COMPUTE_32F, _REAL_32F)
@@ -190,11 +200,13 @@ class CublasLt:
             layouts.append(layout)
             if attribute is not None:
                 self._put(description, attribute, c_int32(transposed))
-        self._put(description, _EPILOGUE, c_uint32(_DGELU if vector is None else _GELU_AUX_BIAS))
-        self._put(description, _AUX_LEADING, c_int64(kept.shape[1]))
+        plain, fused = (_NONE, _DGELU) if vector is None else (_BIAS, _GELU_AUX_BIAS)
+        self._put(description, _EPILOGUE, c_uint32(plain if kept is None else fused))
+        if kept is not None:
+            self._put(description, _AUX_LEADING, c_int64(kept.shape[1]))
         self._point(description, product)
         a, b, d = layouts
-        return _Prepared(description, (a, b, d), self._proposed(description, (a, b, d, d), algorithm, aligned))
+        return Prepared(description, (a, b, d), self._proposed(description, (a, b, d, d), algorithm, aligned))
 
     def _proposed(self, description: c_void_p, layouts: tuple[c_void_p, ...], algorithm: int, aligned: bool) -> _Result:
         """One of the algorithms that the library proposes for a description."""
@@ -202,12 +214,15 @@ class CublasLt:
         preference = c_void_p()
         self._call("MatmulPreferenceCreate", byref(preference))
         try:
-            wanted: list[tuple[int, Any]] = [(_MOST_WORKSPACE, c_uint64(_WORKSPACE))]
+            wanted: list[tuple[int, Any]] = [
+                (_MOST_WORKSPACE, c_uint64(_WORKSPACE)),
+                (_REDUCTIONS, c_uint32(_IN_FLOAT32)),
+            ]
             wanted += [(n, c_uint32(_ALIGNED if aligned else _LEAST_ALIGNED)) for n in _LEAST_ALIGNMENT]
             for attribute, value in wanted:
                 size = ctypes.sizeof(value)
                 self._call("MatmulPreferenceSetAttribute", preference, attribute, byref(value), size)
-            asked = (self._handle, description, *layouts, preference)
+            asked = (self.handle, description, *layouts, preference)
             self._call("MatmulAlgoGetHeuristic", *asked, ALGORITHMS, byref(results), byref(found))
         finally:
             self._functions["MatmulPreferenceDestroy"](preference)
@@ -218,8 +233,13 @@ class CublasLt:
 
     def _point(self, description: c_void_p, product: Product) -> None:
         if product.bias is not None:
-            self._put(description, _VECTOR, c_void_p(product.bias.data_ptr()))
-        self._put(description, _AUX, c_void_p(product.kept.data_ptr()))
+            self.point(description, product.bias.data_ptr())
+        if product.kept is not None:
+            self._put(description, _AUX, c_void_p(product.kept.data_ptr()))
+
+    def point(self, description: c_void_p, bias: int) -> None:
+        """Have the product add the bias at this address."""
+        self._put(description, _VECTOR, c_void_p(bias))
 
     def _put(self, description: c_void_p, attribute: int, value: Any) -> None:
         status = self._set(description, attribute, byref(value), ctypes.sizeof(value))

@@ -35,7 +35,7 @@ from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.group import Facts, join
 from lamina.schedule.product_tiles import multiplications, product_schedules, reads_meanwhile, tiled_us
 
-__all__ = ["place_products", "product_nest"]
+__all__ = ["library_us", "place_products", "product_nest"]
 
 _FACTORS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1, "aten.baddbmm.default": 1}
 """Matrix products, and the position of the first factor; what comes before it is added."""
@@ -72,6 +72,11 @@ kernels with epilogues took 1.05 to 1.4 times what the library and a kernel for 
 
 _GUESS = 1 << 18
 """Elements that a tensor of unknown size counts as."""
+
+
+def library_us(multiplied: int, target: GpuTarget) -> float:
+    """Microseconds that the library takes for so many multiplications of half precision, by estimate."""
+    return multiplied / (_LIBRARY_RATE * target.processors * 1e6)
 
 
 def place_products(
@@ -135,7 +140,7 @@ class _Chooser:
         self.decide(call, reader, made, flat.nests[0], at, place)
 
     def decide(self, call: LibraryCall, reader: Nest, made: Nest, flat: Nest, at: int, place: int) -> None:
-        work = multiplications(flat) / (_LIBRARY_RATE * self.target.processors * 1e6)
+        work = library_us(multiplications(flat), self.target)
         moved = {b: _nbytes(self.buffers[b]) for step in (call, reader, made) for b in reads(step) | writes(step)}
 
         def memory(step: Step) -> float:

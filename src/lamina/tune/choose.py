@@ -8,13 +8,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from lamina.tune.measure import Sampler, race
+from lamina.tune.measure import Sampler, Timing, race
 from lamina.tune.values import ENOUGH, Candidate, Choice, Measurement, Policy, Task
 
 __all__ = ["Notes", "guess", "measured", "remembered", "worth_asking", "worth_timing"]
-
-_TIE = 1.01
-"""The best guess stays unless another is faster by more than this: noise must not decide."""
 
 
 class Notes(Protocol):
@@ -77,33 +74,35 @@ def measured(
     failures: Mapping[str, str],
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
+    timing: Timing = race,
 ) -> Choice:
     """Time the candidates, unless another process does so meanwhile, and keep the winner.
 
-    ``samplers`` gives those that can be run, in the task's order; ``failures`` says of others why they cannot.
+    ``samplers`` gives those that can be run, in the task's order; ``failures`` says of others why they cannot;
+    ``timing`` is how.
     """
     with notes.lock(task.key[:2]):
         found = remembered(task, policy, notes)
         if found is not None:
             return found
         started = clock()
-        results = race(samplers(), task.bound, seconds, clock)
+        results = timing(samplers(), task.bound, seconds, clock)
         spent = clock() - started
         results += tuple(Measurement(label, None, 0, why) for label, why in failures.items())
-        choice = _decided(task, results)
+        choice = _decided(task, results, policy.tie)
         if choice.times:
             _keep(choice, notes)
     return replace(choice, seconds=spent)
 
 
-def _decided(task: Task, results: tuple[Measurement, ...]) -> Choice:
+def _decided(task: Task, results: tuple[Measurement, ...], tie: float) -> Choice:
     times = {m.label: m.microseconds for m in results if m.microseconds is not None}
     if not times:
         return guess(task, "no candidate could be timed", results)
     by_label = {c.label: c for c in task.candidates}
     fastest = min(times, key=lambda label: times[label])
     first: Candidate = task.candidates[0]
-    if first.label in times and times[first.label] <= _TIE * times[fastest]:
+    if first.label in times and times[first.label] <= tie * times[fastest]:
         return Choice(task, first, "measured", f"the best guess of {len(times)} timed", results)
     ahead = f"{times[first.label] / times[fastest] - 1:.0%} before the best guess, " if first.label in times else ""
     return Choice(task, by_label[fastest], "measured", f"{ahead}the fastest of {len(times)} timed", results)

@@ -9,15 +9,24 @@ from dataclasses import dataclass, field
 
 from lamina.tune.values import ENOUGH, Measurement
 
-__all__ = ["Sampler", "race"]
+__all__ = ["Sampler", "Timing", "in_turns", "race"]
 
 Sampler = Callable[[int], Sequence[float]]
 """Runs a candidate so many times, each on a cold cache, and gives the microseconds of each run."""
+
+Timing = Callable[[Mapping[str, Sampler], float | None, float, Callable[[], float]], "tuple[Measurement, ...]"]
+"""Times candidates in their order, given the time that none can beat, seconds to spend, and a clock of seconds."""
 
 _FIRST = 5
 _SECOND = 10
 _CLOSE = 1.05
 """Candidates this near to the fastest are sampled again."""
+
+_TURNS, _IN_TURN = 7, 2
+"""Most turns, and samples of each candidate in a turn."""
+
+_FAR = 1.12
+"""Candidates this far from the fastest after one turn have no second."""
 
 
 @dataclass(slots=True)
@@ -70,6 +79,41 @@ def race(
         for part in range(2):
             for runner in close if part % 2 else close[::-1]:
                 runner.run(_SECOND // 2)
+    return tuple(
+        Measurement(r.label, r.median if r.times else None, len(r.times), r.reason, r.skipped) for r in runners
+    )
+
+
+def in_turns(
+    samplers: Mapping[str, Sampler],
+    bound: float | None,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[Measurement, ...]:
+    """Time all candidates in turns, a few samples each, then again those that are near the fastest, and the first.
+
+    For candidates that differ by a few percent: the clock rate falls while a GPU works, and turns show all of them the
+    same rates. Ends when one reaches 97 % of ``bound`` or the ``seconds`` are over. A candidate whose sampler raises
+    drops out with the reason. At least one is timed, however short the time.
+    """
+    begun = clock()
+    runners = [_Runner(label, sampler) for label, sampler in samplers.items()]
+    turn = runners
+    for number in range(_TURNS):
+        for runner in turn if number % 2 == 0 else turn[::-1]:
+            if clock() - begun > seconds and any(r.times for r in runners):
+                break
+            runner.run(_IN_TURN)
+        best = min((r.median for r in runners), default=float("inf"))
+        if clock() - begun > seconds or (bound is not None and bound >= ENOUGH * best):
+            break
+        near = _FAR if number == 0 else _CLOSE
+        turn = [r for r in runners if r.times and (r is runners[0] or r.median <= near * best)]
+        if len(turn) < 2:
+            break
+    for runner in runners:
+        if not runner.times and not runner.reason:
+            runner.reason, runner.skipped = f"not timed: {seconds:g} s were over", True
     return tuple(
         Measurement(r.label, r.median if r.times else None, len(r.times), r.reason, r.skipped) for r in runners
     )

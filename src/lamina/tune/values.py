@@ -93,7 +93,8 @@ class Choice:
 class Policy:
     """How much measuring is worth: at most ``candidates`` of a task, tasks whose bound is at least ``least``
     microseconds and whose next guess is predicted within ``doubt`` of the first (infinite: always), ``seconds`` in
-    all for one region, ``patience`` seconds for its candidates to be made.
+    all for one region, ``patience`` seconds for its candidates to be made. The best guess stays unless another is
+    faster by more than the factor ``tie``: noise must not decide.
     """
 
     candidates: int
@@ -101,6 +102,7 @@ class Policy:
     doubt: float
     seconds: float
     patience: float = 20.0
+    tie: float = 1.01
 
 
 def policy_of(mode: str) -> Policy:
