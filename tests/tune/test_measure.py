@@ -109,9 +109,22 @@ def test_turns_end_at_the_bound() -> None:
 def test_turns_whose_time_is_over() -> None:
     clock = Clock()
     results = in_turns({n: clock.candidate(n, 7.0, seconds=2.0) for n in "abc"}, None, 3.0, clock)
-    assert [m.microseconds for m in results] == [7.0, 7.0, None]
-    assert [m.skipped for m in results] == [False, False, True]
-    assert "3 s were over" in results[2].reason
+    assert [m.microseconds for m in results] == [7.0, None, None]
+    assert [m.skipped for m in results] == [False, True, True]
+    assert "3 s were over" in results[1].reason
+    assert [label for label, _ in clock.ran] == ["a", "b"]
+
+
+def test_turns_cut_short_keep_figures_of_enough_samples() -> None:
+    clock = Clock()
+    results = in_turns({n: clock.candidate(n, 7.0, seconds=1.0) for n in "abc"}, None, 8.5, clock)
+    assert [(m.microseconds, m.samples) for m in results] == [(7.0, 6), (7.0, 6), (7.0, 6)]
+    results = in_turns({n: clock.candidate(n, 7.0, seconds=1.0) for n in "abc"}, None, 4.5, clock)
+    assert [(m.microseconds, m.samples, m.skipped) for m in results] == [
+        (7.0, 2, False),
+        (None, 0, True),
+        (None, 0, True),
+    ]
 
 
 def test_one_that_fails_drops_out_of_the_turns() -> None:

@@ -25,6 +25,9 @@ _CLOSE = 1.05
 _TURNS, _IN_TURN = 7, 2
 """Most turns, and samples of each candidate in a turn."""
 
+_FEWEST = 6
+"""Samples that a figure rests on where time was over before the turns were."""
+
 _FAR = 1.12
 """Candidates this far from the fastest after one turn have no second."""
 
@@ -94,25 +97,27 @@ def in_turns(
 
     For candidates that differ by a few percent: the clock rate falls while a GPU works, and turns show all of them the
     same rates. Ends when one reaches 97 % of ``bound`` or the ``seconds`` are over. A candidate whose sampler raises
-    drops out with the reason. At least one is timed, however short the time.
+    drops out with the reason. Where time was over, few samples count as none: the first that was timed stands alone.
     """
     begun = clock()
     runners = [_Runner(label, sampler) for label, sampler in samplers.items()]
-    turn = runners
+    turn, over = runners, False
     for number in range(_TURNS):
         for runner in turn if number % 2 == 0 else turn[::-1]:
-            if clock() - begun > seconds and any(r.times for r in runners):
-                break
-            runner.run(_IN_TURN)
+            over = over or (clock() - begun > seconds and any(r.times for r in runners))
+            if not over:
+                runner.run(_IN_TURN)
         best = min((r.median for r in runners), default=float("inf"))
-        if clock() - begun > seconds or (bound is not None and bound >= ENOUGH * best):
+        if over or (bound is not None and bound >= ENOUGH * best):
             break
         near = _FAR if number == 0 else _CLOSE
         turn = [r for r in runners if r.times and (r is runners[0] or r.median <= near * best)]
         if len(turn) < 2:
             break
-    for runner in runners:
-        if not runner.times and not runner.reason:
+    standing = next((r for r in runners if r.times), None)
+    for runner in runners if over else []:
+        if runner is not standing and not runner.reason and len(runner.times) < _FEWEST:
+            runner.times.clear()
             runner.reason, runner.skipped = f"not timed: {seconds:g} s were over", True
     return tuple(
         Measurement(r.label, r.median if r.times else None, len(r.times), r.reason, r.skipped) for r in runners
