@@ -37,6 +37,13 @@ def arguments(about: str | None, default: Path, argv: Sequence[str] | None) -> a
     )
     parser.add_argument("--prefill-threads", type=int, default=1, help="compiling threads in each of them")
     parser.add_argument("--prefill-seconds", type=float, default=math.inf, help="stop compiling ahead after this time")
+    parser.add_argument(
+        "--on-disk",
+        nargs="*",
+        default=[],
+        metavar="RIVAL",
+        help="these found their code in Inductor's cache: a run before left it there",
+    )
     parser.add_argument("--prefill-child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, default=default)
     return parser.parse_args(argv)

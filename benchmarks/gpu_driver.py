@@ -336,7 +336,7 @@ def run(
         print(f"[{number}/{len(chosen)}] {name}", flush=True)
         before = graphs_from_cache()
         try:
-            row = measure(program, mode, args, card["copy_gbs"], prefilled.get(name, ()))
+            row = measure(program, mode, args, card["copy_gbs"], [*prefilled.get(name, ()), *args.on_disk])
         except Exception as problem:
             row = GpuRow(name, failures={args.compile: f"{type(problem).__name__}: {problem}"[:300]})
         print(_told(row, before), flush=True)

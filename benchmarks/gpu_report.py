@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.gpu_report merge A.json B.json --into benchmarks/results/gpu_patterns.json``
 
-Rows of a later file take the place of earlier ones, those of the file that is written into included. Each keeps where,
-when and at which commit it was measured; the summary is made of all.
+Rows of a later file take the place of earlier ones, those of the file that is written into included, but for the first
+calls of rivals whose code was on disk. Each keeps where, when and at which commit it was measured; the summary is made
+of all.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class GpuRow:
     fewest bytes a forward can move. ``launches`` counts the kernels and library calls of the subject's plans,
     ``tuning`` has its choices among schedules: kernel, reason, and each candidate's microseconds or why it has none.
     ``prefilled`` are the rivals whose code was on disk: their first calls are not cold. ``spent`` are the benchmark's
-    own seconds by phase, ``measured`` says where and when, in a file of several runs.
+    own seconds by phase. ``measured`` says where and when, in a file of several runs, and, as "cold", of which rivals
+    the first calls are those of an earlier run.
     """
 
     name: str
@@ -164,6 +166,8 @@ def merged(files: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for fields in content["rows"]:
             row = GpuRow(**fields)
             row.measured = row.measured or _stamp(content)
+            if row.name in rows:
+                _keep_cold_calls(row, rows[row.name])
             rows[row.name] = row
     every = list(rows.values())
     compared = Counter(", ".join(name for name in row.milliseconds if name != subject) for row in every)
@@ -174,6 +178,16 @@ def merged(files: Sequence[dict[str, Any]]) -> dict[str, Any]:
     made = {"note": f"{note} Rivals: {rivals}.", "machine": machine, "subject": subject, "samples": samples}
     others = {key: value for key, value in files[0].items() if key not in ("gpu", *made)}
     return made | others | {"summary": summary(every, subject), "rows": [asdict(row) for row in every]}
+
+
+def _keep_cold_calls(row: GpuRow, earlier: GpuRow) -> None:
+    """Where rivals' code was on disk, their first calls are those of the earlier run, if they were cold there."""
+    cold = [name for name in row.prefilled if name in earlier.seconds and name not in earlier.prefilled]
+    for name in cold:
+        row.seconds[name] = earlier.seconds[name]
+        row.prefilled.remove(name)
+    if cold:
+        row.measured["cold"] = {"rivals": cold, "commit": earlier.measured.get("commit")}
 
 
 def _stamp(content: dict[str, Any]) -> dict[str, Any]:
