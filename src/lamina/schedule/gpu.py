@@ -129,6 +129,8 @@ class _Chooser(Reductions):
         (inner,) = self.sets
         run = self.run()
         rest = self.ordered([a for a in self.names if a not in inner and a not in run])
+        if not rest:
+            return self.columns()
         results = sum(isinstance(e, Reduce) for e in self.nest.body)
         across = min(power(self.size(run)), _WINDOW_RUN)
         rows = Block(self.ordered(inner), 1, "loop")

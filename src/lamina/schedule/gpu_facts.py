@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Expr, Loaded, prod
+from lamina.ir.index import Expr, Loaded, as_expr, prod
 from lamina.ir.loops import Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block
 from lamina.schedule.gpu_fast import kept_instead
@@ -260,15 +260,15 @@ class NestFacts:
     def slides(self) -> bool:
         """Whether what is reduced are a few rows of windows: places that overlap with the next point's."""
         (inner,) = self.sets
-        if len(inner) != 1 or self.fast in inner or self.size(inner) > _WINDOW_ROWS:
+        if len(inner) != 1 or self.fast in inner or not 1 < self.size(inner) <= _WINDOW_ROWS:
             return False
-        axis = self.axis[next(iter(inner))]
+        (row,) = inner
         for eqn in self.nest.body:
-            if isinstance(eqn, Load) and axis.name in eqn.index[0].axes():
-                own = eqn.index[0].coefficient(axis)
-                others = [eqn.index[0].coefficient(self.axis[n]) for n in eqn.index[0].axes() - {axis.name}]
-                if own is not None and any(c is not None and c in (own, -own) for c in others):
-                    return True
+            place = eqn.index[0] if isinstance(eqn, Load) else as_expr(0)
+            own = place.coefficient(self.axis[row]) if row in place.axes() else None
+            others = [place.coefficient(self.axis[n]) for n in place.axes() - {row} if self.size([n]) > 1]
+            if own is not None and any(c is not None and c in (own, -own) for c in others):
+                return True
         return False
 
     def changes_little(self) -> bool:

@@ -67,3 +67,17 @@ def test_neighbours_share_their_reads_in_registers(width: int, results: int, rea
     assert "bar.sync" not in ptx
     wide = "v4" if results == 4 else "v2"
     assert len(re.findall(rf"ld\.global\.{wide}\.b32", ptx)) >= reads
+
+
+@pytest.mark.parametrize("shape", [(64,), (6, 64), (1, 20), (20, 1)])
+@pytest.mark.parametrize("size", [1, 5])
+def test_sums_of_overlapping_windows(interpreter: Interpreter, shape: tuple[int, ...], size: int) -> None:
+    x = torch.randn(shape)
+    for dim in range(len(shape)):
+        if shape[dim] >= size:
+
+            def function(x: Tensor, dim: int = dim) -> Tensor:
+                return x.unfold(dim, size, 1).sum(-1)
+
+            (found,) = run(planned(function, (x,)), interpreter, (x,))
+            torch.testing.assert_close(found, function(x))
