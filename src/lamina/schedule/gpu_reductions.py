@@ -166,8 +166,9 @@ class Reductions(NestFacts):
             blocks = (*outer, replace(tall, size=max(2, BUSY_POINTS // across)), Block(run, across, "grid"))
             return GpuSchedule("columns", blocks, warps_for(BUSY_POINTS, 8), 1, False, 0, self.approximate)
         if tall.role == "loop" and len(self.reduces) >= MANY_SUMS:
-            # A thread keeps a share of every sum, in 64 registers.
-            height = max(2, 128 * max(4, 64 // len(self.reduces)) // across)
+            # A thread keeps a share of every sum, in 64 registers; its rows are a power of two, as those of all tiles.
+            share = max(4, power(64 // len(self.reduces) + 1) // 2)
+            height = max(2, 128 * share // across)
             blocks = (*outer, replace(tall, size=min(tall.size, height)), Block(run, across, "grid"))
             return GpuSchedule("columns", blocks, 4, 4, False, 0, self.approximate)
         plenty = width % _SIDE == 0 and units * width >= 3 * self.target.processors * _SIDE
