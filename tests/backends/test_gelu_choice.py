@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph
 
 from lamina.backends import gelu_choice
@@ -42,6 +43,7 @@ class Clocked(GeluChoice):
 
     def _samplers(self, operation, values, summed):
         self.asked += 1
+        assert type(torch.empty(1)) is torch.Tensor
         if isinstance(self.clock, Exception):
             raise self.clock
         return {label: self._sample(us) for label, us in self.clock.items()}
@@ -125,6 +127,13 @@ def test_what_is_not_asked(monkeypatch):
         assert "deterministic" in answer(times)[1].reason
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_operands_are_real_where_torch_traces():
+    """As AOTAutograd does around the compiler: a fake tensor's address is zero."""
+    with FakeTensorMode():
+        found, decision, asked = answer({"product": 850.0, "algorithm 0": 790.0})
+    assert (found, asked) == (0, 1), decision.reason
 
 
 def test_memory_that_is_not_free():

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lamina.backends import algorithm_choice, cuda
 from lamina.backends.algorithm_choice import AlgorithmChoice
@@ -56,6 +57,7 @@ def clocked(figures: Mapping[str, float]) -> Callable[..., Any]:
 
     def samplers(self: AlgorithmChoice, question: Any) -> Mapping[str, Any]:
         asked.append(question)
+        assert type(torch.empty(1)) is Tensor
         return {label: sampler(label) for label in ("torch", *(f"algorithm {k}" for k in range(ALGORITHMS)))}
 
     samplers.asked = asked  # type: ignore[attr-defined]
@@ -229,6 +231,12 @@ def test_a_torch_without_the_library(choice: Make, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(algorithm_choice, "loaded", refuse)
     assert chooser(large()) == large()
     assert "not loaded" in chooser.decisions[0].reason
+
+
+def test_operands_are_real_where_torch_traces(choice: Make) -> None:
+    """As AOTAutograd does around the compiler."""
+    with FakeTensorMode():
+        assert choice(FASTER)(large()) != large()
 
 
 def test_memory_that_is_lacking_keeps_torchs_call(choice: Make, monkeypatch: pytest.MonkeyPatch) -> None:

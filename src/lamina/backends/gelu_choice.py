@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from lamina.backends.cuda_bench import require_memory, times
+from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.base.gelu_products import addmm_gelu
 from lamina.runtime.cache import Cache, digest
@@ -73,7 +74,8 @@ class GeluChoice:
             return found
         try:
             samplers = functools.partial(self._samplers, operation, values, summed)
-            return measured(task, self.policy, self.cache, samplers, {}, self.policy.seconds)
+            with outside_of_tracing():  # a fake tensor's address is zero
+                return measured(task, self.policy, self.cache, samplers, {}, self.policy.seconds)
         except RuntimeError as error:  # torch's out-of-memory error is one
             return guess(task, f"it cannot be timed: {error}"[:160])
 
