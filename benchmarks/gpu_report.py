@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.gpu_report merge A.json B.json --into benchmarks/results/gpu_patterns.json``
 
-Rows of a later file take the place of earlier ones, those of the file that is written into included, but for the first
-calls of rivals whose code was on disk. Each keeps where, when and at which commit it was measured; the summary is made
-of all.
+Rows of a later file take the place of earlier ones, those of the file that is written into included, but for what the
+later run did not look for: errors, and first calls of rivals whose code was on disk. Each keeps where, when and at
+which commit it was measured; the summary is made of all.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class GpuRow:
     fewest bytes a forward can move. ``launches`` counts the kernels and library calls of the subject's plans,
     ``tuning`` has its choices among schedules: kernel, reason, and each candidate's microseconds or why it has none.
     ``prefilled`` are the rivals whose code was on disk: their first calls are not cold. ``spent`` are the benchmark's
-    own seconds by phase. ``measured`` says where and when, in a file of several runs, and, as "cold", of which rivals
-    the first calls are those of an earlier run.
+    own seconds by phase. ``measured`` says where and when, in a file of several runs, and what comes from an earlier
+    one: first calls of rivals ("cold"), errors.
     """
 
     name: str
@@ -167,7 +167,7 @@ def merged(files: Sequence[dict[str, Any]]) -> dict[str, Any]:
             row = GpuRow(**fields)
             row.measured = row.measured or _stamp(content)
             if row.name in rows:
-                _keep_cold_calls(row, rows[row.name])
+                _keep(row, rows[row.name])
             rows[row.name] = row
     every = list(rows.values())
     compared = Counter(", ".join(name for name in row.milliseconds if name != subject) for row in every)
@@ -180,8 +180,11 @@ def merged(files: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return made | others | {"summary": summary(every, subject), "rows": [asdict(row) for row in every]}
 
 
-def _keep_cold_calls(row: GpuRow, earlier: GpuRow) -> None:
-    """Where rivals' code was on disk, their first calls are those of the earlier run, if they were cold there."""
+def _keep(row: GpuRow, earlier: GpuRow) -> None:
+    """What an earlier run found and this one did not look for: cold first calls of rivals, and errors."""
+    if row.reference == "none" and earlier.reference != "none":
+        row.reference, row.errors = earlier.reference, earlier.errors
+        row.measured["errors"] = {"commit": earlier.measured.get("commit")}
     cold = [name for name in row.prefilled if name in earlier.seconds and name not in earlier.prefilled]
     for name in cold:
         row.seconds[name] = earlier.seconds[name]

@@ -95,15 +95,17 @@ def test_merging_keeps_where_each_row_was_measured(tmp_path: Path) -> None:
     assert "eager, torch (3 rows)" in content["note"]
 
 
-def test_first_calls_of_rivals_found_on_disk_are_those_of_an_earlier_run() -> None:
+def test_what_a_later_run_did_not_look_for_is_that_of_an_earlier_run() -> None:
     cold = GpuRow("a.forward", {"torch": 2.0, "lamina": 1.0}, {"torch": 9.0, "max-autotune": 80.0, "lamina": 3.0})
     warm = GpuRow("a.forward", {"torch": 2.0, "lamina": 1.0}, {"torch": 0.5, "max-autotune": 0.6, "lamina": 2.5})
     cold.prefilled, warm.prefilled = ["max-autotune"], ["torch", "max-autotune"]
+    cold.reference, cold.errors, warm.reference = "fp64", {"lamina": 0.5}, "none"
     (row,) = merged([_content([cold], "a"), _content([warm], "b")])["rows"]
     assert row["seconds"] == {"torch": 9.0, "max-autotune": 0.6, "lamina": 2.5}
     assert row["prefilled"] == ["max-autotune"]
     assert row["measured"]["commit"] == "b"
     assert row["measured"]["cold"] == {"rivals": ["torch"], "commit": "a"}
+    assert (row["reference"], row["errors"], row["measured"]["errors"]) == ("fp64", {"lamina": 0.5}, {"commit": "a"})
 
 
 def test_files_about_different_compilers_are_not_merged() -> None:
