@@ -21,7 +21,7 @@ aten = torch.ops.aten
 LAST = torch.channels_last
 
 
-def fused_on_a_gpu(function: Any, *given: Tensor) -> Fused:
+def fused_on_a_gpu(function: Any, *given: Tensor, numerics: str = "fast") -> Fused:
     """The fused program as it is for a GPU, where cuDNN keeps images channels-last."""
     with FakeTensorMode():
         fakes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cuda") for t in given]
@@ -29,7 +29,7 @@ def fused_on_a_gpu(function: Any, *given: Tensor) -> Fused:
         for node in gm.graph.nodes:
             if "convolution" in str(node.target):
                 node.meta["val"] = _last(node.meta["val"])
-        return fuse(lower(gm, "t"))
+        return fuse(lower(gm, "t", numerics), numerics)
 
 
 def on_a_gpu(function: Any, *given: Tensor) -> LoopProgram:
@@ -147,6 +147,18 @@ def test_what_the_library_keeps() -> None:
     for given, how in cases:
         program = on_a_gpu(lambda x, w, b, how=how: aten.convolution(x, w, b, *how), *given)
         assert any(isinstance(s, LibraryCall) for s in program.steps)
+
+
+def test_results_that_are_rounded_as_eagers_are_the_librarys() -> None:
+    """ATen rounds the library's result before it adds the bias."""
+    given, rest = operands((3, 3)), settings(1, 1, 1)
+
+    def function(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return aten.convolution(x, w, b, *rest)
+
+    for numerics in ("fast", "eager"):
+        steps = fused_on_a_gpu(function, *given, numerics=numerics).program.steps
+        assert any(isinstance(s, LibraryCall) for s in steps) == (numerics == "eager")
 
 
 def test_neighbours_of_windows_with_gaps_keep_the_librarys_gradient() -> None:

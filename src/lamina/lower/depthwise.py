@@ -34,11 +34,14 @@ def is_depthwise(low: Lowering, image: TensorValue, weight: TensorValue, setting
     """Whether the convolution is one that this module writes as a nest.
 
     ``settings`` are the arguments of ``aten.convolution`` after the bias. Its image and its filter have one channel a
-    group, half precision, sizes known but for the batch's, and lie on a GPU, the image's channels innermost.
+    group, half precision, sizes known but for the batch's, and lie on a GPU, the image's channels innermost. Not where
+    results are to be rounded as eager's: ATen rounds the library's before it adds the bias.
     """
     _, _, _, transposed, _, groups = settings
     buffer = low.buffers[image.buffer]
-    if not buffer.device.startswith("cuda") or image.dtype not in _HALVES or weight.dtype != image.dtype:
+    if not buffer.device.startswith("cuda") or low.numerics != "fast":
+        return False
+    if image.dtype not in _HALVES or weight.dtype != image.dtype:
         return False
     channels, *taps = (weight.shape[0], *weight.shape[2:])
     if transposed or weight.shape[1] != 1 or image.rank != weight.rank or image.shape[1] != channels:
