@@ -185,3 +185,16 @@ def test_a_factor_is_computed_where_its_padding_is() -> None:
     written = {e.buffer for s in result.program.steps if isinstance(s, Nest) for e in s.body if isinstance(e, Store)}
     assert [tuple(int(n) for n in b.shape) for b in result.program.buffers if b.name in written] == [(8, 16)]
     torch.testing.assert_close(run_program(result.program, [x, w])[0], F.pad(x.softmax(-1), (0, 3)) @ w)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.avg_pool2d(x, 3, 2).mean((2, 3)),
+        lambda x: F.max_pool2d(x, 3, 1, 1).softmax(1),
+        lambda x: sum(x[..., k : k + 9] * (k + 1) for k in range(9)).sum(-1),
+    ],
+)
+def test_reductions_join_windows_on_a_cpu(function: Callable[..., Any]) -> None:
+    """Neighbours share what they read only on a GPU."""
+    assert nests(fused(function, torch.randn(4, 8, 18, 18))) == 1

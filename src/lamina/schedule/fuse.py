@@ -316,7 +316,8 @@ class _Fuser:
         a, b = first.facts, second.facts
         if a.scatters or b.scatters:
             return "one of them scatters"
-        if any(_reads_windows(x) and _combines(y) for x, y in ((first.nest, second.nest), (second.nest, first.nest))):
+        shares, other_shares = self.shares_reads(first.nest), self.shares_reads(second.nest)
+        if (shares and _combines(second.nest)) or (other_shares and _combines(first.nest)):
             return "what reads windows shares its reads among neighbours instead"
         if len(first.nest.body) + len(second.nest.body) > _MAX_EQUATIONS:
             return "too many equations"
@@ -354,7 +355,7 @@ class _Fuser:
         if splits_scan(first.nest, found.left) or splits_scan(second.nest, found.right):
             return "a scan would run along several loops"
         nest = join(first.nest, second.nest, found, self.numerics)
-        if any(map(_reads_windows, (first.nest, second.nest))) and len(contiguous_axes(nest, self.buffers)) > 1:
+        if (shares or other_shares) and len(contiguous_axes(nest, self.buffers)) > 1:
             return "what reads windows keeps to one order of memory"
         facts = Facts.of(nest)
         parts = (first.nest, second.nest)
@@ -392,6 +393,10 @@ class _Fuser:
             ):
                 return True
         return False
+
+    def shares_reads(self, nest: Nest) -> bool:
+        """Whether the nest reads windows on a GPU, where neighbours share a point (``schedule.interleave``)."""
+        return any(n > _FEW_PLACES and self.buffers[b].device.startswith("cuda") for b, n in _places(nest).items())
 
     def try_folded(self, first: Group, second: Group) -> Group | None:
         """The joined group with a loop of one nest folded to the other's, which touches the same rows in parts.
@@ -511,10 +516,6 @@ def _step(e: Expr, axis: Axis) -> int:
     """How far apart places are along the axis; 0 where that varies."""
     factor = e.coefficient(axis)
     return abs(factor.const) if factor is not None and factor.is_int else 0
-
-
-def _reads_windows(nest: Nest) -> bool:
-    return max(_places(nest).values(), default=0) > _FEW_PLACES
 
 
 def _combines(nest: Nest) -> bool:
