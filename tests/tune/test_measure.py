@@ -100,6 +100,13 @@ def test_turns_end_when_the_first_is_far_ahead() -> None:
     assert clock.count("a") == clock.count("b") == clock.ran[0][1]
 
 
+def test_long_runs_have_few_turns() -> None:
+    for us, samples in ((400.0, 14), (800.0, 6)):
+        clock = Clock()
+        in_turns({n: clock.candidate(n, us) for n in "ab"}, None, 10.0, clock)
+        assert clock.count("a") == clock.count("b") == samples
+
+
 def test_turns_end_at_the_bound() -> None:
     clock = Clock()
     in_turns({n: clock.candidate(n, us) for n, us in (("a", 10.0), ("b", 10.1))}, 9.9, 10.0, clock)

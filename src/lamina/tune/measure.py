@@ -26,7 +26,10 @@ _TURNS, _IN_TURN = 7, 2
 """Most turns, and samples of each candidate in a turn."""
 
 _FEWEST = 6
-"""Samples that a figure rests on where time was over before the turns were."""
+"""Samples that a figure rests on where time was over before the turns were, and of runs that are long."""
+
+_LONG = 500.0
+"""Microseconds of a run from which samples differ less than candidates do."""
 
 _FAR = 1.12
 """Candidates this far from the fastest after one turn have no second."""
@@ -96,8 +99,8 @@ def in_turns(
     """Time all candidates in turns, a few samples each, then again those that are near the fastest, and the first.
 
     For candidates that differ by a few percent: the clock rate falls while a GPU works, and turns show all of them the
-    same rates. Ends when one reaches 97 % of ``bound`` or the ``seconds`` are over. A candidate whose sampler raises
-    drops out with the reason. Where time was over, few samples count as none: the first that was timed stands alone.
+    same rates. Ends when one reaches 97 % of ``bound``, after few samples where runs are long, or when the ``seconds``
+    are over. A candidate whose sampler raises drops out with the reason. Where time was over, few samples count as none: the first that was timed stands alone.
     """
     begun = clock()
     runners = [_Runner(label, sampler) for label, sampler in samplers.items()]
@@ -109,6 +112,8 @@ def in_turns(
                 runner.run(_IN_TURN)
         best = min((r.median for r in runners), default=float("inf"))
         if over or (bound is not None and bound >= ENOUGH * best):
+            break
+        if best >= _LONG and (number + 1) * _IN_TURN >= _FEWEST:
             break
         near = _FAR if number == 0 else _CLOSE
         turn = [r for r in runners if r.times and (r is runners[0] or r.median <= near * best)]
