@@ -100,7 +100,8 @@ def in_turns(
 
     For candidates that differ by a few percent: the clock rate falls while a GPU works, and turns show all of them the
     same rates. Ends when one reaches 97 % of ``bound``, after few samples where runs are long, or when the ``seconds``
-    are over. A candidate whose sampler raises drops out with the reason. Where time was over, few samples count as none: the first that was timed stands alone.
+    are over. A candidate whose sampler raises drops out with the reason. Where time was over, few samples count as
+    none: the first that was timed stands alone.
     """
     begun = clock()
     runners = [_Runner(label, sampler) for label, sampler in samplers.items()]
