@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lamina.backends import algorithm_choice, cuda
+from lamina.backends import algorithm_choice, cuda, library_clock
 from lamina.backends.algorithm_choice import AlgorithmChoice
 from lamina.codegen.host_cuda import emit_cuda_host
 from lamina.ir.loops import LibraryCall
@@ -67,8 +67,9 @@ def clocked(figures: Mapping[str, float]) -> Callable[..., Any]:
 @pytest.fixture
 def choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AlgorithmChoice]:
     """A choice whose clock says ``figures``."""
-    monkeypatch.setattr(algorithm_choice, "loaded", lambda device: SimpleNamespace(version=130100))
-    monkeypatch.setattr(algorithm_choice, "is_capturing", lambda: False)
+    for module in (algorithm_choice, library_clock):
+        monkeypatch.setattr(module, "loaded", lambda device: SimpleNamespace(version=130100))
+    monkeypatch.setattr(library_clock, "is_capturing", lambda: False)
 
     def make(figures: Mapping[str, float], target: GpuTarget = TARGET, policy: Policy = DEFAULT) -> AlgorithmChoice:
         monkeypatch.setattr(AlgorithmChoice, "samplers", clocked(figures))
@@ -174,7 +175,8 @@ def test_choices_are_kept(choice: Make) -> None:
 
 def test_another_version_of_the_library_is_another_question(choice: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     choice(FASTER)(large())
-    monkeypatch.setattr(algorithm_choice, "loaded", lambda device: SimpleNamespace(version=130200))
+    for module in (algorithm_choice, library_clock):
+        monkeypatch.setattr(module, "loaded", lambda device: SimpleNamespace(version=130200))
     assert choice({"torch": 1.0})(large()) == large()
     assert len(asked()) == 1
 
@@ -218,7 +220,7 @@ def test_deterministic_algorithms_keep_torchs_call(choice: Make) -> None:
 
 def test_a_stream_that_records_a_graph_is_not_used(choice: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     chooser = choice(FASTER)
-    monkeypatch.setattr(algorithm_choice, "is_capturing", lambda: True)
+    monkeypatch.setattr(library_clock, "is_capturing", lambda: True)
     assert chooser(large()) == large()
     assert "recording a CUDA graph" in chooser.decisions[0].reason
 
@@ -228,7 +230,8 @@ def test_a_torch_without_the_library(choice: Make, monkeypatch: pytest.MonkeyPat
         raise Refused("libcublasLt is not loaded")
 
     chooser = choice(FASTER)
-    monkeypatch.setattr(algorithm_choice, "loaded", refuse)
+    for module in (algorithm_choice, library_clock):
+        monkeypatch.setattr(module, "loaded", refuse)
     assert chooser(large()) == large()
     assert "not loaded" in chooser.decisions[0].reason
 

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.backends.cuda_bench import require_memory, times
+from lamina.backends.cuda_bench import require_memory
+from lamina.backends.library_clock import flush_bytes, sampler, unasked
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.base.dtypes import torch_dtype
@@ -25,9 +26,8 @@ from lamina.ir.loops import Buffer, BufferView, LibraryCall
 from lamina.ir.plan import Plan
 from lamina.ir.product import HALVES
 from lamina.runtime.cache import Cache, digest
-from lamina.runtime.cublas_lt import ALGORITHMS, Refused, loaded
+from lamina.runtime.cublas_lt import ALGORITHMS, loaded
 from lamina.runtime.cublas_products import multiply
-from lamina.runtime.torch_private import is_capturing
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.products import library_us
 from lamina.tune.choose import guess, measured, remembered
@@ -37,9 +37,6 @@ from lamina.tune.values import Candidate, Choice, Policy, Task
 __all__ = ["AlgorithmChoice"]
 
 _VERSION = "1"
-_FLUSH = 4
-"""Second-level caches written over before each run."""
-
 _LEAST, _LEAST_THOROUGH = 30.0, 10.0
 """Microseconds that a product is estimated to take from which it is asked for, and where time does not count."""
 
@@ -156,7 +153,7 @@ class AlgorithmChoice:
         """Among torch's own call, which is the best guess, and the algorithms."""
         candidates = (Candidate(_OWN, None), *(Candidate(f"algorithm {k}", k) for k in range(ALGORITHMS)))
         name = next(iter(self.calls[question]))
-        if why := self._unasked():
+        if why := unasked(self.device):
             return guess(Task(name, "", candidates), why)
         machine = (self.target.name, self.target.processors, loaded(self.device).version, torch.__version__)
         task = Task(name, digest("product algorithm", _VERSION, repr(question), repr(machine)), candidates)
@@ -174,44 +171,16 @@ class AlgorithmChoice:
         finally:
             self.left -= time.perf_counter() - started
 
-    def _unasked(self) -> str:
-        """Why no product is to be timed, if so."""
-        if torch.are_deterministic_algorithms_enabled():
-            return "deterministic algorithms are asked for"
-        if _restricted():
-            return "how products may be computed is restricted"
-        if is_capturing():
-            return "the stream is recording a CUDA graph"
-        try:
-            loaded(self.device)
-        except Refused as refusal:
-            return str(refusal)
-        return ""
-
     def samplers(self, question: _Question) -> Mapping[str, Sampler]:
         """What times each candidate on operands of random numbers. Raises ``RuntimeError`` where there is no memory."""
-        dtype, flushed = torch_dtype(question.dtype), _FLUSH * self.target.l2_bytes
+        dtype, flushed = torch_dtype(question.dtype), flush_bytes(self.target)
         elements = sum(_span(o) for o in question.operands) + question.result[0] * question.result[1]
         require_memory(dtype.itemsize * elements + flushed, self.device)
         with torch.cuda.device(self.device), torch.no_grad():
             generator = torch.Generator(torch.device("cuda", self.device)).manual_seed(0)
             operands, out = _memory(question, generator)
             flush = torch.empty(flushed // 4, dtype=torch.int32, device=generator.device)
-        return {label: self._sampler(run, flush) for label, run in _runs(operands, out)}
-
-    def _sampler(self, run: Callable[[], object], flush: Tensor) -> Sampler:
-        """Times of ``run``; the first run is not counted."""
-        warm = False
-
-        def sample(samples: int) -> list[float]:
-            nonlocal warm
-            with torch.no_grad(), torch.cuda.device(self.device):
-                if not warm:
-                    run()
-                    warm = True
-                return times(run, flush, samples)
-
-        return sample
+        return {label: sampler(self.device, run, flush) for label, run in _runs(operands, out)}
 
 
 def _runs(operands: list[Tensor], out: Tensor) -> Iterable[tuple[str, Callable[[], object]]]:
@@ -231,13 +200,6 @@ def _memory(question: _Question, generator: torch.Generator) -> tuple[list[Tenso
         for o in question.operands
     ]
     return operands, torch.empty(question.result, dtype=dtype, device=device)
-
-
-def _restricted() -> bool:
-    """Whether the user restricts how the library may add up products, or lets it add in half precision."""
-    flags: Any = torch.backends.cuda.matmul
-    allowed = (flags.allow_bf16_reduced_precision_reduction, flags.allow_fp16_reduced_precision_reduction)
-    return any(allows is not True for allows in allowed) or bool(getattr(flags, "allow_fp16_accumulation", False))
 
 
 def _aligned(offset: Expr) -> bool:

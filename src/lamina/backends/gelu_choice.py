@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from lamina.backends.cuda_bench import require_memory, times
+from lamina.backends.cuda_bench import require_memory
+from lamina.backends.library_clock import flush_bytes, sampler, unasked
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.base.gelu_products import addmm_gelu
 from lamina.runtime.cache import Cache, digest
-from lamina.runtime.cublas_lt import ALGORITHMS, Refused, backward, forward, loaded
-from lamina.runtime.torch_private import is_capturing
+from lamina.runtime.cublas_lt import ALGORITHMS, backward, forward, loaded
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.tune.choose import guess, measured, remembered
 from lamina.tune.measure import Sampler
@@ -28,9 +28,6 @@ from lamina.tune.values import Candidate, Choice, Policy, Task
 __all__ = ["GeluChoice"]
 
 _VERSION = "2"
-_FLUSH = 4
-"""Second-level caches written over before each run."""
-
 _SETTLING = 32
 """Products before the first that is timed: large ones draw so much power that the clock rate falls, for all alike."""
 
@@ -64,7 +61,7 @@ class GeluChoice:
         left, right = values[1:] if operation is addmm_gelu else values[:2]
         if left.numel() * right.shape[1] < _SMALLEST:
             return guess(Task(product.name, "", candidates), "the product is small")
-        if why := self._unasked():
+        if why := unasked(self.device):
             return guess(Task(product.name, "", candidates), why)
         layouts = [(v.dtype, tuple(v.shape), v.stride()) for v in values]
         machine = (self.target.name, self.target.processors, loaded(self.device).version)
@@ -79,22 +76,10 @@ class GeluChoice:
         except RuntimeError as error:  # torch's out-of-memory error is one
             return guess(task, f"it cannot be timed: {error}"[:160])
 
-    def _unasked(self) -> str:
-        """Why nothing is to be timed, if so."""
-        if torch.are_deterministic_algorithms_enabled():
-            return "deterministic algorithms are asked for"
-        if is_capturing():
-            return "the stream is recording a CUDA graph"
-        try:
-            loaded(self.device)
-        except Refused as refusal:
-            return str(refusal)
-        return ""
-
     def _samplers(self, operation: Any, values: Sequence[Tensor], summed: bool) -> Mapping[str, Sampler]:
         left, right = values[1:] if operation is addmm_gelu else values[:2]
         nbytes = left.element_size() * left.shape[0] * right.shape[1]
-        flushed = _FLUSH * self.target.l2_bytes
+        flushed = flush_bytes(self.target)
         require_memory(4 * nbytes + sum(v.numel() * v.element_size() for v in values) + flushed, self.device)
         where = torch.device("cuda", self.device)
         with torch.cuda.device(where), torch.no_grad():
@@ -115,22 +100,8 @@ class GeluChoice:
         with torch.cuda.device(where), torch.no_grad():
             for _ in range(_SETTLING):
                 alone()
-        samplers = {_PRODUCT: self._sampler(alone, after, flush)}
+        samplers = {_PRODUCT: sampler(self.device, alone, flush, after)}
         for k in range(ALGORITHMS):
             run = functools.partial(with_gelu, *operands, k)
-            samplers[f"algorithm {k}"] = self._sampler(run, later, flush)
+            samplers[f"algorithm {k}"] = sampler(self.device, run, flush, later)
         return samplers
-
-    def _sampler(self, run: Callable[[], object], later: float, flush: Tensor) -> Sampler:
-        """Times of ``run`` with ``later`` microseconds for what comes after it; the first run is not counted."""
-        warm = False
-
-        def sample(samples: int) -> list[float]:
-            nonlocal warm
-            with torch.no_grad(), torch.cuda.device(self.device):
-                if not warm:
-                    run()
-                    warm = True
-                return [us + later for us in times(run, flush, samples)]
-
-        return sample

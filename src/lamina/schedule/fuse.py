@@ -7,7 +7,6 @@ aligned, no third step must run between them, and the result is still one kernel
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES
 from lamina.errors import InvalidIR
 from lamina.ir.access import contiguous_axes
-from lamina.ir.index import Atom, Axis, Expr, Size, prod
+from lamina.ir.index import Atom, Expr, Size, prod
 from lamina.ir.loops import (
     Buffer,
     BufferView,
@@ -40,6 +39,7 @@ from lamina.schedule.overwrite import overwrite_results
 from lamina.schedule.settle import settle
 from lamina.schedule.simplify import rename, simplify
 from lamina.schedule.split import split_concats
+from lamina.schedule.windows import places
 
 __all__ = ["Fused", "fuse"]
 
@@ -203,9 +203,9 @@ class _Fuser:
 
     def is_read_at_places(self, nest: Nest, name: str) -> bool:
         """Whether each point of ``nest`` reads ``name`` at many places, as windows read images and filters."""
-        places = _places(nest)[name]
+        count = places(nest)[name]
         small = 16 * _guess(prod(self.buffers[name].shape)) <= _guess(prod(a.extent for a in nest.axes))
-        return places > (_FEW_PLACES if small else _PLACES)
+        return count > (_FEW_PLACES if small else _PLACES)
 
     def is_summed_often(self, nest: Nest, name: str, producer: Nest) -> bool:
         """Whether many sums of ``nest`` go over all of ``name``, which is smaller than what it is made of.
@@ -396,7 +396,7 @@ class _Fuser:
 
     def shares_reads(self, nest: Nest) -> bool:
         """Whether the nest reads windows on a GPU, where neighbours share a point (``schedule.interleave``)."""
-        return any(n > _FEW_PLACES and self.buffers[b].device.startswith("cuda") for b, n in _places(nest).items())
+        return any(n > _FEW_PLACES and self.buffers[b].device.startswith("cuda") for b, n in places(nest).items())
 
     def try_folded(self, first: Group, second: Group) -> Group | None:
         """The joined group with a loop of one nest folded to the other's, which touches the same rows in parts.
@@ -481,41 +481,6 @@ def _touched(step: Step, writes: bool | None = None) -> list[str]:
         elif isinstance(eqn, Load) and writes is not True:
             found.append(eqn.buffer)
     return found
-
-
-def _places(nest: Nest) -> dict[str, int]:
-    """At how many places each point reads a buffer: windows that are looped over are many."""
-    looped = {n for e in nest.body if isinstance(e, Reduce) for n in e.axes}
-    sliding: dict[str, int] = {}
-    for axis in nest.axes:
-        if axis.name in looped and axis.extent.is_int and any(_slides(e, axis) for e in nest.body):
-            sliding[axis.name] = axis.extent.const
-    found: dict[str, int] = defaultdict(int)
-    for eqn in nest.body:
-        if isinstance(eqn, Load):
-            over = {n for e in eqn.index for n in e.axes() & sliding.keys()}
-            found[eqn.buffer] += math.prod(sliding[n] for n in over)
-    return found
-
-
-def _slides(eqn: Equation, axis: Axis) -> bool:
-    """Whether a load's places along the axis overlap with those of the next point along another axis."""
-    if not isinstance(eqn, Load):
-        return False
-    for e in eqn.index:
-        own = _step(e, axis)
-        for other in e.atoms() if own else ():
-            if isinstance(other, Axis) and other != axis and other.extent.is_int:
-                step = _step(e, other)
-                if 0 < step < own * axis.extent.const and own < step * other.extent.const:
-                    return True
-    return False
-
-
-def _step(e: Expr, axis: Axis) -> int:
-    """How far apart places are along the axis; 0 where that varies."""
-    factor = e.coefficient(axis)
-    return abs(factor.const) if factor is not None and factor.is_int else 0
 
 
 def _combines(nest: Nest) -> bool:
