@@ -35,6 +35,7 @@ from lamina.schedule.fold import fold, folds
 from lamina.schedule.group import Facts, Group, illegal, join, splits_scan
 from lamina.schedule.in_place import update_in_place
 from lamina.schedule.inline import inline_into
+from lamina.schedule.interleave import sliding_axes
 from lamina.schedule.overwrite import overwrite_results
 from lamina.schedule.settle import settle
 from lamina.schedule.simplify import rename, simplify
@@ -395,8 +396,9 @@ class _Fuser:
         return False
 
     def shares_reads(self, nest: Nest) -> bool:
-        """Whether the nest reads windows on a GPU, where neighbours share a point (``schedule.interleave``)."""
-        return any(n > _FEW_PLACES and self.buffers[b].device.startswith("cuda") for b, n in places(nest).items())
+        """Whether the nest reads windows on a GPU of which neighbours that share a point read less."""
+        many = any(n > _FEW_PLACES and self.buffers[b].device.startswith("cuda") for b, n in places(nest).items())
+        return many and bool(sliding_axes(nest, self.buffers))
 
     def try_folded(self, first: Group, second: Group) -> Group | None:
         """The joined group with a loop of one nest folded to the other's, which touches the same rows in parts.

@@ -19,7 +19,7 @@ from lamina.schedule.fold import fold
 from lamina.schedule.settle import settle
 from lamina.schedule.simplify import simplify
 
-__all__ = ["interleave"]
+__all__ = ["interleave", "sliding_axes"]
 
 _MOST = 4
 """Neighbours that share a point at most."""
@@ -51,13 +51,19 @@ def interleave(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
             found, parts = made, parts * step
     if parts > 1:
         return found
-    for axis in reversed(nest.axes):
-        if _overlap(nest, axis) >= _OVERLAP and axis.name not in contiguous_axes(nest, buffers):
-            for step in _SLIDING:
-                if axis.extent.const % step == 0:
-                    made = _folded(nest, axis, step, _MOST_EQUATIONS, (3, 5))
-                    return nest if made is None else made
+    for axis in sliding_axes(nest, buffers):
+        for step in _SLIDING:
+            if axis.extent.const % step == 0:
+                made = _folded(nest, axis, step, _MOST_EQUATIONS, (3, 5))
+                return nest if made is None else made
     return nest
+
+
+def sliding_axes(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Axis]:
+    """Axes, the last first, along which windows overlap and memory is not contiguous."""
+    found = [axis for axis in reversed(nest.axes) if _overlap(nest, axis) >= _OVERLAP]
+    contiguous = contiguous_axes(nest, buffers) if found else set()
+    return [axis for axis in found if axis.name not in contiguous]
 
 
 def _folded(nest: Nest, axis: Axis, step: int, most: int, share: tuple[int, int]) -> Nest | None:

@@ -79,6 +79,18 @@ def test_results(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, name
         assert not judge(mine, theirs, right)
 
 
+@pytest.mark.parametrize("columns", [8, 16])
+def test_a_norm_joins_the_product_after_it(columns: int) -> None:
+    """Rows of a small factor are no windows."""
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return (x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()) @ w.t()
+
+    plan = planned_on_cuda(GpuTarget(), function, torch.empty(512, 1024), torch.empty(columns, 1024))
+    assert len(plan.kernels) == 1
+    assert plan.library_count == 0
+
+
 LARGE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], str]] = {
     "few columns": (lambda x, w: x @ w.t(), (torch.empty(8192, 1024), torch.empty(8, 1024)), "rows"),
     "a gradient": (lambda g, x: g.t() @ x, (torch.empty(8192, 8), torch.empty(8192, 1024)), "columns"),
