@@ -27,7 +27,7 @@ from lamina.tune.values import Candidate, Choice, Policy, Task
 
 __all__ = ["GeluChoice"]
 
-_VERSION = "2"
+_VERSION = "3"
 _SETTLING = 32
 """Products before the first that is timed: large ones draw so much power that the clock rate falls, for all alike."""
 

@@ -52,8 +52,10 @@ _WORKSPACE = 32 << 20
 _IN_FLOAT32 = 2
 """How parts of a sum may be added up: in the type that products are computed in."""
 
-_ALIGNED = 256
-_LEAST_ALIGNED = 16
+_ALIGNED = 16
+"""What addresses are multiples of. Algorithms that want more are not asked for, so that a number means the same one
+wherever memory begins.
+"""
 _MULTIPLE = 8
 """Elements of which the leading dimension of what GELU was applied to must be a multiple."""
 
@@ -138,14 +140,13 @@ class CublasLt:
         assert kept is not None, "products without GELU are those of runtime/cublas_products.py"
         addresses = [t.data_ptr() for t in (left, right, out, kept)]
         low = addresses[0] | addresses[1] | addresses[2] | addresses[3] | (0 if vector is None else vector.data_ptr())
-        if low % _LEAST_ALIGNED:
+        if low % _ALIGNED:
             raise Refused("an operand's address is no multiple of 16")
-        aligned = low % _ALIGNED == 0
         layouts = tuple(None if t is None else _layout(t) for t in (left, right, out, vector, kept))
-        key = (algorithm, aligned, layouts)
+        key = (algorithm, layouts)
         prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = self._prepare(key, product, algorithm, aligned)
+            prepared = self._prepare(key, product, algorithm)
         if isinstance(prepared, str):
             raise Refused(prepared)
         result, (a, b, d) = prepared.result, prepared.layouts
@@ -168,18 +169,18 @@ class CublasLt:
         """Why layouts were refused."""
         return [found for found in self._prepared.values() if isinstance(found, str)]
 
-    def _prepare(self, key: tuple[Any, ...], product: Product, algorithm: int, aligned: bool) -> Prepared | str:
+    def _prepare(self, key: tuple[Any, ...], product: Product, algorithm: int) -> Prepared | str:
         """Take an algorithm for these layouts, or note why there is none."""
         with self._guard:
             if key not in self._prepared:
                 try:
-                    self._prepared[key] = self.prepared(product, algorithm, aligned)
+                    self._prepared[key] = self.prepared(product, algorithm)
                 except Refused as refusal:
                     self._prepared[key] = str(refusal)
             return self._prepared[key]
 
-    def prepared(self, product: Product, algorithm: int, aligned: bool) -> Prepared:
-        """What any product of this layout needs; ``aligned``: all addresses are multiples of 256, else of 16."""
+    def prepared(self, product: Product, algorithm: int) -> Prepared:
+        """What any product of this layout needs, at any addresses that are multiples of 16."""
         left, right, out, vector, kept = product.left, product.right, product.out, product.bias, product.kept
         if not out.is_contiguous():
             raise Refused("the result is not contiguous")
@@ -206,9 +207,9 @@ class CublasLt:
             self._put(description, _AUX_LEADING, c_int64(kept.shape[1]))
         self._point(description, product)
         a, b, d = layouts
-        return Prepared(description, (a, b, d), self._proposed(description, (a, b, d, d), algorithm, aligned))
+        return Prepared(description, (a, b, d), self._proposed(description, (a, b, d, d), algorithm))
 
-    def _proposed(self, description: c_void_p, layouts: tuple[c_void_p, ...], algorithm: int, aligned: bool) -> _Result:
+    def _proposed(self, description: c_void_p, layouts: tuple[c_void_p, ...], algorithm: int) -> _Result:
         """One of the algorithms that the library proposes for a description."""
         results, found = (_Result * ALGORITHMS)(), c_int()
         preference = c_void_p()
@@ -218,7 +219,7 @@ class CublasLt:
                 (_MOST_WORKSPACE, c_uint64(_WORKSPACE)),
                 (_REDUCTIONS, c_uint32(_IN_FLOAT32)),
             ]
-            wanted += [(n, c_uint32(_ALIGNED if aligned else _LEAST_ALIGNED)) for n in _LEAST_ALIGNMENT]
+            wanted += [(n, c_uint32(_ALIGNED)) for n in _LEAST_ALIGNMENT]
             for attribute, value in wanted:
                 size = ctypes.sizeof(value)
                 self._call("MatmulPreferenceSetAttribute", preference, attribute, byref(value), size)

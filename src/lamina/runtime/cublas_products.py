@@ -32,7 +32,7 @@ class _Ready:
     """
 
     def __init__(self, lt: CublasLt, product: Product, algorithm: int) -> None:
-        self.lt, self.prepared = lt, lt.prepared(product, algorithm, False)
+        self.lt, self.prepared = lt, lt.prepared(product, algorithm)
         self.guard = threading.Lock()
         self.bias, self.failure = 0, ""
         a, b, d = self.prepared.layouts
