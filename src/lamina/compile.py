@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,17 @@ def lamina_backend(
 name_backend("lamina", "lamina.compile:lamina_backend")
 
 
+_DUMPED: dict[Path, int] = {}
+_GUARD = threading.Lock()
+
+
+def _own_folder(folder: Path) -> Path:
+    """``folder`` for the first function of the process that dumps there; its folders function2, .. for others."""
+    with _GUARD:
+        number = _DUMPED[folder] = _DUMPED.get(folder, 0) + 1
+    return folder if number == 1 else folder / f"function{number}"
+
+
 class _Compiler:
     """The backend of one ``compile`` call. Equal settings compare equal, so that instances share graphs."""
 
@@ -100,13 +112,15 @@ class _Compiler:
         self.options, self.backend, self.record = options, backend, record
         self._key: tuple[object, ...] = (options, backend, lowerings_key())
         self.graphs = 0
+        self.dumps: Path | None = None
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs += 1
         name = f"graph{self.graphs - 1}"
         compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name)
         if self.options.dump_dir:
-            self.record.dump(Path(self.options.dump_dir))
+            self.dumps = self.dumps or _own_folder(Path(self.options.dump_dir))
+            self.record.dump(self.dumps)
         return compiled
 
     def __eq__(self, other: object) -> bool:

@@ -55,7 +55,8 @@ class Options:
     strict: bool = _knob(False, "raise instead of falling back to ATen calls", "LAMINA_STRICT", key=False)
     dump_dir: str = _knob(
         "",
-        "folder in which each graph, when it is compiled, leaves its stages so far as numbered texts",
+        "folder in which each graph, when it is compiled, leaves its stages so far as numbered texts; a second "
+        "function of the process does so in function2 within, and so on",
         "LAMINA_DUMP_DIR",
         key=False,
     )
@@ -136,7 +137,9 @@ Options.__doc__ = "\n".join(
 
 def _known(cls: type[Options], name: str) -> None:
     if name not in cls.knobs():
-        raise UnknownOption(f"no option is called {name!r}", remedy=f"use one of {', '.join(cls.knobs())}")
+        meant = get_close_matches(name, cls.knobs(), 1)
+        hint = f"did you mean {meant[0]!r}? " if meant else ""
+        raise UnknownOption(f"no option is called {name!r}", remedy=f"{hint}use one of {', '.join(cls.knobs())}")
 
 
 def _env(cls: type[Options], name: str) -> str:

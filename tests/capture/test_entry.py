@@ -501,6 +501,15 @@ def test_stages_are_dumped(tmp_path: Path) -> None:
     assert any(name.endswith("_plan.txt") for name in texts)
 
 
+def test_functions_do_not_dump_over_one_another(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    for function in (lambda x: x.sin(), lambda x: x.cos()):
+        lamina.compile(function, options={"dump_dir": str(tmp_path)})(X)
+    first, second = (folder / "000__capture.txt" for folder in (tmp_path, tmp_path / "function2"))
+    assert "sin" in first.read_text(encoding="utf-8")
+    assert "cos" in second.read_text(encoding="utf-8")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is POSIX's")
 def test_a_forked_process_compiles() -> None:
     """In a program of its own; the parent's threads do not live on in the child."""

@@ -251,3 +251,11 @@ def test_every_class_says_which_mistake_it_stands_for() -> None:
     for error in errors():
         assert error.__doc__
         assert "code" in vars(error), f"{error.__name__} has no code of its own"
+
+
+def test_a_misspelt_option_is_told_which_was_meant() -> None:
+    with pytest.raises(lamina.UnknownOption, match="did you mean 'numerics'"):
+        lamina.compile(abs, options={"numeric": "fast"})
+    with pytest.raises(lamina.UnknownOption) as caught:
+        lamina.compile(abs, options={"speed": 11})
+    assert "did you mean" not in str(caught.value)
