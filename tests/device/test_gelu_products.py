@@ -28,9 +28,8 @@ def operands(m: int, k: int, n: int, dtype: torch.dtype, turned: tuple[bool, boo
 
 
 def close(got: Tensor, want: Tensor) -> None:
-    """Algorithms that divide a sum round its parts: a part of size four by up to two of these."""
     half = 2.0 ** (-7 if got.dtype == torch.bfloat16 else -10)
-    torch.testing.assert_close(got.double(), want, rtol=half, atol=2 * half)
+    torch.testing.assert_close(got.double(), want, rtol=half, atol=half)
 
 
 @pytest.mark.parametrize("dtype", HALF)

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-__all__ = ["thin_dimension"]
+__all__ = ["LONG_SUM", "thin_dimension"]
 
 _THIN = 16
 """Size of the small dimension up to which multiplying float32 element by element hides behind reading it (H200)."""
-_LONG = 256
+LONG_SUM = 256
 """Elements of a sum that are worth a program, or a part of one."""
 _SHARED = 16384
 """Elements of the small factor that sums along rows of the large one may each read: more would not stay in
@@ -37,7 +37,7 @@ def thin_dimension(node: Node) -> str | None:
     if 0 < inner <= _THIN:
         return "inner"
     small = {name: n for name, n in (("rows", rows), ("columns", columns)) if type(n) is int and 1 < n <= _THIN}
-    if not small or inner < _LONG:
+    if not small or inner < LONG_SUM:
         return None
     found = min(small, key=small.__getitem__)
     large, summed = (factors[0], 1) if found == "columns" else (factors[1], 0)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from lamina.base.thin_products import LONG_SUM
 from lamina.ir.index import Expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
@@ -23,8 +24,6 @@ __all__: list[str] = []
 _REASON = "matrix products are faster in the vendor's library than in nests"
 _FEW = 8
 """Columns that a program takes beside one another."""
-_LONG = 256
-"""Elements of a sum that are worth a program, or a part of one."""
 _FLOATS = ("bfloat16", "float16", "float32")
 
 
@@ -94,7 +93,7 @@ def _few_columns(node: Node, a: TensorValue, b: TensorValue) -> bool:
         return False
     few = b.shape[1].is_int and b.shape[1].const <= _FEW
     along = [n.meta["val"].stride(d) for n, d in zip(node.args[-2:], (1, 0), strict=True) if isinstance(n, Node)]
-    long = all(n.is_int for n in (*a.shape, *b.shape)) and a.shape[1].const >= _LONG
+    long = all(n.is_int for n in (*a.shape, *b.shape)) and a.shape[1].const >= LONG_SUM
     return few and long and len(along) == 2 and all(type(s) is int and s == 1 for s in along)
 
 

@@ -413,10 +413,10 @@ class _Fuser:
                 continue
             facts = short.facts
             padded = long is second and long.facts is not None and bool(long.facts.masked & first.writes)
-            places = max(len({*facts.loads.get(n, ()), *facts.stores.get(n, ())}) for n in shared)
+            touched = max(len({*facts.loads.get(n, ()), *facts.stores.get(n, ())}) for n in shared)
             extents = {a.extent.const for a in short.nest.axes if a.extent.is_int}
             for axis, parts in folds(long.nest, extents):
-                if places < parts and not padded:
+                if touched < parts and not padded:
                     continue
                 nest = fold(long.nest, axis, parts)
                 if nest is None:

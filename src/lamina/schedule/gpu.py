@@ -23,8 +23,8 @@ __all__ = ["choose", "fitter"]
 
 _WINDOW_POINTS, _WINDOW_RUN, _WIDE_RESULTS = 16, 64, 4
 """Points and elements of their run in a program that sums over windows; sums of each up to which a thread takes a
-16-byte access (H200, 7x7 filters of 192 channels, 28 x 28: 16 x 64 and 8 elements a thread 56 us, 4 elements 64; for
-seven sums 61 and of 384 channels, 14 x 14, 36 and 32).
+16-byte access (H200, 7x7 filters with all taps written out; 192 channels, 28 x 28: 16 x 64 and 8 elements a thread
+56 us, 4 elements 64, for seven sums 61; 384 channels, 14 x 14, seven sums: 36 and 32).
 """
 _SCRATCH = 8192
 """Bytes of shared memory left to reductions."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Expr, Loaded, as_expr, prod
+from lamina.ir.index import Expr, Loaded, prod
 from lamina.ir.loops import Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block
 from lamina.schedule.gpu_fast import kept_instead
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.windows import slides
 
 __all__ = [
     "BUSY_POINTS",
@@ -258,18 +259,12 @@ class NestFacts:
         return sum(self.size(e.index[0].axes()) * 8 >= whole for e in loads) >= MANY_LOADS
 
     def slides(self) -> bool:
-        """Whether what is reduced are a few rows of windows: places that overlap with the next point's."""
+        """Whether what is reduced are a few rows of windows."""
         (inner,) = self.sets
         if len(inner) != 1 or self.fast in inner or not 1 < self.size(inner) <= _WINDOW_ROWS:
             return False
         (row,) = inner
-        for eqn in self.nest.body:
-            place = eqn.index[0] if isinstance(eqn, Load) else as_expr(0)
-            own = place.coefficient(self.axis[row]) if row in place.axes() else None
-            others = [place.coefficient(self.axis[n]) for n in place.axes() - {row} if self.size([n]) > 1]
-            if own is not None and any(c is not None and c in (own, -own) for c in others):
-                return True
-        return False
+        return any(slides(eqn, self.axis[row]) for eqn in self.nest.body)
 
     def changes_little(self) -> bool:
         """Whether everything is stored under conditions that are loaded once for many points: programs rarely store."""

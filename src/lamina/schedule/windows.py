@@ -1,4 +1,4 @@
-"""Windows: how many places of a buffer one point reads."""
+"""Windows: places that overlap with those of the next point, and how many of a buffer each point reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import defaultdict
 from lamina.ir.index import Axis, Expr
 from lamina.ir.loops import Equation, Load, Nest, Reduce
 
-__all__ = ["places"]
+__all__ = ["places", "slides"]
 
 
 def places(nest: Nest) -> dict[str, int]:
@@ -16,7 +16,7 @@ def places(nest: Nest) -> dict[str, int]:
     looped = {n for e in nest.body if isinstance(e, Reduce) for n in e.axes}
     sliding: dict[str, int] = {}
     for axis in nest.axes:
-        if axis.name in looped and axis.extent.is_int and any(_slides(e, axis) for e in nest.body):
+        if axis.name in looped and axis.extent.is_int and any(slides(e, axis) for e in nest.body):
             sliding[axis.name] = axis.extent.const
     found: dict[str, int] = defaultdict(int)
     for eqn in nest.body:
@@ -26,7 +26,7 @@ def places(nest: Nest) -> dict[str, int]:
     return found
 
 
-def _slides(eqn: Equation, axis: Axis) -> bool:
+def slides(eqn: Equation, axis: Axis) -> bool:
     """Whether a load's places along the axis overlap with those of the next point along another axis."""
     if not isinstance(eqn, Load):
         return False
