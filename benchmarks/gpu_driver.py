@@ -24,7 +24,7 @@ from torch import Tensor
 
 import lamina
 from benchmarks.gpu_arguments import RIVALS, arguments, selected, weights_of
-from benchmarks.gpu_machine import flush_cache, gpu
+from benchmarks.gpu_machine import flush_cache, gpu, one_assembler
 from benchmarks.gpu_programs import GpuData, GpuProgram, Program
 from benchmarks.gpu_report import GpuRow, print_rows, summary
 from benchmarks.patterns import private_copy
@@ -319,6 +319,7 @@ def run(
     args = arguments(about, default, argv)
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs an NVIDIA GPU, and torch sees none")
+    one_assembler()
     if args.prefill_child:
         serve(lambda job: _compile_only(programs, job))
         return 0

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["copy_gbs", "flush_cache", "gemm_tflops", "gpu", "milliseconds"]
+__all__ = ["copy_gbs", "flush_cache", "gemm_tflops", "gpu", "milliseconds", "one_assembler"]
 
 FLUSH_BYTES = 256 << 20
 _scratch: dict[int, torch.Tensor] = {}
+
+
+def one_assembler() -> None:
+    """Have this process, and those it starts from now on, assemble kernels with the ptxas that torch brings, if any.
+
+    Inductor's compiling processes take that one. A process that has asked for the version of Triton's own before finds
+    nothing of what they compiled, and max-autotune compiles each candidate for a product again, one after the other.
+    """
+    ptxas = Path(torch.__file__).parent / "bin" / "ptxas"
+    if ptxas.is_file():
+        os.environ.setdefault("TRITON_PTXAS_PATH", str(ptxas))
 
 
 def flush_cache() -> None:

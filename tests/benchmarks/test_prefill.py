@@ -13,6 +13,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.codecache import CacheBase, FxGraphCache, LocalCache
 from torch._inductor.runtime import benchmarking
 
+from benchmarks import gpu_machine
 from benchmarks.prefill import crew, torch_private
 from benchmarks.prefill.crew import Job, prefill
 
@@ -87,3 +88,17 @@ def test_what_was_chosen_by_timing_is_not_cached(monkeypatch: pytest.MonkeyPatch
     assert saved == ["nothing timed", "the next, nothing timed"]
     assert torch_private.timed_choices() >= 1
     assert {path.parent for path in tmp_path.rglob("*") if path.is_file()} == {tmp_path}
+
+
+@pytest.mark.parametrize("chosen", ["", "/a/user's/ptxas"])
+def test_the_assembler_is_torchs_unless_the_user_names_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: str
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ptxas").touch()
+    monkeypatch.setattr(gpu_machine.torch, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setenv("TRITON_PTXAS_PATH", chosen)
+    if not chosen:
+        monkeypatch.delenv("TRITON_PTXAS_PATH")
+    gpu_machine.one_assembler()
+    assert os.environ["TRITON_PTXAS_PATH"] == (chosen or str(tmp_path / "bin" / "ptxas"))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lamina.base.dtypes import DTYPES
 from lamina.codegen.triton.alongside import loaded_alongside
+from lamina.codegen.triton.early import read_early
 from lamina.codegen.triton.expressions import cast_text, compute_text, constant_text
 from lamina.codegen.triton.facts import Facts, Span, size_text
 from lamina.codegen.triton.online import online_sums
@@ -150,7 +151,7 @@ class NestWriter:
     def region(self, opened: Span, known: frozenset[str], goals: list[int]) -> None:
         """Write what the goals need inside the loops of ``opened``."""
         online = [p for p in self.onlines if self.completes(p, opened)]
-        need = self.slice(goals, known, online)
+        need = read_early(self.facts, self.slice(goals, known, online))
         phase: dict[int, int] = {}
         result: dict[str, int] = {}
         for p in need:

@@ -1,0 +1,65 @@
+"""What rows have in common is read before their reductions, where registers hold it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from lamina.codegen.triton.emit import emit
+from lamina.lower.to_loops import lower
+from lamina.schedule.fuse import fuse
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.plan import make_plan
+from tests.codegen.triton.test_plans import planned, run
+from tests.lower.torch_private import traced
+
+
+def norm(x, w, b, r):
+    h = torch.nn.functional.layer_norm(x, x.shape[-1:], w, b)
+    return h + r
+
+
+def kernel(rows, columns, dtype=torch.bfloat16):
+    with FakeTensorMode():
+        common = [torch.empty(columns, dtype=dtype) for _ in range(2)]
+        x, r = (torch.empty(rows, columns, dtype=dtype) for _ in range(2))
+        graph = traced(norm, (x, *common, r))
+    (found,) = make_plan(fuse(lower(graph, "test")), GpuTarget()).kernels
+    return found
+
+
+def early(made):
+    """Loads before the first sum, and behind it."""
+    head, _, rest = emit(made, GpuTarget()).text.partition("tl.sum(")
+    return head.count("tl.load("), rest.count("tl.load(")
+
+
+@pytest.mark.parametrize("columns", [768, 4096])
+def test_weights_are_read_with_the_row_and_what_each_row_has_of_its_own_where_it_is_needed(columns):
+    assert early(kernel(16384, columns)) == (3, 1)
+
+
+def test_only_what_a_thread_has_room_for():
+    made = kernel(16384, 4096, torch.float32)
+    (schedule,) = made.schedules
+    assert early(replace(made, schedules=(replace(schedule, warps=8),))) == (3, 1)  # 64 bytes of each
+    assert early(replace(made, schedules=(replace(schedule, warps=2),))) == (2, 2)  # 256
+    assert early(replace(made, schedules=(replace(schedule, warps=1),))) == (1, 3)
+
+
+@pytest.mark.parametrize("shape", [(64, 768), (37, 1000), (3, 40)])
+def test_values(shape, interpreter):
+    g = torch.Generator().manual_seed(0)
+    x, r = (torch.randn(shape, generator=g) for _ in range(2))
+    w, b = (torch.randn(shape[1], generator=g) for _ in range(2))
+    (found,) = run(planned(norm, x, w, b, r), interpreter, (x, w, b, r))
+    assert torch.allclose(found.double(), norm(*(t.double() for t in (x, w, b, r))), rtol=1e-4, atol=1e-4)
+
+
+def test_tiles_of_short_rows_have_two_thousand_points():
+    with FakeTensorMode():
+        graph = traced(lambda x: x.softmax(-1), (torch.empty(65536, 1024, dtype=torch.bfloat16),))
+    (made,) = make_plan(fuse(lower(graph, "test")), GpuTarget()).kernels
+    (schedule,) = made.schedules
+    assert ([b.size for b in schedule.blocks], schedule.warps) == ([2, 1024], 4)
