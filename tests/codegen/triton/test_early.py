@@ -35,17 +35,23 @@ def early(made):
     return head.count("tl.load("), rest.count("tl.load(")
 
 
-@pytest.mark.parametrize("columns", [768, 4096])
-def test_weights_are_read_with_the_row_and_what_each_row_has_of_its_own_where_it_is_needed(columns):
-    assert early(kernel(16384, columns)) == (3, 1)
+def with_warps(made, warps):
+    return replace(made, schedules=(replace(made.schedules[0], warps=warps),))
 
 
-def test_only_what_a_thread_has_room_for():
-    made = kernel(16384, 4096, torch.float32)
-    (schedule,) = made.schedules
-    assert early(replace(made, schedules=(replace(schedule, warps=8),))) == (3, 1)  # 64 bytes of each
-    assert early(replace(made, schedules=(replace(schedule, warps=2),))) == (2, 2)  # 256
-    assert early(replace(made, schedules=(replace(schedule, warps=1),))) == (1, 3)
+def test_weights_are_read_with_the_row_and_what_each_row_has_of_its_own_where_it_is_needed():
+    assert early(kernel(16384, 768)) == (3, 1)
+
+
+@pytest.mark.parametrize(("warps", "found"), [(8, (3, 1)), (4, (3, 1)), (2, (1, 3))])
+def test_not_where_a_thread_has_many_points(warps, found):
+    assert early(with_warps(kernel(16384, 4096), warps)) == found
+
+
+def test_no_more_operands_than_a_thread_has_room_for():
+    made = kernel(16384, 4096, torch.float64)
+    assert early(with_warps(made, 8)) == (3, 1)  # 128 bytes of each
+    assert early(with_warps(made, 4)) == (2, 2)  # 256
 
 
 @pytest.mark.parametrize("shape", [(64, 768), (37, 1000), (3, 40)])
