@@ -25,7 +25,7 @@ _BYTES = 256
 
 
 def read_early(facts: Facts, order: Sequence[int]) -> list[int]:
-    """The positions of ``order`` with loads of operands in common put before the first reduction of rows in registers."""
+    """The positions of ``order``, loads of operands in common before the first reduction of rows in registers."""
     first = next((n for n, p in enumerate(order) if isinstance(facts.body[p], Reduce)), len(order))
     threads = 32 * facts.schedule.warps
     if facts.schedule.kind != "rows" or facts.loops or prod(b.size for b in facts.blocks) > _POINTS * threads:
