@@ -67,9 +67,8 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         _indices(facts, text, alone)
         writer = NestWriter(facts, text, done)
         writer.run()
-        for team in (writer.team, writer.sharing):
-            if team is not None:
-                workspace = ((team.workspace(), False),)
+        for team in writer.reductions.teams:
+            workspace = ((team.workspace(), False),)
         done += sum(isinstance(e, Check) for e in nest.body)
         parts.append(text)
         tiles = prod(facts.pieces(k) for k, b in enumerate(facts.blocks) if b.role in ("grid", "team"))

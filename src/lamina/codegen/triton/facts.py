@@ -7,7 +7,20 @@ from typing import TypeAlias
 
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.ir.index import Atom, Axis, Div, Expr, Loaded, Mod, Size, as_expr, ceildiv, prod
-from lamina.ir.loops import Check, Equation, Index, Load, Nest, Random, Reduce, Scan, Store, axes_of_values, operands
+from lamina.ir.loops import (
+    Check,
+    Equation,
+    Index,
+    Load,
+    Nest,
+    Random,
+    Reduce,
+    Scan,
+    Store,
+    axes_of_values,
+    defined,
+    operands,
+)
 from lamina.ir.plan import Block, GpuSchedule
 
 __all__ = ["Facts", "Span", "size_text"]
@@ -56,6 +69,8 @@ class Facts:
         self.rank = len(tiled)
         self.loops = tuple(k for k, block in enumerate(self.blocks) if block.role == "loop")
         self.team = next((k for k, block in enumerate(self.blocks) if block.role == "team"), None)
+        self.made = {name: p for p, eqn in enumerate(self.body) for name in defined(eqn)}
+        self.checks = [p for p, eqn in enumerate(self.body) if isinstance(eqn, Check)]
         self.inside_tile = False  # whether all points of the loop's tile that is being written exist
         self.shared_loop = self.loops[0] if schedule.team and self.loops else None
         self.dtype: dict[str, str] = {}
@@ -163,17 +178,30 @@ class Facts:
             raise UnsupportedKernel(f"a team of {size_text(count)} programs")
         return count.const
 
-    def team_origin(self) -> Expr | None:
-        """The first element of a team's row, where rows begin anywhere and some operand is contiguous along them."""
-        if self.team is None or not self.schedule.peel or len(self.blocks[self.team].axes) != 1:
+    def row_origin(self, k: int) -> Expr | None:
+        """The first element of a row along block ``k``, if rows begin anywhere and some operand is contiguous there."""
+        if not self.schedule.peel or len(self.blocks[k].axes) != 1:
             return None
-        axis = self.axes[self.blocks[self.team].axes[0]]
+        axis = self.axes[self.blocks[k].axes[0]]
         for eqn in self.body:
             if isinstance(eqn, Load | Store) and eqn.index[0].coefficient(axis) == 1:
                 rest = eqn.index[0] - as_expr(axis)
                 if rest.axes() and not self.dims(self.expr_span(rest)):
                     return rest
         return None
+
+    def team_origin(self) -> Expr | None:
+        """The first element of a team's row, likewise."""
+        return None if self.team is None else self.row_origin(self.team)
+
+    # ---- equations ------------------------------------------------------------------------------------------------
+
+    def guards(self, eqn: Load | Store) -> list[Check]:
+        """Checks that must hold before a loaded index may be used."""
+        if not any(isinstance(a, Loaded) for e in eqn.index for a in e.atoms()):
+            return []
+        span, before = self.eqn_span(eqn), self.body[: self.body.index(eqn)]
+        return [e for e in before if isinstance(e, Check) and self.eqn_span(e) <= span]
 
     # ---- index texts ----------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lamina.codegen.triton.descriptors import Descriptor, described
+from lamina.codegen.triton.equations import EquationWriter
 from lamina.codegen.triton.facts import Facts, size_text
-from lamina.codegen.triton.nest import NestWriter
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.types import typed
@@ -99,9 +99,9 @@ def write_sums(nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], text: 
         text.add(f"{stub.out}_tiles += tl.load(w{number} + tile * ({width}) + across, mask={inside}, other=0.0)")
         text.close()
         text.add(f"{stub.out} = tl.sum({stub.out}_tiles, axis=0)")
-    writer = NestWriter(facts, text)
+    writer = EquationWriter(facts, text)
     for position in range(len(stubs), len(facts.body)):
-        writer.equation(position)
+        writer.write(position)
 
 
 class _PartFacts(Facts):
@@ -217,7 +217,7 @@ class _Writer:
                 rows: f"{facts.lines[rows]}_pid * {self.rows.size}",
                 columns: f"{facts.lines[columns]}_pid * {self.columns.size}{after}",
             }
-            writer = NestWriter(facts, text)
+            writer = EquationWriter(facts, text)
             for position in range(1, len(facts.body)):
                 eqn = facts.body[position]
                 if isinstance(eqn, Reduce):
@@ -227,15 +227,16 @@ class _Writer:
                     continue
                 into = self.descriptors.get(f"store {eqn.buffer}") if isinstance(eqn, Store) else None
                 if into is not None and isinstance(eqn, Store):
-                    held = f"{writer.value(eqn.value)}.to({typed(self.dtypes[eqn.buffer])})"
+                    held = f"{writer.operands.value(eqn.value)}.to({typed(self.dtypes[eqn.buffer])})"
                     text.add(f"{into.name}.store({into.place(at)}, {held})")
                 else:
-                    writer.equation(position)
+                    writer.write(position)
 
-    def sum_rows(self, facts: Facts, writer: NestWriter, eqn: Reduce) -> None:
+    def sum_rows(self, facts: Facts, writer: EquationWriter, eqn: Reduce) -> None:
         """Write the sum over a tile's rows to the workspace."""
         rows, columns = (facts.lines[-2], facts.lines[-1])
-        value = f"tl.broadcast_to({writer.value(eqn.value)}, ({facts.blocks[-2].size}, {facts.blocks[-1].size}))"
+        summed = writer.operands.value(eqn.value)
+        value = f"tl.broadcast_to({summed}, ({facts.blocks[-2].size}, {facts.blocks[-1].size}))"
         if facts.ragged(len(facts.blocks) - 2):
             value = f"tl.where({rows}_in, {value}, 0.0)"
         inside = f", mask={columns}_in" if facts.ragged(len(facts.blocks) - 1) else ""
@@ -309,7 +310,7 @@ class _Writer:
 
     def operand(self, facts: Facts, inner: int, name: str, label: str) -> str:
         """Write what makes a tile of an operand; gives its name. Beyond the end of the summed axis it holds zeros."""
-        text, writer = self.text, NestWriter(facts, self.text)
+        text, writer = self.text, EquationWriter(facts, self.text)
         if label in self.descriptors:
             found = self.descriptors[label]
             other = inner - 1 if label == "left" else inner + 1
@@ -321,10 +322,10 @@ class _Writer:
         padded = False
         for position, eqn in enumerate(facts.body):
             if ragged and isinstance(eqn, Load) and eqn.out == name and eqn.mask is None:
-                text.add(f"{eqn.out} = {writer.load(eqn)[:-1]}, other=0.0)")
+                text.add(f"{eqn.out} = {writer.memory.load(eqn)[:-1]}, other=0.0)")
                 padded = True
             else:
-                writer.equation(position)
+                writer.write(position)
         made = name
         if facts.dtype[name] != self.product.dtype:
             made = f"{label}_operand"

@@ -1,0 +1,149 @@
+"""Memory accesses of a nest: addresses of a tile's points, the masks they are touched under, loads, stores, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lamina.codegen.triton.alongside import loaded_alongside
+from lamina.codegen.triton.facts import Facts, Span
+from lamina.codegen.triton.operands import Operands
+from lamina.codegen.triton.reductions import Reducer
+from lamina.codegen.triton.source import UnsupportedKernel
+from lamina.codegen.triton.team import Team
+from lamina.codegen.triton.text import Text
+from lamina.codegen.triton.types import literal
+from lamina.ir.index import Expr, as_expr
+from lamina.ir.loops import Check, Load, Store
+
+__all__ = ["Memory"]
+
+_ATOMIC = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint32", "uint64")
+"""Types that the GPU adds to memory in one operation."""
+_HALF = ("float16", "bfloat16")
+
+
+class Memory:
+    """Accesses of a nest's equations to memory.
+
+    ``team`` has accesses of its own along the rows it shares. ``first_check`` numbers the nest's Checks among the
+    kernel's.
+    """
+
+    def __init__(
+        self, facts: Facts, operands: Operands, reduce: Reducer, team: Team | None, first_check: int = 0
+    ) -> None:
+        self.facts, self.operands, self.reduce, self.team = facts, operands, reduce, team
+        self.first_check = first_check
+        self._alongside = loaded_alongside(facts)
+        self._aligned: dict[int, Expr] = {}
+
+    @contextmanager
+    def aligned(self, k: int, origin: Expr) -> Iterator[None]:
+        """Meanwhile the tile of block ``k`` is in the aligned middle of a row whose first element is ``origin``."""
+        self._aligned[k] = origin
+        yield
+        del self._aligned[k]
+
+    # ---- addresses and masks ----------------------------------------------------------------------------------------
+
+    def _pointer(self, buffer: str, index: Expr, span: Span) -> str:
+        """Address of every point of ``span``."""
+        facts = self.facts
+        for k, origin in self._aligned.items():
+            if index - origin == as_expr(facts.axes[facts.blocks[k].axes[0]]) and facts.dims(span) == {k}:
+                return f"{buffer} + {facts.lines[k]}_start + {facts.lines[k]}_own"
+        scalar, vector = facts.parts(index)
+        text = f"{buffer} + {scalar}" if scalar else buffer
+        if vector:
+            text = f"{text} + ({vector})"
+        if facts.dims(span) != facts.dims(facts.expr_span(index)):
+            text = f"{text} + tl.zeros({facts.shape(span)}, tl.int32)"
+        return text
+
+    def _mask(self, eqn: Load | Store, span: Span) -> list[str]:
+        """Conditions under which memory is touched."""
+        masks = self.facts.inside(span)
+        masks += [self.operands.value(check.cond) for check in self.facts.guards(eqn)]
+        if eqn.mask is not None:
+            masks.append(self.operands.value(eqn.mask))
+        return list(dict.fromkeys(masks))
+
+    def _first(self, span: Span) -> list[str]:
+        """Conditions that pick one of the programs that would all do the same."""
+        facts = self.facts
+        shared = [k for k, b in enumerate(facts.blocks) if b.role in ("grid", "team")]
+        alone = [k for k in shared if k not in span and facts.pieces(k) != 1]
+        alone += [k for k in (facts.shared_loop,) if k is not None and k not in span]
+        return [f"({facts.lines[k]}_pid == 0)" for k in alone]
+
+    # ---- accesses ---------------------------------------------------------------------------------------------------
+
+    def load(self, eqn: Load) -> str:
+        """The expression of a load."""
+        facts = self.facts
+        if self.team is not None and self.team.meets(eqn.index[0]) and eqn.mask is None:
+            return self.team.load(eqn)
+        span = facts.eqn_span(eqn)
+        row = self._alongside.get(facts.made[eqn.out])
+        text = self._pointer(eqn.buffer, eqn.index[0], span if row is None else span | {row})
+        masks = self._mask(eqn, span)
+        if masks:
+            text += f", mask={' & '.join(masks)}"
+        if eqn.mask is not None:
+            text += f", other={literal(eqn.fill, eqn.dtype)}"
+        if facts.schedule.streamed and eqn.index[0].axes() == facts.axes.keys():
+            text += ', eviction_policy="evict_first"'
+        if eqn.buffer in facts.fresh:
+            text += ', cache_modifier=".cg"'
+        return f"tl.load({text})"
+
+    def store(self, text: Text, eqn: Store) -> None:
+        """Write a store, or an addition to what is stored."""
+        facts = self.facts
+        span = facts.eqn_span(eqn)
+        value = self.operands.value(eqn.value)
+        if facts.dims(span) and not facts.dims(facts.span(eqn.value)):
+            value = f"tl.broadcast_to({value}, {facts.shape(span)})"
+        if eqn.mode != "set":
+            self._add(text, eqn, span, value)
+        elif eqn.mask is None and self.team is not None and self.team.meets(eqn.index[0]):
+            self.team.store(text, eqn, value)
+        else:
+            pointer = self._pointer(eqn.buffer, eqn.index[0], span)
+            text.add(f"tl.store({pointer}, {value}{_masked(self._mask(eqn, span) + self._first(span))})")
+
+    def _add(self, text: Text, eqn: Store, span: Span, value: str) -> None:
+        """Add to memory that other points add to as well: those of the program's own tile are added up before."""
+        facts, place = self.facts, self.facts.expr_span(eqn.index[0])
+        dtype = facts.buffers[eqn.buffer]
+        masks = self._mask(eqn, span) + self._first(span)
+        pointer = self._pointer(eqn.buffer, eqn.index[0], span)
+        if dtype == "bool":
+            text.add(f"tl.store({pointer}, True{_masked([*masks, value])})")
+            return
+        if dtype not in _ATOMIC:
+            raise UnsupportedKernel(f"an atomic addition of {dtype}")
+        lost = facts.dims(span - place)
+        if lost and eqn.mask is None and not facts.guards(eqn) and dtype not in _HALF:
+            given = self.reduce.spread(value, span, lost, facts.inside(lost), "0")
+            value = self.reduce.fold("sum", given, span, lost, dtype)
+            masks = facts.inside(place) + self._first(span)
+            pointer = self._pointer(eqn.buffer, eqn.index[0], place)
+        text.add(f'tl.atomic_add({pointer}, {value}{_masked(masks)}, sem="relaxed")')
+
+    def check(self, text: Text, position: int, eqn: Check) -> None:
+        """Write the Check at ``position``: where it does not hold, its number is left in memory."""
+        facts = self.facts
+        span = facts.eqn_span(eqn)
+        masks = [f"~{self.operands.value(eqn.cond)}", *facts.inside(span), *self._first(span)]
+        pointer = "failed" + (f" + tl.zeros({facts.shape(span)}, tl.int32)" if facts.dims(span) else "")
+        number = self.first_check + facts.checks.index(position) + 1
+        text.add(f"tl.store({pointer}, {number}{_masked(masks)})")
+        # Stops the GPU's work, as eager's assertion does, so that nobody goes on with a wrong result.
+        text.add(f"tl.device_assert(~({' & '.join(masks)}), {eqn.message!r})")
+
+
+def _masked(masks: list[str]) -> str:
+    """The argument that gives an access its mask."""
+    return f", mask={' & '.join(masks)}" if masks else ""

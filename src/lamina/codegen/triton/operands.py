@@ -1,0 +1,34 @@
+"""Values of a nest as operands: a name, or the literal of a constant."""
+
+from __future__ import annotations
+
+from lamina.codegen.triton.expressions import constant_text
+from lamina.codegen.triton.facts import Facts
+from lamina.codegen.triton.types import literal
+from lamina.ir.loops import Constant
+
+__all__ = ["Operands"]
+
+
+class Operands:
+    """Texts of a nest's values where expressions use them. Constants have no statement of their own."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._constants = {e.out: e for e in facts.body if isinstance(e, Constant)}
+
+    def value(self, name: str) -> str:
+        """A value as an operand."""
+        constant = self._constants.get(name)
+        return name if constant is None else constant_text(constant.value, constant.dtype)
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value is the same number at every point."""
+        return name in self._constants
+
+    def plain(self, name: str) -> str | None:
+        """The literal of a constant that may stand beside an infix operator."""
+        constant = self._constants.get(name)
+        if constant is None or constant.dtype == "bool":
+            return None
+        found = literal(constant.value, constant.dtype)
+        return f"({found})" if found.startswith("-") else found
