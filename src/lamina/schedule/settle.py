@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, as_expr
-from lamina.ir.loops import Compute, Constant, Equation, Index, Load, Origin, Store
-from lamina.schedule.simplify import rename
+from lamina.ir.loops import Compute, Constant, Equation, Index, Load, Nest, Origin, Store
+from lamina.schedule.simplify import rename, simplify
 
-__all__ = ["settle"]
+__all__ = ["settle", "settled"]
 
 
 def settle(body: Sequence[Equation], zeros: bool = False) -> list[Equation]:
@@ -49,6 +49,13 @@ def settle(body: Sequence[Equation], zeros: bool = False) -> list[Equation]:
                 places[eqn.out] = as_expr(int(eqn.value))
         result.append(eqn)
     return result
+
+
+def settled(nest: Nest, numerics: str) -> Nest:
+    """The nest without masks that are known: an axis may have been cut or folded where they begin."""
+    if not any(isinstance(e, Load) and e.mask is not None for e in nest.body):
+        return nest
+    return Nest(nest.name, nest.axes, simplify(settle(nest.body), numerics))
 
 
 def _value(

@@ -8,7 +8,10 @@ from collections import defaultdict
 from lamina.ir.index import Axis, Expr
 from lamina.ir.loops import Equation, Load, Nest, Reduce
 
-__all__ = ["places", "slides"]
+__all__ = ["FEW_PLACES", "places", "slides"]
+
+FEW_PLACES = 8
+"""A point that reads a buffer at more places than these reads windows, which no reduction joins on a GPU."""
 
 
 def places(nest: Nest) -> dict[str, int]:

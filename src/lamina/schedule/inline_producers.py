@@ -1,0 +1,153 @@
+"""Producer inlining: which nests are computed again in their readers instead of being stored.
+
+``inline`` says how the body of one is copied into another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lamina.base.decision import Decision
+from lamina.ir.index import Atom, Expr, prod
+from lamina.ir.loops import LibraryCall, Load, Nest, Reduce, Scan, Step
+from lamina.schedule.accesses import loaded, stored
+from lamina.schedule.buffer_facts import BufferFacts, estimate
+from lamina.schedule.dead_code import live_steps
+from lamina.schedule.group import Facts
+from lamina.schedule.inline import inline_into
+from lamina.schedule.settle import settled
+from lamina.schedule.simplify import rename, simplify
+from lamina.schedule.windows import FEW_PLACES, places
+
+__all__ = ["inline_producers"]
+
+_CHEAP = 4
+"""Cost up to which several readers each do the work again; twice that for a single one, thrice if nothing is loaded."""
+_MANY = 256
+"""Sums over one small tensor from which on it is worth a kernel, or a place in another one, to have it at hand."""
+_PLACES = 16
+"""Places at which each point may read a buffer on a GPU for what is there to be computed again at each of them.
+
+Where the buffer has a sixteenth of the points or less, as a filter's taps, they are ``FEW_PLACES``.
+"""
+
+
+def inline_producers(
+    steps: Sequence[Step], buffers: BufferFacts, numerics: str
+) -> tuple[list[Step], tuple[Decision, ...]]:
+    """``steps`` with cheap producers copied into the nests that read them; producers nobody reads are gone."""
+    uses = _Uses.of(steps)
+    cheap: dict[str, Nest] = {}
+    decisions: list[Decision] = []
+    result: list[Step] = []
+    for number, step in enumerate(steps):
+        if isinstance(step, LibraryCall):
+            result.append(step)
+            continue
+        nest = _without_units(step)
+        nest = Nest(nest.name, nest.axes, simplify(nest.body, numerics))
+        nest = settled(_inlined(nest, cheap, buffers, numerics, decisions), numerics)
+        result.append(nest)
+        facts = Facts.of(nest)
+        complete = all(uses.last_write.get(b, -1) < number for b in facts.loads)
+        if facts.pure and complete and _is_cheap(facts, uses, buffers):
+            cheap[next(iter(facts.stores))] = nest
+    return live_steps(result, buffers.fixed), tuple(decisions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """By buffer: how many stores and calls write it, how many steps read it, and the last step that writes it."""
+
+    writes: Mapping[str, int]
+    readers: Mapping[str, int]
+    last_write: Mapping[str, int]
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> _Uses:
+        return cls(
+            Counter(b for step in steps for b in stored(step)),
+            Counter(b for step in steps for b in loaded(step)),
+            {b: number for number, step in enumerate(steps) for b in stored(step)},
+        )
+
+
+def _without_units(nest: Nest) -> Nest:
+    """The nest without axes of one point, so that a kept dimension lines up with one that was reduced away."""
+    combined = {a for e in nest.body if isinstance(e, Reduce) for a in e.axes}
+    combined |= {e.axis for e in nest.body if isinstance(e, Scan)}
+    units: dict[Atom, Expr | int] = {a: 0 for a in nest.axes if a.extent == 1 and a.name not in combined}
+    if not units:
+        return nest
+    body = tuple(rename(eqn, {}, units) for eqn in nest.body)
+    return Nest(nest.name, tuple(a for a in nest.axes if a not in units), body)
+
+
+def _inlined(
+    nest: Nest, cheap: Mapping[str, Nest], buffers: BufferFacts, numerics: str, decisions: list[Decision]
+) -> Nest:
+    """The nest with ``cheap`` producers of what it reads copied into it; notes what was decided about each."""
+    for name in [b for b in loaded(nest) if b in cheap]:
+        producer = cheap[name]
+        why = _why_stored(nest, name, producer, buffers)
+        if why:
+            decisions.append(Decision("inline", (producer.name, nest.name), False, why))
+            continue
+        changed = inline_into(nest, name, producer, numerics)
+        if changed is not None:
+            nest = changed
+            decisions.append(Decision("inline", (producer.name, nest.name), True, "cheap to compute again"))
+    return nest
+
+
+def _is_cheap(facts: Facts, uses: _Uses, buffers: BufferFacts) -> bool:
+    """Whether a nest with these facts is cheap enough to be computed again by each of its readers."""
+    (name,) = facts.stores
+    if uses.writes[name] != 1 or name in buffers.fixed:
+        return False
+    if not facts.loads:
+        return facts.cost <= 3 * _CHEAP
+    if name in buffers.library_reads:
+        return False
+    size = buffers.bytes[name]
+    grows = sum(buffers.bytes[b] for b in facts.loads) > 2 * size
+    limit = _CHEAP if uses.readers[name] > 1 else 2 * _CHEAP
+    large = [b for b in facts.loads if 8 * buffers.bytes[b] >= size]
+    return facts.cost <= limit and len(large) <= 2 and len(facts.loads) <= 4 and not grows
+
+
+def _why_stored(nest: Nest, name: str, producer: Nest, buffers: BufferFacts) -> str:
+    """Why ``producer`` should not be computed again by ``nest`` on a GPU wherever that reads its result, or ""."""
+    if not buffers.on_gpu(name):
+        return ""
+    if _is_read_at_places(nest, name, buffers):
+        return "every point would compute it at many places"
+    if _is_summed_often(nest, name, producer, buffers):
+        return "every sum would read its operands again"
+    return ""
+
+
+def _is_read_at_places(nest: Nest, name: str, buffers: BufferFacts) -> bool:
+    """Whether each point of ``nest`` reads ``name`` at many places, as windows read images and filters."""
+    count = places(nest)[name]
+    small = 16 * estimate(prod(buffers.buffers[name].shape)) <= estimate(prod(a.extent for a in nest.axes))
+    return count > (FEW_PLACES if small else _PLACES)
+
+
+def _is_summed_often(nest: Nest, name: str, producer: Nest, buffers: BufferFacts) -> bool:
+    """Whether many sums of ``nest`` go over all of ``name``, which is smaller than what it is made of.
+
+    Each program that takes some of the sums reads all of it: of a vector that a matrix is multiplied with.
+    """
+    if sum(buffers.bytes[b] for b in loaded(producer)) <= buffers.bytes[name]:
+        return False
+    over = {a for e in nest.body if isinstance(e, Reduce) for a in e.axes}
+    for eqn in nest.body:
+        if isinstance(eqn, Load) and eqn.buffer == name:
+            own = {a for e in eqn.index for a in e.axes()}
+            others = [a.extent for a in nest.axes if a.name not in own]
+            if own and own <= over and all(n.is_int for n in others) and prod(others).const >= _MANY:
+                return True
+    return False

@@ -1,0 +1,158 @@
+"""Joining of groups: whether the nests of two become one kernel, and the group that they become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lamina.ir.access import contiguous_axes
+from lamina.ir.index import Expr
+from lamina.ir.loops import Nest, Reduce, Scan
+from lamina.schedule.align import align, disjoint
+from lamina.schedule.buffer_facts import BufferFacts
+from lamina.schedule.dependence_graph import DependenceGraph
+from lamina.schedule.fold import fold, folds
+from lamina.schedule.group import Facts, Group, illegal, join, splits_scan
+from lamina.schedule.interleave import sliding_axes
+from lamina.schedule.lifetimes import Lifetimes
+from lamina.schedule.settle import settled
+from lamina.schedule.windows import FEW_PLACES, places
+
+__all__ = ["WAITS", "Joiner"]
+
+WAITS = "results would wait in memory for library calls that their readers do not need"
+"""Why two nests that share only operands are kept apart."""
+
+_MAX_EQUATIONS = 400
+_MAX_BUFFERS = 40
+_MISALIGNED = "their loops do not line up"
+
+_Pairs = list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]
+"""Indices of the two nests at which they touch one buffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joiner:
+    """Joins two groups of ``graph``, of which the first runs first; ``lifetimes`` are those of its steps."""
+
+    graph: DependenceGraph
+    buffers: BufferFacts
+    lifetimes: Lifetimes
+    numerics: str
+
+    def joined(self, first: Group, second: Group) -> Group | str:
+        """The joined group, with a loop folded where that is needed, or why there is none."""
+        result = self._aligned(first, second)
+        if isinstance(result, str):
+            return self._folded(first, second) or result
+        return result
+
+    def _aligned(self, first: Group, second: Group) -> Group | str:
+        """The joined group over loops that line up as they are, or why there is none."""
+        if first.nest is None or second.nest is None or first.facts is None or second.facts is None:
+            return "a library call"
+        if first.facts.scatters or second.facts.scatters:
+            return "one of them scatters"
+        shares, other_shares = self._shares_reads(first.nest), self._shares_reads(second.nest)
+        if (shares and _combines(second.nest)) or (other_shares and _combines(first.nest)):
+            return "what reads windows shares its reads among neighbours instead"
+        if len(first.nest.body) + len(second.nest.body) > _MAX_EQUATIONS:
+            return "too many equations"
+        if len(first.reads | first.writes | second.reads | second.writes) > _MAX_BUFFERS:
+            return "too many buffers"
+        if self.graph.runs_between(first, second):
+            return "another step must run between them"
+        pairs = self._pairs(first, second, first.facts, second.facts)
+        if pairs is None:
+            return "the value is read shifted or has several writers"
+        required, hints = pairs
+        vertical = bool(required)
+        found = align(first.nest.axes, second.nest.axes, required, hints, by_position=vertical)
+        if found is None:
+            return _MISALIGNED
+        if not vertical and found.bound < max(len(first.nest.axes), len(second.nest.axes)):
+            return _MISALIGNED
+        if not vertical and (self.lifetimes.waits(first, second) or self.lifetimes.waits(second, first)):
+            return WAITS
+        if splits_scan(first.nest, found.left) or splits_scan(second.nest, found.right):
+            return "a scan would run along several loops"
+        nest = join(first.nest, second.nest, found, self.numerics)
+        if (shares or other_shares) and len(contiguous_axes(nest, self.buffers.buffers)) > 1:
+            return "what reads windows keeps to one order of memory"
+        facts = Facts.of(nest)
+        fresh = facts.inner and not (first.facts.inner or second.facts.inner)
+        why = illegal(nest, self.buffers.buffers, fresh, (first.nest, second.nest))
+        return why or _union(first, second, nest, facts)
+
+    def _pairs(self, first: Group, second: Group, a: Facts, b: Facts) -> tuple[_Pairs, _Pairs] | None:
+        """Indices that must be one element, and those that had better be, of the largest buffers first.
+
+        ``None`` where the second group cannot have what the first writes from the same point.
+        """
+        required: _Pairs = []
+        hints: list[tuple[int, tuple[Expr, ...], tuple[Expr, ...]]] = []
+        for name in sorted((first.reads | first.writes) & (second.reads | second.writes)):
+            size = self.buffers.bytes[name]
+            if name not in first.writes and name not in second.writes:
+                hints.append((size, a.loads[name][0], b.loads[name][0]))
+                continue
+            if name in b.masked or (name in first.writes and self.graph.has_several_writers(name)):
+                return None
+            left = a.stores.get(name, a.loads.get(name, [])) if name in first.writes else a.loads[name]
+            right = b.loads.get(name, []) + b.stores.get(name, [])
+            pairs = [(p, q) for p in left for q in right]
+            near = [(p, q) for p, q in pairs if not disjoint(p, q)]
+            if name not in b.loads and not near:
+                hints += [(size, p, q) for p, q in pairs]
+            elif all(sum(q is other for _, other in near) == 1 for q in right):
+                required += near  # each place is one of several that the first nest touches
+            else:
+                required += pairs
+        hints.sort(key=lambda h: -h[0])
+        return required, [(p, q) for _, p, q in hints]
+
+    def _folded(self, first: Group, second: Group) -> Group | None:
+        """The joined group with a loop of one nest folded to the other's, which touches the same rows in parts.
+
+        Or is a part of what the second reads with zeros around it, as the gradient of a slice.
+        """
+        if not first.writes & second.reads:
+            return None
+        shared = (first.reads | first.writes) & (second.reads | second.writes)
+        for long, short in ((first, second), (second, first)):
+            if long.nest is None or short.nest is None or short.facts is None:
+                continue
+            facts = short.facts
+            padded = long is second and long.facts is not None and bool(long.facts.masked & first.writes)
+            touched = max(len({*facts.loads.get(n, ()), *facts.stores.get(n, ())}) for n in shared)
+            extents = {a.extent.const for a in short.nest.axes if a.extent.is_int}
+            for axis, parts in folds(long.nest, extents):
+                if touched < parts and not padded:
+                    continue
+                nest = fold(long.nest, axis, parts)
+                if nest is None:
+                    continue
+                nest = settled(nest, self.numerics)
+                made = replace(long, nest=nest, facts=Facts.of(nest))
+                result = self._aligned(made, second) if long is first else self._aligned(first, made)
+                if isinstance(result, Group):
+                    return result
+        return None
+
+    def _shares_reads(self, nest: Nest) -> bool:
+        """Whether the nest reads windows on a GPU of which neighbours that share a point read less."""
+        many = any(n > FEW_PLACES and self.buffers.on_gpu(b) for b, n in places(nest).items())
+        return many and bool(sliding_axes(nest, self.buffers.buffers))
+
+
+def _combines(nest: Nest) -> bool:
+    """Whether the nest reduces or scans."""
+    return any(isinstance(e, Reduce | Scan) for e in nest.body)
+
+
+def _union(first: Group, second: Group, nest: Nest, facts: Facts) -> Group:
+    """The group of ``nest``, which does what both do, with the number of the first."""
+    both = {first.number, second.number}
+    bits = (1 << first.number) | (1 << second.number)
+    deps = (first.deps | second.deps) - both
+    ancestors = (first.ancestors | second.ancestors) & ~bits
+    return Group(first.number, nest, None, set(facts.loads), set(facts.stores), facts, deps, ancestors)
