@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.fx import Node
 
 import lamina
 from lamina.base.rule import Rule
 from lamina.extend import rule, tensor
 from lamina.rewrite import engine
-from lamina.rewrite.match import Matcher
+from lamina.rewrite.match_search import Search
 from lamina.rewrite.needs import needs_of
 from lamina.rewrite.pattern import Call, patterns_of
 from lamina.rewrite.rules import RULES
@@ -88,13 +89,13 @@ def test_an_expected_rule_is_explained_though_the_graph_lacks_an_operation() -> 
 
 def test_operands_far_from_those_of_the_pattern_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
-    roots = Matcher._roots
+    solutions = Search.solutions
 
-    def spy(self: Matcher, *rest):
+    def spy(self: Search, node: Node):
         tried.append(self.pattern.rule.name)
-        return roots(self, *rest)
+        return solutions(self, node)
 
-    monkeypatch.setattr(Matcher, "_roots", spy)
+    monkeypatch.setattr(Search, "solutions", spy)
     silu = rule(lambda x: x * torch.sigmoid(x), lambda x: F.silu(x), name="silu of mine")
     record = compiled(lambda x: (x * x.cos()) * (x.sin() * 3) + x * torch.sigmoid(x), [X], [silu])
     assert applied(record, "silu of mine") == 1

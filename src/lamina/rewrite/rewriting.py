@@ -17,7 +17,8 @@ from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
 from lamina.rewrite.engine import Index, Rewrites, dtypes_in, run_rules
-from lamina.rewrite.match import Matcher, Miss
+from lamina.rewrite.match import Matcher
+from lamina.rewrite.misses import Miss
 from lamina.rewrite.needs import kinds_in
 from lamina.rewrite.passes import clean
 from lamina.rewrite.rules import (
