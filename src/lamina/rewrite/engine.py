@@ -13,11 +13,11 @@ from lamina.base.decision import Decision
 from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
 from lamina.errors import RuleFailed
+from lamina.rewrite.canonical import key_of
 from lamina.rewrite.match import Matcher
 from lamina.rewrite.needs import kinds_in, needs_of
 from lamina.rewrite.pattern import Pattern, patterns_of
 from lamina.rewrite.replace import Refused, Replacer
-from lamina.rewrite.terms import key_of
 from lamina.rewrite.tracing import Decompositions
 
 __all__ = ["Index", "Rewrite", "Rewrites", "dtypes_in", "run_rules"]

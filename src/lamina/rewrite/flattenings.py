@@ -10,7 +10,8 @@ import torch
 from torch.fx import Node
 
 from lamina.rewrite.reach import Terms
-from lamina.rewrite.terms import Number, Term, is_tensor, resolve
+from lamina.rewrite.terms import Number, Term, is_tensor
+from lamina.rewrite.transparent import resolve
 
 __all__ = ["Flattening", "flattenings"]
 

@@ -16,7 +16,8 @@ from lamina.rewrite.misses import Misses
 from lamina.rewrite.pattern import Call, Constant, DtypeOf, Literal, Pattern, ScalarOf, SizeOf, Wild
 from lamina.rewrite.reach import Terms
 from lamina.rewrite.same_value import SameValue
-from lamina.rewrite.terms import COMMUTATIVE, MUL, Term, is_tensor, resolve
+from lamina.rewrite.terms import COMMUTATIVE, MUL, Term, is_tensor
+from lamina.rewrite.transparent import resolve
 
 __all__ = ["PartialMatch", "Search"]
 

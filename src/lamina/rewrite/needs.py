@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 
 from lamina.base.rule import Rule, TensorWildcard
 from lamina.base.torch_private import OpOverload
-from lamina.rewrite.terms import key_of
+from lamina.rewrite.canonical import key_of
 
 __all__ = ["kinds_in", "needs_of"]
 

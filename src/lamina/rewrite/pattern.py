@@ -14,8 +14,10 @@ from torch.fx import Node
 
 from lamina.base.rule import Rule, ScalarWildcard, TensorWildcard
 from lamina.errors import BadArgument
-from lamina.rewrite.terms import ADD, MUL, Number, Term, is_tensor, key_of, resolve, term_of
+from lamina.rewrite.canonical import key_of, term_of
+from lamina.rewrite.terms import ADD, MUL, Number, Term, is_tensor
 from lamina.rewrite.tracing import Decompositions, Fragment, Untraceable, trace
+from lamina.rewrite.transparent import resolve
 
 __all__ = [
     "Call",

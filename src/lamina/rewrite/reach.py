@@ -11,8 +11,10 @@ from typing import Any
 
 from torch.fx import Node
 
+from lamina.rewrite.canonical import term_of
 from lamina.rewrite.pattern import Pattern
-from lamina.rewrite.terms import ADD, MUL, Term, resolve, term_of
+from lamina.rewrite.terms import ADD, MUL, Term
+from lamina.rewrite.transparent import resolve
 
 __all__ = ["Terms"]
 
