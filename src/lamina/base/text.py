@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 import torch
 
-__all__ = ["SourceMap", "Writer", "literal", "tuple_text"]
+__all__ = ["SourceMap", "Writer", "literal", "targets_text", "tuple_text"]
 
 Origin = tuple[str, ...]
+
+_WIDTH = 110
+"""Columns that a line of names has at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,15 @@ class Writer:
         if closing:
             self.line(closing)
 
+    def unpack(self, names: Sequence[str], value: str) -> None:
+        """Assign the items of ``value`` to ``names``, in as many lines as that takes."""
+        if len(line := f"{targets_text(names)} = {value}") <= _WIDTH:
+            self.line(line)
+            return
+        with self.indent("(", f") = {value}"):
+            for text in wrap(", ".join(names), _WIDTH - 5):
+                self.line(text)
+
     def text(self) -> str:
         """All lines, each ended by a line break."""
         return "\n".join([*self._lines, ""]) if self._lines else ""
@@ -88,6 +101,11 @@ def tuple_text(items: Iterable[str]) -> str:
     """A tuple display of the given source texts."""
     parts = list(items)
     return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+
+
+def targets_text(names: Sequence[str]) -> str:
+    """Names as the left side of an assignment that unpacks."""
+    return tuple_text(names) if len(names) == 1 else ", ".join(names)
 
 
 def literal(value: Any) -> str:

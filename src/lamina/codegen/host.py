@@ -8,13 +8,13 @@ tensors over it are made once for each workspace, as are the packed arguments of
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from textwrap import wrap
 
-from lamina.base.text import SourceMap, Writer, literal, tuple_text
+from lamina.base.text import SourceMap, Writer, literal, targets_text, tuple_text
 from lamina.base.user_kernels import is_user_kernel
 from lamina.codegen.host_example import example_block
+from lamina.codegen.host_globals import Globals
 from lamina.codegen.host_values import Names, Values
 from lamina.errors import InvalidIR
 from lamina.ir.access import origins, provenance, reads, views, writes
@@ -33,8 +33,6 @@ _RESERVED = (
 
 MARK = re.compile(r"^k_|_[0-9a-f]{10}$")
 """What sets kernels of one name apart; a host program numbers them instead."""
-
-_QUICK = frozenset((*QUICK_CALLS.values(), *OUT_VARIANTS.values()))
 
 _LARGE = 1 << 20
 """Bytes from which fresh memory is worth asking the runtime's pool of blocks for."""
@@ -94,7 +92,7 @@ class HostWriter:
         self.values = Values(plan, self.names, keeps_workspace)
         self.sources = {s.node: s for s in plan.sources}
         self.kernel_names: dict[str, tuple[str, str]] = {}
-        self.globals: dict[str, str] = {}
+        self.globals = Globals(self.names)
         self.packed: dict[str, str] = {}
         self.allocated: set[str] = set()
         self.allocators: set[str] = set()
@@ -147,11 +145,11 @@ class HostWriter:
             return
         out.line(f"ws = checkout({arena})")
         if held:
-            _assign(out, list(held), "ws.held.get(KEY) or prepare(ws)")
+            out.unpack(list(held), "ws.held.get(KEY) or prepare(ws)")
         if self.values.uses_base:
             out.line("base = ws.address")
         for dtype, name in self.values.typed.items():
-            out.line(f"{name} = ws.typed({self._global(f'torch.{dtype}')})")
+            out.line(f"{name} = ws.typed({self.globals.variable(f'torch.{dtype}')})")
 
     def _header(self, out: Writer, held: Mapping[str, str]) -> None:
         plan = self.plan
@@ -168,8 +166,7 @@ class HostWriter:
             out.line()
         for name, (launch, pack) in self.kernel_names.items():
             out.line(f'{launch}, {pack} = kernels["{name}"].launch, kernels["{name}"].pack')
-        for path, name in self.globals.items():
-            out.line(f"{name} = {path}")
+        self.globals.define(out)
         if held:
             out.line("KEY = object()")
         out.line()
@@ -186,7 +183,7 @@ class HostWriter:
 
     def _user_calls(self) -> list[str]:
         """What gives the program the user's kernels and operations it calls."""
-        names = [name for name in ("user_kernel", "user_op") if any(p.startswith(f"{name}(") for p in self.globals)]
+        names = [name for name in ("user_kernel", "user_op") if self.globals.calls(name)]
         return [*names, "wrong_result"] if self.requires else names
 
     def _import_user_calls(self, out: Writer) -> None:
@@ -219,7 +216,7 @@ class HostWriter:
             else:
                 targets.append("_")
         if targets:
-            _assign(out, targets, "args")
+            out.unpack(targets, "args")
         out.line("args.clear()")
         for name in sorted(self.values.used_sizes - bound):
             out.line(f"{self.values.size_name(name)} = {self._size_from_shape(name)}")
@@ -299,14 +296,14 @@ class HostWriter:
             buffer = values.buffers[outs[0]]
             whole = BufferView(buffer.name, buffer.shape, buffer.strides, as_expr(0))
             arguments.append(f"out={values.tensor(whole, self._emit)}")
-            self.body.line(f"{self._global(self._writer(step))}({', '.join(arguments)})", origin)
+            self.body.line(f"{self.globals.variable(self._writer(step))}({', '.join(arguments)})", origin)
             return
-        call = f"{self._global(self._callee(step))}({', '.join(arguments)})"
+        call = f"{self.globals.variable(self._callee(step))}({', '.join(arguments)})"
         names = [values.local(out) if out is not None else "_" for out in step.outs]
         if not outs:
             self.body.line(call, origin)
         elif len(names) > 1 or step.list_result:
-            self.body.line(f"{_targets(names)} = {call}", origin)
+            self.body.line(f"{targets_text(names)} = {call}", origin)
         else:
             self.body.line(f"{names[0]} = {call}", origin)
         for out in outs:
@@ -365,22 +362,7 @@ class HostWriter:
         return f"{name}({values.dims(buffer.shape)}, {values.dims(buffer.strides)}, {dtype}{size})"
 
     def _dtype(self, buffer: str) -> str:
-        return self._global(f"torch.{self.values.buffers[buffer].dtype}")
-
-    def _global(self, path: str) -> str:
-        """The module-level variable that holds the torch object at ``path``."""
-        found = self.globals.get(path)
-        if found is None:
-            parts = path.split(".")
-            if path.startswith("user_"):
-                wanted = _called(path)
-            elif parts[1] != "ops":
-                wanted = f"aten_{parts[1]}" if path in _QUICK else parts[1]
-            else:
-                wanted = f"{parts[2]}_{parts[3]}" if parts[4] == "default" else f"{parts[2]}_{parts[3]}_{parts[4]}"
-            found = self.names.fresh(wanted)
-            self.globals[path] = found
-        return found
+        return self.globals.variable(f"torch.{self.values.buffers[buffer].dtype}")
 
     def _kernel(self, kernel: Kernel) -> HostKernel:
         launch = self.names.fresh(f"k_{MARK.sub('', kernel.name)}")
@@ -403,26 +385,6 @@ class HostWriter:
         returned = {o.buffer for o in self.plan.outputs if isinstance(o, BufferView)}
         last.update(dict.fromkeys(returned, len(self.plan.steps)))
         return last, laid_out | returned
-
-
-def _called(path: str) -> str:
-    """The variable for ``user_kernel("user.<name>.3")`` or ``user_op("<space>.<name>.default", ...)``."""
-    space, name, which = path.split('"')[1].split(".")
-    return name if space == "user" else f"{space}_{name}" if which == "default" else f"{space}_{name}_{which}"
-
-
-def _targets(names: Sequence[str]) -> str:
-    return tuple_text(names) if len(names) == 1 else ", ".join(names)
-
-
-def _assign(out: Writer, names: Sequence[str], value: str) -> None:
-    """Unpack ``value`` into ``names``, in as many lines as that takes."""
-    if len(line := f"{_targets(names)} = {value}") <= 110:
-        out.line(line)
-        return
-    with out.indent("(", f") = {value}"):
-        for text in wrap(", ".join(names), 105):
-            out.line(text)
 
 
 def _symbol(expr: Expr) -> str | None:

@@ -16,10 +16,11 @@ from lamina.base.hidden_rows import WRITING
 from lamina.base.product_algorithms import CHOSEN
 from lamina.base.text import SourceMap, Writer, tuple_text
 from lamina.codegen.host import MARK, HostWriter
+from lamina.codegen.host_scratch import Scratch, bound
 from lamina.codegen.reuse import taken_over
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.access import reads, views
-from lamina.ir.index import Expr, Size, as_expr, ceildiv
+from lamina.ir.index import Expr, as_expr
 from lamina.ir.library import may_alias
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, storage_bytes
 from lamina.ir.plan import KernelCall, Plan
@@ -57,13 +58,8 @@ _RESERVED = (
 )
 _ZERO, _ONE = as_expr(0), as_expr(1)
 _ALIGNMENT = 16
-_LINE = 64
-_DESCRIPTOR_LINE = 128
-"""Bytes that memory for descriptors begins at multiples of."""
 _WORTH_ASKING = 1 << 20
 """Bytes from which it is worth asking whether an input's memory may be taken over."""
-_SHARED_SCRATCH = 1 << 20
-"""Bytes of scratch memory up to which a kernel's is part of the call's workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +132,7 @@ class _CudaWriter(HostWriter):
         self.messages: list[tuple[tuple[str, str], ...]] = []
         self.checked_inputs: dict[str, str] = {}
         self.copied: dict[str, str] = {}
-        self.released_scratch: list[str] = []
-        self.scratch = 0
+        self.scratch = Scratch(self.values, self.globals, device)
         self.fresh = {
             out
             for step in plan.steps
@@ -199,12 +194,12 @@ class _CudaWriter(HostWriter):
             out.line("enter_context()")
         out.line(f"stream = current_stream({self.device})")
         if self._has_workspace():
-            nbytes = self.values.size(self.plan.arena_bytes + self.scratch)
-            out.line(f"workspace = empty(({nbytes},), (1,), {self._global('torch.uint8')})")
+            nbytes = self.values.size(self.plan.arena_bytes + self.scratch.nbytes)
+            out.line(f"workspace = empty(({nbytes},), (1,), {self.globals.variable('torch.uint8')})")
             if self.values.uses_base:
                 out.line("base = workspace.data_ptr()")
             for dtype, name in self.values.typed.items():
-                out.line(f"{name} = workspace.view({self._global(f'torch.{dtype}')})")
+                out.line(f"{name} = workspace.view({self.globals.variable(f'torch.{dtype}')})")
 
     def _has_workspace(self) -> bool:
         return bool(self.values.uses_base or self.values.typed)
@@ -233,9 +228,9 @@ class _CudaWriter(HostWriter):
         if others:
             out.line(f"from lamina.runtime.host import {', '.join(others)}")
         self._import_user_calls(out)
-        if any(path.startswith("library_product(") for path in self.globals):
+        if self.globals.calls("library_product"):
             out.line("from lamina.runtime.cublas_products import library_product")
-        if any(path.startswith("hidden_rows(") for path in self.globals):
+        if self.globals.calls("hidden_rows"):
             out.line("from lamina.runtime.hidden_rows import hidden_rows")
         out.line()
         for launch in self.launches.values():
@@ -243,8 +238,7 @@ class _CudaWriter(HostWriter):
         if self.messages:
             out.line(f"{tuple_text(self._cells())} = failed.cells")
             out.line("failed_address = failed.address")
-        for path, name in self.globals.items():
-            out.line(f"{name} = {path}")
+        self.globals.define(out)
         out.line()
         out.line()
 
@@ -266,7 +260,7 @@ class _CudaWriter(HostWriter):
             return
         source = self.sources_of[step.kernel]
         constants = {f"s{k}": size for k, size in enumerate(step.sizes)}
-        scratch = self._scratch(source, constants)
+        scratch, released = self.scratch.addresses(source, constants, self.body)
         words: list[str] = []
         assumed: list[int] = []
         for position, parameter in enumerate(source.parameters):
@@ -292,14 +286,14 @@ class _CudaWriter(HostWriter):
         stage: TritonSource | None = source
         while stage is not None:
             launch = self._variant(step.kernel, stage, tuple(assumed))
-            grid = [self.values.size(_bound(extent, constants)) for extent in stage.grid]
+            grid = [self.values.size(bound(extent, constants)) for extent in stage.grid]
             hidden = [scratch[-1]] if stage.scratch else []
             call = f"{launch}({', '.join(['stream', *grid, *words, *hidden])})"
             with self.body.indent(f"if code := {call}:  # {comment}"):
                 self.body.line(f'launch_failed("{stage.name}", code)', origin)
             stage, comment = stage.then, "the same arguments"
-        if self.released_scratch:
-            self.body.line(f"del {', '.join(self.released_scratch)}")
+        if released:
+            self.body.line(f"del {', '.join(released)}")
 
     def _variant(self, kernel: str, source: TritonSource, assumed: tuple[int, ...]) -> str:
         """The variable that holds the launch of the kernel compiled for these aligned arguments."""
@@ -310,36 +304,6 @@ class _CudaWriter(HostWriter):
             found = self.launches[source.name, assumed] = CudaLaunch(key, kernel, source, assumed)
             self.variables[key] = self.names.fresh(f"k_{MARK.sub('', source.name)}")
         return self.variables[found.key]
-
-    def _scratch(self, source: TritonSource, constants: Mapping[str, Expr]) -> list[str]:
-        """Source texts for the addresses of a launch's scratch memory; lines it needs before are written."""
-        self.released_scratch = []
-        sizes = [(_bound(nbytes, constants), zero) for nbytes, zero in source.workspace]
-        line = _DESCRIPTOR_LINE if source.scratch else _LINE
-        if source.scratch:
-            sizes.append((_bound(source.grid[0], constants) * source.scratch, False))
-        texts: list[str] = []
-        zeros, shared = _ZERO, 0
-        total = self.values.size(sum((_rounded(n) for n, zero in sizes if zero), _ZERO))
-        for nbytes, zero in sizes:
-            if zero:
-                texts.append("zeros" if zeros == 0 else f"zeros + {self.values.size(zeros)}")
-                zeros = zeros + _rounded(nbytes)
-            elif nbytes.is_int and nbytes.const <= _SHARED_SCRATCH and self.plan.arena_bytes.is_int:
-                # Launches follow one another, so all of them share these bytes.
-                self.values.uses_base = True
-                shared += -(self.plan.arena_bytes.const + shared) % line
-                texts.append(f"base + {self.plan.arena_bytes.const + shared}")
-                shared += _rounded(nbytes).const
-            else:
-                name = self.names.fresh("scratch")
-                self.released_scratch.append(name)
-                self.body.line(f"{name} = empty(({self.values.size(nbytes)},), (1,), {self._global('torch.uint8')})")
-                texts.append(f"{name}.data_ptr()")
-        if zeros != 0:
-            self.body.line(f"zeros = zeroed({self.device}, stream, {total})")
-        self.scratch = max(self.scratch, shared)
-        return texts
 
     def _runs_on_gpu(self, step: KernelCall) -> bool:
         return all(self._on_gpu(self.values.buffers[name]) for name in step.writes)
@@ -412,12 +376,3 @@ class _CudaWriter(HostWriter):
 def _multiple(expr: Expr) -> bool:
     """Whether the number is a multiple of 16 whatever its sizes are."""
     return expr.const % _ALIGNMENT == 0 and all(factor % _ALIGNMENT == 0 for _, factor in expr.terms)
-
-
-def _bound(expr: Expr, constants: Mapping[str, Expr]) -> Expr:
-    """A kernel's expression with the sizes of one of its launches."""
-    return expr.substitute({atom: constants[atom.name] for atom in expr.atoms() if isinstance(atom, Size)})
-
-
-def _rounded(nbytes: Expr) -> Expr:
-    return ceildiv(nbytes, _LINE) * _LINE
