@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ __all__ = ["Program", "programs"]
 
 DTYPES = ("float32", "bfloat16", "float64", "int32", "int64", "uint8", "bool")
 SIZES = (1, 2, 3, 5, 8, 16, 17, 33)
+MOST = 60_000
+"""Elements of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +80,18 @@ SCALAR = ("{0} * 2", "{0} + 3", "1 - {0}", "{0}.clamp(min=1)")
 class _Writer:
     """Draws one line at a time, keeping the variables made so far."""
 
-    def __init__(self, draw: Any, wide: bool, dropout: bool) -> None:
-        self.draw, self.wide, self.dropout = draw, wide, dropout
+    def __init__(self, draw: Any, wide: bool, dropout: bool, sizes: Sequence[int], dtypes: Sequence[str]) -> None:
+        self.draw, self.wide, self.dropout, self.sizes, self.dtypes = draw, wide, dropout, sizes, dtypes
         self.values: list[Value] = []
         self.lines: list[str] = []
         self.inputs: list[tuple[str, tuple[int, ...], str]] = []
 
     def add_input(self) -> None:
         rank = self.draw(st.integers(0, 3))
-        shape = tuple(self.draw(st.sampled_from(SIZES)) for _ in range(rank))
-        dtype = self.draw(st.sampled_from(DTYPES))
+        shape = tuple(self.draw(st.sampled_from(self.sizes)) for _ in range(rank))
+        while prod(shape) > MOST:
+            shape = shape[1:]
+        dtype = self.draw(st.sampled_from(self.dtypes))
         name = f"x{len(self.inputs)}"
         self.inputs.append((name, shape, dtype))
         self.values.append(Value(name, shape, getattr(torch, dtype)))
@@ -106,7 +111,7 @@ class _Writer:
             made = eval(code, {"torch": torch}, space)
         except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
             return
-        if made.numel() > 60_000:
+        if made.numel() > MOST:
             return
         name = f"v{len(self.lines)}"
         self.lines.append(f"{name} = {code}")
@@ -176,7 +181,7 @@ class _Writer:
         self._emit(self.draw(st.sampled_from(choices)))
 
     def _cast(self, a: Value) -> None:
-        target = self.draw(st.sampled_from(DTYPES))
+        target = self.draw(st.sampled_from(self.dtypes))
         source = f"{a.name}.clamp(0, 100)" if a.floating and target in ("uint8", "int32", "int64") else a.name
         self._emit(f"{source}.to(torch.{target})")
 
@@ -238,16 +243,24 @@ class _Writer:
 
 
 @st.composite
-def programs(draw: Any, lines: int = 10, wide: bool = False, dropout: bool = False) -> Program:
-    """Programs with one to three inputs and up to ``lines`` operations; the last few variables are returned.
+def programs(
+    draw: Any,
+    lines: int = 10,
+    wide: bool = False,
+    dropout: bool = False,
+    sizes: Sequence[int] = SIZES,
+    dtypes: Sequence[str] = DTYPES,
+    fewest: int = 1,
+) -> Program:
+    """Programs with one to three inputs and ``fewest`` to ``lines`` operations; the last few variables are returned.
 
     With ``wide`` there are also indexing, windows, norms over several axes and other scans than sums. With ``dropout``
     some operations draw random numbers, and none turns a rounding error into a step.
     """
-    writer = _Writer(draw, wide, dropout)
+    writer = _Writer(draw, wide, dropout, sizes, dtypes)
     for _ in range(draw(st.integers(1, 3))):
         writer.add_input()
-    for _ in range(draw(st.integers(1, lines))):
+    for _ in range(draw(st.integers(fewest, lines))):
         writer.add_line()
     if not writer.lines:
         writer.lines.append("v0 = x0 + x0")

@@ -37,12 +37,12 @@ def complaints(program: Program, compile: CompileFunction) -> list[str]:
     found = []
     for number, (mine, theirs, true) in enumerate(zip(ours, eager, exact, strict=True)):
         complaint = judge(mine, theirs, true, floor=FLOOR)
-        if complaint and not _unstable(theirs, true):
+        if complaint and not unstable(theirs, true):
             found.append(f"result {number}: {complaint}")
     return found
 
 
-def _unstable(eager: Tensor, exact: Tensor) -> bool:
+def unstable(eager: Tensor, exact: Tensor) -> bool:
     """True where rounding turned a comparison, a floor or a cast to integer in eager itself: no digit is certain."""
     if not eager.is_floating_point():
         return bool((eager != exact.to(eager.dtype)).any())

@@ -37,7 +37,7 @@ from lamina.ir.loops import (
 )
 from lamina.ir.ops import OPS, SCANS
 
-__all__ = ["run_nest", "run_program"]
+__all__ = ["run_library", "run_nest", "run_program"]
 
 Values = dict[str, torch.Tensor]
 _ERRORS: dict[str, type[Exception]] = {name: getattr(builtins, name) for name in ERRORS}
@@ -65,7 +65,7 @@ def run_program(program: LoopProgram, args: Sequence[Any]) -> list[Any]:
         if isinstance(step, Nest):
             run_nest(step, tensors, sizes)
         else:
-            _run_library(step, tensors, buffers, sizes)
+            run_library(step, tensors, buffers, sizes)
     return [_output(out, tensors, sizes) for out in program.outputs]
 
 
@@ -224,9 +224,10 @@ def _concrete(arg: Any, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str,
     return arg
 
 
-def _run_library(
+def run_library(
     call: LibraryCall, tensors: dict[str, torch.Tensor], buffers: Mapping[str, Buffer], sizes: Mapping[str, int]
 ) -> None:
+    """Run one library call; its results become the tensors of their buffers."""
     function = overload(call.op)
     args = [_concrete(a, tensors, sizes) for a in call.args]
     kwargs = {key: _concrete(a, tensors, sizes) for key, a in call.kwargs}

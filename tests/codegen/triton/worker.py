@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import triton.language as tl
 from triton.runtime import interpreter
 
 from tests.codegen.triton.loading import load
@@ -22,7 +25,30 @@ def _patch_index(tensor: Any, scope: Any) -> None:
     scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
 
+def _splat(self: Any, kind: Any, arg: Any) -> Any:
+    """A scalar in every place. What comparisons give says that it is of its operands' type: the data knows better."""
+    return interpreter.TensorHandle(np.full(kind.shape, arg.data.item(), dtype=arg.data.dtype), arg.dtype.scalar)
+
+
+def _atomic(self: Any, operation: Any, pointer: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    """Sums of bfloat16 numbers, which the interpreter does not know, one after the other."""
+    if value.dtype.scalar != tl.bfloat16:
+        return _atomic_rmw(self, operation, pointer, value, mask, *rest)
+    assert "ADD" in str(operation)
+    before = np.zeros_like(value.data)
+    for place in np.flatnonzero(mask.data):
+        cell = np.ctypeslib.as_array(ctypes.cast(int(pointer.data.flat[place]), ctypes.POINTER(ctypes.c_uint16)), (1,))
+        before.flat[place] = cell[0]
+        given = np.array([value.data.flat[place]], np.uint16)
+        left, right = (torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16) for bits in (cell, given))
+        left += right
+    return interpreter.TensorHandle(before, value.dtype.scalar)
+
+
+_atomic_rmw = interpreter.InterpreterBuilder.create_atomic_rmw
 interpreter._patch_lang_tensor = _patch_index
+interpreter.InterpreterBuilder.create_splat = _splat
+interpreter.InterpreterBuilder.create_atomic_rmw = _atomic
 
 
 def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
