@@ -22,6 +22,7 @@ from lamina.base.lowering import lowerings_key
 from lamina.capture.dynamo import compile_callable
 from lamina.capture.torch_private import name_backend, serve_without_tangents
 from lamina.decomp.table import decompositions
+from lamina.errors import BadArgument
 from lamina.options import Options
 from lamina.record import Record
 from lamina.rewrite.own_passes import OwnPasses
@@ -120,7 +121,11 @@ class _Compiler:
         compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name)
         if self.options.dump_dir:
             self.dumps = self.dumps or _own_folder(Path(self.options.dump_dir))
-            self.record.dump(self.dumps)
+            try:
+                self.record.dump(self.dumps)
+            except OSError as refusal:
+                what = f"the option dump_dir is {self.options.dump_dir!r}, which cannot be written: {refusal.strerror}"
+                raise BadArgument(what, remedy="name a folder that can be made and written") from refusal
         return compiled
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""Saved tensors on their way from AOTAutograd to a compiled backward."""
+"""Saved tensors and gradients on their way from AOTAutograd to a compiled backward."""
 
 import weakref
 

@@ -501,6 +501,14 @@ def test_stages_are_dumped(tmp_path: Path) -> None:
     assert any(name.endswith("_plan.txt") for name in texts)
 
 
+def test_a_folder_for_stages_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    (tmp_path / "file").touch()
+    compiled = lamina.compile(fresh(), options={"dump_dir": str(tmp_path / "file" / "stages")})
+    with pytest.raises(Exception, match=r"LM001 BadArgument: the option dump_dir is (.|\n)* do: name a folder"):
+        compiled(X)
+
+
 def test_functions_do_not_dump_over_one_another(tmp_path: Path) -> None:
     torch.compiler.reset()
     for function in (lambda x: x.sin(), lambda x: x.cos()):

@@ -61,6 +61,7 @@ def test_doctor_measures_the_cache(tmp_path: Path) -> None:
     assert "1 files, 3.0 MiB, writable" in doctor(LAMINA_CACHE_DIR=str(tmp_path))[1][8]
     assert "not made yet" in doctor(LAMINA_CACHE_DIR=str(tmp_path / "later"))[1][8]
     assert "switched off" in doctor(LAMINA_CACHE="0")[1][8]
+    assert "not made yet, read-only" in doctor(LAMINA_CACHE_DIR="/proc/nothing")[1][8]
 
 
 def test_doctor_refuses_instructions_the_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,11 @@ def test_no_compiler(run: Run, tmp_path: Path) -> None:
     assert "do: install g++" in warning
 
 
+def test_no_compiler_is_an_error_where_fallbacks_are_not_wanted(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"LM011 StageFailed: building .* no C\+\+ compiler"):
+        run(PATH=str(tmp_path), LAMINA_CACHE_DIR=str(tmp_path / "cache"), LAMINA_STRICT="1")
+
+
 def test_no_compiler_but_a_cache_made_elsewhere(run: Run, copied: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     answer = run(PATH=str(tmp_path / "empty"), LAMINA_CACHE_DIR=str(copied))

@@ -16,6 +16,7 @@ from lamina.aot.torch_private import (
     direct_apply,
     graph_is_kept,
     is_grad_enabled,
+    is_zero_tensor,
     never_captured,
     saving_is_hooked,
     transforms_are_active,
@@ -235,8 +236,8 @@ def _restored(saved: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 
 def _unlike(gradient: Any) -> bool:
-    """Whether there is no gradient, or one whose memory does not hold its values as they are."""
-    return gradient is None or gradient.is_conj() or gradient.is_neg()
+    """Whether there is no gradient, or one whose memory does not hold its values as they are, or that has none."""
+    return gradient is None or gradient.is_conj() or gradient.is_neg() or is_zero_tensor(gradient)
 
 
 def _copied(gradient: Any, tangent: Tangent, stride: tuple[int, ...]) -> torch.Tensor:
@@ -263,7 +264,7 @@ class _Backwards:
         if last is None:
             return None
         for gradient, stride in zip(gradients, last[0], strict=True):
-            if gradient is None or gradient.stride() != stride or gradient.is_neg() or gradient.is_conj():
+            if _unlike(gradient) or gradient.stride() != stride:
                 return None
         return last[1]
 

@@ -1,7 +1,7 @@
-"""Saved tensors as the compiled backward expects them, where AOTAutograd keeps them.
+"""What AOTAutograd hands to a compiled backward, as that expects it.
 
 ``torch.autograd.graph.saved_tensors_hooks`` may hand back a tensor with the same values in another layout; kernels that
-address memory by the planned strides would then read the wrong elements.
+address memory by the planned strides would then read the wrong elements. A gradient may be zeros without any memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lamina.aot.torch_private import hint
+from lamina.aot.torch_private import hint, is_zero_tensor
 
 __all__ = ["with_planned_strides"]
 
@@ -21,12 +21,18 @@ Boxed = Callable[[list[Any]], Any]
 def with_planned_strides(compiled: Boxed, fakes: Sequence[Any]) -> Boxed:
     """``compiled`` for inputs laid out like ``fakes``; an input laid out otherwise is copied first.
 
+    None among ``fakes`` stands for a gradient, which is passed on as it is, or as zeros that have memory.
+
     A layout is the order of the dimensions in memory, without gaps, and which of them repeat one element: sizes may be
     symbols. Inputs that were planned with gaps are passed on as they are.
     """
     orders = [(i, order) for i, fake in enumerate(fakes) if (order := _order(fake)) is not None]
+    gradients = [i for i, fake in enumerate(fakes) if fake is None]
 
     def call(args: list[Any]) -> Any:
+        for i in gradients:
+            if isinstance(args[i], torch.Tensor) and is_zero_tensor(args[i]):
+                args[i] = torch.zeros_like(args[i])
         for i, order in orders:
             args[i] = _as_planned(args[i], order)  # no name here holds a tensor that ``compiled`` lets go
         return compiled(args)

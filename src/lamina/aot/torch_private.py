@@ -48,6 +48,7 @@ __all__ = [
     "is_fake",
     "is_grad_enabled",
     "is_written_to",
+    "is_zero_tensor",
     "never_captured",
     "plain_dispatch",
     "run_aot_autograd",
@@ -214,6 +215,7 @@ def _itself(tensor: torch.Tensor) -> torch.Tensor:
 # saved for a backward, None without.
 autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
 is_grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
+is_zero_tensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
 transforms_are_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
 graph_is_kept: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 saving_is_hooked: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks

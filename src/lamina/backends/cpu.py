@@ -9,12 +9,11 @@ from torch.fx import GraphModule
 
 from lamina.backends.regions import (
     Boxed,
-    aten_calls,
     build_threads,
+    instead,
     loaded_later,
     open_cache,
     progress_printer,
-    warn_once,
 )
 from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
@@ -52,7 +51,8 @@ class CpuBackend:
         host: HostProgram = record.step(region, "host", emit_host, plan)
         units = record.step(region, "codegen", self.units, plan, host)
         building = build_threads().submit(self.build, region, units)
-        return loaded_later(region, lambda: _load(region, host, building, record, gm), record, gm)
+        strict = self.options.strict
+        return loaded_later(region, lambda: _load(region, host, building, record, gm, strict), record, gm)
 
     def units(self, plan: Plan, host: HostProgram) -> list[KernelUnit]:
         """The source of each distinct kernel of a plan."""
@@ -79,15 +79,15 @@ class CpuBackend:
         )
 
 
-def _load(region: str, host: HostProgram, building: Future[BuildResult], record: Record, gm: GraphModule) -> Boxed:
+def _load(
+    region: str, host: HostProgram, building: Future[BuildResult], record: Record, gm: GraphModule, strict: bool
+) -> Boxed:
     try:
         built = building.result()
     except OSError as refusal:  # no folder at all can be written
-        warn_once(f"lamina runs regions as ATen calls: {refusal}")
-        return aten_calls(gm)
+        return instead(region, str(refusal), gm, strict)
     record.stages.append(Stage(region, "build", built, built.seconds))
     if built.errors:
         name, error = next(iter(built.errors.items()))
-        warn_once(f"lamina runs regions as ATen calls: {len(built.errors)} kernels not built, {name}: {error}")
-        return aten_calls(gm)
+        return instead(region, f"{len(built.errors)} kernels not built, {name}: {error}", gm, strict)
     return load_program(host.text, "call", {"kernels": built.kernels})

@@ -32,6 +32,7 @@ from lamina.base.decision import Decision
 from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
+from lamina.errors import StageFailed
 from lamina.ir.access import writes
 from lamina.ir.index import as_expr
 from lamina.ir.library import is_custom, unrecordable
@@ -240,6 +241,9 @@ class _Region:
         for name, why in greedy.items():
             self._read_less_ahead(name, why)
         if len(self.reasons) == len(self.plan.kernels) > 0:
+            if self.backend.options.strict:
+                name, why = next(iter(self.reasons.items()))
+                raise StageFailed(f"building {self.plan.name} failed: {name}: {why}", remedy="unset the option strict")
             self._say("lamina runs regions as ATen calls", "no kernel has machine code")
             return aten_calls(self.gm)
         if len(kernels) < len(host.launches):

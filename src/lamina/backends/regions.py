@@ -14,10 +14,20 @@ from typing import Any
 from torch.fx import GraphModule
 
 from lamina.aot.torch_private import is_fake
+from lamina.errors import StageFailed
 from lamina.record import Record
 from lamina.runtime.cache import Cache, cache_root
 
-__all__ = ["Boxed", "aten_calls", "build_threads", "loaded_later", "open_cache", "progress_printer", "warn_once"]
+__all__ = [
+    "Boxed",
+    "aten_calls",
+    "build_threads",
+    "instead",
+    "loaded_later",
+    "open_cache",
+    "progress_printer",
+    "warn_once",
+]
 
 Boxed = Callable[[list[Any]], Any]
 """A compiled region: takes one list of inputs, which it empties, and returns the outputs."""
@@ -81,6 +91,14 @@ def warn_once(message: str) -> None:
     if kind not in _warned:
         _warned.add(kind)
         warnings.warn(message, stacklevel=3)
+
+
+def instead(region: str, why: str, gm: GraphModule, strict: bool) -> Boxed:
+    """The graph as ATen calls, with one warning; ``StageFailed`` where the option strict is set."""
+    if strict:
+        raise StageFailed(f"building {region} failed: {why}", remedy="unset the option strict")
+    warn_once(f"lamina runs regions as ATen calls: {why}")
+    return aten_calls(gm)
 
 
 def aten_calls(gm: GraphModule) -> Boxed:

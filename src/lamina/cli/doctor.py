@@ -144,7 +144,7 @@ def _cache(folder: Path, options: Options) -> Finding:
         return Finding("cache", "fair", "switched off by LAMINA_CACHE", "unset it to compile each kernel only once")
     if not folder.exists():
         parent = next(p for p in folder.parents if p.exists())
-        writable = os.access(parent, os.W_OK)
+        writable = _can_write(parent)
         text = f"{folder}, not made yet"
     else:
         files = [p for p in folder.rglob("*") if p.is_file()]

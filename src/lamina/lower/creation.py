@@ -60,6 +60,7 @@ def ones(low: Lowering, node: Node, *like: Any, **options: Any) -> TensorValue:
 
 @rule(
     *("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.zero.default"),
+    "aten._efficientzerotensor.default",
     *("aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default", "aten.empty_strided.default"),
     *("aten.new_empty_strided.default", "aten.empty_permuted.default"),
     *("prims.empty.default", "prims.empty_strided.default", "prims.empty_permuted.default"),

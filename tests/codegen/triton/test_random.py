@@ -1,4 +1,4 @@
-"""Random programs as kernels for a small GPU, in Triton's interpreter: forward and backward, each kernel by two schedules.
+"""Random programs as a small GPU's kernels in Triton's interpreter: forward and backward, each kernel by two schedules.
 
 A failing one is printed as code that runs.
 """
