@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule
 from lamina.backends import cuda, regions
 from lamina.backends.cuda_tuning import RegionTuning, triton_unit
 from lamina.codegen.host_cuda import CudaHost
+from lamina.errors import StageFailed
 from lamina.ir.plan import Kernel, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
@@ -268,9 +269,11 @@ def done(value: TritonBuild) -> Future[TritonBuild]:
     return future
 
 
-@pytest.mark.parametrize("held", [2, 1, 0])
-def test_a_kernel_reads_as_far_ahead_as_shared_memory_holds(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each stage is 1000 bytes here; with room for none of them the kernel is evaluated equation by equation."""
+@pytest.mark.parametrize(("held", "strict"), [(2, True), (1, True), (0, True), (0, False)])
+def test_a_kernel_reads_as_far_ahead_as_shared_memory_holds(
+    held: int, strict: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stage is 1000 bytes here; with room for none the region is left to ATen, or fails where that is unwanted."""
 
     def build(name: str, units: Sequence[TritonUnit]) -> TritonBuild:
         cubins = {u.name: Cubin(u.name, u.function, b"", u.types, 1000 * u.stages, 32 * u.warps, 2) for u in units}
@@ -278,13 +281,18 @@ def test_a_kernel_reads_as_far_ahead_as_shared_memory_holds(held: int, monkeypat
 
     plan = plan_of()
     deep = replace(only(plan), schedules=tuple(replace(s, stages=3) for s in only(plan).schedules))
-    options = Options(strict=True)
+    options = Options(strict=strict)
     driver = FakeDriver(shared_bytes=1000 * held)
     stub: Any = SimpleNamespace(options=options, device=0, target=TARGET, driver=driver, build=build)
     work = cuda._Region(stub, replace(plan, kernels=(deep,)), Record(), GraphModule({}, empty_graph(plan)))
     work.generate()
     monkeypatch.setattr(regions, "_warned", set())
-    with pytest.warns(UserWarning, match="no kernel has machine code") if held == 0 else nullcontext():
+    told: AbstractContextManager[Any] = nullcontext()
+    if held == 0 and strict:
+        told = pytest.raises(StageFailed, match=r"building test failed: .* it needs 1000 bytes")
+    elif held == 0:
+        told = pytest.warns(UserWarning, match="no kernel has machine code")
+    with told:
         work.load(work.host(True))
     assert [s.stages for s in only(work.plan).schedules] == [max(held, 1)]  # type: ignore[union-attr]
     assert len(work.record.decisions("schedule")) == 3 - max(held, 1)
