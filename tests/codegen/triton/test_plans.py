@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from lamina.base.dtypes import torch_dtype
 from lamina.codegen.triton.emit import emit
 from lamina.ir.index import Axis, as_expr
-from lamina.ir.loops import Buffer, BufferView, Compute, Constant, Load, LoopProgram, Nest, Store
+from lamina.ir.loops import Buffer, BufferView, Compute, Constant, LibraryCall, Load, LoopProgram, Nest, Store
 from lamina.ir.plan import KernelCall, Plan
 from lamina.ir.plan_print import print_plan, read_plan
 from lamina.ir.plan_verify import verify_plan
@@ -28,6 +28,7 @@ from tests.lower.torch_private import traced
 
 CHANNELS_LAST = torch.channels_last
 SMALL = GpuTarget("small", 8, approximate=False)
+Library = Callable[[LibraryCall, dict[str, Tensor], dict[str, Buffer], dict[str, int]], None]
 
 
 def planned(function: Callable[..., Any], *arguments: Tensor) -> Plan:
@@ -38,15 +39,21 @@ def planned(function: Callable[..., Any], *arguments: Tensor) -> Plan:
     return plan
 
 
-def run(plan: Plan, interpreter: Interpreter, arguments: tuple[Tensor, ...]) -> list[Tensor]:
-    """Run every step in order, each buffer in memory of its own."""
+def run(
+    plan: Plan, interpreter: Interpreter, arguments: Sequence[Tensor], library: Library | None = None
+) -> list[Tensor]:
+    """Run every step in order, each buffer in memory of its own. ``library`` does library calls, errors without it."""
     memory = {n: t.clone() for n, t in zip(plan.inputs, arguments, strict=True) if isinstance(n, str)}
     for b in plan.buffers:
         if b.name not in memory:
             shape, strides = [int(n) for n in b.shape], [int(n) for n in b.strides]
             memory[b.name] = torch.empty_strided(shape, strides, dtype=torch_dtype(b.dtype))
     sources = {k.name: emit(k, SMALL) for k in plan.kernels}
+    buffers = {b.name: b for b in plan.buffers}
     for step in plan.steps:
+        if library is not None and isinstance(step, LibraryCall):
+            library(step, memory, buffers, {})
+            continue
         assert isinstance(step, KernelCall), step.op
         given = [memory[b] for b in step.buffers]
         done, failed = interpreter.run(sources[step.kernel], given, [int(n) for n in step.sizes])

@@ -15,22 +15,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lamina.base.dtypes import torch_dtype
 from lamina.codegen.triton.emit import emit
-from lamina.codegen.triton.source import UnsupportedKernel
-from lamina.ir.loops import BufferView
+from lamina.codegen.triton.source import TritonSource, UnsupportedKernel
 from lamina.ir.loops_interp import run_library
-from lamina.ir.plan import KernelCall, Plan
+from lamina.ir.plan import Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_space import candidates
+from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from lamina.testing import judge
 from lamina.testing.reference import copied, in_double
 from lamina.tune.kernels import axis_lengths
+from tests.codegen.triton import test_plans
 from tests.codegen.triton.harness import Interpreter
-from tests.codegen.triton.test_plans import SMALL, view
+from tests.codegen.triton.test_plans import SMALL, run
 from tests.fuzz.programs import Program, programs
 from tests.fuzz.test_fuzz import FLOOR, unstable
 from tests.lower.torch_private import traced
@@ -57,28 +57,6 @@ def with_gradients(function: Callable[..., Any], count: int) -> Callable[..., li
         return [*(t.detach() for t in outputs), *(g for g in found if g is not None)]
 
     return run
-
-
-def run(plan: Plan, interpreter: Interpreter, arguments: list[Tensor]) -> list[Tensor]:
-    """Run every step in order, each buffer in memory of its own; library calls as ATen's."""
-    memory = {n: t.clone() for n, t in zip(plan.inputs, arguments, strict=True) if isinstance(n, str)}
-    for b in plan.buffers:
-        if b.name not in memory:
-            shape, strides = [int(n) for n in b.shape], [int(n) for n in b.strides]
-            memory[b.name] = torch.empty_strided(shape, strides, dtype=torch_dtype(b.dtype))
-    buffers = {b.name: b for b in plan.buffers}
-    kernels = {k.name: k for k in plan.kernels}
-    for step in plan.steps:
-        if not isinstance(step, KernelCall):
-            run_library(step, memory, buffers, {})
-            continue
-        given_ = [memory[b] for b in step.buffers]
-        source = emit(kernels[step.kernel], SMALL)
-        done, failed = interpreter.run(source, given_, [int(n) for n in step.sizes])
-        assert failed == 0, f"check {failed} of {step.kernel}"
-        for name, tensor in zip(step.buffers, done, strict=True):
-            memory[name].copy_(tensor)
-    return [view(memory[o.buffer], o) for o in plan.outputs if isinstance(o, BufferView)]
 
 
 def otherwise(plan: Plan, number: int) -> Iterator[Plan]:
@@ -118,10 +96,11 @@ def complaints(program: Program, number: int, interpreter: Interpreter) -> list[
         return []  # a gradient that only one of them has
     plan = make_plan(fuse(lower(traced(whole, inputs), "fuzz")), SMALL)
     verify_plan(plan)
-    given_ = [t.detach() for t in inputs]
+    arguments = [t.detach() for t in inputs]
     found = []
     for label, one in (("", plan), *((f" by candidate {number}", p) for p in otherwise(plan, number))):
-        for place, (mine, theirs, true) in enumerate(zip(run(one, interpreter, given_), eager, exact, strict=True)):
+        ours = run(one, interpreter, arguments, run_library)
+        for place, (mine, theirs, true) in enumerate(zip(ours, eager, exact, strict=True)):
             complaint = judge(mine, theirs, true, floor=floor(program, mine))
             if complaint and not unstable(theirs, true):
                 schedules = [k.schedules for k in one.kernels] if label else ""
@@ -131,6 +110,7 @@ def complaints(program: Program, number: int, interpreter: Interpreter) -> list[
 
 def test_random_kernels(request: pytest.FixtureRequest, interpreter: Interpreter) -> None:
     budget = int(request.config.getoption("--fuzz-examples")) or SMALL_BUDGET
+    ran = 0
 
     @settings(
         max_examples=budget,
@@ -141,6 +121,7 @@ def test_random_kernels(request: pytest.FixtureRequest, interpreter: Interpreter
     )
     @given(programs(wide=True, sizes=SIZES, dtypes=DTYPES, fewest=4), st.integers(1, 7))
     def check(program: Program, number: int) -> None:
+        nonlocal ran
         try:
             found = complaints(program, number, interpreter)
         except (CannotLower, UnsupportedKernel):
@@ -149,5 +130,18 @@ def test_random_kernels(request: pytest.FixtureRequest, interpreter: Interpreter
             text = f"{type(problem).__name__}: {problem}\n\ncandidate {number}\n{program.source()}"
             raise AssertionError(text) from problem
         assert not found, "\n".join([*found, "", f"candidate {number}", program.source()])
+        ran += 1
 
     check()
+    assert ran > budget // 2  # what cannot be lowered, or added up atomically, is left out
+
+
+def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch, interpreter: Interpreter) -> None:
+    def wrong(kernel: Kernel, target: GpuTarget) -> TritonSource:
+        source = emit(kernel, target)
+        return replace(source, text=source.text.replace("libdevice.sin(", "libdevice.cos("))
+
+    program = Program((("x0", (5, 300), "float32"),), ("v0 = torch.sin(x0)", "v1 = v0.sum((1,))"), ("v0", "v1"))
+    assert complaints(program, 1, interpreter) == []
+    monkeypatch.setattr(test_plans, "emit", wrong)
+    assert "result 0: largest error" in complaints(program, 1, interpreter)[0]
