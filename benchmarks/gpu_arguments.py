@@ -28,7 +28,12 @@ def arguments(about: str | None, default: Path, argv: Sequence[str] | None) -> a
     parser.add_argument("--rivals", nargs="*", default=list(RIVALS))
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--row-seconds", type=float, default=30.0, help="fewer samples where a row takes longer")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="start no row after this time")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="start no row, and compile no rival, after this time"
+    )
+    parser.add_argument(
+        "--first-call-seconds", type=float, default=math.inf, help="leave out a rival whose first call takes longer"
+    )
     parser.add_argument(
         "--reference", choices=("fp64", "eager", "none"), default="fp64", help="fp64: eager where that is too large"
     )

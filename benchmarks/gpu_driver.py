@@ -27,6 +27,7 @@ from benchmarks.gpu_arguments import RIVALS, arguments, selected, weights_of
 from benchmarks.gpu_machine import flush_cache, gpu, one_assembler
 from benchmarks.gpu_programs import GpuData, GpuProgram, Program
 from benchmarks.gpu_report import GpuRow, print_rows, summary
+from benchmarks.limit import TookTooLong, at_most
 from benchmarks.patterns import private_copy
 from benchmarks.prefill.crew import Job, prefill, serve
 from benchmarks.prefill.torch_private import graphs_from_cache
@@ -143,11 +144,18 @@ def host_microseconds(call: Callable[[], Any], samples: int = 15) -> float:
 
 
 def measure(
-    pattern: GpuProgram, mode: str, args: argparse.Namespace, copy: float, prefilled: Sequence[str] = ()
+    pattern: GpuProgram,
+    mode: str,
+    args: argparse.Namespace,
+    copy: float,
+    prefilled: Sequence[str] = (),
+    end: float = math.inf,
 ) -> GpuRow:
     """Build a row: every rival once, its error, its peak memory and host time, then all by turns.
 
-    What was compiled ahead for the rivals ``prefilled`` is on disk: their first calls are no cold ones.
+    What was compiled ahead for the rivals ``prefilled`` is on disk: their first calls are no cold ones. A rival whose
+    first call takes longer than ``args.first_call_seconds``, or beyond the time ``end`` of the monotonic clock, is left
+    out, with that reason.
     """
     torch.compiler.reset()
     gc.collect()
@@ -169,10 +177,15 @@ def measure(
         with _spent(row, name):
             try:
                 rival = _rival(program, data, name)
+                own = name in ("eager", subject)
                 start = time.perf_counter()
-                found = rival.values()
-                torch.cuda.synchronize()
+                with at_most(math.inf if own else min(args.first_call_seconds, end - time.monotonic())):
+                    found = rival.values()
+                    torch.cuda.synchronize()
                 row.seconds[name] = time.perf_counter() - start
+            except TookTooLong as problem:
+                row.failures[name] = f"its first call {problem}"
+                continue
             except Exception as problem:
                 row.failures[name] = f"{type(problem).__name__}: {problem}"[:300]
                 continue
@@ -337,7 +350,8 @@ def run(
         print(f"[{number}/{len(chosen)}] {name}", flush=True)
         before = graphs_from_cache()
         try:
-            row = measure(program, mode, args, card["copy_gbs"], [*prefilled.get(name, ()), *args.on_disk])
+            ahead = [*prefilled.get(name, ()), *args.on_disk]
+            row = measure(program, mode, args, card["copy_gbs"], ahead, started + args.seconds)
         except Exception as problem:
             row = GpuRow(name, failures={args.compile: f"{type(problem).__name__}: {problem}"[:300]})
         print(_told(row, before), flush=True)

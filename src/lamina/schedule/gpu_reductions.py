@@ -43,6 +43,11 @@ _SHORT_TILE = 2048
 softmax of 1024 columns 70.9 us and 69.3, with its backward 167.7 and 164.7; layer norm of 1024 columns 23.2 and 22.4,
 with its backward 58.9 and 57.5; of 768 columns 19.6 and 19.1).
 """
+_MIXED_TILE = 4096
+"""Points of a tile of 16-bit rows of more than ``_SHORT_ROW`` numbers whose columns are reduced too (H200, tiles of
+4096 points and 8192: backward of layer norm with 4096 columns 109 us and 114, of RMS norm with residual 142 and 175,
+with dropout and residual 186 and 191; with 2048 columns 31.5 and 33.0, 36.0 and 39.1, 35.1 and 38.0, 39.8 and 41.3).
+"""
 _NORM_ROW = 4096
 """Points of a norm's row of 16-bit numbers that two warps take, 64 a thread, or half as many (H200, one row a program;
 four warps, two: layer norm 73.2 us, 72.6, its forward in training 74.0, 73.3; RMS norm 40.8, 39.2, with residual 135.9,
@@ -225,7 +230,7 @@ class Reductions(NestFacts):
         done = []
         crossed = self.turned() is not None
         sums = sum(frozenset(e.axes) != inner for e in self.reduces)  # each has a number of its own at every point
-        points = 4096 if sums > 2 else 8192
+        points = _MIXED_TILE if sums > 2 or (self.bytes() <= 2 and not crossed) else 2 * _MIXED_TILE
         short = volume <= _SHORT_ROW and self.bytes() <= 2 and not crossed
         if short:  # two rows a turn, which a thread adds up at once, or as many as its warps read at once
             points = volume * (2 if volume >= SHORT_ROW_WARP else 8)
