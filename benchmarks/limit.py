@@ -30,9 +30,9 @@ def at_most(seconds: float) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise TookTooLong(f"took more than {seconds:.0f} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    other, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    before, other = signal.signal(signal.SIGALRM, stop), 0.0
     try:
+        other, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
         yield
     finally:
         # A timer that ran before goes on with what it had left.

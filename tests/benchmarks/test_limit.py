@@ -1,49 +1,55 @@
-"""Time limits of the benchmarks' first calls."""
+"""Time limits of the benchmarks' first calls, each in a program of its own: signals are the whole process's."""
 
 from __future__ import annotations
 
-import math
-import signal
-import time
-from collections.abc import Iterator
+import subprocess
+import sys
+
+PROGRAM = """
+import math, signal, time
 from contextlib import suppress
-
-import pytest
-
 from benchmarks.limit import TookTooLong, at_most
 
-
-@pytest.fixture(autouse=True)
-def other_timer() -> Iterator[None]:
-    """A timer of somebody else's."""
-    before = signal.setitimer(signal.ITIMER_REAL, 600)
-    yield
-    assert signal.setitimer(signal.ITIMER_REAL, *before)[0] > 500
-
-
-def _goes_on_after_exceptions(seconds: float) -> None:
+def goes_on_after_exceptions(seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with suppress(Exception):
             time.sleep(0.01)
 
+def of_somebody_else(number, frame):
+    raise AssertionError("not meant for it")
+
+signal.signal(signal.SIGALRM, of_somebody_else)
+signal.setitimer(signal.ITIMER_REAL, 500)
+began = time.monotonic()
+try:
+"""
+AFTER = """
+except TookTooLong as problem:
+    print(problem)
+assert time.monotonic() < began + 30
+assert 400 < signal.getitimer(signal.ITIMER_REAL)[0] <= 500, "somebody else's timer goes on"
+assert signal.getsignal(signal.SIGALRM) is of_somebody_else, "with somebody else's handler"
+"""
+
+
+def _printed(*lines: str) -> str:
+    program = PROGRAM + "".join(f"    {line}\n" for line in lines) + AFTER
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
 
 def test_code_that_takes_too_long_is_stopped_though_it_goes_on_after_exceptions() -> None:
-    before, began = signal.getsignal(signal.SIGALRM), time.monotonic()
-    with pytest.raises(TookTooLong, match="took more than 0 s"), at_most(0.05):
-        _goes_on_after_exceptions(30)
-    assert time.monotonic() < began + 30
-    assert signal.getsignal(signal.SIGALRM) is before
+    found = _printed("with at_most(0.1):", "    goes_on_after_exceptions(60)", "print('not stopped')")
+    assert found == "took more than 0 s"
 
 
-@pytest.mark.parametrize("seconds", [math.inf, 60.0])
-def test_what_ends_in_time_is_left_alone(seconds: float) -> None:
-    began = time.monotonic()
-    with at_most(seconds):
-        _goes_on_after_exceptions(0.02)
-    assert time.monotonic() >= began + 0.02
+def test_what_ends_in_time_is_left_alone() -> None:
+    for seconds in ("math.inf", "60.0"):
+        assert _printed(f"with at_most({seconds}):", "    goes_on_after_exceptions(0.02)", "print('done')") == "done"
 
 
 def test_nothing_begins_without_time() -> None:
-    with pytest.raises(TookTooLong, match="no time was left"), at_most(-1.0):
-        pytest.fail("it began")
+    found = _printed("with at_most(-1.0):", "    print('it began')")
+    assert found == "was not begun: no time was left"
