@@ -17,6 +17,7 @@ from tests.codegen.triton.harness import case
 triton = pytest.importorskip("triton")
 
 from tests.codegen.triton.compiling import compiled  # noqa: E402
+from tests.codegen.triton.test_kernels import NAMES  # noqa: E402
 
 WIDE: dict[str, Callable[[], Any]] = {
     "rows": lambda: softmax(64, 4096, 1, "bfloat16"),
@@ -29,10 +30,6 @@ WIDE: dict[str, Callable[[], Any]] = {
     "transposed": lambda: transposed(1024, 1024, "bfloat16"),
     "scan": lambda: scans(64, 8192, 1, "sum", False),
 }
-OTHERS = (
-    *("norm_symbolic_13_77", "reductions_row_int8", "reductions_all_float64", "reductions_column_bool", "gather"),
-    *("scatter_add", "histogram", "dropout", "norm_backward_2_9000", "scan_logaddexp_1", "padding", "masked_store"),
-)
 
 
 @pytest.mark.parametrize("kind", WIDE)
@@ -46,7 +43,7 @@ def test_wide_accesses(kind: str, tmp_path: Path) -> None:
     assert ".local .align" not in text, "registers are spilled to memory"
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_compiles(name: str, tmp_path: Path) -> None:
     spec, _, _ = RECIPES[name](name, Target.of("plain", 1))
     made = case(name, spec.nests, list(spec.buffers.values()), GpuTarget())

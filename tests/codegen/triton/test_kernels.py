@@ -14,25 +14,10 @@ from tests.codegen.test_nests import RECIPES, gather, norm, softmax
 from tests.codegen.triton.harness import TARGET, Case, Interpreter, both, case
 from tests.codegen.writer import Body
 
-QUICK = (
-    *("softmax_7_77_1", "softmax_3_5_0", "softmax_2_9000_1", "softmax_1_1_0", "softmax_bfloat16", "softmax_float64"),
-    *("softmax_symbolic_13_77", "softmax_symbolic0_13_77", "norm_7_77", "norm_2_9000", "norm_symbolic_13_77"),
-    *("norm_backward_7_77", "norm_backward_bfloat16", "norm_backward_2_9000", "norm_softmax_backward"),
-    *("reductions_all_float32", "reductions_column_float32", "reductions_middle_int32", "reductions_ends_bool"),
-    *("reductions_row_uint8", "reductions_long", "reductions_none", "pointwise_dense", "pointwise_padded"),
-    *("pointwise_strided", "pointwise_transposed", "pointwise_expanded", "pointwise_four", "transposed", "batch_norm"),
-    *("group_norm_backward", "group_quantise", "scan_sum_0", "scan_sum_1", "scan_max_1", "scan_int", "gather"),
-    *("scatter_add", "histogram", "padding", "masked_store", "dropout", "dropout_symbolic", "rotate_half"),
-    *("flipped_float32", "windows_add", "in_place", "counting_int64"),
-)
 APART = ("norm_backward_symbolic", "norm_softmax_backward_symbolic")
 """Rows of unknown width beside column sums: cut into two nests before they come here."""
 
-NAMES = [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in RECIPES
-    if not name.startswith(APART)
-]
+NAMES = [name for name in RECIPES if not name.startswith(APART)]
 
 
 def same(name: str, got: torch.Tensor, want: torch.Tensor) -> None:
@@ -56,10 +41,6 @@ def agree(interpreter: Interpreter, made: Case, inputs: dict[str, torch.Tensor],
 def test_nest(interpreter: Interpreter, name: str) -> None:
     spec, inputs, sizes = RECIPES[name](name, Target.of("plain", 1))
     agree(interpreter, case(name, spec.nests, list(spec.buffers.values())), inputs, sizes)
-
-
-def test_every_quick_name_is_a_recipe() -> None:
-    assert not set(QUICK) - set(RECIPES)
 
 
 @pytest.mark.parametrize(("width", "dtype"), [(4099, "bfloat16"), (2051, "float32"), (2049, "float16")])
