@@ -554,6 +554,16 @@ def test_modules_made_while_a_function_runs(compile: Compile) -> None:
         assert torch.equal(compiled(X, given), torch.nn.functional.softplus(X) + 1)
 
 
+def test_modules_of_torchs_own_classes_are_compiled_however_many_there_are() -> None:
+    """Torch compiles eight of them in a process: all share the code of one frame."""
+    for extra in range(10):
+        module = torch.nn.Sequential(torch.nn.Linear(3 + extra, 4), torch.nn.ReLU())
+        compiled, x = lamina.compile(module), torch.randn(2, 3 + extra)
+        torch.testing.assert_close(compiled(x), module(x))
+        assert [stage.name for stage in compiled.record.stages].count("capture") == 1
+        assert list(compiled.state_dict()) == list(module.state_dict())
+
+
 def test_lazy_modules_and_classes(compile: Compile) -> None:
     backend = Counting()
     lazy = compile(torch.nn.LazyLinear(2), backend)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import _guards
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-from torch._dynamo import config, eval_frame
+from torch._dynamo import config, eval_frame, external_utils
 from torch._dynamo.convert_frame import CatchErrorsWrapper, compile_lock
 from torch._dynamo.exc import ShortenTraceback, UncapturedHigherOrderOpError, Unsupported, UserError
 from torch._dynamo.mutation_guard import GenerationTracker, install_generation_tagging_init
@@ -48,7 +48,21 @@ def improve_entry(compiled: Any) -> Any:
     if cells.keys() != _READ_VARIABLES:
         return compiled
     cells["is_fx_symbolic_tracing"].cell_contents = _traced_by_this_thread
+    _compile_apart(cells["fn"].cell_contents)
     return _entry(compiled, cells) if _can_be_entered(compiled, cells) else compiled
+
+
+_SHARED_FRAME = external_utils.wrap_inline(lambda: None).__code__
+
+
+def _compile_apart(function: Any) -> None:
+    """Give the frame that Dynamo puts around a module of torch's own code of its own.
+
+    Dynamo keeps what it compiled, and how often, by code: all modules of torch's own classes in a process would share
+    the eight times that one function is compiled.
+    """
+    if getattr(function, "__code__", None) is _SHARED_FRAME:
+        function.__code__ = _SHARED_FRAME.replace(co_varnames=_SHARED_FRAME.co_varnames)
 
 
 def _traced_by_this_thread() -> bool:
