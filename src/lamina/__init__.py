@@ -4,7 +4,7 @@ from lamina.backends.registry import register_backend
 from lamina.base.decision import Decision
 from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
 from lamina.compile import compile, lamina_backend
-from lamina.errors import BadArgument, InvalidIR, LaminaError, StageFailed, UnknownOption
+from lamina.errors import BadArgument, InvalidIR, LaminaError, LaminaWarning, StageFailed, UnknownOption
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.runtime.frozen import thaw
@@ -14,6 +14,7 @@ __all__ = [
     "Decision",
     "InvalidIR",
     "LaminaError",
+    "LaminaWarning",
     "Measurement",
     "Options",
     "Record",

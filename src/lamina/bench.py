@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -84,7 +85,7 @@ def benchmark(
     ``warmup`` calls run untimed first, the first of which compiles. Then ``repeats`` samples are taken, or, if that is
     0, as many as fit into ``seconds`` (at least 5). The GPU is synchronised around every sample. Gradients, autocast
     and inference mode are as the caller has set them; to time a training step, pass a function that makes one. Raises
-    ``BadArgument`` for a negative count or time, or where there is nothing to call.
+    ``BadArgument`` for a count or time that is none or negative, or where there is nothing to call.
     """
     _check(repeats, warmup, seconds)
     _check_callable("benchmark", function)
@@ -104,11 +105,14 @@ def alternate(
     """Time several callables on the same arguments, taking turns sample by sample in this process.
 
     The arguments are ``benchmark``'s; ``seconds`` is for each callable. The order is turned round every other sample.
-    Raises ``BadArgument`` if there is nothing to time.
+    Raises ``BadArgument`` for what is no mapping of callables, or an empty one.
     """
     _check(repeats, warmup, seconds)
-    if not isinstance(functions, Mapping) or not functions:
-        raise BadArgument("there is nothing to time", remedy='give a mapping such as {"eager": f, "lamina": g}')
+    remedy = 'give a mapping such as {"eager": f, "lamina": g}'
+    if not isinstance(functions, Mapping):
+        raise BadArgument(f"alternate was given a {type(functions).__name__}, not a mapping", remedy=remedy)
+    if not functions:
+        raise BadArgument("there is nothing to time", remedy=remedy)
     for function in functions.values():
         _check_callable("alternate", function)
     calls = {name: _Call(function, args, kwargs) for name, function in functions.items()}
@@ -121,8 +125,7 @@ def warmup(function: Callable[..., Any], *args: Any, calls: int = 3, **kwargs: A
     A compiled model that will be trained should be warmed up by a whole training step: the backward pass is compiled
     when it first runs. Raises ``BadArgument`` if ``calls`` is below 1 or there is nothing to call.
     """
-    if calls < 1:
-        raise BadArgument(f"calls is {calls}", remedy="give 1 or more")
+    _check_number("calls", calls, int, 1)
     _check_callable("warmup", function)
     call = _Call(function, args, kwargs)
     first = call.seconds(1)
@@ -185,6 +188,13 @@ def _check_callable(who: str, function: object) -> None:
 
 
 def _check(repeats: int, warmup: int, seconds: float) -> None:
-    for name, value in (("repeats", repeats), ("warmup", warmup), ("seconds", seconds)):
-        if value < 0:
-            raise BadArgument(f"{name} is {value}", remedy="give 0 or more")
+    _check_number("repeats", repeats, int, 0)
+    _check_number("warmup", warmup, int, 0)
+    _check_number("seconds", seconds, float, 0)
+
+
+def _check_number(name: str, value: Any, kind: type[int] | type[float], least: int) -> None:
+    numbers = (int,) if kind is int else (int, float)
+    if not isinstance(value, numbers) or isinstance(value, bool) or not least <= value < math.inf:
+        what = "a whole number" if kind is int else "a number"
+        raise BadArgument(f"{name} is {value!r}", remedy=f"give {what}, {least} or more")

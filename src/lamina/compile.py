@@ -20,13 +20,14 @@ from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
 from lamina.base.lowering import lowerings_key
 from lamina.capture.dynamo import compile_callable
-from lamina.capture.torch_private import name_backend, serve_without_tangents
+from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
-from lamina.errors import BadArgument
+from lamina.errors import BadArgument, LaminaError
 from lamina.options import Options
 from lamina.record import Record
 from lamina.rewrite.own_passes import OwnPasses
 from lamina.rewrite.rewriting import Rewriting
+from lamina.rewrite.user_rules import check_rules
 
 __all__ = ["compile", "compile_graph", "lamina_backend"]
 
@@ -59,6 +60,7 @@ def compile(
         return model if disable else known(model)
     chosen = as_backend(backend)
     settings = options_for(chosen, mode, options)
+    check_rules(settings)
     if disable:
         return model
     record = Record(getattr(model, "__name__", type(model).__name__))
@@ -89,7 +91,12 @@ def lamina_backend(
     if not serve_without_tangents():
         return gm.forward
     lamina = as_backend("lamina")
-    return _Compiler(options_for(lamina, mode, options), lamina, Record())(gm, example_inputs)
+    try:
+        settings = options_for(lamina, mode, options)
+        check_rules(settings)
+        return _Compiler(settings, lamina, Record())(gm, example_inputs)
+    except LaminaError as error:
+        raise passed_through(error) from error.__cause__
 
 
 name_backend("lamina", "lamina.compile:lamina_backend")

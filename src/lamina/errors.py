@@ -5,8 +5,10 @@ from __future__ import annotations
 __all__ = [
     "BackendFailed",
     "BadArgument",
+    "DoubleBackward",
     "InvalidIR",
     "LaminaError",
+    "LaminaWarning",
     "PassFailed",
     "RuleFailed",
     "StageFailed",
@@ -23,12 +25,17 @@ class LaminaError(Exception):
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         self.what, self.where, self.remedy = what, where, remedy
-        text = f"{self.code} {type(self).__name__}: {what}"
-        if where:
-            text += f"\n  at {where}"
-        if remedy:
-            text += f"\n  do: {remedy}"
-        super().__init__(text)
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        """Code, class, what happened, where and what to do, whatever others write into ``args``."""
+        place = f"\n  at {self.where}" if self.where else ""
+        remedy = f"\n  do: {self.remedy}" if self.remedy else ""
+        return f"{self.code} {type(self).__name__}: {self.what}{place}{remedy}"
+
+
+class LaminaWarning(UserWarning):
+    """Something that was asked for is not done, or done in a slower way; results are right all the same."""
 
 
 class BadArgument(LaminaError):
@@ -61,8 +68,14 @@ class BackendFailed(LaminaError):
     code = "LM012"
 
 
+class DoubleBackward(LaminaError, RuntimeError):
+    """The gradients of a compiled region were to be differentiated again."""
+
+    code = "LM013"
+
+
 class RuleFailed(LaminaError):
-    """A rewrite rule's condition raised, or rules undo each other's work without end."""
+    """A rule's condition raised, its right side gives no such tensors as its left side, or rules go in circles."""
 
     code = "LM040"
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from lamina.base.passes import Passes
 from lamina.base.rule import NestRule, Rule
-from lamina.errors import BadArgument, UnknownOption
+from lamina.errors import BadArgument, LaminaWarning, UnknownOption
 
 __all__ = ["MODES", "Options"]
 
-_EXAMPLES = {bool: "set it to 0 or 1", int: "set it to a whole number"}
+_EXAMPLES = {bool: "set it to 0 or 1", int: "set it to a whole number, 0 or more"}
 
 _NO_PASSES = Passes()
 
@@ -72,11 +72,13 @@ class Options:
     def of(cls, mode: str | None, given: Mapping[str, Any] | Options | None) -> Options:
         """What ``lamina.compile`` was asked for. Raises ``BadArgument`` or ``UnknownOption``."""
         if isinstance(given, Options):
+            _agree(mode, given.mode if given.mode != "default" else None)
             return given if mode is None else given.replace(mode=mode)
         if given is not None and not isinstance(given, Mapping):
             raise BadArgument(
                 f"the options are a {type(given).__name__}: {given!r}", remedy='pass a mapping such as {"strict": True}'
             )
+        _agree(mode, (given or {}).get("mode"))
         return cls.from_environment({**(given or {}), **({} if mode is None else {"mode": mode})})
 
     @classmethod
@@ -135,9 +137,17 @@ Options.__doc__ = "\n".join(
 )
 
 
-def _known(cls: type[Options], name: str) -> None:
+def _agree(mode: Any, within: Any) -> None:
+    """Raise ``BadArgument`` where the mode that was given and the one among the options differ."""
+    if mode is not None and within is not None and mode != within:
+        raise BadArgument(
+            f"mode is {mode!r}, and the options say mode {within!r}", remedy="give one of them, or the same mode twice"
+        )
+
+
+def _known(cls: type[Options], name: Any) -> None:
     if name not in cls.knobs():
-        meant = get_close_matches(name, cls.knobs(), 1)
+        meant = get_close_matches(name, cls.knobs(), 1) if isinstance(name, str) else ()
         hint = f"did you mean {meant[0]!r}? " if meant else ""
         raise UnknownOption(f"no option is called {name!r}", remedy=f"{hint}use one of {', '.join(cls.knobs())}")
 
@@ -148,15 +158,36 @@ def _env(cls: type[Options], name: str) -> str:
 
 def _check(f: Field[Any], value: Any, what: str) -> None:
     choices = f.metadata["choices"]
-    if type(value) is not type(f.default):
-        wanted = "mapping" if f.name == "expect_matches" else type(f.default).__name__
-        raise UnknownOption(f"{what} is {value!r}, not of type {wanted}", remedy=f"{f.metadata['help']}")
     if choices and value not in choices:
         raise UnknownOption(f"{what} is {value!r}", remedy=f"use one of {', '.join(choices)}")
+    if type(value) is not type(f.default):
+        wanted = "mapping" if f.name == "expect_matches" else type(f.default).__name__
+        raise UnknownOption(f"{what} is {value!r}, not of type {wanted}", remedy=_way_to_write(f, value))
     if f.name in _MEMBERS and isinstance(value, tuple):
         _check_members(value, what, *_MEMBERS[f.name])
     if type(value) is int and value < 0:
-        raise UnknownOption(f"{what} is {value}, below zero", remedy=f"{f.metadata['help']}")
+        raise UnknownOption(f"{what} is {value}, below zero", remedy=_way_to_write(f, value))
+
+
+def _way_to_write(f: Field[Any], value: Any) -> str:
+    """What to give for an option instead of a ``value`` of the wrong type."""
+    if isinstance(f.default, bool):
+        return "write True or False"
+    if isinstance(f.default, int):
+        return f"write a whole number, 0 or more ({f.metadata['help']})"
+    if isinstance(f.default, str):
+        return f"write {str(value)!r}" if isinstance(value, os.PathLike) else f"write a text ({f.metadata['help']})"
+    if isinstance(f.default, Passes):
+        return "make one with lamina.extend.Passes, such as Passes(joint=function)"
+    if f.name == "without_rules" and isinstance(value, str):
+        return f'write ("{value}",)'
+    if f.name == "rules" and callable(value):
+        return "make a rule of it with lamina.extend.rule or nest_rule, and write (that_rule,)"
+    return {
+        "rules": "write (rule(before, after),), with lamina.extend.rule or nest_rule",
+        "without_rules": 'write a tuple of names, such as ("silu of sigmoid",)',
+        "expect_matches": _MEMBERS["expect_matches"][1],
+    }[f.name]
 
 
 _MEMBERS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -207,7 +238,9 @@ def _warn_of_misspelt(known: set[str]) -> None:
     for name in sorted(n for n in os.environ if n.startswith("LAMINA_") and n not in known):
         meant = get_close_matches(name, known, 1, 0.85)
         if meant:
-            warnings.warn(f"the environment variable {name} is no option's; did you mean {meant[0]}?", stacklevel=4)
+            warnings.warn(
+                f"the environment variable {name} is no option's; did you mean {meant[0]}?", LaminaWarning, stacklevel=4
+            )
 
 
 def _parse(name: str, default: Any, text: str) -> Any:

@@ -13,7 +13,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from lamina.cli import doctor as doctor_module
-from lamina.cli.app import app, run_demo
+from lamina.cli.app import app, main, run_demo
 from lamina.cli.demo_models import DEMOS
 from lamina.cli.progress import announced
 
@@ -43,6 +43,15 @@ def test_doctor_says_what_to_do_without_a_compiler(tmp_path: Path, monkeypatch: 
     assert "no-such-compiler" in doctor(LAMINA_CXX="no-such-compiler")[1][4]
 
 
+def test_doctor_quotes_one_line_of_what_is_no_compiler(tmp_path: Path) -> None:
+    wordy = tmp_path / "wordy"
+    wordy.write_text("#!/bin/sh\necho wordy 1.0\necho License: none\nexit 1\n")
+    wordy.chmod(0o755)
+    line = doctor(LAMINA_CXX=str(wordy))[1][4]
+    assert f"{wordy} --version failed: wordy 1.0 -> install g++" in line
+    assert "License" not in line
+
+
 def test_doctor_misses_triton_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
@@ -61,6 +70,10 @@ def test_doctor_measures_the_cache(tmp_path: Path) -> None:
     assert "1 files, 3.0 MiB, writable" in doctor(LAMINA_CACHE_DIR=str(tmp_path))[1][8]
     assert "not made yet" in doctor(LAMINA_CACHE_DIR=str(tmp_path / "later"))[1][8]
     assert "switched off" in doctor(LAMINA_CACHE="0")[1][8]
+    (tmp_path / "file").write_text("")
+    for folder, where in ((tmp_path / "file", "in it"), (tmp_path / "file" / "below", "below it")):
+        said = doctor(LAMINA_CACHE_DIR=str(folder))[1][8]
+        assert f"{tmp_path / 'file'} is a file, so kernels cannot be kept {where} -> name a folder" in said
     assert "not made yet, read-only" in doctor(LAMINA_CACHE_DIR="/proc/nothing")[1][8]
 
 
@@ -76,6 +89,20 @@ def test_version_and_unknown_model() -> None:
     done = CliRunner().invoke(app, ["demo", "--only", "alexnet"])
     assert done.exit_code == 2
     assert "attention" in done.output
+
+
+def test_the_help_of_the_demo_names_its_models() -> None:
+    words = re.sub(r"[\s│]+", " ", CliRunner().invoke(app, ["demo", "--help"], env={"COLUMNS": "100"}).output)
+    assert f"({', '.join(demo.name for demo in DEMOS)})" in words
+
+
+@pytest.mark.parametrize("command", ["demo", "doctor"])
+def test_a_wrong_environment_ends_a_command_at_once(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_NUMERICS", "sloppy")
+    monkeypatch.setattr(sys, "argv", ["lamina", command])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
 
 
 def test_the_package_runs_as_a_module() -> None:

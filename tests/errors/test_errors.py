@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,8 +14,16 @@ import pytest
 import torch
 
 import lamina
-from lamina.errors import BackendFailed, LaminaError, PassFailed, RuleFailed, UnexpectedMatches, WrongLowering
-from lamina.extend import Passes, rule
+from lamina.errors import (
+    BackendFailed,
+    DoubleBackward,
+    LaminaError,
+    PassFailed,
+    RuleFailed,
+    UnexpectedMatches,
+    WrongLowering,
+)
+from lamina.extend import Passes, nest_rule, rule
 from lamina.ir.index import as_expr
 from lamina.ir.loops import BufferView, LoopProgram
 from lamina.ir.loops_verify import verify_program
@@ -34,7 +43,8 @@ def errors(base: type[LaminaError] = LaminaError) -> Iterator[type[LaminaError]]
 
 def _below(base: type[LaminaError]) -> Iterator[type[LaminaError]]:
     for found in base.__subclasses__():
-        if found.__module__.startswith("lamina."):
+        # Not the stand-ins under the same name that Dynamo lets through.
+        if getattr(sys.modules.get(found.__module__), found.__name__, None) is found and "lamina." in found.__module__:
             yield found
             yield from _below(found)
 
@@ -53,15 +63,56 @@ def _rewritten(**options: object) -> object:
     return lamina.compile(lambda x: x.sin() + 1, backend="aten", options=options)(torch.ones(3))
 
 
+def _slope(x: torch.Tensor) -> torch.Tensor:
+    (found,) = torch.autograd.grad((x * x.sin()).sum(), x, create_graph=True)
+    return found.square().sum()
+
+
+def _differentiated_twice(backend: str = "lamina") -> torch.Tensor:
+    """The gradient of a gradient that is taken within a compiled function."""
+    torch.compiler.reset()
+    x = torch.ones(3, requires_grad=True)
+    lamina.compile(_slope, backend=backend)(x).backward()
+    assert x.grad is not None
+    return x.grad
+
+
 MISTAKES: dict[str, tuple[type[LaminaError], Callable[[], object]]] = {
     "a negative count": (lamina.BadArgument, lambda: lamina.benchmark(int, repeats=-1)),
     "no call to warm up": (lamina.BadArgument, lambda: lamina.warmup(int, calls=0)),
     "nothing to time": (lamina.BadArgument, lambda: lamina.alternate({})),
+    "a list to time": (lamina.BadArgument, lambda: lamina.alternate([int])),
+    "a text for seconds": (lamina.BadArgument, lambda: lamina.alternate({"int": int}, seconds="1")),
+    "half a repeat": (lamina.BadArgument, lambda: lamina.benchmark(int, repeats=2.5)),
+    "seconds without end": (lamina.BadArgument, lambda: lamina.benchmark(int, seconds=float("inf"))),
+    "a text for a count": (lamina.BadArgument, lambda: lamina.warmup(int, calls="2")),
     "timing a number": (lamina.BadArgument, lambda: lamina.benchmark(3)),
     "timing a mapping of numbers": (lamina.BadArgument, lambda: lamina.alternate({"a": 3})),
     "warming up a number": (lamina.BadArgument, lambda: lamina.warmup(3)),
     "not a callable": (lamina.BadArgument, lambda: lamina.compile(3)),
     "an option that does not exist": (lamina.UnknownOption, lambda: lamina.compile(abs, options={"speed": 11})),
+    "an option that is no name": (lamina.UnknownOption, lambda: lamina.compile(abs, options={3: 4})),
+    "two modes": (
+        lamina.BadArgument,
+        lambda: lamina.compile(abs, mode="reduce-overhead", options={"mode": "max-autotune"}),
+    ),
+    "two modes, one in Options": (
+        lamina.BadArgument,
+        lambda: lamina.compile(abs, mode="reduce-overhead", options=Options(mode="max-autotune")),
+    ),
+    "a rule to leave out that is not there": (
+        lamina.UnknownOption,
+        lambda: lamina.compile(abs, options={"without_rules": ("nope",)}),
+    ),
+    "a rule that is expected and not there": (
+        UnexpectedMatches,
+        lambda: lamina.compile(abs, options={"expect_matches": {"nope": 1}}),
+    ),
+    "a right side that fails, with the option strict": (
+        RuleFailed,
+        lambda: _rewritten(rules=[rule(lambda x: x.sin(), lambda x: x / 0 + 1 // 0, name="z")], strict=True),
+    ),
+    "a second differentiation": (DoubleBackward, _differentiated_twice),
     "an option of the wrong type": (lamina.UnknownOption, lambda: lamina.compile(abs, options={"verify": "yes"})),
     "a mode that does not exist": (lamina.UnknownOption, lambda: lamina.compile(abs, mode="ludicrous")),
     "a value that is no choice": (lamina.UnknownOption, lambda: Options().replace(numerics="sloppy")),
@@ -202,7 +253,8 @@ def test_a_kernel_that_does_not_compile_is_reported_with_the_compilers_words(tmp
 def test_every_class_of_the_errors_module_is_raised_here() -> None:
     raised = {expected for expected, _ in MISTAKES.values()} | {lamina.InvalidIR, lamina.StageFailed, LaminaError}
     raised.add(WrongLowering)  # in tests/kernels
-    assert {getattr(lamina.errors, name) for name in lamina.errors.__all__} <= raised
+    classes = {getattr(lamina.errors, name) for name in lamina.errors.__all__} - {lamina.LaminaWarning}
+    assert classes <= raised
 
 
 def test_the_environment_is_checked_like_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,3 +311,68 @@ def test_a_misspelt_option_is_told_which_was_meant() -> None:
     with pytest.raises(lamina.UnknownOption) as caught:
         lamina.compile(abs, options={"speed": 11})
     assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"freeze": "yes"}, "write True or False"),
+        ({"fuel": "many"}, "write a whole number, 0 or more"),
+        ({"fuel": -3}, "write a whole number, 0 or more"),
+        ({"jobs": -1}, "write a whole number, 0 or more"),
+        ({"mode": 3}, "use one of default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs"),
+        ({"rules": abs}, "lamina.extend.rule or nest_rule, and write (that_rule,)"),
+        ({"rules": 3}, "write (rule(before, after),)"),
+        ({"without_rules": "nope"}, 'write ("nope",)'),
+        ({"without_rules": 3}, 'write a tuple of names, such as ("silu of sigmoid",)'),
+        ({"expect_matches": 3}, 'give a mapping such as {"rule name": 2}'),
+        ({"cxx": 3}, "write a text"),
+        ({"dump_dir": Path("a")}, "write 'a'"),
+        ({"passes": abs}, "make one with lamina.extend.Passes"),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_told_what_to_write(options: dict[str, object], remedy: str) -> None:
+    with pytest.raises(lamina.UnknownOption) as caught:
+        lamina.compile(abs, options=options)
+    assert remedy in caught.value.remedy
+
+
+def test_the_same_mode_twice_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Options.of("reduce-overhead", {"mode": "reduce-overhead"}).mode == "reduce-overhead"
+    assert Options.of("reduce-overhead", Options()).mode == "reduce-overhead"
+    monkeypatch.setenv("LAMINA_MODE", "max-autotune")
+    assert Options.of("reduce-overhead", {}).mode == "reduce-overhead"
+
+
+def test_a_rule_on_nests_cannot_be_expected() -> None:
+    mine = nest_rule(lambda nest: None, name="mine")
+    with pytest.raises(UnexpectedMatches, match="'mine' is one on loop nests") as caught:
+        lamina.compile(abs, options={"rules": [mine], "expect_matches": {"mine": 1}})
+    assert caught.value.where == mine.place
+
+
+@pytest.mark.parametrize("entry", [lamina.compile, torch.compile])
+def test_an_error_at_the_first_call_ends_with_its_remedy(entry: Callable[..., object], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    there = str(tmp_path / "file" / "below")
+    torch.compiler.reset()
+    with pytest.raises(lamina.BadArgument, match="dump_dir") as caught:
+        entry(lambda x: x + 1, backend="lamina", options={"dump_dir": there})(torch.ones(3))
+    printed = "".join(traceback.format_exception_only(caught.value)).rstrip()
+    assert printed == f"lamina.errors.BadArgument: {caught.value}"
+    assert printed.endswith(f"do: {caught.value.remedy}")
+
+
+def test_differentiating_twice_names_the_region_and_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match=r"LM013 DoubleBackward: double backward: graph0") as caught:
+        _differentiated_twice()
+    assert isinstance(caught.value, DoubleBackward)
+    line = _slope.__code__.co_firstlineno + 1
+    assert caught.value.where == f"test_errors.py:{line}, where it begins"
+    x = torch.ones(3, requires_grad=True)
+    assert 'backend="eager"' in caught.value.remedy
+    wanted = torch.autograd.grad(_slope(x), x)[0]
+    torch.testing.assert_close(_differentiated_twice("eager"), wanted)
+    assert "torch.compiler.disable" in caught.value.remedy
+    apart = torch.compiler.disable(_slope)
+    torch.testing.assert_close(torch.autograd.grad(lamina.compile(lambda x: apart(x) * 1)(x), x)[0], wanted)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
+import warnings
 
 import pytest
 import torch
@@ -212,12 +214,81 @@ def test_a_returned_tensor_does_not_become_an_alias():
         assert any("share memory" in d.reason for d in record.decisions("rewrite"))
 
 
-def test_a_right_side_of_another_kind_is_refused_with_the_reason():
-    record = ours(lambda x: x.sin(), [X], [rule(lambda x: x.sin(), lambda x: x.sin().sum(), name="sum")])
-    reasons = [d.reason for d in record.decisions("rewrite")]
-    assert set(reasons) == {"its right side gives float32[] on cpu where its left side gives float32[4, 6] on cpu"}
-    record = ours(lambda x: x.sin(), [X], [rule(lambda x: x.sin(), lambda x: None, name="none")])
-    assert {d.reason for d in record.decisions("rewrite")} == {"its right side gives something that is no tensor"}
+WRONG = {
+    "sum": (
+        lambda x: x.sin().sum(),
+        "its right side gives float32[] on cpu where its left side gives float32[4, 6] on cpu",
+    ),
+    "wide": (
+        lambda x: x.sin().double(),
+        "its right side gives float64[4, 6] on cpu where its left side gives float32[4, 6] on cpu",
+    ),
+    "none": (lambda x: None, "its right side gives something that is no tensor"),
+    "two": (lambda x: (x, x.sin()), "its right side gives 2 results, its left side 1"),
+    "failing": (lambda x: x + 1 // 0, "its right side failed: ZeroDivisionError: integer division or modulo by zero"),
+    "writing": (lambda x: x.sin_(), "its right side cannot be traced: aten.sin_.default writes to its operands"),
+}
+
+
+@pytest.mark.parametrize("place", ["captured", "inference"])
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_right_side_is_told_with_its_place(name, place):
+    after, why = WRONG[name]
+
+    def mine():
+        return rule(lambda x: x.sin(), after, at=(place,), name=name)
+
+    one = mine()
+    with pytest.warns(
+        lamina.LaminaWarning, match=re.escape(f"{name!r} matches, but is not applied: {why}\n  at test_en")
+    ):
+        record = ours(lambda x: x.sin(), [X], [one], strict=False)
+    assert {d.reason for d in record.decisions("rewrite") if d.subject[0] == name} == {why}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours(lambda x: x.sin(), [X], [one], strict=False)  # once is enough
+    with pytest.raises(RuleFailed, match=re.escape(why)) as caught:
+        ours(lambda x: x.sin(), [X], [mine()])
+    assert caught.value.where.startswith(f"test_engine.py:{after.__code__.co_firstlineno}, matched at test_engine.py:")
+    with pytest.warns(lamina.LaminaWarning), pytest.raises(UnexpectedMatches, match=re.escape(why)) as caught:
+        ours(lambda x: x.sin(), [X], [mine()], strict=False, expect_matches={name: 1})
+    assert caught.value.where == f"test_engine.py:{after.__code__.co_firstlineno}"
+    assert "mend its right side" in caught.value.remedy
+
+
+def test_a_failing_right_side_names_the_line_that_failed():
+    def after(x):
+        y = x.cos()
+        return y + 1 // 0
+
+    with pytest.raises(RuleFailed, match=rf"at test_engine.py:{after.__code__.co_firstlineno + 2}, matched at"):
+        ours(lambda x: x.sin(), [X], [rule(lambda x: x.sin(), after, name="late")])
+
+
+def test_a_right_side_whose_symbolic_sizes_may_fit_is_no_mistake():
+    half = rule(lambda x: x.sin(), lambda x: x.sin().new_empty((x.shape[0] + 4) // 2, x.shape[1]), name="half")
+    short = rule(lambda x: x.sin(), lambda x: x.sin()[:, :1], name="short")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", lamina.LaminaWarning)
+        record = ours(lambda x: x.sin(), [X], [half], dynamic=True)
+    assert any("its right side" in d.reason for d in record.decisions("rewrite"))
+    with pytest.raises(RuleFailed, match=r"'short' matches, but"):
+        ours(lambda x: x.sin(), [X], [short], dynamic=True)
+
+
+def test_rules_of_ours_that_decline_do_not_warn(monkeypatch):
+    broken = rule(lambda x: x.sin(), lambda x: x.sum(), name="broken")
+    monkeypatch.setattr("lamina.rewrite.rewriting.RULES", (broken,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        record = compiled(lambda x: x.sin(), [X])
+    assert any(d.subject[0] == "broken" and "its right side gives" in d.reason for d in record.decisions("rewrite"))
+
+
+def test_a_match_that_could_not_be_replaced_is_the_reason_of_an_expectation():
+    nothing = rule(lambda x: x * 1, lambda x: x, name="nothing")
+    with pytest.raises(UnexpectedMatches, match=r"applied 0 times in graph0, not 1; a match at .* share memory"):
+        ours(lambda x: x * 1, [X], [nothing], expect_matches={"nothing": 1})
 
 
 def test_rules_for_inference_leave_training_alone():

@@ -22,6 +22,7 @@ from lamina.aot.torch_private import (
     transforms_are_active,
     without_autocast,
 )
+from lamina.errors import DoubleBackward
 
 __all__ = ["CompileBackward", "Strides", "Tangent", "inference_function", "training_function"]
 
@@ -70,6 +71,8 @@ def training_function(
     mutated: Sequence[int],
     rereads: Sequence[int] = (),
     compile_rereading: CompileBackward | None = None,
+    name: str = "graph",
+    where: str = "",
 ) -> Callable[..., Any]:
     """A differentiable function from a compiled forward and, compiled when first needed, its backward.
 
@@ -79,14 +82,17 @@ def training_function(
     gradient, ``tangents_of`` for each input the outputs its gradient comes from: where none of those has a gradient,
     neither has the input. Of the results ``rereads`` the last of the saved tensors are digests; while they
     exist unchanged, which nothing here sees to, the backward of ``compile_rereading`` runs, which takes the digests and
-    them. Differentiating twice (``create_graph=True``) raises ``RuntimeError`` when it comes to that.
+    them. Differentiating twice (``create_graph=True``) raises ``DoubleBackward``, with the ``name`` of the region and
+    ``where`` it is in the user's code, when it comes to that.
     """
     constant_of = _items([i for i, t in enumerate(tangents) if t is None])
     constant = None in tangents
     results_of, saved_of = _items(range(results)), itemgetter(slice(results, None))
     wanted_of = _items([i for i, s in enumerate(tangents_of) if s is not None])
     rereading = compile_rereading is not None
-    run_backward = _backward_function(compile_backward, compile_rereading, tangents, tangents_of, len(rereads))
+    run_backward = _backward_function(
+        compile_backward, compile_rereading, tangents, tangents_of, len(rereads), (name, where)
+    )
 
     class Compiled(torch.autograd.Function):
         @staticmethod
@@ -126,8 +132,12 @@ def _backward_function(
     tangents: Sequence[Tangent | None],
     tangents_of: Sequence[frozenset[int] | None],
     rereads: int,
+    region: tuple[str, str],
 ) -> Callable[..., Any]:
-    """What the engine calls with a context and the gradients of all outputs; ``rereads`` is how many are read again."""
+    """What the engine calls with a context and the gradients of all outputs.
+
+    ``rereads`` is how many outputs are read again, ``region`` what the region is called and where it is.
+    """
     layouts = [t for t in tangents if t is not None]
     backwards = _Backwards(compile_backward, layouts)
     rereading = None if compile_rereading is None else _Backwards(compile_rereading, layouts)
@@ -179,7 +189,7 @@ def _backward_function(
         anchors = ctx.anchors
         with torch.no_grad():
             found = run_backward(ctx, *gradients)
-        return _refusing((*anchors, *(g for g in gradients if g is not None and g.requires_grad)), found)
+        return _refusing(region, (*anchors, *(g for g in gradients if g is not None and g.requires_grad)), found)
 
     never_captured(run_backward)
     return run_backward
@@ -197,22 +207,26 @@ class _Once(torch.autograd.Function):
     """Gives back its tensors and raises when a gradient would flow through them to one of the anchors."""
 
     @staticmethod
-    def forward(ctx: Any, anchors: int, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, region: tuple[str, str], anchors: int, *tensors: torch.Tensor) -> Any:
+        ctx.region = region
         return tuple(t.view_as(t) for t in tensors[anchors:])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise RuntimeError(
-            "double backward: a compiled region cannot be differentiated twice (create_graph=True); "
-            "leave it uncompiled for that"
+        name, where = ctx.region
+        raise DoubleBackward(
+            f"double backward: {name}, a compiled region, cannot be differentiated twice (create_graph=True)",
+            where=where,
+            remedy="compute what is differentiated and its gradients within one function that runs uncompiled, as with "
+            'torch.compiler.disable, or compile this one with backend="eager"',
         )
 
 
-def _refusing(anchors: Sequence[torch.Tensor], gradients: Sequence[Any]) -> tuple[Any, ...]:
+def _refusing(region: tuple[str, str], anchors: Sequence[torch.Tensor], gradients: Sequence[Any]) -> tuple[Any, ...]:
     """``gradients`` as results that look like functions of the ``anchors`` and refuse to be differentiated."""
     places = [i for i, g in enumerate(gradients) if g is not None]
     apply: Callable[..., Any] = _Once.apply
-    marked = apply(len(anchors), *anchors, *(gradients[i] for i in places))
+    marked = apply(region, len(anchors), *anchors, *(gradients[i] for i in places))
     found = list(gradients)
     for place, tensor in zip(places, marked, strict=True):
         found[place] = tensor

@@ -23,6 +23,7 @@ from lamina.aot.torch_private import run_aot_autograd, static_input_indices, tor
 from lamina.aot.traits import is_static
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
+from lamina.base.source import place_in
 from lamina.options import Options
 from lamina.record import Record, Stage
 
@@ -61,6 +62,7 @@ def compile_captured(
     """
     job = _Job(compile_region, record, options, name, tuple(passes), partitioned, rereads)
     job.parameters = tuple(is_static(node) for node in gm.graph.find_nodes(op="placeholder"))
+    job.place = _place(gm)
     start = time.perf_counter()
     with collector_held():
         stitched = job.stitched(gm, example_inputs, decompositions)
@@ -109,6 +111,8 @@ class _Job:
         self.static_names: frozenset[str] = frozenset()
         self.static: frozenset[int] | None = None
         self.parameters: tuple[bool, ...] = ()
+        self.place = ""
+        """Where in the user's code the graph begins."""
 
     def stitched(
         self, gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
@@ -175,6 +179,8 @@ class _Job:
             stitched.mutated,
             rereads=self.reread,
             compile_rereading=rereading,
+            name=self.name,
+            where=self.place,
         )
 
     def _compile_backward(self, backward: GraphModule) -> CompileBackward:
@@ -287,6 +293,12 @@ def _role(node: Node, otherwise: str) -> str:
     if "tangents" in str(node.target):
         return "tangent"
     return otherwise if _is_tensor(node.meta.get("val")) else "symbol"
+
+
+def _place(gm: GraphModule) -> str:
+    """The line of the first of the graph's calls that has one."""
+    found = (place_in(n.meta.get("stack_trace") or "") for n in gm.graph.nodes if n.op.startswith("call"))
+    return next((f"{place}, where it begins" for place in found if place), "")
 
 
 def _device(gm: GraphModule) -> str:

@@ -20,7 +20,7 @@ from lamina.backends.regions import aten_calls
 from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
 from lamina.base.rule import NestRule
-from lamina.errors import RuleFailed, StageFailed, WrongLowering
+from lamina.errors import LaminaWarning, RuleFailed, StageFailed, WrongLowering
 from lamina.ir.loops import LibraryCall, LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower
@@ -66,7 +66,7 @@ def compile_region(
         if options.strict:
             raise StageFailed(f"compiling {name} failed: {error}", remedy="unset the option strict") from error
         why = f"{type(error).__name__}: {error}"
-    warnings.warn(f"lamina runs {name} as ATen calls: {why}", stacklevel=2)
+    warnings.warn(f"lamina runs {name} as ATen calls: {why}", LaminaWarning, stacklevel=2)
     record.add(name, "aten", 0.0, why)
     return aten_calls(gm)
 

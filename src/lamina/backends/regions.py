@@ -14,7 +14,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from lamina.aot.torch_private import is_fake
-from lamina.errors import StageFailed
+from lamina.errors import LaminaWarning, StageFailed
 from lamina.record import Record
 from lamina.runtime.cache import Cache, cache_root
 
@@ -90,7 +90,7 @@ def warn_once(message: str) -> None:
     kind = message.partition(":")[0]
     if kind not in _warned:
         _warned.add(kind)
-        warnings.warn(message, stacklevel=3)
+        warnings.warn(message, LaminaWarning, stacklevel=3)
 
 
 def instead(region: str, why: str, gm: GraphModule, strict: bool) -> Boxed:

@@ -23,7 +23,7 @@ from lamina.backends.debug import DEBUG
 from lamina.backends.eager import ATEN, EAGER
 from lamina.backends.kernels import KERNELS
 from lamina.backends.torch_private import torch_backend, torch_backend_names, traced_apart
-from lamina.errors import BadArgument
+from lamina.errors import BadArgument, LaminaWarning
 
 __all__ = [
     "BUILT_IN",
@@ -157,5 +157,7 @@ def _installed(name: str) -> Backend | None:
         why = f"{point.value} is a {type(loaded).__name__}, not a backend"
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-    warnings.warn(f"lamina cannot use the backend {name!r} of the package {package!r}: {why}", stacklevel=3)
+    warnings.warn(
+        f"lamina cannot use the backend {name!r} of the package {package!r}: {why}", LaminaWarning, stacklevel=3
+    )
     return None

@@ -6,10 +6,11 @@ import functools
 import hashlib
 import inspect
 import sys
+import traceback
 import types
 from typing import Any
 
-__all__ = ["caller_place", "identity_of", "place_of"]
+__all__ = ["caller_place", "identity_of", "line_of", "place_of"]
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
 _DEEPEST = 8
@@ -49,13 +50,26 @@ def place_of(code: Any) -> str:
     found = getattr(inspect.unwrap(code) if callable(code) else code, "__code__", None)
     if found is None:
         return str(getattr(code, "__qualname__", type(code).__qualname__))
-    return f"{found.co_filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{found.co_firstlineno}"
+    return _place(found, found.co_firstlineno)
+
+
+def line_of(error: BaseException, code: Any) -> str:
+    """The line of the function ``code`` at which it raised ``error``, as "file.py:line"; "" if it is not among them."""
+    wanted = getattr(code, "__code__", None)
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is wanted:
+            return _place(wanted, line)
+    return ""
 
 
 def caller_place(depth: int = 2) -> str:
     """The statement ``depth`` calls up, as "file.py:line"."""
     frame = sys._getframe(depth)
-    return f"{frame.f_code.co_filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.f_lineno}"
+    return _place(frame.f_code, frame.f_lineno)
+
+
+def _place(code: types.CodeType, line: int) -> str:
+    return f"{code.co_filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
 
 
 def _source(function: types.FunctionType) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from importlib.metadata import EntryPoint
@@ -38,11 +39,18 @@ has_side_effect(torch.ops.aten._linalg_check_errors.default)
 
 def passed_through(error: Exception) -> Exception:
     """``error`` as one that Dynamo hands to the caller as it is, where it would wrap any other of a backend."""
-    kind = type(error)
-    mixed = type(kind.__name__, (kind, ShortenTraceback), {"__module__": "builtins", "__doc__": kind.__doc__})
+    kind: Any = type(error)
+    mixed = _passed_through(kind)
     found: Exception = mixed.__new__(mixed, *error.args)
     found.__dict__.update(error.__dict__, first_useful_frame=None)
     return found.with_traceback(error.__traceback__)
+
+
+@functools.cache
+def _passed_through(kind: type[Exception]) -> type[Exception]:
+    """``kind`` under its own name as one of those that Dynamo knows."""
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind, ShortenTraceback), names)
 
 
 def name_backend(name: str, place: str) -> None:

@@ -22,6 +22,8 @@ __all__ = ["app", "main"]
 
 NARROWEST = 120
 
+_MODELS = tuple(item.name for item in DEMOS)
+
 app = typer.Typer(
     help="Lamina, a layered tensor compiler for PyTorch.",
     no_args_is_help=True,
@@ -56,7 +58,9 @@ def _root(
 
 @app.command()
 def demo(
-    only: Annotated[list[str] | None, typer.Option(help="Only this model; may be given again.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Only this model ({', '.join(_MODELS)}); may be given again.")
+    ] = None,
     torch_compile: Annotated[bool, typer.Option(help="Time torch.compile's default mode too.")] = True,
     seconds: Annotated[float, typer.Option(help="How long to time each callable.", min=0.01)] = 1.0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -64,12 +68,12 @@ def demo(
     """Compile three models, check them against eager in double precision and print one table."""
     # torch says so once where NumPy is not installed, which nothing here needs.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-    names = [item.name for item in DEMOS]
-    unknown = [name for name in only or [] if name not in names]
+    unknown = [name for name in only or [] if name not in _MODELS]
     if unknown:
-        raise typer.BadParameter(f"no model is called {unknown[0]!r}; there are {', '.join(names)}")
+        raise typer.BadParameter(f"no model is called {unknown[0]!r}; there are {', '.join(_MODELS)}")
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise typer.BadParameter(f"there is no device {device!r} here; use cpu{'' if device == 'cuda' else ' or cuda'}")
+    Options.from_environment()  # what it refuses no model would be compiled with
     raise typer.Exit(run_demo(only or [], _compile, torch.compile if torch_compile else None, seconds, device))
 
 

@@ -142,9 +142,12 @@ def _gpu() -> Finding:
 def _cache(folder: Path, options: Options) -> Finding:
     if not options.cache:
         return Finding("cache", "fair", "switched off by LAMINA_CACHE", "unset it to compile each kernel only once")
-    if not folder.exists():
-        parent = next(p for p in folder.parents if p.exists())
-        writable = _can_write(parent)
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    if not there.is_dir():
+        text = f"{there} is a file, so kernels cannot be kept {'in it' if there == folder else 'below it'}"
+        return Finding("cache", "fair", text, "name a folder in LAMINA_CACHE_DIR to keep new kernels")
+    if there != folder:
+        writable = _can_write(there)
         text = f"{folder}, not made yet"
     else:
         files = [p for p in folder.rglob("*") if p.is_file()]

@@ -17,7 +17,7 @@ from lamina.rewrite.canonical import key_of
 from lamina.rewrite.match import Matcher
 from lamina.rewrite.needs import kinds_in, needs_of
 from lamina.rewrite.pattern import Pattern, patterns_of
-from lamina.rewrite.replace import Refused, Replacer
+from lamina.rewrite.replace import Refused, Replacer, WrongRightSide
 from lamina.rewrite.tracing import Decompositions
 
 __all__ = ["Index", "Rewrite", "Rewrites", "dtypes_in", "run_rules"]
@@ -46,13 +46,15 @@ class Rewrite:
 class Rewrites:
     """What the rules did to one graph.
 
-    ``stopped`` says that the fuel ran out, ``circling`` are rules that undid each other's work and were stopped.
+    ``stopped`` says that the fuel ran out, ``circling`` are rules that undid each other's work and were stopped,
+    ``wrong`` those whose right side failed or did not fit, with the first such decision of each.
     """
 
     done: tuple[Rewrite, ...]
     decisions: tuple[Decision, ...]
     stopped: bool = False
     circling: tuple[tuple[Rule, str], ...] = ()
+    wrong: tuple[tuple[Rule, Decision], ...] = ()
 
     def count(self, rule: str) -> int:
         """How many times a rule was applied."""
@@ -136,6 +138,7 @@ class _Run:
     lineage: dict[Node, tuple[str, ...]] = field(default_factory=dict)
     gone: set[Node] = field(default_factory=set)
     circling: dict[Rule, str] = field(default_factory=dict)
+    wrong: dict[Rule, Decision] = field(default_factory=dict)
 
 
 def run_rules(
@@ -168,7 +171,8 @@ def run_rules(
                 work.append(fresh)
         stopped = len(run.done) >= fuel
     run.replacer.finish()
-    return Rewrites(tuple(run.done), tuple(run.decisions), stopped, tuple(run.circling.items()))
+    circling, wrong = tuple(run.circling.items()), tuple(run.wrong.items())
+    return Rewrites(tuple(run.done), tuple(run.decisions), stopped, circling, wrong)
 
 
 def _rewritten(run: _Run, node: Node) -> Iterator[Node]:
@@ -184,8 +188,13 @@ def _rewritten(run: _Run, node: Node) -> Iterator[Node]:
             try:
                 replaced = run.replacer.replace(match)
             except Refused as why:
-                facts = (("rule at", rule.place),)
-                run.decisions.append(Decision("rewrite", (rule.name, *sources), False, str(why), facts))
+                facts = [("rule at", rule.place)]
+                if isinstance(why, WrongRightSide):
+                    facts.append(("right side at", why.place))
+                decision = Decision("rewrite", (rule.name, *sources), False, str(why), tuple(facts))
+                run.decisions.append(decision)
+                if isinstance(why, WrongRightSide):
+                    run.wrong.setdefault(rule, decision)
                 continue
             run.matcher.forget()
             _note(run, match, sources, replaced.before, replaced.made)

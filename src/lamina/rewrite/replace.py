@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +10,14 @@ import torch
 from torch.fx import Graph, Node
 
 from lamina.base.aliasing import makes_view
+from lamina.base.identity import line_of, place_of
 from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
 from lamina.rewrite.terms import is_tensor
-from lamina.rewrite.torch_private import same_size, symbol_of
+from lamina.rewrite.torch_private import same_size, symbol_of, unlike_sizes
 from lamina.rewrite.tracing import Decompositions, Fragment, Untraceable, trace
 
-__all__ = ["Refused", "Replaced", "Replacer"]
+__all__ = ["Refused", "Replaced", "Replacer", "WrongRightSide"]
 
 aten = torch.ops.aten
 
@@ -26,6 +27,14 @@ _FOLLOWED = 64
 
 class Refused(Exception):
     """A match that cannot be replaced. Says why."""
+
+
+class WrongRightSide(Refused):
+    """The rule is wrong: its right side, at ``place``, fails or gives something else than its left side."""
+
+    def __init__(self, why: str, place: str) -> None:
+        super().__init__(why)
+        self.place = place
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +112,31 @@ class Replacer:
             values = {n: known[match.nodes[n]] if n in match.nodes else match.values[n] for n in wanted}
             return rule.after(**values)
 
+        unknown: list[Any] = []
+
+        def symbol(value: Any) -> Node | None:
+            node = self._symbol(symbol_of(value))
+            if node is None:
+                unknown.append(value)
+            return node
+
         fakes = [node.meta["val"].detach() for node in operands]  # each an object of its own
+        place = place_of(rule.after)
         try:
-            found = trace(function, fakes, self.decompositions, lambda s: self._symbol(symbol_of(s)))
-        except Untraceable as why:
-            raise Refused(f"its right side cannot be traced: {why}") from None
+            found = trace(function, fakes, self.decompositions, symbol)
         except Exception as error:
-            raise Refused(f"its right side failed: {type(error).__name__}: {error}") from None
+            named = "cannot be traced" if isinstance(error, Untraceable) else f"failed: {type(error).__name__}"
+            why = f"its right side {named}: {error}"
+            # What its operations are taken apart into may write to memory, which is no fault of the rule.
+            at_fault = self.decompositions is None or _fails(lambda: trace(function, fakes, None, symbol))
+            if unknown or not at_fault:
+                raise Refused(why) from None
+            raise WrongRightSide(why, line_of(error, rule.after) or place) from None
         if not all(isinstance(r, Node) for r in found.results):
-            raise Refused("its right side gives something that is no tensor")
+            raise WrongRightSide("its right side gives something that is no tensor", place)
         if len(found.results) != len(match.outputs):
-            raise Refused(f"its right side gives {len(found.results)} results, its left side {len(match.outputs)}")
+            text = f"its right side gives {len(found.results)} results, its left side {len(match.outputs)}"
+            raise WrongRightSide(text, place)
         return found
 
     def _symbol(self, symbol: Any) -> Node | None:
@@ -132,8 +155,11 @@ class Replacer:
         for old, result in zip(match.outputs, fragment.results, strict=True):
             a, b = old.meta["val"], result.meta["val"]
             alike = a.dtype == b.dtype and a.device == b.device and a.dim() == b.dim()
-            if not alike or not all(same_size(x, y) for x, y in zip(a.shape, b.shape, strict=True)):
-                raise Refused(f"its right side gives {_described(b)} where its left side gives {_described(a)}")
+            sizes = list(zip(a.shape, b.shape, strict=True)) if alike else []
+            if not alike or not all(same_size(x, y) for x, y in sizes):
+                why = f"its right side gives {_described(b)} where its left side gives {_described(a)}"
+                unlike = not alike or any(unlike_sizes(x, y) for x, y in sizes)
+                raise WrongRightSide(why, place_of(match.rule.after)) if unlike else Refused(why)
             shared = _looked_at(result)
             if _escapes(old):
                 theirs = _looked_at(old, frozenset(match.matched))
@@ -199,6 +225,14 @@ class Replacer:
                 self.graph.erase_node(node)
                 gone.add(node)
         return frozenset(gone)
+
+
+def _fails(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except Exception:
+        return True
+    return False
 
 
 def _parameters(rule: Rule) -> list[str]:

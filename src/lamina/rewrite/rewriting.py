@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -12,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.rule import Rule
 from lamina.base.source import source_of
-from lamina.errors import BadArgument, LaminaError, RuleFailed, StageFailed, UnexpectedMatches, UnknownOption
+from lamina.errors import LaminaError, RuleFailed, StageFailed, UnexpectedMatches
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
@@ -35,6 +34,7 @@ from lamina.rewrite.rules.projections import leave_projections_apart
 from lamina.rewrite.torch_private import autocast_enabled, entered_autocast, graph_module, plain_dispatch
 from lamina.rewrite.tracing import Decompositions
 from lamina.rewrite.user_passes import run_passes
+from lamina.rewrite.user_rules import RIGHT_SIDE_REMEDY, right_side_of, warn_of_right_side, wrong_right_side
 from lamina.rewrite.verify import verify_fx
 
 __all__ = ["Rewriting"]
@@ -49,28 +49,21 @@ class Rewriting:
 
     def __init__(self, options: Options, record: Record, name: str, decompositions: Decompositions) -> None:
         self.options, self.record, self.name, self.decompositions = options, record, name, decompositions
-        for unknown in (n for n in options.without_rules if n not in RULE_NAMES):
-            raise UnknownOption(
-                f"without_rules names {unknown!r}, which is no rule of Lamina's", remedy=_closest(unknown, RULE_NAMES)
-            )
         theirs = dict.fromkeys(r for r in options.rules if isinstance(r, Rule))
-        for taken in (r for r in theirs if r.name in RULE_NAMES and r not in RULES):
-            raise BadArgument(
-                f"a rule of yours is called {taken.name!r}, as one of Lamina's is",
-                where=taken.place,
-                remedy='give it a name of its own: rule(before, after, name="...")',
-            )
         ours = RULES if options.numerics == "fast" else ()
         self.rules = (*theirs, *(r for r in ours if r.name not in options.without_rules))
         self.counts: dict[str, int] = {}
         self.misses: dict[str, tuple[str, Miss | None]] = {}
+        self.declined: dict[str, Decision] = {}
+        self.wrong: dict[Rule, Decision] = {}
         self.recording = torch.is_grad_enabled()
 
     def captured(self, gm: GraphModule) -> GraphModule:
         """The graph of the user's calls: passes, then rules on it as ATen operations, before it is differentiated."""
         gm = run_passes(gm, self.options.passes.captured, "captured", self.record, self.name)
-        gm = self._own_passes(gm, BEFORE_RULES)
-        return self._own_passes(self._with_rules(gm), AFTER_RULES)
+        gm = self._with_rules(self._own_passes(gm, BEFORE_RULES))
+        self._warn()
+        return self._own_passes(gm, AFTER_RULES)
 
     def _with_rules(self, gm: GraphModule) -> GraphModule:
         """``gm`` after the rules; as it was, with the reason in the record, where the engine itself fails."""
@@ -120,6 +113,7 @@ class Rewriting:
             index = Index(rules, self.decompositions, dtypes_in(gm.graph))
             found = self._run(gm.graph, index, lambda node: differentiable, frozenset())
             self._record(found, time.perf_counter() - start)
+            self._warn()
             if found.done:
                 gm = graph_module(gm, gm.graph)
                 if self.options.verify:
@@ -155,9 +149,16 @@ class Rewriting:
                     f"rewrite {name!r} did not run in {self.name}, and is expected {wanted} times",
                     remedy=self._why_not_run(name),
                 )
-            if rule is None:
-                remedy = _closest(name, {*(r.name for r in self.rules), *RULE_NAMES})
-                raise UnexpectedMatches(f"no rule is called {name!r}", remedy=remedy)
+            assert rule is not None  # others were refused at once
+            declined = self.declined.get(name)
+            if declined is not None and count < wanted:
+                place, matched = right_side_of(declined), ", ".join(declined.subject[1:])
+                raise UnexpectedMatches(
+                    f"rule {name!r} was applied {count} times in {self.name}, not {wanted}; a match"
+                    f"{' at ' * bool(matched)}{matched} was left as it was: {declined.reason}",
+                    where=place or rule.place,
+                    remedy=RIGHT_SIDE_REMEDY if place else "change the program there, or the number that is expected",
+                )
             raise UnexpectedMatches(
                 f"rule {name!r} matched {count} times in {self.name}, not {wanted}{self._nearest(name)}",
                 where=rule.place,
@@ -228,17 +229,28 @@ class Rewriting:
                     where=rule.place,
                     remedy="give one of them a condition that does not hold for what the others make",
                 )
+        for rule, decision in found.wrong:
+            if rule in self.options.rules and rule not in RULES:
+                if self.options.strict:
+                    raise wrong_right_side(rule, decision)
+                self.wrong.setdefault(rule, decision)
         for one in found.done:
             self.counts[one.rule] = self.counts.get(one.rule, 0) + 1
         place = "joint" if index.decompositions is not None else "captured"
         for name, wanted in self.options.expect_matches:
             if self.counts.get(name, 0) < wanted:
-                self._explain(name, place, graph, index, training, found)
+                declined = next((d for d in found.decisions if d.subject[0] == name and not d.taken), None)
+                if declined is not None:
+                    self.declined.setdefault(name, declined)
+                self._explain(name, place, graph, index, training)
         return found
 
-    def _explain(
-        self, name: str, place: str, graph: Graph, index: Index, training: Callable[[Node], bool], found: Rewrites
-    ) -> None:
+    def _warn(self) -> None:
+        """Warn of the user's rules that were found to be wrong; not within what keeps errors of ours from the user."""
+        for rule, decision in self.wrong.items():
+            warn_of_right_side(rule, decision)
+
+    def _explain(self, name: str, place: str, graph: Graph, index: Index, training: Callable[[Node], bool]) -> None:
         """Note the nearest miss of a rule that matched too seldom."""
         matcher = Matcher(training, explain=True)
         index = Index([r for r in index.rules if r.name == name], index.decompositions, index.dtypes)
@@ -246,9 +258,7 @@ class Rewriting:
         for node in graph.nodes:
             for pattern in index.of(node):
                 for match in matcher.matches(pattern, node):
-                    why = next((d.reason for d in found.decisions if d.subject[0] == name and not d.taken), "")
-                    why = why or "its condition where(match) says no"
-                    matched = Miss(len(match.matched), node, why)
+                    matched = Miss(len(match.matched), node, "its condition where(match) says no")
         miss = matched or matcher.miss
         before = self.misses.get(name)
         if before is None or before[1] is None or (miss is not None and miss.nearness > before[1].nearness):
@@ -259,11 +269,6 @@ class Rewriting:
 
     def _note(self, decision: Decision) -> None:
         self.record.stages.append(Stage(self.name, "rewrite", None, 0.0, (decision,)))
-
-
-def _closest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=3)
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else "docs/rules.md lists Lamina's by name"
 
 
 def _unfit(gm: GraphModule) -> str:

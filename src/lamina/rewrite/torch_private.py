@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 __all__ = [
@@ -62,6 +63,11 @@ def same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
     if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
         return bool(a.node.expr == b.node.expr)
     return not isinstance(a, torch.SymInt) and not isinstance(b, torch.SymInt) and a == b
+
+
+def unlike_sizes(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
+    """Whether two sizes differ whatever their symbols stand for. Adds no guard."""
+    return statically_known_true(a != b)
 
 
 def same_number(a: Any, b: Any) -> bool:

@@ -23,7 +23,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lamina.errors import BadArgument
+from lamina.errors import BadArgument, LaminaWarning
 from lamina.runtime.torch_private import is_capturing, version_of, without_autocast
 
 __all__ = ["Frozen", "thaw"]
@@ -149,6 +149,7 @@ class Frozen:
                 warnings.warn(
                     f"lamina: parameters of {self.name} change at every call, so freezing them only costs time: "
                     "leave out the option freeze, or compile what changes them by itself",
+                    LaminaWarning,
                     stacklevel=3,
                 )
             counters = _counters(sources)
@@ -188,7 +189,7 @@ def _can_be_kept(sources: Iterable[Any]) -> bool:
             "lamina: parameters made in inference mode have no version, so freezing them has no effect: "
             "make them outside of torch.inference_mode()"
         )
-        warnings.warn(message, stacklevel=4)
+        warnings.warn(message, LaminaWarning, stacklevel=4)
         return False
     return not (any(t.is_cuda for t in sources) and is_capturing())
 

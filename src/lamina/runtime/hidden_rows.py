@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lamina.base.hidden_rows import HIDDEN, add_, rows_of, settle_
+from lamina.errors import LaminaWarning
 from lamina.runtime.cuda_driver import CudaKernel, Driver
 from lamina.runtime.cuda_host import launch_failed
 from lamina.runtime.torch_private import current_stream
@@ -217,7 +218,9 @@ class _Server:
             return self.driver().load(built.cubins[unit.name], self.device)
         except TritonError as error:
             warnings.warn(
-                f"lamina puts hidden rows of attention right by torch's functions: {error.what}", stacklevel=2
+                f"lamina puts hidden rows of attention right by torch's functions: {error.what}",
+                LaminaWarning,
+                stacklevel=2,
             )
             return None
 

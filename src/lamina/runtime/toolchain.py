@@ -200,7 +200,9 @@ def _ask(path: str, key: str, cache: Cache) -> Compiler | str:
     try:
         entry = cache.get_or_build(key, lambda folder: _try_out(path, folder))
         compiler = _compiler(path, entry)
-    except (LaminaError, OSError, subprocess.SubprocessError) as error:
+    except LaminaError as error:
+        return error.what
+    except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     if compiler.kind == "clang" and not _has_symbol("__kmpc_fork_call"):
         return "clang's OpenMP runtime is not the one this torch uses, so threads could not be shared"
@@ -245,7 +247,9 @@ def _run(command: list[str], folder: Path) -> str:
         check=False,
     )
     if done.returncode:
-        raise NoCompiler(f"{' '.join(command)} failed: {(done.stderr or done.stdout).strip()[:500]}")
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        first = next((line for line in lines if "error" in line), lines[0])
+        raise NoCompiler(f"{' '.join(command)} failed: {first[:500]}")
     return done.stdout
 
 
