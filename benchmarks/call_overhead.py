@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.compilers import NAMES, compile_function
+from benchmarks.compilers import compile_function, compiler_name
 from benchmarks.patterns import private_copy
 from benchmarks.report import RESULTS, print_table, write_results
 from lamina.bench import alternate
@@ -87,8 +87,8 @@ CASES: dict[str, Callable[[Callable[..., Any]], Callable[[], Any]]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compile", default="lamina", choices=NAMES)
-    parser.add_argument("--rivals", nargs="*", default=["eager", "dynamo", "torch"], choices=NAMES)
+    parser.add_argument("--compile", default="lamina", type=compiler_name, metavar="NAME")
+    parser.add_argument("--rivals", nargs="*", default=["eager", "dynamo", "torch"], type=compiler_name, metavar="NAME")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--seconds", type=float, default=1.0, help="time given to each rival of a case")
     parser.add_argument("--json", type=Path, default=RESULTS / "call_overhead.json")

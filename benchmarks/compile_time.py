@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.compilers import NAMES, compile_function
+from benchmarks.compilers import compile_function, compiler_name
 from benchmarks.gpt import batch, private_gpt
 from benchmarks.report import RESULTS, print_table, write_results
 from lamina.bench import alternate
@@ -193,8 +193,8 @@ def _print(samples: Sequence[Sample], steady: Sequence[dict[str, Any]]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compile", default="lamina", choices=NAMES)
-    parser.add_argument("--rivals", nargs="*", default=["eager", "torch"], choices=NAMES)
+    parser.add_argument("--compile", default="lamina", type=compiler_name, metavar="NAME")
+    parser.add_argument("--rivals", nargs="*", default=["eager", "torch"], type=compiler_name, metavar="NAME")
     parser.add_argument("--layers", nargs="*", type=int, default=[12, 24])
     parser.add_argument("--caches", nargs="*", default=["cold", "warm"], choices=["cold", "warm"])
     parser.add_argument("--repeat", type=int, default=1, help="samples of each; the median is reported")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.compilers import NAMES, compile_function
+from benchmarks.compilers import compile_function, compiler_name
 from benchmarks.patterns import PATTERNS, Data, Pattern, private_copy
 from benchmarks.report import RESULTS, geometric_mean, print_table, write_results
 from lamina.bench import Rivals, alternate
@@ -170,12 +170,16 @@ def _summary(rows: Sequence[Row]) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON; 1 if a result is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compile", default="lamina", choices=NAMES, help="compile function to judge")
+    parser.add_argument(
+        "--compile", default="lamina", type=compiler_name, metavar="NAME", help="compile function to judge"
+    )
     parser.add_argument("--rows", nargs="*", default=[], metavar="NAME", help="patterns to run; default all")
     parser.add_argument("--only", default="", help="run rows whose full name (pattern.dtype.mode) contains this")
     parser.add_argument("--dtypes", nargs="*", default=list(DTYPES), choices=list(DTYPES))
     parser.add_argument("--modes", nargs="*", default=["forward", "training"], choices=["forward", "training"])
-    parser.add_argument("--rivals", nargs="*", default=["torch"], choices=NAMES, help="besides eager")
+    parser.add_argument(
+        "--rivals", nargs="*", default=["torch"], type=compiler_name, metavar="NAME", help="besides eager"
+    )
     parser.add_argument("--seconds", type=float, default=0.6, help="time given to each rival of a row")
     parser.add_argument("--repeat", type=int, default=1, help="measure each row so often, keep the median row")
     parser.add_argument("--json", type=Path, default=RESULTS / "cpu_patterns.json", help="where to write the results")

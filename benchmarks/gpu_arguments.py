@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.compilers import compiler_name
 from benchmarks.gpu_programs import GpuProgram
 
 __all__ = ["RIVALS", "arguments", "selected", "weights_of"]
@@ -18,15 +19,22 @@ RIVALS = ("eager", "torch", "reduce-overhead", "max-autotune", "max-autotune-no-
 def arguments(about: str | None, default: Path, argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line; ``default`` is the file of results."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compile", default="lamina", help="what is judged: lamina, lamina:<mode>, torch, ...")
+    parser.add_argument(
+        "--compile",
+        default="lamina",
+        type=compiler_name,
+        metavar="NAME",
+        help="what is judged: lamina, lamina:MODE, torch, a mode of torch's, dynamo:BACKEND, package.module:function",
+    )
     parser.add_argument("--rows", nargs="*", default=[], metavar="NAME", help="programs to run; default all")
     parser.add_argument("--only", default="", help="run rows whose full name (program.mode) contains this")
     parser.add_argument("--row-list", type=Path, default=None, metavar="FILE", help="run rows by full name, one a line")
     parser.add_argument(
         "--part", type=_part, default=(1, 1), metavar="K/N", help="run the k-th of n parts that take about as long"
     )
-    parser.add_argument("--rivals", nargs="*", default=list(RIVALS))
+    parser.add_argument("--rivals", nargs="*", type=compiler_name, metavar="NAME", default=list(RIVALS))
     parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--wall-samples", type=int, default=30, help="samples of the time that a caller waits; 0: none")
     parser.add_argument("--row-seconds", type=float, default=30.0, help="fewer samples where a row takes longer")
     parser.add_argument(
         "--seconds", type=float, default=math.inf, help="start no row, and compile no rival, after this time"

@@ -1,8 +1,8 @@
 """The driver of the GPU benchmarks: a compile function against eager and every mode of torch.compile, by turns.
 
 One process measures, rivals in alternating order, the second-level cache written over before every sample, medians of
-CUDA events. Others may compile for the rivals before (``--prefill``). The JSON file is written again after every row,
-so that an interrupted run leaves what it has.
+CUDA events, and again of the host's clock, for what a caller waits. Others may compile for the rivals before
+(``--prefill``). The JSON file is written again after every row, so that an interrupted run leaves what it has.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import lamina
+from benchmarks.compilers import compile_function
 from benchmarks.gpu_arguments import RIVALS, arguments, selected, weights_of
-from benchmarks.gpu_machine import flush_cache, gpu, one_assembler
+from benchmarks.gpu_machine import gpu, one_assembler
 from benchmarks.gpu_programs import GpuData, GpuProgram, Program
-from benchmarks.gpu_report import GpuRow, print_rows, summary
+from benchmarks.gpu_report import GpuRow, kernels_found, print_rows, summary
+from benchmarks.gpu_timing import alternate_events, alternate_wall, host_microseconds
 from benchmarks.limit import TookTooLong, at_most
 from benchmarks.patterns import private_copy
 from benchmarks.prefill.crew import Job, prefill, serve
@@ -36,22 +37,7 @@ from lamina.record import Record
 from lamina.testing import error, judge, mismatch, tensors
 from lamina.testing.reference import in_double
 
-__all__ = ["RIVALS", "alternate_events", "compiler_of", "host_microseconds", "measure", "run"]
-
-FEWEST_SAMPLES = 10
-FLUSH_US = 50
-"""Writing over the cache takes a GPU at least so long."""
-
-
-def compiler_of(name: str) -> Callable[[Any], Any]:
-    """The compile function called ``name``: eager, torch, a mode of torch.compile, lamina or lamina:<mode>."""
-    if name == "eager":
-        return lambda function: function
-    if name.startswith("lamina"):
-        mode = name.partition(":")[2] or None
-        return lambda function: lamina.compile(function, dynamic=False, mode=mode)
-    mode = None if name == "torch" else name
-    return lambda function: torch.compile(function, dynamic=False, mode=mode)
+__all__ = ["RIVALS", "measure", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +48,7 @@ class _Rival:
 
 
 def _rival(program: Program, data: GpuData, name: str) -> _Rival:
-    compiled = compiler_of(name)(private_copy(program.function))
+    compiled = compile_function(name)(private_copy(program.function), dynamic=False)
     cotangents: list[Tensor] = []
 
     def forward() -> Any:
@@ -86,61 +72,8 @@ def _rival(program: Program, data: GpuData, name: str) -> _Rival:
     def values() -> list[Tensor]:
         return [t.detach().clone() for t in [*tensors(call()), *program.state]]
 
-    return _Rival(call, values, getattr(compiled, "record", None))
-
-
-def alternate_events(
-    calls: Mapping[str, Callable[[], Any]], samples: int, seconds: float, host_us: float
-) -> dict[str, float]:
-    """Median GPU milliseconds of each callable, in turns whose order is reversed every other round.
-
-    Before every sample the GPU is given work for ``host_us`` (at most 5000), the same for all: time that the host
-    needs to queue a call is hidden from each or from none, whatever ran before it. There are fewer than ``samples``
-    rounds, but at least ten, where they would take longer than ``seconds``.
-    """
-    estimate = sum(_warm(call) for call in calls.values())
-    lead = 1 + math.ceil(min(host_us, 5000) / FLUSH_US)
-    samples = max(min(samples, int(seconds / max(estimate, 1e-9))), min(samples, FEWEST_SAMPLES))
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
-    for _ in range(samples):
-        marks = []
-        for name in order:
-            for _ in range(lead):
-                flush_cache()
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            calls[name]()
-            end.record()
-            marks.append((name, start, end))
-        torch.cuda.synchronize()
-        for name, start, end in marks:
-            times[name].append(start.elapsed_time(end))
-        order.reverse()
-    return {name: statistics.median(found) for name, found in times.items()}
-
-
-def _warm(call: Callable[[], Any]) -> float:
-    """Seconds of a call, after enough of them that a compiler has settled (on CUDA graphs, say)."""
-    torch.cuda.synchronize()
-    start, count = time.perf_counter(), 0
-    while count < 5 or (count < 25 and time.perf_counter() - start < 0.5):
-        call()
-        torch.cuda.synchronize()
-        count += 1
-    return (time.perf_counter() - start) / count
-
-
-def host_microseconds(call: Callable[[], Any], samples: int = 15) -> float:
-    """Median time until a call has queued its work on an idle GPU."""
-    times = []
-    for _ in range(samples):
-        torch.cuda.synchronize()
-        start = time.perf_counter_ns()
-        call()
-        times.append((time.perf_counter_ns() - start) / 1e3)
-    torch.cuda.synchronize()
-    return statistics.median(times)
+    record = getattr(compiled, "record", None)
+    return _Rival(call, values, record if isinstance(record, Record) else None)
 
 
 def measure(
@@ -150,13 +83,16 @@ def measure(
     copy: float,
     prefilled: Sequence[str] = (),
     end: float = math.inf,
+    earlier: set[str] | None = None,
 ) -> GpuRow:
     """Build a row: every rival once, its error, its peak memory and host time, then all by turns.
 
     What was compiled ahead for the rivals ``prefilled`` is on disk: their first calls are no cold ones. A rival whose
     first call takes longer than ``args.first_call_seconds``, or beyond the time ``end`` of the monotonic clock, is left
-    out, with that reason.
+    out, with that reason. ``earlier`` are the kernels of Lamina's that this process compiled or loaded before; those of
+    the row are added.
     """
+    earlier = set() if earlier is None else earlier
     torch.compiler.reset()
     gc.collect()
     torch.cuda.empty_cache()
@@ -199,14 +135,19 @@ def measure(
             row.peak_mib[name] = _peak(rival.call)
             row.host_us[name] = host_microseconds(rival.call)
             calls[name] = rival.call
-            if name == subject and rival.record is not None:
-                row.note(rival.record)
+            if rival.record is not None:
+                kernels = kernels_found(rival.record, earlier)
+                if name == subject:
+                    row.note(rival.record, name, kernels)
     del exact, eager
     gc.collect()
     torch.cuda.empty_cache()
     with _spent(row, "timing"):
         host_us = max(row.host_us.values(), default=0.0)
         row.milliseconds = alternate_events(calls, args.samples, args.row_seconds, host_us)
+    if args.wall_samples:
+        with _spent(row, "wall"):
+            row.wall_ms = alternate_wall(calls, args.wall_samples, args.row_seconds / 3)
     row.conclude(subject, copy, None if training else moved)
     return row
 
@@ -342,6 +283,7 @@ def run(
     card = gpu()
     rivals = list(dict.fromkeys(["eager", *args.rivals, args.compile]))
     rows: list[GpuRow] = []
+    earlier: set[str] = set()
     for number, (program, mode) in enumerate(chosen, 1):
         if time.monotonic() - started > args.seconds:
             print(f"no time for {len(chosen) - number + 1} rows", flush=True)
@@ -351,7 +293,7 @@ def run(
         before = graphs_from_cache()
         try:
             ahead = [*prefilled.get(name, ()), *args.on_disk]
-            row = measure(program, mode, args, card["copy_gbs"], ahead, started + args.seconds)
+            row = measure(program, mode, args, card["copy_gbs"], ahead, started + args.seconds, earlier)
         except Exception as problem:
             row = GpuRow(name, failures={args.compile: f"{type(problem).__name__}: {problem}"[:300]})
         print(_told(row, before), flush=True)

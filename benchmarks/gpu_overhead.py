@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import nn
 
-from benchmarks.compilers import compile_function
+from benchmarks.compilers import compile_function, compiler_name
 from benchmarks.gpu_machine import gpu
 from benchmarks.host_account import accounts, print_accounts
 from benchmarks.report import RESULTS, print_table, write_results
@@ -159,7 +159,7 @@ def regions(rivals: Sequence[str]) -> dict[str, dict[str, float]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON: launches, calls, and what each layer of a call adds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rivals", nargs="*", default=["eager", "torch", "lamina"])
+    parser.add_argument("--rivals", nargs="*", type=compiler_name, metavar="NAME", default=["eager", "torch", "lamina"])
     parser.add_argument("--json", type=Path, default=RESULTS / "gpu_overhead.json")
     args = parser.parse_args(argv)
     single = launches()

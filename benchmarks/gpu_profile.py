@@ -15,8 +15,8 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.compilers import compile_function, compiler_name
 from benchmarks.gpu_blocks import BLOCKS
-from benchmarks.gpu_driver import compiler_of
 from benchmarks.gpu_machine import gpu
 from benchmarks.gpu_models import MODELS
 from benchmarks.gpu_programs import PROGRAMS, GpuData, GpuProgram
@@ -41,7 +41,7 @@ class KernelTime:
 def _step(pattern: GpuProgram, training: bool, rival: str) -> Callable[[], Any]:
     data = GpuData(torch.bfloat16, training)
     program = pattern.build(data)
-    compiled = compiler_of(rival)(private_copy(program.function))
+    compiled = compile_function(rival)(private_copy(program.function), dynamic=False)
 
     def forward() -> Any:
         with torch.no_grad():
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Profile, print, write JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="+", metavar="ROW", help="pattern.mode, of the patterns, blocks or models")
-    parser.add_argument("--rivals", nargs="*", default=["torch", "lamina"])
+    parser.add_argument("--rivals", nargs="*", type=compiler_name, metavar="NAME", default=["torch", "lamina"])
     parser.add_argument("--top", type=int, default=15, help="kernels to print")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)

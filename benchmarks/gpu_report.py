@@ -3,8 +3,8 @@
 ``python -m benchmarks.gpu_report merge A.json B.json --into benchmarks/results/gpu_patterns.json``
 
 Rows of a later file take the place of earlier ones, those of the file that is written into included, but for what the
-later run did not look for: errors, and first calls of rivals whose code was on disk. Each keeps where, when and at
-which commit it was measured; the summary is made of all.
+later run did not look for: errors, what a caller waits, and first calls of those whose code was on disk. Each keeps
+where, when and at which commit it was measured; the summary is made of all.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import Any
 from benchmarks.report import geometric_mean, print_table
 from lamina.ir.plan import Plan
 from lamina.record import Record
+from lamina.runtime.triton_build import TritonBuild
 
-__all__ = ["TIE", "GpuRow", "main", "merged", "print_rows", "summary"]
+__all__ = ["TIE", "GpuRow", "kernels_found", "main", "merged", "print_rows", "summary"]
 
 TIE = 1.03
 MOST_PEAK = 1.03
@@ -34,15 +35,16 @@ SHORT = {"reduce-overhead": "r-o", "max-autotune": "max", "max-autotune-no-cudag
 @dataclass(slots=True)
 class GpuRow:
     """One line of the table, each figure by rival: GPU milliseconds, first call's seconds, errors, most memory in
-    use (MiB), and host microseconds until a call is queued.
+    use (MiB), host microseconds until a call is queued, and milliseconds that a caller waits for its results.
 
     ``reference`` says what the errors are relative to (fp64, or eager where fp64 does not fit). ``speedup`` is the
-    fastest rival's time over the subject's, ``share`` what part of the copy bandwidth the subject reached with the
-    fewest bytes a forward can move. ``launches`` counts the kernels and library calls of the subject's plans,
-    ``tuning`` has its choices among schedules: kernel, reason, and each candidate's microseconds or why it has none.
-    ``prefilled`` are the rivals whose code was on disk: their first calls are not cold. ``spent`` are the benchmark's
-    own seconds by phase. ``measured`` says where and when, in a file of several runs, and what comes from an earlier
-    one: first calls of rivals ("cold"), errors.
+    fastest rival's time over the subject's, ``wall_speedup`` the same of what a caller waits, ``share`` what part of
+    the copy bandwidth the subject reached with the fewest bytes a forward can move. ``launches`` counts the kernels and
+    library calls of the subject's plans, ``tuning`` has its choices among schedules: kernel, reason, and each
+    candidate's microseconds or why it has none. ``kernels`` counts the subject's that were compiled, found on disk, and
+    left in the process by earlier rows. ``prefilled`` are those, rivals or subject, whose code was on disk: their first
+    calls are not cold. ``spent`` are the benchmark's own seconds by phase. ``measured`` says where and when, in a file
+    of several runs, and what comes from an earlier one: first calls ("cold"), errors, what a caller waits ("wall").
     """
 
     name: str
@@ -62,9 +64,15 @@ class GpuRow:
     prefilled: list[str] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
     measured: dict[str, Any] = field(default_factory=dict)
+    wall_ms: dict[str, float] = field(default_factory=dict)
+    wall_speedup: float = math.nan
+    kernels: dict[str, int] = field(default_factory=dict)
 
-    def note(self, record: Record) -> None:
-        """Keep what Lamina's record says of the plans."""
+    def note(self, record: Record, subject: str, kernels: dict[str, int]) -> None:
+        """Keep what Lamina's record says of the plans, and where the kernels came from."""
+        self.kernels = kernels
+        if kernels["on_disk"] and subject not in self.prefilled:
+            self.prefilled.append(subject)
         plans = [stage.value for stage in record.stages if stage.name == "plan" and isinstance(stage.value, Plan)]
         self.launches = sum(plan.kernel_count + plan.library_count for plan in plans)
         self.tuning = [{"kernel": d.subject[0], "reason": d.reason, **dict(d.facts)} for d in record.decisions("tune")]
@@ -78,12 +86,43 @@ class GpuRow:
         self.speedup = others[self.best] / self.milliseconds[subject]
         if moved is not None:
             self.share = moved / self.milliseconds[subject] / 1e6 / copy
+        if waits := [ms for name, ms in self.wall_ms.items() if name != subject]:
+            self.wall_speedup = min(waits) / self.wall_ms[subject]
+
+
+def kernels_found(record: Record, earlier: set[str]) -> dict[str, int]:
+    """Where a record's GPU kernels came from; those of ``earlier`` were in the process, which all are now.
+
+    A kernel that several builds of the record ask for counts as what the first found.
+    """
+    found = {"compiled": 0, "on_disk": 0, "earlier": 0}
+    builds = [stage.value for stage in record.stages if isinstance(stage.value, TritonBuild)]
+    seen: set[str] = set()
+    for build in builds:
+        keys = {cubin.key for cubin in build.cubins.values()} - seen
+        new = len(keys - earlier)
+        found["compiled"] += min(build.compiled, new)
+        found["on_disk"] += max(new - build.compiled, 0)
+        found["earlier"] += len(keys) - new
+        seen |= keys
+    earlier |= seen
+    return found
 
 
 def print_rows(title: str, rows: Sequence[GpuRow], subject: str, rivals: Sequence[str]) -> None:
     """Two tables: GPU times and errors; first call, memory and host time."""
     names = [SHORT.get(name, name) for name in rivals]
-    columns = ["row", *(f"{name} ms" for name in names), "best", "ratio", "of copy", "err eager", f"err {subject}", ""]
+    columns = [
+        "row",
+        *(f"{name} ms" for name in names),
+        "best",
+        "ratio",
+        "wall",
+        "of copy",
+        "err eager",
+        f"err {subject}",
+        "",
+    ]
     table = []
     for row in rows:
         slow = row.speedup < 1 / TIE
@@ -94,13 +133,15 @@ def print_rows(title: str, rows: Sequence[GpuRow], subject: str, rivals: Sequenc
                 *_figures(row.milliseconds, rivals, ".3f"),
                 SHORT.get(row.best, row.best),
                 f"{row.speedup:.2f}",
+                "-" if math.isnan(row.wall_speedup) else f"{row.wall_speedup:.2f}",
                 "" if row.share is None else f"{row.share:.2f}",
                 f"{row.errors.get('eager', math.nan):.1e}",
                 f"{row.errors.get(subject, math.nan):.1e}",
                 verdict,
             ]
         )
-    print_table(f"{title}: {subject} over the best rival (above 1: {subject} is faster)", columns, table)
+    what = f"{subject} over the best rival (above 1: {subject} is faster; wall: in what a caller waits)"
+    print_table(f"{title}: {what}", columns, table)
     kinds = (("s", "seconds", ".1f"), ("MiB", "peak_mib", ".0f"), ("us", "host_us", ".0f"))
     found = "; in brackets: code found on disk" if any(row.prefilled for row in rows) else ""
     title = f"First call (s{found}), most memory in use (MiB), host time of a call (us)"
@@ -126,9 +167,11 @@ def _figures(values: dict[str, float], rivals: Sequence[str], form: str) -> list
 def summary(rows: Sequence[GpuRow], subject: str) -> dict[str, Any]:
     """What the issue asks for, over all rows."""
     timed = [row for row in rows if not math.isnan(row.speedup)]
+    waited = [row.wall_speedup for row in rows if not math.isnan(row.wall_speedup)]
     return {
         "rows": len(rows),
         "geomean_over_best": geometric_mean(row.speedup for row in timed),
+        **({"geomean_wall_over_best": geometric_mean(waited), "rows_with_wall": len(waited)} if waited else {}),
         "slower_than_best": {row.name: round(row.speedup, 3) for row in timed if row.speedup < 1 / TIE},
         "forward_under_0.85_of_copy": {r.name: round(r.share, 3) for r in timed if r.share and r.share < 0.85},
         "more_memory_than_torch": {r.name: _pair(r.peak_mib, subject) for r in rows if _more_memory(r, subject)},
@@ -181,7 +224,10 @@ def merged(files: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _keep(row: GpuRow, earlier: GpuRow) -> None:
-    """What an earlier run found and this one did not look for: cold first calls of rivals, and errors."""
+    """What an earlier run found and this one did not look for: cold first calls, errors, and what a caller waits."""
+    if not row.wall_ms and earlier.wall_ms:
+        row.wall_ms, row.wall_speedup = earlier.wall_ms, earlier.wall_speedup
+        row.measured["wall"] = earlier.measured.get("wall", {"commit": earlier.measured.get("commit")})
     if row.reference == "none" and earlier.reference != "none":
         row.reference, row.errors = earlier.reference, earlier.errors
         row.measured["errors"] = {"commit": earlier.measured.get("commit")}
@@ -196,7 +242,8 @@ def _keep(row: GpuRow, earlier: GpuRow) -> None:
 def _stamp(content: dict[str, Any]) -> dict[str, Any]:
     card, machine = content["gpu"], content["machine"]
     rates = {key: card[key] for key in ("copy_gbs", "gemm_bf16_tflops")}
-    return {"gpu": card["name"], **rates, "commit": machine["commit"], "time": machine["time"]}
+    environment = {"environment": machine["environment"]} if machine.get("environment") else {}
+    return {"gpu": card["name"], **rates, "commit": machine["commit"], "time": machine["time"], **environment}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.compilers import NAMES, compile_function
+from benchmarks.compilers import compile_function, compiler_name
 from benchmarks.report import RESULTS, print_table, write_results
 from tests.ops.check import Result, check
 from tests.ops.torch_private import DTYPES, operators
@@ -66,7 +66,7 @@ class _Kind:
         """For a file of results."""
         words = (
             self.device if self.compile == "lamina" or self.device != "cpu" else "",
-            "" if self.compile == "lamina" else self.compile,
+            "" if self.compile == "lamina" else self.compile.replace(":", "_"),
             self.dtype,
             "largest" if self.largest else "",
             "dynamic" if self.dynamic else "",
@@ -230,7 +230,7 @@ def _summary(results: Sequence[Result], limits: dict[str, dict[str, str]]) -> tu
 def main(argv: Sequence[str] | None = None) -> int:
     """Run, print, write JSON; 1 if anything fails that torch's own front end does not fail on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compile", default="lamina", choices=NAMES)
+    parser.add_argument("--compile", default="lamina", type=compiler_name, metavar="NAME")
     parser.add_argument("--only", nargs="*", default=[], help="full names of operators; default all")
     parser.add_argument("--dtype", default="float32", help="float32, the default, stands for the first type that fits")
     parser.add_argument("--largest", action="store_true", help="the largest of the first samples, not the first")

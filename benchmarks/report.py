@@ -23,7 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def machine() -> dict[str, Any]:
-    """Processor, threads, load, versions and commit: what a figure depends on."""
+    """Processor, threads, load, versions, commit and Lamina's environment variables: what a figure depends on."""
     names = ("torch", "triton", "transformers", "lamina")
     return {
         "cpu": _processor(),
@@ -36,6 +36,7 @@ def machine() -> dict[str, Any]:
         "compiler": _first_line(["g++", "--version"]),
         "commit": _first_line(["git", "-C", str(RESULTS.parent), "rev-parse", "--short", "HEAD"]),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": _environment(),
     }
 
 
@@ -61,6 +62,12 @@ def write_results(path: Path, content: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": machine(), **content}, indent=1) + "\n", encoding="utf-8")
     print(f"written: {path}")
+
+
+def _environment() -> dict[str, str]:
+    """Lamina's variables that are set; folders change no figure but those of first calls, and name a machine's user."""
+    names = sorted(name for name in os.environ if name.startswith("LAMINA_") and not name.endswith("_DIR"))
+    return {name: os.environ[name] for name in names}
 
 
 def _processor() -> str:

@@ -11,8 +11,9 @@ from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, set_eval_fr
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 from torch._functorch.aot_autograd import make_boxed_func
+from torch._inductor import list_mode_options
 
-__all__ = ["aot_backend", "graph_count", "reset_graph_count", "within_entry"]
+__all__ = ["aot_backend", "graph_count", "mode_options", "reset_graph_count", "within_entry"]
 
 
 def aot_backend(compile_graph: Callable[..., Callable[..., Any]]) -> Any:
@@ -22,6 +23,11 @@ def aot_backend(compile_graph: Callable[..., Callable[..., Any]]) -> Any:
         return make_boxed_func(compile_graph(gm, example_inputs))
 
     return aot_autograd(fw_compiler=boxed, bw_compiler=boxed)
+
+
+def mode_options() -> dict[str, dict[str, Any]]:
+    """The modes of torch.compile, and the options of Inductor that each stands for."""
+    return list_mode_options()
 
 
 def graph_count() -> int:

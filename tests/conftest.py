@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.compilers import NAMES, CompileFunction, compile_function
+from benchmarks.compilers import CompileFunction, compile_function
+from benchmarks.compilers import compiler_name as checked_name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lamina")
     group.addoption(
-        "--compile", choices=NAMES, default="lamina", help="compile function of the tests that run programs"
+        "--compile", type=checked_name, default="lamina", help="compile function of the tests that run programs"
     )
     group.addoption("--fuzz-examples", type=int, default=0, help="programs per fuzz test; 0 means the small budget")
     group.addoption("--all-ops", action="store_true", help="every operator of the database, not only the fast ones")
@@ -34,7 +35,7 @@ def compile_session(compiler_name: str) -> CompileFunction:
     Lamina is strict here, and its warnings are errors: running a region eagerly because a stage failed would hide it.
     """
     function = compile_function(compiler_name)
-    if compiler_name not in ("lamina", "lamina_backend"):
+    if compiler_name.partition(":")[0] not in ("lamina", "lamina_backend"):
         return function
 
     def strict(model: Any = None, *, options: dict[str, Any] | None = None, **more: Any) -> Any:

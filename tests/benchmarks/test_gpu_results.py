@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,11 @@ import pytest
 from benchmarks.gpu_arguments import arguments, selected
 from benchmarks.gpu_driver import _jobs
 from benchmarks.gpu_programs import PROGRAMS
-from benchmarks.gpu_report import GpuRow, main, merged, print_rows, summary
+from benchmarks.gpu_report import GpuRow, kernels_found, main, merged, print_rows, summary
+from benchmarks.gpu_timing import FEWEST_SAMPLES, alternate_wall
+from benchmarks.report import machine
+from lamina.record import Record
+from lamina.runtime.triton_build import Cubin, TritonBuild
 
 
 def _row(name: str, ours: float, torch: float, **more: Any) -> GpuRow:
@@ -118,3 +124,112 @@ def test_long_rows_are_compiled_first_then_mode_by_mode() -> None:
     order = [(job.row, job.rival) for job in jobs]
     assert order[:3] == [("c", "max-autotune"), ("c", "torch"), ("b", "max-autotune")]
     assert [row for row, rival in order if rival == "torch"] == ["c", "b", "a", "d"]
+
+
+def test_what_a_caller_waits_is_compared_with_the_rival_that_waits_least(capsys: pytest.CaptureFixture[str]) -> None:
+    row = _row("a.forward", 1.0, 2.0, wall_ms={"eager": 6.0, "torch": 8.0, "lamina": 4.0})
+    assert (row.best, row.speedup, row.wall_speedup) == ("torch", 2.0, 1.5)
+    print_rows("rows", [row, _row("b.forward", 1.0, 2.0)], "lamina", ["torch", "lamina"])
+    timed = capsys.readouterr().out.partition("First call")[0]
+    with_wall, without = (line.split("│") for line in timed.splitlines() if ".forward" in line)
+    assert [cell.strip() for cell in with_wall[4:7]] == ["torch", "2.00", "1.50"]
+    assert [cell.strip() for cell in without[4:7]] == ["torch", "2.00", "-"]
+    counted = summary([row, _row("b.forward", 1.0, 2.0)], "lamina")
+    assert (counted["geomean_wall_over_best"], counted["rows_with_wall"]) == (pytest.approx(1.5), 1)
+    assert "geomean_wall_over_best" not in summary([_row("b.forward", 1.0, 2.0)], "lamina")
+
+
+def test_rows_from_before_the_callers_time_are_read_and_merged() -> None:
+    old, new = asdict(_row("a.forward", 1.0, 2.0)), _row("b.forward", 1.0, 2.0, wall_ms={"torch": 3.0, "lamina": 2.0})
+    for name in ("wall_ms", "wall_speedup", "kernels"):
+        del old[name]
+    content = merged([{**_content([], "a"), "rows": [old]}, _content([new], "b")])
+    rows = {row["name"]: row for row in content["rows"]}
+    assert (rows["a.forward"]["wall_ms"], rows["b.forward"]["wall_ms"]) == ({}, {"torch": 3.0, "lamina": 2.0})
+    assert math.isnan(rows["a.forward"]["wall_speedup"])
+    assert rows["b.forward"]["wall_speedup"] == 1.5
+    # A later run without it, twice, leaves it, and says which run it is of.
+    again = merged([content, _content([_row("b.forward", 1.0, 4.0)], "c")])
+    again = merged([again, _content([_row("b.forward", 1.0, 5.0)], "d")])
+    row = {row["name"]: row for row in again["rows"]}["b.forward"]
+    assert (row["wall_ms"], row["wall_speedup"], row["speedup"]) == ({"torch": 3.0, "lamina": 2.0}, 1.5, 5.0)
+    assert (row["measured"]["commit"], row["measured"]["wall"]) == ("d", {"commit": "b"})
+
+
+class _Queue:
+    """A fake GPU: calls queue work, a synchronization waits for it and takes as long."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.queued = 0.0
+
+    def call(self, name: str, seconds: float) -> None:
+        self.log.append(name)
+        self.queued += seconds
+
+    def flush(self) -> None:
+        self.log.append("flush")
+        self.queued += 0.002
+
+    def synchronize(self) -> None:
+        self.log.append("wait")
+        time.sleep(self.queued)
+        self.queued = 0.0
+
+
+def test_a_caller_waits_for_the_gpu_but_not_for_the_flush() -> None:
+    gpu = _Queue()
+    calls = {"a": lambda: gpu.call("a", 0.001), "b": lambda: gpu.call("b", 0.02)}
+    found = alternate_wall(calls, 3, 60.0, gpu.flush, gpu.synchronize)
+    assert 1.0 <= found["a"] < 20.0 <= found["b"]
+    assert [name for name in gpu.log if name in "ab"] == ["a", "b", "b", "a", "a", "b"]
+    assert gpu.log[:4] == ["flush", "wait", "a", "wait"]
+    assert len(gpu.log) == 4 * 6
+
+
+def test_a_callers_time_has_at_least_ten_samples_where_time_is_short() -> None:
+    gpu = _Queue()
+    alternate_wall({"a": lambda: gpu.call("a", 0.0)}, 100, 0.0, gpu.flush, gpu.synchronize)
+    assert gpu.log.count("a") == FEWEST_SAMPLES
+
+
+def _build(keys: str, compiled: int) -> TritonBuild:
+    cubins = {f"unit {key}": Cubin(key, "f", b"", (), 0, 128, 0) for key in keys}
+    return TritonBuild(cubins, {}, len(keys) - compiled, compiled, 0.0)
+
+
+def _record(*builds: TritonBuild) -> Record:
+    record = Record()
+    for build in builds:
+        record.add("region", "build", build.seconds, build)
+    return record
+
+
+def test_a_subject_that_found_kernels_on_disk_made_no_cold_call() -> None:
+    earlier: set[str] = set()
+    # Candidates are compiled, and the winner found again: cold. The next row shares a kernel with this one: still cold.
+    cold = kernels_found(_record(_build("abc", 3), _build("a", 0)), earlier)
+    shared = kernels_found(_record(_build("ad", 1)), earlier)
+    warm = kernels_found(_record(_build("aefg", 1)), earlier)
+    assert cold == {"compiled": 3, "on_disk": 0, "earlier": 0}
+    assert shared == {"compiled": 1, "on_disk": 0, "earlier": 1}
+    assert warm == {"compiled": 1, "on_disk": 2, "earlier": 1}
+    assert earlier == set("abcdefg")
+    rows = [_row(name, 1.0, 2.0) for name in ("cold", "shared", "warm")]
+    for row, kernels in zip(rows, (cold, shared, warm), strict=True):
+        row.note(_record(), "lamina", kernels)
+    assert [row.prefilled for row in rows] == [[], [], ["lamina"]]
+    assert list(summary(rows, "lamina")["first_call_slower_than_torch"]) == ["cold", "shared"]
+
+
+def test_results_say_which_variables_were_set_but_no_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_NUMERICS", "eager")
+    monkeypatch.setenv("LAMINA_CACHE_DIR", "somewhere")
+    environment = machine()["environment"]
+    assert environment["LAMINA_NUMERICS"] == "eager"
+    assert "LAMINA_CACHE_DIR" not in environment
+    content = _content([_row("a.forward", 1.0, 2.0)], "a")
+    content["machine"]["environment"] = {"LAMINA_NUMERICS": "eager"}
+    (row, plain) = merged([content, _content([_row("b.forward", 1.0, 2.0)], "a")])["rows"]
+    assert row["measured"]["environment"] == {"LAMINA_NUMERICS": "eager"}
+    assert "environment" not in plain["measured"]
