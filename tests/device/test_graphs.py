@@ -133,13 +133,25 @@ def test_inputs_that_are_overwritten() -> None:
 
 
 @torch.no_grad()
-def test_at_most_eight_recordings() -> None:
+def test_at_most_eight_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[torch.cuda.CUDAGraph] = []
+    begin = torch.cuda.CUDAGraph.capture_begin
+
+    def counted(graph: torch.cuda.CUDAGraph, *args: Any, **keywords: Any) -> None:
+        recorded.append(graph)
+        begin(graph, *args, **keywords)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", counted)
     model = blocks()
     compiled = insisting(model)
     inputs = [torch.randn(2048, 64, device="cuda") for _ in range(12)]
     for _ in range(4):
         for x in inputs:
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+    assert len(recorded) == 8
+    taken, full = decisions(compiled)
+    assert (taken.taken, full.taken) == (True, False)
+    assert "there are 8 recordings" in full.reason
 
 
 @torch.no_grad()

@@ -177,12 +177,51 @@ def test_inputs_that_are_written_are_never_copied(graphs: Graphs) -> None:
 
 
 def test_at_most_eight_recordings(graphs: Graphs) -> None:
-    call, _ = runner(graphs, written=frozenset({0, 1}))
+    call, told = runner(graphs, written=frozenset({0, 1}))
     total, inputs = torch.zeros(8), [torch.randn(8) for _ in range(12)]
     for _ in range(4):
         for x in inputs:
             run(call, x, total)
     assert len(graphs.made) == 8
+    assert [(o.taken, o.reason) for o in told] == [
+        (True, "asked for"),
+        (False, "there are 8 recordings, and none is of the addresses of this call"),
+    ]
+
+
+def test_addresses_that_stop_coming_again_are_told_once(graphs: Graphs) -> None:
+    call, told = runner(graphs, written=frozenset({0, 1}))
+    x, total, kept = torch.randn(8), torch.zeros(8), []
+    for _ in range(6):
+        run(call, x, total)
+    for _ in range(60):
+        kept.append(torch.randn(8))
+        run(call, kept[-1], total)
+    assert [o.reason for o in told] == ["asked for", "the addresses of its inputs no longer come again"]
+    replays = graphs.made[0].replays
+    run(call, x, total)
+    assert graphs.made[0].replays == replays + 1
+
+
+def test_outputs_that_are_all_in_use_are_told_once(graphs: Graphs) -> None:
+    call, told = runner(graphs)
+    x, total = torch.randn(8), torch.zeros(8)
+    held = [run(call, x, total) for _ in range(10)]
+    assert len(graphs.made) == 2
+    assert [o.reason for o in told] == ["asked for", "the outputs of 2 recordings of the same addresses are in use"]
+    del held
+    run(call, x, total)
+    assert len(told) == 2
+
+
+def test_a_torch_that_cannot_count_uses_is_told_once(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "CAN_COUNT_USES", False)
+    call, told = runner(graphs)
+    x, total = torch.randn(8), torch.zeros(8)
+    for _ in range(10):
+        run(call, x, total)
+    assert not graphs.made
+    assert [(o.taken, o.reason) for o in told] == [(False, "this torch does not say who holds an output")]
 
 
 @pytest.mark.parametrize(("gpu_ms", "taken"), [(2.0, True), (20.0, False)])

@@ -323,3 +323,19 @@ def test_a_tuner_that_fails_leaves_the_models_schedules(tuning: Make, monkeypatc
     assert plan == plan_of()
     with pytest.raises(KeyError):
         region(tuning(), strict=True)()
+
+
+@pytest.mark.parametrize(
+    ("mode", "reasons"), [("default", 1), ("reduce-overhead", 1), ("max-autotune-no-cudagraphs", 0)]
+)
+def test_calls_with_inputs_at_odd_addresses_say_why_they_are_not_recorded(mode: str, reasons: int) -> None:
+    plan = plan_of()
+    stub: Any = SimpleNamespace(
+        options=Options(mode=mode), device=0, target=TARGET, driver=FakeDriver(), build=all_built
+    )
+    work = cuda._Region(stub, plan, Record(), GraphModule({}, empty_graph(plan)))
+    work.generate()
+    work.load(work.host(aligned=False), aligned=False)
+    told = work.record.decisions("graph")
+    assert [d.taken for d in told] == [False] * reasons
+    assert all("does not begin at a multiple of 16 bytes" in d.reason for d in told)

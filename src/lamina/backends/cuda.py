@@ -323,7 +323,13 @@ class _Region:
             "unaligned": unaligned,
         }
         call: Boxed = load_program(host.text, "call", namespace)
-        return self._with_graphs(call, flags) if aligned else call
+        if aligned:
+            return self._with_graphs(call, flags)
+        if self.backend.options.mode != "max-autotune-no-cudagraphs":
+            self._note_graphs(
+                Outcome(False, "an input does not begin at a multiple of 16 bytes: such calls run directly")
+            )
+        return call
 
     def _with_graphs(self, call: Boxed, flags: Flags | None) -> Boxed:
         """The program behind a runner that records CUDA graphs, where the mode and the plan allow it."""

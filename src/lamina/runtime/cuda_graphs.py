@@ -26,6 +26,8 @@ __all__ = ["GraphPolicy", "GraphRunner", "Outcome"]
 Boxed = Callable[[list[Any]], Any]
 
 _MOST_RECORDINGS = 8
+_MOST_OF_ONE = 2
+"""Recordings of the same addresses: one may run while the other's outputs are in use."""
 _COPIED_BYTES = 256 << 10
 _WARM_CALLS = 2
 _MEASURED_CALLS = 5
@@ -93,7 +95,7 @@ class GraphRunner:
 
     def __init__(self, call: Boxed, device: int, policy: GraphPolicy, report: Callable[[Outcome], None]) -> None:
         self.call, self.device, self.policy, self.report = call, device, policy, report
-        self.off = "" if CAN_COUNT_USES else "this torch does not say who holds an output"
+        self.off = ""
         self.recordings: dict[tuple[int, ...], list[_Recording]] = {}
         self.count = 0
         self._calls = self._strangers = 0
@@ -106,6 +108,9 @@ class GraphRunner:
         self._wanted = policy.insist
         self._pools: dict[int, Any] = {}
         self._guard = threading.RLock()
+        self._told: set[str] = set()
+        if not CAN_COUNT_USES:
+            self._stop("this torch does not say who holds an output")
 
     def __call__(self, args: list[Any]) -> Any:
         if self.off or is_capturing():
@@ -156,10 +161,14 @@ class GraphRunner:
         known = self._seen[key] > 0
         self._seen[key] += 1
         self._strangers = 0 if known else self._strangers + 1
-        if known and self.count < _MOST_RECORDINGS and len(self.recordings.get(key, ())) < 2:
-            return self._record(key, args)
         if not known:
             self._note_strangers(args)
+        elif len(self.recordings.get(key, ())) >= _MOST_OF_ONE:
+            self._skip(f"the outputs of {_MOST_OF_ONE} recordings of the same addresses are in use")
+        elif self.count >= _MOST_RECORDINGS:
+            self._skip(f"there are {_MOST_RECORDINGS} recordings, and none is of the addresses of this call")
+        else:
+            return self._record(key, args)
         return self.call(args)
 
     # ---- does it pay ----------------------------------------------------------------------------------------------
@@ -190,6 +199,12 @@ class GraphRunner:
         else:
             self._wanted = True
 
+    def _skip(self, reason: str) -> None:
+        """Calls like this one run directly, while recordings go on serving others; told once of each reason."""
+        if reason not in self._told:
+            self._told.add(reason)
+            self.report(Outcome(False, reason, self._direct_us, self._gpu_us))
+
     def _stop(self, reason: str, told: bool = False) -> None:
         self.off = reason
         self.recordings.clear()
@@ -204,7 +219,9 @@ class GraphRunner:
         self._addresses = [*self._addresses[-3:], words]
         if len(self._seen) > 4 * _PATIENCE:
             self._seen.clear()
-        if self._strangers > _PATIENCE and not self.recordings:
+        if self._strangers > _PATIENCE and self.recordings:
+            self._skip("the addresses of its inputs no longer come again")
+        elif self._strangers > _PATIENCE:
             self._stop("the addresses of its inputs do not come again")
         if self._moving or len(self._addresses) < 4:
             return
