@@ -13,6 +13,7 @@ from lamina.aot.calls import Unsuitable
 from lamina.aot.eager import eager_is_best
 from lamina.aot.function import CompileBackward, Strides, Tangent, inference_function, training_function
 from lamina.aot.joint import prepare, unsupported
+from lamina.aot.overlap import overlapping_write
 from lamina.aot.partition import Partition, partition
 from lamina.aot.region import CompileRegion, Region, RegionInput
 from lamina.aot.saved import with_planned_strides
@@ -58,11 +59,16 @@ def compile_captured(
     graph before it is partitioned, and on an inference graph before it is compiled, ``partitioned`` on the forward
     and the backward, named by the second argument. ``rereads``: on a GPU the backward may read returned tensors while
     they are unchanged, with ``lamina::unless_changed``. Stages "aot" and "partition" of ``name`` go into ``record``.
+    A graph that writes to a tensor whose elements share memory is returned as it is.
     Errors of AOTAutograd pass through, and must pass through the backend as well: some ask Dynamo to trace again.
     """
     job = _Job(compile_region, record, options, name, tuple(passes), partitioned, rereads)
     job.parameters = tuple(is_static(node) for node in gm.graph.find_nodes(op="placeholder"))
     job.place = _place(gm)
+    refused = overlapping_write(gm)
+    if refused:
+        job.note_eager(refused)
+        return gm.forward
     start = time.perf_counter()
     with collector_held():
         stitched = job.stitched(gm, example_inputs, decompositions)

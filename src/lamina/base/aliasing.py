@@ -32,9 +32,20 @@ _INPLACE |= {getattr(operator, f"i{name}") for name in ("and", "or", "xor", "lsh
 _INPLACE.add(operator.setitem)
 
 
+@functools.cache
+def _place_of_inplace(target: Any) -> int | None:
+    """Which positional argument of a Python function is called "inplace"."""
+    code = getattr(target, "__code__", None)
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    return names.index("inplace") if "inplace" in names else None
+
+
 def writes_first(node: Node) -> bool:
     """Whether a captured call, by its name or arguments, writes to its first operand."""
     if node.kwargs.get("inplace"):
+        return True
+    place = _place_of_inplace(node.target)
+    if place is not None and len(node.args) > place and node.args[place]:
         return True
     if node.target in _INPLACE:
         return True

@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from lamina.lower.builder import Value, opmath
 from lamina.lower.context import Lowering, Operand
-from lamina.lower.pointwise import add_scaled, divided, largest, lerped, multiplied, power, smallest
+from lamina.lower.pointwise import add_scaled, divided, largest, lerped, multiplied, power, smallest, subtract_scaled
 from lamina.lower.pointwise_math import UNARY
 from lamina.lower.reduction import norm_into, over, reduced, reduced_dims
 from lamina.lower.rules import rule
@@ -73,9 +73,9 @@ def foreach_add(low: Lowering, node: Node, tensors: Tensors, other: Any, alpha: 
 
 @rule(*_overloads("sub", "Scalar", "List", "ScalarList"))
 def foreach_sub(low: Lowering, node: Node, tensors: Tensors, other: Any, alpha: Operand = 1) -> list[TensorValue]:
-    if alpha == 1:
-        return _each(low, node, lambda a, b: a - b, tensors, other)
-    return _each(low, node, lambda a, b, s: a - b * s, tensors, other, alpha)
+    outs = [low.result(node, k) for k in range(len(tensors))]
+    rows = zip(outs, tensors, _column(other, len(tensors)), strict=True)
+    return [subtract_scaled(low, node, x, y, alpha, out) for out, x, y in rows]
 
 
 @rule(*_overloads("pow", "Scalar", "List", "ScalarList"))

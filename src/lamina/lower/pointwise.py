@@ -28,6 +28,7 @@ __all__ = [
     "not_below",
     "powered",
     "smallest",
+    "subtract_scaled",
 ]
 
 
@@ -63,12 +64,35 @@ def _as_eager(low: Lowering, value: Operand, dtype: str) -> Operand:
     return rounded(float(value), dtype)
 
 
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, TensorValue) and value.dtype == "bool")
+
+
+def _require_factor(out: TensorValue, alpha: Operand) -> None:
+    """Decline a factor that eager refuses for a result of that dtype: ATen's kernel then says so."""
+    kind = DTYPES[out.dtype].kind
+    if (isinstance(alpha, bool) and kind != "bool") or (isinstance(alpha, float) and kind in ("bool", "int", "uint")):
+        raise Decline("a factor of a type that sums of this dtype do not have")
+
+
 def add_scaled(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Operand, out: TensorValue) -> TensorValue:
     """``x + alpha * y`` into ``out``."""
+    _require_factor(out, alpha)
     x, y, alpha = (_as_eager(low, v, out.dtype) for v in (x, y, alpha))
     if alpha == 1:
         return low.into(node, out, added, x, y)
     return low.into(node, out, lambda a, b, s: added(a, multiplied(b, s)), x, y, alpha)
+
+
+def subtract_scaled(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Operand, out: TensorValue) -> TensorValue:
+    """``x - alpha * y`` into ``out``."""
+    _require_factor(out, alpha)
+    if _is_bool(x) or _is_bool(y):
+        raise Decline("a difference with a boolean, which ATen's kernel refuses")
+    x, y, alpha = (_as_eager(low, v, out.dtype) for v in (x, y, alpha))
+    if alpha == 1:
+        return low.into(node, out, lambda a, b: a - b, x, y)
+    return low.into(node, out, lambda a, b, s: a - b * s, x, y, alpha)
 
 
 @rule("aten.add.Tensor", "aten.add.Scalar", "prims.add.default")
@@ -78,11 +102,7 @@ def add(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Operand = 1) -
 
 @rule("aten.sub.Tensor", "aten.sub.Scalar", "prims.sub.default")
 def sub(low: Lowering, node: Node, x: Operand, y: Operand, alpha: Operand = 1) -> TensorValue:
-    out = low.result(node)
-    x, y, alpha = (_as_eager(low, v, out.dtype) for v in (x, y, alpha))
-    if alpha == 1:
-        return low.into(node, out, lambda a, b: a - b, x, y)
-    return low.into(node, out, lambda a, b, s: a - b * s, x, y, alpha)
+    return subtract_scaled(low, node, x, y, alpha, low.result(node))
 
 
 @rule("aten.rsub.Tensor", "aten.rsub.Scalar")

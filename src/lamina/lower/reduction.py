@@ -13,6 +13,7 @@ from lamina.ir.index import Expr, as_expr, prod
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.rules import Decline, rule
+from lamina.lower.torch_private import is_positive
 from lamina.lower.values import TensorValue
 
 __all__ = [
@@ -89,9 +90,10 @@ def sum(
 def prims_reduction(low: Lowering, node: Node, x: TensorValue, dims: Dims, **options: Any) -> TensorValue:
     out = low.result(node)
     op = {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min"}[str(node.target).split(".")[1]]
-    return reduced(
-        low, node, out, x, reduced_dims(x, dims, False), opmath(out.dtype), lambda b, v, d: over(b, op, v, d)
-    )
+    chosen = reduced_dims(x, dims, False)
+    if op in ("max", "min"):
+        chosen = _nonempty(node, chosen)
+    return reduced(low, node, out, x, chosen, opmath(out.dtype), lambda b, v, d: over(b, op, v, d))
 
 
 @rule("aten.nansum.default")
@@ -128,6 +130,14 @@ def prod_(
     return reduced(low, node, out, x, reduced_dims(x, dim), opmath(out.dtype), lambda b, v, d: over(b, "prod", v, d))
 
 
+def _nonempty(node: Node, dims: list[int]) -> list[int]:
+    """``dims``, over which an extreme is to be found. Without elements there is none: ATen's kernel then says so."""
+    shape = node.args[0].meta["val"].shape  # type: ignore[union-attr]
+    if not all(is_positive(shape[d]) for d in dims):
+        raise Decline("an extreme over what may have no elements")
+    return dims
+
+
 def _extreme(op: str) -> Reducer:
     def body(b: NestBuilder, v: Value, dims: list[int]) -> Value:
         if v.dtype == "bool":
@@ -139,12 +149,14 @@ def _extreme(op: str) -> Reducer:
 
 @rule("aten.amax.default", "aten.max.default")
 def amax(low: Lowering, node: Node, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
-    return reduced(low, node, low.result(node), x, reduced_dims(x, dim), opmath(x.dtype), _extreme("max"))
+    dims = _nonempty(node, reduced_dims(x, dim))
+    return reduced(low, node, low.result(node), x, dims, opmath(x.dtype), _extreme("max"))
 
 
 @rule("aten.amin.default", "aten.min.default")
 def amin(low: Lowering, node: Node, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
-    return reduced(low, node, low.result(node), x, reduced_dims(x, dim), opmath(x.dtype), _extreme("min"))
+    dims = _nonempty(node, reduced_dims(x, dim))
+    return reduced(low, node, low.result(node), x, dims, opmath(x.dtype), _extreme("min"))
 
 
 @rule("aten.aminmax.default")
@@ -153,7 +165,7 @@ def aminmax(
 ) -> list[TensorValue]:
     outs = [low.result(node, 0), low.result(node, 1)]
     low.plain(x.dtype)
-    dims = reduced_dims(x, dim)
+    dims = _nonempty(node, reduced_dims(x, dim))
     b = low.nest(node, x.shape)
     v = b.load(x).to(opmath(x.dtype))
     for out, op in zip(outs, ("min", "max"), strict=True):
@@ -174,9 +186,8 @@ def _place(b: NestBuilder, op: str, v: Value, dims: list[int]) -> Value:
 @rule("aten.argmax.default", "aten.argmin.default")
 def argmax(low: Lowering, node: Node, x: TensorValue, dim: int | None = None, keepdim: bool = False) -> TensorValue:
     op = str(node.target).split(".")[1].removeprefix("arg")
-    return reduced(
-        low, node, low.result(node), x, reduced_dims(x, dim), opmath(x.dtype), lambda b, v, d: _place(b, op, v, d)
-    )
+    dims = _nonempty(node, reduced_dims(x, dim))
+    return reduced(low, node, low.result(node), x, dims, opmath(x.dtype), lambda b, v, d: _place(b, op, v, d))
 
 
 @rule("aten.max.dim", "aten.min.dim")
@@ -184,7 +195,7 @@ def max_dim(low: Lowering, node: Node, x: TensorValue, dim: int, keepdim: bool =
     op = str(node.target).split(".")[1]
     values, places = low.result(node, 0), low.result(node, 1)
     low.plain(x.dtype)
-    dims = reduced_dims(x, dim)
+    dims = _nonempty(node, reduced_dims(x, dim))
     b = low.nest(node, x.shape)
     v = b.load(x).to(opmath(x.dtype))
     store_reduced(b, values, _extreme(op)(b, v, dims), dims)

@@ -14,6 +14,7 @@ from torch._higher_order_ops.auto_functionalize import (
     read_view_information_from_args,
 )
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "NotView",
     "SliceViewInfo",
     "elements_of",
+    "is_positive",
     "triton_constants",
     "triton_kernel",
     "written_views",
@@ -32,6 +34,11 @@ def elements_of(tensor: torch.Tensor) -> Any:
     """The numbers of a real tensor, nested as ``tolist`` does, wherever it is and whatever mode is active around us."""
     with _disable_current_modes():
         return tensor.tolist()
+
+
+def is_positive(size: int | torch.SymInt) -> bool:
+    """Whether a size is at least one. A symbolic one is then guarded to be so; without a hint it is not known to be."""
+    return guard_or_false(size > 0)
 
 
 def triton_kernel(index: int) -> Any:

@@ -138,7 +138,12 @@ def _gives_back(node: Node, source: Node) -> bool:
     if neutral is None or len(node.args) < 2 or node.kwargs:
         return False
     other = node.args[1]
-    if not isinstance(other, (int, float)) or other != neutral or math.copysign(1, other) < 0:
+    if (
+        isinstance(other, bool)
+        or not isinstance(other, (int, float))
+        or other != neutral
+        or math.copysign(1, other) < 0
+    ):
         return False  # x - (-0.0) is 0.0 where x is -0.0
     if node.target in _SUMS and (node.meta["val"].is_floating_point() or node.meta["val"].is_complex()):
         return False  # -0.0 + 0 is 0.0
