@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot.calls import Unsuitable
+from lamina.aot.checkpointed import partition_checkpointed
 from lamina.aot.eager import eager_is_best
 from lamina.aot.function import CompileBackward, Strides, Tangent, inference_function, training_function
 from lamina.aot.joint import prepare, unsupported
@@ -20,7 +21,7 @@ from lamina.aot.saved import with_planned_strides
 from lamina.aot.source import annotate_sources
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.tangents import restrided
-from lamina.aot.torch_private import run_aot_autograd, static_input_indices, torch_partition, without_autocast
+from lamina.aot.torch_private import run_aot_autograd, static_input_indices, without_autocast
 from lamina.aot.traits import is_static
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
@@ -245,7 +246,7 @@ class _Job:
         self.static_names = frozenset(inputs[i].name for i in static if i < len(inputs))
         refusal = unsupported(joint)
         if refusal:
-            forward, backward = torch_partition(
+            forward, backward = partition_checkpointed(
                 joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_lifetime_input_indices=static
             )
             decision = Decision("partition", (self.name,), False, f"left to torch's partitioner: {refusal}")

@@ -17,6 +17,7 @@ from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_m
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, detect_fake_mode
 from torch._ops import OpOverload
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import Graph, GraphModule, Node
@@ -24,10 +25,13 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import find_symbol_binding_fx_nodes, free_symbols
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
+from torch.utils.checkpoint import CheckpointPolicy
 
 __all__ = [
     "DEVICE_OF",
     "ENTER_AUTOCAST",
+    "RUN_AND_SAVE_RNG_STATE",
+    "RUN_WITH_RNG_STATE",
     "SET_GRAD",
     "STATELESS",
     "STATIC_INPUT",
@@ -36,6 +40,7 @@ __all__ = [
     "autograd_decomposes",
     "backend_fakes",
     "binding_nodes",
+    "detect_fake_mode",
     "direct_apply",
     "flatten",
     "from_functional",
@@ -49,6 +54,7 @@ __all__ = [
     "is_grad_enabled",
     "is_written_to",
     "is_zero_tensor",
+    "keep_for_backward",
     "never_captured",
     "plain_dispatch",
     "run_aot_autograd",
@@ -140,11 +146,23 @@ def is_checkpointed(node: Node) -> bool:
     return node.meta.get("recompute") is not None
 
 
+def keep_for_backward(node: Node) -> None:
+    """Exempt ``node`` from the user's activation checkpointing: its value is saved."""
+    node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
 def torch_partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
-    """Torch's own min-cut partitioner, for what ours leaves to it."""
-    forward, backward = min_cut_rematerialization_partition(joint, inputs, **keywords)
+    """Torch's own min-cut partitioner, for what ours leaves to it; states of generators are passed as tensors."""
+    with functorch_config.patch(graphsafe_rng_functionalization=False):
+        forward, backward = min_cut_rematerialization_partition(joint, inputs, **keywords)
     return forward, backward
 
+
+RUN_AND_SAVE_RNG_STATE: Any = run_and_save_rng_state
+"""Of an operation that draws and its arguments: the generator's state before it, and its result."""
+
+RUN_WITH_RNG_STATE: Any = run_with_rng_state
+"""Of a state, an operation that draws and its arguments: its result when it draws from that state."""
 
 DEVICE_OF = torch.ops.prim.device.default
 """How a dispatch mode sees the question for a fake tensor's device: not an operation of a graph."""

@@ -40,6 +40,7 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
     _RANDOM: (
         *("aten.rand.default", "aten.randn.default", "aten.randperm.default", "aten.native_dropout.default"),
         *("aten.rrelu.default", "lamina.philox_seed.default"),
+        *("lamina.rng_state.default", "lamina.set_rng_state.default"),
     ),
     _DATA: (
         *(

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from lamina.errors import InvalidIR
+from lamina.ir.library import has_effect
 from lamina.ir.loops import LibraryCall, Step
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.group import Facts, Group
@@ -20,12 +21,16 @@ class DependenceGraph:
         self._groups: dict[int, Group] = {}
         self._writers: dict[str, list[int]] = defaultdict(list)
         self._readers: dict[str, list[int]] = defaultdict(list)
+        self._last_effect: int | None = None
+        """The last call entered that has an effect besides its results: such calls keep their order."""
 
     def group_of(self, number: int, step: Step) -> Group:
         """The step ``number`` as a group that depends on those entered; it is not entered itself."""
         reads, writes = set(loaded(step)), set(stored(step))
         if isinstance(step, LibraryCall):
             made = Group(number, None, step, reads, writes)
+            if has_effect(step.op) and self._last_effect is not None:
+                made.deps.add(self._last_effect)
         else:
             made = Group(number, step, None, reads, writes, Facts.of(step))
         for b in reads:
@@ -40,6 +45,8 @@ class DependenceGraph:
     def enter(self, group: Group) -> None:
         """Make the group known to those that are made or asked about later."""
         self._groups[group.number] = group
+        if group.call is not None and has_effect(group.call.op):
+            self._last_effect = group.number
         for names, users in ((group.reads, self._readers), (group.writes, self._writers)):
             for b in names:
                 if group.number not in users[b]:
