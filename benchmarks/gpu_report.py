@@ -165,7 +165,7 @@ def _figures(values: dict[str, float], rivals: Sequence[str], form: str) -> list
 
 
 def summary(rows: Sequence[GpuRow], subject: str) -> dict[str, Any]:
-    """What the issue asks for, over all rows."""
+    """What is wanted of the rows, over all of them."""
     timed = [row for row in rows if not math.isnan(row.speedup)]
     waited = [row.wall_speedup for row in rows if not math.isnan(row.wall_speedup)]
     return {

@@ -564,6 +564,16 @@ def test_modules_of_torchs_own_classes_are_compiled_however_many_there_are() -> 
         assert list(compiled.state_dict()) == list(module.state_dict())
 
 
+def test_modules_of_torchs_own_classes_that_are_alike_share_a_graph() -> None:
+    x, captures = torch.randn(2, 3), []
+    for width in (4, 4, 5, 4):
+        module = torch.nn.Sequential(torch.nn.Linear(3, width), torch.nn.ReLU())
+        for compiled in (lamina.compile(module), lamina.compile(module)):
+            torch.testing.assert_close(compiled(x), module(x))
+            captures.append([stage.name for stage in compiled.record.stages].count("capture"))
+    assert captures == [1, 0, 0, 0, 1, 0, 0, 0]
+
+
 def test_lazy_modules_and_classes(compile: Compile) -> None:
     backend = Counting()
     lazy = compile(torch.nn.LazyLinear(2), backend)

@@ -32,7 +32,6 @@ _INPLACE |= {getattr(operator, f"i{name}") for name in ("and", "or", "xor", "lsh
 _INPLACE.add(operator.setitem)
 
 
-@functools.cache
 def _place_of_inplace(target: Any) -> int | None:
     """Which positional argument of a Python function is called "inplace"."""
     code = getattr(target, "__code__", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -18,6 +19,7 @@ from torch._dynamo.mutation_guard import GenerationTracker, install_generation_t
 from torch._dynamo.utils import warn_once
 from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
+from torch.nn.parameter import is_lazy
 from torch.utils import _config_module
 
 __all__ = ["improve_entry"]
@@ -53,16 +55,34 @@ def improve_entry(compiled: Any) -> Any:
 
 
 _SHARED_FRAME = external_utils.wrap_inline(lambda: None).__code__
+_frames: weakref.WeakValueDictionary[object, CodeType] = weakref.WeakValueDictionary()
+"""The code of frames around modules of torch's own classes, by what modules that share it have in common."""
 
 
 def _compile_apart(function: Any) -> None:
-    """Give the frame that Dynamo puts around a module of torch's own code of its own.
+    """Give the frame that Dynamo puts around a module of torch's own code that only modules like it share.
 
     Dynamo keeps what it compiled, and how often, by code: all modules of torch's own classes in a process would share
     the eight times that one function is compiled.
     """
-    if getattr(function, "__code__", None) is _SHARED_FRAME:
-        function.__code__ = _SHARED_FRAME.replace(co_varnames=_SHARED_FRAME.co_varnames)
+    if getattr(function, "__code__", None) is not _SHARED_FRAME:
+        return
+    wrapped = function.__wrapped__
+    module = getattr(wrapped, "__self__", wrapped)
+    if isinstance(module, torch.nn.Module):
+        kind = _kind_of(module)
+        code = _frames.get(kind)
+        if code is None:
+            code = _frames[kind] = _SHARED_FRAME.replace(co_varnames=_SHARED_FRAME.co_varnames)
+        function.__code__ = code
+
+
+def _kind_of(module: torch.nn.Module) -> object:
+    """Classes of the module's parts and what its parameters and buffers look like, all by name."""
+    parts = tuple((name, type(part)) for name, part in module.named_modules())
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    looks = tuple((name, None if is_lazy(t) else t.shape, t.dtype, t.device) for name, t in tensors)
+    return parts, looks
 
 
 def _traced_by_this_thread() -> bool:
