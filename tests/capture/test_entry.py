@@ -565,6 +565,7 @@ def test_modules_of_torchs_own_classes_are_compiled_however_many_there_are() -> 
 
 
 def test_modules_of_torchs_own_classes_that_are_alike_share_a_graph() -> None:
+    torch._dynamo.reset()  # graphs of modules like these
     x, captures = torch.randn(2, 3), []
     for width in (4, 4, 5, 4):
         module = torch.nn.Sequential(torch.nn.Linear(3, width), torch.nn.ReLU())
