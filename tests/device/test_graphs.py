@@ -104,6 +104,24 @@ def test_training() -> None:
         torch.testing.assert_close(*losses, rtol=1e-3, atol=1e-4)
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    assert [(d.subject, d.taken) for d in compiled.record.decisions("graph")] == [
+        (("graph0_forward",), True),
+        (("graph0_backward",), True),
+    ]
+
+
+def test_what_one_replay_writes_is_not_what_another_one_lent_out() -> None:
+    model, x = blocks(), torch.empty(16, 64, device="cuda")
+    compiled, held = insisting(model), []
+    for _ in range(8):
+        compiled(x.normal_())
+    for _ in range(40):  # streams to record on come again after 32
+        torch.cuda.Stream()
+    for _ in range(4):
+        with torch.no_grad():
+            held = [*held[-1:], (compiled(x.normal_()), model(x))]
+        for ours, theirs in held:
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
@@ -165,6 +183,22 @@ def test_default_mode_records_where_launches_dominate() -> None:
     (decision,) = decisions(compiled)
     assert decision.taken, decision
     assert dict(decision.facts)["replay_us"] < dict(decision.facts)["host_us"]
+
+
+def test_default_mode_records_training_where_launches_dominate() -> None:
+    model, x = blocks(8, 512), torch.randn(64, 512, device="cuda")  # gradients of 8 MiB, and as much that is saved
+    compiled = lamina.compile(model, options={"strict": True})
+    for _ in range(60):
+        model.zero_grad()
+        compiled(x).square().mean().backward()
+        torch.cuda.synchronize()
+    found = {d.subject[0]: d for d in compiled.record.decisions("graph") if d.taken}
+    assert sorted(found) == ["graph0_backward", "graph0_forward"], compiled.record.decisions("graph")
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(x).square().mean().backward()
+    for ours, p in zip(gradients, model.parameters(), strict=True):
+        torch.testing.assert_close(ours, p.grad, rtol=1e-3, atol=1e-5)
 
 
 @torch.no_grad()

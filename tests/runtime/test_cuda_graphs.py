@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from lamina.base.halves import Half, Halves
 from lamina.runtime import cuda_graphs
 from lamina.runtime.cuda_graphs import GraphPolicy, GraphRunner, Outcome
+from lamina.runtime.graph_budget import GraphBudget
 
 
 class Graphs:
@@ -24,6 +27,7 @@ class Graphs:
         self.host_seconds = 0.0
         self.gpu_ms = 0.0
         self.error = ""
+        self.returns_inputs = False
 
     class Graph:
         def __init__(self) -> None:
@@ -44,14 +48,14 @@ class Graphs:
         self.made.append(graph)
 
     def program(self, args: list[Any]) -> tuple[torch.Tensor, ...]:
-        """Twice the first input; adds it to the second."""
+        """Twice the first input, and on demand that itself and its end; adds it to the second."""
         given = list(args)
         args.clear()
         if self.current is None:
             self.directly += 1
             time.sleep(self.host_seconds)
             given[1] += given[0]
-            return (given[0] * 2,)
+            return self.results(given[0] * 2, given[0])
         if self.error:
             raise RuntimeError(self.error)
         out = torch.empty_like(given[0])
@@ -61,7 +65,10 @@ class Graphs:
             out.copy_(given[0] * 2)
 
         self.current.again = again
-        return (out,)
+        return self.results(out, given[0])
+
+    def results(self, out: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (out, x, x[3:]) if self.returns_inputs else (out,)
 
     def timer(self) -> Any:
         graphs = self
@@ -85,11 +92,10 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     monkeypatch.setattr(cuda_graphs, "is_capturing", lambda: False)
     monkeypatch.setattr(cuda_graphs, "lend_zeros", lambda device, stream: None)
     monkeypatch.setattr(cuda_graphs, "forget_zeros", lambda device, stream: None)
-    monkeypatch.setattr(cuda_graphs, "_refusal", lambda outputs, inputs: "")
+    monkeypatch.setattr(cuda_graphs, "_on_gpu", lambda output: True)
     monkeypatch.setattr(cuda_graphs, "_timer", made.timer)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graphs.Graph)
     monkeypatch.setattr(torch.cuda, "graph", made.recording)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: type("Stream", (), {"cuda_stream": 9})())
     return made
@@ -103,10 +109,41 @@ def runner(graphs: Graphs, insist: bool = True, **policy: Any) -> tuple[GraphRun
 def run(call: GraphRunner, x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """One call, checked."""
     before = total.clone()
-    (result,) = call([x, total])
+    result, *inputs = call([x, total])
     assert torch.equal(result, x * 2)
+    if inputs:
+        same, end = inputs
+        assert same is x
+        assert torch.equal(end, x[3:])
+        assert end.data_ptr() == x[3:].data_ptr()
     assert torch.equal(total, before + x)
     return result
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_outputs_that_are_inputs_or_lie_in_them_are_the_caller_s(moves: bool, graphs: Graphs) -> None:
+    graphs.returns_inputs = True
+    call, _ = runner(graphs)
+    x, total, kept = torch.randn(8), torch.zeros(8), []
+    for _ in range(16):
+        x = torch.randn(8) if moves else x.normal_()
+        kept.append(x)
+        run(call, x, total)
+    assert len(graphs.made) == 1
+    assert graphs.made[0].replays >= 8
+
+
+def test_a_recording_holds_no_input(graphs: Graphs) -> None:
+    graphs.returns_inputs = True
+    call, _ = runner(graphs)
+    x, total = torch.randn(100_000), torch.zeros(100_000)
+    for _ in range(8):
+        run(call, x, total)
+    assert len(graphs.made) == 1
+    graphs.made[0].again = lambda: None  # the stand-in does
+    gone = weakref.ref(x)
+    del x
+    assert gone() is None
 
 
 def test_addresses_that_come_again_are_recorded_once(graphs: Graphs) -> None:
@@ -235,6 +272,67 @@ def test_unasked_it_takes_a_gpu_that_waits(gpu_ms: float, taken: bool, graphs: G
     assert outcome.taken == taken
     assert outcome.direct_us >= 2000
     assert bool(graphs.made) == taken
+
+
+def budget(limit: int, free: int = 1 << 40) -> GraphBudget:
+    return GraphBudget(limit, lambda: free)
+
+
+def test_unasked_it_keeps_no_more_than_its_share(graphs: Graphs) -> None:
+    graphs.host_seconds, graphs.gpu_ms = 0.002, 2.0
+    shared = budget(5 << 20)
+    (one, _), (other, told) = (runner(graphs, insist=False, nbytes=3 << 20, budget=shared) for _ in range(2))
+    x, total = torch.randn(8), torch.zeros(8)
+    for call in (one, other):
+        for _ in range(20):
+            run(call, x, total)
+    assert (len(graphs.made), shared.taken) == (1, 3 << 20)
+    assert [o.reason for o in told] == ["it would keep 3 MiB, and recordings keep 3 of 5 MiB that they may"]
+    graphs.made.clear()
+    del one, call
+    assert shared.taken == 0
+    run(other, x, total)
+    assert shared.taken == 3 << 20
+
+
+def test_unasked_it_leaves_memory_to_the_program(graphs: Graphs) -> None:
+    graphs.host_seconds, graphs.gpu_ms = 0.002, 2.0
+    call, told = runner(graphs, insist=False, nbytes=3 << 20, budget=budget(5 << 20, free=6 << 20))
+    x, total = torch.randn(8), torch.zeros(8)
+    for _ in range(20):
+        run(call, x, total)
+    assert not graphs.made
+    assert [o.reason for o in told] == ["it would keep 3 MiB, and little more is free"]
+
+
+def test_what_stops_gives_its_share_back(graphs: Graphs) -> None:
+    graphs.host_seconds, graphs.gpu_ms = 0.002, 2.0
+    shared = budget(5 << 20)
+    call, _ = runner(graphs, insist=False, nbytes=3 << 20, budget=shared)
+    graphs.error = "not while recording"
+    x, total = torch.randn(8), torch.zeros(8)
+    for _ in range(20):
+        run(call, x, total)
+    assert shared.taken == 0
+
+
+@pytest.mark.parametrize("backward_ms", [2.0, 20.0, None])
+def test_a_busy_forward_is_recorded_where_its_backward_waits(backward_ms: float | None, graphs: Graphs) -> None:
+    halves = Halves()
+    forward, told = runner(graphs, insist=False, half=Half(halves, is_backward=False))
+    backward, _ = runner(graphs, insist=False, half=Half(halves, is_backward=True))
+    x, y, total = torch.randn(8), torch.randn(8), torch.zeros(8)
+    graphs.host_seconds = 0.002
+    for _ in range(16 if backward_ms else 120):
+        graphs.gpu_ms = 20.0
+        run(forward, x, total)
+        if backward_ms:
+            graphs.gpu_ms = backward_ms
+            run(backward, y, total)
+    waits = backward_ms == 2.0
+    assert halves.backward_waits is (None if backward_ms is None else waits)
+    assert [o.taken for o in told] == [waits]
+    assert bool(forward.recordings) == waits
 
 
 def test_unasked_it_stops_where_replays_cost_as_much(graphs: Graphs) -> None:

@@ -25,6 +25,7 @@ from lamina.aot.torch_private import run_aot_autograd, static_input_indices, wit
 from lamina.aot.traits import is_static
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
+from lamina.base.halves import as_halves
 from lamina.base.source import place_in
 from lamina.options import Options
 from lamina.record import Record, Stage
@@ -263,7 +264,9 @@ class _Job:
         seconds = time.perf_counter() - start
         self.record.stages.append(Stage(self.name, "partition", result, seconds, result.decisions))
         self.seconds += seconds
-        return self.partitioned(result.forward, "forward"), self.partitioned(result.backward, "backward")
+        forward, backward = self.partitioned(result.forward, "forward"), self.partitioned(result.backward, "backward")
+        as_halves(forward, backward, *([] if self.rereading is None else [self.rereading]))
+        return forward, backward
 
     def _prepared(self, gm: GraphModule) -> GraphModule:
         prepare(gm)

@@ -38,6 +38,7 @@ def restrided(backward: GraphModule, strides: Mapping[str, tuple[int, ...]]) -> 
     graph.output(graph.graph_copy(backward.graph, copies))
     graph.output_node().meta.update(backward.graph.output_node().meta)
     copy = graph_module(backward, graph)
+    copy.meta.update(backward.meta)
     values = []
     mode = None
     for node in graph.find_nodes(op="placeholder"):

@@ -29,12 +29,12 @@ from lamina.backends.regions import (
     warn_once,
 )
 from lamina.base.decision import Decision
+from lamina.base.halves import half_of
 from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
 from lamina.errors import StageFailed
 from lamina.ir.access import writes
-from lamina.ir.index import as_expr
 from lamina.ir.library import is_custom, unrecordable
 from lamina.ir.loops import Buffer, LibraryCall, storage_bytes
 from lamina.ir.loops_interp import run_nest
@@ -46,6 +46,7 @@ from lamina.runtime.cache import Cache
 from lamina.runtime.cuda_driver import CudaKernel, Driver, make_launcher
 from lamina.runtime.cuda_graphs import GraphPolicy, GraphRunner, Outcome
 from lamina.runtime.cuda_host import Flags
+from lamina.runtime.graph_budget import graph_budget
 from lamina.runtime.hidden_rows import serve_hidden_rows
 from lamina.runtime.host import load_program
 from lamina.runtime.toolchain import find_compiler
@@ -54,6 +55,7 @@ from lamina.runtime.triton_pool import TooMuchShared, TritonError, compiler_pool
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memory import plan_memory
+from lamina.schedule.order import peak_bytes
 from lamina.schedule.plan import make_plan
 from lamina.tune.values import policy_of
 
@@ -64,9 +66,6 @@ _OWN_MEMORY = 1 << 20
 
 _FEWEST_LAUNCHES = 4
 """Launches from which replaying a graph can be cheaper for the host."""
-
-_GRAPH_BYTES = 32 << 20
-"""Bytes that a recording may keep, where nobody asked for it."""
 
 _LIKELY = 1.14
 """The library's estimate over that of a product kernel of ours from which both are timed. Each candidate of ours takes
@@ -335,7 +334,6 @@ class _Region:
         """The program behind a runner that records CUDA graphs, where the mode and the plan allow it."""
         mode, insist = self.backend.options.mode, self.backend.options.mode == "reduce-overhead"
         launches = self.plan.kernel_count + self.plan.library_count
-        nbytes = sum((storage_bytes(b) for b in self.plan.buffers if b.kind != "input"), as_expr(0))
         custom = [s.op for s in self.plan.steps if isinstance(s, LibraryCall) and is_custom(s.op)]
         if mode == "max-autotune-no-cudagraphs":
             return call
@@ -347,13 +345,18 @@ class _Region:
             why = f"it calls {custom[0]}, whose Python a replay would leave out"
         elif not insist and launches < _FEWEST_LAUNCHES:
             why = f"{launches} launches"
-        elif not insist and not (nbytes.is_int and nbytes.const <= _GRAPH_BYTES):
-            why = "it would keep much memory from torch"
+        elif not insist and not all(storage_bytes(b).is_int for b in self.plan.buffers):
+            why = "how much memory it would keep from torch changes from call to call"
         else:
-            written = {b for step in self.plan.steps for b in writes(step)}
-            positions = frozenset(k for k, name in enumerate(self.plan.inputs) if name in written)
-            policy = GraphPolicy(insist, positions, flags.report if flags else None)
-            return GraphRunner(call, self.backend.device, policy, self._note_graphs)
+            nbytes = peak_bytes(self.plan.steps, self.plan.buffer_map(), self.plan.inputs, self.plan.outputs)
+            budget = None if insist else graph_budget(self.backend.device)
+            if budget is None or nbytes <= budget.limit:
+                written = {b for step in self.plan.steps for b in writes(step)}
+                places = frozenset(k for k, name in enumerate(self.plan.inputs) if name in written)
+                poll = flags.report if flags else None
+                policy = GraphPolicy(insist, places, poll, nbytes, budget, half_of(self.gm))
+                return GraphRunner(call, self.backend.device, policy, self._note_graphs)
+            why = f"it would keep {nbytes >> 20} MiB from torch; recordings may keep {budget.limit >> 20}"
         self._note_graphs(Outcome(False, why))
         return call
 

@@ -3,6 +3,7 @@
 A recording fixes the address of every input and output. So it is kept by the addresses of the inputs: nothing large is
 ever copied, and inputs that move are copied only if they are a few kilobytes. Outputs are lent out: a recording
 is used again when none of its last outputs is alive, and until then the region runs another recording, or without one.
+Each has memory of its own, temporaries too: what one replay writes on its way may not be what another one lent out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import Any
 
 import torch
 
+from lamina.base.halves import Half
 from lamina.runtime.cuda_host import current_stream, forget_zeros, lend_zeros, reinterpret
+from lamina.runtime.graph_budget import GraphBudget
 from lamina.runtime.torch_private import CAN_COUNT_USES, is_capturing, storage_uses
 
 __all__ = ["GraphPolicy", "GraphRunner", "Outcome"]
@@ -37,17 +40,25 @@ _BEHIND = 1.5
 """How many times the host's time the GPU may take and still count as waiting for launches."""
 _GAIN = 0.9
 """Share of the direct call's host time that a replay may take to be worth its memory."""
+_BUSY = "the GPU is busy for longer than launching takes"
+_UNDECIDED_CALLS = 100
+"""Calls of a forward that keeps the GPU busy for which it waits to hear how its backward fares."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphPolicy:
     """When to record. ``insist``: whatever is measured. ``written`` are positions of inputs that the region overwrites;
-    such an input is never copied. ``poll`` raises what went wrong in an earlier call, before a replay.
+    such an input is never copied. ``poll`` raises what went wrong in an earlier call, before a replay. Each recording
+    takes ``nbytes`` of the ``budget``, if there is one. Where the GPU waits for the launches of a backward, time that
+    the host saves in its forward counts, however busy that keeps the GPU: ``half`` says which of the two it is.
     """
 
     insist: bool
     written: frozenset[int] = frozenset()
     poll: Callable[[], None] | None = None
+    nbytes: int = 0
+    budget: GraphBudget | None = None
+    half: Half | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +72,34 @@ class Outcome:
     replay_us: float = 0.0
 
 
-class _Recording:
-    """One graph with the memory its outputs live in."""
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """How a replay makes one output: ``value`` itself if there are no ``strides``, else a new tensor on its memory.
 
-    def __init__(self, graph: Any, outputs: Sequence[Any], copies: Sequence[torch.Tensor], zeros: Any) -> None:
+    With ``place`` it is the input at that position, or lies ``offset`` elements after that one's first.
+    """
+
+    value: Any = None
+    place: int | None = None
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] | None = None
+    offset: int = 0
+
+    def made(self, args: Sequence[Any]) -> Any:
+        value = self.value if self.place is None else args[self.place]
+        return value if self.strides is None else reinterpret(value, self.shape, self.strides, self.offset)
+
+
+class _Recording:
+    """One graph with the memory its outputs live in. Of the inputs it holds the copies of those that move."""
+
+    def __init__(
+        self, graph: Any, outputs: Sequence[Any], given: Sequence[Any], copies: Sequence[torch.Tensor], zeros: Any
+    ) -> None:
         self.graph, self.copies, self.zeros = graph, list(copies), zeros
-        self.storages = [t.untyped_storage() for t in outputs if isinstance(t, torch.Tensor)]
-        self.makers = [(t, t.shape, t.stride()) if isinstance(t, torch.Tensor) else (t, (), None) for t in outputs]
+        homes = _Homes(given)
+        self.outputs = [homes.output(value) for value in outputs]
+        self.storages = [o.value.untyped_storage() for o in self.outputs if o.strides is not None and o.place is None]
         self.counts = self._counts()
 
     def _counts(self) -> list[tuple[int, int]]:
@@ -77,14 +109,40 @@ class _Recording:
         """Whether nobody holds an output of the last replay."""
         return self._counts() == self.counts
 
-    def replay(self, moving: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """The outputs as new tensors on the recording's memory."""
-        for copy, given in zip(self.copies, moving, strict=True):
-            copy.copy_(given.detach())
+    def replay(self, args: Sequence[Any], moving: Sequence[int]) -> tuple[Any, ...]:
+        """The outputs as new tensors on the recording's memory; ``moving`` are the positions of what is copied."""
+        for copy, place in zip(self.copies, moving, strict=True):
+            copy.copy_(args[place].detach())
         self.graph.replay()
-        return tuple(
-            value if strides is None else reinterpret(value, shape, strides, 0) for value, shape, strides in self.makers
-        )
+        return tuple([output.made(args) for output in self.outputs])
+
+
+class _Homes:
+    """Which inputs the outputs of a recorded call are, or lie in."""
+
+    def __init__(self, given: Sequence[Any]) -> None:
+        self._places = {id(value): place for place, value in enumerate(given) if isinstance(value, torch.Tensor)}
+        self._begins: dict[int, list[tuple[int, int]]] = {}
+        for place, value in enumerate(given):
+            if isinstance(value, torch.Tensor) and value.numel():
+                begin = int(value.storage_offset()) * value.element_size()
+                self._begins.setdefault(value.untyped_storage().data_ptr(), []).append((begin, place))
+
+    def output(self, value: Any) -> _Output:
+        """How to make ``value``, which the recorded call returned."""
+        if not isinstance(value, torch.Tensor):
+            return _Output(value)
+        place = self._places.get(id(value))
+        if place is not None:
+            return _Output(place=place)
+        shape, strides = tuple(value.shape), value.stride()
+        begins = self._begins.get(value.untyped_storage().data_ptr()) if value.numel() else None
+        if begins is None:
+            return _Output(value, None, shape, strides)
+        # Of inputs that share memory the one that begins last before it, most likely the one it is a view of.
+        at = int(value.storage_offset()) * value.element_size()
+        begin, place = max(begins, key=lambda found: (found[0] <= at, found[0]))
+        return _Output(None, place, shape, strides, (at - begin) // value.element_size())
 
 
 class GraphRunner:
@@ -106,7 +164,8 @@ class GraphRunner:
         self._direct_us = self._gpu_us = 0.0
         self._replays: list[float] = []
         self._wanted = policy.insist
-        self._pools: dict[int, Any] = {}
+        self._undecided = 0
+        self._share = None if policy.budget is None else policy.budget.share(self)
         self._guard = threading.RLock()
         self._told: set[str] = set()
         if not CAN_COUNT_USES:
@@ -133,11 +192,11 @@ class GraphRunner:
 
     def _replay(self, recording: _Recording, args: list[Any]) -> Any:
         if len(self._replays) >= _MEASURED_CALLS or self.policy.insist:
-            results = recording.replay([args[k] for k in self._moving])
+            results = recording.replay(args, self._moving)
             args.clear()
             return results
         start = time.perf_counter()
-        results = recording.replay([args[k] for k in self._moving])
+        results = recording.replay(args, self._moving)
         args.clear()
         self._replays.append((time.perf_counter() - start) * 1e6)
         if len(self._replays) == _MEASURED_CALLS:
@@ -175,6 +234,9 @@ class GraphRunner:
 
     def _measured(self, args: list[Any]) -> Any:
         """Run directly, taking the time on both sides, and decide once there are enough samples."""
+        if self._undecided and self.policy.half is not None:
+            self._hear(self.policy.half)
+            return self.call(args)
         if len(self._samples) >= _MEASURED_CALLS and self._samples[-1][2].query():
             self._decide()
             return self.call(args)
@@ -194,10 +256,24 @@ class GraphRunner:
         self._gpu_us = statistics.median(begin.elapsed_time(end) * 1e3 for _, begin, end in self._samples)
         self._samples.clear()
         # A GPU that is kept busy falls behind the host; one that waits for launches is done soon after the host.
-        if self._gpu_us > _BEHIND * self._direct_us:
-            self._stop("the GPU is busy for longer than launching takes")
+        self._wanted = self._gpu_us <= _BEHIND * self._direct_us
+        half = self.policy.half
+        if half is not None and half.is_backward:
+            half.halves.backward_waits = self._wanted
+        if self._wanted:
+            return
+        if half is None or half.is_backward:
+            self._stop(_BUSY)
         else:
+            self._hear(half)
+
+    def _hear(self, half: Half) -> None:
+        """Decide on a forward that keeps the GPU busy by what is known of its backward by now."""
+        self._undecided += 1
+        if half.halves.backward_waits:
             self._wanted = True
+        elif half.halves.backward_waits is not None or self._undecided > _UNDECIDED_CALLS:
+            self._stop(_BUSY)
 
     def _skip(self, reason: str) -> None:
         """Calls like this one run directly, while recordings go on serving others; told once of each reason."""
@@ -207,7 +283,7 @@ class GraphRunner:
 
     def _stop(self, reason: str, told: bool = False) -> None:
         self.off = reason
-        self.recordings.clear()
+        self._forget()
         if not told:
             self.report(Outcome(False, reason, self._direct_us, self._gpu_us))
 
@@ -230,26 +306,33 @@ class GraphRunner:
         dense = all(args[k].is_contiguous() for k in moving)
         if moving and dense and nbytes <= _COPIED_BYTES and not set(moving) & self.policy.written:
             self._moving = moving
-            self.recordings.clear()
+            self._forget()
             self._seen.clear()
             self.count = 0
+
+    def _forget(self) -> None:
+        self.recordings.clear()
+        if self._share is not None:
+            self._share.give_back()
 
     # ---- recording ------------------------------------------------------------------------------------------------
 
     def _record(self, key: tuple[int, ...], args: list[Any]) -> Any:
         """Record this call and replay it; run directly, and say why, where it cannot be recorded."""
+        if self._share is not None and (refusal := self._share.take(self.policy.nbytes)):
+            self._skip(refusal)
+            return self.call(args)
         copies = [torch.empty_like(args[k], requires_grad=False) for k in self._moving]
         given = list(args)
         for position, copy in zip(self._moving, copies, strict=True):
             given[position] = copy
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         zeros = lend_zeros(self.device, stream.cuda_stream)
-        pool = self._pools.setdefault(key[0], torch.cuda.graph_pool_handle())
         graph = torch.cuda.CUDAGraph()
         try:
             with (
                 torch.cuda.device(self.device),
-                torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
             ):
                 outputs = self.call(list(given))
         except Exception as error:
@@ -257,11 +340,10 @@ class GraphRunner:
             return self.call(args)
         finally:
             forget_zeros(self.device, stream.cuda_stream)
-        refusal = _refusal(outputs, given)
-        if refusal:
-            self._stop(refusal)
+        if not all(_on_gpu(output) for output in outputs if isinstance(output, torch.Tensor)):
+            self._stop("an output is on the CPU")
             return self.call(args)
-        recording = _Recording(graph, outputs, copies, zeros)
+        recording = _Recording(graph, outputs, given, copies, zeros)
         self.recordings.setdefault(key, []).append(recording)
         self.count += 1
         if self.policy.insist and self.count == 1:
@@ -273,14 +355,5 @@ def _timer() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def _refusal(outputs: Sequence[Any], inputs: Sequence[Any]) -> str:
-    """Why outputs cannot be lent out, or an empty string."""
-    given = {t.untyped_storage().data_ptr() for t in inputs if isinstance(t, torch.Tensor)}
-    for output in outputs:
-        if not isinstance(output, torch.Tensor):
-            continue
-        if not output.is_cuda:
-            return "an output is on the CPU"
-        if output.numel() and output.untyped_storage().data_ptr() in given:
-            return "an output shares memory with an input"
-    return ""
+def _on_gpu(output: torch.Tensor) -> bool:
+    return output.is_cuda

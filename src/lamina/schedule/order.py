@@ -13,6 +13,7 @@ from lamina.ir.access import reads, views, writes
 from lamina.ir.index import Expr, Size
 from lamina.ir.library import has_effect, may_alias
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, SizeInput, Step, storage_bytes
+from lamina.ir.plan import PlanStep
 
 __all__ = ["dependences", "order", "peak_bytes"]
 
@@ -51,7 +52,7 @@ def _is_better(new: tuple[int, int], old: tuple[int, int]) -> bool:
 
 
 def peak_bytes(
-    steps: Sequence[Step],
+    steps: Sequence[Step | PlanStep],
     buffers: Mapping[str, Buffer],
     inputs: Sequence[str | SizeInput | None],
     outputs: Sequence[BufferView | Expr | None],
@@ -95,7 +96,7 @@ class _Memory:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[Step | PlanStep],
         buffers: Mapping[str, Buffer],
         inputs: Sequence[str | SizeInput | None],
         outputs: Sequence[BufferView | Expr | None],

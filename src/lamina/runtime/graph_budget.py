@@ -1,0 +1,71 @@
+"""How much of a GPU's memory recordings may keep that nobody asked for."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from functools import cache
+
+import torch
+
+__all__ = ["GraphBudget", "GraphShare", "graph_budget"]
+
+_OF_THE_CARD = 32
+"""Recordings that nobody asked for keep one part in so many of a GPU's memory."""
+_ROOM = 4
+"""Times a recording's bytes that must be free, so that the program still finds memory."""
+_MIB = 1 << 20
+
+
+class GraphBudget:
+    """``limit`` bytes for the recordings of all regions of a process on one GPU; ``free`` gives what is still free."""
+
+    def __init__(self, limit: int, free: Callable[[], int]) -> None:
+        self.limit, self.free = limit, free
+        self.taken = 0
+        self.guard = threading.Lock()
+
+    def share(self, owner: object) -> GraphShare:
+        """What ``owner`` takes of it, given back when that is gone."""
+        share = GraphShare(self)
+        weakref.finalize(owner, share.give_back).atexit = False
+        return share
+
+
+class GraphShare:
+    """What the recordings of one region take of a budget."""
+
+    def __init__(self, budget: GraphBudget) -> None:
+        self._budget = budget
+        self.taken = 0
+
+    def take(self, nbytes: int) -> str:
+        """Take ``nbytes``; why not, or an empty string."""
+        budget = self._budget
+        with budget.guard:
+            if budget.taken + nbytes > budget.limit:
+                kept, limit = budget.taken // _MIB, budget.limit // _MIB
+                return f"it would keep {nbytes // _MIB} MiB, and recordings keep {kept} of {limit} MiB that they may"
+            if budget.free() < _ROOM * nbytes:
+                return f"it would keep {nbytes // _MIB} MiB, and little more is free"
+            budget.taken += nbytes
+            self.taken += nbytes
+            return ""
+
+    def give_back(self) -> None:
+        """Give everything back."""
+        with self._budget.guard:
+            self._budget.taken -= self.taken
+            self.taken = 0
+
+
+@cache
+def graph_budget(device: int) -> GraphBudget:
+    """The budget of this process on GPU number ``device``."""
+
+    def free() -> int:
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+
+    return GraphBudget(torch.cuda.get_device_properties(device).total_memory // _OF_THE_CARD, free)
