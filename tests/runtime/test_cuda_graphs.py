@@ -191,6 +191,18 @@ def test_small_inputs_that_move_are_copied(graphs: Graphs) -> None:
     assert graphs.made[0].replays >= 8
 
 
+def test_recordings_made_anew_are_told_once(graphs: Graphs) -> None:
+    call, told = runner(graphs)
+    x, total, kept = torch.randn(8), torch.zeros(8), []
+    for _ in range(6):
+        run(call, x, total)
+    for _ in range(20):
+        kept.append(torch.randn(8))
+        run(call, kept[-1], total)
+    assert len(graphs.made) == 2
+    assert [(o.taken, o.reason) for o in told] == [(True, "asked for")]
+
+
 def test_large_inputs_that_move_are_never_copied(graphs: Graphs) -> None:
     call, told = runner(graphs)
     total, kept = torch.zeros(100_000), []

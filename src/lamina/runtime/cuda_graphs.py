@@ -168,6 +168,7 @@ class GraphRunner:
         self._share = None if policy.budget is None else policy.budget.share(self)
         self._guard = threading.RLock()
         self._told: set[str] = set()
+        self._insisted = False
         if not CAN_COUNT_USES:
             self._stop("this torch does not say who holds an output")
 
@@ -346,7 +347,8 @@ class GraphRunner:
         recording = _Recording(graph, outputs, given, copies, zeros)
         self.recordings.setdefault(key, []).append(recording)
         self.count += 1
-        if self.policy.insist and self.count == 1:
+        if self.policy.insist and not self._insisted:
+            self._insisted = True
             self.report(Outcome(True, "asked for"))
         return self._replay(recording, args)
 
