@@ -53,6 +53,29 @@ def test_an_epilogue(sizes: tuple[int, int, int], dtype: torch.dtype, training: 
     assert any(d.taken for d in record.decisions("product"))
 
 
+@pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("rows", [3, 16, 40])
+def test_weights_that_are_kept_as_bytes(rows: int, kind: torch.dtype) -> None:
+    """A factor for each row of the weights, and one for each group of 128 of its columns."""
+    codes = (randn(1024, 1024).float() * 300).clamp(-127, 127).to(kind)
+    scales, groups = randn(1024, 1), randn(1024, 8, 1)
+
+    def linear(x: Tensor, scales: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(x, codes.to(x.dtype) * scales, bias)
+
+    def grouped(x: Tensor, groups: Tensor) -> Tensor:
+        weights = (codes.view(1024, 8, 128).to(x.dtype) * groups).view(1024, 1024)
+        return F.gelu(F.linear(x, weights), approximate="tanh")
+
+    with torch.no_grad():
+        for function, args in ((linear, [scales, randn(1024)]), (grouped, [groups])):
+            record = check(function, [randn(rows, 1024), *args])
+            taken = [d for d in record.decisions("product") if d.taken and len(d.subject) > 1]
+            assert taken, record.decisions("product")
+            (plan,) = [s.value for s in record.stages if s.name == "plan"]
+            assert (plan.kernel_count, plan.library_count) == (1, 0)
+
+
 def test_a_batch_with_a_residual() -> None:
     args = [randn(6, 300, 200), randn(6, 200, 96), randn(6, 300, 96)]
     check(lambda a, b, r: torch.relu(torch.bmm(a, b)) * 0.5 + r, args)

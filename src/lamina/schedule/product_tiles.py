@@ -13,7 +13,7 @@ from lamina.ir.plan import Block, GpuSchedule
 from lamina.ir.product import Product, as_product
 from lamina.schedule.gpu_target import GpuTarget
 
-__all__ = ["multiplications", "product_schedules", "reads_meanwhile", "tiled_us"]
+__all__ = ["multiplications", "product_schedules", "reads_meanwhile", "tiled_us", "typical_tile"]
 
 _RATE = 2.0
 """Multiply-adds of half precision that a multiprocessor of an H100 or H200 does in a nanosecond, in thousands, in
@@ -192,6 +192,15 @@ def tiled_us(nest: Nest, target: GpuTarget) -> float:
     assert product is not None
     extents = {a.name: _guess(a.extent) for a in nest.axes}
     return min(_tiled_us(product, extents, tile, target) for tile in _tiles(nest, product, target))
+
+
+def typical_tile(nest: Nest, target: GpuTarget) -> tuple[int, int]:
+    """Rows and columns of the tiles that a product nest is fastest in, by estimate."""
+    product = as_product(nest)
+    assert product is not None
+    extents = {a.name: _guess(a.extent) for a in nest.axes}
+    best = min(_tiles(nest, product, target), key=lambda tile: _tiled_us(product, extents, tile, target))
+    return best.rows, best.columns
 
 
 def reads_meanwhile(nest: Nest, target: GpuTarget) -> bool:

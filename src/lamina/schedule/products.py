@@ -1,13 +1,14 @@
 """Matrix products on a GPU: the vendor's library, or a kernel of our own that works on the result while it has it.
 
-The library multiplies faster, and its result goes through memory once more for whatever is computed on it. A kernel
-of our own saves that pass. Both times are estimated from bytes and operations; the lower one decides.
+The library multiplies faster, and its result goes through memory once more for whatever is computed on it; an operand
+that is computed, such as weights that are kept as bytes, goes through memory twice. A kernel of our own saves
+these passes. Both times are estimated from bytes and operations; the lower one decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES
@@ -28,14 +29,15 @@ from lamina.ir.loops import (
     Store,
 )
 from lamina.ir.ops import OPS
-from lamina.ir.product import HALVES
+from lamina.ir.product import HALVES, as_product
 from lamina.schedule.align import align
 from lamina.schedule.flatten import flatten
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.group import Facts, join
-from lamina.schedule.product_tiles import multiplications, product_schedules, reads_meanwhile, tiled_us
+from lamina.schedule.inline import inline_into
+from lamina.schedule.product_tiles import multiplications, product_schedules, reads_meanwhile, tiled_us, typical_tile
 
-__all__ = ["library_us", "place_products", "product_nest"]
+__all__ = ["library_us", "place_products", "product_nest", "with_epilogue"]
 
 _FACTORS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1, "aten.baddbmm.default": 1}
 """Matrix products, and the position of the first factor; what comes before it is added."""
@@ -60,6 +62,9 @@ _EXPOSED = 0.6
 _SLOWER = 1.25
 """How much longer than their bytes products take that are bound by them (H100, 50176x768x192: 43 us for 32)."""
 
+_COMPUTED = 0.7
+"""The share of their rate that tiles reach of which an operand passes through registers, where it is computed."""
+
 _LAUNCH_US = 2.5
 """What a kernel more costs, whatever it does."""
 
@@ -82,10 +87,10 @@ def library_us(multiplied: int, target: GpuTarget) -> float:
 def place_products(
     program: LoopProgram, target: GpuTarget, settled: Mapping[str, bool] | None = None
 ) -> tuple[LoopProgram, list[Decision]]:
-    """The program with those library products replaced by nests that are faster with what follows them.
+    """The program with those library products replaced by nests that are faster with what surrounds them.
 
     ``settled`` says of library calls, by name, whether they are to be replaced, whatever the estimates. Each product
-    with an epilogue gets a ``Decision("product", ...)`` with both estimates in microseconds.
+    with a prologue or an epilogue gets a ``Decision("product", ...)`` with both estimates in microseconds.
     """
     if not target.approximate or target.capability < 80:
         return program, []
@@ -96,6 +101,30 @@ def place_products(
     if not chooser.changed:
         return program, chooser.decisions
     return replace(program, steps=tuple(chooser.steps)), chooser.decisions
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A library product as a nest: with the nests ``before`` copied into it, and joined with its ``reader``, if any."""
+
+    call: LibraryCall
+    nest: Nest
+    before: tuple[Nest, ...]
+    reader: Nest | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """Microseconds of a way as one kernel, and of the library's call and the nests around it."""
+
+    way: _Way
+    multiplied: int
+    library_us: float
+    template_us: float
+
+    @property
+    def gain(self) -> float:
+        return self.library_us - self.template_us
 
 
 class _Chooser:
@@ -112,56 +141,126 @@ class _Chooser:
         self.changed = False
 
     def consider(self, call: LibraryCall) -> None:
-        """Join a product with its only elementwise reader, if there is one and that is estimated to be faster."""
-        out = call.outs[0]
-        at = self.steps.index(call)
-        readers = [k for k, step in enumerate(self.steps) if out in reads(step)]
-        if out is None or not readers or not isinstance(reader := self.steps[readers[0]], Nest):
-            return
+        """Join a product with what computes its operands and its only elementwise reader, where that is faster."""
+        found = [way for way in self.ways(call) if self.fits(way)]
+        if found:
+            self.decide(call, max((self.estimated(way) for way in found), key=lambda each: each.gain))
+
+    def ways(self, call: LibraryCall) -> list[_Way]:
+        """Nests that could do more than the product: with its reader, with what computes its operands, with both."""
         nest = product_nest(call, self.buffers)
         if nest is None:
-            return
-        place = readers[0]
-        between = self.steps[at + 1 : place]
-        if any(writes(step) & reads(call) for step in between):
-            return
-        made = _with_epilogue(nest, reader, out)
+            return []
+        plain = _Way(call, nest, (), None)
+        computed = self.with_prologues(plain)
+        starts = [plain] if computed is None else [plain, computed]
+        joined = [found for start in starts if (found := self.with_epilogue(start)) is not None]
+        return joined if computed is None else [computed, *joined]
+
+    def with_prologues(self, way: _Way) -> _Way | None:
+        """The product with the nests copied into it that compute its operands for it alone; None if there is none."""
+        nest, before = way.nest, list[Nest]()
+        at = self.steps.index(way.call)
+        for buffer in sorted(reads(way.call) - self.kept):
+            writers = [step for step in self.steps if buffer in writes(step)]
+            readers = [step for step in self.steps if buffer in reads(step)]
+            if len(writers) != 1 or len(readers) != 1 or not isinstance(producer := writers[0], Nest):
+                continue
+            if not Facts.of(producer).pure or self.is_overwritten(producer, at):
+                continue
+            made = inline_into(nest, buffer, producer, "fast")
+            if made is not None and as_product(flatten((made,), self.buffers).nests[0]) is not None:
+                nest = made
+                before.append(producer)
+        return replace(way, nest=nest, before=tuple(before)) if before else None
+
+    def is_overwritten(self, step: Step, until: int) -> bool:
+        """Whether anything that ``step`` reads is written between it and the step at ``until``."""
+        return any(writes(other) & reads(step) for other in self.steps[self.steps.index(step) + 1 : until])
+
+    def with_epilogue(self, way: _Way) -> _Way | None:
+        """The product with its only elementwise reader, or the first one; None where they cannot be one nest."""
+        call, out = way.call, way.call.outs[0]
+        readers = [k for k, step in enumerate(self.steps) if out in reads(step)]
+        if out is None or not readers or not isinstance(reader := self.steps[readers[0]], Nest):
+            return None
+        taken: tuple[Step, ...] = (call, *way.before)
+        if any(self.is_overwritten(step, readers[0]) for step in taken):
+            return None
+        made = with_epilogue(way.nest, reader, out)
         if made is None:
-            return
+            return None
         if len(readers) == 1 and out not in self.kept:
             body = tuple(e for e in made.body if not (isinstance(e, Store) and e.buffer == out))
             made = Nest(made.name, made.axes, body)
-        if not all(axis.extent.is_int for axis in nest.axes[-2:]):
-            return
-        flat = flatten((made,), self.buffers)
-        dtypes = {f"b{k}": d for k, d in enumerate(flat.dtypes)}
-        if not product_schedules(flat.nests[0], dtypes, self.target):
-            return
-        self.decide(call, reader, made, flat.nests[0], at, place)
+        return replace(way, nest=made, reader=reader)
 
-    def decide(self, call: LibraryCall, reader: Nest, made: Nest, flat: Nest, at: int, place: int) -> None:
+    def fits(self, way: _Way) -> bool:
+        """Whether a kernel can do it, in sizes that are known."""
+        out = self.buffers[way.call.outs[0] or ""]
+        if not all(n.is_int for n in out.shape[-2:]):
+            return False
+        flat = flatten((way.nest,), self.buffers)
+        dtypes = {f"b{k}": d for k, d in enumerate(flat.dtypes)}
+        return bool(product_schedules(flat.nests[0], dtypes, self.target))
+
+    def estimated(self, way: _Way) -> _Estimate:
+        """What the library and other kernels take for it, and what one kernel does."""
+        call, reader = way.call, way.reader
+        (flat,) = flatten((way.nest,), self.buffers).nests
         work = library_us(multiplications(flat), self.target)
-        moved = {b: _nbytes(self.buffers[b]) for step in (call, reader, made) for b in reads(step) | writes(step)}
+        apart: list[Step] = [*way.before, call, *([] if reader is None else [reader])]
+        moved = {b: _nbytes(self.buffers[b]) for step in [*apart, way.nest] for b in reads(step) | writes(step)}
 
         def memory(step: Step) -> float:
             return sum(moved[b] for b in reads(step) | writes(step)) / self.target.copy_gbs / 1e3
 
-        computing = self.epilogue_us(call, reader)
-        library = max(work, _SLOWER * memory(call)) + max(memory(reader), _HIDDEN * computing) + _LAUNCH_US
-        shown = computing * (_EXPOSED if reads_meanwhile(flat, self.target) else 1.0)
-        template = max(tiled_us(flat, self.target), _SLOWER * memory(made)) + shown
+        library = max(work, _SLOWER * memory(call))
+        template = max(tiled_us(flat, self.target), _SLOWER * memory(way.nest))
+        for producer in way.before:
+            library += memory(producer) + _LAUNCH_US
+        if way.before:
+            template = max(template, tiled_us(flat, self.target) / _COMPUTED) + self.prologues_us(way, flat)
+        if reader is not None:
+            computing = self.epilogue_us(call, reader)
+            library += max(memory(reader), _HIDDEN * computing) + _LAUNCH_US
+            template += computing * (_EXPOSED if reads_meanwhile(flat, self.target) else 1.0)
+        return _Estimate(way, multiplications(flat), library, template)
+
+    def decide(self, call: LibraryCall, found: _Estimate) -> None:
+        way, library, template = found.way, found.library_us, found.template_us
         taken = template < _CLEARLY * library
-        reason = "saves a pass over the result" if taken else "the library multiplies faster than the pass costs"
-        if taken and multiplications(flat) > _LARGEST:
+        saved = "saves a pass over what is computed" if way.before else "saves a pass over the result"
+        reason = saved if taken else "the library multiplies faster than the pass costs"
+        if taken and found.multiplied > _LARGEST:
             taken, reason = False, "large: estimates are not sure enough against the library"
         if call.name in self.settled:
             taken, reason = self.settled[call.name], "settled by a clock, or to ask one"
         facts = (("library_us", round(library, 1)), ("template_us", round(template, 1)))
-        self.decisions.append(Decision("product", (call.name, reader.name), taken, reason, facts))
+        others = (*way.before, *([] if way.reader is None else [way.reader]))
+        subject = (call.name, *(nest.name for nest in others))
+        self.decisions.append(Decision("product", subject, taken, reason, facts))
         if taken:
-            self.steps[place] = made
-            del self.steps[at]
+            self.steps[self.steps.index(call if way.reader is None else way.reader)] = way.nest
+            gone = {id(step) for step in (*way.before, call)}
+            self.steps = [step for step in self.steps if id(step) not in gone]
             self.changed = True
+
+    def prologues_us(self, way: _Way, flat: Nest) -> float:
+        """Microseconds of computing operands, each again for every tile of the result that it goes into."""
+        product = as_product(flat)
+        assert product is not None
+        rows, columns = typical_tile(flat, self.target)
+        extents = {axis.name: axis.extent for axis in flat.axes}
+        total = 0.0
+        for own, others, size, prologue in (
+            (product.rows, product.columns, columns, product.prologues[0]),
+            (product.columns, product.rows, rows, product.prologues[1]),
+        ):
+            points = _points(extents, (*product.batch, *own, *product.inner))
+            each = sum(_APPROXIMATE.get(e.op, OPS[e.op].cost) for e in prologue if isinstance(e, Compute))
+            total += points * each * -(-_points(extents, others) // size)
+        return total / (_EPILOGUE_RATE * 1e3 * self.target.processors)
 
     def epilogue_us(self, call: LibraryCall, reader: Nest) -> float:
         """Microseconds that a reader's operations take on the tiles of a product."""
@@ -171,12 +270,17 @@ class _Chooser:
         return count * each / (_EPILOGUE_RATE * 1e3 * self.target.processors)
 
 
+def _points(extents: Mapping[str, Expr], axes: Sequence[str]) -> int:
+    sizes = [extents[a] for a in axes]
+    return prod(n if n.is_int else as_expr(_GUESS) for n in sizes).const
+
+
 def _nbytes(buffer: Buffer) -> int:
     count = prod(buffer.shape)
     return (count.const if count.is_int else _GUESS) * DTYPES[buffer.dtype].size
 
 
-def _with_epilogue(nest: Nest, reader: Nest, out: str) -> Nest | None:
+def with_epilogue(nest: Nest, reader: Nest, out: str) -> Nest | None:
     """A product and the nest that reads its result, as one nest: elementwise, or with sums over all rows."""
     first, second = Facts.of(nest), Facts.of(reader)
     if second.scans or second.scatters or any(isinstance(e, Check) for e in reader.body):

@@ -14,15 +14,16 @@ import pytest
 import torch
 
 from lamina.ir.index import as_expr
-from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, LoopProgram, Nest
+from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, LoopProgram, Nest, Store
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.ir.product import as_product
 from lamina.lower.builder import NestBuilder
 from lamina.lower.values import whole
 from lamina.schedule.flatten import flatten
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.inline import inline_into
 from lamina.schedule.product_tiles import product_schedules
-from lamina.schedule.products import place_products, product_nest
+from lamina.schedule.products import place_products, product_nest, with_epilogue
 from tests.codegen.triton.harness import Interpreter, both, case
 
 triton = pytest.importorskip("triton")
@@ -165,6 +166,90 @@ def test_an_epilogue_joins_its_product(interpreter: Interpreter) -> None:
     (small, _), buffers = placed(sizes=(64, 64, 256))
     (nest,) = small.steps
     check(nest, buffers, interpreter, (32, 16, 64))
+
+
+def computed(
+    rows: int, columns: int = 4096, inner: int = 4096, *, gelu: bool = False, kept: bool = False
+) -> tuple[LoopProgram, list[Any], dict[str, Buffer]]:
+    """Weights kept as bytes, with a factor for each row: ``a @ (codes * scales).t()``, placed."""
+    call, buffers = product(rows, columns, inner, (False, True))
+    buffers["b"] = replace(buffers["b"], kind="temp")
+    buffers["codes"], buffers["scales"] = buffer("codes", (columns, inner), "int8"), buffer("scales", (columns, 1))
+    b = NestBuilder("n_b", [as_expr(columns), as_expr(inner)], ("b",))
+    j, k = b.axes
+    codes = b.load(whole(buffers["codes"]), [j, k]).to("float16")
+    b.store(whole(buffers["b"]), codes * b.load(whole(buffers["scales"]), [j, as_expr(0)]), [j, k])
+    steps: list[Any] = [b.nest(), call]
+    if gelu:
+        steps.append(reader(buffers, rows, columns))
+    names = [*(["z", "wide"] if gelu else ["y"]), *(["b"] if kept else [])]
+    outputs = tuple(BufferView(n, buffers[n].shape, buffers[n].strides, as_expr(0)) for n in names)
+    inputs = ("a", "codes", "scales", *(["r"] if gelu else []))
+    program = LoopProgram("test", inputs, tuple(buffers.values()), tuple(steps), outputs)
+    return *place_products(program, GpuTarget()), buffers
+
+
+@pytest.mark.parametrize("gelu", [False, True])
+def test_what_computes_an_operand_joins_its_product(gelu: bool, interpreter: Interpreter, tmp_path: Path) -> None:
+    program, (decision,), buffers = computed(16, gelu=gelu)
+    (nest,) = program.steps
+    assert decision.taken
+    assert decision.subject == ("l_y", "n_b", *(["n_z"] if gelu else []))
+    facts = dict(decision.facts)
+    assert facts["template_us"] < facts["library_us"]
+    assert isinstance(nest, Nest)
+    assert {"b", "y"} & {e.buffer for e in nest.body if isinstance(e, Load)} == set()
+    flat = flatten((nest,), buffers)
+    dtypes = {f"b{k}": d for k, d in enumerate(flat.dtypes)}
+    touched = [b for b in buffers.values() if b.name in {e.buffer for e in nest.body if isinstance(e, Load | Store)}]
+    schedule = product_schedules(flat.nests[0], dtypes, GpuTarget())[0]
+    done = compiled(case("k", [nest], touched, GpuTarget(), schedule).source, tmp_path)
+    assert "mma" in done.asm["ptx"]
+    small, _, buffers = computed(24, 40, 50, gelu=gelu)
+    assert [type(step) for step in small.steps][:2] == [Nest, LibraryCall]  # too small for a kernel
+    (nest,) = _joined(small, buffers)
+    check(nest, buffers, interpreter, (16, 16, 32))
+
+
+def _joined(program: LoopProgram, buffers: dict[str, Buffer]) -> list[Nest]:
+    """What the steps of ``computed`` become where they are joined, at any size."""
+    producer, call, *readers = program.steps
+    assert isinstance(producer, Nest)
+    assert isinstance(call, LibraryCall)
+    nest = product_nest(call, buffers)
+    assert nest is not None
+    made = inline_into(nest, "b", producer, "fast")
+    for step in readers:
+        assert made is not None
+        assert isinstance(step, Nest)
+        made = with_epilogue(made, step, "y")
+    assert made is not None
+    return [made]
+
+
+@pytest.mark.parametrize("why", ["kept", "many rows"])
+def test_a_computed_operand_stays_where_that_is_faster_or_it_is_wanted(why: str) -> None:
+    program, decisions, _ = computed(16 if why == "kept" else 2048, kept=why == "kept")
+    assert [type(step) for step in program.steps] == [Nest, LibraryCall]
+    assert [d.taken for d in decisions] == ([] if why == "kept" else [False])
+
+
+def test_a_computed_operand_stays_where_what_it_is_made_of_is_written_again() -> None:
+    program, _, buffers = computed(2048)
+    call, other = program.steps[1], NestBuilder("n_codes", list(buffers["codes"].shape), ("codes",))
+    other.store(whole(buffers["codes"]), other.load(whole(buffers["codes"])) + other.load(whole(buffers["codes"])))
+    again, _, _ = computed(16)
+    assert len(again.steps) == 1
+    producer = program.steps[0]
+    a = replace(buffers["a"], shape=(as_expr(16), as_expr(4096)), strides=(as_expr(4096), as_expr(1)))
+    y = replace(buffers["y"], shape=a.shape, strides=a.strides)
+    assert isinstance(call, LibraryCall)
+    call = replace(call, args=(window(a, False), call.args[1]))
+    changed = tuple({**buffers, "a": a, "y": y}.values())
+    outputs = (BufferView("y", y.shape, y.strides, as_expr(0)),)
+    for steps, joined in (((producer, call, other.nest()), True), ((producer, other.nest(), call), False)):
+        made, _ = place_products(replace(program, buffers=changed, steps=steps, outputs=outputs), GpuTarget())
+        assert (len(made.steps) == 2) == joined
 
 
 @pytest.mark.parametrize("sizes", [(8192, 8192, 8192), (4096, 3072, 768)])
