@@ -57,18 +57,18 @@ def test_an_epilogue(sizes: tuple[int, int, int], dtype: torch.dtype, training: 
 @pytest.mark.parametrize("rows", [3, 16, 40])
 def test_weights_that_are_kept_as_bytes(rows: int, kind: torch.dtype) -> None:
     """A factor for each row of the weights, and one for each group of 128 of its columns."""
-    codes = (randn(1024, 1024).float() * 300).clamp(-127, 127).to(kind)
-    scales, groups = randn(1024, 1), randn(1024, 8, 1)
+    codes = (randn(4096, 1024).float() * 300).clamp(-127, 127).to(kind)
+    scales, groups = randn(4096, 1), randn(4096, 8, 1)
 
     def linear(x: Tensor, scales: Tensor, bias: Tensor) -> Tensor:
         return F.linear(x, codes.to(x.dtype) * scales, bias)
 
     def grouped(x: Tensor, groups: Tensor) -> Tensor:
-        weights = (codes.view(1024, 8, 128).to(x.dtype) * groups).view(1024, 1024)
+        weights = (codes.view(4096, 8, 128).to(x.dtype) * groups).view(4096, 1024)
         return F.gelu(F.linear(x, weights), approximate="tanh")
 
     with torch.no_grad():
-        for function, args in ((linear, [scales, randn(1024)]), (grouped, [groups])):
+        for function, args in ((linear, [scales, randn(4096)]), (grouped, [groups])):
             record = check(function, [randn(rows, 1024), *args])
             taken = [d for d in record.decisions("product") if d.taken and len(d.subject) > 1]
             assert taken, record.decisions("product")

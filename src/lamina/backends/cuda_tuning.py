@@ -214,7 +214,9 @@ class RegionTuning:
         moved = [moved_bytes(kernel.nests, c, dtypes, self.buffers) for c in calls]
         call, bound = calls[moved.index(max(moved))], max(moved) / self.target.copy_gbs / 1e3
         unasked = replace(unasked, bound=bound)
-        if why := worth_asking(bound, self.policy):
+        # Weights that are kept as bytes take the library many times as long as ours takes to read them.
+        stake = max([bound, *(lib.moved / self.target.copy_gbs / 1e3 for lib in library or ())])
+        if why := worth_asking(stake, self.policy):
             return unasked, call, why
         nest, lengths = kernel.nests[0], axis_lengths(kernel.nests[0], call)
         if len(kernel.nests) > 1 and same is not None:

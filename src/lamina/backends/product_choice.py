@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
 from lamina.ir.access import reads, writes
-from lamina.ir.loops import Buffer, LibraryCall
+from lamina.ir.loops import Buffer, LibraryCall, storage_bytes
 from lamina.ir.plan import Kernel, KernelCall, Plan, PlanStep
 from lamina.schedule.memory import plan_memory
 
@@ -33,6 +33,12 @@ class Library:
     steps: tuple[PlanStep, ...]
     kernels: tuple[Kernel, ...]
     buffers: Mapping[str, Buffer]
+
+    @property
+    def moved(self) -> int:
+        """Bytes that its steps read and write, what passes between them included; 0 for what has no known size."""
+        sizes = [storage_bytes(self.buffers[b]) for step in self.steps for b in reads(step) | writes(step)]
+        return sum(n.const for n in sizes if n.is_int)
 
     def plan(self, name: str, names: Sequence[str]) -> Plan:
         """A region of its own that is given the buffers ``names``, those that it writes too; kernels end in ``name``.
