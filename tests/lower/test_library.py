@@ -10,11 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lamina.ir.loops import LibraryCall, Nest
+from lamina.ir.index import as_expr
+from lamina.ir.loops import Buffer, LibraryCall, Nest
 from lamina.ir.loops_interp import run_program
 from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import CannotLower
 from lamina.lower.to_loops import lower
+from lamina.lower.values import linear_view, whole
 
 from .harness import outcome
 from .torch_private import traced
@@ -135,3 +137,16 @@ def test_every_reason_belongs_to_an_operation_of_torch() -> None:
     for op in REASONS:
         space, name, overload = op.split(".")
         assert hasattr(getattr(getattr(torch.ops, space), name), overload), op
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("shape", [(1, 8, 5, 6), (1, 8, 5, 1), (2, 8, 1, 6), (1, 8, 1, 6), (2, 8, 5, 6)])
+def test_libraries_see_how_an_image_with_sizes_of_one_lies(shape: tuple[int, ...], order: torch.memory_format) -> None:
+    image = torch.empty(shape, memory_format=order)
+    strides = tuple(as_expr(s) for s in image.stride())
+    buffer = Buffer("x", "float32", tuple(as_expr(n) for n in shape), strides, "cpu", "input")
+    view = linear_view(whole(buffer), buffer)
+    assert view is not None
+    seen = torch.empty_strided(shape, [s.const for s in view.strides])
+    assert seen.is_contiguous(memory_format=order)
+    assert seen.stride() == image.stride()

@@ -165,12 +165,24 @@ def _linear(
 
 
 def _nonzero(strides: list[Expr], shape: tuple[Expr, ...]) -> list[Expr]:
-    """Strides of size-one dimensions as a contiguous tensor would have them, which libraries expect."""
+    """Strides of size-one dimensions as a dense tensor would have them, which libraries expect.
+
+    They tell images whose channels are innermost from others by the strides of all four or five dimensions.
+    """
+    order = list(range(len(shape)))
+    if _channels_innermost(strides, shape):
+        order = [0, *order[2:], 1]
     running = as_expr(1)
     result = list(strides)
-    for k in range(len(shape) - 1, -1, -1):
+    for k in reversed(order):
         if shape[k] == 1:
             result[k] = running
         else:
             running = strides[k] * shape[k]
     return result
+
+
+def _channels_innermost(strides: list[Expr], shape: tuple[Expr, ...]) -> bool:
+    """Whether several channels of several pixels lie side by side."""
+    pixels = [n for n in shape[2:] if n != 1]
+    return len(shape) in (4, 5) and bool(pixels) and shape[1] != 1 and strides[1] == 1
