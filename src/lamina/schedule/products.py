@@ -62,9 +62,6 @@ _EXPOSED = 0.6
 _SLOWER = 1.25
 """How much longer than their bytes products take that are bound by them (H100, 50176x768x192: 43 us for 32)."""
 
-_COMPUTED = 0.7
-"""The share of their rate that tiles reach of which an operand passes through registers, where it is computed."""
-
 _LAUNCH_US = 2.5
 """What a kernel more costs, whatever it does."""
 
@@ -220,7 +217,7 @@ class _Chooser:
         for producer in way.before:
             library += memory(producer) + _LAUNCH_US
         if way.before:
-            template = max(template, tiled_us(flat, self.target) / _COMPUTED) + self.prologues_us(way, flat)
+            template = max(template, self.prologues_us(flat))
         if reader is not None:
             computing = self.epilogue_us(call, reader)
             library += max(memory(reader), _HIDDEN * computing) + _LAUNCH_US
@@ -246,7 +243,7 @@ class _Chooser:
             self.steps = [step for step in self.steps if id(step) not in gone]
             self.changed = True
 
-    def prologues_us(self, way: _Way, flat: Nest) -> float:
+    def prologues_us(self, flat: Nest) -> float:
         """Microseconds of computing operands, each again for every tile of the result that it goes into."""
         product = as_product(flat)
         assert product is not None
