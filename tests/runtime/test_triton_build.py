@@ -171,6 +171,15 @@ def test_kernels_may_use_the_runtime_s_functions(build: Callable[..., TritonBuil
     assert not build(replace(UNIT, text=text)).errors
 
 
+def test_kernels_do_not_outlive_a_change_of_what_they_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    importing = TEXT.replace("import triton\n", "import triton\nfrom lamina.runtime.triton_fast import keep\n", 1)
+    plain, calling = UNIT, replace(UNIT, text=importing)
+    before = unit_key(plain, 90), unit_key(calling, 90)
+    monkeypatch.setattr(triton_build, "_text_of", lambda module: f"another {module}")
+    assert unit_key(plain, 90) == before[0]
+    assert unit_key(calling, 90) != before[1]
+
+
 class SlowPool:
     """Compilers that are not ready before they are told to fail."""
 

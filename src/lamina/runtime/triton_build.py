@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -132,11 +133,22 @@ def build_triton(
     return TritonBuild(by_name, failed, len(found) - made, made, seconds, tuple(cache.damages)[met:])
 
 
+_HELPER_MODULES = ("triton_math", "triton_fast")
+"""Modules of this package whose functions kernels call."""
+
+
 def unit_key(unit: TritonUnit, capability: int) -> str:
     """The identity of a unit's machine code: comments, layout and names of functions do not count."""
     options = (str(unit.aligned), str(unit.warps), str(unit.stages), str(unit.asserts), str(capability))
     scratch = (f"scratch {unit.scratch}",) if unit.scratch else ()
-    return digest("triton", _ABI, _triton_version(), *options, *scratch, *unit.types, _meaning(unit))
+    called = [_text_of(name) for name in _HELPER_MODULES if f"lamina.runtime.{name} " in unit.text]
+    return digest("triton", _ABI, _triton_version(), *options, *scratch, *unit.types, *called, _meaning(unit))
+
+
+@lru_cache
+def _text_of(module: str) -> str:
+    """A mark of what kernels import from a module of this package: stored kernels do not outlive a change of it."""
+    return digest((Path(__file__).parent / f"{module}.py").read_bytes())
 
 
 def _meaning(unit: TritonUnit) -> str:

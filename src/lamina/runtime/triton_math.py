@@ -1,15 +1,13 @@
 """What generated Triton kernels call: scalar functions with eager's meaning, random numbers, exact reductions.
 
 ``libdevice`` is CUDA's library of accurate functions; in Triton's interpreter, which has no such library, torch's
-functions stand in for it. ``LIBRARY`` marks the text of this file, so that stored kernels do not outlive a change.
+functions stand in for it. Shorter forms of some are in ``triton_fast``.
 """
 
 # mypy: ignore-errors
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -19,13 +17,11 @@ from triton.language.extra import libdevice as _libdevice
 from triton.runtime import interpreter
 
 __all__ = [
-    *("LIBRARY", "digamma", "fast_erf", "fast_exp", "fast_sigmoid", "fast_tanh", "float_floor_div", "float_mod"),
+    *("digamma", "float_floor_div", "float_mod"),
     *("int_floor_div", "int_mod", "int_pow", "libdevice", "max_over", "maximum", "meet", "min_over", "minimum"),
     *("multiply", "philox", "round_to_bits", "scan_logaddexp", "scan_max", "scan_min"),
     *("shift_left", "shift_right", "to_e4m3", "to_e5m2", "uniform", "uniform_quads"),
 ]
-
-LIBRARY = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
 
 _INTERPRETED = bool(triton.knobs.runtime.interpret)
 
@@ -216,42 +212,6 @@ def scan_logaddexp(a, b):
 
 
 @triton.jit
-def fast_exp(x):
-    """Exponential by the hardware's base-2 exponential; relative error about 1e-6."""
-    return tl.exp2(x * 1.4426950408889634)
-
-
-@triton.jit
-def fast_sigmoid(x):
-    """1 / (1 + exp(-x)) by the hardware's exponential."""
-    return 1.0 / (1.0 + tl.exp2(x * -1.4426950408889634))
-
-
-@triton.jit
-def fast_tanh(x):
-    """Hyperbolic tangent by the hardware's exponential, near zero by its series; relative error 2e-6."""
-    large = 1.0 - 2.0 / (tl.exp2(x * 2.885390081777927) + 1.0)
-    square = x * x
-    series = x * (1.0 + square * (-0.33333333 + square * (0.13333333 - square * 0.053968254)))
-    return tl.where(square < 0.04, series, large)
-
-
-@triton.jit
-def fast_erf(x):
-    """Error function as a quotient of polynomials, fitted on 0 to 3.92; error 5e-7, exactly 1 in size from 4.1 on."""
-    t = tl.minimum(tl.maximum(x, -4.1, tl.PropagateNan.ALL), 4.1, tl.PropagateNan.ALL)
-    z = t * t
-    p = z * 2.0500576738413656e-06 + 0.0002848826115950942
-    p = (p * z + 0.003765678033232689) * z + 0.052748922258615494
-    p = (p * z + 0.19040808081626892) * z + 1.1283791065216064
-    q = z * 3.809139889199287e-05 + 0.0011625471524894238
-    q = (q * z + 0.01496934611350298) * z + 0.11410976201295853
-    q = (q * z + 0.5020775198936462) * z + 1.0
-    made = t * p / q
-    return tl.minimum(tl.maximum(made, -1.0, tl.PropagateNan.ALL), 1.0, tl.PropagateNan.ALL)
-
-
-@triton.jit
 def round_to_bits(x):
     """``x``, at most 2**21 in size, rounded to the nearest whole number: an int32 whose low 16 bits are its own.
 
@@ -364,49 +324,3 @@ def uniform_quads(seed, stream, block):
     c0, c1, c2, c3 = philox(seed, stream, block)
     word = tl.interleave(tl.interleave(c0, c2), tl.interleave(c1, c3))
     return (word >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
-
-
-if _INTERPRETED:
-
-    @triton.jit
-    def small_quotient(a, b):
-        """``a / b``: what is interpreted multiplies and adds with two roundings."""
-        return a / b
-else:
-
-    @triton.jit
-    def small_quotient(a, b):
-        """``a / b`` of float32, rounded as a division rounds where it is neither tiny nor huge (2**-60 to 2**60).
-
-        One division for each of ``b``, which are few, and four multiplications and additions for each of ``a``: the
-        remainder, which is exact, corrects a quotient twice. Extreme divisors are scaled, so that neither their
-        inverses nor the remainders leave the range of normal numbers.
-        """
-        size = tl.abs(b)
-        factor = tl.where(size < 7.888609052210118e-31, 1.2676506002282294e30, 1.0)
-        factor = tl.where(size > 1.2676506002282294e30, 7.888609052210118e-31, factor)
-        divisor = b * factor
-        inverse = tl.math.div_rn(tl.zeros_like(divisor) + 1.0, divisor)
-        minus = divisor * -1.0
-        given = a * factor
-        guess = given * inverse
-        rest = tl.fma(guess, minus, given)
-        near = tl.fma(rest, inverse, guess)
-        made = tl.fma(tl.fma(near, minus, given), inverse, near)
-        return tl.where(tl.abs(rest) < float("inf"), made, guess)
-
-
-if _INTERPRETED:
-
-    @triton.jit
-    def keep(x):
-        """``x``: there are no registers to keep it in."""
-        return x
-else:
-
-    @triton.jit
-    def keep(x):
-        """``x`` of 8 to 32 bits, of which nothing made before is known: it is held as it is, not as its conversions."""
-        return tl.inline_asm_elementwise(
-            "mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=True, pack=32 // x.dtype.primitive_bitwidth
-        )

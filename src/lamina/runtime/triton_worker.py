@@ -142,8 +142,9 @@ def _answer(line: str, said: IO[bytes]) -> dict[str, Any]:
 
 
 def _prepare_imports() -> None:
-    """Let kernels import ``lamina.runtime.triton_math`` without what the package imports, and torch and Triton's
-    interpreter, of which that file only needs one for the other, when they are first used: that saves two seconds.
+    """Let kernels import functions of ``lamina.runtime`` without what the package imports, and torch and Triton's
+    interpreter, of which ``triton_math`` only needs one for the other, when they are first used: that saves two
+    seconds.
     """
     package = ModuleType("lamina")
     package.__path__ = [str(Path(__file__).parent.parent)]
@@ -175,7 +176,7 @@ def _prepared_triton() -> Any:
     which the environment may name, needs the identity.
     """
     triton = _triton()
-    for name in ("triton.compiler.code_generator", "lamina.runtime.triton_math"):
+    for name in ("triton.compiler.code_generator", "lamina.runtime.triton_math", "lamina.runtime.triton_fast"):
         importlib.import_module(name)
     names: Any = importlib.import_module("triton.runtime.cache")
     if getattr(triton.knobs.cache, "manager_class", None) is None and hasattr(names, "triton_key"):

@@ -10,6 +10,7 @@ from lamina.codegen.triton.facts import Facts, size_text
 from lamina.codegen.triton.last import programs_of, write_last
 from lamina.codegen.triton.nest import NestWriter
 from lamina.codegen.triton.product import write_product, write_sums
+from lamina.codegen.triton.sigmoids import with_sigmoids
 from lamina.codegen.triton.source import TritonSource, UnsupportedKernel
 from lamina.codegen.triton.team import team_lines
 from lamina.codegen.triton.text import Text, helpers_in
@@ -34,6 +35,9 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
 
     Programs are numbered along one dimension of the grid, the nests of a group one after the other.
     """
+    hidden = [isinstance(s, GpuSchedule) and s.approximate for s in kernel.schedules]
+    nests = zip(kernel.nests, hidden, strict=True)
+    kernel = replace(kernel, nests=tuple([with_sigmoids(nest) if short else nest for nest, short in nests]))
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
     checks = sum(isinstance(e, Check) for nest in kernel.nests for e in nest.body)
     parameters, types = _arguments(kernel, dtypes, checks)
@@ -217,9 +221,9 @@ def _together(kernel: Kernel, same: Alike, dtypes: dict[str, str], types: list[s
 
 def _head(body: str) -> str:
     lines = ["import triton", "import triton.language as tl"]
-    names = helpers_in(body)
-    if names:
-        lines += ["", f"from lamina.runtime.triton_math import {', '.join(names)}"]
+    imports = [f"from lamina.runtime.{module} import {', '.join(names)}" for module, names in helpers_in(body).items()]
+    if imports:
+        lines += ["", *imports]
     return "\n".join(lines)
 
 

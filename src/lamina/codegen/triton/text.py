@@ -7,15 +7,17 @@ from collections.abc import Iterable
 
 __all__ = ["HELPERS", "Text", "helpers_in"]
 
-HELPERS = (
-    *("digamma", "fast_erf", "fast_exp", "fast_sigmoid", "fast_tanh", "float_floor_div", "float_mod"),
-    *("int_floor_div", "int_mod", "int_pow", "keep", "libdevice", "max_over", "maximum", "meet", "min_over", "minimum"),
-    *("multiply", "philox", "round_to_bits", "scan_logaddexp", "scan_max", "scan_min"),
-    *("shift_left", "shift_right", "small_quotient", "to_e4m3", "to_e5m2", "uniform", "uniform_quads"),
-)
-"""Names of ``lamina.runtime.triton_math`` that kernels use."""
+HELPERS = {
+    "triton_fast": ("fast_erf", "fast_exp", "fast_sigmoid", "fast_tanh", "keep", "small_quotient"),
+    "triton_math": (
+        *("digamma", "float_floor_div", "float_mod", "int_floor_div", "int_mod", "int_pow", "libdevice", "max_over"),
+        *("maximum", "meet", "min_over", "minimum", "multiply", "philox", "round_to_bits", "scan_logaddexp"),
+        *("scan_max", "scan_min", "shift_left", "shift_right", "to_e4m3", "to_e5m2", "uniform", "uniform_quads"),
+    ),
+}
+"""Names that kernels use, by the module of ``lamina.runtime`` that has them."""
 
-_HELPER = re.compile(rf"(?<![\w.])({'|'.join(HELPERS)})\b(?=[(.,)])")
+_HELPER = re.compile(rf"(?<![\w.])({'|'.join(n for names in HELPERS.values() for n in names)})\b(?=[(.,)])")
 
 
 class Text:
@@ -44,6 +46,8 @@ class Text:
         self.depth -= 1
 
 
-def helpers_in(text: str) -> list[str]:
-    """The helpers that generated text uses, sorted."""
-    return sorted(set(_HELPER.findall(text)))
+def helpers_in(text: str) -> dict[str, list[str]]:
+    """The helpers that generated text uses, sorted, by the module of ``lamina.runtime`` that has them."""
+    used = set(_HELPER.findall(text))
+    found = {module: sorted(used.intersection(names)) for module, names in HELPERS.items()}
+    return {module: names for module, names in found.items() if names}
