@@ -111,6 +111,7 @@ def measure(
             shared = pattern.build(data), data
         program, data = shared
         with _spent(row, name):
+            before = _reserved()
             try:
                 rival = _rival(program, data, name)
                 own = name in ("eager", subject)
@@ -134,6 +135,7 @@ def measure(
             del found
             row.peak_mib[name] = _peak(rival.call)
             row.host_us[name] = host_microseconds(rival.call)
+            row.kept_mib[name] = max(_reserved() - before, 0.0)
             calls[name] = rival.call
             if rival.record is not None:
                 kernels = kernels_found(rival.record, earlier)
@@ -203,6 +205,13 @@ def _peak(call: Callable[[], Any]) -> float:
     call()
     torch.cuda.synchronize()
     return float(torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def _reserved() -> float:
+    """MiB that torch's allocator holds and cannot give back to the GPU."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return float(torch.cuda.memory_reserved()) / 2**20
 
 
 def _compile_only(programs: Sequence[GpuProgram], job: Job) -> None:

@@ -43,7 +43,8 @@ class GpuRow:
     library calls of the subject's plans, ``tuning`` has its choices among schedules: kernel, reason, and each
     candidate's microseconds or why it has none. ``kernels`` counts the subject's that were compiled, found on disk, and
     left in the process by earlier rows. ``prefilled`` are those, rivals or subject, whose code was on disk: their first
-    calls are not cold. ``spent`` are the benchmark's own seconds by phase. ``measured`` says where and when, in a file
+    calls are not cold. ``kept_mib`` is what a compiled program keeps between calls: memory of CUDA graphs, above all.
+    ``spent`` are the benchmark's own seconds by phase. ``measured`` says where and when, in a file
     of several runs, and what comes from an earlier one: first calls ("cold"), errors, what a caller waits ("wall").
     """
 
@@ -65,6 +66,7 @@ class GpuRow:
     spent: dict[str, float] = field(default_factory=dict)
     measured: dict[str, Any] = field(default_factory=dict)
     wall_ms: dict[str, float] = field(default_factory=dict)
+    kept_mib: dict[str, float] = field(default_factory=dict)
     wall_speedup: float = math.nan
     kernels: dict[str, int] = field(default_factory=dict)
 
@@ -142,9 +144,14 @@ def print_rows(title: str, rows: Sequence[GpuRow], subject: str, rivals: Sequenc
         )
     what = f"{subject} over the best rival (above 1: {subject} is faster; wall: in what a caller waits)"
     print_table(f"{title}: {what}", columns, table)
-    kinds = (("s", "seconds", ".1f"), ("MiB", "peak_mib", ".0f"), ("us", "host_us", ".0f"))
+    kinds = (
+        ("s", "seconds", ".1f"),
+        ("MiB", "peak_mib", ".0f"),
+        ("kept", "kept_mib", ".0f"),
+        ("us", "host_us", ".0f"),
+    )
     found = "; in brackets: code found on disk" if any(row.prefilled for row in rows) else ""
-    title = f"First call (s{found}), most memory in use (MiB), host time of a call (us)"
+    title = f"First call (s{found}), most memory in use and memory kept between calls (MiB), host time of a call (us)"
     together = [kinds] if len(rivals) <= 3 else [(kind,) for kind in kinds]
     for shown in together:
         columns = ["row", *(f"{name} {unit}" for unit, _, _ in shown for name in names)]
