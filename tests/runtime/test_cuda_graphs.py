@@ -170,6 +170,15 @@ def test_outputs_that_are_held_are_not_overwritten(graphs: Graphs) -> None:
     assert len(graphs.made) == 2
 
 
+def test_threads_about_to_let_go_are_let_run(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    call, _ = runner(graphs)
+    x, total, held = torch.randn(8), torch.zeros(8), []
+    monkeypatch.setattr(time, "sleep", lambda seconds: held.clear())
+    for _ in range(10):
+        held.append(run(call, x, total))
+    assert len(graphs.made) == 1
+
+
 def test_a_view_of_an_output_holds_it(graphs: Graphs) -> None:
     call, _ = runner(graphs)
     x, total = torch.randn(8), torch.zeros(8)

@@ -179,9 +179,15 @@ class GraphRunner:
             if self.policy.poll is not None:
                 self.policy.poll()
             key = self._key(args)
-            for recording in self.recordings.get(key, ()):
+            known = self.recordings.get(key, ())
+            for recording in known:
                 if recording.is_free():
                     return self._replay(recording, args)
+            if len(known) == 1:
+                # A thread of autograd's that is done may not have let go of what the backward read.
+                time.sleep(0)
+                if known[0].is_free():
+                    return self._replay(known[0], args)
             return self._direct(key, args)
 
     def _key(self, args: list[Any]) -> tuple[int, ...]:
