@@ -93,22 +93,12 @@ class GpuRow:
 
 
 def kernels_found(record: Record, earlier: set[str]) -> dict[str, int]:
-    """Where a record's GPU kernels came from; those of ``earlier`` were in the process, which all are now.
-
-    A kernel that several builds of the record ask for counts as what the first found.
-    """
-    found = {"compiled": 0, "on_disk": 0, "earlier": 0}
+    """Where a record's GPU kernels came from; those of ``earlier`` were in the process, which all are now."""
     builds = [stage.value for stage in record.stages if isinstance(stage.value, TritonBuild)]
-    seen: set[str] = set()
-    for build in builds:
-        keys = {cubin.key for cubin in build.cubins.values()} - seen
-        new = len(keys - earlier)
-        found["compiled"] += min(build.compiled, new)
-        found["on_disk"] += max(new - build.compiled, 0)
-        found["earlier"] += len(keys) - new
-        seen |= keys
-    earlier |= seen
-    return found
+    fresh = {cubin.key: cubin.fresh for build in builds for cubin in build.cubins.values()}
+    new = [fresh[key] for key in fresh if key not in earlier]
+    earlier.update(fresh)
+    return {"compiled": sum(new), "on_disk": len(new) - sum(new), "earlier": len(fresh) - len(new)}
 
 
 def print_rows(title: str, rows: Sequence[GpuRow], subject: str, rivals: Sequence[str]) -> None:

@@ -193,9 +193,9 @@ def test_a_callers_time_has_at_least_ten_samples_where_time_is_short() -> None:
     assert gpu.log.count("a") == FEWEST_SAMPLES
 
 
-def _build(keys: str, compiled: int) -> TritonBuild:
-    cubins = {f"unit {key}": Cubin(key, "f", b"", (), 0, 128, 0) for key in keys}
-    return TritonBuild(cubins, {}, len(keys) - compiled, compiled, 0.0)
+def _build(keys: str, compiled: str) -> TritonBuild:
+    cubins = {f"unit {key}": Cubin(key, "f", b"", (), 0, 128, 0, fresh=key in compiled) for key in keys}
+    return TritonBuild(cubins, {}, len(keys) - len(compiled), len(compiled), 0.0)
 
 
 def _record(*builds: TritonBuild) -> Record:
@@ -208,9 +208,9 @@ def _record(*builds: TritonBuild) -> Record:
 def test_a_subject_that_found_kernels_on_disk_made_no_cold_call() -> None:
     earlier: set[str] = set()
     # Candidates are compiled, and the winner found again: cold. The next row shares a kernel with this one: still cold.
-    cold = kernels_found(_record(_build("abc", 3), _build("a", 0)), earlier)
-    shared = kernels_found(_record(_build("ad", 1)), earlier)
-    warm = kernels_found(_record(_build("aefg", 1)), earlier)
+    cold = kernels_found(_record(_build("abc", "abc"), _build("a", "a")), earlier)
+    shared = kernels_found(_record(_build("ad", "ad")), earlier)
+    warm = kernels_found(_record(_build("aefg", "ae")), earlier)
     assert cold == {"compiled": 3, "on_disk": 0, "earlier": 0}
     assert shared == {"compiled": 1, "on_disk": 0, "earlier": 1}
     assert warm == {"compiled": 1, "on_disk": 2, "earlier": 1}

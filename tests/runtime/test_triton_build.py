@@ -171,6 +171,13 @@ def test_kernels_may_use_the_runtime_s_functions(build: Callable[..., TritonBuil
     assert not build(replace(UNIT, text=text)).errors
 
 
+def test_kernels_say_whether_this_process_compiled_them(build: Callable[..., TritonBuild]) -> None:
+    assert build(UNIT).cubins["scale"].fresh
+    again = build_triton([UNIT], capability=90, cache=Cache(None), pool=lambda: pytest.fail("it is known"))
+    assert again.cubins["scale"].fresh
+    assert not build(UNIT).cubins["scale"].fresh  # on disk
+
+
 def test_kernels_do_not_outlive_a_change_of_what_they_call(monkeypatch: pytest.MonkeyPatch) -> None:
     importing = TEXT.replace("import triton\n", "import triton\nfrom lamina.runtime.triton_fast import keep\n", 1)
     plain, calling = UNIT, replace(UNIT, text=importing)

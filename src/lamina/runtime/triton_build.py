@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -67,6 +67,7 @@ class Cubin:
 
     ``function`` is the symbol, ``shared`` counts bytes, ``threads`` those of a program, ``hidden`` pointers that follow
     the arguments, all null but the first, which is the scratch memory's if ``scratch``. ``key`` identifies the code.
+    It is ``fresh`` if this process compiled it, and did not find it on disk.
     """
 
     key: str
@@ -77,6 +78,7 @@ class Cubin:
     threads: int
     hidden: int
     scratch: bool = False
+    fresh: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +243,16 @@ def _results(futures: Mapping[Future[Cubin], list[str]], patience: float | None)
 
 def _compile(key: str, unit: TritonUnit, capability: int, cache: Cache, pool: CompilerPool) -> Cubin:
     """Compile and publish one kernel, unless another process has done it meanwhile."""
+    fresh = False
 
     def build(folder: Path) -> Mapping[str, Any]:
+        nonlocal fresh
+        fresh = True
         about = pool.compile(unit.request(capability, folder)).result()
         (folder / f"{unit.function}.py").write_text(unit.text, encoding="utf-8")
         options = {"aligned": list(unit.aligned), "warps": unit.warps, "stages": unit.stages}
         return {"kind": "triton", "capability": capability, "types": list(unit.types), **options, **about}
 
-    cubin = _cubin(cache.get_or_build(key, build), unit)
-    _KNOWN[key] = cubin
+    entry = cache.get_or_build(key, build)
+    cubin = _KNOWN[key] = replace(_cubin(entry, unit), fresh=fresh)
     return cubin
