@@ -111,7 +111,7 @@ def measure(
             shared = pattern.build(data), data
         program, data = shared
         with _spent(row, name):
-            before = _reserved()
+            before = _recorded()
             try:
                 rival = _rival(program, data, name)
                 own = name in ("eager", subject)
@@ -135,7 +135,7 @@ def measure(
             del found
             row.peak_mib[name] = _peak(rival.call)
             row.host_us[name] = host_microseconds(rival.call)
-            row.kept_mib[name] = max(_reserved() - before, 0.0)
+            row.kept_mib[name] = max(_recorded() - before, 0.0)
             calls[name] = rival.call
             if rival.record is not None:
                 kernels = kernels_found(rival.record, earlier)
@@ -207,11 +207,11 @@ def _peak(call: Callable[[], Any]) -> float:
     return float(torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def _reserved() -> float:
-    """MiB that torch's allocator holds and cannot give back to the GPU."""
+def _recorded() -> float:
+    """MiB that CUDA graphs keep from the rest of the program: memory of pools of their own."""
     torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    return float(torch.cuda.memory_reserved()) / 2**20
+    segments = torch.cuda.memory_snapshot()
+    return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) != (0, 0)) / 2**20
 
 
 def _compile_only(programs: Sequence[GpuProgram], job: Job) -> None:

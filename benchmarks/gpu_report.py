@@ -43,7 +43,7 @@ class GpuRow:
     library calls of the subject's plans, ``tuning`` has its choices among schedules: kernel, reason, and each
     candidate's microseconds or why it has none. ``kernels`` counts the subject's that were compiled, found on disk, and
     left in the process by earlier rows. ``prefilled`` are those, rivals or subject, whose code was on disk: their first
-    calls are not cold. ``kept_mib`` is what a compiled program keeps between calls: memory of CUDA graphs, above all.
+    calls are not cold. ``kept_mib`` is what a compiled program's CUDA graphs keep between calls.
     ``spent`` are the benchmark's own seconds by phase. ``measured`` says where and when, in a file
     of several runs, and what comes from an earlier one: first calls ("cold"), errors, what a caller waits ("wall").
     """
