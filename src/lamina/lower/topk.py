@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch.fx import Node
 
-from lamina.base.dtypes import DTYPES, torch_dtype
 from lamina.ir.index import as_expr
-from lamina.lower.builder import NestBuilder, Scalar, Value, opmath
+from lamina.lower.builder import NestBuilder, Scalar, Value
 from lamina.lower.context import Lowering
 from lamina.lower.positions import dimension
 from lamina.lower.rules import Decline, rule
@@ -30,18 +28,22 @@ _LONGEST, _MOST = 64, 8
 def topk(
     low: Lowering, node: Node, x: TensorValue, k: object, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> list[TensorValue]:
-    """The first ``k`` elements in order, NaN as the greatest; of equal ones those at lower places come first."""
+    """The first ``k`` elements in order, NaN as the greatest; of equal ones those at lower places come first.
+
+    The library gives equal ones in the order that its sorting network leaves them in. Numbers of 16 bits and integers
+    are often equal, and are left to it.
+    """
     here = low.buffers[x.buffer].device != "cpu" and low.numerics == "fast"
     if not here or type(k) is not int or not 0 < k <= _MOST or not x.rank:
         raise Decline(_REASON)
     along = dimension(dim, x.rank)
     length = x.shape[along]
-    if not length.is_int or length.const > _LONGEST or x.dtype == "bool":
+    if not length.is_int or length.const > _LONGEST or x.dtype not in ("float32", "float64"):
         raise Decline(_REASON)
     values, places = low.result(node, 0), low.result(node, 1)
     low.plain(x.dtype)
     b = low.nest(node, x.shape)
-    row = _Row(b, b.load(x).to(opmath(x.dtype)), along, largest)
+    row = _Row(b, b.load(x), along, largest)
     for turn in range(k):
         at = [as_expr(turn) if d == along else axis for d, axis in enumerate(b.axes)]
         value, place = row.take()
@@ -59,21 +61,20 @@ class _Row:
         self.length = b.axis_list[along].extent.const
         self.place = b.index(b.axes[along], "int32")
         self.left: Value | None = None
-        self.nan = v.op("isnan") if DTYPES[v.dtype].is_float else None
+        self.nan = v.op("isnan")
 
     def take(self) -> tuple[Value, Value]:
         """The first of those left, and its place."""
-        b, v = self.b, self.v
-        last_of_all = self.nan is not None and not self.largest
-        known = v if self.nan is None or self.largest else b.where(self.nan, math.inf, v)
-        best = self._over("max" if self.largest else "min", self._among(known, _last(v.dtype, self.largest)))
-        here = v.equals(best)
-        if self.nan is not None and self.largest:
-            here = here.op("or", self.nan)  # a maximum of those left is NaN where one of them is
-        far = self.length
-        wanted = b.where(here, self.place, self.place + far) if last_of_all else b.where(here, self.place, far)
-        place = self._over("min", self._among(wanted, 2 * far))
-        if last_of_all:
+        b, v, far = self.b, self.v, self.length
+        if self.largest:
+            best = self._over("max", self._among(v, -math.inf))
+            here = v.equals(best).op("or", self.nan)  # a maximum of those left is NaN where one of them is
+            place = self._over("min", self._among(b.where(here, self.place, far), 2 * far))
+        else:
+            best = self._over("min", self._among(b.where(self.nan, math.inf, v), math.inf))
+            # NaN comes last: its places are beyond all others.
+            wanted = b.where(v.equals(best), self.place, self.place + far)
+            place = self._over("min", self._among(wanted, 2 * far))
             only_nan = place >= far
             best, place = b.where(only_nan, math.nan, best), b.where(only_nan, place - far, place)
         others = self.place != place
@@ -85,11 +86,3 @@ class _Row:
 
     def _over(self, op: str, value: Value) -> Value:
         return self.b.reduce(op, value, [self.along])
-
-
-def _last(dtype: str, largest: bool) -> Scalar:
-    """What no element comes after."""
-    if DTYPES[dtype].is_float:
-        return -math.inf if largest else math.inf
-    limits = torch.iinfo(torch_dtype(dtype))
-    return limits.min if largest else limits.max

@@ -34,9 +34,9 @@ def first(x: Tensor, k: int, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
 
 
 def drawn(dtype: torch.dtype, *shape: int) -> Tensor:
-    """Numbers of which many are equal, as few bits or a small range make them."""
+    """Numbers of which many are equal, as few bits make them."""
     torch.manual_seed(0)
-    return torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.randint(0, 9, shape).to(dtype)
+    return torch.randn(shape).to(torch.float8_e4m3fn).to(dtype)
 
 
 def check(interpreter: Interpreter, x: Tensor, k: int, dim: int = -1, largest: bool = True) -> None:
@@ -59,21 +59,15 @@ def test_nan_infinities_zeros_and_equal_elements(interpreter: Interpreter, k: in
 
 
 @pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_types(interpreter: Interpreter, dtype: torch.dtype, largest: bool) -> None:
     check(interpreter, drawn(dtype, 70, 10), 3, largest=largest)
 
 
 @pytest.mark.parametrize("largest", [True, False])
-def test_ends_of_the_range_of_integers(interpreter: Interpreter, largest: bool) -> None:
-    ends = torch.tensor([[-128, 127, -128, 127, 0], [127, 127, 127, 127, 127], [-128, -128, -128, -128, -128]])
-    check(interpreter, ends.to(torch.int8), 5, largest=largest)
-
-
-@pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize(("shape", "dim", "k"), [((5, 7, 3), 1, 4), ((6, 40), 0, 2), ((9,), 0, 2), ((33, 64), 1, 8)])
 def test_dimensions(interpreter: Interpreter, shape: tuple[int, ...], dim: int, k: int, largest: bool) -> None:
-    check(interpreter, drawn(torch.bfloat16, *shape), k, dim, largest)
+    check(interpreter, drawn(torch.float32, *shape), k, dim, largest)
 
 
 def test_the_softmax_before_is_in_the_same_kernel(interpreter: Interpreter) -> None:
@@ -94,8 +88,10 @@ def calls(k: int, *shape: int, numerics: str = "fast", dtype: torch.dtype = torc
 
 
 def test_what_is_left_to_the_library() -> None:
-    """Long rows, many elements, and the order of equal elements where results are to be eager's."""
+    """Long rows, many elements, types whose elements are often equal, and all where results are to be eager's."""
     assert calls(8, 4, 64) == 0
     assert calls(8, 4, 65) == 1
     assert calls(9, 4, 64) == 1
     assert calls(2, 4, 8, numerics="eager") == 1
+    for dtype in (torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool):
+        assert calls(2, 4, 8, dtype=dtype) == 1
