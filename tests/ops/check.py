@@ -242,11 +242,15 @@ def _kind(tensor: Tensor | None) -> str:
 
 
 def _counts(compiled: Any) -> tuple[int, int, int, str]:
-    """Captured graphs, kernels and library calls of everything compiled, and why regions ran as ATen calls."""
+    """Captured graphs, kernels and library calls of everything compiled, and why regions ran as ATen calls, or kernels
+    without machine code.
+    """
     record = getattr(compiled, "record", None)
     stages = record.stages if record is not None else []
     plans = [s.value for s in stages if hasattr(s.value, "kernel_count")]
-    reasons = " | ".join(str(s.value)[:200] for s in stages if s.name == "aten")
+    why = [str(s.value) for s in stages if s.name == "aten"]
+    why += [f"{d.subject[0]}: {d.reason}" for s in stages if s.name == "fallback" for d in s.decisions]
+    reasons = " | ".join(text[:200] for text in why)
     graphs = sum(s.name == "capture" for s in stages)
     return graphs, sum(p.kernel_count for p in plans), sum(p.library_count for p in plans), reasons
 

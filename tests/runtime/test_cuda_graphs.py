@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import weakref
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import torch
 from lamina.base.halves import Half, Halves
 from lamina.runtime import cuda_graphs
 from lamina.runtime.cuda_graphs import GraphPolicy, GraphRunner, Outcome
-from lamina.runtime.graph_budget import GraphBudget
+from lamina.runtime.graph_budget import GraphBudget, pool_bytes
 
 
 class Graphs:
@@ -28,6 +29,8 @@ class Graphs:
         self.gpu_ms = 0.0
         self.error = ""
         self.returns_inputs = False
+        self.kept = 3 << 20
+        self.view: torch.dtype | None = None
 
     class Graph:
         def __init__(self) -> None:
@@ -68,6 +71,8 @@ class Graphs:
         return self.results(out, given[0])
 
     def results(self, out: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if self.view is not None:
+            return out, x.view(self.view)
         return (out, x, x[3:]) if self.returns_inputs else (out,)
 
     def timer(self) -> Any:
@@ -93,6 +98,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     monkeypatch.setattr(cuda_graphs, "lend_zeros", lambda device, stream: None)
     monkeypatch.setattr(cuda_graphs, "forget_zeros", lambda device, stream: None)
     monkeypatch.setattr(cuda_graphs, "_on_gpu", lambda output: True)
+    monkeypatch.setattr(cuda_graphs, "_kept", lambda graph, device: made.kept)
     monkeypatch.setattr(cuda_graphs, "_timer", made.timer)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graphs.Graph)
     monkeypatch.setattr(torch.cuda, "graph", made.recording)
@@ -131,6 +137,56 @@ def test_outputs_that_are_inputs_or_lie_in_them_are_the_caller_s(moves: bool, gr
         run(call, x, total)
     assert len(graphs.made) == 1
     assert graphs.made[0].replays >= 8
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
+def test_an_input_seen_as_another_type_is_not_recorded(dtype: torch.dtype, graphs: Graphs) -> None:
+    graphs.view = dtype
+    call, told = runner(graphs)
+    x, total = torch.randn(8), torch.zeros(8)
+    for _ in range(8):
+        x.normal_()
+        out, seen = call([x, total])
+        assert torch.equal(out, x * 2)
+        assert torch.equal(seen, x.view(dtype))
+    assert [o.reason for o in told] == ["an output lies in an input of another type"]
+
+
+def test_what_a_recording_really_keeps_counts(graphs: Graphs) -> None:
+    graphs.host_seconds, graphs.gpu_ms, graphs.kept = 0.002, 2.0, 20 << 20
+    shared = budget(100 << 20)
+    call, _ = runner(graphs, insist=False, nbytes=3 << 20, budget=shared)
+    x, total = torch.randn(8), torch.zeros(8)
+    for _ in range(20):
+        run(call, x, total)
+    assert shared.taken == 20 << 20
+
+
+def test_a_collection_while_a_budget_is_asked_gives_shares_back() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.itself = self
+
+    def free() -> int:
+        gc.collect()
+        return 1 << 40
+
+    shared = GraphBudget(8 << 20, free)
+    assert not shared.share(Owner()).take(5 << 20)
+    assert not shared.share(Owner()).take(5 << 20)  # the first owner is gone by then
+    with shared.guard:
+        shared.share(Owner()).take(1)
+        gc.collect()
+    assert shared.taken <= 5 << 20
+
+
+def test_pools_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def segment(device: int, pool: tuple[int, int], total: int, used: int) -> dict[str, Any]:
+        return {"device": device, "segment_pool_id": pool, "total_size": total, "allocated_size": used}
+
+    own = [segment(0, (0, 0), 20, 5), segment(0, (0, 0), 2, 2), segment(0, (0, 3), 20, 1), segment(1, (0, 0), 9, 9)]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: own)
+    assert pool_bytes(0) == {(0, 0): (22, 7), (0, 3): (20, 1)}
 
 
 def test_a_recording_holds_no_input(graphs: Graphs) -> None:

@@ -21,7 +21,7 @@ import torch
 
 from lamina.base.halves import Half
 from lamina.runtime.cuda_host import current_stream, forget_zeros, lend_zeros, reinterpret
-from lamina.runtime.graph_budget import GraphBudget
+from lamina.runtime.graph_budget import GraphBudget, pool_bytes
 from lamina.runtime.torch_private import CAN_COUNT_USES, is_capturing, storage_uses
 
 __all__ = ["GraphPolicy", "GraphRunner", "Outcome"]
@@ -49,8 +49,9 @@ _UNDECIDED_CALLS = 100
 class GraphPolicy:
     """When to record. ``insist``: whatever is measured. ``written`` are positions of inputs that the region overwrites;
     such an input is never copied. ``poll`` raises what went wrong in an earlier call, before a replay. Each recording
-    takes ``nbytes`` of the ``budget``, if there is one. Where the GPU waits for the launches of a backward, time that
-    the host saves in its forward counts, however busy that keeps the GPU: ``half`` says which of the two it is.
+    is expected to take ``nbytes`` of the ``budget``, if there is one. Where the GPU waits for the launches of a
+    backward, time that the host saves in its forward counts, however busy that keeps the GPU: ``half`` says which of
+    the two it is.
     """
 
     insist: bool
@@ -122,14 +123,17 @@ class _Homes:
 
     def __init__(self, given: Sequence[Any]) -> None:
         self._places = {id(value): place for place, value in enumerate(given) if isinstance(value, torch.Tensor)}
-        self._begins: dict[int, list[tuple[int, int]]] = {}
+        self._begins: dict[int, list[tuple[int, int, torch.dtype]]] = {}
         for place, value in enumerate(given):
             if isinstance(value, torch.Tensor) and value.numel():
-                begin = int(value.storage_offset()) * value.element_size()
-                self._begins.setdefault(value.untyped_storage().data_ptr(), []).append((begin, place))
+                begin = int(value.storage_offset()), place, value.dtype
+                self._begins.setdefault(value.untyped_storage().data_ptr(), []).append(begin)
 
     def output(self, value: Any) -> _Output:
-        """How to make ``value``, which the recorded call returned."""
+        """How to make ``value``, which the recorded call returned.
+
+        Raises ``TypeError`` for one that lies in inputs none of which has its element type.
+        """
         if not isinstance(value, torch.Tensor):
             return _Output(value)
         place = self._places.get(id(value))
@@ -140,9 +144,12 @@ class _Homes:
         if begins is None:
             return _Output(value, None, shape, strides)
         # Of inputs that share memory the one that begins last before it, most likely the one it is a view of.
-        at = int(value.storage_offset()) * value.element_size()
-        begin, place = max(begins, key=lambda found: (found[0] <= at, found[0]))
-        return _Output(None, place, shape, strides, (at - begin) // value.element_size())
+        at = int(value.storage_offset())
+        alike = [(begin <= at, begin, place) for begin, place, dtype in begins if dtype == value.dtype]
+        if not alike or value.is_conj() or value.is_neg():
+            raise TypeError("an output lies in an input of another type")
+        _, begin, place = max(alike)
+        return _Output(None, place, shape, strides, at - begin)
 
 
 class GraphRunner:
@@ -265,8 +272,8 @@ class GraphRunner:
         # A GPU that is kept busy falls behind the host; one that waits for launches is done soon after the host.
         self._wanted = self._gpu_us <= _BEHIND * self._direct_us
         half = self.policy.half
-        if half is not None and half.is_backward:
-            half.halves.backward_waits = self._wanted
+        if self._wanted and half is not None and half.is_backward:
+            half.halves.backward_waits = True
         if self._wanted:
             return
         if half is None or half.is_backward:
@@ -290,6 +297,9 @@ class GraphRunner:
 
     def _stop(self, reason: str, told: bool = False) -> None:
         self.off = reason
+        half = self.policy.half
+        if half is not None and half.is_backward:
+            half.halves.backward_waits = False
         self._forget()
         if not told:
             self.report(Outcome(False, reason, self._direct_us, self._gpu_us))
@@ -350,7 +360,13 @@ class GraphRunner:
         if not all(_on_gpu(output) for output in outputs if isinstance(output, torch.Tensor)):
             self._stop("an output is on the CPU")
             return self.call(args)
-        recording = _Recording(graph, outputs, given, copies, zeros)
+        try:
+            recording = _Recording(graph, outputs, given, copies, zeros)
+        except TypeError as error:
+            self._stop(str(error))
+            return self.call(args)
+        if self._share is not None:
+            self._share.add(_kept(graph, self.device) - self.policy.nbytes)
         self.recordings.setdefault(key, []).append(recording)
         self.count += 1
         if self.policy.insist and not self._insisted:
@@ -365,3 +381,8 @@ def _timer() -> Any:
 
 def _on_gpu(output: torch.Tensor) -> bool:
     return output.is_cuda
+
+
+def _kept(graph: Any, device: int) -> int:
+    """Bytes of the memory pool of a recording."""
+    return pool_bytes(device).get(tuple(graph.pool()), (0, 0))[0]

@@ -9,13 +9,15 @@ from functools import cache
 
 import torch
 
-__all__ = ["GraphBudget", "GraphShare", "graph_budget"]
+__all__ = ["GraphBudget", "GraphShare", "graph_budget", "pool_bytes"]
 
 _OF_THE_CARD = 32
 """Recordings that nobody asked for keep one part in so many of a GPU's memory."""
 _ROOM = 4
 """Times a recording's bytes that must be free, so that the program still finds memory."""
 _MIB = 1 << 20
+_COMMON = (0, 0)
+"""The pool that is no graph's."""
 
 
 class GraphBudget:
@@ -24,7 +26,7 @@ class GraphBudget:
     def __init__(self, limit: int, free: Callable[[], int]) -> None:
         self.limit, self.free = limit, free
         self.taken = 0
-        self.guard = threading.Lock()
+        self.guard = threading.RLock()  # a collection, which gives shares back, may begin anywhere
 
     def share(self, owner: object) -> GraphShare:
         """What ``owner`` takes of it, given back when that is gone."""
@@ -42,16 +44,22 @@ class GraphShare:
 
     def take(self, nbytes: int) -> str:
         """Take ``nbytes``; why not, or an empty string."""
-        budget = self._budget
+        budget, free = self._budget, self._budget.free()
         with budget.guard:
             if budget.taken + nbytes > budget.limit:
                 kept, limit = budget.taken // _MIB, budget.limit // _MIB
                 return f"it would keep {nbytes // _MIB} MiB, and recordings keep {kept} of {limit} MiB that they may"
-            if budget.free() < _ROOM * nbytes:
+            if free < _ROOM * nbytes:
                 return f"it would keep {nbytes // _MIB} MiB, and little more is free"
             budget.taken += nbytes
             self.taken += nbytes
             return ""
+
+    def add(self, nbytes: int) -> None:
+        """Take so much more, or less, than was expected of a recording that is made."""
+        with self._budget.guard:
+            self._budget.taken += nbytes
+            self.taken += nbytes
 
     def give_back(self) -> None:
         """Give everything back."""
@@ -65,7 +73,18 @@ def graph_budget(device: int) -> GraphBudget:
     """The budget of this process on GPU number ``device``."""
 
     def free() -> int:
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + unused
+        total, allocated = pool_bytes(device).get(_COMMON, (0, 0))
+        return int(torch.cuda.mem_get_info(device)[0]) + total - allocated
 
     return GraphBudget(torch.cuda.get_device_properties(device).total_memory // _OF_THE_CARD, free)
+
+
+def pool_bytes(device: int) -> dict[tuple[int, ...], tuple[int, int]]:
+    """Of each memory pool of torch's allocator on GPU number ``device``, by its id: all its bytes and those in use."""
+    found: dict[tuple[int, ...], tuple[int, int]] = {}
+    for segment in torch.cuda.memory_snapshot():  # type: ignore[no-untyped-call]
+        if segment.get("device", device) == device:
+            pool = tuple(segment.get("segment_pool_id", _COMMON))
+            total, used = found.get(pool, (0, 0))
+            found[pool] = total + int(segment["total_size"]), used + int(segment["allocated_size"])
+    return found

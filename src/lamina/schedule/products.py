@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES
-from lamina.ir.access import reads, writes
+from lamina.ir.access import reads, views, writes
 from lamina.ir.index import Axis, Expr, as_expr, prod
+from lamina.ir.library import may_alias
 from lamina.ir.loops import (
     Buffer,
     BufferView,
@@ -123,6 +124,10 @@ class _Estimate:
     def gain(self) -> float:
         return self.library_us - self.template_us
 
+    @property
+    def is_faster(self) -> bool:
+        return self.template_us < _CLEARLY * self.library_us
+
 
 class _Chooser:
     """The steps of a program while products become nests."""
@@ -134,6 +139,7 @@ class _Chooser:
         self.kept = {o.buffer for o in program.outputs if isinstance(o, BufferView)} | {
             b.name for b in program.buffers if b.kind == "input"
         }
+        self.memory_of = _memory_of(program)
         self.decisions: list[Decision] = []
         self.changed = False
 
@@ -141,7 +147,8 @@ class _Chooser:
         """Join a product with what computes its operands and its only elementwise reader, where that is faster."""
         found = [way for way in self.ways(call) if self.fits(way)]
         if found:
-            self.decide(call, max((self.estimated(way) for way in found), key=lambda each: each.gain))
+            estimates = [self.estimated(way) for way in found]
+            self.decide(call, max(estimates, key=lambda each: (each.is_faster, each.gain)))
 
     def ways(self, call: LibraryCall) -> list[_Way]:
         """Nests that could do more than the product: with its reader, with what computes its operands, with both."""
@@ -172,8 +179,10 @@ class _Chooser:
         return replace(way, nest=nest, before=tuple(before)) if before else None
 
     def is_overwritten(self, step: Step, until: int) -> bool:
-        """Whether anything that ``step`` reads is written between it and the step at ``until``."""
-        return any(writes(other) & reads(step) for other in self.steps[self.steps.index(step) + 1 : until])
+        """Whether anything that ``step`` reads, or may share memory with, is written before the step at ``until``."""
+        read = {self.memory_of.get(b, b) for b in reads(step)}
+        between = self.steps[self.steps.index(step) + 1 : until]
+        return any(read & {self.memory_of.get(b, b) for b in writes(other)} for other in between)
 
     def with_epilogue(self, way: _Way) -> _Way | None:
         """The product with its only elementwise reader, or the first one; None where they cannot be one nest."""
@@ -226,7 +235,7 @@ class _Chooser:
 
     def decide(self, call: LibraryCall, found: _Estimate) -> None:
         way, library, template = found.way, found.library_us, found.template_us
-        taken = template < _CLEARLY * library
+        taken = found.is_faster
         saved = "saves a pass over what is computed" if way.before else "saves a pass over the result"
         reason = saved if taken else "the library multiplies faster than the pass costs"
         if taken and found.multiplied > _LARGEST:
@@ -265,6 +274,18 @@ class _Chooser:
         each = sum(_APPROXIMATE.get(e.op, OPS[e.op].cost) for e in reader.body if isinstance(e, Compute))
         count = _nbytes(out) // DTYPES[out.dtype].size
         return count * each / (_EPILOGUE_RATE * 1e3 * self.target.processors)
+
+
+def _memory_of(program: LoopProgram) -> dict[str, str]:
+    """A buffer that stands for all those that may share memory, of each that library calls may return views of."""
+    found: dict[str, str] = {}
+    for step in program.steps:
+        if isinstance(step, LibraryCall) and may_alias(step.op):
+            names = {*(view.buffer for view in views(step)), *(out for out in step.outs if out is not None)}
+            joined = {found.get(name, name) for name in names}
+            first = min(joined)
+            found |= {name: first for name, other in found.items() if other in joined} | dict.fromkeys(names, first)
+    return found
 
 
 def _points(extents: Mapping[str, Expr], axes: Sequence[str]) -> int:

@@ -6,7 +6,6 @@ half as many instructions. Twice and half of a number are exact, so that they ca
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from lamina.ir.loops import Compute, Constant, Equation, Nest, defined, operands
@@ -46,7 +45,7 @@ def _changed(
     """The equations with a tangent's sigmoid in its place."""
     assert isinstance(tangent, Compute)
     out, (inner,), origin = tangent.out, tangent.ins, tangent.origin
-    share, other = f"{out}_share", f"{out}_other"
+    share = f"{out}_share"
 
     def add(to: str, a: str, b: str, like: Compute) -> Compute:
         return Compute(to, "add", (a, b), "float32", like.origin)
@@ -64,8 +63,8 @@ def _changed(
             # 1 - tanh(u) ** 2 = 4 s (1 - s)
             result += [
                 Compute(f"{eqn.out}_one", "sub", (eqn.ins[0], share), "float32", eqn.origin),
-                Compute(other, "mul", (share, f"{eqn.out}_one"), "float32", eqn.origin),
-                add(f"{eqn.out}_half", other, other, eqn),
+                Compute(f"{eqn.out}_both", "mul", (share, f"{eqn.out}_one"), "float32", eqn.origin),
+                add(f"{eqn.out}_half", f"{eqn.out}_both", f"{eqn.out}_both", eqn),
                 add(eqn.out, f"{eqn.out}_half", f"{eqn.out}_half", eqn),
             ]
         elif not any(eqn is e for e in squares):
@@ -73,10 +72,9 @@ def _changed(
     return result
 
 
-def _halved(body: list[Equation]) -> list[Equation]:
+def _halved(body: Sequence[Equation]) -> list[Equation]:
     """The equations without halves of what was doubled: ``(v / 2) * (s + s)`` is ``v * s``."""
     made = {name: e for e in body for name in defined(e)}
-    uses = Counter(name for e in body for name in operands(e))
     result: list[Equation] = []
     for eqn in body:
         changed = eqn
@@ -88,12 +86,20 @@ def _halved(body: list[Equation]) -> list[Equation]:
                     changed = Compute(eqn.out, "identity", (doubled,), "float32", eqn.origin)
                 elif doubled is not None and half is not None:
                     changed = Compute(eqn.out, "mul", (half, doubled), "float32", eqn.origin)
-        if changed is not eqn:
-            for name in operands(eqn):
-                uses[name] -= 1
+            made[eqn.out] = changed
         result.append(changed)
-    # What only these halves were needed for.
-    return [e for e in result if not isinstance(e, Compute) or uses[e.out]]
+    return _used(result)
+
+
+def _used(body: Sequence[Equation]) -> list[Equation]:
+    """The equations without computations that nothing reads."""
+    wanted: set[str] = set()
+    result: list[Equation] = []
+    for eqn in reversed(body):
+        if not isinstance(eqn, Compute) or eqn.out in wanted:
+            wanted.update(operands(eqn))
+            result.append(eqn)
+    return result[::-1]
 
 
 def _doubled(eqn: Equation) -> str | None:
