@@ -111,6 +111,31 @@ def test_names_of_a_kernel_s_parts_are_none_either() -> None:
     assert unit_key(one, 90) == unit_key(other, 90) != unit_key(changed, 90)
 
 
+PACKED = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def packed(b0, b1):
+    i = tl.arange(0, 128)
+    pair = tl.load(b0 + i)
+    pair = tl.inline_asm_elementwise("add.s16x2 $0, $1, 196610;", "=r,r", [pair], tl.int32, is_pure=True, pack=1)
+    tl.store(b1 + i, pair >> 16)
+"""
+
+
+def test_packed_sums_are_done_one_by_one(build: Callable[..., TritonBuild], cache: Cache) -> None:
+    # ptxas adds 0 instead of the constant where only one of two packed sums is used.
+    unit = TritonUnit("packed", "packed", PACKED, ("b0", "b1"), ("*i32", "*i32"), (0, 1), 4, 1)
+    assert not build(unit).errors
+    (ptx,) = cache.location.rglob("kernel.ptx")
+    text = ptx.read_text()
+    assert "16x2" not in text
+    assert text.count("add.s16") == 2
+    assert "{%half2, %half3}, 196610;" in text
+
+
 def test_a_kernel_that_does_not_compile_fails_alone(build: Callable[..., TritonBuild]) -> None:
     wrong = replace(UNIT, name="wrong", text=TEXT.replace("tl.load(b0 + i", "tl.load(missing + i"))
     built = build(wrong, UNIT)

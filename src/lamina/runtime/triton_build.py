@@ -19,7 +19,7 @@ from lamina.runtime.triton_worker import Request
 
 __all__ = ["Cubin", "TritonBuild", "TritonUnit", "build_triton", "unit_key"]
 
-_ABI = "1"
+_ABI = "2"
 _OBJECT = "kernel.cubin"
 
 

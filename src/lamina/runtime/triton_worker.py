@@ -33,6 +33,18 @@ _SCRATCH_ALIGNMENT = 128
 """Bytes; what launches give."""
 _MEETING = re.compile(r"\bmeet\((\d+)\)")
 """Where the programs of a cluster wait for each other, and how many they are."""
+_PACKED_SUM = re.compile(r"\badd\.[su]16x2\s+(\S+), (\S+), (\S+);")
+_TWO_SUMS = r"""{
+	.reg .b16 %half<6>;
+	mov.b32 	{%half0, %half1}, \2;
+	mov.b32 	{%half2, %half3}, \3;
+	add.s16 	%half4, %half0, %half2;
+	add.s16 	%half5, %half1, %half3;
+	mov.b32 	\1, {%half4, %half5};
+	}"""
+"""Two numbers of 16 bits in one register are added one by one: where only one sum is used and the other operand is a
+constant, ptxas 12.8 and 13.0 add 0 instead of it (``-O1`` and higher; ``min``, ``max`` and sums of floats are right).
+"""
 
 
 class Request(TypedDict):
@@ -71,7 +83,7 @@ def compile_request(request: Request) -> dict[str, Any]:
     if request["asserts"]:
         options |= {"debug": True, "sanitize_overflow": False}
     target = triton.backends.compiler.GPUTarget("cuda", request["capability"], 32)
-    with _clusters(triton, request["text"]):
+    with _amended(triton, request["text"]):
         kernel = triton.compile(source, target=target, options=options)
     about = kernel.metadata
     if about.profile_scratch_size or about.num_ctas != 1 or about.launch_cooperative_grid:
@@ -93,19 +105,20 @@ def compile_request(request: Request) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _clusters(triton: Any, text: str) -> Iterator[None]:
-    """Declares clusters of as many programs as meet in ``text``: Triton has a name for tiles of several only."""
-    found = _MEETING.search(text)
-    if found is None:
-        yield
-        return
+def _amended(triton: Any, text: str) -> Iterator[None]:
+    """Has ptxas given other text than Triton writes: without packed sums, and with a declaration of clusters of as many
+    programs as meet in ``text``, for which Triton has a name if they are of several tiles only.
+    """
+    meeting = _MEETING.search(text)
     backend = triton.backends.backends["nvidia"].compiler
     original = backend.make_ptx
 
     def make_ptx(*args: Any, **named: Any) -> str:
-        ptx: str = original(*args, **named)
+        ptx = _PACKED_SUM.sub(_TWO_SUMS, original(*args, **named))
+        if meeting is None:
+            return ptx
         head, mark, rest = ptx.partition(".reqntid")
-        return f"{head}.explicitcluster\n.reqnctapercluster {found[1]}, 1, 1\n{mark}{rest}"
+        return f"{head}.explicitcluster\n.reqnctapercluster {meeting[1]}, 1, 1\n{mark}{rest}"
 
     backend.make_ptx = make_ptx
     try:
