@@ -26,6 +26,7 @@ from lamina.runtime.cache import Cache
 from lamina.runtime.cublas_lt import ALGORITHMS, Refused
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.memo import Memo
 from lamina.tune.values import Policy, policy_of
 from tests.codegen.test_host_cuda import machine, on_gpu
 from tests.lower.torch_private import traced
@@ -263,7 +264,8 @@ def test_the_backend_asks_unless_bits_must_be_eagers(choice: Make, numerics: str
     backend = object.__new__(cuda.CudaBackend)
     backend.options, backend.policy, backend.target = Options(numerics=numerics), DEFAULT, TARGET
     backend.device, backend.cache = 0, chooser.cache
-    tuning = backend.tuning(backend.plan(fused), fused, chooser)
+    memo = Memo()
+    tuning = backend.tuning(backend.plan(fused, memo), fused, chooser, memo)
     chosen = numerics == "fast"
     assert (calls(tuning.plan) == [("lamina.mm_algorithm.default", 1)]) is chosen
     assert (tuning.meanwhile == large(function)) is not chosen

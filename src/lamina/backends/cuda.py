@@ -54,6 +54,7 @@ from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton
 from lamina.runtime.triton_pool import TooMuchShared, TritonError, compiler_pool
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.memo import Memo
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import peak_bytes
 from lamina.schedule.plan import make_plan
@@ -96,11 +97,12 @@ class CudaBackend:
     def __call__(self, fused: Fused, record: Record, gm: GraphModule) -> Boxed:
         """Plan and generate now, build in the background, load at the first call."""
         region = fused.program.name
-        plan: Plan = record.step(region, "plan", self.plan, fused)
+        memo = Memo()
+        plan: Plan = record.step(region, "plan", self.plan, fused, memo)
         if self.options.verify:
             record.step(region, "verify", verify_plan, plan)
         algorithms = AlgorithmChoice(self.device, self.target, self.cache, self.policy)
-        tuning: RegionTuning = record.step(region, "candidates", self.tuning, plan, fused, algorithms)
+        tuning: RegionTuning = record.step(region, "candidates", self.tuning, plan, fused, algorithms, memo)
         if decisions := algorithms.decisions:
             record.stages.append(Stage(region, "algorithms", None, algorithms.seconds, decisions))
         work = _Region(self, tuning.meanwhile, record, gm)
@@ -124,24 +126,24 @@ class CudaBackend:
         """What is asked where the library could do a product's GELU."""
         return GeluChoice(self.device, self.target, self.cache, self.policy, note)
 
-    def tuning(self, plan: Plan, fused: Fused, algorithms: AlgorithmChoice) -> RegionTuning:
+    def tuning(self, plan: Plan, fused: Fused, algorithms: AlgorithmChoice, memo: Memo) -> RegionTuning:
         """Which kernels' schedules, and which products, are to be timed before the first call.
 
         Kernels for products are timed against the library's best algorithm: that is chosen now.
         """
         least = _LIKELY if self.policy.doubt < float("inf") else _POSSIBLE
         chosen = algorithms if self.options.numerics == "fast" else lambda plan: plan
-        plan, products = product_choice(chosen(plan), lambda settled: chosen(self.plan(fused, settled)), least)
+        plan, products = product_choice(chosen(plan), lambda settled: chosen(self.plan(fused, memo, settled)), least)
         return RegionTuning(plan, self.target, self.device, self.cache, self.policy, products)
 
-    def plan(self, fused: Fused, products: Mapping[str, bool] | None = None) -> Plan:
+    def plan(self, fused: Fused, memo: Memo, products: Mapping[str, bool] | None = None) -> Plan:
         """The plan, with some products settled, and large temporaries and those on the CPU in memory of their own."""
 
         def alone(buffer: Buffer) -> bool:
             nbytes = storage_bytes(buffer)
             return buffer.device == "cpu" or not nbytes.is_int or nbytes.const >= _OWN_MEMORY
 
-        plan = make_plan(fused, self.target, products)
+        plan = make_plan(fused, self.target, products, memo)
         places, arena = plan_memory(plan.steps, plan.buffers, plan.inputs, plan.outputs, alone)
         return replace(plan, places=places, arena_bytes=arena)
 

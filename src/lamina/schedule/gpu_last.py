@@ -18,6 +18,7 @@ from lamina.schedule.flatten import flatten
 from lamina.schedule.gpu import choose
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.horizontal import GroupedStep
+from lamina.schedule.memo import Memo
 
 __all__ = ["last_schedule", "last_together", "with_last"]
 
@@ -29,26 +30,31 @@ _EACH = 32
 """Of them for each thread."""
 
 
-def last_together(groups: Sequence[GroupedStep], buffers: Mapping[str, Buffer], target: GpuTarget) -> list[GroupedStep]:
+def last_together(
+    groups: Sequence[GroupedStep], buffers: Mapping[str, Buffer], target: GpuTarget, memo: Memo
+) -> list[GroupedStep]:
     """The groups with nests that join what the nest before them left as one launch with it."""
     result: list[GroupedStep] = []
     for group in groups:
         before = result[-1] if result else None
         if isinstance(group, tuple) and len(group) == 1 and isinstance(before, tuple) and len(before) == 1:
             (first,), (second,) = before, group
-            if writes(first) & reads(second) and _joins(first, second, buffers, target):
+            if writes(first) & reads(second) and _joins(first, second, buffers, target, memo):
                 result[-1] = (first, second)
                 continue
         result.append(group)
     return result
 
 
-def _joins(first: Nest, second: Nest, buffers: Mapping[str, Buffer], target: GpuTarget) -> bool:
-    flat = flatten((first, second), buffers)
-    if flat.sizes or paired_axes(*flat.nests) is None:
-        return False
-    dtypes = {f"b{k}": dtype for k, dtype in enumerate(flat.dtypes)}
-    return with_last(flat.nests, choose(flat.nests[0], dtypes, target)) is not None
+def _joins(first: Nest, second: Nest, buffers: Mapping[str, Buffer], target: GpuTarget, memo: Memo) -> bool:
+    def found() -> bool:
+        flat = flatten((first, second), buffers)
+        if flat.sizes or paired_axes(*flat.nests) is None:
+            return False
+        dtypes = {f"b{k}": dtype for k, dtype in enumerate(flat.dtypes)}
+        return with_last(flat.nests, choose(flat.nests[0], dtypes, target)) is not None
+
+    return memo.of("joins", (first, second), found)
 
 
 def _parts(second: Nest, over: frozenset[str]) -> int:

@@ -16,6 +16,7 @@ from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES, torch_dtype
 from lamina.ir.index import Axis, Expr, as_expr, ceildiv, prod
 from lamina.ir.loops import (
+    Buffer,
     Check,
     Compute,
     Constant,
@@ -40,6 +41,7 @@ from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
 from lamina.schedule.interleave import interleave
 from lamina.schedule.joined_axes import with_joined_axes
+from lamina.schedule.memo import Memo
 from lamina.schedule.rare_loads import load_rarely
 from lamina.schedule.simplify import rename
 
@@ -65,27 +67,46 @@ _BUSY_WAVES = 4
 """Programs for each processor where points read so much that nothing is read ahead."""
 
 
-def spread(program: LoopProgram, target: GpuTarget) -> tuple[LoopProgram, list[Decision]]:
+def spread(program: LoopProgram, target: GpuTarget, memo: Memo | None = None) -> tuple[LoopProgram, list[Decision]]:
     """The program with its long reductions cut for the target; the same object where nothing changes.
 
     What is loaded for a few rows only is loaded under their condition (``load_rarely``).
     """
-    buffers = program.buffer_map()
+    buffers, memo = program.buffer_map(), memo or Memo()
     decisions: list[Decision] = []
     steps: list[Step] = []
-    masked = False
     for whole in program.steps:
         if not isinstance(whole, Nest):
             steps.append(whole)
             continue
-        step = interleave(load_rarely(whole), buffers)
-        masked = masked or step is not whole
-        for apart in updates_apart(step, decisions):
-            for nest in scan_in_parts(apart, buffers, target, decisions):
-                steps += _Cutter(nest, buffers, target, decisions).run()
-    if not decisions and not masked:
+        found = _spread(whole, buffers, target, memo)
+        buffers |= found.buffers
+        decisions += found.decisions
+        steps += found.steps
+    if not decisions and [*map(id, steps)] == [*map(id, program.steps)]:
         return program, []
     return replace(program, steps=tuple(steps), buffers=tuple(buffers.values())), decisions
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """What became of a nest: the steps in its place, their new buffers by name, and why."""
+
+    steps: list[Step]
+    buffers: dict[str, Buffer]
+    decisions: list[Decision]
+
+
+def _spread(whole: Nest, buffers: Mapping[str, Buffer], target: GpuTarget, memo: Memo) -> _Spread:
+    def made() -> _Spread:
+        held, found = dict(buffers), _Spread([], {}, [])
+        for apart in updates_apart(interleave(load_rarely(whole), held), found.decisions):
+            for nest in scan_in_parts(apart, held, target, found.decisions):
+                found.steps.extend(_Cutter(nest, held, target, found.decisions).run())
+        found.buffers.update((name, held[name]) for name in held if name not in buffers)
+        return found
+
+    return memo.of("spread", (whole,), made)  # new buffers are called after the nest: no other plan's have these names
 
 
 @dataclass(frozen=True, slots=True)

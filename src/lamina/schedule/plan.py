@@ -23,6 +23,7 @@ from lamina.schedule.gpu_last import last_together, with_last
 from lamina.schedule.gpu_split import spread
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.horizontal import GroupedStep, alike_together, small_together
+from lamina.schedule.memo import Memo
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import order
 from lamina.schedule.products import place_products
@@ -33,20 +34,23 @@ from lamina.schedule.tile import choose
 __all__ = ["make_plan"]
 
 
-def make_plan(fused: Fused, target: Target | GpuTarget, products: Mapping[str, bool] | None = None) -> Plan:
+def make_plan(
+    fused: Fused, target: Target | GpuTarget, products: Mapping[str, bool] | None = None, memo: Memo | None = None
+) -> Plan:
     """Order the steps, give each nest a shared canonical kernel with a schedule, and every buffer a place.
 
     For a GPU, products that are worth it become kernels first, and long reductions are cut so that enough programs
-    share the work. ``products`` says of library products, by name, which become kernels whatever the estimates.
+    share the work. ``products`` says of library products, by name, which become kernels whatever the estimates;
+    ``memo`` is kept from one plan of ``fused`` to the next.
     """
-    program, cuts = fused.program, list[Decision]()
+    program, cuts, memo = fused.program, list[Decision](), memo or Memo()
     if isinstance(target, GpuTarget):
-        program, cuts = _shared_out(program, target, products)
+        program, cuts = _shared_out(program, target, products, memo)
     made = {b.name for b in program.buffers} - {b.name for b in fused.program.buffers}
     hidden = isinstance(target, GpuTarget) and target.approximate
-    table = _Kernels(program, target, hidden_by_rounding(program, made) if hidden else frozenset())
+    table = _Kernels(program, target, hidden_by_rounding(program, made) if hidden else frozenset(), memo)
     ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
-    steps = [table.step(group) for group in _grouped(program, ordered, target)]
+    steps = [table.step(group) for group in _grouped(program, ordered, target, memo)]
     places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs)
     return Plan(
         program.name,
@@ -63,15 +67,15 @@ def make_plan(fused: Fused, target: Target | GpuTarget, products: Mapping[str, b
 
 
 def _shared_out(
-    program: LoopProgram, target: GpuTarget, products: Mapping[str, bool] | None
+    program: LoopProgram, target: GpuTarget, products: Mapping[str, bool] | None, memo: Memo
 ) -> tuple[LoopProgram, list[Decision]]:
     """The program with products placed, and the long reductions of all other nests cut."""
     before = {id(step) for step in program.steps}
-    program, decisions = place_products(program, target, products)
+    program, decisions = place_products(program, target, products, memo)
     steps: list[Step] = []
     for same, run in groupby(program.steps, lambda step: id(step) in before):
         if same:
-            part, cuts = spread(replace(program, steps=tuple(run)), target)
+            part, cuts = spread(replace(program, steps=tuple(run)), target, memo)
             program = replace(program, buffers=part.buffers)
             decisions += cuts
             steps += part.steps
@@ -80,21 +84,25 @@ def _shared_out(
     return replace(program, steps=tuple(steps)), decisions
 
 
-def _grouped(program: LoopProgram, ordered: Sequence[Step], target: Target | GpuTarget) -> list[GroupedStep]:
+def _grouped(
+    program: LoopProgram, ordered: Sequence[Step], target: Target | GpuTarget, memo: Memo
+) -> list[GroupedStep]:
     """The steps with nests of one launch together."""
     if not isinstance(target, GpuTarget):
         return small_together([(s,) if isinstance(s, Nest) else s for s in ordered])
     lasting = {b.name for b in program.buffers if b.kind == "input"}
     lasting |= {o.buffer for o in program.outputs if isinstance(o, BufferView)}
     buffers = program.buffer_map()
-    return small_together(last_together(alike_together(ordered, buffers, lasting), buffers, target))
+    return small_together(last_together(alike_together(ordered, buffers, lasting), buffers, target, memo))
 
 
 class _Kernels:
     """The distinct kernels of a program."""
 
-    def __init__(self, program: LoopProgram, target: Target | GpuTarget, approximate: frozenset[str]) -> None:
-        self.approximate = approximate
+    def __init__(
+        self, program: LoopProgram, target: Target | GpuTarget, approximate: frozenset[str], memo: Memo
+    ) -> None:
+        self.approximate, self.memo = approximate, memo
         self.buffers = program.buffer_map()
         self.operations: Mapping[str, str] = {s.node: s.op for s in program.sources}
         self.target = target
@@ -106,7 +114,7 @@ class _Kernels:
         if isinstance(step, LibraryCall):
             return step
         names = tuple(nest.name for nest in step)
-        flat = _streams(_general(flatten(step, self.buffers)))
+        flat = self.memo.of("flat", step, lambda: _streams(_general(flatten(step, self.buffers))))
         if len(step) > 1:
             joined = len(step) == 2 and paired_axes(*flat.nests) is not None
             why = "the last program of each result joins it: one launch" if joined else "independent: one launch"
@@ -125,7 +133,7 @@ class _Kernels:
     def kernel(self, step: tuple[Nest, ...], flat: Flat, approximate: bool) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))
         dtypes = {f"b{k}": dtype for k, dtype in enumerate(flat.dtypes)}
-        schedules = _schedules(flat.nests, dtypes, self.target)
+        schedules = self.memo.of("schedules", (flat,), lambda: _schedules(flat.nests, dtypes, self.target))
         if approximate:
             schedules = tuple(replace(s, approximate=True) if isinstance(s, GpuSchedule) else s for s in schedules)
         text = repr((flat.nests, flat.dtypes, schedules))

@@ -8,6 +8,7 @@ these passes. Both times are estimated from bytes and operations; the lower one 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
@@ -36,6 +37,7 @@ from lamina.schedule.flatten import flatten
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.group import Facts, join
 from lamina.schedule.inline import inline_into
+from lamina.schedule.memo import Memo
 from lamina.schedule.product_tiles import multiplications, product_schedules, reads_meanwhile, tiled_us, typical_tile
 
 __all__ = ["library_us", "place_products", "product_nest", "with_epilogue"]
@@ -83,7 +85,7 @@ def library_us(multiplied: int, target: GpuTarget) -> float:
 
 
 def place_products(
-    program: LoopProgram, target: GpuTarget, settled: Mapping[str, bool] | None = None
+    program: LoopProgram, target: GpuTarget, settled: Mapping[str, bool] | None = None, memo: Memo | None = None
 ) -> tuple[LoopProgram, list[Decision]]:
     """The program with those library products replaced by nests that are faster with what surrounds them.
 
@@ -92,7 +94,7 @@ def place_products(
     """
     if not target.approximate or target.capability < 80:
         return program, []
-    chooser = _Chooser(program, target, settled or {})
+    chooser = _Chooser(program, target, settled or {}, memo or Memo())
     for call in program.steps:
         if isinstance(call, LibraryCall) and call.op in _FACTORS:
             chooser.consider(call)
@@ -132,8 +134,8 @@ class _Estimate:
 class _Chooser:
     """The steps of a program while products become nests."""
 
-    def __init__(self, program: LoopProgram, target: GpuTarget, settled: Mapping[str, bool]) -> None:
-        self.target, self.settled = target, settled
+    def __init__(self, program: LoopProgram, target: GpuTarget, settled: Mapping[str, bool], memo: Memo) -> None:
+        self.target, self.settled, self.memo = target, settled, memo
         self.buffers = program.buffer_map()
         self.steps: list[Step] = list(program.steps)
         self.kept = {o.buffer for o in program.outputs if isinstance(o, BufferView)} | {
@@ -152,7 +154,7 @@ class _Chooser:
 
     def ways(self, call: LibraryCall) -> list[_Way]:
         """Nests that could do more than the product: with its reader, with what computes its operands, with both."""
-        nest = product_nest(call, self.buffers)
+        nest = self.memo.of("product", (call,), lambda: product_nest(call, self.buffers))
         if nest is None:
             return []
         plain = _Way(call, nest, (), None)
@@ -165,53 +167,80 @@ class _Chooser:
         """The product with the nests copied into it that compute its operands for it alone; None if there is none."""
         nest, before = way.nest, list[Nest]()
         at = self.steps.index(way.call)
-        for buffer in sorted(reads(way.call) - self.kept):
-            writers = [step for step in self.steps if buffer in writes(step)]
-            readers = [step for step in self.steps if buffer in reads(step)]
+        for buffer in sorted(self.reads(way.call) - self.kept):
+            writers = [step for step in self.steps if buffer in self.writes(step)]
+            readers = [step for step in self.steps if buffer in self.reads(step)]
             if len(writers) != 1 or len(readers) != 1 or not isinstance(producer := writers[0], Nest):
                 continue
             if not Facts.of(producer).pure or self.is_overwritten(producer, at):
                 continue
-            made = inline_into(nest, buffer, producer, "fast")
-            if made is not None and as_product(flatten((made,), self.buffers).nests[0]) is not None:
+            made = self.inlined(nest, buffer, producer)
+            if made is not None:
                 nest = made
                 before.append(producer)
         return replace(way, nest=nest, before=tuple(before)) if before else None
 
+    def reads(self, step: Step) -> AbstractSet[str]:
+        return self.memo.of("reads", (step,), lambda: reads(step))
+
+    def writes(self, step: Step) -> AbstractSet[str]:
+        return self.memo.of("writes", (step,), lambda: writes(step))
+
+    def inlined(self, nest: Nest, buffer: str, producer: Nest) -> Nest | None:
+        """The product that computes an operand as ``producer`` does; None where it would be no product any more."""
+
+        def found() -> Nest | None:
+            made = inline_into(nest, buffer, producer, "fast")
+            if made is None or as_product(flatten((made,), self.buffers).nests[0]) is None:
+                return None
+            return made
+
+        return self.memo.of("inlined", (nest, buffer, producer), found)
+
     def is_overwritten(self, step: Step, until: int) -> bool:
         """Whether anything that ``step`` reads, or may share memory with, is written before the step at ``until``."""
-        read = {self.memory_of.get(b, b) for b in reads(step)}
+        read = {self.memory_of.get(b, b) for b in self.reads(step)}
         between = self.steps[self.steps.index(step) + 1 : until]
-        return any(read & {self.memory_of.get(b, b) for b in writes(other)} for other in between)
+        return any(read & {self.memory_of.get(b, b) for b in self.writes(other)} for other in between)
 
     def with_epilogue(self, way: _Way) -> _Way | None:
         """The product with its only elementwise reader, or the first one; None where they cannot be one nest."""
         call, out = way.call, way.call.outs[0]
-        readers = [k for k, step in enumerate(self.steps) if out in reads(step)]
+        readers = [k for k, step in enumerate(self.steps) if out in self.reads(step)]
         if out is None or not readers or not isinstance(reader := self.steps[readers[0]], Nest):
             return None
         taken: tuple[Step, ...] = (call, *way.before)
         if any(self.is_overwritten(step, readers[0]) for step in taken):
             return None
-        made = with_epilogue(way.nest, reader, out)
-        if made is None:
-            return None
-        if len(readers) == 1 and out not in self.kept:
+        stored = len(readers) > 1 or out in self.kept
+
+        def found() -> Nest | None:
+            made = with_epilogue(way.nest, reader, out)
+            if made is None or stored:
+                return made
             body = tuple(e for e in made.body if not (isinstance(e, Store) and e.buffer == out))
-            made = Nest(made.name, made.axes, body)
-        return replace(way, nest=made, reader=reader)
+            return Nest(made.name, made.axes, body)
+
+        made = self.memo.of("epilogue", (way.nest, reader, out, stored), found)
+        return None if made is None else replace(way, nest=made, reader=reader)
 
     def fits(self, way: _Way) -> bool:
         """Whether a kernel can do it, in sizes that are known."""
         out = self.buffers[way.call.outs[0] or ""]
-        if not all(n.is_int for n in out.shape[-2:]):
-            return False
-        flat = flatten((way.nest,), self.buffers)
-        dtypes = {f"b{k}": d for k, d in enumerate(flat.dtypes)}
-        return bool(product_schedules(flat.nests[0], dtypes, self.target))
+
+        def found() -> bool:
+            flat = flatten((way.nest,), self.buffers)
+            dtypes = {f"b{k}": d for k, d in enumerate(flat.dtypes)}
+            return bool(product_schedules(flat.nests[0], dtypes, self.target))
+
+        return all(n.is_int for n in out.shape[-2:]) and self.memo.of("fits", (way.nest,), found)
 
     def estimated(self, way: _Way) -> _Estimate:
         """What the library and other kernels take for it, and what one kernel does."""
+        parts = (way.call, way.nest, way.reader, *way.before)
+        return replace(self.memo.of("estimate", parts, lambda: self.estimate(way)), way=way)
+
+    def estimate(self, way: _Way) -> _Estimate:
         call, reader = way.call, way.reader
         (flat,) = flatten((way.nest,), self.buffers).nests
         work = library_us(multiplications(flat), self.target)
