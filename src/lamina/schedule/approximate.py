@@ -26,7 +26,11 @@ def hidden_by_rounding(program: LoopProgram, temporary: Iterable[str]) -> frozen
         if not isinstance(step, Nest):
             fine -= reads(step)
     nests = [step for step in program.steps if isinstance(step, Nest)]
-    while lost := {b for b in fine if not all(_ends(nest, {b}, fine, buffers) for nest in nests)}:
+    readers: dict[str, list[Nest]] = {b: [] for b in fine}
+    for nest in nests:
+        for b in reads(nest) & fine:
+            readers[b].append(nest)
+    while lost := {b for b in fine if not all(_ends(nest, {b}, fine, buffers) for nest in readers[b])}:
         fine -= lost
     return frozenset(n.name for n in nests if approximates(n) and _ends(n, set(), fine, buffers))
 

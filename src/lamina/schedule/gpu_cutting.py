@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES
@@ -64,6 +65,7 @@ class Cutting:
     def size(self, names: Iterable[str]) -> int:
         return guess(prod(self.axes[a].extent for a in names))
 
+    @cached_property
     def offsets(self) -> list[tuple[Load | Store, Expr]]:
         """Accesses with their distance from the buffer's first element."""
         found: list[tuple[Load | Store, Expr]] = []
@@ -77,7 +79,7 @@ class Cutting:
     def fast(self) -> str | None:
         """The axis along which most bytes are contiguous."""
         score: dict[str, int] = {}
-        for _, offset in self.offsets():
+        for _, offset in self.offsets:
             for name in offset.axes():
                 if offset.coefficient(self.axes[name]) == 1:
                     score[name] = score.get(name, 0) + self.size(offset.axes())
@@ -116,25 +118,27 @@ class Cutting:
     def goals(self) -> list[int]:
         return [p for p, e in enumerate(self.body) if isinstance(e, Store | Check)]
 
+    @cached_property
     def loads(self) -> list[tuple[Load, Expr]]:
         """The loads, with their distance from the buffer's first element."""
-        return [(e, o) for e, o in self.offsets() if isinstance(e, Load)]
+        return [(e, o) for e, o in self.offsets if isinstance(e, Load)]
 
+    @cached_property
     def large(self) -> list[Expr]:
         """Distances of the large operands that are read."""
         whole = self.size(self.axes)
-        return [o for _, o in self.loads() if self.size(o.axes()) * 8 >= whole]
+        return [o for _, o in self.loads if self.size(o.axes()) * 8 >= whole]
 
     def contiguous(self, names: Iterable[str]) -> str | None:
         """One of these axes along which some large operand is contiguous, beside the fast axis perhaps."""
         names = list(names)
         wide = [a for a in names if self.size(self.continued(a, names)) >= ACROSS // 2]
-        return next((a for o in self.large() for a in wide if o.coefficient(self.axes[a]) == 1), None)
+        return next((a for o in self.large for a in wide if o.coefficient(self.axes[a]) == 1), None)
 
     def continued(self, fast: str, names: Iterable[str]) -> list[str]:
         """An axis with those of ``names`` that continue it in the large operands which are contiguous along it."""
         run = [fast]
-        offsets = [o for o in self.large() if o.coefficient(self.axes[fast]) == 1]
+        offsets = [o for o in self.large if o.coefficient(self.axes[fast]) == 1]
         while self.size(run) < SHORT and offsets:
             step = prod(self.axes[a].extent for a in run)
             after = [a for a in names if a not in run and all(o.coefficient(self.axes[a]) == step for o in offsets)]
@@ -225,7 +229,7 @@ class Cutting:
         if any(isinstance(e, Reduce) for e in nest.body) or self.moved(list(nest.body)) < self.target.l2_bytes:
             return nest
         steps = dict.fromkeys((a.name for a in nest.axes), 0)
-        for offset in self.large():
+        for offset in self.large:
             for axis in nest.axes:
                 coef = offset.coefficient(axis)
                 if coef is None:

@@ -272,7 +272,7 @@ class _Cutter(Steps):
             least, wanted = COLUMN_POINTS, processors
             if crossed:
                 enough = wanted = _WAVES * processors  # nothing is read ahead there
-            busy = len(self.large()) >= MANY_LOADS
+            busy = len(self.large) >= MANY_LOADS
             if busy and not crossed:
                 enough = wanted = _BUSY_WAVES * processors
             if points <= _ONE_TILE:
@@ -299,7 +299,7 @@ class _Cutter(Steps):
     def columns(self, over: frozenset[str], run: list[str], kept: list[str]) -> _Cut | None:
         """The cut of one axis, reduced beside a contiguous one, where everything that is large has 16 bits."""
         (name, *others), width = over, self.size(run)
-        large = [(e, o) for e, o in self.offsets() if o.axes() & over]
+        large = [(e, o) for e, o in self.offsets if o.axes() & over]
         if others or width % COLUMNS or len(self.first()) < len(self.reduces) or self.stuck(self.axes[name]):
             return None
         known = all(a.extent.is_int for a in self.axes.values())
@@ -318,12 +318,12 @@ class _Cutter(Steps):
         volume = 1 << max(self.size(inner) - 1, 1).bit_length()
         if volume > _SHORT_ROW:
             return 2
-        wide = any(DTYPES[e.dtype].size > 2 and o.axes() == set(self.axes) for e, o in self.loads())
+        wide = any(DTYPES[e.dtype].size > 2 and o.axes() == set(self.axes) for e, o in self.loads)
         return 4 if wide else _ROW_WARPS // short_row_warps(volume)
 
     def streams(self, over: frozenset[str]) -> int:
         """Bytes of an element where the nest only reads and reduces more than the second-level cache holds; else 0."""
-        large = [(e, o) for e, o in self.offsets() if o.axes() & over]
+        large = [(e, o) for e, o in self.offsets if o.axes() & over]
         if len(self.first()) < len(self.reduces) or len(large) != 1 or any(isinstance(e, Store) for e, _ in large):
             return 0
         ((eqn, offset),) = large
@@ -341,7 +341,7 @@ class _Cutter(Steps):
             return None
         if any(self.reduce(p).op.startswith("arg") or fast not in self.reduce(p).axes for p in reduces):
             return None
-        beside = [a for a in kept if any(offset.coefficient(self.axes[a]) == step for _, offset in self.offsets())]
+        beside = [a for a in kept if any(offset.coefficient(self.axes[a]) == step for _, offset in self.offsets)]
         if len(beside) != 1:
             return None
         width = step.const * self.size(beside)
@@ -356,7 +356,7 @@ class _Cutter(Steps):
         ``near``: no more of them than that, even where the points of an axis would be such.
         """
         steps = dict.fromkeys(names, 0)
-        for _, offset in self.offsets():
+        for _, offset in self.offsets:
             for a in names:
                 coef = offset.coefficient(self.axes[a])
                 steps[a] = max(steps[a], guess(coef) if coef is not None and coef != 0 else 0)
@@ -399,7 +399,7 @@ class _Cutter(Steps):
 
     def stuck(self, axis: Axis) -> bool:
         """Whether some index is not linear in the axis."""
-        return any(offset.coefficient(axis) is None for _, offset in self.offsets())
+        return any(offset.coefficient(axis) is None for _, offset in self.offsets)
 
     def divided(self, axis: Axis, parts: int, others: bool, exact: bool) -> _Cut | None:
         extent = axis.extent
@@ -472,7 +472,7 @@ class _Cutter(Steps):
             eqn = self.reduce(p)
             kept_axes = {*self.values[eqn.outs[0]], *(a.name for a in cut.beside)}
             axes = [part, *(a for a in self.nest.axes if a.name in kept_axes)]
-            apart = [a for a in cut.beside if all(o.coefficient(a) != 1 for _, o in self.offsets())]
+            apart = [a for a in cut.beside if all(o.coefficient(a) != 1 for _, o in self.offsets)]
             axes.sort(key=lambda a: a is not part and a not in apart)
             index = tuple(as_expr(a) for a in axes)
             kept = [(n, eqn.dtype) for n in eqn.outs]
