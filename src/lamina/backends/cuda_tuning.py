@@ -181,9 +181,12 @@ class RegionTuning:
         return self.plan
 
     def _replan(self) -> None:
-        """Give those products to the library that it multiplies faster, and keep the other kernels' schedules."""
+        """Give those products to the library that it multiplies faster, and keep the other kernels' schedules.
+
+        All is settled then: the plans that were weighed, and what planning remembers, are let go.
+        """
         self.plan = self._with_libraries(self.library)
-        self.library = set()
+        self.library, self.products = set(), None
 
     def _with_libraries(self, products: set[str]) -> Plan:
         """The plan with these products the library's, and the schedules that its other kernels have so far."""
