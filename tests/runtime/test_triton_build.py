@@ -181,6 +181,47 @@ def test_a_compiler_that_takes_too_long_is_stopped(pool: CompilerPool, tmp_path:
         pool.compile(request, timeout=1.0).result()
 
 
+LEAVING = """
+import os, signal, sys
+from pathlib import Path
+from lamina.runtime.triton_pool import CompilerPool
+from tests.runtime.test_triton_build import UNIT
+pool = CompilerPool(2)
+pool.compile(UNIT.request(90, Path(sys.argv[1]))).result()
+pool.start()
+print(len([n for n in os.listdir(os.environ["TMPDIR"]) if n.startswith("lamina-triton-")]), flush=True)
+if sys.argv[2] == "fork" and not os.fork():
+    sys.exit()  # not the end of its parent's compilers
+if sys.argv[2] == "fork":
+    os.wait()
+    pool.compile(UNIT.request(90, Path(sys.argv[1]))).result()
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("end", ["exit", "fork", "killed"])
+def test_compilers_leave_no_files_behind(end: str, tmp_path: Path) -> None:
+    temporary, built = tmp_path / "temporary", tmp_path / "built"
+    temporary.mkdir()
+    built.mkdir()
+    done = subprocess.run(
+        (sys.executable, "-c", LEAVING, str(built), end),
+        env={**os.environ, "TMPDIR": str(temporary)},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == (-9 if end == "killed" else 0), done.stderr
+    assert int(done.stdout.split()[0]) >= 1
+    for _ in range(200):  # of a process that was killed the compilers themselves see to it
+        if not list(temporary.iterdir()):
+            break
+        time.sleep(0.1)
+    assert not list(temporary.iterdir())
+
+
 def test_a_damaged_entry_is_compiled_again(build: Callable[..., TritonBuild], cache: Cache) -> None:
     build(UNIT)
     (cubin,) = cache.location.rglob("kernel.cubin")

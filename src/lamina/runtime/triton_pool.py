@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
 from collections import deque
@@ -110,9 +112,10 @@ class _Worker:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # an interrupt on the terminal is for the user's program
         )
-        weakref.finalize(self, self._process.kill)
+        folder = tempfile.mkdtemp(prefix="lamina-triton-")
+        weakref.finalize(self, _end, self._process, folder, os.getpid())
         self._unread = b""
-        self._say([p for p in sys.path if p])
+        self._say({"folder": folder, "path": [p for p in sys.path if p]})
 
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -149,6 +152,13 @@ class _Worker:
             self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")
         return line
+
+
+def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
+    """Stop a compiler and remove what it wrote; not from a forked child, whose parent goes on with it."""
+    if os.getpid() == owner:
+        process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 _POOLS: dict[tuple[int, int], CompilerPool] = {}

@@ -5,8 +5,9 @@ The only file that names what Triton keeps to itself (read in 3.6): ``compile`` 
 process of its own because a compiler that crashes must not take the user's program with it, because its front end
 holds the interpreter lock, and so that Triton's files go to a folder that is thrown away.
 
-Requests and replies are lines of JSON on standard input and output. The first line has the module search path; each
-further one a kernel (``Request``), and the answer is what its launch needs, or an "error".
+Requests and replies are lines of JSON on standard input and output. The first line has the module search path and a
+folder for what Triton writes; each further one a kernel (``Request``), and the answer is what its launch needs, or an
+"error".
 """
 
 from __future__ import annotations
@@ -198,20 +199,25 @@ def _prepared_triton() -> Any:
 
 
 def _serve() -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until there are no more, as there are none from a process that was killed."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryDirectory(prefix="lamina-triton-") as folder:
+    with tempfile.TemporaryFile() as said:
         # What compilers print is no reply; errors quote it.
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
-        sys.path[:] = json.loads(sys.stdin.readline())
-        _prepare_imports()
-        knobs = _prepared_triton().knobs
-        for line in sys.stdin:
-            knobs.cache.dir = tempfile.mkdtemp(dir=folder)
-            replies.write(json.dumps(_answer(line, said)) + "\n")
-            replies.flush()
-            shutil.rmtree(knobs.cache.dir, ignore_errors=True)
+        given = json.loads(sys.stdin.readline())
+        sys.path[:] = given["path"]
+        try:
+            _prepare_imports()
+            knobs = _prepared_triton().knobs
+            for line in sys.stdin:
+                os.makedirs(given["folder"], exist_ok=True)  # systems tidy up what lies there for days
+                knobs.cache.dir = tempfile.mkdtemp(dir=given["folder"])
+                replies.write(json.dumps(_answer(line, said)) + "\n")
+                replies.flush()
+                shutil.rmtree(knobs.cache.dir, ignore_errors=True)
+        finally:
+            shutil.rmtree(given["folder"], ignore_errors=True)
 
 
 if __name__ == "__main__":
