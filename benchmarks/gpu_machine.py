@@ -10,10 +10,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["copy_gbs", "flush_cache", "gemm_tflops", "gpu", "milliseconds", "one_assembler"]
+__all__ = ["copy_gbs", "flush_cache", "gemm_tflops", "gpu", "milliseconds", "needs_gpu", "one_assembler"]
 
 FLUSH_BYTES = 256 << 20
 _scratch: dict[int, torch.Tensor] = {}
+
+
+def needs_gpu() -> None:
+    """End the program with a line where torch sees no GPU."""
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs an NVIDIA GPU, and torch sees none")
 
 
 def one_assembler() -> None:

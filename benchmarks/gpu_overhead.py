@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import nn
 
 from benchmarks.compilers import compile_function, compiler_name
-from benchmarks.gpu_machine import gpu
+from benchmarks.gpu_machine import gpu, needs_gpu
 from benchmarks.host_account import accounts, print_accounts
 from benchmarks.report import RESULTS, print_table, write_results
 from lamina.runtime.cache import Cache
@@ -162,6 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rivals", nargs="*", type=compiler_name, metavar="NAME", default=["eager", "torch", "lamina"])
     parser.add_argument("--json", type=Path, default=RESULTS / "gpu_overhead.json")
     args = parser.parse_args(argv)
+    needs_gpu()
     single = launches()
     print_table("Host microseconds", ["way", "us"], [[name, f"{us:.2f}"] for name, us in single.items()])
     calls = regions(args.rivals)

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.compilers import compile_function, compiler_name
 from benchmarks.gpu_blocks import BLOCKS
-from benchmarks.gpu_machine import gpu
+from benchmarks.gpu_machine import gpu, needs_gpu
 from benchmarks.gpu_models import MODELS
 from benchmarks.gpu_programs import PROGRAMS, GpuData, GpuProgram
 from benchmarks.patterns import private_copy
@@ -82,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [row for row in args.rows if row not in known]
     if unknown:
         raise SystemExit(f"no row is called {', '.join(unknown)}; there are {', '.join(known)}")
+    needs_gpu()
     about, rows = gpu(), []
     for row in args.rows:
         pattern, mode = known[row]

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 import lamina
+from benchmarks.gpu_machine import needs_gpu
 from benchmarks.patterns import private_copy
 from benchmarks.report import print_table
 from benchmarks.torch_private import within_entry
@@ -299,6 +300,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     args = parser.parse_args(argv)
+    if args.device == "cuda":
+        needs_gpu()
     torch.set_num_threads(1)
     print_accounts(accounts(args.device))
     return 0

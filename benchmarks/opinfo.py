@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from benchmarks.compilers import compile_function, compiler_name
+from benchmarks.gpu_machine import needs_gpu
 from benchmarks.report import RESULTS, print_table, write_results
 from tests.ops.check import Result, check
 from tests.ops.torch_private import DTYPES, operators
@@ -248,6 +249,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = args.only or list(operators())
     if unknown := set(names) - set(operators()):
         raise SystemExit(f"no operator is called {', '.join(sorted(unknown))}")
+    if args.device == "cuda":
+        needs_gpu()
     if args.child:
         _work(_Kind.of(args), names, threads=1)
         return 0

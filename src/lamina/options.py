@@ -72,6 +72,7 @@ class Options:
     def of(cls, mode: str | None, given: Mapping[str, Any] | Options | None) -> Options:
         """What ``lamina.compile`` was asked for. Raises ``BadArgument`` or ``UnknownOption``."""
         if isinstance(given, Options):
+            given = given._checked()  # that of a dataclass, which took whatever it was given
             _agree(mode, given.mode if given.mode != "default" else None)
             return given if mode is None else given.replace(mode=mode)
         if given is not None and not isinstance(given, Mapping):

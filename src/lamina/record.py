@@ -65,8 +65,9 @@ class Record:
         """Every decision taken, in order; only those of one kind when ``kind`` is given."""
         return [d for s in self.stages for d in s.decisions if kind is None or d.kind == kind]
 
-    def dump(self, folder: Path) -> None:
-        """Write each stage's value as a numbered text file into ``folder`` (created if missing)."""
+    def dump(self, folder: str | Path) -> None:
+        """Write each stage's value, where it has one, as a numbered text file into ``folder`` (created if missing)."""
+        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for number, stage in enumerate(self.stages):
             if stage.value is None:

@@ -117,6 +117,11 @@ MISTAKES: dict[str, tuple[type[LaminaError], Callable[[], object]]] = {
     "a mode that does not exist": (lamina.UnknownOption, lambda: lamina.compile(abs, mode="ludicrous")),
     "a value that is no choice": (lamina.UnknownOption, lambda: Options().replace(numerics="sloppy")),
     "an option below zero": (lamina.UnknownOption, lambda: lamina.compile(abs, options={"jobs": -4})),
+    "an object with no such value": (
+        lamina.UnknownOption,
+        lambda: lamina.compile(abs, options=Options(numerics="eagr")),
+    ),
+    "an object of a wrong type": (lamina.UnknownOption, lambda: lamina.compile(abs, options=Options(fuel="x"))),  # type: ignore[arg-type]
     "a change of an unknown option": (lamina.UnknownOption, lambda: Options().replace(speed=11)),
     "options that are no mapping": (lamina.BadArgument, lambda: lamina.compile(abs, options=["strict"])),
     "a word for a switch": (lamina.BadArgument, lambda: lamina.compile(abs, fullgraph="yes")),

@@ -162,6 +162,22 @@ def test_what_a_recording_really_keeps_counts(graphs: Graphs) -> None:
     assert shared.taken == 20 << 20
 
 
+def test_what_recordings_may_keep_grows_with_the_program(graphs: Graphs) -> None:
+    graphs.host_seconds, graphs.gpu_ms = 0.002, 2.0
+    most = 2 << 20
+    shared = GraphBudget(lambda: most, lambda: 1 << 40)
+    early, told = runner(graphs, insist=False, nbytes=3 << 20, budget=shared)
+    x, total = torch.randn(8), torch.zeros(8)
+    for _ in range(20):
+        run(early, x, total)
+    assert [o.reason for o in told] == ["it would keep 3 MiB, and recordings keep 0 of 2 MiB that they may"]
+    most = 4 << 20
+    later, _ = runner(graphs, insist=False, nbytes=3 << 20, budget=shared)
+    for _ in range(20):
+        run(later, x, total)
+    assert (len(graphs.made), shared.taken) == (1, 3 << 20)
+
+
 def test_a_collection_while_a_budget_is_asked_gives_shares_back() -> None:
     class Owner:
         def __init__(self) -> None:
@@ -171,7 +187,7 @@ def test_a_collection_while_a_budget_is_asked_gives_shares_back() -> None:
         gc.collect()
         return 1 << 40
 
-    shared = GraphBudget(8 << 20, free)
+    shared = GraphBudget(lambda: 8 << 20, free)
     assert not shared.share(Owner()).take(5 << 20)
     assert not shared.share(Owner()).take(5 << 20)  # the first owner is gone by then
     with shared.guard:
@@ -352,7 +368,7 @@ def test_unasked_it_takes_a_gpu_that_waits(gpu_ms: float, taken: bool, graphs: G
 
 
 def budget(limit: int, free: int = 1 << 40) -> GraphBudget:
-    return GraphBudget(limit, lambda: free)
+    return GraphBudget(lambda: limit, lambda: free)
 
 
 def test_unasked_it_keeps_no_more_than_its_share(graphs: Graphs) -> None:

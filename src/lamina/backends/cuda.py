@@ -352,13 +352,11 @@ class _Region:
         else:
             nbytes = peak_bytes(self.plan.steps, self.plan.buffer_map(), self.plan.inputs, self.plan.outputs)
             budget = None if insist else graph_budget(self.backend.device)
-            if budget is None or nbytes <= budget.limit:
-                written = {b for step in self.plan.steps for b in writes(step)}
-                places = frozenset(k for k, name in enumerate(self.plan.inputs) if name in written)
-                poll = flags.report if flags else None
-                policy = GraphPolicy(insist, places, poll, nbytes, budget, half_of(self.gm))
-                return GraphRunner(call, self.backend.device, policy, self._note_graphs)
-            why = f"it would keep {nbytes >> 20} MiB from torch; recordings may keep {budget.limit >> 20}"
+            written = {b for step in self.plan.steps for b in writes(step)}
+            places = frozenset(k for k, name in enumerate(self.plan.inputs) if name in written)
+            poll = flags.report if flags else None
+            policy = GraphPolicy(insist, places, poll, nbytes, budget, half_of(self.gm))
+            return GraphRunner(call, self.backend.device, policy, self._note_graphs)
         self._note_graphs(Outcome(False, why))
         return call
 

@@ -11,8 +11,10 @@ import torch
 
 __all__ = ["GraphBudget", "GraphShare", "graph_budget", "pool_bytes"]
 
-_OF_THE_CARD = 32
-"""Recordings that nobody asked for keep one part in so many of a GPU's memory."""
+_OF_THE_PROGRAM, _LEAST = 33, 128 << 20
+"""Recordings that nobody asked for keep one part in so many (3 %) of the most memory that the program has had in use,
+or so many bytes: a replay's temporaries lie beside those of all other calls, not in the same memory after them.
+"""
 _ROOM = 4
 """Times a recording's bytes that must be free, so that the program still finds memory."""
 _MIB = 1 << 20
@@ -21,9 +23,9 @@ _COMMON = (0, 0)
 
 
 class GraphBudget:
-    """``limit`` bytes for the recordings of all regions of a process on one GPU; ``free`` gives what is still free."""
+    """``limit()`` bytes for the recordings of all regions of a process on one GPU; ``free()`` are those still free."""
 
-    def __init__(self, limit: int, free: Callable[[], int]) -> None:
+    def __init__(self, limit: Callable[[], int], free: Callable[[], int]) -> None:
         self.limit, self.free = limit, free
         self.taken = 0
         self.guard = threading.RLock()  # a collection, which gives shares back, may begin anywhere
@@ -44,11 +46,11 @@ class GraphShare:
 
     def take(self, nbytes: int) -> str:
         """Take ``nbytes``; why not, or an empty string."""
-        budget, free = self._budget, self._budget.free()
+        budget, limit, free = self._budget, self._budget.limit(), self._budget.free()
         with budget.guard:
-            if budget.taken + nbytes > budget.limit:
-                kept, limit = budget.taken // _MIB, budget.limit // _MIB
-                return f"it would keep {nbytes // _MIB} MiB, and recordings keep {kept} of {limit} MiB that they may"
+            if budget.taken + nbytes > limit:
+                kept, most = budget.taken // _MIB, limit // _MIB
+                return f"it would keep {nbytes // _MIB} MiB, and recordings keep {kept} of {most} MiB that they may"
             if free < _ROOM * nbytes:
                 return f"it would keep {nbytes // _MIB} MiB, and little more is free"
             budget.taken += nbytes
@@ -76,7 +78,10 @@ def graph_budget(device: int) -> GraphBudget:
         total, allocated = pool_bytes(device).get(_COMMON, (0, 0))
         return int(torch.cuda.mem_get_info(device)[0]) + total - allocated
 
-    return GraphBudget(torch.cuda.get_device_properties(device).total_memory // _OF_THE_CARD, free)
+    def limit() -> int:
+        return max(_LEAST, torch.cuda.max_memory_allocated(device) // _OF_THE_PROGRAM)
+
+    return GraphBudget(limit, free)
 
 
 def pool_bytes(device: int) -> dict[tuple[int, ...], tuple[int, int]]:
