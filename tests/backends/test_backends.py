@@ -136,6 +136,23 @@ def test_what_is_wrong_is_refused_in_words(given: Callable[[], Any], words: str)
 
 
 @pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"mode": "max-autotun"}, "inductor has no mode 'max-autotun'\n  do: did you mean 'max-autotune'"),
+        ({"options": {"max_autotun": True}}, "did you mean 'max_autotune'"),
+        (
+            {"options": {"numerics": "eager"}},
+            "no option 'numerics'\n  do: .*Lamina's options go with backend=\"lamina\"",
+        ),
+        ({"options": {3: True}}, "no option 3"),
+    ],
+)
+def test_inductors_modes_and_options_are_checked_by_name(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(lamina.UnknownOption, match=words):
+        lamina.compile(abs, backend="inductor", **given)
+
+
+@pytest.mark.parametrize(
     ("supports", "words"),
     [
         (lambda node: node.colour, r"raised AttributeError: .*colour.* for node 'mm'"),

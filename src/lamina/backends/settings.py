@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from lamina.backends.api import Backend
 from lamina.backends.compose import joined
 from lamina.backends.kernels import KERNEL_OPTIONS
-from lamina.backends.torch_private import torch_backend
+from lamina.backends.torch_private import inductor_modes, inductor_options, torch_backend
 from lamina.errors import BadArgument, UnknownOption
 from lamina.options import Options
 from lamina.runtime.toolchain import ISAS, host_isa
@@ -87,7 +88,21 @@ def torch_settings(name: str, mode: str | None, options: Any) -> dict[str, Any]:
     given = [word for word, value in (("mode", mode), ("options", options)) if value not in (None, "default")]
     if name != "inductor" and given and not _takes(torch_backend(name), given):
         raise BadArgument(f"backend {name!r} does not take {' and '.join(given)}", remedy="leave it out")
+    if name == "inductor":
+        _check_inductors("mode", [] if mode is None else [mode], inductor_modes(), "")
+        also = '; Lamina\'s options go with backend="lamina"'
+        _check_inductors("option", list(options or ()), inductor_options(), also)
     return {"mode": mode, "options": None if options is None else dict(options)}
+
+
+def _check_inductors(kind: str, given: list[Any], known: Collection[str], also: str) -> None:
+    """``UnknownOption`` for a mode or an option that Inductor, which would list all of its names, does not have."""
+    for one in given:
+        if isinstance(one, str) and one.replace("-", "_") in {name.replace("-", "_") for name in known}:
+            continue
+        close = get_close_matches(one, known, n=3) if isinstance(one, str) else []
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"use one of torch's {kind}s"
+        raise UnknownOption(f"inductor has no {kind} {one!r}", remedy=hint + also)
 
 
 def _takes(function: Callable[..., Any], words: list[str]) -> bool:

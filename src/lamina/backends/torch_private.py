@@ -10,9 +10,18 @@ from typing import Any
 import torch
 from torch._dynamo.backends.registry import list_backends, lookup_backend
 from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._inductor import list_mode_options, list_options
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["outside_of_tracing", "takes_one_list", "torch_backend", "torch_backend_names", "traced_apart"]
+__all__ = [
+    "inductor_modes",
+    "inductor_options",
+    "outside_of_tracing",
+    "takes_one_list",
+    "torch_backend",
+    "torch_backend_names",
+    "traced_apart",
+]
 
 
 def torch_backend_names(without: Sequence[str] = ()) -> list[str]:
@@ -24,6 +33,16 @@ def torch_backend(name: str) -> Callable[..., Any]:
     """The function behind a name that torch.compile knows."""
     found: Callable[..., Any] = lookup_backend(name)
     return found
+
+
+def inductor_modes() -> list[str]:
+    """The modes that Inductor has."""
+    return list(list_mode_options())
+
+
+def inductor_options() -> list[str]:
+    """The names of Inductor's options."""
+    return list(list_options())
 
 
 @contextlib.contextmanager
