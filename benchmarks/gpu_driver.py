@@ -13,6 +13,7 @@ import math
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -124,7 +125,7 @@ def measure(
                 row.failures[name] = f"its first call {problem}"
                 continue
             except Exception as problem:
-                row.failures[name] = f"{type(problem).__name__}: {problem}"[:300]
+                row.failures[name] = _words(problem)
                 continue
             if name in prefilled:
                 row.prefilled.append(name)
@@ -154,6 +155,13 @@ def measure(
             row.wall_ms = alternate_wall(calls, args.wall_samples, args.row_seconds / 3)
     row.conclude(subject, copy, None if training else moved)
     return row
+
+
+def _words(problem: Exception) -> str:
+    """What was raised, and where."""
+    places = traceback.extract_tb(problem.__traceback__)
+    place = f" ({Path(places[-1].filename).name}:{places[-1].lineno})" if places else ""
+    return f"{type(problem).__name__}: {problem}"[:300] + place
 
 
 @contextmanager
@@ -305,7 +313,7 @@ def run(
             ahead = [*prefilled.get(name, ()), *args.on_disk]
             row = measure(program, mode, args, card["copy_gbs"], ahead, started + args.seconds, earlier)
         except Exception as problem:
-            row = GpuRow(name, failures={args.compile: f"{type(problem).__name__}: {problem}"[:300]})
+            row = GpuRow(name, failures={args.compile: _words(problem)})
         print(_told(row, before), flush=True)
         rows.append(row)
         content = {"subject": args.compile, "gpu": card, "samples": args.samples}

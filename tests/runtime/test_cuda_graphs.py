@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -183,11 +184,11 @@ def test_a_collection_while_a_budget_is_asked_gives_shares_back() -> None:
         def __init__(self) -> None:
             self.itself = self
 
-    def free() -> int:
+    def collected(nbytes: int) -> int:
         gc.collect()
-        return 1 << 40
+        return nbytes
 
-    shared = GraphBudget(lambda: 8 << 20, free)
+    shared = GraphBudget(lambda: collected(8 << 20), lambda: collected(1 << 40))
     assert not shared.share(Owner()).take(5 << 20)
     assert not shared.share(Owner()).take(5 << 20)  # the first owner is gone by then
     with shared.guard:
@@ -384,8 +385,38 @@ def test_unasked_it_keeps_no_more_than_its_share(graphs: Graphs) -> None:
     graphs.made.clear()
     del one, call
     assert shared.taken == 0
-    run(other, x, total)
+    for _ in range(50):
+        run(other, x, total)
     assert shared.taken == 3 << 20
+
+
+def test_a_budget_that_refuses_is_asked_ever_more_rarely(graphs: Graphs) -> None:
+    graphs.host_seconds, graphs.gpu_ms = 0.002, 2.0
+    asked: list[int] = []
+    small = GraphBudget(lambda: asked.append(calls) or 1 << 20, lambda: 1 << 40)  # type: ignore[func-returns-value]
+    call, told = runner(graphs, insist=False, nbytes=3 << 20, budget=small)
+    x, total = torch.randn(8), torch.zeros(8)
+    for calls in range(300):
+        graphs.host_seconds = 0.002 if calls < 20 else 0.0
+        run(call, x, total)
+    assert [later - sooner for sooner, later in pairwise(asked)] == [17, 33, 65, 129]
+    assert len(told) == 1
+
+
+def test_what_has_recordings_replays_them_where_no_more_may_be_made(graphs: Graphs) -> None:
+    graphs.host_seconds, graphs.gpu_ms = 0.002, 2.0
+    call, told = runner(graphs, insist=False, nbytes=3 << 20, budget=budget(5 << 20))
+    x, y, total = torch.randn(8), torch.randn(8), torch.zeros(8)
+    for _ in range(20):
+        run(call, x, total)
+    (recording,) = graphs.made
+    for _ in range(10):
+        run(call, y, total)
+    assert graphs.made == [recording]
+    assert [o.taken for o in told] == [True, False]
+    replays = recording.replays
+    run(call, x, total)
+    assert recording.replays == replays + 1
 
 
 def test_unasked_it_leaves_memory_to_the_program(graphs: Graphs) -> None:

@@ -41,6 +41,8 @@ _BEHIND = 1.5
 _GAIN = 0.9
 """Share of the direct call's host time that a replay may take to be worth its memory."""
 _BUSY = "the GPU is busy for longer than launching takes"
+_LEAST_REST, _MOST_REST = 16, 4096
+"""Calls after a refusal before the budget is asked again: asking takes a millisecond, so twice as many each time."""
 _UNDECIDED_CALLS = 100
 """Calls of a forward that keeps the GPU busy for which it waits to hear how its backward fares."""
 
@@ -172,6 +174,7 @@ class GraphRunner:
         self._replays: list[float] = []
         self._wanted = policy.insist
         self._undecided = 0
+        self._rest, self._next_rest = 0, _LEAST_REST
         self._share = None if policy.budget is None else policy.budget.share(self)
         self._guard = threading.RLock()
         self._told: set[str] = set()
@@ -181,6 +184,9 @@ class GraphRunner:
 
     def __call__(self, args: list[Any]) -> Any:
         if self.off or is_capturing():
+            return self.call(args)
+        if self._rest and not self.recordings:
+            self._rest -= 1
             return self.call(args)
         with self._guard:
             if self.policy.poll is not None:
@@ -240,6 +246,8 @@ class GraphRunner:
             self._skip(f"the outputs of {_MOST_OF_ONE} recordings of the same addresses are in use")
         elif self.count >= _MOST_RECORDINGS:
             self._skip(f"there are {_MOST_RECORDINGS} recordings, and none is of the addresses of this call")
+        elif self._rest:
+            self._rest -= 1
         else:
             return self._record(key, args)
         return self.call(args)
@@ -337,6 +345,7 @@ class GraphRunner:
     def _record(self, key: tuple[int, ...], args: list[Any]) -> Any:
         """Record this call and replay it; run directly, and say why, where it cannot be recorded."""
         if self._share is not None and (refusal := self._share.take(self.policy.nbytes)):
+            self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, _MOST_REST)
             self._skip(refusal)
             return self.call(args)
         copies = [torch.empty_like(args[k], requires_grad=False) for k in self._moving]

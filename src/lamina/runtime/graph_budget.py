@@ -36,6 +36,11 @@ class GraphBudget:
         weakref.finalize(owner, share.give_back).atexit = False
         return share
 
+    def refusal(self, nbytes: int, limit: int) -> str:
+        """Why ``nbytes`` more are beyond ``limit``, in words."""
+        kept, most = self.taken // _MIB, limit // _MIB
+        return f"it would keep {nbytes // _MIB} MiB, and recordings keep {kept} of {most} MiB that they may"
+
 
 class GraphShare:
     """What the recordings of one region take of a budget."""
@@ -46,11 +51,13 @@ class GraphShare:
 
     def take(self, nbytes: int) -> str:
         """Take ``nbytes``; why not, or an empty string."""
-        budget, limit, free = self._budget, self._budget.limit(), self._budget.free()
+        budget, limit = self._budget, self._budget.limit()
+        if budget.taken + nbytes > limit:  # before what is free is asked for, which takes longer
+            return budget.refusal(nbytes, limit)
+        free = budget.free()
         with budget.guard:
             if budget.taken + nbytes > limit:
-                kept, most = budget.taken // _MIB, limit // _MIB
-                return f"it would keep {nbytes // _MIB} MiB, and recordings keep {kept} of {most} MiB that they may"
+                return budget.refusal(nbytes, limit)
             if free < _ROOM * nbytes:
                 return f"it would keep {nbytes // _MIB} MiB, and little more is free"
             budget.taken += nbytes
