@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any
@@ -95,7 +95,7 @@ class Options:
                 values[f.name] = _parse(f.metadata["env"], f.default, text)
         for name, value in values.items():
             _check(cls.__dataclass_fields__[name], value, f"the environment variable {_env(cls, name)}")
-        _warn_of_misspelt({f.metadata["env"] for f in fields(cls)} - {""})
+        _warn_of_misspelt({f.metadata["env"] for f in fields(cls)} - {""}, cls.knobs())
         for name, value in (given or {}).items():
             _known(cls, name)
             values[name] = value
@@ -234,9 +234,14 @@ def _identity(value: Any) -> Any:
     return tuple(_identity(v) for v in value) if isinstance(value, tuple) else value
 
 
-def _warn_of_misspelt(known: set[str]) -> None:
+def _warn_of_misspelt(known: set[str], options: Sequence[str]) -> None:
     """Say which variables look like an option's but are none."""
     for name in sorted(n for n in os.environ if n.startswith("LAMINA_") and n not in known):
+        option = name.removeprefix("LAMINA_").lower()
+        if option in options:
+            text = f"the environment variable {name} is not read; give {option!r} to lamina.compile in its options"
+            warnings.warn(text, LaminaWarning, stacklevel=4)
+            continue
         meant = get_close_matches(name, known, 1, 0.85)
         if meant:
             warnings.warn(

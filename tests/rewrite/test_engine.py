@@ -395,6 +395,10 @@ def test_variables_that_look_like_an_options_are_told(monkeypatch):
     monkeypatch.setenv("LAMINA_NUMERIC", "eager")
     with pytest.warns(UserWarning, match="LAMINA_NUMERIC is no option's; did you mean LAMINA_NUMERICS"):
         lamina.compile(torch.sin)
+    monkeypatch.delenv("LAMINA_NUMERIC")
+    monkeypatch.setenv("LAMINA_RULES", "mine")
+    with pytest.warns(UserWarning, match="LAMINA_RULES is not read; give 'rules' to lamina.compile"):
+        lamina.compile(torch.sin)
 
 
 def test_a_rule_that_makes_no_sense_is_refused_where_it_is_made_or_traced():
