@@ -540,3 +540,11 @@ def test_results_of_captured_graphs_are_checked_too() -> None:
 
 def test_an_interpreter_of_torchs_is_a_backend() -> None:
     agrees(lambda gm, example_inputs: Interpreter(gm).run)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
+def test_a_mode_that_changes_nothing_on_a_cpu_is_told(mode: str) -> None:
+    compiled = lamina.compile(lambda x: (x * 2 + 1).relu(), mode=mode)
+    compiled(torch.randn(64, 64))
+    told = [(d.taken, d.reason) for d in compiled.record.decisions("mode")]
+    assert told == ([] if mode == "default" else [(False, f"mode {mode!r} is about GPUs, and this runs on the CPU")])

@@ -15,6 +15,7 @@ from lamina.backends.regions import (
     open_cache,
     progress_printer,
 )
+from lamina.base.decision import Decision
 from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
 from lamina.codegen.host import HostKernel, HostProgram, emit_host
@@ -51,6 +52,9 @@ class CpuBackend:
         host: HostProgram = record.step(region, "host", emit_host, plan)
         units = record.step(region, "codegen", self.units, plan, host)
         building = build_threads().submit(self.build, region, units)
+        if self.options.mode != "default":
+            why = f"mode {self.options.mode!r} is about GPUs, and this runs on the CPU"
+            record.stages.append(Stage(region, "mode", None, 0.0, (Decision("mode", (region,), False, why),)))
         strict = self.options.strict
         return loaded_later(region, lambda: _load(region, host, building, record, gm, strict), record, gm)
 
