@@ -12,12 +12,7 @@ import faulthandler
 import json
 import math
 import os
-import queue
-import subprocess
 import sys
-import tempfile
-import threading
-import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -30,6 +25,7 @@ import torch
 from benchmarks.compilers import compile_function, compiler_name
 from benchmarks.gpu_machine import needs_gpu
 from benchmarks.report import RESULTS, print_table, write_results
+from benchmarks.workers import FAILURES, START, Crew, say
 from tests.ops.check import Result, check
 from tests.ops.torch_private import DTYPES, operators
 
@@ -38,10 +34,6 @@ __all__ = ["LIMITS", "main"]
 LIMITS = Path(__file__).parent / "results" / "opinfo_torch_limits.json"
 """Operators that fail with the backend aot_eager, which runs the captured graph as it is: torch's limits, not ours."""
 
-FAILURES = ("mismatch", "strides", "exception", "crash", "timeout")
-START, RESULT = "START ", "RESULT "
-LAST_LINES, LONGEST_DETAIL = 4, 600
-"""Of what a process that died had written to its error stream, lines and characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,110 +81,7 @@ def _work(kind: _Kind, names: Sequence[str], threads: int) -> None:
         )
         if kind.device == "cuda":
             torch.cuda.synchronize()  # after a failed assertion the process is lost: it ends here, as the culprit's
-        print(RESULT + json.dumps(asdict(result)), flush=True)
-
-
-class _Crew:
-    """Worker processes that take operators in chunks; a chunk whose process dies goes on after the culprit."""
-
-    def __init__(self, kind: _Kind, names: Sequence[str], chunk: int, limit: float, journal: Path | None) -> None:
-        self.kind, self.limit, self.journal = kind, limit, journal
-        self.results: dict[str, Result] = {}
-        if journal is not None and journal.exists():
-            lines = journal.read_text(encoding="utf-8").splitlines()
-            self.results = {r.name: r for r in (Result(**json.loads(line)) for line in lines) if r.name in names}
-        self.chunks: queue.Queue[list[str]] = queue.Queue()
-        left = [name for name in names if name not in self.results]
-        for start in range(0, len(left), chunk):
-            self.chunks.put(left[start : start + chunk])
-        self.total, self.started = len(names), time.monotonic()
-
-    def run(self, jobs: int, seconds: float) -> dict[str, Result]:
-        """The results of all operators, or of those that ``seconds`` were enough for."""
-        threads = [threading.Thread(target=self._serve, args=(seconds,)) for _ in range(jobs)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return self.results
-
-    def _serve(self, seconds: float) -> None:
-        while True:
-            try:
-                names = self.chunks.get_nowait()
-            except queue.Empty:
-                return
-            while names and time.monotonic() - self.started < seconds:
-                names = self._chunk(names, seconds)
-
-    def _chunk(self, names: list[str], seconds: float) -> list[str]:
-        """Run one process over ``names``; returns what is left if it died, hung or had no more time."""
-        command = [sys.executable, "-u", "-m", "benchmarks.opinfo", "--child", *self.kind.arguments()]
-        with tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace") as said:
-            child = subprocess.Popen([*command, "--only", *names], stdout=subprocess.PIPE, stderr=said, text=True)
-            current, hung = self._follow(child, seconds)
-            code = child.wait()
-            said.seek(0)
-            last = _last_lines(said.read())
-        left = [name for name in names if name not in self.results]
-        if not left or time.monotonic() - self.started > seconds:
-            return left
-        culprit = current or left[0]
-        status, detail = ("timeout", f"over {self.limit:.0f} s") if hung else ("crash", f"exit status {code}")
-        self._note(Result(culprit, status, f"{detail}: {last}" if last else detail))
-        return [name for name in names if name not in self.results]
-
-    def _follow(self, child: subprocess.Popen[str], seconds: float) -> tuple[str, bool]:
-        """Note what the child reports until it ends; the operator it was at, and whether it took too long."""
-        assert child.stdout is not None
-        current, hung = "", threading.Event()
-        timer = self._timer(child, hung, self.limit + 120)  # the first also covers the imports
-        for line in child.stdout:
-            if line.startswith(START):
-                current = line.removeprefix(START).strip()
-                timer.cancel()
-                timer = self._timer(child, hung, self.limit)
-            elif line.startswith(RESULT):
-                self._note(Result(**json.loads(line.removeprefix(RESULT))))
-                current = ""
-            if time.monotonic() - self.started > seconds:
-                child.kill()
-                break
-        timer.cancel()
-        return current, hung.is_set()
-
-    @staticmethod
-    def _timer(child: subprocess.Popen[str], hung: threading.Event, seconds: float) -> threading.Timer:
-        def stop() -> None:
-            hung.set()
-            child.kill()
-
-        timer = threading.Timer(seconds, stop)
-        timer.daemon = True
-        timer.start()
-        return timer
-
-    def _note(self, result: Result) -> None:
-        self.results[result.name] = result
-        if self.journal is not None:
-            with self.journal.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(result)) + "\n")
-        done = len(self.results)
-        if result.status in FAILURES:
-            print(f"[{done}/{self.total}] {result.name}: {result.status}: {result.detail[:150]}", flush=True)
-        elif result.fallback:
-            print(f"[{done}/{self.total}] {result.name}: fell back: {result.fallback[:150]}", flush=True)
-        elif done % 10 == 0:
-            print(f"[{done}/{self.total}] {time.monotonic() - self.started:.0f} s", flush=True)
-
-
-def _last_lines(text: str) -> str:
-    """The end of what a process wrote, in one line: an exception with the frame that raised it, or a crash's frames."""
-    lines = [line.strip() for line in text.splitlines() if line.strip(" ~^\n")]
-    crash = [k for k, line in enumerate(lines) if line.startswith("Fatal Python error")]
-    frames = [k for k, line in enumerate(lines) if line.startswith('File "')]
-    start = crash[0] if crash else frames[-1] if frames else -LAST_LINES
-    return " | ".join(lines[start:][:LAST_LINES])[:LONGEST_DETAIL]
+        say(result)
 
 
 def _limits() -> dict[str, dict[str, str]]:
@@ -255,7 +144,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _work(_Kind.of(args), names, threads=1)
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    crew = _Crew(_Kind.of(args), names, args.chunk, args.limit, args.journal)
+    command = [sys.executable, "-u", "-m", "benchmarks.opinfo", "--child", *_Kind.of(args).arguments(), "--only"]
+    crew = Crew(command, names, args.chunk, args.limit, args.journal)
     results = sorted(crew.run(args.jobs, args.seconds).values(), key=lambda r: r.name)
     limits = {} if args.write_limits else _limits()
     summary, ours = _summary(results, limits)

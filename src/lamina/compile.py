@@ -70,6 +70,7 @@ def compile(
         fullgraph=fullgraph,
         dynamic=dynamic if chosen.dynamic or dynamic is not None else False,
         record=record,
+        strict=settings.strict,
     )
     # A module has it already, and shares its attributes with the original.
     if not isinstance(compiled, torch.nn.Module):

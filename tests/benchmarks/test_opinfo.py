@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import opinfo
+from benchmarks import opinfo, workers
 
 
 def _dying(body: str) -> list[str]:
@@ -28,7 +28,7 @@ def _dying(body: str) -> list[str]:
 )
 def test_a_dead_process_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, detail: str) -> None:
     started = subprocess.Popen
-    monkeypatch.setattr(opinfo.subprocess, "Popen", lambda command, **more: started(_dying(body), **more))
+    monkeypatch.setattr(workers.subprocess, "Popen", lambda command, **more: started(_dying(body), **more))
     results = tmp_path / "results.json"
     assert opinfo.main(["--only", "linalg.det", "--jobs", "1", "--json", str(results)]) == 1
     found = json.loads(results.read_text())["results"][0]

@@ -14,7 +14,7 @@ from lamina.testing import judge, mismatch, tensors
 from lamina.testing.reference import copied, in_double
 from tests.ops.torch_private import DTYPES, DrawsWatch, filled_memory, graph_breaks, sample_of
 
-__all__ = ["Result", "check"]
+__all__ = ["Result", "check", "check_program"]
 
 UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 """Only the kind of their results is compared: the values are whatever the memory held."""
@@ -29,6 +29,7 @@ class Result:
     """What became of one operator. ``status`` is passed, mismatch, strides, exception or skipped.
 
     ``graphs`` counts what capture made of it: none where Dynamo left all of it to Python, for the reason ``breaks``.
+    ``samples`` says how many samples were compared.
     ``undefined`` are results that differ from one run of eager to the next: only their kind is compared.
     """
 
@@ -43,6 +44,7 @@ class Result:
     kernels: int = 0
     libraries: int = 0
     fallback: str = ""
+    samples: int = 1
     complaints: list[str] = field(default_factory=list)
     undefined: list[str] = field(default_factory=list)
 
@@ -75,12 +77,23 @@ def check(
         sample = sample_of(operator, dtypes, largest, device)
     except Exception as problem:
         return Result(name, "skipped", f"no sample: {_brief(problem)}")
-    result = Result(name, "passed", dtype=str(sample.dtype).removeprefix("torch."))
-    arguments = (sample.input, sample.args, sample.kwargs)
 
     def program(first: Any, rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
         return operator.op(first, *rest, **named)
 
+    return check_program(name, program, (sample.input, sample.args, sample.kwargs), compile, sample.dtype, dynamic)
+
+
+def check_program(
+    name: str,
+    program: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    compile: CompileFunction,
+    dtype: torch.dtype,
+    dynamic: bool = False,
+) -> Result:
+    """Run ``program`` on copies of ``arguments`` eagerly, compiled and in fp64. Never raises."""
+    result = Result(name, "passed", dtype=str(dtype).removeprefix("torch."))
     try:
         eager, result.random = _observed(program, arguments)
     except Exception as problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FAST"]
+__all__ = ["FAST", "MODULES", "REFUSING", "TYPED"]
 
 FAST = [
     "abs",
@@ -130,3 +130,43 @@ FAST = [
     "xlogy",
     "zeros_like",
 ]
+
+TYPED = [
+    ("add", "bool"),
+    ("addmm", "float64"),
+    ("amax", "bfloat16"),
+    ("argmax", "int64"),
+    ("cat", "complex64"),
+    ("clamp", "int64"),
+    ("cumsum", "float16"),
+    ("div.trunc_rounding", "int64"),
+    ("floor_divide", "int64"),
+    ("gather", "bfloat16"),
+    ("index_put", "bfloat16"),
+    ("log_softmax", "float16"),
+    ("logical_and", "complex64"),
+    ("masked_fill", "bool"),
+    ("mean", "bfloat16"),
+    ("nn.functional.cross_entropy", "bfloat16"),
+    ("nn.functional.gelu", "float16"),
+    ("nn.functional.layer_norm", "bfloat16"),
+    ("nn.functional.mse_loss", "float64"),
+    ("pow", "int64"),
+    ("prod", "bool"),
+    ("remainder", "int64"),
+    ("scatter_add", "float16"),
+    ("sigmoid", "complex64"),
+    ("select", "int64"),
+    ("sort", "int64"),
+    ("std", "float64"),
+    ("sum", "bool"),
+    ("where", "complex64"),
+    ("view", "bool"),
+]
+"""Operators of which all samples are checked by every test run, and in which type."""
+
+REFUSING = ["amax", "arange", "dot", "gather", "hsplit", "kthvalue", "reshape", "roll", "scatter", "vstack"]
+"""Operators of which every test run checks the inputs that they must refuse."""
+
+MODULES = ["nn.BatchNorm2d", "nn.GroupNorm", "nn.GRUCell", "nn.LayerNorm", "nn.SmoothL1Loss"]
+"""Classes of modules of which every test run checks all samples."""

@@ -12,10 +12,25 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 from torch.testing._internal import common_methods_invocations as database
+from torch.testing._internal.common_modules import module_db
 from torch.utils import deterministic
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["DTYPES", "DrawsWatch", "Sample", "filled_memory", "full_name", "graph_breaks", "operators", "sample_of"]
+__all__ = [
+    "DTYPES",
+    "DrawsWatch",
+    "ModuleSample",
+    "Sample",
+    "error_samples",
+    "filled_memory",
+    "full_name",
+    "graph_breaks",
+    "module_samples",
+    "modules",
+    "operators",
+    "sample_of",
+    "samples_of",
+]
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
 SAMPLES = 12
@@ -102,6 +117,66 @@ def sample_of(
         if found:
             return max(found, key=lambda s: _elements((s.input, s.args, s.kwargs)))
     raise LookupError(f"the database has no sample of {full_name(operator)} on {device} in {tuple(dtypes)}")
+
+
+def samples_of(operator: Any, dtype: torch.dtype, device: str = "cpu") -> list[Sample]:
+    """Every sample of ``operator`` in ``dtype``. Raises ``LookupError`` if it does not take it."""
+    if not operator.supports_dtype(dtype, device):
+        raise LookupError(f"{full_name(operator)} does not take {dtype} on {device}")
+    random.seed(0)
+    torch.manual_seed(0)
+    differentiable = operator.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
+    return [
+        Sample(dtype, sample.input, tuple(sample.args), dict(sample.kwargs))
+        for sample in operator.sample_inputs(device, dtype, requires_grad=differentiable)
+    ]
+
+
+def error_samples(operator: Any, device: str = "cpu") -> list[Sample]:
+    """Inputs that ``operator`` must refuse. Raises ``LookupError`` if the database has none."""
+    if operator.error_inputs_func is None:
+        raise LookupError(f"the database has no wrong inputs of {full_name(operator)}")
+    random.seed(0)
+    torch.manual_seed(0)
+    found = [wrong.sample_input for wrong in operator.error_inputs(device)]
+    return [Sample(torch.float32, s.input, tuple(s.args), dict(s.kwargs)) for s in found]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSample:
+    """A module to be made and the arguments of its ``forward``."""
+
+    make: Callable[[], torch.nn.Module]
+    described: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def modules() -> dict[str, Any]:
+    """Every class of modules in the database by its name, without those whose parameters their first call makes."""
+    return {info.name: info for info in module_db if not info.is_lazy}
+
+
+def module_samples(info: Any, dtype: torch.dtype, training: bool, device: str = "cpu") -> list[ModuleSample]:
+    """Every sample of a class of modules. Raises ``LookupError`` if it is not made for ``dtype``."""
+    if dtype not in info.dtypes:
+        raise LookupError(f"{info.name} is not made for {dtype}")
+    random.seed(0)
+    torch.manual_seed(0)
+    placed = {"device": device, "dtype": dtype}
+    found = info.module_inputs_func(info, **placed, requires_grad=True, training=training)
+    return [_module_sample(info, sample, placed) for sample in found if sample.forward_input is not None]
+
+
+def _module_sample(info: Any, sample: Any, placed: dict[str, Any]) -> ModuleSample:
+    made, given = sample.constructor_input, sample.forward_input
+
+    def make() -> torch.nn.Module:
+        torch.manual_seed(0)
+        module: torch.nn.Module = info.module_cls(*made.args, **made.kwargs)
+        return module.to(**placed)
+
+    return ModuleSample(make, sample.desc or "first sample", tuple(given.args), dict(given.kwargs))
 
 
 def _elements(value: Any) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from lamina.base.decision import Decision
 from lamina.capture.entry.torch_private import improve_entry
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.torch_private import (
@@ -17,7 +20,7 @@ from lamina.capture.torch_private import (
     serve_any_hooks,
     watch_compile_start,
 )
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, LaminaWarning
 from lamina.record import Record, Stage
 
 __all__ = ["Backend", "Captured", "compile_callable", "note_capture"]
@@ -79,6 +82,15 @@ class _Backend:
         return hash((self.compiler, self.settings))
 
 
+def _note_uncaptured(record: Record | None, function: str, error: str, lasting: bool) -> None:
+    """Say that Python runs ``function``, in this call or, if ``lasting``, from now on."""
+    when = "from now on" if lasting else "in this call"
+    if record is not None:
+        decision = Decision("capture", (function,), False, f"Python runs it {when}: {error}")
+        record.stages.append(Stage("", "capture", None, 0.0, (decision,)))
+    warnings.warn(f"lamina runs {function} uncompiled {when}: {error}", LaminaWarning, stacklevel=4)
+
+
 def compile_callable(
     target: Any,
     *,
@@ -86,17 +98,20 @@ def compile_callable(
     fullgraph: bool = False,
     dynamic: bool | None = None,
     record: Record | None = None,
+    strict: bool = False,
 ) -> Any:
     """``target`` with its tensor regions compiled by ``backend_callable``.
 
     A module gives a transparent module (see ``transparent``); a function, method or module class gives what
-    torch.compile gives. Each captured region is noted in ``record``.
+    torch.compile gives. Each captured region is noted in ``record``. A function that cannot be captured for an internal
+    error is run by Python, with a warning and a decision in the record; with ``strict`` the error is raised.
     """
     watch_compile_start()
     backend = _Backend(backend_callable, (fullgraph, dynamic), record)
 
     def compiled(function: Any) -> Any:
-        return improve_entry(torch.compile(function, backend=backend, fullgraph=fullgraph, dynamic=dynamic))
+        behind = torch.compile(function, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
+        return improve_entry(behind, functools.partial(_note_uncaptured, record), strict)
 
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target

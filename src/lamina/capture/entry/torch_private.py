@@ -14,8 +14,16 @@ from torch import _guards
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._dynamo import config, eval_frame, external_utils
 from torch._dynamo.convert_frame import CatchErrorsWrapper, compile_lock
-from torch._dynamo.exc import ShortenTraceback, UncapturedHigherOrderOpError, Unsupported, UserError
+from torch._dynamo.exc import (
+    InternalTorchDynamoError,
+    ShortenTraceback,
+    TorchRuntimeError,
+    UncapturedHigherOrderOpError,
+    Unsupported,
+    UserError,
+)
 from torch._dynamo.mutation_guard import GenerationTracker, install_generation_tagging_init
+from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.utils import warn_once
 from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
@@ -26,24 +34,29 @@ __all__ = ["improve_entry"]
 
 _dynamo: Any = eval_frame  # its stubs lack names that it takes from C, and those of other versions
 _skipped = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT)
+_this_time = _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT)
+
+Note = Callable[[str, str, bool], None]
+"""Is told of a function that Python runs since its capture failed: which function, the error, whether for good."""
 
 
-def improve_entry(compiled: Any) -> Any:
+def improve_entry(compiled: Any, note: Note, strict: bool = False) -> Any:
     """``compiled``, which ``torch.compile`` made of a function, module or class, with another way in from Python.
 
     A call takes fewer steps, see ``_entry``. And it is no longer refused while another thread compiles: FX says in one
-    flag for all threads that a trace is going on, and Dynamo's wrapper refuses to be called then. What is no wrapper
-    as it was read stays as it is.
+    flag for all threads that a trace is going on, and Dynamo's wrapper refuses to be called then. A function whose
+    capture fails is run by Python, see ``_Callback``; with ``strict``, only if its inputs may be to blame. What is no
+    wrapper as it was read stays as it is.
     """
     if isinstance(compiled, torch.nn.Module):
         for name in ("forward", "_forward"):
             if isinstance(vars(compiled).get(name), FunctionType):
-                object.__setattr__(compiled, name, improve_entry(vars(compiled)[name]))
+                object.__setattr__(compiled, name, improve_entry(vars(compiled)[name], note, strict))
         return compiled
     if isinstance(compiled, type):
         for name in ("__call__", "_call_impl"):
             if isinstance(vars(compiled).get(name), FunctionType):
-                setattr(compiled, name, improve_entry(vars(compiled)[name]))
+                setattr(compiled, name, improve_entry(vars(compiled)[name], note, strict))
         return compiled
     code, closure = getattr(compiled, "__code__", None), getattr(compiled, "__closure__", None) or ()
     cells: dict[str, CellType] = dict(zip(getattr(code, "co_freevars", ()), closure, strict=False))
@@ -51,7 +64,7 @@ def improve_entry(compiled: Any) -> Any:
         return compiled
     cells["is_fx_symbolic_tracing"].cell_contents = _traced_by_this_thread
     _compile_apart(cells["fn"].cell_contents)
-    return _entry(compiled, cells) if _can_be_entered(compiled, cells) else compiled
+    return _entry(compiled, cells, note, strict) if _can_be_entered(compiled, cells) else compiled
 
 
 _SHARED_FRAME = external_utils.wrap_inline(lambda: None).__code__
@@ -134,21 +147,63 @@ class _Callback(CatchErrorsWrapper):
 
     The code it makes does not tell a profiler where a graph's call begins, which takes a microsecond of every call
     without a profiler, too.
+
+    Where Dynamo fails on a frame that need not be one graph, Python runs the frame: if the inputs were to blame, with
+    eager's own exception, which Dynamo replaces by one of its own; and otherwise with eager's result.
     """
 
-    def __init__(self, callback: CatchErrorsWrapper, settings: Sequence[Callable[[], Callable[[], None]]]) -> None:
+    def __init__(
+        self,
+        callback: CatchErrorsWrapper,
+        settings: Sequence[Callable[[], Callable[[], None]]],
+        caught: tuple[type[Exception], ...],
+        note: Note,
+    ) -> None:
         super().__init__(callback._torchdynamo_orig_backend, callback.hooks)
-        self.settings = settings
+        self.settings, self.caught, self.note = settings, caught, note
+        self.failed: tuple[int, CodeType, Exception] | None = None
+        """The last frame whose capture failed, and the number of the call in which it did."""
+        self.ran: dict[CodeType, int] = {}
+        """How many calls Python brought to an end for each function whose capture had failed in them."""
 
     def __call__(self, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
         with contextlib.ExitStack() as stack:
             stack.enter_context(config.patch(record_runtime_overhead=False))
             for enter in self.settings:
                 stack.callback(enter())
-            compiled = super().__call__(frame, cache_entry, frame_state)
+            try:
+                compiled = super().__call__(frame, cache_entry, frame_state)
+            except self.caught as error:
+                self.failed = (GenerationTracker.generation, frame.f_code, error.with_traceback(None))
+                return ConvertFrameReturn(frame_exec_strategy=_this_time, apply_to_code=False)
         if compiled.guarded_code is not None:
             _call_directly(compiled.guarded_code.code, frame.f_globals)
         return compiled
+
+
+    def finished(self) -> None:
+        """Called at the end of a call without an exception while ``failed`` is set."""
+        assert self.failed is not None
+        generation, code, error = self.failed
+        self.failed = None
+        if generation != GenerationTracker.generation:
+            return  # an earlier call's, which ended in an exception: that was told instead
+        count = self.ran[code] = self.ran.get(code, 0) + 1
+        if count == _MOST_FAILURES:
+            set_code_exec_strategy(code, _skipped)
+        if count in (1, _MOST_FAILURES):
+            place = f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+            self.note(place, f"{type(error).__name__}: {_first_lines(error)}", count == _MOST_FAILURES)
+
+
+_MOST_FAILURES = 8
+"""So many calls may try in vain to capture a function that Python then runs without an error; none does after them."""
+
+
+def _first_lines(error: Exception) -> str:
+    """What happened, without the user's frames and the addresses that follow it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:400]
 
 
 def _call_directly(code: CodeType, scope: dict[str, Any]) -> None:
@@ -175,7 +230,13 @@ _set_count: Any = getattr(_dynamo, "set_fullgraph_compiled_frame_count", None)
 _set_isolation: Any = getattr(_dynamo, "set_eval_frame_isolate_recompiles_id", None)
 
 
-def _entry(wrapper: Any, cells: dict[str, CellType]) -> Any:
+_WRONG_INPUTS = (TorchRuntimeError, IndexError)
+"""What Dynamo raises where a call refuses its inputs, or where it cannot run the call without values."""
+_INTERNAL = (InternalTorchDynamoError, AssertionError)
+"""What it raises for faults of its own. Errors of backends and what a user's settings forbid are other classes."""
+
+
+def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -> Any:
     """A function that does what torch's ``wrapper`` does, and calls it whenever that is more than the usual.
 
     The usual is: no stance, no trace in progress (``torch.export``'s is one). What is set back after the call is the
@@ -185,7 +246,8 @@ def _entry(wrapper: Any, cells: dict[str, CellType]) -> Any:
     does not ask whether there are any.
     """
     context, function = cells["self"].cell_contents, cells["fn"].cell_contents
-    callback = _Callback(cells["callback"].cell_contents, context.enter_exit_hooks[:-1])
+    caught = () if context.fullgraph else _WRONG_INPUTS if strict else (*_WRONG_INPUTS, *_INTERNAL)
+    callback = _Callback(cells["callback"].cell_contents, context.enter_exit_hooks[:-1], caught, note)
     cells["callback"].cell_contents = callback
     install_generation_tagging_init()
 
@@ -193,7 +255,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType]) -> Any:
     thread, reasons = _guards._TLS, _dynamo.dynamo_tls
     is_jit_tracing = cells["is_jit_tracing"].cell_contents
     set_callback, set_unsafe = _dynamo.set_eval_frame, _dynamo.set_skip_guard_eval_unsafe
-    set_strict, set_count, set_isolation, strict = _set_strict, _set_count, _set_isolation, _strict
+    set_strict, set_count, set_isolation, is_strict = _set_strict, _set_count, _set_isolation, _strict
     depth_of_transforms = torch._C._functorch.get_dynamic_layer_stack_depth
     leave_transforms = torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth
     uncompiled: Callable[..., Any] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
@@ -213,7 +275,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType]) -> Any:
             or thread.__dict__.get("tracing_context") is not None
             or _symbolic_trace._is_fx_tracing_flag
             or is_jit_tracing()
-            or (fullgraph and strict() not in (_UNSET, False))
+            or (fullgraph and is_strict() not in (_UNSET, False))
         ):
             return wrapper(*args, **kwargs)
         counts = False
@@ -234,6 +296,8 @@ def _entry(wrapper: Any, cells: dict[str, CellType]) -> Any:
             if counts and set_count(-1) == 0:
                 set_callback(None)
                 _nothing_compiled(fails_uncompiled)
+            if callback.failed is not None:
+                callback.finished()
             return result
         except (Unsupported, UncapturedHigherOrderOpError, UserError) as error:
             set_callback(None)
