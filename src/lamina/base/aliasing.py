@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from lamina.base.torch_private import OpOverload
 
-__all__ = ["makes_view", "writes_first"]
+__all__ = ["makes_view", "viewed", "writes_first"]
 
 aten = torch.ops.aten
 
@@ -25,6 +25,19 @@ def makes_view(target: Any) -> bool:
     if not isinstance(target, OpOverload):
         return True
     return target in _SOMETIMES or any(result.alias_info is not None for result in target._schema.returns)
+
+
+def viewed(node: Node) -> Node:
+    """The node whose memory views, by their schemas, make ``node`` of; ``node`` itself if it is no view."""
+    while isinstance(node.target, OpOverload) or node.target is operator.getitem:
+        call = node.args[0] if node.target is operator.getitem else node
+        if not (isinstance(call, Node) and isinstance(call.target, OpOverload) and call.args):
+            break
+        base = call.args[0]
+        if not isinstance(base, Node) or all(result.alias_info is None for result in call.target._schema.returns):
+            break
+        node = base
+    return node
 
 
 _INPLACE = {getattr(operator, f"i{name}") for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")}

@@ -28,10 +28,10 @@ class _Atom:
 
 @dataclass(frozen=True, slots=True)
 class Size(_Atom):
-    """A size known only at run time, at least ``low``."""
+    """An integer known only at run time: at least ``low`` (a size at least 0), or any at all where that is ``None``."""
 
     name: str
-    low: int = 0
+    low: int | None = 0
     rank: ClassVar[int] = 0
 
     def __hash__(self) -> int:
@@ -81,7 +81,7 @@ class Loaded(_Atom):
 
 @dataclass(frozen=True, slots=True)
 class Div(_Atom):
-    """``floor(num / den)`` with ``den > 0`` that does not simplify."""
+    """``floor(num / den)`` with ``den > 0`` that does not simplify; ``num`` may be negative."""
 
     num: Expr
     den: Expr
@@ -316,6 +316,8 @@ def _floordiv(num: Expr, den: Expr) -> Expr:
     if not den.terms:
         if den.const == 1:
             return num
+        if den.const < 0:
+            return _floordiv(-num, -den)
         if not num.terms:
             return Expr((), num.const // den.const)
     found = _QUOTIENTS.get((num, den))
@@ -346,6 +348,8 @@ def _mod(num: Expr, den: Expr) -> Expr:
     if not den.terms:
         if den.const == 1:
             return _ZERO
+        if den.const < 0:
+            return -_mod(-num, -den)
         if not num.terms:
             return Expr((), num.const % den.const)
     found = _REMAINDERS.get((num, den))

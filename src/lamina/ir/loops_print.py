@@ -204,8 +204,8 @@ class Printer:
             elif isinstance(atom, Axis | Loaded):
                 atoms |= (atom.extent if isinstance(atom, Axis) else atom.bound).atoms() - seen
         scope: set[str] = set()
-        for size in sorted(sizes, key=lambda s: (s.name, s.low)):
-            low = f", {size.low}" if size.low else ""
+        for size in sorted(sizes, key=lambda s: (s.name, s.low is None, s.low or 0)):
+            low = f", {size.low}" if size.low != 0 else ""
             self.out.line(f"{self.variable(size, scope)} = Size({size.name!r}{low})")
         self.size_names = scope
         if sizes:

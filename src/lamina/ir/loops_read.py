@@ -127,7 +127,7 @@ def _argument(value: Any) -> Any:
     return tuple(map(_argument, value)) if isinstance(value, tuple) else value
 
 
-def Size(name: str, low: int = 0) -> Sum:
+def Size(name: str, low: int | None = 0) -> Sum:
     """A size."""
     return _atom(index.Size(name, low))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
 from torch.fx import Node
 
 from lamina.ir.index import Expr, as_expr
@@ -11,22 +13,27 @@ from lamina.lower.builder import NestBuilder, Scalar, Value
 from lamina.lower.context import Lowering
 from lamina.lower.rules import Decline
 from lamina.lower.sizes import expr_of
+from lamina.lower.torch_private import is_true
 from lamina.lower.values import TensorValue
 
 __all__ = [
     "Positions",
     "all_of",
+    "argument",
     "at_least_1d",
     "bounded_index",
     "copy_of",
     "dimension",
     "filled",
+    "given",
     "inside",
     "integer",
     "moved",
     "replaced",
+    "select_place",
     "shape_of",
     "slice_start",
+    "slice_step",
     "wrapped_index",
 ]
 
@@ -63,19 +70,52 @@ def at_least_1d(x: TensorValue) -> TensorValue:
     return x if x.rank else x.view([as_expr(1)], [])
 
 
-def slice_start(start: int | Expr | None, size: Expr) -> Expr:
-    """The first position of a slice of a dimension of ``size``, counted from its front."""
-    first = as_expr(0 if start is None else start)
-    if first.nonnegative():
-        return as_expr(min(int(first), int(size))) if first.is_int and size.is_int else first
-    if not first.below(0):
+def given(value: Any) -> Any:
+    """An argument of a node as torch has it: the integer, symbolic or not, that a node among them stands for."""
+    return value.meta["val"] if isinstance(value, Node) else value
+
+
+def argument(node: Node, position: int, name: str) -> Any:
+    """An argument of a call; ``None`` where it is not given."""
+    return node.args[position] if len(node.args) > position else node.kwargs.get(name)
+
+
+def slice_start(start: Any, size: Any) -> Expr:
+    """The first position of a slice of a dimension of ``size``, counted from its front.
+
+    Both are integers as torch has them. Declines where nothing proves on which side of zero the start is.
+    """
+    first = 0 if start is None else given(start)
+    size = given(size)
+    if not isinstance(first, torch.SymInt) and not isinstance(size, torch.SymInt):
+        return as_expr(min(first, size) if first >= 0 else max(first + size, 0))
+    if is_true(first >= 0):
+        return expr_of(first)
+    if not is_true(first < 0):
         raise Decline("the start of a slice may have either sign")
-    from_front = first + size
-    if from_front.is_int:
-        return as_expr(max(int(from_front), 0))
-    if not from_front.nonnegative():
-        raise Decline("a slice that starts at a run-time distance from the end")
-    return from_front
+    if is_true(first + size >= 0):
+        return expr_of(first) + expr_of(size)
+    if is_true(first + size <= 0):
+        return as_expr(0)
+    raise Decline("a slice that starts at a run-time distance from the end")
+
+
+def slice_step(step: Any) -> Expr:
+    """The step of a slice, an integer as torch has it. Declines where nothing proves that it is positive."""
+    step = 1 if step is None else given(step)
+    if not is_true(step > 0):
+        raise Decline("the step of a slice may be zero or negative")
+    return expr_of(step)
+
+
+def select_place(index: Any, size: Any) -> Expr:
+    """The position in a dimension of ``size`` that ``index`` names. Declines where nothing proves that it exists."""
+    index, size = given(index), given(size)
+    if is_true(index >= 0) and is_true(index < size):
+        return expr_of(index)
+    if is_true(index < 0) and is_true(index + size >= 0):
+        return expr_of(index) + expr_of(size)
+    raise Decline("an index that may be out of range")
 
 
 def all_of(conditions: Sequence[Value | None]) -> Value | None:

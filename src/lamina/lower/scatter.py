@@ -13,16 +13,21 @@ from lamina.lower.context import Lowering, Operand
 from lamina.lower.indexing import advanced_position, in_dimension, out_of_range, unravelled
 from lamina.lower.positions import (
     all_of,
+    argument,
     at_least_1d,
     bounded_index,
     copy_of,
     dimension,
+    given,
     inside,
     replaced,
+    select_place,
     slice_start,
+    slice_step,
     wrapped_index,
 )
 from lamina.lower.rules import Decline, rule
+from lamina.lower.sizes import expr_of
 from lamina.lower.sums import rounded_sums, sums_of_halves
 from lamina.lower.values import TensorValue
 from lamina.lower.views import reshaped
@@ -33,12 +38,12 @@ Region = Callable[[NestBuilder], tuple[Value, Sequence[Expr]]]
 """Whether the nest's position is in a region, and which element of the region's tensor it then is."""
 
 
-def _slice_region(dim: int, start: Expr, step: int, length: Expr) -> Region:
+def _slice_region(dim: int, start: Expr, step: Expr, length: Expr) -> Region:
     def region(b: NestBuilder) -> tuple[Value, Sequence[Expr]]:
         distance = b.axes[dim] - start
         place = distance // step
         conditions = [inside(b, place, length)]
-        if step > 1:
+        if step != 1:
             conditions.append(b.index(distance % step).equals(0))
         found = all_of(conditions)
         return b.constant(True, "bool") if found is None else found, replaced(b.axes, dim, place)
@@ -87,19 +92,19 @@ def _region_of_zeros(low: Lowering, node: Node, grad: TensorValue, region: Regio
     return out
 
 
-def _step(step: int | Expr) -> int:
-    if not as_expr(step).is_int:
-        raise Decline("a slice with a step known only at run time")
-    return int(as_expr(step))
+def _size(node: Node, dim: int) -> Any:
+    """The size of dimension ``dim`` of what is written to, or whose gradient this is, as torch has it."""
+    of = node.args[1] if "_backward" in str(node.target) else given(node.args[0]).shape
+    return given(of[dim]) if isinstance(of, Sequence) and len(of) else 1
 
 
-def _first(start: int | Expr | None, end: int | Expr | None, step: int, size: Expr, length: Expr) -> Expr:
+def _first(start: Any, end: int | Expr | None, step: Expr, size: Any, length: Expr) -> Expr:
     """The start of a slice of ``length`` elements."""
     try:
         return slice_start(start, size)
     except Decline:
         if step == 1 and (end is None or (isinstance(end, int) and end == 2**63 - 1)):
-            return size - length
+            return expr_of(given(size)) - length
         raise
 
 
@@ -114,10 +119,10 @@ def slice_scatter(
     end: int | Expr | None = None,
     step: int | Expr = 1,
 ) -> TensorValue:
-    dim, step = dimension(dim, x.rank), _step(step)
-    length = source.shape[dim]
-    first = _first(start, end, step, x.shape[dim], length)
-    return _region_replaced(low, node, x, source, _slice_region(dim, first, step, length))
+    dim, length = dimension(dim, x.rank), source.shape[dimension(dim, x.rank)]
+    stride = slice_step(argument(node, 5, "step"))
+    first = _first(argument(node, 3, "start"), end, stride, _size(node, dim), length)
+    return _region_replaced(low, node, x, source, _slice_region(dim, first, stride, length))
 
 
 @rule("aten.slice_backward.default")
@@ -131,10 +136,10 @@ def slice_backward(
     end: int | Expr,
     step: int | Expr,
 ) -> TensorValue:
-    dim, step = dimension(dim, grad.rank), _step(step)
-    length = grad.shape[dim]
-    first = _first(start, end, step, as_expr(sizes[dim]), length)
-    return _region_of_zeros(low, node, grad, _slice_region(dim, first, step, length))
+    dim, length = dimension(dim, grad.rank), grad.shape[dimension(dim, grad.rank)]
+    stride = slice_step(node.args[5])
+    first = _first(node.args[3], end, stride, _size(node, dim), length)
+    return _region_of_zeros(low, node, grad, _slice_region(dim, first, stride, length))
 
 
 @rule("aten.select_scatter.default")
@@ -142,7 +147,7 @@ def select_scatter(
     low: Lowering, node: Node, x: TensorValue, source: TensorValue, dim: int, index: int | Expr
 ) -> TensorValue:
     dim = dimension(dim, x.rank)
-    return _region_replaced(low, node, x, source, _select_region(dim, slice_start(index, x.shape[dim])))
+    return _region_replaced(low, node, x, source, _select_region(dim, select_place(node.args[3], _size(node, dim))))
 
 
 @rule("aten.select_backward.default")
@@ -150,7 +155,7 @@ def select_backward(
     low: Lowering, node: Node, grad: TensorValue, sizes: Sequence[Any], dim: int, index: int | Expr
 ) -> TensorValue:
     dim = dimension(dim, len(sizes))
-    return _region_of_zeros(low, node, grad, _select_region(dim, slice_start(index, as_expr(sizes[dim]))))
+    return _region_of_zeros(low, node, grad, _select_region(dim, select_place(node.args[3], _size(node, dim))))
 
 
 @rule("aten.diagonal_scatter.default")

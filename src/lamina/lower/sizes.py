@@ -9,6 +9,7 @@ import sympy
 import torch
 
 from lamina.ir.index import Expr, Size, as_expr, ceildiv
+from lamina.lower.torch_private import lowest
 
 __all__ = ["SizeFloat", "UnknownSize", "expr_of", "stride_of"]
 
@@ -26,11 +27,14 @@ class UnknownSize(Exception):
 
 
 def expr_of(value: int | torch.SymInt | Expr) -> Expr:
-    """The size as an ``Expr``; raises ``UnknownSize`` for forms such as ``Max``."""
+    """The integer as an ``Expr``; raises ``UnknownSize`` for forms such as ``Max``.
+
+    A symbol is at least what its environment proves: sizes are at least zero, other integers may be negative.
+    """
     if isinstance(value, Expr):
         return value
     if isinstance(value, torch.SymInt):
-        return _convert(value.node.expr)
+        return _convert(value.node.expr, value.node.shape_env)
     return as_expr(int(value))
 
 
@@ -40,7 +44,7 @@ def stride_of(value: int | torch.SymInt) -> Expr:
     The two differ only for a tensor without elements, in which no stride reaches memory.
     """
     if isinstance(value, torch.SymInt):
-        return _convert(value.node.expr.replace(_is_count, _counted))
+        return _convert(value.node.expr.replace(_is_count, _counted), value.node.shape_env)
     return as_expr(int(value))
 
 
@@ -52,33 +56,48 @@ def _counted(e: Any) -> Any:
     return e.args[1]
 
 
-def _convert(e: Any) -> Expr:
+def _convert(e: Any, env: Any) -> Expr:
     if isinstance(e, sympy.Integer | int):
         return as_expr(int(e))
     if isinstance(e, sympy.Symbol):
-        return as_expr(Size(e.name, 0 if e.is_positive is None else 1))
+        return as_expr(Size(e.name, lowest(e, env)))
     if isinstance(e, sympy.Add):
         total = as_expr(0)
         for arg in e.args:
-            total = total + _convert(arg)
+            total = total + _convert(arg, env)
         return total
     if isinstance(e, sympy.Mul):
         total = as_expr(1)
         for arg in e.args:
-            total = total * _convert(arg)
+            total = total * _convert(arg, env)
         return total
     if isinstance(e, sympy.Pow) and e.args[1].is_Integer and int(e.args[1]) > 0:
         total = as_expr(1)
         for _ in range(int(e.args[1])):
-            total = total * _convert(e.args[0])
+            total = total * _convert(e.args[0], env)
         return total
+    return _quotient(e, env)
+
+
+def _quotient(e: Any, env: Any) -> Expr:
     kind = type(e).__name__
-    if kind in ("FloorDiv", "CleanDiv"):
-        return _convert(e.args[0]) // _convert(e.args[1])
+    if kind == "CleanDiv":  # of sizes: it leaves no remainder where it is reached
+        return _convert(e.args[0], env) // _convert(e.args[1], env)
+    if kind == "FloorDiv":
+        return _convert(e.args[0], env) // _divisor(e.args[1], env)
     if kind == "CeilDiv":
-        return ceildiv(_convert(e.args[0]), _convert(e.args[1]))
+        return ceildiv(_convert(e.args[0], env), _divisor(e.args[1], env))
     if kind in ("Mod", "PythonMod"):
-        return _convert(e.args[0]) % _convert(e.args[1])
+        return _convert(e.args[0], env) % _divisor(e.args[1], env)
     if kind == "ModularIndexing":
-        return (_convert(e.args[0]) // _convert(e.args[1])) % _convert(e.args[2])
+        return (_convert(e.args[0], env) // _divisor(e.args[1], env)) % _divisor(e.args[2], env)
     raise UnknownSize(f"{kind} in {e}")
+
+
+def _divisor(e: Any, env: Any) -> Expr:
+    """What an integer is divided by: a number, or one that is known to be positive."""
+    den = _convert(e, env)
+    low = den.bounds()[0]
+    if den == 0 or not (den.is_int or (low is not None and low > 0)):
+        raise UnknownSize(f"a divisor that may be zero or negative, {e}")
+    return den

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.base.aliasing import viewed
 from lamina.base.dtypes import dtype_of
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
 from lamina.ir.index import Expr, Size, as_expr
@@ -24,7 +25,7 @@ from lamina.lower.library import call_effect, call_library
 from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import RULES, CannotLower, Decline
 from lamina.lower.sizes import SizeFloat, UnknownSize, expr_of, stride_of
-from lamina.lower.torch_private import elements_of
+from lamina.lower.torch_private import elements_of, has_symbols
 from lamina.lower.user_kernels import TRITON_LAUNCH, kernel_name, launch_user_kernel
 from lamina.lower.values import TensorValue
 
@@ -77,6 +78,7 @@ def _lower(gm: GraphModule, region: str, numerics: str) -> LoopProgram:
             env[node] = _call(low, env, node)
         elif node.op == "output":
             outputs = tuple(_output(low, node, value) for value in _flatten(_arguments(env, node.args[0])))
+            _require_aliases(env, node, outputs)
         else:
             raise CannotLower(f"{node.op} {node.target}")
     used = {o.buffer for o in outputs if isinstance(o, BufferView)}
@@ -237,6 +239,24 @@ def _flatten(value: Any) -> Iterable[Any]:
             yield from _flatten(v)
     else:
         yield value
+
+
+def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferView | Expr | None]) -> None:
+    """Refuse an output that should be a view of an input, or of another output, and became memory of its own.
+
+    Where sizes are symbols, the caller makes the alias from what it is given: its sizes, strides and offset.
+    """
+    results = list(_flatten(node.args[0]))
+    for result, made in zip(results, outputs, strict=True):
+        if not isinstance(result, Node) or not isinstance(made, BufferView):
+            continue
+        base = viewed(result)
+        if base is result or not (base.op == "placeholder" or base in results) or not has_symbols(result.meta["val"]):
+            continue
+        if isinstance(env[base], TensorValue) and env[base].buffer != made.buffer:
+            raise CannotLower(
+                f"{result.target} of {base.name} is an output, and its strides are known only at run time"
+            )
 
 
 def _output(low: Lowering, node: Node, value: Any) -> BufferView | Expr | None:

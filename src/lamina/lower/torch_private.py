@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import sympy
 import torch
 from torch._higher_order_ops.auto_functionalize import (
     AliasViewInfo,
@@ -14,7 +16,7 @@ from torch._higher_order_ops.auto_functionalize import (
     read_view_information_from_args,
 )
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
-from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, statically_known_true
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
@@ -22,8 +24,12 @@ __all__ = [
     "AsStridedViewInfo",
     "NotView",
     "SliceViewInfo",
+    "depends_on_data",
     "elements_of",
+    "has_symbols",
     "is_positive",
+    "is_true",
+    "lowest",
     "triton_constants",
     "triton_kernel",
     "written_views",
@@ -39,6 +45,41 @@ def elements_of(tensor: torch.Tensor) -> Any:
 def is_positive(size: int | torch.SymInt) -> bool:
     """Whether a size is at least one. A symbolic one is then guarded to be so; without a hint it is not known to be."""
     return guard_or_false(size > 0)
+
+
+def has_symbols(tensor: torch.Tensor) -> bool:
+    """Whether a fake tensor's sizes, strides or offset are known only at run time."""
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    return any(isinstance(n, torch.SymInt) and not isinstance(n.node.maybe_as_int(), int) for n in numbers)
+
+
+def is_true(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on sizes holds, by what their environment has proved or guards. Adds no guard."""
+    return statically_known_true(condition)
+
+
+def depends_on_data(value: int | torch.SymInt) -> bool:
+    """Whether an integer has symbols that only the data of a call tells."""
+    return bool(free_unbacked_symbols(value))
+
+
+_LOWEST: WeakKeyDictionary[Any, dict[sympy.Symbol, int | None]] = WeakKeyDictionary()
+
+
+def lowest(symbol: sympy.Symbol, env: Any) -> int | None:
+    """The least value of a symbol that its environment proves; ``None`` where there is none, 1 for any above that.
+
+    The answer is kept, so that a symbol stays the same when its environment learns more about it.
+    """
+    known = _LOWEST.setdefault(env, {})
+    if symbol not in known:
+        bounds = env.var_to_range.get(symbol)
+        low = bounds.lower if bounds is not None else None
+        proved = int(low) if isinstance(low, sympy.Integer) else None
+        if symbol.is_positive:
+            proved = 1
+        known[symbol] = None if proved is None else min(proved, 1)
+    return known[symbol]
 
 
 def triton_kernel(index: int) -> Any:

@@ -10,9 +10,10 @@ from torch.fx import Node
 
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.context import Lowering
-from lamina.lower.positions import dimension, shape_of, slice_start
+from lamina.lower.positions import argument, dimension, given, select_place, shape_of, slice_start, slice_step
 from lamina.lower.rules import RULES, Decline, rule
 from lamina.lower.sizes import expr_of
+from lamina.lower.torch_private import depends_on_data
 from lamina.lower.values import TensorValue, fresh_dims, reshape_index
 
 __all__ = ["permuted", "reshaped", "selected", "sliced"]
@@ -30,7 +31,7 @@ def permuted(x: TensorValue, order: Sequence[int]) -> TensorValue:
     return x.view(shape, [as_expr(dims[order.index(d)]) for d in range(x.rank)])
 
 
-def sliced(x: TensorValue, dim: int, start: Expr, length: Expr, step: int = 1) -> TensorValue:
+def sliced(x: TensorValue, dim: int, start: Expr, length: Expr, step: int | Expr = 1) -> TensorValue:
     """``length`` elements of dimension ``dim``: ``start``, ``start + step``, ..."""
     shape = [*x.shape[:dim], length, *x.shape[dim + 1 :]]
     position = [as_expr(d) for d in fresh_dims(shape)]
@@ -132,17 +133,20 @@ def squeeze(low: Lowering, node: Node, x: TensorValue, dim: int | Sequence[int] 
     return x.view(shape, [as_expr(0) if d in gone else as_expr(next(dims)) for d in range(x.rank)])
 
 
-def _start(node: Node, dim: int, start: int | Expr | None, size: Expr) -> Expr:
+def _start(node: Node, dim: int, start: Any, place: Callable[[Any, Any], Expr]) -> Expr:
     """The start of a slice; where its sign or clamping is a run-time matter, as torch recorded it in the offset."""
+    source, result = given(node.args[0]), node.meta["val"]
     try:
-        return slice_start(start, size)
+        return place(start, source.shape[dim] if source.dim() else 1)
     except Decline:
-        source, result = node.args[0], node.meta["val"]
-        assert isinstance(source, Node)
-        stride = expr_of(source.meta["val"].stride(dim))
+        if "_copy." in str(node.target):
+            raise
+        distance, stride = result.storage_offset() - source.storage_offset(), expr_of(source.stride(dim))
         if stride == 0:
             return as_expr(0)
-        return expr_of(result.storage_offset() - source.meta["val"].storage_offset()) // stride
+        if depends_on_data(distance):
+            raise
+        return expr_of(distance) // stride
 
 
 @rule("aten.slice.Tensor")
@@ -155,22 +159,22 @@ def slice_(
     end: int | Expr | None = None,
     step: int | Expr = 1,
 ) -> TensorValue:
-    if not as_expr(step).is_int:
-        raise Decline("a slice with a step known only at run time")
     dim = dimension(dim, x.rank)
-    return sliced(x, dim, _start(node, dim, start, x.shape[dim]), shape_of(node)[dim], int(as_expr(step)))
+    first = _start(node, dim, argument(node, 2, "start"), slice_start)
+    return sliced(x, dim, first, shape_of(node)[dim], slice_step(argument(node, 4, "step")))
 
 
 @rule("aten.narrow.default")
 def narrow(low: Lowering, node: Node, x: TensorValue, dim: int, start: int | Expr, length: int | Expr) -> TensorValue:
     dim = dimension(dim, x.rank)
-    return sliced(x, dim, _start(node, dim, start, x.shape[dim]), shape_of(node)[dim])
+    first = _start(node, dim, argument(node, 2, "start"), slice_start)
+    return sliced(x, dim, first, shape_of(node)[dim])
 
 
 @rule("aten.select.int")
 def select(low: Lowering, node: Node, x: TensorValue, dim: int, index: int | Expr) -> TensorValue:
     dim = dimension(dim, x.rank)
-    return selected(x, dim, _start(node, dim, index, x.shape[dim]))
+    return selected(x, dim, _start(node, dim, argument(node, 2, "index"), select_place))
 
 
 @rule(

@@ -16,7 +16,15 @@ from torch.fx.node import map_arg
 
 from lamina.base.aliasing import makes_view, writes_first
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
-from lamina.rewrite.torch_private import SET_GRAD, flatten, symbol_of, unflatten
+from lamina.rewrite.torch_private import (
+    SET_GRAD,
+    flatten,
+    has_fresh_symbols,
+    ignoring_fresh_symbols,
+    one_operation,
+    symbol_of,
+    unflatten,
+)
 from lamina.rewrite.tracing import Fragment, Untraceable, trace
 
 __all__ = ["AtenForm", "aten_form"]
@@ -166,7 +174,10 @@ class _Converter:
             found = self._single(node, function, operands)
             if found is None:
                 fakes = [x.meta["val"].detach() for x in operands]
-                found = trace(function, fakes, symbols=self._symbol)
+                with ignoring_fresh_symbols(fakes):
+                    found = trace(function, fakes, symbols=self._symbol)
+                if len(found.calls) != 1 and has_fresh_symbols(node.meta.get("example_value")):
+                    return None  # sizes that depend on data have other symbols here than in the capture
         except Untraceable:
             return None
         except Exception:  # what fails here fails in eager as well, and is to fail there
@@ -179,7 +190,13 @@ class _Converter:
         return self.symbols.get(symbol_of(value))
 
     def _single(self, node: Node, function: Any, operands: list[Node]) -> Fragment | None:
-        """The call if it is a single operation, which then gives what Dynamo found it to give: nothing is computed."""
+        """The call if it is a single operation, which then gives what Dynamo found it to give: nothing is computed.
+
+        Only where the call can be nothing else: code that is given this result for that of an operation in its middle
+        may read what is not there.
+        """
+        if not one_operation(node.target, isinstance(node.args[0], Node) if node.args else False):
+            return None
         fakes = [x.meta["val"] for x in operands]
         known = node.meta.get("example_value")
         several = known if isinstance(known, (tuple, list)) else (known,)
@@ -189,7 +206,7 @@ class _Converter:
             return None
         try:
             return trace(function, fakes, symbols=self._symbol, expected=known)
-        except Exception:  # it is more than that, and needs real values in between
+        except Exception:  # it is called otherwise than its kind is
             return None
 
     def _copied(self, fragment: Fragment, operands: list[Node], node: Node) -> Any:

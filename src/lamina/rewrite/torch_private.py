@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 __all__ = [
@@ -28,9 +29,12 @@ __all__ = [
     "fake_mode_of",
     "flatten",
     "graph_module",
+    "has_fresh_symbols",
     "has_half_products",
+    "ignoring_fresh_symbols",
     "is_alias",
     "is_fake",
+    "one_operation",
     "plain_dispatch",
     "same_number",
     "same_size",
@@ -151,6 +155,42 @@ def fake_mode_of(values: Sequence[Any]) -> Iterator[None]:
     symbolic = any(value._has_symbolic_sizes_strides for value in fakes)
     with fakes[0].fake_mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
         yield
+
+
+def one_operation(target: Any, on_tensor: bool) -> bool:
+    """Whether a captured call is one operation: a binding that torch generates for it, with nothing before or after.
+
+    ``on_tensor``: the first argument is a tensor. Functions written in Python and indexing may be several operations.
+    """
+    if isinstance(target, OpOverload):
+        return True
+    if isinstance(target, str):
+        return isinstance(getattr(torch.Tensor, target, None), types.MethodDescriptorType)
+    if not isinstance(target, types.BuiltinFunctionType):
+        return False
+    if target.__module__ == "_operator":
+        name = target.__name__.rstrip("_")
+        method = getattr(torch.Tensor, f"__{name}__" if on_tensor else f"__r{name}__", None)
+        return isinstance(method, types.MethodDescriptorType)
+    return target.__module__ in _GENERATED
+
+
+_GENERATED = ("torch", "torch._C._nn", "torch._C._linalg", "torch._C._special", "torch._C._fft")
+"""The modules of functions that are generated from torch's table of operations."""
+
+
+def has_fresh_symbols(value: Any) -> bool:
+    """Whether the sizes of a fake tensor, or of several, depend on data."""
+    return any(isinstance(x, torch.Tensor) and bool(free_unbacked_symbols(x)) for x in pytree.tree_leaves(value))
+
+
+def ignoring_fresh_symbols(values: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+    """Inside, sizes that depend on data get symbols that nothing waits for, in the mode of the first fake tensor."""
+    modes = [value.fake_mode for value in values if isinstance(value, FakeTensor)]
+    if not modes or modes[0].shape_env is None:
+        return contextlib.nullcontext()
+    ignoring: contextlib.AbstractContextManager[Any] = modes[0].shape_env.ignore_fresh_unbacked_symbols()
+    return ignoring
 
 
 def flatten(value: Any) -> tuple[list[Any], Any]:

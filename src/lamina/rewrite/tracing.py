@@ -63,8 +63,8 @@ def trace(
     """Call ``function`` with ``tensors`` (fake, or without data) and note its operations. Raises ``Untraceable``.
 
     With ``decompositions`` operations are taken apart as ahead-of-time autograd does. ``symbols`` finds the node for a
-    symbolic size. ``expected`` is what the function is known to give: the first operation is taken to give it, and
-    if the function is more than that, ``Untraceable`` is raised.
+    symbolic size. ``expected`` is what the function, known to be a single operation, is known to give: the operation
+    is taken to give it instead of being computed. If it is another one after all, ``Untraceable`` is raised.
     """
     tracer = _Tracer(tensors, decompositions, symbols, expected)
     with torch.no_grad(), fake_mode_of(tensors), above_autograd_only():
