@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from lamina.aot.calls import Unsuitable
 from lamina.aot.checkpointed import partition_checkpointed
 from lamina.aot.eager import eager_is_best
+from lamina.aot.fixed_integers import fixed_integers, wants_numbers
 from lamina.aot.function import CompileBackward, Strides, Tangent, inference_function, training_function
 from lamina.aot.joint import prepare, unsupported
 from lamina.aot.overlap import overlapping_write
@@ -78,15 +79,7 @@ def compile_captured(
             record.add(name, "aot", time.perf_counter() - start)
             return job.finish(stitched) if not job.left_to_eager(stitched) else gm.forward
         try:
-            compiled = run_aot_autograd(
-                gm,
-                example_inputs,
-                forward=job.compiler("forward"),
-                backward=job.kept_backward,
-                inference=job.compiler("inference"),
-                partition=job.partition,
-                decompositions=decompositions,
-            )
+            compiled = job.differentiated(gm, example_inputs, decompositions)
         except NotImplementedError as error:
             if job.begun or options.strict:
                 raise
@@ -140,6 +133,40 @@ class _Job:
                 return found
         self._note(False, f"left to AOTAutograd: {reason}")
         return None
+
+    def differentiated(
+        self, gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
+    ) -> Callable[..., Any]:
+        """The graph through AOTAutograd; with numbers for run-time integers where gradients want them."""
+
+        def compiled(graph: GraphModule) -> Callable[..., Any]:
+            return run_aot_autograd(
+                graph,
+                example_inputs,
+                forward=self.compiler("forward"),
+                backward=self.kept_backward,
+                inference=self.compiler("inference"),
+                partition=self.partition,
+                decompositions=decompositions,
+            )
+
+        try:
+            return compiled(gm)
+        except RuntimeError as error:
+            if self.begun or not wants_numbers(error):
+                raise
+            refusal = error
+        for graph in fixed_integers(gm):
+            try:
+                result = compiled(graph)
+            except RuntimeError as error:
+                if self.begun or not wants_numbers(error):
+                    raise
+            else:
+                decision = Decision("fixed integers", (self.name,), True, "a gradient is known for numbers only")
+                self.record.stages.append(Stage(self.name, "fixed integers", None, 0.0, (decision,)))
+                return result
+        raise refusal
 
     def _note(self, taken: bool, reason: str) -> None:
         decision = Decision("stitch", (self.name,), taken, reason)

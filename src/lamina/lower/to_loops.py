@@ -251,9 +251,10 @@ def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferV
         if not isinstance(result, Node) or not isinstance(made, BufferView):
             continue
         base = viewed(result)
-        if base is result or not (base.op == "placeholder" or base in results) or not has_symbols(result.meta["val"]):
+        if base is result or not (base.op == "placeholder" or base in results):
             continue
-        if isinstance(env[base], TensorValue) and env[base].buffer != made.buffer:
+        symbolic = has_symbols(result.meta["val"]) or has_symbols(base.meta["val"])
+        if symbolic and isinstance(env[base], TensorValue) and env[base].buffer != made.buffer:
             raise CannotLower(
                 f"{result.target} of {base.name} is an output, and its strides are known only at run time"
             )
