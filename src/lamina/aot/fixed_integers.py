@@ -1,0 +1,48 @@
+"""A captured graph with run-time integers replaced by their values, for gradients that torch has only of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from lamina.aot.torch_private import graph_module, symbols_of
+
+__all__ = ["fixed_integers", "wants_numbers"]
+
+
+def wants_numbers(error: Exception) -> bool:
+    """Whether differentiation failed because a formula of torch compares or converts a symbolic scalar."""
+    return "INTERNAL ASSERT" in str(error) and "Scalar.h" in str(error)
+
+
+def fixed_integers(gm: GraphModule) -> Iterator[GraphModule]:
+    """The graph with the numbers that are given to it, then with its sizes as well, as they are in this call.
+
+    Reading a number's value guards it, so that a call with another one compiles again. A graph is only there where
+    something was replaced.
+    """
+    sizes = {s for n in gm.graph.find_nodes(op="placeholder") for s in symbols_of(_sizes(n))}
+    given = [n for n in gm.graph.find_nodes(op="placeholder") if isinstance(n.meta.get("example_value"), torch.SymInt)]
+    numbers = [n for n in given if not sizes & set(symbols_of(n.meta["example_value"]))]
+    for chosen in (numbers, given):
+        if chosen:
+            yield _fixed(gm, {n.name: int(n.meta["example_value"]) for n in chosen})
+
+
+def _sizes(node: Node) -> list[torch.SymInt]:
+    value = node.meta.get("example_value")
+    return [n for n in value.shape if isinstance(n, torch.SymInt)] if isinstance(value, torch.Tensor) else []
+
+
+def _fixed(gm: GraphModule, values: dict[str, int]) -> GraphModule:
+    graph = Graph()
+    made: dict[Node, Any] = {}
+    for node in gm.graph.nodes:
+        copied = made[node] = graph.node_copy(node, lambda n: made[n])
+        value = values.get(node.name)
+        if value is not None:
+            made[node] = value
+    return graph_module(gm, graph)
