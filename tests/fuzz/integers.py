@@ -10,6 +10,7 @@ Runnable: ``python -m tests.fuzz.integers FIRST LAST [--backend NAME]`` tries th
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ __all__ = ["IntegerProgram", "complaints", "integer_program"]
 NUMBERS = (-12, -11, -10, -7, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 9, 10, 11)
 SHAPES = ((10,), (11,), (4, 6), (6, 4), (10, 3))
 DTYPES = ("float32", "float32", "float64", "int64", "int32")
-SIGNATURES = ("k, m", "box, m", "table, m", "pair", "s, m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,135 +61,140 @@ class Box:
         self.k, self.m = k, m
 
 
+INTEGERS = (
+    *("(i + 2)", "(i - 3)", "(i * 2)", "(i * 5)", "(i + i)", "(i - i)", "(i * i)", "(-i)", "abs(i)", "(i) ** 2"),
+    *("(i // 2)", "(i // 3)", "(i % 3)", "(i % 7)", "(i // -2)", "(i % -5)", "(i // 2 + 5)", "(i // (i))"),
+    *("(i % (abs(i) + 1))", "(i & 3)", "(i >> 1)", "(i << 1)", "(x.shape[0] - i)", "(x.shape[0] // (i))"),
+    *("max(i, i)", "min(i, 2)", "int(i / 2)", "(i % x.shape[0])", "(i if i > 0 else 2)"),
+)
+"""Integers made of integers ``i``."""
+
+PLACES = ("k", "k", "i % x.shape[0]", "k // 2", "k % 4", "i")
+"""Integers that often are places in the first dimension."""
+
+POSITIVE = ("(abs(i) % 4 + 1)", "(i % 3 + 1)", "k", "abs(m) + 1")
+"""Integers that mostly are positive."""
+
+PIECES = ("a:", ":a", "a:a", "::p", "a::p", ":a:p", "1:8:p", "a:a + 3", "-(a):")
+"""Slices."""
+
+VIEWS = (
+    *("t[a]", "t[s]", "t[s]", "t[s]", "t.narrow(0, a, 2)", "t.unfold(0, 2, p)", "t.split(p)[0]", "t.split(p)[-1]"),
+    *("t.as_strided((2,), (p,), a)", "t.as_strided((3,), (p,))", "t.select(0, a)", "t[..., a]", "t[..., s]"),
+    *("t[:1].expand(p, *t.shape[1:])", "t[5:][s]", "t[::2][s]", "t.t()[a]", "t.unbind(0)[a]"),
+)
+
+MATRIX_VIEWS = (
+    *("t.diagonal(i % 5 - 2)", "t[::p, 1:]", "t.view(-1)[s]", "t[s, s]", "t[a, s]", "t.t()[s]", "t[:, a]"),
+    "t[s].t()",
+)
+
+COMPUTED = (
+    *("(t + i)", "(t * i)", "(i - t)", "(t / (abs(i) + 1))", "(t // (abs(i) + 1))", "(t % (abs(i) + 2))"),
+    *("(t > i) * 1", "torch.where(t > i, t, t + i)", "(t + i / 4)", "t.clamp(min(i, 0), 7)", "(t * float(i))"),
+    *("torch.add(t, t, alpha=i)", "(t * (i > i))", "t.roll(i, 0)", "t.roll(i)", "t.cumsum(0)[a]", "(t == i)"),
+    *("t.masked_fill(t > 1, i)", "torch.select_scatter(t, t[0] + 7, 0, a)", "F.pad(t, (i % 5 - 2, i % 4 - 1))"),
+    *("torch.slice_scatter(t, t[:2] + 1, 0, a, a + 2)", "t.index_select(0, torch.tensor([a, 0]))", "t[[a, -1]]"),
+    *("t[torch.arange(p) + a]", "(t + torch.arange(i, i + t.shape[-1]))", "t.repeat(p, *[1] * (t.dim() - 1))"),
+    *("torch.full((p,), i) + t.sum()", "t.gather(0, torch.full_like(t, a, dtype=torch.int64))", "(t - i // 3)"),
+    *("torch.arange(i, i)", "t.sum(i % t.dim())", "torch.cat([t[s], t])", "t.new_full((2, 2), i)", "t[s].sum(0)"),
+    *("t.flip(0)[s] * 2", "(t ** (i % 3))", "t.abs() ** (i % 4 - 1)", "torch.fmod(t, abs(i) + 1)", "t.sort(0)[0][a]"),
+    *("torch.zeros(p + 1) + i", "torch.scalar_tensor(i) + t", "(t + 2) ** k", "t.float().softmax(0)[a]"),
+    *("t.index_fill(0, torch.tensor([a]), i)", "torch.lerp(t, t + i, 0.25)", "(t.long() << (i % 3))", "(t.long() & i)"),
+)
+
+MATRIX_COMPUTED = ("t.tril(i)", "t.triu(i)", "t.float().mean(i % 2)", "t.sum(1)", "(t @ t.t())[a]")
+
+WRITES = (
+    *("t[a] = i", "t[s] = i", "t[s] += i", "t[a] *= 3", "t[::p] = 1", "t.narrow(0, a, 2).fill_(i)", "t[a] = m"),
+    *("t[s].add_(2)", "t[a] = t[0]", "t.as_strided((2,), (p,)).zero_()", "t[s].mul_(i)", "t.select(0, a).add_(i)"),
+    *("t[torch.tensor([a])] = i", "t[..., a] = i", "t[s] = t[:1].clone()", "t[a] = torch.tensor(i)"),
+)
+
+AFTERWARDS = ("t * 2", "t.sum()", "t[0]", "t.clone()")
+
+
 class _Writer:
-    def __init__(self, random: Random, rank: int, whole: bool) -> None:
-        self.random, self.rank, self.whole = random, rank, whole
+    """Draws statements from the tables: ``t`` is a tensor; ``i``, ``a``, ``p``, ``s`` integers, places and slices."""
+
+    def __init__(self, random: Random, rank: int) -> None:
+        self.random, self.rank = random, rank
         self.lines: list[str] = []
         self.count = 0
 
-    # ---- integers -------------------------------------------------------------------------------------------------
-
-    def integer(self, depth: int = 2) -> str:
+    def integer(self, depth: int) -> str:
         """Any integer."""
-        r = self.random
-        if depth == 0 or r.random() < 0.3:
-            return r.choice(("k", "k", "k", "m", "-k", str(r.choice((-3, -1, 0, 1, 2, 5)))))
-        a, c = self.integer(depth - 1), r.choice((2, 3, 5, 7))
-        b = self.integer(depth - 1)
-        return r.choice(
-            (
-                *(f"({a} + {c})", f"({a} - {c})", f"({a} + {b})", f"({a} - {b})", f"({a} * {c})", f"({a} * {b})"),
-                *(f"({a} // {c})", f"({a} % {c})", f"({a} // -{c})", f"({a} % -{c})", f"({a} // 2 + 5)"),
-                *(f"abs({a})", f"max({a}, {b})", f"min({a}, {c})", f"(x.shape[0] - {a})", f"(-{a})", f"({a}) ** 2"),
-                *(f"({a} // ({b}))", f"({a} % (abs({b}) + 1))", f"({a} & 3)", f"({a} >> 1)", f"({a} << 1)"),
-                *(f"(x.shape[0] // ({a}))", f"int({a} / 2)", f"({a} % x.shape[0])", f"({a} if {b} > 0 else {c})"),
-            )
-        )
+        if depth == 0 or self.random.random() < 0.3:
+            return self.random.choice(("k", "k", "k", "m", "-k", "-3", "-1", "0", "1", "2", "5"))
+        return self.filled(self.random.choice(INTEGERS), depth - 1)
 
-    def place(self) -> str:
-        """An integer that often is a place in the first dimension."""
-        return self.random.choice(("k", "k", f"{self.integer(1)} % x.shape[0]", "k // 2", "k % 4", self.integer()))
+    def filled(self, template: str, depth: int = 2, tensor: str = "") -> str:
+        """The template with everything drawn that it leaves open."""
 
-    def positive(self) -> str:
-        """An integer that is positive, mostly."""
-        return self.random.choice((f"(abs({self.integer(1)}) % 4 + 1)", f"({self.integer(1)} % 3 + 1)", "k", "abs(m) + 1"))
+        def drawn(name: re.Match[str]) -> str:
+            kind = name.group()
+            if kind == "t":
+                return tensor
+            if kind == "i":
+                return self.integer(depth)
+            table = {"a": PLACES, "p": POSITIVE, "s": PIECES}[kind]
+            return self.filled(self.random.choice(table), max(depth - 1, 0))
 
-    def piece(self) -> str:
-        """A slice of the first dimension."""
-        a, b, p = self.place(), self.place(), self.positive()
-        return self.random.choice(
-            (f"{a}:", f":{a}", f"{a}:{b}", f"::{p}", f"{a}::{p}", f":{a}:{p}", f"1:8:{p}", f"{a}:{a} + 3", f"-({a}):")
-        )
+        return re.sub(r"(?<![\w.])[taips](?!\w)(?! for )", drawn, template)
 
-    # ---- tensors --------------------------------------------------------------------------------------------------
-
-    def view(self, t: str) -> str:
-        a, p = self.place(), self.positive()
-        options = [
-            *(f"{t}[{self.place()}]", f"{t}[{self.piece()}]", f"{t}[{self.piece()}]", f"{t}[{self.piece()}]"),
-            *(f"{t}.narrow(0, {a}, 2)", f"{t}.unfold(0, 2, {p})", f"{t}.split({p})[0]", f"{t}.split({p})[-1]"),
-            *(f"{t}.as_strided((2,), ({p},), {a})", f"{t}.as_strided((3,), ({p},))", f"{t}.select(0, {a})"),
-            *(f"{t}[:1].expand({p}, *{t}.shape[1:])", f"{t}[..., {a}]", f"{t}[..., {self.piece()}]"),
-            *(f"{t}[5:][{self.piece()}]", f"{t}[::2][{self.piece()}]", f"{t}.t()[{a}]", f"{t}.unbind(0)[{a}]"),
-        ]
-        if self.rank == 2:
-            options += [f"{t}.diagonal({self.integer(1)} % 5 - 2)", f"{t}[::{p}, 1:]", f"{t}.view(-1)[{self.piece()}]"]
-            options += [f"{t}[{self.piece()}, {self.piece()}]", f"{t}[{a}, {self.piece()}]", f"{t}.t()[{self.piece()}]"]
-        return self.random.choice(options)
-
-    def computed(self, t: str) -> str:
-        a, b, p, n = self.place(), self.integer(), self.positive(), self.integer()
-        options = [
-            *(f"({t} + {n})", f"({t} * {n})", f"({n} - {t})", f"({t} / (abs({n}) + 1))", f"({t} // (abs({n}) + 1))"),
-            *(f"({t} % (abs({n}) + 2))", f"({t} > {n}) * 1", f"torch.where({t} > {n}, {t}, {t} + {b})", f"({t} + {n} / 4)"),
-            *(f"{t}.clamp(min({n}, 0), 7)", f"torch.add({t}, {t}, alpha={n})", f"({t} * ({n} > {b}))", f"({t} * float({n}))"),
-            *(f"{t}.roll({n}, 0)", f"{t}.roll({n})", f"{t}.cumsum(0)[{a}]", f"{t}.masked_fill({t} > 1, {n})"),
-            *(f"torch.select_scatter({t}, {t}[0] + 7, 0, {a})", f"torch.slice_scatter({t}, {t}[:2] + 1, 0, {a}, {a} + 2)"),
-            *(f"F.pad({t}, ({n} % 5 - 2, {b} % 4 - 1))", f"{t}.index_select(0, torch.tensor([{a}, 0]))", f"{t}[[{a}, -1]]"),
-            *(f"{t}[torch.arange({p}) + {a}]", f"({t} + torch.arange({n}, {n} + {t}.shape[-1]))", f"{t}.repeat({p}, *[1] * ({t}.dim() - 1))"),
-            *(f"torch.full(({p},), {n}) + {t}.sum()", f"{t}.gather(0, torch.full_like({t}, {a}, dtype=torch.int64))"),
-            *(f"torch.arange({n}, {b})", f"({t} == {n})", f"{t}.sum({n} % {self.rank})", f"torch.cat([{t}[{self.piece()}], {t}])"),
-            *(f"{t}.new_full((2, 2), {n})", f"{t}.flip(0)[{self.piece()}] * 2", f"{t}[{self.piece()}].sum(0)"),
-            *(f"({t} ** ({n} % 3))", f"{t}.abs() ** {n}", f"torch.fmod({t}, abs({n}) + 1)", f"{t}.sort(0)[0][{a}]"),
-            *(f"torch.zeros({p} + 1) + {n}", f"{t}.softmax(0)[{a}]" if not self.whole else f"({t} << ({n} % 3))"),
-            *(f"torch.scalar_tensor({n}) + {t}", f"{t}.fill_diagonal_({n})" if self.rank == 2 else f"({t} - {n} // 3)"),
-        ]
-        if self.rank == 2:
-            options += [f"{t}.tril({n})", f"{t}.triu({n})", f"{t}.mean({n} % 2)" if not self.whole else f"{t}.sum(1)"]
-        return self.random.choice(options)
-
-    def write(self, t: str) -> str:
-        a, n, p = self.place(), self.integer(), self.positive()
-        return self.random.choice(
-            (
-                *(f"{t}[{a}] = {n}", f"{t}[{self.piece()}] = {n}", f"{t}[{self.piece()}] += {n}", f"{t}[{a}] *= 3"),
-                *(f"{t}[::{p}] = 1", f"{t}.narrow(0, {a}, 2).fill_({n})", f"{t}[{self.piece()}].add_(2)", f"{t}[{a}] = m"),
-                *(f"{t}[{a}] = {t}[0]", f"{t}.as_strided((2,), ({p},)).zero_()", f"{t}[{self.piece()}].mul_({n})"),
-                *(f"{t}.select(0, {a}).add_({n})", f"{t}[torch.tensor([{a}])] = {n}", f"{t}[..., {a}] = {n}"),
-            )
-        )
+    def write(self, t: str) -> None:
+        """One more line, which writes to ``t``."""
+        self.lines.append(self.filled(self.random.choice(WRITES), tensor=t))
 
     def statement(self, t: str) -> str:
-        """One more line, which makes a new variable of ``t`` or writes to it; returns the variable."""
+        """One more line, which makes a new variable of ``t`` or of a written copy of it; returns the variable."""
         self.count += 1
-        name = f"v{self.count}"
-        kind = self.random.random()
-        if kind < 0.4:
-            self.lines.append(f"{name} = {self.view(t)}")
-        elif kind < 0.75:
-            self.lines.append(f"{name} = {self.computed(t)}")
+        name, kind = f"v{self.count}", self.random.random()
+        matrix = self.rank == 2
+        if kind < 0.75:
+            views, computed = VIEWS + MATRIX_VIEWS * matrix, COMPUTED + MATRIX_COMPUTED * matrix
+            template = self.random.choice(views if kind < 0.4 else computed)
+            self.lines.append(f"{name} = {self.filled(template, tensor=t)}")
         else:
-            self.lines += [f"{name} = {t}.clone()", self.write(name)]
-            if self.random.random() < 0.3:
-                self.lines.append(self.write(name))
+            self.lines.append(f"{name} = {t}.clone()")
+            for _ in range(self.random.choice((1, 1, 2))):
+                self.write(name)
         return name
+
+
+UNPACKED = {
+    "k, m": "",
+    "box, m": "k = box.k",
+    "table, m": "k = table['k']",
+    "pair": "k, m = pair",
+    "s, m": "k = s.start",
+}
+GIVEN = {
+    "k, m": "k, m",
+    "box, m": "Box(k, m), m",
+    "table, m": "{'k': k}, m",
+    "pair": "((k, m),)",
+    "s, m": "slice(k, None), m",
+}
+"""How the integers reach the program."""
 
 
 def integer_program(number: int) -> IntegerProgram:
     """The program with this number."""
     r = Random(number)
-    shape, dtype, signature = r.choice(SHAPES), r.choice(DTYPES), r.choice(SIGNATURES)
-    w = _Writer(r, len(shape), "int" in dtype)
+    shape, dtype, signature = r.choice(SHAPES), r.choice(DTYPES), r.choice(tuple(GIVEN))
+    w = _Writer(r, len(shape))
     results = [w.statement("x") for _ in range(r.choice((1, 1, 2)))]
-    gradients = not w.whole and r.random() < 0.5
+    gradients = "int" not in dtype and r.random() < 0.5
     if r.random() < 0.2 and not gradients:
-        w.lines.append(w.write("x"))
+        w.write("x")
     if r.random() < 0.3:
-        results.append(r.choice((f"{results[0]} * 2", f"{results[0]}.sum()", f"{results[0]}[0]", f"{results[0]}.clone()")))
-    unpacked = {
-        "k, m": [],
-        "box, m": ["k = box.k"],
-        "table, m": ["k = table['k']"],
-        "pair": ["k, m = pair"],
-        "s, m": ["k = s.start"],
-    }[signature]
-    given = {"k, m": "k, m", "box, m": "Box(k, m), m", "table, m": "{'k': k}, m", "pair": "(k, m)", "s, m": "slice(k, None), m"}
-    body = "\n".join(f"    {line}" for line in (*unpacked, *w.lines, f"return {', '.join(results)},"))
-    source = f"def program(x, {signature}):\n{body}\n\n\ndef arguments(k, m):\n    return {given[signature]}\n"
-    source = source.replace("return (k, m)\n", "return ((k, m),)\n")
-    low = r.choice((0, 0, 0, 1))
-    numbers = [n for n in NUMBERS if n > 0] if low else NUMBERS
-    calls = tuple((r.choice(numbers), r.choice(NUMBERS[:-3])) for _ in range(r.choice((3, 4, 5))))
+        results.append(w.filled(r.choice(AFTERWARDS), tensor=results[0]))
+    lines = (*filter(None, [UNPACKED[signature]]), *w.lines, f"return {', '.join(results)},")
+    body = "\n".join(f"    {line}" for line in lines)
+    source = f"def program(x, {signature}):\n{body}\n\n\ndef arguments(k, m):\n    return {GIVEN[signature]}\n"
+    numbers = NUMBERS if r.random() < 0.75 else tuple(n for n in NUMBERS if n > 0)
+    calls = tuple((r.choice(numbers), r.choice(NUMBERS)) for _ in range(r.choice((3, 4, 5))))
     if r.random() < 0.5:  # one of them stays
         calls = tuple((k, calls[0][1]) for k, _ in calls)
     numerics = r.choice(("fast", "fast", "eager"))

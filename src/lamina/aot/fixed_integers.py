@@ -41,7 +41,7 @@ def _fixed(gm: GraphModule, values: dict[str, int]) -> GraphModule:
     graph = Graph()
     made: dict[Node, Any] = {}
     for node in gm.graph.nodes:
-        copied = made[node] = graph.node_copy(node, lambda n: made[n])
+        made[node] = graph.node_copy(node, lambda n: made[n])
         value = values.get(node.name)
         if value is not None:
             made[node] = value
