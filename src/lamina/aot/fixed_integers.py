@@ -32,9 +32,9 @@ def fixed_integers(gm: GraphModule) -> Iterator[GraphModule]:
             yield _fixed(gm, {n.name: int(n.meta["example_value"]) for n in chosen})
 
 
-def _sizes(node: Node) -> list[torch.SymInt]:
+def _sizes(node: Node) -> tuple[Any, ...]:
     value = node.meta.get("example_value")
-    return [n for n in value.shape if isinstance(n, torch.SymInt)] if isinstance(value, torch.Tensor) else []
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
 
 
 def _fixed(gm: GraphModule, values: dict[str, int]) -> GraphModule:
