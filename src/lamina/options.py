@@ -35,7 +35,10 @@ class Options:
         "fast", "fast: fp32 inside a kernel; eager: round and draw as eager does", "LAMINA_NUMERICS", ("fast", "eager")
     )
     assume_finite: bool = _knob(
-        False, "no NaN comes up: on a GPU, libraries may do ReLU, which may lose it", "LAMINA_ASSUME_FINITE"
+        False,
+        "no NaN comes up, nor infinities but a mask's, in operands or on the way: more ways to take a softmax, loss or "
+        "norm apart are taken for the whole, attention does not check its operands, and on a GPU libraries may do ReLU",
+        "LAMINA_ASSUME_FINITE",
     )
     simd: str = _knob("auto", "instruction set of CPU kernels", "LAMINA_SIMD", ("auto", "avx512", "avx2", "plain"))
     cxx: str = _knob("", "C++ compiler to use instead of the first one found", "LAMINA_CXX")

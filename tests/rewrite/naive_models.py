@@ -358,7 +358,7 @@ MODELS: dict[str, NaiveModel] = {
     "classifier": NaiveModel(
         Classifier,
         lambda: (_noise(6, 32), _tokens(6, high=10)),
-        Counter({"layer norm": 2, "silu": 1, "gelu": 1, "cross entropy": 1}),
+        Counter({"layer norm": 2, "silu": 1, "cross entropy": 1}),
     ),
     "mixture": NaiveModel(
         Mixture, lambda: (_noise(6, 32),), Counter({"rms norm": 1, "softmax": 1, "silu": 1, "logsumexp": 1})

@@ -121,7 +121,7 @@ class Rule:
     at: tuple[str, ...]
     inference_only: bool
     ranks: tuple[int, ...]
-    tolerance: float
+    tolerance: float | None
     place: str
     parameters: tuple[tuple[str, TensorWildcard | ScalarWildcard], ...]
 
@@ -140,7 +140,7 @@ def rule(
     at: tuple[str, ...] = ("captured", "inference"),
     inference_only: bool = False,
     ranks: tuple[int, ...] = (),
-    tolerance: float = 1e-6,
+    tolerance: float | None = None,
 ) -> Rule:
     """Whatever ``before`` computes is to be computed by ``after``: two plain PyTorch functions of equal parameters.
 
@@ -149,7 +149,8 @@ def rule(
     nothing. ``where`` gets each ``Match`` and may refuse it. ``at`` says where the rule runs (see ``PLACES``); one that
     is ``inference_only`` leaves alone what gradients are recorded for. ``ranks`` are numbers of dimensions that
     tensors of any rank are to be traced with, where the pattern looks different for them (by default one is enough).
-    Floating-point constants match within ``tolerance``, relative. Raises ``BadArgument``.
+    Floating-point constants match within ``tolerance``, relative; by default within the rounding of the dtype that the
+    match computes in (float32 for narrower ones). Raises ``BadArgument``.
     """
     made_at = caller_place()
     for role, function in (("before", before), ("after", after)):
@@ -175,7 +176,7 @@ def _check_options(made_at: str, name: Any, where: Any, at: Any, tolerance: Any)
         raise BadArgument(f"where is {where!r}", where=made_at, remedy="pass a function Match -> bool")
     if not isinstance(at, tuple) or not at or any(one not in PLACES for one in at):
         raise BadArgument(f"a rule runs at {at!r}", where=made_at, remedy=f"use a tuple of some of {PLACES}")
-    if type(tolerance) not in (int, float) or not 0 <= tolerance < 1:
+    if tolerance is not None and (type(tolerance) not in (int, float) or not 0 <= tolerance < 1):
         raise BadArgument(
             f"the tolerance of a rule is {tolerance!r}", where=made_at, remedy="pass a relative difference such as 1e-4"
         )

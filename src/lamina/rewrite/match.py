@@ -9,7 +9,7 @@ from typing import Any
 from torch.fx import Node
 
 from lamina.base.rule import Match
-from lamina.rewrite.match_constants import with_constant
+from lamina.rewrite.match_constants import tolerance_of, with_constant
 from lamina.rewrite.match_search import PartialMatch, Search
 from lamina.rewrite.misses import Miss, Misses
 from lamina.rewrite.pattern import Pattern
@@ -56,14 +56,14 @@ class Matcher:
             return
         search = Search(pattern, self._terms, self._same, self._misses)
         for state in itertools.islice(search.solutions(root), _MOST_SOLUTIONS):
-            match = self._finished(pattern, state)
+            match = self._finished(pattern, state, tolerance_of(pattern.rule, root))
             if match is not None:
                 yield match
 
-    def _finished(self, pattern: Pattern, state: PartialMatch) -> Match | None:
+    def _finished(self, pattern: Pattern, state: PartialMatch, tolerance: float) -> Match | None:
         """The match, if constants made of sizes fit, and nothing inside is needed outside."""
         parameters = dict(pattern.rule.parameters)
-        bound = _with_constants(state, parameters, pattern.rule.tolerance)
+        bound = _with_constants(state, parameters, tolerance)
         if bound is None:
             return None
         outputs = tuple(state.covered[root] for root in pattern.roots)

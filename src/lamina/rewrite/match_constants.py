@@ -10,13 +10,17 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.base.rule import TensorWildcard
+from lamina.base.rule import Rule, TensorWildcard
 from lamina.rewrite.match_sizes import size_of
 from lamina.rewrite.pattern import Constant, DtypeOf, SizeOf
 from lamina.rewrite.terms import Number
 from lamina.rewrite.torch_private import same_number, symbol_of
 
-__all__ = ["Owed", "folded", "is_close", "is_literal", "is_number", "with_constant", "with_number"]
+__all__ = ["Owed", "folded", "is_close", "is_literal", "is_number", "tolerance_of", "with_constant", "with_number"]
+
+_ROUNDING, _ROUNDING_64 = 2.0**-24, 2.0**-51
+"""Relative: half a unit in the last place of float32, in which narrower dtypes are computed too; and of float64, with
+room for a constant that is the quotient or product of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,15 @@ def is_number(value: Any) -> bool:
 
 def _is_plain(value: Any) -> bool:
     return type(value) in (int, float)
+
+
+def tolerance_of(rule: Rule, root: Node) -> float:
+    """How far, relative, a constant may be from that of ``rule`` where ``root`` is the match's first result."""
+    if rule.tolerance is not None:
+        return rule.tolerance
+    value = root.meta.get("val")
+    wide = isinstance(value, torch.Tensor) and value.dtype in (torch.float64, torch.complex128)
+    return _ROUNDING_64 if wide else _ROUNDING
 
 
 def is_close(a: float, b: float, tolerance: float) -> bool:

@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from lamina.base.rule import TensorWildcard
 from lamina.rewrite.flattenings import flattenings
-from lamina.rewrite.match_constants import Owed, folded, is_close, is_literal, is_number, with_number
+from lamina.rewrite.match_constants import Owed, folded, is_close, is_literal, is_number, tolerance_of, with_number
 from lamina.rewrite.match_sizes import with_tensor
 from lamina.rewrite.misses import Misses
 from lamina.rewrite.pattern import Call, Constant, DtypeOf, Literal, Pattern, ScalarOf, SizeOf, Wild
@@ -59,10 +59,11 @@ class Search:
         self.pattern = pattern
         self._terms, self._same, self._misses = terms, same, misses
         self._parameters: dict[str, Any] = dict(pattern.rule.parameters)
-        self._tolerance = pattern.rule.tolerance
+        self._tolerance = 0.0
 
     def solutions(self, node: Node) -> Iterator[PartialMatch]:
         """Each way to see the pattern with ``node`` as its first result, the most literal one first."""
+        self._tolerance = tolerance_of(self.pattern.rule, node)
         return self._roots(self.pattern.roots, [node], PartialMatch({}, {}, (), ()))
 
     def _fail(self, state: PartialMatch, node: Any, why: str, *about: Any, vague: bool = False) -> None:

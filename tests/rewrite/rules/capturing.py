@@ -30,9 +30,9 @@ def run_changed(function: Callable[..., Any], args: Sequence[Any], change: Chang
     return torch.compile(function, backend=backend, fullgraph=True, dynamic=False)(*args), graphs
 
 
-def rewritten(record: Record) -> Change:
+def rewritten(record: Record, *, finite: bool = False) -> Change:
     """What Lamina's own rules make of a captured graph; what they did goes into ``record``."""
-    return lambda gm: Rewriting(Options(), record, "test", {}).captured(gm)
+    return lambda gm: Rewriting(Options(assume_finite=finite), record, "test", {}).captured(gm)
 
 
 def applied(record: Record) -> list[str]:

@@ -39,7 +39,7 @@ def _library_calls(gm: GraphModule) -> list[Any]:
 def test_a_spelling_becomes_the_librarys_attention(name: str) -> None:
     spelling, inputs = SPELLINGS[name], _inputs()
     expected = spelling.function(*inputs)
-    found, (gm,) = run_changed(spelling.function, inputs, rewritten(Record()))
+    found, (gm,) = run_changed(spelling.function, inputs, rewritten(Record(), finite=True))
     (call,) = _library_calls(gm)
     assert call.kwargs["is_causal"] == spelling.causal
     assert (call.kwargs["attn_mask"] is not None) == spelling.masked
@@ -55,7 +55,7 @@ def test_a_spelling_becomes_the_librarys_attention(name: str) -> None:
 def test_what_is_not_attention_stays(name: str) -> None:
     inputs = _inputs()
     function = NOT_ATTENTION[name]
-    found, (gm,) = run_changed(function, inputs, rewritten(Record()))
+    found, (gm,) = run_changed(function, inputs, rewritten(Record(), finite=True))
     assert not _library_calls(gm)
     torch.testing.assert_close(found, function(*inputs), equal_nan=True)
 
@@ -75,7 +75,7 @@ def test_rows_whose_keys_are_all_hidden_are_as_in_eager(fill: float, added: bool
         return scores.masked_fill(mask, fill).softmax(-1) @ v
 
     inputs = [x.detach().to(dtype).requires_grad_() for x in _inputs()]
-    found, (gm,) = run_changed(function, inputs, rewritten(Record()))
+    found, (gm,) = run_changed(function, inputs, rewritten(Record(), finite=True))
     (call,) = _library_calls(gm)
     assert (call.args[0].op == "placeholder") == (fill == float("-inf"))
     expected = function(*inputs)
@@ -108,7 +108,7 @@ def test_queries_are_copied_where_rows_may_be_hidden_by_finite_numbers(name: str
         return (q @ k.transpose(-2, -1) / 4 + mask(hide)).softmax(-1) @ v
 
     inputs = _inputs()
-    found, (gm,) = run_changed(function, [*inputs, hide], rewritten(Record()))
+    found, (gm,) = run_changed(function, [*inputs, hide], rewritten(Record(), finite=True))
     (call,) = _library_calls(gm)
     assert (call.args[0].op != "placeholder") == copied
     expected = function(*inputs, hide)
@@ -136,7 +136,7 @@ def test_without_gradients_no_queries_are_copied_for_rows_whose_keys_are_all_hid
         return (q @ k.transpose(-2, -1) / 4).masked_fill(mask, number).softmax(-1) @ v
 
     inputs = [x.detach().to(dtype) for x in _inputs()]
-    found, (gm,) = run_changed(function, inputs, rewritten(Record()))
+    found, (gm,) = run_changed(function, inputs, rewritten(Record(), finite=True))
     (call,) = _library_calls(gm)
     assert (call.args[0].op == "placeholder") == (dtype != torch.float16 or number == float("-inf"))
     close = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 3e-2, "atol": 3e-2}
@@ -146,7 +146,7 @@ def test_without_gradients_no_queries_are_copied_for_rows_whose_keys_are_all_hid
 
 def test_where_the_library_is_not_faster_attention_stays() -> None:
     record = Record()
-    _, (gm,) = run_changed(SPELLINGS["divided"].function, _inputs(), rewritten(record))
+    _, (gm,) = run_changed(SPELLINGS["divided"].function, _inputs(), rewritten(record, finite=True))
     assert not _library_calls(gm)
     (decision,) = [d for stage in record.stages if stage.name == "rewrite" for d in stage.decisions]
     assert not decision.taken
@@ -163,7 +163,7 @@ def test_sizes_may_be_symbols() -> None:
         return scores.masked_fill(later, float("-inf")).softmax(-1) @ v
 
     torch._dynamo.reset()
-    compiled = torch.compile(function, backend=lambda gm, _: rewritten(record)(gm).forward, dynamic=True)
+    compiled = torch.compile(function, backend=lambda gm, _: rewritten(record, finite=True)(gm).forward, dynamic=True)
     for length in (24, 40):
         inputs = [torch.randn(2, 4, length, 16) for _ in range(3)]
         torch.testing.assert_close(compiled(*inputs), function(*inputs), rtol=1e-4, atol=1e-5)

@@ -105,7 +105,7 @@ def test_without_gradients_only_the_result_is_put_right() -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_the_mask_and_the_queries_are_given_as_they_are(training: bool) -> None:
     inputs, mask = _inputs(grad=training), _mask((2, 1, 24, 24), -1e9, torch.bfloat16)
-    found, (gm,) = run_changed(_by_hand, [*inputs, mask], rewritten(Record()))
+    found, (gm,) = run_changed(_by_hand, [*inputs, mask], rewritten(Record(), finite=True))
     (call,) = _calls(gm)
     assert (call.args[0].op, call.args[3].op) == ("placeholder", "placeholder")
     torch.testing.assert_close(found, _by_hand(*inputs, mask), **_close(torch.bfloat16))
@@ -140,7 +140,7 @@ def _dropped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 def test_a_mask_that_must_be_made_is_put_right_in_training_alone(function: Function) -> None:
     for training in (True, False):
         inputs, mask = _inputs(grad=training), _mask((24, 24), -1e9, torch.bfloat16)
-        found, (gm,) = run_changed(function, [*inputs, mask], rewritten(Record()))
+        found, (gm,) = run_changed(function, [*inputs, mask], rewritten(Record(), finite=True))
         assert len(_calls(gm)) == training
         expected = function(*inputs, mask)
         torch.testing.assert_close(found, expected, **_close(torch.bfloat16))
@@ -152,7 +152,9 @@ def test_a_mask_that_must_be_made_is_put_right_in_training_alone(function: Funct
 @pytest.mark.usefixtures("_by_the_cpus_kernel")
 @pytest.mark.parametrize("function", [_in_float32, _minus_infinity, _dropped])
 def test_where_eager_keeps_scores_or_needs_no_copy_the_mask_carries_hidden_rows(function: Function) -> None:
-    _, (gm,) = run_changed(function, [*_inputs(), _mask((24, 24), -1e9, torch.bfloat16)], rewritten(Record()))
+    _, (gm,) = run_changed(
+        function, [*_inputs(), _mask((24, 24), -1e9, torch.bfloat16)], rewritten(Record(), finite=True)
+    )
     assert not _calls(gm)
     assert gm.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention)
 
@@ -160,7 +162,7 @@ def test_where_eager_keeps_scores_or_needs_no_copy_the_mask_carries_hidden_rows(
 @pytest.mark.usefixtures("_by_the_cpus_kernel")
 def test_a_mask_with_a_gradient_is_added_as_before() -> None:
     inputs, mask = _inputs(), _mask((24, 24), -2.0, torch.bfloat16).requires_grad_()
-    found, (gm,) = run_changed(_by_hand, [*inputs, mask], rewritten(Record()))
+    found, (gm,) = run_changed(_by_hand, [*inputs, mask], rewritten(Record(), finite=True))
     assert not _calls(gm)
     for mine, theirs in zip(
         gradients(found, [*inputs, mask]), gradients(_by_hand(*inputs, mask), [*inputs, mask]), strict=True
@@ -223,7 +225,7 @@ def test_a_mask_that_the_program_writes_to(function: Function) -> None:
 @pytest.mark.usefixtures("_by_the_cpus_kernel")
 def test_compiled_nothing_is_copied_and_values_are_eagers() -> None:
     torch._dynamo.reset()
-    compiled = lamina.compile(_by_hand)
+    compiled = lamina.compile(_by_hand, options={"assume_finite": True})
     inputs, mask = _inputs(), _mask((24, 24), -1e9, torch.bfloat16)
     found, expected = compiled(*inputs, mask), _by_hand(*inputs, mask)
     torch.testing.assert_close(found, expected, **_close(torch.bfloat16))

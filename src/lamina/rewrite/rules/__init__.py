@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -11,18 +12,18 @@ from lamina.base.decision import Decision
 from lamina.base.rule import Rule
 from lamina.rewrite.numbers import fold_factors
 from lamina.rewrite.passes import merge_common, remove_dead_code, remove_no_ops
-from lamina.rewrite.rules.activations import ACTIVATIONS
-from lamina.rewrite.rules.attention import use_library_attention
+from lamina.rewrite.rules.activations import ACTIVATIONS, ACTIVATIONS_OF_FINITE
+from lamina.rewrite.rules.attention import use_library_attention, use_library_attention_unchecked
 from lamina.rewrite.rules.attention_library import simplify_library_attention
 from lamina.rewrite.rules.attention_one_query import open_attention_of_one_query
 from lamina.rewrite.rules.chains import join_casts, join_permutations, join_views
 from lamina.rewrite.rules.dropout import without_dropout
 from lamina.rewrite.rules.folding import fold_into_products
-from lamina.rewrite.rules.losses import LOSSES_BY_GATHER, LOSSES_BY_ONE_HOT
-from lamina.rewrite.rules.norms import NORMS
+from lamina.rewrite.rules.losses import LOSSES_BY_GATHER, LOSSES_BY_ONE_HOT, LOSSES_OF_FINITE
+from lamina.rewrite.rules.norms import NORMS, NORMS_OF_FINITE
 from lamina.rewrite.rules.projections import leave_projections_apart, merge_projections
 from lamina.rewrite.rules.rotary import turn_in_real_numbers
-from lamina.rewrite.rules.softmax import OVER, SOFTMAX
+from lamina.rewrite.rules.softmax import OVER, SOFTMAX, SOFTMAX_OF_FINITE
 from lamina.rewrite.rules.writes import without_hidden_writes
 
 __all__ = [
@@ -30,8 +31,10 @@ __all__ = [
     "BEFORE_RULES",
     "FROZEN_RULES",
     "JOINT_RULES",
+    "OF_FINITE",
     "RULES",
     "RULE_NAMES",
+    "UNCHECKED",
     "CapturedRewrite",
     "without_hope",
 ]
@@ -51,6 +54,11 @@ AFTER_RULES: tuple[CapturedRewrite, ...] = (
     leave_projections_apart,
 )
 """Run after the rules, in order: what looks for the whole functions that rules have put in place of their parts."""
+
+UNCHECKED: Mapping[CapturedRewrite, CapturedRewrite] = MappingProxyType(
+    {use_library_attention: use_library_attention_unchecked}
+)
+"""What stands for a rewrite with the option ``assume_finite``, under its name."""
 
 JOINT_RULES: tuple[CapturedRewrite, ...] = (
     fold_factors,
@@ -78,6 +86,12 @@ _BY_NEED: tuple[tuple[frozenset[str], tuple[Rule, ...]], ...] = (
 
 RULES: tuple[Rule, ...] = tuple(one for _, rules in _BY_NEED for one in rules)
 """Rules, tried after the user's."""
+
+OF_FINITE = frozenset(
+    one.name for one in (*ACTIVATIONS_OF_FINITE, *SOFTMAX_OF_FINITE, *NORMS_OF_FINITE, *LOSSES_OF_FINITE)
+)
+"""The names of those that give eager's values only where no infinity and no NaN comes up, in what is given or on the
+way. They run with the option ``assume_finite``."""
 
 _REWRITES = (*BEFORE_RULES, *AFTER_RULES, *JOINT_RULES, *FROZEN_RULES)
 RULE_NAMES = frozenset((*(r.name for r in RULES), *(change.__name__ for change in _REWRITES)))

@@ -5,6 +5,11 @@ library epilogues. That is a gain where memory is the limit. On a CPU with AVX2 
 again (1.3 times as long as by parts), and softplus calls log1p where the parts have a polynomial (1.8 times). There
 GELU is only made whole where nothing is differentiated, which costs nothing, and softplus is left alone. SiLU costs the
 same either way, and is made whole so that other rules need to know one form only.
+
+The parts of a sigmoid by ``exp`` overflow where their result is 0, and their gradient then is not a number; that of
+SiLU by parts has another sign where it is zero. So both are made whole where nothing is differentiated, or where no NaN
+is known to come up (``ACTIVATIONS_OF_FINITE``), which the parts of softplus need as well: they overflow from 88 on.
+GELU by ``erfc`` is left alone: it is exact far to the left, where ``1 + erf`` is 0.
 """
 
 from __future__ import annotations
@@ -18,11 +23,19 @@ from torch import Tensor
 from lamina.base.rule import Match, Rule, rule
 from lamina.rewrite.rules.places import CAPTURED
 
-__all__ = ["ACTIVATIONS"]
+__all__ = ["ACTIVATIONS", "ACTIVATIONS_OF_FINITE"]
 
 
 def _real(match: Match) -> bool:
     return bool(match["x"].is_floating_point())
+
+
+def _inference(match: Match) -> bool:
+    return _real(match) and not match.training
+
+
+def _training(match: Match) -> bool:
+    return _real(match) and match.training
 
 
 def _memory_bound(x: Tensor) -> bool:
@@ -34,7 +47,8 @@ def _gelu_is_worth_it(match: Match) -> bool:
 
 
 def _softplus_is_worth_it(match: Match) -> bool:
-    return _real(match) and _memory_bound(match["x"])
+    """The whole function is its operand from 20 on, which is not exact in float64; at 0 its gradient is another."""
+    return _inference(match) and match["x"].dtype != torch.float64 and _memory_bound(match["x"])
 
 
 def _sigmoid_by_exp(x: Tensor) -> Tensor:
@@ -69,10 +83,6 @@ def _gelu_by_halves(x: Tensor) -> Tensor:
     return x * (0.5 + 0.5 * torch.erf(x / math.sqrt(2.0)))
 
 
-def _gelu_by_erfc(x: Tensor) -> Tensor:
-    return 0.5 * x * torch.erfc(-x / math.sqrt(2.0))
-
-
 def _gelu(x: Tensor) -> Tensor:
     return F.gelu(x)
 
@@ -105,27 +115,31 @@ def _softplus(x: Tensor) -> Tensor:
     return F.softplus(x)
 
 
-# Constants are written with as few as six digits.
-_DIGITS = 1e-5
+_SIGMOIDS = (
+    ("sigmoid of exp", _sigmoid_by_exp, _sigmoid),
+    ("sigmoid of reciprocal", _sigmoid_by_reciprocal, _sigmoid),
+    ("silu of sigmoid", _silu_by_sigmoid, _silu),
+    ("silu of exp", _silu_by_exp, _silu),
+)
 
-ACTIVATIONS: tuple[Rule, ...] = (
-    rule(_sigmoid_by_exp, _sigmoid, name="sigmoid of exp", where=_real, at=CAPTURED),
-    rule(_sigmoid_by_reciprocal, _sigmoid, name="sigmoid of reciprocal", where=_real, at=CAPTURED),
-    rule(_silu_by_sigmoid, _silu, name="silu of sigmoid", where=_real, at=CAPTURED),
-    rule(_silu_by_exp, _silu, name="silu of exp", where=_real, at=CAPTURED),
-    rule(_gelu_by_erf, _gelu, name="gelu of erf", where=_gelu_is_worth_it, at=CAPTURED, tolerance=_DIGITS),
-    rule(_gelu_by_halves, _gelu, name="gelu of erf, halves", where=_gelu_is_worth_it, at=CAPTURED, tolerance=_DIGITS),
-    rule(_gelu_by_erfc, _gelu, name="gelu of erfc", where=_gelu_is_worth_it, at=CAPTURED, tolerance=_DIGITS),
-    rule(_gelu_by_tanh, _gelu_of_tanh, name="gelu of tanh", where=_gelu_is_worth_it, at=CAPTURED, tolerance=_DIGITS),
-    rule(
-        _gelu_by_tanh_of_product,
-        _gelu_of_tanh,
-        name="gelu of tanh, factored",
-        where=_gelu_is_worth_it,
-        at=CAPTURED,
-        tolerance=_DIGITS,
-    ),
+_OVERFLOWING: tuple[Rule, ...] = (
     rule(_softplus_by_log1p, _softplus, name="softplus of log1p", where=_softplus_is_worth_it, at=CAPTURED),
     rule(_softplus_by_log, _softplus, name="softplus of log", where=_softplus_is_worth_it, at=CAPTURED),
-    rule(_softplus_by_parts, _softplus, name="softplus of parts", where=_softplus_is_worth_it, at=CAPTURED),
 )
+
+ACTIVATIONS_OF_FINITE: tuple[Rule, ...] = (
+    *(rule(parts, whole, name=f"{name}, training", where=_training, at=CAPTURED) for name, parts, whole in _SIGMOIDS),
+    *_OVERFLOWING,
+)
+"""Those of them that may give a number where eager does not."""
+
+ACTIVATIONS: tuple[Rule, ...] = (
+    *(rule(parts, whole, name=name, where=_inference, at=CAPTURED) for name, parts, whole in _SIGMOIDS),
+    rule(_gelu_by_erf, _gelu, name="gelu of erf", where=_gelu_is_worth_it, at=CAPTURED),
+    rule(_gelu_by_halves, _gelu, name="gelu of erf, halves", where=_gelu_is_worth_it, at=CAPTURED),
+    rule(_gelu_by_tanh, _gelu_of_tanh, name="gelu of tanh", where=_gelu_is_worth_it, at=CAPTURED),
+    rule(_gelu_by_tanh_of_product, _gelu_of_tanh, name="gelu of tanh, factored", where=_gelu_is_worth_it, at=CAPTURED),
+    rule(_softplus_by_parts, _softplus, name="softplus of parts", where=_softplus_is_worth_it, at=CAPTURED),
+    *ACTIVATIONS_OF_FINITE,
+)
+"""All of them."""

@@ -4,9 +4,9 @@ The matrix of scores is never written: on a GPU that is most of the time and the
 recognised is any order of scaling, masking, casting and dropout between two products, however the products are spelled.
 
 A row whose keys are all hidden is what it is in eager: not a number where they are minus infinity, the mean of the
-hidden values where they are large negative numbers. One row could differ: one whose largest visible score is itself
-below -9900, if the hidden ones are as near as -10000. Of such a row nothing flows back to queries and keys, as where a
-mask is filled in; where one is added, eager's small rest of a gradient is lost.
+hidden values where they are large negative numbers. What eager makes of infinities, of NaN behind a mask, and of scores
+that reach the numbers of a mask, the library does not: whether there are any is asked of the operands at each call
+(``attention_check.py``), unless the option ``assume_finite`` says that there are none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
+from lamina.rewrite.rules.attention_check import checked_on_cpu, guarded, on_cpu
 from lamina.rewrite.rules.attention_form import Attention, Refusal, attention_of
 from lamina.rewrite.rules.attention_mask import mask_of
 from lamina.rewrite.rules.attention_pays import reason_against
@@ -31,7 +32,7 @@ from lamina.rewrite.rules.products import Labels
 from lamina.rewrite.rules.spelling import Spelled, fake_of, spelled, written
 from lamina.rewrite.torch_private import SET_GRAD, is_alias, plain_dispatch, same_size
 
-__all__ = ["use_library_attention"]
+__all__ = ["use_library_attention", "use_library_attention_unchecked"]
 
 
 def use_library_attention(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
@@ -39,6 +40,15 @@ def use_library_attention(gm: GraphModule, decisions: list[Decision]) -> GraphMo
 
     Why one was taken or not goes into ``decisions``.
     """
+    return _used(gm, decisions, True)
+
+
+def use_library_attention_unchecked(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
+    """The same for operands and scores that are all finite, and far from the numbers of masks."""
+    return _used(gm, decisions, False)
+
+
+def _used(gm: GraphModule, decisions: list[Decision], checked: bool) -> GraphModule:
     if not plain_dispatch():
         return gm
     constants = Constants()
@@ -51,7 +61,7 @@ def use_library_attention(gm: GraphModule, decisions: list[Decision]) -> GraphMo
                 continue
             if any(found.first < n < found.last for n in fixed):
                 raise Refusal("something is written to, or gradients switched, between the two products")
-            call = _Call(found, constants)
+            call = _Call(found, constants, checked)
             call.check_gain()
             call.mask.changes = any(n > found.last and _shares_memory(n, call.mask.tensors) for n in fixed)
         except Refusal as why:
@@ -133,8 +143,8 @@ def _in_four(write: Writer, node: Node, batch: int) -> Node:
 class _Call:
     """One attention, ready to be written as a call of the library."""
 
-    def __init__(self, found: Attention, constants: Constants) -> None:
-        self.found = found
+    def __init__(self, found: Attention, constants: Constants, checked: bool) -> None:
+        self.found, self.checked = found, checked
         self._name_dimensions()
         self._name_values()
         self._find_batch()
@@ -230,7 +240,7 @@ class _Call:
         """The call of the library, in the place of the second product."""
         places = len(self.batch)
         q, k, v = (operand.write(write, self.batch, places) for operand in (self.query, self.key, self.value))
-        result = self._called(write, self.mask.scaled(write, q), k, v)
+        result = self._called(write, q, self.mask.scaled(write, q), k, v)
         own = (self.query.shape[-2], self.value.shape[-1])
         if self.batch != self.result_batch or places > 2:
             result = write.method("reshape", result, (*self.result_batch, *own))
@@ -249,8 +259,8 @@ class _Call:
             result = write.method("to", result, expected.dtype)
         return with_layout_of(write, result, self.found.last)
 
-    def _called(self, write: Writer, q: Node, k: Node, v: Node) -> Node:
-        """The attention itself."""
+    def _called(self, write: Writer, raw: Node, q: Node, k: Node, v: Node) -> Node:
+        """The attention itself, of the queries ``raw`` that are scaled to ``q``."""
         if not self.found.dropout and self.mask.may_be_settled(self.training):
             query, key, value = map(fake_of, (q, k, v))
             assert query is not None
@@ -258,11 +268,14 @@ class _Call:
             assert value is not None
             kernel = kernel_for(query, key, value, self.mask.scale)
             if kernel:
-                return write.call(masked_attention, q, k, v, self.mask.plain(write), self.mask.scale, kernel)
-        q, mask = self.mask.write(write, q, self.training)
-        return write.call(
+                found = write.call(masked_attention, q, k, v, self.mask.plain(write), self.mask.scale, kernel)
+                return guarded(write, found, self.mask, (q, k, v)) if self.checked else found
+        queries, mask, tops = self.mask.write(write, q, self.training)
+        if self.checked and on_cpu(self.query.device):
+            return checked_on_cpu(write, self.found, self.mask, (raw, q, queries, k, v), mask, tops, self.training)
+        found = write.call(
             F.scaled_dot_product_attention,
-            q,
+            queries,
             k,
             v,
             attn_mask=mask,
@@ -270,6 +283,7 @@ class _Call:
             is_causal=self.mask.causal,
             scale=self.mask.scale,
         )
+        return guarded(write, found, self.mask, (q, k, v)) if self.checked else found
 
 
 def _shape(node: Node) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ from lamina.rewrite.rules.spelling import Spelled, fake_of, number, spelled
 __all__ = ["Attention", "Refusal", "Step", "attention_of"]
 
 HIDDEN = -1e4
-"""A score at or below this counts as hidden when it is put in the place of others."""
+"""A score at or below this, once all steps are done, counts as hidden when it is put in the place of others. Whether
+it is so far below the others that nothing of it is left is found at each call (``attention_check.py``)."""
 
 
 class Refusal(Exception):
@@ -30,7 +31,7 @@ class Step:
 
     ``kind`` is "scale" by ``factor``, or by a tensor or symbol (if ``inverted`` it divides), "add" of ``value`` times
     ``factor`` (``wide``: to scores of more than 16 bits), or "fill" with the number ``factor`` where ``value`` is true
-    (false if ``inverted``).
+    (false if ``inverted``). ``dtype`` is that of the scores after it.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Step:
     factor: float = 1.0
     inverted: bool = False
     wide: bool = False
+    dtype: torch.dtype = torch.float32
 
 
 @dataclass(slots=True)
@@ -90,7 +92,8 @@ class _Above:
         if found is not None:
             steps = []
             if found.addend is not None:
-                steps.append(Step("add", _batch(node), found.addend, found.beta, wide=_is_wide(node)))
+                dtype = _dtype(node)
+                steps.append(Step("add", _batch(node), found.addend, found.beta, wide=_is_wide(node), dtype=dtype))
             return node, found, steps
         call = spelled(node)
         value = fake_of(node)
@@ -107,7 +110,7 @@ class _Above:
             found = self.read(operand, node) if isinstance(operand, Node) else None
             if found is not None:
                 step = self._step(call, place, node)
-                return None if step is None else (found[0], found[1], [*found[2], step])
+                return None if step is None else (found[0], found[1], [*found[2], replace(step, dtype=_dtype(node))])
         return None
 
     def _step(self, call: Spelled, place: int, node: Node) -> Step | None:
@@ -220,6 +223,11 @@ def _dims(node: Node) -> int:
 def _batch(node: Node) -> tuple[Any, ...]:
     value = fake_of(node)
     return () if value is None else tuple(value.shape[:-2])
+
+
+def _dtype(node: Node) -> torch.dtype:
+    value = fake_of(node)
+    return torch.float32 if value is None else value.dtype
 
 
 def _is_wide(node: Node) -> bool:

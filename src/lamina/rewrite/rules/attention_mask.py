@@ -28,6 +28,9 @@ _LEVEL = -float(1 << 40)
 """For all keys of a row without scores: in float32 nothing below 2 ** 15 added to it is left, and as a power of two
 it stays exact in products with the constants of the library's exponentials."""
 
+_LEAST_SCALE = 1e-6
+"""What is filled with ``_FAR`` may be scaled by this and is far still."""
+
 Sizes = tuple[Any, ...]
 
 
@@ -37,7 +40,8 @@ class Mask:
 
     ``may_hide_rows``: a row's keys may all be hidden; ``finite``: by numbers other than minus infinity; ``wide``: a
     mask is added to scores of more than 16 bits; ``changes``: one is written to afterwards, where eager does not mind.
-    ``factors`` are steps to scale the queries with.
+    ``factors`` are steps to scale the queries with. ``replay`` are all steps in order, as they are, and ``highest`` the
+    largest finite number that hides a score otherwise than by being added to it in the library.
     """
 
     scale: float
@@ -45,6 +49,8 @@ class Mask:
     causal: bool = False
     parts: list[_Part] = field(default_factory=list)
     factors: list[Step] = field(default_factory=list)
+    replay: list[_Part] = field(default_factory=list)
+    highest: float = -math.inf
     may_hide_rows: bool = False
     finite: bool = False
     wide: bool = False
@@ -97,8 +103,10 @@ class Mask:
             total = part.onto(write, total)
         return total
 
-    def write(self, write: Writer, queries: Node, training: bool) -> tuple[Node, Node | None]:
-        """The queries, and the additive mask in their dtype, or None where there is none.
+    def write(self, write: Writer, queries: Node, training: bool) -> tuple[Node, Node | None, Node | None]:
+        """The queries, the additive mask in their dtype, and the largest element of each of its rows before that.
+
+        Each of the latter two is None where there is none, or nobody asks for it.
 
         The library's kernels give zero for a row of minus infinity, where eager gives what is not a number, and a
         wrong gradient for a row of large negative numbers, because nothing of its scores is left in the logarithm
@@ -109,9 +117,12 @@ class Mask:
         """
         total = self._total(write)
         if total is None:
-            return queries, None
+            return queries, None, None
+        tops: Node | None = None
+        if len(self.parts) > 1 or any(part.step.kind == "add" for part in self.parts):
+            tops = write.call(torch.amax, total, -1, True)
         if self.may_hide_rows:
-            top = write.call(torch.amax, total, -1, True)
+            top = tops or write.call(torch.amax, total, -1, True)
             hidden = write.call(torch.le, top, HIDDEN)
             shifted = write.call(torch.masked_fill, top, write.call(torch.logical_not, hidden), 0.0)
             total = write.call(torch.sub, total, shifted)
@@ -122,7 +133,7 @@ class Mask:
             else:  # zero times minus infinity stays what is not a number
                 level = write.call(torch.add, write.call(torch.mul, top, 0.0), _LEVEL)
                 total = write.call(torch.where, lost, level, total)
-        return queries, total if _dtype(total) == self.dtype else write.method("to", total, self.dtype)
+        return queries, total if _dtype(total) == self.dtype else write.method("to", total, self.dtype), tops
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +175,10 @@ def mask_of(
     mask = Mask(scale, dtype)
     found: list[_Part] = []
     for step in steps:
+        before = len(found)
         if step.kind == "scale" and step.value is None:
             mask.scale *= step.factor
+            mask.highest *= step.factor if found else 1
             if found and step.factor < 0:
                 raise Refusal("a mask is multiplied by a negative number")
             if found:
@@ -177,13 +190,23 @@ def mask_of(
             if factor is not None and factor.dim() > 0 and factor.dtype != dtype:
                 raise Refusal("the scores are scaled in another dtype than the queries'")
             mask.factors.append(step)
+            mask.replay.append(_Part(step, _as_it_is))
         else:
             part = _part(mask, step, batch, sizes, constants)
             found.extend([] if part is None else [part])
+        mask.replay.extend(found[before:] if found[before:] or step.value is not None else [_Part(step, _as_it_is)])
     masks = [p for p in found if p.step.value is not None]
+    _check_numbers(mask, found)
     mask.causal = bool(masks) and all(p.causal for p in masks)
     mask.parts = [] if mask.causal else found
     return mask
+
+
+def _check_numbers(mask: Mask, found: Sequence[_Part]) -> None:
+    """Raises ``Refusal`` where what was far below the scores is not so any more after they are scaled."""
+    later = math.prod((part.step.factor for part in found if part.step.value is None), start=1.0)
+    if mask.highest > HIDDEN or not later >= _LEAST_SCALE:
+        raise Refusal("hidden scores are scaled to numbers that the others may reach")
 
 
 def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constants: Constants) -> _Part | None:
@@ -204,6 +227,7 @@ def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constant
             if hidden.all(-1).any():
                 raise Refusal("a row whose keys are all hidden")
             if _is_causal(hidden, sizes):
+                mask.highest = max(mask.highest, _highest(step, known))
                 return _Part(step, _as_it_is if len(batch) == 2 else _placing(fake, step, batch), causal=True)
         elif bool((known.amax(-1) == -math.inf).any()):
             raise Refusal("a row whose keys are all hidden")
@@ -215,8 +239,18 @@ def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constant
             raise Refusal("the mask is not of the queries' dtype")
     else:
         mask.may_hide_rows = True
+    if step.kind == "fill":
+        mask.highest = max(mask.highest, step.factor)
     mask.requires_grad |= fake.requires_grad
     return _Part(step, _placing(fake, step, batch))
+
+
+def _highest(step: Step, known: Tensor) -> float:
+    """The largest finite number that stands for a hidden score, or is added to one; minus infinity without one."""
+    if step.kind == "fill":
+        return step.factor
+    added = known.to(torch.float64) * step.factor
+    return float(added.masked_fill((added == 0) | ~added.isfinite(), -math.inf).amax())
 
 
 def _dtype(node: Node) -> torch.dtype:

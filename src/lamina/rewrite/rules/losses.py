@@ -1,7 +1,8 @@
 """Cross entropy written with ``gather``, ``one_hot`` or ``logsumexp``.
 
 As the function it is, its forward writes no matrix of log-probabilities and keeps two numbers a row (see
-``lamina.rewrite.losses``).
+``lamina.rewrite.losses``). By ``one_hot`` a hidden class of minus infinity makes a row that is not a number, by
+``logsumexp`` an infinite score an infinite loss: those are cross entropy only of scores known to be finite.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.base.no_class import NO_CLASS
 from lamina.base.rule import Match, Rule, rule, tensor
 from lamina.rewrite.rules.places import CAPTURED
 
-__all__ = ["LOSSES_BY_GATHER", "LOSSES_BY_ONE_HOT"]
-
-_NEVER = -(1 << 62)
-"""The class to leave out. ``gather`` leaves none out: a target of -100 is an error, and stays one."""
+__all__ = ["LOSSES_BY_GATHER", "LOSSES_BY_ONE_HOT", "LOSSES_OF_FINITE"]
 
 
 def _real(match: Match) -> bool:
@@ -42,7 +41,7 @@ def _positive_difference(x: Tensor, t: Tensor) -> Tensor:
 
 
 def _cross_entropy(x: Tensor, t: Tensor) -> Tensor:
-    rows = F.cross_entropy(x.reshape(-1, x.shape[-1]), t.reshape(-1), reduction="none", ignore_index=_NEVER)
+    rows = F.cross_entropy(x.reshape(-1, x.shape[-1]), t.reshape(-1), reduction="none", ignore_index=NO_CLASS)
     return rows.reshape(t.shape)
 
 
@@ -51,7 +50,7 @@ def _negative_cross_entropy(x: Tensor, t: Tensor) -> Tensor:
 
 
 def _cross_entropy_of_columns(x: Tensor, t: Tensor) -> Tensor:
-    return F.cross_entropy(x, t, reduction="none", ignore_index=_NEVER)
+    return F.cross_entropy(x, t, reduction="none", ignore_index=NO_CLASS)
 
 
 def _negative_cross_entropy_of_columns(x: Tensor, t: Tensor) -> Tensor:
@@ -109,3 +108,9 @@ LOSSES_BY_GATHER: tuple[Rule, ...] = (
         at=CAPTURED,
     ),
 )
+
+LOSSES_OF_FINITE: tuple[Rule, ...] = (
+    *LOSSES_BY_ONE_HOT,
+    *(one for one in LOSSES_BY_GATHER if "logsumexp" in one.name),
+)
+"""Those of them that are exact only where all scores are finite."""

@@ -2,7 +2,8 @@
 
 Whole they keep two numbers a row for the backward pass, and their backward is one kernel with row results and column
 sums. Half precision is left alone: taken apart each part rounds, and eager's whole norm sums gradients in half
-precision. People widen first, and then it is float32 that is found here.
+precision. People widen first, and then it is float32 that is found here. A variance from two moments may come out
+negative, and its root then is not a number: that form is a layer norm only where no NaN is known to come up.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 from lamina.base.rule import Match, Rule, rule, scalar, tensor
 from lamina.rewrite.rules.places import CAPTURED
 
-__all__ = ["NORMS"]
+__all__ = ["NORMS", "NORMS_OF_FINITE"]
 
 _WIDE = (torch.float32, torch.float64)
 _X = tensor(..., "d", dtype=_WIDE)
@@ -99,3 +100,6 @@ NORMS: tuple[Rule, ...] = (
     rule(_rms_scaled, _rms_norm_scaled, name="rms norm, scaled", where=_one_dtype, at=CAPTURED),
     rule(_rms_bare, _rms_norm_bare, name="rms norm", where=_one_dtype, at=CAPTURED),
 )
+
+NORMS_OF_FINITE: tuple[Rule, ...] = tuple(one for one in NORMS if "by moments" in one.name)
+"""Those of them that may give a number where eager does not."""

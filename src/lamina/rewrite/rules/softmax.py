@@ -1,7 +1,9 @@
 """Softmax, log-softmax and logsumexp taken apart, over any one of the last three dimensions.
 
-Whole they are one pass over a row, and keep their result for the backward pass instead of four tensors. Where the
-parts overflow and the exact result does not, the result is the exact one.
+Whole they are one pass over a row, and keep their result for the backward pass instead of four tensors. Some ways to
+take them apart overflow, or underflow to the logarithm of zero, where the whole does not, and some make another row of
+an infinite element: those are taken for the whole only of elements known to be finite, parts included
+(``SOFTMAX_OF_FINITE``).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from torch import Tensor
 from lamina.base.rule import Match, Rule, rule
 from lamina.rewrite.rules.places import CAPTURED
 
-__all__ = ["OVER", "SOFTMAX"]
+__all__ = ["OVER", "SOFTMAX", "SOFTMAX_OF_FINITE"]
 
 _DIMS = (-1, -2, -3)
 
@@ -120,3 +122,17 @@ OVER: Mapping[int, tuple[Rule, ...]] = MappingProxyType({dim: tuple(_rules(dim))
 """The rules by the dimension they are over, counted from the last."""
 
 SOFTMAX: tuple[Rule, ...] = tuple(one for rules in OVER.values() for one in rules)
+
+_EXACT = frozenset(
+    name
+    for dim in _DIMS
+    for name in (
+        f"softmax over {dim}, shifted",
+        f"softmax over {dim}, of log-softmax",
+        f"log-softmax over {dim}, shifted",
+    )
+)
+"""Those that give eager's infinities and NaN for any elements."""
+
+SOFTMAX_OF_FINITE: tuple[Rule, ...] = tuple(one for one in SOFTMAX if one.name not in _EXACT)
+"""The others."""
