@@ -12,9 +12,10 @@ from torch import Tensor
 from benchmarks.compilers import CompileFunction
 from lamina.testing import judge, mismatch, tensors
 from lamina.testing.reference import copied, in_double
+from lamina.testing.sample import Sample as Errors
 from tests.ops.torch_private import DTYPES, DrawsWatch, filled_memory, graph_breaks, sample_of
 
-__all__ = ["Result", "check", "check_program"]
+__all__ = ["Result", "check", "check_draws", "check_program"]
 
 UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 """Only the kind of their results is compared: the values are whatever the memory held."""
@@ -122,6 +123,33 @@ def check_program(
     return result
 
 
+def check_draws(
+    program: Callable[..., Any], draws: Sequence[tuple[Any, ...]], compile: CompileFunction, dynamic: bool = False
+) -> str:
+    """What is wrong over several draws of a program's arguments, "" if nothing is.
+
+    One draw cannot be judged without a floor, since eager may be near the exact result by luck; over several the mean
+    errors are compared, see ``lamina.testing.compare_draws``.
+    """
+    found: dict[str, Errors] = {}
+    compiled = compile(program, dynamic=dynamic)
+    for arguments in draws:
+        eager, _ = _observed(program, arguments)
+        backward = bool(eager.gradients)
+        exact = _exact(program, arguments, eager, backward)
+        if exact is None:
+            return "there is no result in higher precision to tell rounding errors"
+        ours = _run(compiled, copied(arguments), seed=1, backward=backward)
+        for name, a, b, e in zip(_names(eager), _all(ours), _all(eager), _all(exact), strict=True):
+            if a is not None and b is not None and e is not None and (b.is_floating_point() or b.is_complex()):
+                a, b, e = (_dense(t) for t in (a, b, e))
+                different = mismatch(a, b, e)
+                if different:
+                    return f"{name}: {different}"
+                found.setdefault(name, Errors()).add(b, a, e)
+    return next((f"{name}: {errors.complaint}" for name, errors in found.items() if errors.complaint), "")
+
+
 def _undefined(program: Callable[..., Any], arguments: tuple[Any, ...], eager: _Run, backward: bool) -> list[str]:
     """The results that eager itself gives otherwise with the same seed and other contents of fresh memory.
 
@@ -174,7 +202,12 @@ def _cotangent(output: Tensor, number: int) -> Tensor:
 
 
 def _exact(program: Callable[..., Any], arguments: tuple[Any, ...], eager: _Run, backward: bool) -> _Run | None:
-    """The same in double precision, if the operator runs in it and gives results of the same shapes."""
+    """The same in double precision, if the operator runs in it and gives results of the same shapes.
+
+    None where eager is in double precision itself, and so nothing tells its rounding errors.
+    """
+    if any(t is not None and t.dtype in (torch.float64, torch.complex128) for t in _all(eager)):
+        return None
     try:
         with in_double():
             exact = _run(program, copied(arguments, wide=True), seed=1, backward=backward)
