@@ -59,12 +59,14 @@ _FLAGS = {
     "avx2": ("-mavx2", "-mfma", "-mf16c", "-mbmi2"),
     "plain": (),
 }
-# No errno and no traps change no value. NaN, infinities, signed zeros and the order of sums stay as written.
+# Integers wrap as in eager, signed ones too. No errno and no traps change no value. NaN, infinities, signed zeros and
+# the order of sums stay as written.
 _COMMON = (
     "-std=c++17",
     "-O3",
     "-fPIC",
     "-fopenmp",
+    "-fwrapv",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=fast",
