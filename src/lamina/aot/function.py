@@ -24,7 +24,15 @@ from lamina.aot.torch_private import (
 )
 from lamina.errors import DoubleBackward
 
-__all__ = ["CompileBackward", "Strides", "Tangent", "inference_function", "training_function"]
+__all__ = [
+    "CompileBackward",
+    "Strides",
+    "Tangent",
+    "detaching",
+    "for_leaves",
+    "inference_function",
+    "training_function",
+]
 
 Boxed = Callable[[list[Any]], Any]
 Strides = tuple[tuple[int, ...], ...]
@@ -60,6 +68,55 @@ def inference_function(compiled: Boxed, mutated: Sequence[int]) -> Callable[...,
     function = run_and_note if mutated else run
     never_captured(function)
     return function
+
+
+def detaching(compiled: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:
+    """``compiled`` with the inputs at ``places``, to which no gradient flows, outside of autograd.
+
+    Else the history of such an input would belong to the region's results: it would be gone through, and freed, with
+    them.
+    """
+
+    def run(*inputs: Any) -> Any:
+        given = list(inputs)
+        for i in places:
+            given[i] = given[i].detach()
+        return compiled(*given)
+
+    never_captured(run)
+    return run
+
+
+def for_leaves(
+    compiled: Callable[..., Any], trusted: Sequence[int], make_other: Callable[[], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """``compiled`` while the inputs at ``trusted`` are leaves, else what ``make_other`` makes, once.
+
+    Autograd lets nobody write to a leaf that requires a gradient; other inputs may be written to before the backward.
+    """
+    lock = threading.Lock()
+    made: list[Callable[..., Any]] = []
+
+    def other() -> Callable[..., Any]:
+        with lock:
+            if not made:
+                made.append(make_other())
+        return made[0]
+
+    (only, *more) = trusted
+
+    def run_one(*inputs: Any) -> Any:
+        return compiled(*inputs) if inputs[only].is_leaf else other()(*inputs)
+
+    def run_all(*inputs: Any) -> Any:
+        for i in trusted:
+            if not inputs[i].is_leaf:
+                return other()(*inputs)
+        return compiled(*inputs)
+
+    run = run_all if more else run_one
+    never_captured(run)
+    return run
 
 
 def training_function(

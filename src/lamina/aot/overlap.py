@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from lamina.aot.torch_private import is_fake
 from lamina.base.aliasing import writes_first
@@ -30,27 +30,85 @@ def _is_number(size: int | torch.SymInt) -> bool:
 
 
 def overlapping_write(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: the first write to a tensor whose elements share memory, or "".
+    """Why the captured graph is eager's to run: its first write to memory that the same call shares, or "".
 
-    Depending on the operation eager refuses it, or writes to what the elements share. A view of an input of that kind
-    counts as well.
+    A tensor whose elements share memory eager refuses to write to, or writes to what the elements share, depending on
+    the operation; a view of an input of that kind counts as well. Where a call reads what it writes to in another order
+    of elements, eager refuses it, or the result depends on the order. Where it writes to a tensor twice, it does so one
+    after the other.
     """
     for part in gm.modules():
-        if isinstance(part, GraphModule) and (node := _first_write(part.graph)) is not None:
-            return f"{source_of(node)} writes to a tensor whose elements share memory, which eager refuses for most"
+        if not isinstance(part, GraphModule):
+            continue
+        shared = {_storage(n) for n in part.graph.find_nodes(op="placeholder") if _overlapping(n)}
+        for node in part.graph.nodes:
+            why = _why_refused(node, shared)
+            if why:
+                return f"{source_of(node)} {why}"
     return ""
 
 
-def _first_write(graph: Graph) -> Node | None:
-    shared = {_storage(n) for n in graph.find_nodes(op="placeholder") if _overlapping(n)}
-    node: Node
-    for node in graph.nodes:
-        if node.op not in ("call_function", "call_method") or not node.args or not writes_first(node):
-            continue
-        written: Any = node.args[0]
-        if isinstance(written, Node) and (_overlapping(written) or (shared and _storage(written) in shared)):
-            return node
-    return None
+def _why_refused(node: Node, shared: set[Any]) -> str:
+    written = _written(node)
+    if not written:
+        return ""
+    for one in written:
+        if _overlapping(one) or (shared and _storage(one) in shared):
+            return "writes to a tensor whose elements share memory, which eager refuses for most"
+    for number, one in enumerate(written):
+        if any(_meet(one, other) for other in written[:number]):
+            return "writes to the same memory twice"
+    read = [other for other in node.all_input_nodes if other not in written]
+    if any(_meet(one, other) for one in written for other in read):
+        return "reads memory that it writes to in another order, which eager refuses for most"
+    if len(written) > 1 and _read_at_other_places(node, written):
+        return "reads memory that it has written to before"
+    return ""
+
+
+def _written(node: Node) -> list[Node]:
+    """The tensors that a captured call writes to, one as often as it is written to."""
+    if node.op not in ("call_function", "call_method"):
+        return []
+    found: list[Any] = []
+    if node.args and writes_first(node):
+        found += node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]]
+    out = node.kwargs.get("out")
+    found += out if isinstance(out, (list, tuple)) else [out]
+    return [one for one in found if isinstance(one, Node)]
+
+
+def _read_at_other_places(node: Node, written: list[Node]) -> bool:
+    """Whether a list of operands has a written tensor at another place than the written list."""
+    lists = [a for a in (*node.args[1:], *node.kwargs.values()) if isinstance(a, (list, tuple))]
+    places = {one: place for place, one in enumerate(written)}
+    return any(places.get(other, place) != place for operands in lists for place, other in enumerate(operands))
+
+
+def _meet(one: Node, other: Node) -> bool:
+    """Whether two tensors share memory and are not the same elements in the same order, as far as can be told."""
+    if one is other:
+        return True
+    a: Any = one.meta.get("example_value")
+    b: Any = other.meta.get("example_value")
+    place = _storage(one)
+    if place is None or place != _storage(other):
+        return False
+    if not all(_is_number(n) for x in (a, b) for n in (*x.shape, *x.stride(), x.storage_offset())):
+        return True
+    if a.numel() == 0 or b.numel() == 0:
+        return False
+    if (a.storage_offset(), a.shape, a.stride(), a.dtype) == (b.storage_offset(), b.shape, b.stride(), b.dtype):
+        return False
+    (start, stop), (begin, end) = _bytes(a), _bytes(b)
+    return bool(start < end and begin < stop)
+
+
+def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where in its storage a tensor's first element begins and its last one ends."""
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.storage_offset())
+    return start * tensor.element_size(), (start + last + 1) * tensor.element_size()
 
 
 def _overlapping(node: Node) -> bool:

@@ -42,6 +42,8 @@ class Partition:
     rereads: tuple[int, ...] = ()
     """Results of the forward that ``rereading``, a second backward, takes besides, after a digest of each."""
     rereading: GraphModule | None = None
+    trusted: tuple[int, ...] = ()
+    """Inputs that are saved though eager would not save them: a write to one after the forward would be an error."""
 
     def text(self) -> str:
         """Both graphs, after a line for each decision."""
@@ -51,15 +53,23 @@ class Partition:
 
 
 def partition(
-    joint: GraphModule, forward_outputs: int, static: Sequence[int], device: str, rereads: bool = False
+    joint: GraphModule,
+    forward_outputs: int,
+    static: Sequence[int],
+    device: str,
+    rereads: bool = False,
+    writable: Sequence[int] = (),
+    written: Sequence[int] = (),
 ) -> Partition:
     """Split ``joint`` after its first ``forward_outputs`` outputs.
 
     ``static`` are the positions of parameters and buffers among the forward's inputs; ``device`` the type of device
-    whose costs count. ``rereads``: a backward may read what was returned, while that is unchanged. Raises
-    ``OverflowError`` for a graph whose backward needs what cannot be had twice.
+    whose costs count. ``rereads``: a backward may read what was returned, while that is unchanged. ``writable`` are the
+    inputs that the user may write to before the backward, ``written`` those that are written to when the forward is
+    through, without a node in ``joint``. Raises ``OverflowError`` for a graph whose backward needs what cannot be had
+    twice.
     """
-    view = _Joint(joint, forward_outputs, static)
+    view = _Joint(joint, forward_outputs, static, writable, written)
     network, vertices = _network(view, CostModel.of(device))
     _, sink_side = network.min_cut()
     saved, recomputed = list[Node](), list[Node]()
@@ -86,19 +96,29 @@ def partition(
         decisions,
         tuple(reuse.output for reuse in reuses),
         split.rereading,
+        tuple(i for i, n in enumerate(view.primals) if n in saved and n not in view.asked and i not in set(static)),
     )
 
 
 class _Joint:
     """The joint graph with the sets the network is built from."""
 
-    def __init__(self, joint: GraphModule, forward_outputs: int, static: Sequence[int]) -> None:
+    def __init__(
+        self,
+        joint: GraphModule,
+        forward_outputs: int,
+        static: Sequence[int],
+        writable: Sequence[int],
+        written: Sequence[int],
+    ) -> None:
         self.nodes = [n for n in joint.graph.nodes if n.op != "output"]
         outputs = next(iter(joint.graph.find_nodes(op="output"))).args[0]
         self.forward_results = {n for n in outputs[:forward_outputs] if isinstance(n, Node)}
         backward_results = [n for n in outputs[forward_outputs:] if isinstance(n, Node)]
         primals = [n for n in self.nodes if n.op == "placeholder" and "tangents" not in str(n.target)]
+        self.primals = primals
         self.static_names = {primals[i].name for i in static if i < len(primals)}
+        self.written_later = frozenset(primals[i] for i in written if i < len(primals))
         self.after = self._after_tangents()
         self.kinds: dict[Node, OpClass] = {n: classify(n) for n in self.nodes if n.op != "placeholder"}
         self.effects = self._effects()
@@ -107,7 +127,9 @@ class _Joint:
         demanded = [n for user in self.nodes if user in users for n in user.all_input_nodes]
         self.demanded = {n for n in (*demanded, *backward_results) if n not in self.after}
         self.relevant = _ancestors(self.demanded)
-        self.refused = self._refused(primals, [n for i, n in enumerate(primals) if i in set(static)], outputs)
+        self.asked: set[Node] = set(self.demanded)
+        """What eager saves, as far as backward formulas ask for it, and what that is a view of."""
+        self.refused = self._refused(primals, set(static), set(writable), outputs)
         self._materialised()
 
     def needed_forward(self, node: Node) -> bool:
@@ -122,16 +144,18 @@ class _Joint:
                 after.add(node)
         return after
 
-    def _refused(self, primals: list[Node], static: list[Node], outputs: Sequence[Any]) -> set[Node]:
+    def _refused(
+        self, primals: list[Node], static: set[int], writable: set[int], outputs: Sequence[Any]
+    ) -> set[Node]:
         """Tensors that are not to be saved because eager would not save them, and the user may write to them.
 
-        Those are returned tensors and buffers that no backward formula asks for: saving one only to compute
-        something else again would make a later in-place write an error that eager does not raise.
+        Those are returned tensors, buffers and writable inputs that no backward formula asks for: saving one only to
+        compute something else again would make a later in-place write an error that eager does not raise.
         """
         gradients = outputs[-len(primals) :] if primals else ()
         trained = {p for p, gradient in zip(primals, gradients, strict=False) if gradient is not None}
-        visible = {n for n in static if n not in trained}
-        asked: set[Node] = set(self.demanded)
+        visible = {n for i, n in enumerate(primals) if i in writable or (i in static and n not in trained)}
+        asked = self.asked
         for node in reversed(self.nodes):
             views = node.op != "placeholder" and self.kinds[node].kind == "view"
             if views and (node in visible or node in self.forward_results):
@@ -146,7 +170,7 @@ class _Joint:
         backward = [n for n in impure if n in self.after or _tagged_backward(n)]
         forward = [n for n in impure if n not in set(backward)]
         copies = tuple(n for n in forward if n.target is torch.ops.aten.copy_.default)
-        mutated = frozenset(n.args[0] for n in copies if isinstance(n.args[0], Node))
+        mutated = self.written_later.union(n.args[0] for n in copies if isinstance(n.args[0], Node))
         return Effects(tuple(forward), tuple(backward), copies, mutated)
 
     def _materialised(self) -> None:

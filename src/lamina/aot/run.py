@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,21 +14,39 @@ from lamina.aot.calls import Unsuitable
 from lamina.aot.checkpointed import partition_checkpointed
 from lamina.aot.eager import eager_is_best
 from lamina.aot.fixed_integers import fixed_integers, wants_numbers
-from lamina.aot.function import CompileBackward, Strides, Tangent, inference_function, training_function
+from lamina.aot.function import (
+    CompileBackward,
+    Strides,
+    Tangent,
+    detaching,
+    for_leaves,
+    inference_function,
+    training_function,
+)
 from lamina.aot.joint import prepare, unsupported
 from lamina.aot.overlap import overlapping_write
 from lamina.aot.partition import Partition, partition
 from lamina.aot.region import CompileRegion, Region, RegionInput
 from lamina.aot.saved import with_planned_strides
+from lamina.aot.shared_memory import overlapping_inputs, serving_alike, shares_storage
 from lamina.aot.source import annotate_sources
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.tangents import restrided
-from lamina.aot.torch_private import run_aot_autograd, static_input_indices, without_autocast
+from lamina.aot.torch_private import (
+    asks_for_another_capture,
+    guard_overlap,
+    history_of_results,
+    run_aot_autograd,
+    static_input_indices,
+    without_autocast,
+    written_inputs,
+)
 from lamina.aot.traits import is_static
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.halves import as_halves
 from lamina.base.source import place_in
+from lamina.errors import LaminaError, LaminaWarning
 from lamina.options import Options
 from lamina.record import Record, Stage
 
@@ -68,25 +87,25 @@ def compile_captured(
     job = _Job(compile_region, record, options, name, tuple(passes), partitioned, rereads)
     job.parameters = tuple(is_static(node) for node in gm.graph.find_nodes(op="placeholder"))
     job.place = _place(gm)
+    job.writable = tuple(not (isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf) for x in example_inputs)
     refused = overlapping_write(gm)
     if refused:
         job.note_eager(refused)
         return gm.forward
-    start = time.perf_counter()
-    with collector_held():
-        stitched = job.stitched(gm, example_inputs, decompositions)
-        if stitched is not None:
-            record.add(name, "aot", time.perf_counter() - start)
-            return job.finish(stitched) if not job.left_to_eager(stitched) else gm.forward
-        try:
-            compiled = job.differentiated(gm, example_inputs, decompositions)
-        except NotImplementedError as error:
-            if job.begun or options.strict:
-                raise
-            job.note_eager(f"a gradient that eager lacks, too, where one asks for it: {error}")
+    job.differentiable = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
+    compiled = job.compiled(gm, example_inputs, decompositions)
+    if compiled != gm.forward and job.outside:
+        compiled = detaching(compiled, job.outside)
+    if compiled == gm.forward or not job.written:
+        return compiled
+    sized = not any(isinstance(x, torch.SymInt) for x in example_inputs)
+    if sized and shares_storage(example_inputs, job.written):
+        overlapping, apart = overlapping_inputs(example_inputs)
+        guard_overlap(gm, overlapping, apart)
+        if not set(overlapping).isdisjoint(job.written):
+            job.note_eager("an input that it writes to shares memory with another")
             return gm.forward
-    record.add(name, "aot", time.perf_counter() - start - job.seconds)
-    return compiled
+    return serving_alike(compiled, gm.forward, example_inputs, job.written, job.tell)
 
 
 class _Job:
@@ -114,6 +133,52 @@ class _Job:
         self.parameters: tuple[bool, ...] = ()
         self.place = ""
         """Where in the user's code the graph begins."""
+        self.written: tuple[int, ...] = ()
+        """Places of the inputs that the graph writes to."""
+        self.writable: tuple[bool, ...] = ()
+        """Which inputs the user may write to after the forward: not leaves that require a gradient, autograd says."""
+        self.trusted: tuple[int, ...] = ()
+        """Inputs that are saved only since nobody writes to leaves."""
+        self.careful = False
+        """Whether inputs that were leaves no longer are."""
+        self.differentiable: tuple[bool, ...] = ()
+        """Which inputs require a gradient."""
+        self.outside: tuple[int, ...] = ()
+        """Inputs that require a gradient and get none from this graph."""
+
+    def compiled(
+        self, gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
+    ) -> Callable[..., Any]:
+        """The graph compiled, or its own ``forward`` where eager is to run it; sets ``written``."""
+        start = time.perf_counter()
+        with collector_held():
+            stitched = self.stitched(gm, example_inputs, decompositions)
+            if stitched is not None:
+                self.written = stitched.mutated
+                self.outside = self._without_gradient([s is not None for s in stitched.tangents_of])
+                self.record.add(self.name, "aot", time.perf_counter() - start)
+                return self.finish(stitched) if not self.left_to_eager(stitched) else gm.forward
+            try:
+                compiled = self.differentiated(gm, example_inputs, decompositions)
+            except NotImplementedError as error:
+                if self.begun or self.options.strict:
+                    raise
+                self.note_eager(f"a gradient that eager lacks, too, where one asks for it: {error}")
+                return gm.forward
+            except Exception as error:
+                if isinstance(error, LaminaError) or asks_for_another_capture(error) or self.options.strict:
+                    raise
+                self.tell(f"it cannot be differentiated ahead of time: {type(error).__name__}: {error}")
+                return gm.forward
+            self.written = written_inputs(len(example_inputs))
+        self.record.add(self.name, "aot", time.perf_counter() - start - self.seconds)
+        return compiled
+
+    def _without_gradient(self, has: Sequence[bool]) -> tuple[int, ...]:
+        """Inputs that require a gradient and, as ``has`` says, get none; none of a graph that gives no gradients."""
+        if not any(has) or len(has) != len(self.differentiable):
+            return ()
+        return tuple(i for i, (wants, gets) in enumerate(zip(self.differentiable, has, strict=True)) if wants > gets)
 
     def stitched(
         self, gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
@@ -186,6 +251,12 @@ class _Job:
         decision = Decision("eager", (self.name,), True, why)
         self.record.stages.append(Stage(self.name, "eager", None, 0.0, (decision,)))
 
+    def tell(self, why: str) -> None:
+        """Warn that the captured graph runs as it is, and note it."""
+        self.note_eager(why)
+        told = " ".join(why.split())[:400]
+        warnings.warn(f"lamina runs {self.place or self.name} as ATen calls: {told}", LaminaWarning, stacklevel=3)
+
     def finish(self, stitched: Stitched) -> Callable[..., Any]:
         """Partition and compile a stitched graph."""
         self.static = frozenset(stitched.static)
@@ -195,9 +266,23 @@ class _Job:
         tangents = [
             n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if _role(n, "") == "tangent"
         ]
-        forward, backward = self.partition(
-            stitched.joint, None, num_fwd_outputs=stitched.results, static_lifetime_input_indices=stitched.static
-        )
+        joint = self._prepared(stitched.joint)
+        usual = self._training(stitched, joint, inputs, tangents)
+        if not self.trusted:
+            return usual
+
+        def without_trust() -> Callable[..., Any]:
+            with torch.no_grad(), without_autocast(), collector_held(lasting=True):
+                self.careful, self.reread, self.rereading = True, (), None
+                return self._training(stitched, joint, inputs, tangents)
+
+        return for_leaves(usual, self.trusted, without_trust)
+
+    def _training(
+        self, stitched: Stitched, joint: GraphModule, inputs: Sequence[Any], tangents: Sequence[torch.Tensor]
+    ) -> Callable[..., Any]:
+        self.begun = True
+        forward, backward = self._split(joint, None, stitched.results, stitched.static)
         compiled = self.compiler("forward")(forward, inputs)
         places: list[Tangent | None] = [None] * stitched.results
         for place, fake in zip(stitched.differentiable, tangents, strict=True):
@@ -267,9 +352,18 @@ class _Job:
         **_: Any,
     ) -> tuple[GraphModule, GraphModule]:
         """AOTAutograd's partition function."""
-        self.begun, start = True, time.perf_counter()
-        joint = self._prepared(joint)
-        static = list(static_lifetime_input_indices or ())
+        self.begun = True
+        return self._split(self._prepared(joint), joint_inputs, num_fwd_outputs, static_lifetime_input_indices or ())
+
+    def _split(
+        self, joint: GraphModule, joint_inputs: Any, num_fwd_outputs: int, static_inputs: Sequence[int]
+    ) -> tuple[GraphModule, GraphModule]:
+        start = time.perf_counter()
+        static = list(static_inputs)
+        if self.static is None:  # AOTAutograd's own: what it returns as a view of an input keeps its history
+            gradients: Sequence[Any] = joint.graph.output_node().args[0][num_fwd_outputs:]  # type: ignore[index,assignment]
+            kept = history_of_results()
+            self.outside = self._without_gradient([g is not None or i in kept for i, g in enumerate(gradients)])
         inputs = joint.graph.find_nodes(op="placeholder")
         self.static_names = frozenset(inputs[i].name for i in static if i < len(inputs))
         refusal = unsupported(joint)
@@ -284,7 +378,10 @@ class _Job:
         else:
             device = _device(joint)
             rereads = self.rereads and self.static is not None and device == "cuda"  # AOTAutograd knows only saved ones
-            result = partition(joint, num_fwd_outputs, static, device, rereads)
+            later = () if self.static is not None else written_inputs(len(self.writable))
+            writable = [i for i, may in enumerate(self.writable) if may or self.careful]
+            result = partition(joint, num_fwd_outputs, static, device, rereads, writable, later)
+            self.trusted = result.trusted
             self.reread = result.rereads
             if result.rereading is not None:
                 self.rereading = self.partitioned(result.rereading, "backward")

@@ -130,6 +130,8 @@ class _Stitcher:
                 outputs = self._outputs(node)
             else:
                 raise Unsuitable(f"the captured graph has a {node.op}")
+        if self.grad != torch.is_grad_enabled():
+            raise Unsuitable("gradients are left switched on or off")
         differentiable = tuple(i for i, v in enumerate(outputs) if v.requires_grad)
         gradients = self._backward([outputs[i] for i in differentiable])
         mutated = tuple(i for i, v in enumerate(self.primals) if self.current[v.node] is not v)
@@ -181,6 +183,8 @@ class _Stitcher:
         """Whether ``node`` is not computation but switches gradients, or autocast (off anyway) off."""
         if node.target is SET_GRAD:
             self.grad = bool(args[0])
+            if self.grad and not torch.is_grad_enabled() and any(x.requires_grad for x in self.inputs):
+                raise Unsuitable("gradients are switched on inside")
         elif node.target is ENTER_AUTOCAST:
             if args[2] if len(args) > 2 else node.kwargs.get("enabled", True):
                 raise Unsuitable("autocast is switched on inside")

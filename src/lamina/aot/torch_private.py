@@ -12,10 +12,11 @@ import torch.utils._pytree as pytree
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import preserve_rng_state
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, has_metadata_mutation, to_fun
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._guards import TracingContext, detect_fake_mode
+from torch._guards import StorageOverlap, TracingContext, detect_fake_mode
 from torch._ops import OpOverload
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import FakeTensor
@@ -23,7 +24,12 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
-from torch.fx.experimental.symbolic_shapes import find_symbol_binding_fx_nodes, free_symbols
+from torch.fx.experimental.symbolic_shapes import (
+    ConstraintViolationError,
+    GuardOnDataDependentSymNode,
+    find_symbol_binding_fx_nodes,
+    free_symbols,
+)
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -36,6 +42,7 @@ __all__ = [
     "STATELESS",
     "STATIC_INPUT",
     "Recording",
+    "asks_for_another_capture",
     "autocast_enabled",
     "autograd_decomposes",
     "backend_fakes",
@@ -47,8 +54,10 @@ __all__ = [
     "functional_trace",
     "graph_is_kept",
     "graph_module",
+    "guard_overlap",
     "has_changed_metadata",
     "hint",
+    "history_of_results",
     "is_checkpointed",
     "is_fake",
     "is_grad_enabled",
@@ -69,6 +78,7 @@ __all__ = [
     "unflatten",
     "version_of",
     "without_autocast",
+    "written_inputs",
 ]
 
 Compiler = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -109,6 +119,49 @@ def _settings() -> Iterator[None]:
     """AOTAutograd's settings for one compilation; those this torch does not know are left out."""
     with functorch_config.patch({k: v for k, v in _SETTINGS.items() if hasattr(functorch_config, k)}):
         yield
+
+
+def written_inputs(count: int) -> tuple[int, ...]:
+    """Places of the inputs, ``count`` in all, that the graph just compiled by AOTAutograd writes to.
+
+    All of them where some lie in one storage that it writes to: it takes these as one input.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return tuple(range(count))
+    places = tuple(i for i, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata)
+    return places if len(metadata.input_info) == count or not places else tuple(range(count))
+
+
+def asks_for_another_capture(error: Exception) -> bool:
+    """Whether Dynamo reads ``error`` as an answer: to trace again, or what the user asked it to refuse."""
+    return isinstance(error, (TorchDynamoException, GuardOnDataDependentSymNode, ConstraintViolationError))
+
+
+def history_of_results() -> frozenset[int]:
+    """Inputs that results of the graph being compiled by AOTAutograd are views of, or are, and those it writes to."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return frozenset()
+    bases = {info.base_idx for info in metadata.output_info if info.base_idx is not None}
+    written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata}
+    return frozenset(bases | written)
+
+
+def guard_overlap(gm: GraphModule, overlapping: Sequence[int], apart: Sequence[int]) -> None:
+    """Let Dynamo reuse the graph being compiled only where the inputs at these places overlap in memory, and those not.
+
+    Overlapping is what shares an element with any other of them. Nothing happens outside of a capture.
+    """
+    context = TracingContext.try_get()
+    given = [node.meta.get("grapharg") for node in gm.graph.find_nodes(op="placeholder")]
+    sources = [getattr(argument, "source", None) for argument in given]
+    if context is None or any(sources[i] is None for i in (*overlapping, *apart)):
+        return
+    guard = StorageOverlap([sources[i] for i in overlapping], [sources[i] for i in apart])  # type: ignore[misc]
+    context.guards_context.aotautograd_guards.append(guard)
 
 
 def static_input_indices() -> frozenset[int]:

@@ -1,0 +1,167 @@
+"""Memory that inputs share: compiled code that writes to an input serves only calls in which they share it alike.
+
+A functional graph knows nothing of memory. One that writes to an input at its end is right only if no other input
+looks at what is written, and one that was made for inputs that do, only for inputs that do so in the same way. Dynamo
+asks neither, so each call of such a graph is asked here, and any other call runs the captured graph as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from lamina.aot.torch_private import never_captured
+
+__all__ = ["overlapping_inputs", "serving_alike", "shares_storage"]
+
+Told = Callable[[str], None]
+
+
+def shares_storage(inputs: Sequence[Any], written: Sequence[int]) -> bool:
+    """Whether a tensor at a place of ``written`` lies in the same storage as another input."""
+    storages = [_storage(x) for x in inputs]
+    return any(storages[i] is not None and storages.count(storages[i]) > 1 for i in written)
+
+
+def _storage(x: Any) -> int | None:
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+        return None
+    return int(x.untyped_storage()._cdata)
+
+
+def overlapping_inputs(inputs: Sequence[Any]) -> tuple[list[int], list[int]]:
+    """The places of tensors whose bytes overlap those of another, and of all other tensors."""
+    overlapping: list[int] = []
+    apart: list[int] = []
+    spans = {i: _place(x) for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
+    for i, (storage, start, stop) in spans.items():
+        met = any(j != i and s == storage and start < end and begin < stop for j, (s, begin, end) in spans.items())
+        (overlapping if met else apart).append(i)
+    return overlapping, apart
+
+
+def _place(tensor: torch.Tensor) -> tuple[int | None, int, int]:
+    """A tensor's storage and the bytes in it from its first to its last element; that of fakes too."""
+    start = tensor.storage_offset() * tensor.element_size() if tensor.layout is torch.strided else 0
+    return _storage(tensor), int(start), int(start) + _length(tensor)
+
+
+def serving_alike(
+    compiled: Callable[..., Any], eager: Callable[..., Any], inputs: Sequence[Any], written: Sequence[int], tell: Told
+) -> Callable[..., Any]:
+    """``compiled`` for calls whose inputs share memory as the ``inputs`` it was compiled for do, else ``eager``.
+
+    ``written`` are the places of inputs that the graph writes to. ``tell`` is told why a call ran as ``eager``, once.
+    """
+    tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
+    if not written or len(tensors) < 2:
+        return compiled
+    if shares_storage(inputs, written):
+        return _serving_same_places(compiled, eager, inputs, tensors, tell)
+    return _serving_apart(compiled, eager, inputs, tensors, written, tell)
+
+
+def _serving_same_places(
+    compiled: Callable[..., Any], eager: Callable[..., Any], inputs: Sequence[Any], tensors: Sequence[int], tell: Told
+) -> Callable[..., Any]:
+    """For graphs made for inputs in one storage: they serve inputs at the same places of common storages."""
+    made_for = _places(inputs, tensors)
+    told = False
+
+    def run(*given: Any) -> Any:
+        nonlocal told
+        if _places(given, tensors) == made_for:
+            return compiled(*given)
+        if not told:
+            told = True
+            tell("inputs share memory in another way than those that it was compiled for, and it writes to one of them")
+        return eager(*given)
+
+    never_captured(run)
+    return run
+
+
+def _places(inputs: Sequence[Any], tensors: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """For each tensor the first that lies in its storage, and its place there; alone in one, no place."""
+    storages = [_storage(inputs[i]) for i in tensors]
+    found = []
+    for i, storage in zip(tensors, storages, strict=True):
+        alone = storage is None or storages.count(storage) == 1
+        found.append((-1, 0) if alone else (storages.index(storage), inputs[i].storage_offset()))
+    return tuple(found)
+
+
+def _serving_apart(
+    compiled: Callable[..., Any],
+    eager: Callable[..., Any],
+    inputs: Sequence[Any],
+    tensors: Sequence[int],
+    written: Sequence[int],
+    tell: Told,
+) -> Callable[..., Any]:
+    """For graphs made for inputs each of which has its memory for itself."""
+    told = False
+    last: list[int] = []
+    sized = all(not isinstance(x, (int, torch.SymInt)) for x in inputs)  # then no size changes between calls
+
+    def run_all(*given: Any) -> Any:
+        nonlocal last
+        try:
+            pointers = [given[i].data_ptr() for i in tensors]
+        except RuntimeError:  # tensors of a function transform, which lie in no memory
+            return compiled(*given)
+        if pointers != last:
+            if _written_is_shared(given, tensors, written):
+                return refused(given)
+            last = pointers if sized else []
+        return compiled(*given)
+
+    length, other = (_length(inputs[i]) if sized else 0 for i in tensors[:2])
+
+    def run_pair(a: Any, b: Any) -> Any:
+        try:
+            gap = b.data_ptr() - a.data_ptr()
+        except RuntimeError:
+            return compiled(a, b)
+        return refused((a, b)) if -other < gap < length else compiled(a, b)
+
+    def refused(given: Sequence[Any]) -> Any:
+        nonlocal told
+        if not told:
+            told = True
+            tell("an input that it writes to shares memory with another, and those that it was compiled for did not")
+        return eager(*given)
+
+    run = run_pair if sized and len(inputs) == 2 and min(length, other) > 0 else run_all
+    never_captured(run)
+    return run
+
+
+def _written_is_shared(given: Sequence[Any], tensors: Sequence[int], written: Sequence[int]) -> bool:
+    """Whether the bytes of a written tensor and those of another one overlap, ends of strided tensors included."""
+    spans = sorted((*_span(given[i]), i in written) for i in tensors)
+    end, written_end = -1, -1  # the furthest ends of those before, and of the written ones among them
+    for start, stop, is_written in spans:
+        if start == stop:
+            continue
+        if start < written_end or (is_written and start < end):
+            return True
+        end = max(end, stop)
+        written_end = max(written_end, stop) if is_written else written_end
+    return False
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first byte of a tensor's elements and the one after the last, the same where it has none."""
+    start = tensor.data_ptr()
+    return start, start + _length(tensor)
+
+
+def _length(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first element to the end of its last."""
+    if tensor.layout is not torch.strided or tensor.numel() == 0:
+        return 0
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(last + 1) * tensor.element_size()
