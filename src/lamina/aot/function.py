@@ -32,6 +32,7 @@ __all__ = [
     "for_leaves",
     "inference_function",
     "training_function",
+    "without_gradients",
 ]
 
 Boxed = Callable[[list[Any]], Any]
@@ -116,6 +117,22 @@ def for_leaves(
 
     run = run_all if more else run_one
     never_captured(run)
+    return run
+
+
+def without_gradients(compiled: Boxed) -> Boxed:
+    """``compiled``, which gives no gradients, also where they are on: the graph itself may switch them off.
+
+    Library calls that write into memory of ours refuse operands that require a gradient where gradients are on.
+    """
+
+    def run(arguments: list[Any]) -> Any:
+        if not is_grad_enabled():
+            return compiled(arguments)
+        with torch.no_grad():
+            return compiled(arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
     return run
 
 

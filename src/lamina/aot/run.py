@@ -22,6 +22,7 @@ from lamina.aot.function import (
     for_leaves,
     inference_function,
     training_function,
+    without_gradients,
 )
 from lamina.aot.joint import prepare, unsupported
 from lamina.aot.overlap import overlapping_write
@@ -337,6 +338,8 @@ class _Job:
             inputs = self._inputs(gm, kind)
             region = Region(gm, tuple(example_inputs), kind, f"{self.name}_{kind}", inputs)
             compiled = _boxed(self.compile_region(region))
+            if kind == "inference" and any(self.differentiable):
+                compiled = without_gradients(compiled)
             self.seconds += time.perf_counter() - start
             return compiled
 
