@@ -208,13 +208,13 @@ def saved_by_both(monkeypatch, model, *inputs) -> tuple[int, int]:
     """Bytes of tensors other than parameters and buffers that torch's min-cut partitioner and ours save."""
     found = []
 
-    def both(joint, outputs, static, device, rereads):
+    def both(joint, outputs, static, device, *more):
         twin = copy.deepcopy(joint)
         forward, _ = torch_partition(twin, (), num_fwd_outputs=outputs, static_lifetime_input_indices=list(static))
         names = {n.name for i, n in enumerate(forward.graph.find_nodes(op="placeholder")) if i in set(static)}
         kept = [n for n in forward.graph.output_node().args[0][outputs:] if n.name not in names]
         found.append(sum(n.meta["val"].numel() * n.meta["val"].element_size() for n in kept))
-        return partition(joint, outputs, static, device, rereads)
+        return partition(joint, outputs, static, device, *more)
 
     monkeypatch.setattr(run, "partition", both)
     reference = Reference()
@@ -245,14 +245,14 @@ def test_a_thin_product_s_operand_is_widened_again_on_a_gpu(monkeypatch):
     """A router: kernels of our own read the narrow tensor for the logits and for the weight's gradient."""
     found = []
 
-    def both(joint, outputs, static, device, rereads):
+    def both(joint, outputs, static, device, *more):
         twin = copy.deepcopy(joint)
         for node in twin.graph.nodes:
             value = node.meta.get("val")
             if isinstance(value, torch.Tensor):
                 node.meta["val"] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-        found.append(partition(twin, outputs, static, "cuda", rereads))
-        return partition(joint, outputs, static, device, rereads)
+        found.append(partition(twin, outputs, static, "cuda", *more))
+        return partition(joint, outputs, static, device, *more)
 
     monkeypatch.setattr(run, "partition", both)
     x = torch.randn(512, 256, dtype=torch.bfloat16, requires_grad=True)

@@ -154,7 +154,9 @@ class _Joint:
         """
         gradients = outputs[-len(primals) :] if primals else ()
         trained = {p for p, gradient in zip(primals, gradients, strict=False) if gradient is not None}
-        visible = {n for i, n in enumerate(primals) if i in writable or (i in static and n not in trained)}
+        kept = self.effects.mutated  # of which the forward keeps copies
+        visible = {n for i, n in enumerate(primals) if i in writable and n not in kept}
+        visible |= {n for i, n in enumerate(primals) if i in static and n not in trained}
         asked = self.asked
         for node in reversed(self.nodes):
             views = node.op != "placeholder" and self.kinds[node].kind == "view"

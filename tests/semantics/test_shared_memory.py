@@ -1,0 +1,240 @@
+"""Arguments that share memory in some calls, inputs written before the backward, and inputs that are detached."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import lamina
+from tests.fuzz.memory import MemoryProgram, memory_program
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lamina.LaminaWarning)
+        yield
+    torch.compiler.reset()
+
+
+def _scaled(x: Tensor, y: Tensor) -> Tensor:
+    y.mul_(2)
+    return x + y
+
+
+Views = Callable[[], tuple[Tensor, Tensor]]
+APART: Views = lambda: (torch.arange(4.0), torch.arange(4.0) + 1)  # noqa: E731
+SHARED: dict[str, Views] = {
+    "overlapping": lambda: _two(torch.arange(8.0), slice(0, 4), slice(2, 6)),
+    "the same elements": lambda: _two(torch.arange(8.0), slice(2, 6), slice(2, 6)),
+    "other halves": lambda: _two(torch.arange(8.0), slice(0, 4), slice(4, 8)),
+    "by turns": lambda: _two(torch.arange(8.0), slice(0, 8, 2), slice(1, 8, 2)),
+    "a view": lambda: _same(torch.arange(4.0), lambda t: t.view(4)),
+    "detached": lambda: _same(torch.arange(4.0), lambda t: t.detach()),
+    "reversed order": lambda: _two(torch.arange(8.0), slice(2, 6), slice(0, 4)),
+    "from a larger tensor": lambda: (torch.arange(16.0)[:4], torch.arange(4.0)),
+}
+
+
+def _two(base: Tensor, first: slice, second: slice) -> tuple[Tensor, Tensor]:
+    return base[first], base[second]
+
+
+def _same(x: Tensor, view: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    return x, view(x)
+
+
+@pytest.mark.parametrize("writes", ["first", "second"])
+@pytest.mark.parametrize(
+    ("name", "dynamic"), [*((name, None) for name in SHARED), ("overlapping", True), ("other halves", True)]
+)
+def test_arguments_that_share_memory_in_one_call_only(name: str, dynamic: bool | None, writes: str) -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return _scaled(y, x) if writes == "first" else _scaled(x, y)
+
+    for order in ([APART, SHARED[name], APART], [SHARED[name], APART, SHARED[name]]):
+        torch.compiler.reset()
+        compiled = lamina.compile(function, dynamic=dynamic)
+        for make in order:
+            eager, ours = make(), make()
+            assert torch.equal(compiled(*ours), function(*eager))
+            for a, b in zip(ours, eager, strict=True):
+                assert torch.equal(_whole(a), _whole(b))
+
+
+def _whole(x: Tensor) -> Tensor:
+    """All of the memory that ``x`` lies in."""
+    count = x.untyped_storage().nbytes() // x.element_size()
+    return x.as_strided((count,), (1,), 0)
+
+
+def test_a_call_with_shared_memory_is_told_once_and_its_like_are_compiled_otherwise() -> None:
+    compiled = lamina.compile(_scaled)
+    compiled(*APART())
+    with pytest.warns(lamina.LaminaWarning, match="shares memory with another"):
+        compiled(*SHARED["overlapping"]())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", lamina.LaminaWarning)
+        compiled(*SHARED["overlapping"]())
+    assert any("shares memory" in d.reason for d in compiled.record.decisions("eager"))
+
+
+def test_a_first_call_with_shared_memory_does_not_keep_others_from_kernels() -> None:
+    compiled = lamina.compile(_scaled)
+    compiled(*SHARED["overlapping"]())
+    compiled(*APART())
+    assert any(hasattr(stage.value, "kernel_count") for stage in compiled.record.stages)
+
+
+TWICE: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "one tensor twice": lambda a, b: torch._foreach_add_([a, a], 1.0),
+    "each with the other": lambda a, b: torch._foreach_add_([a, b], [b, a]),
+    "each with itself": lambda a, b: torch._foreach_add_([a, b], [a, b]),
+    "views of one": lambda a, b: torch._foreach_mul_([a, a.view(2, 2)], 3.0),
+    "parts of one": lambda a, b: torch._foreach_mul_([a[:3], a[2:]], 3.0),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_lists_of_tensors_that_share_memory(name: str) -> None:
+    ours, eager = (torch.arange(4.0), torch.ones(4)), (torch.arange(4.0), torch.ones(4))
+    lamina.compile(TWICE[name])(*ours)
+    TWICE[name](*eager)
+    assert [t.tolist() for t in ours] == [t.tolist() for t in eager]
+
+
+def _shift(k: Tensor) -> None:
+    k[1:] = k[:-1]
+
+
+REFUSED: dict[str, Callable[[Tensor], Any]] = {
+    "add_ of the transpose": lambda x: x.add_(x.t()),
+    "copy_ of the transpose": lambda x: x.copy_(x.t()),
+    "mul_ of a part": lambda x: x[1:].mul_(x[:-1]),
+    "shift": _shift,
+    "out": lambda x: torch.add(x[:-1], 1.0, out=x[1:]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_writes_that_eager_refuses_are_refused(name: str) -> None:
+    with pytest.raises(RuntimeError, match="single memory location"):
+        REFUSED[name](torch.ones(3, 3))
+    x = torch.ones(3, 3)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        lamina.compile(REFUSED[name])(x)
+    assert torch.equal(x, torch.ones(3, 3))
+
+
+ALIVE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "relu": lambda x, b: torch.relu(x + b) * 2,
+    "layer norm": lambda x, b: F.layer_norm(x + b, (4,)).sigmoid(),
+    "gelu": lambda x, b: F.gelu(x + b),
+    "softmax": lambda x, b: (x - b).softmax(-1),
+    "tanh of a sum": lambda x, b: torch.tanh(x + 2 * b).exp(),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "dynamic"),
+    [
+        *((name, "constant", None) for name in ALIVE),
+        ("relu", "constant", True),
+        ("relu", "non-leaf", None),
+        ("relu", "non-leaf", True),
+        ("gelu", "leaf first", None),
+    ],
+)
+def test_an_input_that_eager_does_not_save_may_be_written_to_before_the_backward(
+    name: str, kind: str, dynamic: bool | None
+) -> None:
+    function = ALIVE[name]
+    compiled = lamina.compile(function, dynamic=dynamic)
+    x, start = torch.randn(3, 4), torch.randn(4)
+    gradients = []
+    if kind == "leaf first":
+        compiled(x.clone().requires_grad_(), start.clone().requires_grad_()).sum().backward()
+    for run in (function, compiled):
+        a, b = x.clone().requires_grad_(), start.clone().requires_grad_(kind != "constant")
+        inner = b * 1
+        y = run(a, inner)
+        with torch.no_grad():
+            inner.zero_()
+        y.sum().backward()
+        gradients.append([a.grad, b.grad])
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_an_input_that_eager_saves_may_not() -> None:
+    compiled = lamina.compile(lambda x, b: x * b)
+    a, b = torch.randn(4, requires_grad=True), torch.randn(4)
+    y = compiled(a, b)
+    b.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+def test_a_detached_input_is_outside_of_autograd(dynamic: bool | None, numerics: str) -> None:
+    weight = torch.randn(3, requires_grad=True)
+    compile = lambda f: lamina.compile(f, dynamic=dynamic, options={"numerics": numerics})  # noqa: E731
+    generator = compile(lambda z: (z * weight).exp())
+    discriminator = compile(lambda e, v: (e.detach() * v).sum())
+    v = torch.randn(3, requires_grad=True)
+    made = generator(torch.randn(3))
+    made.sum().backward()
+    discriminator(made, v).backward()
+    torch.testing.assert_close(v.grad, made.detach())
+
+
+def test_two_losses_of_one_module_go_back_one_after_the_other() -> None:
+    def both(e: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return (e.detach() * v).sum(), (e * 2).sum()
+
+    e0, v = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    e = e0.exp()
+    first, second = lamina.compile(both)(e, v)
+    (first + second).backward()
+    torch.testing.assert_close(v.grad, e.detach())
+    torch.testing.assert_close(e0.grad, 2 * e.detach())
+
+
+def test_an_input_written_to_and_needed_by_the_backward_is_kept() -> None:
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        x.mul_(w)
+        return x * 2
+
+    w, x = torch.randn(3, requires_grad=True), torch.randn(3)
+    before = x.clone()
+    y = lamina.compile(function)(x, w)
+    (y.sum() + x.sum()).backward()
+    torch.testing.assert_close(w.grad, 3 * before)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_programs_with_shared_memory(seed: int) -> None:
+    _check(seed)
+
+
+@pytest.mark.slow
+def test_many_programs_with_shared_memory() -> None:
+    for seed in range(12, 2000):
+        torch.compiler.reset()
+        _check(seed)
+
+
+def _check(seed: int) -> None:
+    program: MemoryProgram = memory_program(random.Random(seed))
+    compiled = lamina.compile(program.function)
+    for number, call in enumerate(program.calls):
+        eager, ours = call(program.function), call(compiled)
+        assert ours == eager, f"seed {seed}, call {number}:\n{program.source}"
