@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+from torch import is_inference_mode_enabled
 
 from lamina.aot.reuse import Returned, all_unchanged
 from lamina.aot.torch_private import (
@@ -193,11 +194,22 @@ def training_function(
     direct = direct_apply(Compiled, strides=None)
     apply: Callable[..., Any] = Compiled.apply
 
+    # Dynamo does not guard on inference mode, in which there is no history even where gradients are on.
     def run(*inputs: Any) -> Any:
+        if is_inference_mode_enabled():
+            with torch.no_grad():
+                return direct(*inputs)
         return apply(*inputs) if transforms_are_active() else direct(*inputs)
 
+    def run_with_gradients(*inputs: Any) -> Any:
+        with torch.enable_grad():
+            return run(*inputs)
+
+    # The program switches gradients on inside where its caller has them off: Dynamo guards on the caller's mode.
+    function = run if torch.is_grad_enabled() else run_with_gradients
     never_captured(run)
-    return run
+    never_captured(function)
+    return function
 
 
 def _backward_function(

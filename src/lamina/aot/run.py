@@ -31,6 +31,7 @@ from lamina.aot.region import CompileRegion, Region, RegionInput
 from lamina.aot.saved import with_planned_strides
 from lamina.aot.shared_memory import overlapping_inputs, serving_alike, shares_storage
 from lamina.aot.source import annotate_sources
+from lamina.aot.state import read_state, without_history
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.tangents import restrided
 from lamina.aot.torch_private import (
@@ -93,12 +94,19 @@ def compile_captured(
     if refused:
         job.note_eager(refused)
         return gm.forward
+    state = read_state(gm)
+    if state.refused:
+        job.note_eager(state.refused)
+        return gm.forward
     job.differentiable = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
-    compiled = job.compiled(gm, example_inputs, decompositions)
-    if compiled != gm.forward and job.outside:
+    with state.entered():
+        compiled = job.compiled(state.gm, example_inputs, decompositions)
+    if compiled == state.gm.forward:
+        return gm.forward
+    if job.outside:
         compiled = detaching(compiled, job.outside)
-    if compiled == gm.forward or not job.written:
-        return compiled
+    if not job.written:
+        return state.applied(compiled)
     sized = not any(isinstance(x, torch.SymInt) for x in example_inputs)
     if sized and shares_storage(example_inputs, job.written):
         overlapping, apart = overlapping_inputs(example_inputs)
@@ -106,7 +114,7 @@ def compile_captured(
         if not set(overlapping).isdisjoint(job.written):
             job.note_eager("an input that it writes to shares memory with another")
             return gm.forward
-    return serving_alike(compiled, gm.forward, example_inputs, job.written, job.tell)
+    return state.applied(serving_alike(compiled, state.gm.forward, example_inputs, job.written, job.tell))
 
 
 class _Job:
@@ -129,6 +137,8 @@ class _Job:
         self.seconds = 0.0
         self.begun = False
         """Whether the graph is differentiated, so that what fails now is ours."""
+        self.saves = False
+        """Whether there is a graph that saves something for a backward."""
         self.static_names: frozenset[str] = frozenset()
         self.static: frozenset[int] | None = None
         self.parameters: tuple[bool, ...] = ()
@@ -173,7 +183,7 @@ class _Job:
                 return gm.forward
             self.written = written_inputs(len(example_inputs))
         self.record.add(self.name, "aot", time.perf_counter() - start - self.seconds)
-        return compiled
+        return without_history(compiled, gm.forward) if self.saves else compiled
 
     def _without_gradient(self, has: Sequence[bool]) -> tuple[int, ...]:
         """Inputs that require a gradient and, as ``has`` says, get none; none of a graph that gives no gradients."""
@@ -332,6 +342,7 @@ class _Job:
 
         def compile(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             self.begun, start = True, time.perf_counter()
+            self.saves = self.saves or kind == "forward"
             if kind == "inference":
                 self._mark_parameters(gm)
                 gm = self._prepared(gm)

@@ -81,8 +81,10 @@ def stitch(gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[
     mode, fakes = backend_fakes(example_inputs)
     if mode is None:
         raise Unsuitable("there is no tensor input")
+    grads = gm.graph.find_nodes(op="call_function", target=SET_GRAD)
+    history = torch.is_grad_enabled() or any(n.args[0] for n in grads)
     with tracing_state(mode), _out_of_inference_mode():
-        return _Stitcher(gm, fakes, example_inputs, decompositions).run()
+        return _Stitcher(gm, fakes, example_inputs, decompositions, history).run()
 
 
 @contextlib.contextmanager
@@ -102,7 +104,10 @@ class _Stitcher:
         fakes: Sequence[Any],
         example_inputs: Sequence[Any],
         decompositions: dict[Any, Callable[..., Any]],
+        history: bool,
     ) -> None:
+        self.history = history
+        """Whether gradients are on at any point of the graph: it may switch them on where its caller has them off."""
         self.gm, self.fakes, self.inputs = gm, fakes, example_inputs
         self.calls = Calls(decompositions)
         self.graph = Graph()
@@ -151,7 +156,7 @@ class _Stitcher:
         made = self.graph.placeholder(f"primals_{index + 1}")
         fake = given.detach()
         made.meta = {"val": fake, "partitioner_tag": "is_forward"}
-        value = Value(made, fake, torch.is_grad_enabled() and given.requires_grad)
+        value = Value(made, fake, self.history and given.requires_grad)
         self.primals.append(value)
         self.current[made] = value
         self.roots[made] = frozenset([made])

@@ -36,8 +36,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 __all__ = [
     "DEVICE_OF",
     "ENTER_AUTOCAST",
+    "ENTER_INFERENCE",
+    "EXIT_AUTOCAST",
+    "EXIT_INFERENCE",
     "RUN_AND_SAVE_RNG_STATE",
     "RUN_WITH_RNG_STATE",
+    "SET_FORWARD_GRAD",
     "SET_GRAD",
     "STATELESS",
     "STATIC_INPUT",
@@ -50,6 +54,7 @@ __all__ = [
     "detect_fake_mode",
     "direct_apply",
     "flatten",
+    "forward_grad_enabled",
     "from_functional",
     "functional_trace",
     "graph_is_kept",
@@ -69,6 +74,7 @@ __all__ = [
     "run_aot_autograd",
     "saving_is_hooked",
     "static_input_indices",
+    "switches_state",
     "symbols_of",
     "to_functional",
     "torch_partition",
@@ -226,9 +232,38 @@ SET_GRAD = torch._C._set_grad_enabled
 ENTER_AUTOCAST = torch.amp.autocast_mode._enter_autocast
 """The call by which a captured graph enters an autocast region; its fourth argument is whether that is enabled."""
 
+ENTER_INFERENCE = torch.autograd.grad_mode._enter_inference_mode
+"""The call by which a captured graph enters inference mode, or with False leaves it; its value is what exits again."""
+
+EXIT_INFERENCE = torch.autograd.grad_mode._exit_inference_mode
+"""The call by which a captured graph goes back to the mode in which it entered inference mode."""
+
+EXIT_AUTOCAST = torch.amp.autocast_mode._exit_autocast
+"""The call by which a captured graph leaves an autocast region, given what entering it returned."""
+
+SET_FORWARD_GRAD = torch._C._set_fwd_grad_enabled
+"""The call by which a captured graph switches forward-mode differentiation."""
+
+
+def switches_state(target: Any) -> bool:
+    """Whether a captured call switches state of the thread or the process: not in pairs, and other than gradients.
+
+    Levels of function transforms come in pairs, which AOTAutograd follows.
+    """
+    name = getattr(target, "__name__", "")
+    if not callable(target) or (getattr(target, "__module__", "") or "").startswith("torch._C._functorch"):
+        return False
+    return target not in (SET_GRAD, SET_FORWARD_GRAD) and name.startswith(("set_", "_set_", "autocast_"))
+
+
+def forward_grad_enabled() -> bool:
+    """Whether operations compute tangents of dual tensors."""
+    return bool(torch._C._is_fwd_grad_enabled())
+
+
 STATIC_INPUT = "_dynamo_static_input_type"
 """Key of a placeholder's description where Dynamo marks parameters and buffers."""
-STATELESS = (torch.amp.autocast_mode._exit_autocast, torch._C._log_api_usage_once)
+STATELESS = (EXIT_AUTOCAST, torch._C._log_api_usage_once)
 """Calls of captured graphs that compute nothing."""
 
 

@@ -1,0 +1,175 @@
+"""State of the thread that a captured graph switches: grad mode, inference mode, autocast, deterministic algorithms.
+
+A functional graph has no place for such a switch, and what follows the graph, in the user's function or after it, runs
+in the state the graph leaves. So a graph's switches are taken apart here: what it computes is compiled under the modes
+it runs in, what it leaves behind is left behind, and a graph with a switch that does not fit runs as it was captured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import is_inference_mode_enabled
+from torch.fx import GraphModule, Node
+
+from lamina.aot.torch_private import (
+    ENTER_AUTOCAST,
+    ENTER_INFERENCE,
+    EXIT_AUTOCAST,
+    EXIT_INFERENCE,
+    SET_FORWARD_GRAD,
+    SET_GRAD,
+    forward_grad_enabled,
+    graph_module,
+    never_captured,
+    switches_state,
+)
+from lamina.base.source import source_of
+
+__all__ = ["State", "read_state", "without_history"]
+
+_PAIRS = ((ENTER_AUTOCAST, EXIT_AUTOCAST), (ENTER_INFERENCE, EXIT_INFERENCE))
+_KNOWN = (SET_GRAD, SET_FORWARD_GRAD, *(call for pair in _PAIRS for call in pair))
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a captured graph does to the state of its thread.
+
+    ``gm`` computes what the graph does, without the switches that are taken care of here. It is to be compiled and run
+    within ``inference`` (None: in what mode the caller has). ``grad`` is the grad mode that the graph leaves, None
+    if that it finds; ``at_once`` says that it is switched before anything is computed, and so is left by a graph that
+    raises as well. ``refused`` is why the graph is to run as it was captured, "" if it is not.
+    """
+
+    gm: GraphModule
+    inference: bool | None = None
+    grad: bool | None = None
+    at_once: bool = False
+    refused: str = ""
+
+    def entered(self) -> contextlib.AbstractContextManager[Any]:
+        """The grad mode in which to compile ``gm``: tracing does not work in inference mode itself."""
+        return contextlib.nullcontext() if self.inference is None else torch.set_grad_enabled(not self.inference)
+
+    def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """``compiled`` in the mode it needs, leaving the state as the captured graph does."""
+        if self.inference is not None:
+            compiled = _within(compiled, self.inference)
+        return compiled if self.grad is None else _leaving(compiled, self.grad, self.at_once)
+
+
+def read_state(gm: GraphModule) -> State:
+    """What ``gm``, which starts in the state there is now, does to it."""
+    nodes = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
+    switches = [n for n in nodes if _is_switch(n)]
+    if not switches:
+        return State(gm)
+    if refused := _refused(switches):
+        return State(gm, refused=refused)
+    computing = [n for n in nodes if n not in switches]
+    inference = [n for n in switches if n.target in (ENTER_INFERENCE, EXIT_INFERENCE)]
+    mode = None
+    dropped: list[Node] = []
+    if inference:
+        if not _encloses(inference, nodes):
+            why = f"{source_of(inference[0])} switches inference mode for a part of the graph"
+            return State(gm, refused=why)
+        mode = bool(inference[0].args[0])
+        dropped = list(inference)
+    grads = [n for n in switches if n.target is SET_GRAD]
+    if mode:  # gradients are off there, whatever the grad mode
+        dropped += grads
+    left = bool(grads[-1].args[0]) if grads else torch.is_grad_enabled()
+    if inference or left == torch.is_grad_enabled():  # leaving inference mode restores the grad mode
+        return State(_without(gm, dropped), mode)
+    at_once = len(grads) == 1 and (not computing or nodes.index(grads[0]) < nodes.index(computing[0]))
+    return State(_without(gm, dropped), mode, left, at_once)
+
+
+def _refused(switches: Sequence[Node]) -> str:
+    """Why a graph with these switches is to run as it was captured; "" if it is not."""
+    for node in switches:
+        if node.target not in _KNOWN:
+            return f"{source_of(node)} calls {_name(node)}, which changes the state that the graph's calls run in"
+    forward = [n for n in switches if n.target is SET_FORWARD_GRAD]
+    if forward and bool(forward[-1].args[0]) != forward_grad_enabled():
+        return f"{source_of(forward[-1])} leaves forward-mode differentiation switched"
+    for enter, leave in _PAIRS:
+        left = [n.args[0] for n in switches if n.target is leave]
+        for node in switches:
+            if node.target is enter and node not in left:
+                return f"{source_of(node)} calls {_name(node)}, and the graph ends within"
+    return ""
+
+
+def _is_switch(node: Node) -> bool:
+    if node.op != "call_function":
+        return False
+    return node.target in _KNOWN or (switches_state(node.target) and not node.all_input_nodes)
+
+
+def _name(node: Node) -> str:
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _encloses(switches: Sequence[Node], nodes: Sequence[Node]) -> bool:
+    """Whether the ``switches`` enter one mode before anything among ``nodes`` and leave it after everything."""
+    return len(switches) == 2 and nodes[0] is switches[0] and nodes[-1] is switches[1]
+
+
+def _without(gm: GraphModule, dropped: Sequence[Node]) -> GraphModule:
+    """``gm``, or a copy that lacks these calls."""
+    if not dropped:
+        return gm
+    names = {n.name for n in dropped}
+    copied = torch.fx.Graph()
+    env: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        if node.name not in names:
+            env[node] = copied.node_copy(node, env.__getitem__)
+            env[node].meta = node.meta
+    return graph_module(gm, copied)
+
+
+def _within(compiled: Callable[..., Any], inference: bool) -> Callable[..., Any]:
+    def run(*inputs: Any) -> Any:
+        with torch.inference_mode(inference):
+            return compiled(*inputs)
+
+    never_captured(run)
+    return run
+
+
+def without_history(compiled: Callable[..., Any], captured: Callable[..., Any]) -> Callable[..., Any]:
+    """``compiled``, which records a history for autograd, and ``captured`` in inference mode, which has none.
+
+    Dynamo compiles outside of inference mode and does not guard on it, and gradients can be on within.
+    """
+
+    def run(*inputs: Any) -> Any:
+        return captured(*inputs) if is_inference_mode_enabled() else compiled(*inputs)
+
+    never_captured(run)
+    return run
+
+
+def _leaving(compiled: Callable[..., Any], grad: bool, at_once: bool) -> Callable[..., Any]:
+    def run(*inputs: Any) -> Any:
+        results = compiled(*inputs)
+        SET_GRAD(grad)
+        return results
+
+    def run_and_raise(*inputs: Any) -> Any:
+        try:
+            return compiled(*inputs)
+        finally:
+            SET_GRAD(grad)
+
+    function = run_and_raise if at_once else run
+    never_captured(function)
+    return function
