@@ -46,12 +46,12 @@ _BREAKS = (
     "seen.append(torch.is_autocast_enabled('cpu'))",
 )
 _CALLS = (
-    "{0} = a @ w",
-    "{0} = b @ a.to(b.dtype)",
+    "{0} = a.to(w.dtype) @ w",
+    "{0} = b.float() @ a.float()",
     "{0} = a * 2 + b",
     "{0} = (a.float() * w).tanh()",
     "{0} = a.sin() + torch.ones(3, 3)",
-    "{0} = torch.nn.functional.linear(a, w)",
+    "{0} = torch.nn.functional.linear(a.to(w.dtype), w)",
     "{0} = {0}.detach() * w + {0}",
     "{0} = ({0} + w).clone()",
     "{0} = helper({0}, w)",
@@ -66,7 +66,7 @@ _SWITCHES = (
     "torch.set_grad_enabled(not torch.is_grad_enabled())",
 )
 
-_PRELUDE = '''
+_PRELUDE = """
 import contextlib
 import torch
 
@@ -76,9 +76,9 @@ class OwnGrad:
     def __init__(self, on): self.on = on
     def __enter__(self):
         self.before = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(self.on)
+        torch.set_grad_enabled(self.on)
     def __exit__(self, *error):
-        torch._C._set_grad_enabled(self.before)
+        torch.set_grad_enabled(self.before)
 
 class OwnCast:
     def __enter__(self):
@@ -141,7 +141,7 @@ def helper_break(x, w):
     return y * w
 @torch._dynamo.disable
 def opaque(x): seen.append((x.dtype, x.requires_grad, torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
-'''
+"""
 
 
 class _Writer:

@@ -13,6 +13,7 @@ from torch import is_inference_mode_enabled
 
 from lamina.aot.reuse import Returned, all_unchanged
 from lamina.aot.torch_private import (
+    SET_GRAD,
     autocast_enabled,
     direct_apply,
     graph_is_kept,
@@ -55,8 +56,12 @@ class Tangent:
     device: torch.device
 
 
-def inference_function(compiled: Boxed, mutated: Sequence[int]) -> Callable[..., Any]:
-    """``compiled`` as a function of its inputs, those at ``mutated`` being written to."""
+def inference_function(compiled: Boxed, mutated: Sequence[int], trained: bool = False) -> Callable[..., Any]:
+    """``compiled`` as a function of its inputs, those at ``mutated`` being written to.
+
+    ``trained`` says that gradients are on and an input requires one, though no result does (an ``argmax`` of what a
+    layer computes): library calls with ``out=`` refuse such operands unless gradients are off.
+    """
 
     def run(*inputs: Any) -> Any:
         return tuple(compiled(list(inputs)))
@@ -69,7 +74,18 @@ def inference_function(compiled: Boxed, mutated: Sequence[int]) -> Callable[...,
 
     function = run_and_note if mutated else run
     never_captured(function)
-    return function
+    if not trained:
+        return function
+
+    def run_without_gradients(*inputs: Any) -> Any:
+        SET_GRAD(False)
+        try:
+            return function(*inputs)
+        finally:
+            SET_GRAD(True)
+
+    never_captured(run_without_gradients)
+    return run_without_gradients
 
 
 def detaching(compiled: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:

@@ -273,7 +273,8 @@ class _Job:
         self.static = frozenset(stitched.static)
         inputs = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if _role(n, "") != "tangent"]
         if not stitched.differentiable:
-            return inference_function(self.compiler("inference")(stitched.joint, inputs), stitched.mutated)
+            compiled = self.compiler("inference")(stitched.joint, inputs)
+            return inference_function(compiled, stitched.mutated, stitched.trained)
         tangents = [
             n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if _role(n, "") == "tangent"
         ]

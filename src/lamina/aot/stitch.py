@@ -46,7 +46,8 @@ class Stitched:
     ``results`` counts the user's outputs, ``differentiable`` are the positions of those that require a gradient (one
     tangent each), ``tangents_of`` for each input the positions of the outputs its gradient depends on (None without a
     gradient), ``mutated`` the positions of inputs the graph writes to, ``static`` those of parameters and buffers.
-    ``traced`` is the number of distinct calls that were traced.
+    ``traced`` is the number of distinct calls that were traced, ``trained`` whether gradients are on where the graph is
+    called and one of its inputs requires one.
     """
 
     joint: GraphModule
@@ -56,6 +57,7 @@ class Stitched:
     mutated: tuple[int, ...]
     static: tuple[int, ...]
     traced: int
+    trained: bool = False
 
 
 @dataclass(slots=True)
@@ -148,7 +150,8 @@ class _Stitcher:
         self.graph.eliminate_dead_code()
         sources = dependence(self.graph, differentiable, gradients)
         joint = graph_module(self.gm, self.graph)
-        return Stitched(joint, len(results), differentiable, sources, mutated, static, len(self.calls))
+        trained = torch.is_grad_enabled() and any(v.requires_grad for v in self.primals)
+        return Stitched(joint, len(results), differentiable, sources, mutated, static, len(self.calls), trained)
 
     def _placeholder(self, node: Node) -> None:
         index = len(self.primals)
