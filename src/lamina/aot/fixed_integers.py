@@ -1,4 +1,4 @@
-"""A captured graph with run-time integers replaced by their values, for gradients that torch has only of numbers."""
+"""A captured graph with run-time integers replaced by their values, for what torch computes only of numbers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ __all__ = ["fixed_integers", "wants_numbers"]
 
 
 def wants_numbers(error: Exception) -> bool:
-    """Whether differentiation failed because a formula of torch compares or converts a symbolic scalar."""
-    return "INTERNAL ASSERT" in str(error) and "Scalar.h" in str(error)
+    """Whether tracing failed because torch has a formula, or an operation on numbers, that takes no symbols."""
+    formula = "INTERNAL ASSERT" in str(error) and "Scalar.h" in str(error)
+    return formula or (isinstance(error, AttributeError) and "ReferenceAnalysis" in str(error))
 
 
 def fixed_integers(gm: GraphModule) -> Iterator[GraphModule]:

@@ -24,6 +24,7 @@ from lamina.aot.function import (
     training_function,
     without_gradients,
 )
+from lamina.aot.inexact_integers import inexact_integers
 from lamina.aot.joint import prepare, unsupported
 from lamina.aot.overlap import overlapping_write
 from lamina.aot.partition import Partition, partition
@@ -90,7 +91,7 @@ def compile_captured(
     job.parameters = tuple(is_static(node) for node in gm.graph.find_nodes(op="placeholder"))
     job.place = _place(gm)
     job.writable = tuple(not (isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf) for x in example_inputs)
-    refused = overlapping_write(gm)
+    refused = overlapping_write(gm) or inexact_integers(gm)
     if refused:
         job.note_eager(refused)
         return gm.forward
@@ -115,6 +116,11 @@ def compile_captured(
             job.note_eager("an input that it writes to shares memory with another")
             return gm.forward
     return state.applied(serving_alike(compiled, state.gm.forward, example_inputs, job.written, job.tell))
+
+
+def _lacks_derivative(error: Exception) -> bool:
+    unknown = isinstance(error, RuntimeError) and str(error).startswith("derivative for ")
+    return unknown or isinstance(error, NotImplementedError)
 
 
 class _Job:
@@ -171,12 +177,10 @@ class _Job:
                 return self.finish(stitched) if not self.left_to_eager(stitched) else gm.forward
             try:
                 compiled = self.differentiated(gm, example_inputs, decompositions)
-            except NotImplementedError as error:
-                if self.begun or self.options.strict:
-                    raise
-                self.note_eager(f"a gradient that eager lacks, too, where one asks for it: {error}")
-                return gm.forward
             except Exception as error:
+                if _lacks_derivative(error) and not (self.begun or self.options.strict):
+                    self.note_eager(f"a gradient that eager lacks, too, where one asks for it: {error}")
+                    return gm.forward
                 if isinstance(error, LaminaError) or asks_for_another_capture(error) or self.options.strict:
                     raise
                 self.tell(f"it cannot be differentiated ahead of time: {type(error).__name__}: {error}")
@@ -228,18 +232,19 @@ class _Job:
 
         try:
             return compiled(gm)
-        except RuntimeError as error:
+        except (RuntimeError, AttributeError) as error:
             if self.begun or not wants_numbers(error):
                 raise
-            refusal = error
+            refusal: Exception = error
         for graph in fixed_integers(gm):
             try:
                 result = compiled(graph)
-            except RuntimeError as error:
+            except (RuntimeError, AttributeError) as error:
                 if self.begun or not wants_numbers(error):
                     raise
             else:
-                decision = Decision("fixed integers", (self.name,), True, "a gradient is known for numbers only")
+                why = "torch knows a gradient or an operation for numbers only"
+                decision = Decision("fixed integers", (self.name,), True, why)
                 self.record.stages.append(Stage(self.name, "fixed integers", None, 0.0, (decision,)))
                 return result
         raise refusal

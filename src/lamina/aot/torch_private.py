@@ -29,8 +29,10 @@ from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     find_symbol_binding_fx_nodes,
     free_symbols,
+    statically_known_true,
 )
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
+from torch.utils._sympy.functions import FloorDiv, IntTrueDiv
 from torch.utils.checkpoint import CheckpointPolicy
 
 __all__ = [
@@ -66,6 +68,8 @@ __all__ = [
     "is_checkpointed",
     "is_fake",
     "is_grad_enabled",
+    "is_quotient",
+    "is_true",
     "is_written_to",
     "is_zero_tensor",
     "keep_for_backward",
@@ -193,6 +197,18 @@ def hint(size: int | torch.SymInt) -> int:
 def symbols_of(value: Any) -> list[Any]:
     """The symbols in the sizes, strides and offset of ``value``, in name order."""
     return sorted(free_symbols(value), key=lambda s: str(s.name))
+
+
+def is_true(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on symbols is known to hold. Adds no guard."""
+    return statically_known_true(condition)
+
+
+def is_quotient(value: Any, float_too: bool) -> bool:
+    """Whether ``value`` is a symbol's floor division; with ``float_too``, a symbolic float in which integers divide."""
+    if float_too:
+        return isinstance(value, torch.SymFloat) and value.node.expr.has(IntTrueDiv)
+    return isinstance(value, torch.SymInt) and isinstance(value.node.expr, FloorDiv)
 
 
 def binding_nodes(graph: Graph) -> dict[Any, Node]:

@@ -196,17 +196,9 @@ def _symbolic_float(env: dict[Node, Any], node: Node) -> Expr | SizeFloat:
     return SizeFloat(_FLOAT_OPS[node.target], values)
 
 
-def _require_plain_quotient(node: Node) -> None:
-    """Refuse a quotient by a negative number: torch takes ``k // -5 // -3`` for ``k // 15``."""
-    divisor = node.args[1] if node.target in (operator.floordiv, operator.mod) else 1
-    if isinstance(divisor, int) and divisor < 0:
-        raise CannotLower(f"{node.target} by {divisor}")
-
-
 def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
     val = node.meta.get("val")
     if isinstance(val, torch.SymInt) or (isinstance(val, int) and not isinstance(val, bool)):
-        _require_plain_quotient(node)
         return expr_of(val)
     if isinstance(val, torch.SymFloat):
         return _symbolic_float(env, node)

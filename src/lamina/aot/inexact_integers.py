@@ -1,0 +1,39 @@
+"""Integer arithmetic that torch simplifies to something else where operands are negative."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from lamina.aot.torch_private import is_quotient, is_true
+from lamina.base.source import source_of
+
+__all__ = ["inexact_integers"]
+
+_TRUNCATIONS = (torch.sym_int, math.trunc, int)
+
+
+def inexact_integers(gm: GraphModule) -> str:
+    """Why the captured graph is eager's to run: an integer that torch's symbols stand for wrongly, or "".
+
+    Symbols take ``k // -5 // -3`` for ``k // 15``, and ``int(k / 2)`` for ``k // 2`` once they are compared with a
+    size. What shapes and guards say of such integers is wrong, what the graph computes with them is not.
+    """
+    for node in gm.graph.find_nodes(op="call_function", target=operator.floordiv):
+        dividend, divisor = (_value(a) for a in node.args)
+        if is_quotient(dividend, float_too=False) and not is_true(divisor > 0):
+            return f"{source_of(node)} divides a quotient by what may be negative"
+    for target in _TRUNCATIONS:
+        for node in gm.graph.find_nodes(op="call_function", target=target):
+            value = _value(node.args[0])
+            if is_quotient(value, float_too=True) and not is_true(value >= 0):
+                return f"{source_of(node)} rounds a quotient, which may be negative, towards zero"
+    return ""
+
+
+def _value(argument: Any) -> Any:
+    return argument.meta.get("example_value") if isinstance(argument, Node) else argument
