@@ -1,4 +1,4 @@
-"""Integer arithmetic that torch simplifies to something else where operands are negative."""
+"""Integer arithmetic that torch simplifies to something else where operands are negative or zero."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.torch_private import is_quotient, is_true
+from lamina.aot.torch_private import is_guarded, is_quotient, is_true
 from lamina.base.source import source_of
 
 __all__ = ["inexact_integers"]
 
 _TRUNCATIONS = (torch.sym_int, math.trunc, int)
+_DIVISIONS = (operator.floordiv, operator.mod, operator.truediv)
+_PARTIAL = (*_DIVISIONS, operator.lshift, operator.rshift)
 
 
 def inexact_integers(gm: GraphModule) -> str:
     """Why the captured graph is eager's to run: an integer that torch's symbols stand for wrongly, or "".
 
     Symbols take ``k // -5 // -3`` for ``k // 15``, and ``int(k / 2)`` for ``k // 2`` once they are compared with a
-    size. What shapes and guards say of such integers is wrong, what the graph computes with them is not.
+    size. What shapes and guards say of such integers is wrong, what the graph computes with them is not. They take
+    ``k // k`` for 1, too: divisors are guarded to be other than zero, and shifts to be at least zero.
     """
     for node in gm.graph.find_nodes(op="call_function", target=operator.floordiv):
         dividend, divisor = (_value(a) for a in node.args)
@@ -32,6 +35,11 @@ def inexact_integers(gm: GraphModule) -> str:
             value = _value(node.args[0])
             if is_quotient(value, float_too=True) and not is_true(value >= 0):
                 return f"{source_of(node)} rounds a quotient, which may be negative, towards zero"
+    for partial in _PARTIAL:
+        for node in gm.graph.find_nodes(op="call_function", target=partial):
+            value = _value(node.args[1])
+            if isinstance(value, torch.SymInt) and not is_guarded(value != 0 if partial in _DIVISIONS else value >= 0):
+                return f"{source_of(node)} divides by zero or shifts by less"
     return ""
 
 

@@ -29,6 +29,7 @@ from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     find_symbol_binding_fx_nodes,
     free_symbols,
+    guard_or_true,
     statically_known_true,
 )
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
@@ -68,6 +69,7 @@ __all__ = [
     "is_checkpointed",
     "is_fake",
     "is_grad_enabled",
+    "is_guarded",
     "is_quotient",
     "is_true",
     "is_written_to",
@@ -202,6 +204,11 @@ def symbols_of(value: Any) -> list[Any]:
 def is_true(condition: bool | torch.SymBool) -> bool:
     """Whether a condition on symbols is known to hold. Adds no guard."""
     return statically_known_true(condition)
+
+
+def is_guarded(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on symbols holds, which is then guarded; true as well where only data tells."""
+    return guard_or_true(condition)
 
 
 def is_quotient(value: Any, float_too: bool) -> bool:

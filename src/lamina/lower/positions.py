@@ -32,6 +32,7 @@ __all__ = [
     "replaced",
     "select_place",
     "shape_of",
+    "slice_length",
     "slice_start",
     "slice_step",
     "wrapped_index",
@@ -98,6 +99,31 @@ def slice_start(start: Any, size: Any) -> Expr:
     if is_true(first + size <= 0):
         return as_expr(0)
     raise Decline("a slice that starts at a run-time distance from the end")
+
+
+def slice_length(start: Any, end: Any, step: Any, size: Any) -> Any:
+    """How many elements a slice has, an integer as torch has it. Declines where nothing proves which case it is."""
+    step, size = 1 if step is None else given(step), given(size)
+    first = _clamped(0 if start is None else given(start), size)
+    last = _clamped(size if end is None else given(end), size)
+    if is_true(last <= first):
+        return 0
+    if is_true(first <= last):
+        return (last - first + step - 1) // step
+    raise Decline("a slice that may be empty")
+
+
+def _clamped(place: Any, size: Any) -> Any:
+    """An end of a slice, counted from the front and within the dimension."""
+    if is_true(place < 0):
+        place = place + size
+        if is_true(place <= 0):
+            return 0
+    if is_true(place >= size):
+        return size
+    if is_true(place >= 0) and is_true(place <= size):
+        return place
+    raise Decline("an end of a slice that may be out of range")
 
 
 def slice_step(step: Any) -> Expr:

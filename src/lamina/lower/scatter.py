@@ -22,6 +22,7 @@ from lamina.lower.positions import (
     inside,
     replaced,
     select_place,
+    slice_length,
     slice_start,
     slice_step,
     wrapped_index,
@@ -29,6 +30,7 @@ from lamina.lower.positions import (
 from lamina.lower.rules import Decline, rule
 from lamina.lower.sizes import expr_of
 from lamina.lower.sums import rounded_sums, sums_of_halves
+from lamina.lower.torch_private import is_true
 from lamina.lower.values import TensorValue
 from lamina.lower.views import reshaped
 
@@ -81,6 +83,13 @@ def _region_replaced(low: Lowering, node: Node, x: TensorValue, source: TensorVa
     return out
 
 
+def _require_shape(node: Node, shape: Sequence[Any]) -> None:
+    """Decline unless what is written has, for certain, the shape of the region: eager raises where it has not."""
+    source = given(node.args[1]).shape
+    if len(source) != len(shape) or not all(is_true(n == m) for n, m in zip(source, shape, strict=True)):
+        raise Decline("what is written may not have the shape of where it goes")
+
+
 def _region_of_zeros(low: Lowering, node: Node, grad: TensorValue, region: Region) -> TensorValue:
     """Zeros with the elements of a region taken from ``grad``: the gradient of a view."""
     out = low.result(node)
@@ -120,7 +129,9 @@ def slice_scatter(
     step: int | Expr = 1,
 ) -> TensorValue:
     dim, length = dimension(dim, x.rank), source.shape[dimension(dim, x.rank)]
-    stride = slice_step(argument(node, 5, "step"))
+    stride, sizes = slice_step(argument(node, 5, "step")), list(given(node.args[0]).shape)
+    ends = (argument(node, 3, "start"), argument(node, 4, "end"), argument(node, 5, "step"))
+    _require_shape(node, [*sizes[:dim], slice_length(*ends, sizes[dim]), *sizes[dim + 1 :]])
     first = _first(argument(node, 3, "start"), end, stride, _size(node, dim), length)
     return _region_replaced(low, node, x, source, _slice_region(dim, first, stride, length))
 
@@ -146,7 +157,8 @@ def slice_backward(
 def select_scatter(
     low: Lowering, node: Node, x: TensorValue, source: TensorValue, dim: int, index: int | Expr
 ) -> TensorValue:
-    dim = dimension(dim, x.rank)
+    dim, sizes = dimension(dim, x.rank), list(given(node.args[0]).shape)
+    _require_shape(node, [*sizes[:dim], *sizes[dim + 1 :]])
     return _region_replaced(low, node, x, source, _select_region(dim, select_place(node.args[3], _size(node, dim))))
 
 
@@ -162,6 +174,13 @@ def select_backward(
 def diagonal_scatter(
     low: Lowering, node: Node, x: TensorValue, source: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> TensorValue:
+    sizes, dim1, dim2 = list(given(node.args[0]).shape), dim1 % x.rank, dim2 % x.rank
+    rows, columns = sizes[dim1] + min(offset, 0), sizes[dim2] - max(offset, 0)
+    length = rows if is_true(rows <= columns) else columns if is_true(columns <= rows) else None
+    if length is None:
+        raise Decline("a diagonal of a length known only at run time")
+    others = [n for k, n in enumerate(sizes) if k not in (dim1, dim2)]
+    _require_shape(node, [*others, length])
     return _region_replaced(low, node, x, source, _diagonal_region(x.rank, offset, dim1, dim2))
 
 
