@@ -1,6 +1,11 @@
 """The private torch names of the front half exist and mean what we take them to mean."""
 
+import operator
+
 import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from lamina.aot import torch_private as aot_private
 from lamina.capture import torch_private as capture_private
@@ -35,3 +40,33 @@ def test_sizes():
     assert rewrite_private.same_size(3, 3)
     assert not rewrite_private.same_size(3, 4)
     assert aot_private.symbols_of(torch.ones(2)) == []
+
+
+def test_symbols_that_may_be_negative():
+    number = ShapeEnv().create_unbacked_symint()
+    assert not aot_private.is_true(number > 0)
+    assert aot_private.is_guarded(number != 0)
+    assert not aot_private.is_guarded(False)
+    assert aot_private.is_zero(0)
+    assert not aot_private.is_zero(number)
+    assert aot_private.is_quotient(number // 3, float_too=False)
+    assert aot_private.is_quotient(number / 2 + 1, float_too=True)
+    assert not aot_private.is_quotient(number * 2, float_too=False)
+
+
+def test_calls_of_one_operation():
+    one = rewrite_private.one_operation
+    assert all(one(f, True) for f in (torch.exp, F.gelu, "exp", operator.add, torch.ops.aten.exp.default))
+    assert one(operator.add, False)
+    assert not any(one(f, True) for f in (operator.getitem, F.relu, "norm", operator.floordiv, torch.split))
+    assert not one(operator.truediv, False)
+
+
+def test_symbols_that_nothing_waits_for():
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        x = torch.empty(3)
+        with rewrite_private.ignoring_fresh_symbols([x]):
+            found = torch.nonzero(x)
+    assert rewrite_private.has_fresh_symbols([found])
+    assert not rewrite_private.has_fresh_symbols(x)
+    assert not mode.shape_env.pending_fresh_unbacked_symbols

@@ -339,6 +339,16 @@ def counting(n: int, c: int, dtype: str):
     return b, table(("Y", dtype, (n, c)), ("Z", dtype, (n, c))), {}, {}
 
 
+def negative_integers(n: int, k: int):
+    """Quotients and remainders of integers that may be negative, as values and as places."""
+    s, p = Size("n", 1), as_expr(Size("k", None))
+    b = Body(as_expr(s))
+    (i,) = b.at
+    whole = b.index((p + i) // 3 + p // -4 + (p - i) % 5 + p % as_expr(s))
+    b.store("Y", (i,), b.op("add", b.load("X", (p * 2 + i) % as_expr(s), dtype="int64"), whole))
+    return b, table(("X", "int64", (s,)), ("Y", "int64", (s,))), {"X": torch.arange(n)}, {"n": n, "k": k}
+
+
 def flipped(n: int, c: int, dtype: str):
     b = Body(n, c)
     b.store("Y", b.at, b.load("X", b.at[0], c - 1 - b.at[1], dtype=dtype))
@@ -465,6 +475,8 @@ recipe(dropout, "dropout_symbolic", 9, 61, True)
 recipe(rotate_half, "rotate_half", 12, 32)
 for kind_ in ("int64", "float32", "int32", "bfloat16"):
     recipe(counting, f"counting_{kind_}", 6, 43, kind_)
+for k_ in (-7, -1, 5, -(2**40) - 1):
+    recipe(negative_integers, f"negative_integers_{k_}".replace("-", "m"), 43, k_)
 for kind_ in ("float32", "int64", "int8", "bool", "bfloat16"):
     recipe(flipped, f"flipped_{kind_}", 6, 43, kind_)
 recipe(concatenated, "concatenated", 9, (5, 16, 30), False)

@@ -100,7 +100,12 @@ COMPUTED = (
     *("torch.arange(i, i)", "t.sum(i % t.dim())", "torch.cat([t[s], t])", "t.new_full((2, 2), i)", "t[s].sum(0)"),
     *("t.flip(0)[s] * 2", "(t ** (i % 3))", "t.abs() ** (i % 4 - 1)", "torch.fmod(t, abs(i) + 1)", "t.sort(0)[0][a]"),
     *("torch.zeros(p + 1) + i", "torch.scalar_tensor(i) + t", "(t + 2) ** k", "t.float().softmax(0)[a]"),
-    *("t.index_fill(0, torch.tensor([a]), i)", "torch.lerp(t.float(), t + i * 0.5, 0.25)", "(t.long() << (i % 3))", "(t.long() & i)"),
+    *(
+        "t.index_fill(0, torch.tensor([a]), i)",
+        "torch.lerp(t.float(), t + i * 0.5, 0.25)",
+        "(t.long() << (i % 3))",
+        "(t.long() & i)",
+    ),
 )
 
 MATRIX_COMPUTED = ("t.tril(i)", "t.triu(i)", "t.float().mean(i % 2)", "t.sum(1)", "(t @ t.t())[a]")

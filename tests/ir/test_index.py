@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from lamina.ir.index import Axis, Div, Expr, Loaded, Mod, Size, as_expr, ceildiv, prod
 
-N, M = Size("n", 1), Size("m", 0)
+N, M, P, Q = Size("n", 1), Size("m", 0), Size("p", None), Size("q", -3)
 AXES = (Axis("i", as_expr(4)), Axis("j", as_expr(6)), Axis("t", as_expr(N)), Axis("u", as_expr(M) * 2))
 K = Loaded("k", as_expr(5))
-LEAVES = (*AXES, K, N, M)
+LEAVES = (*AXES, K, N, M, P, Q)
 Meaning: TypeAlias = Callable[[Mapping[str, int]], int]
 
 
 def points() -> Iterator[dict[str, int]]:
     """Sizes, and axes and indices within their ranges (of the long ones only the ends and the middle)."""
-    for n, m in ((1, 2), (3, 1)):
+    for n, m, p, q in ((1, 2, -5, -3), (3, 1, 7, 2), (2, 1, -2, 0)):
         ranges = [_some(4), _some(6), _some(n), _some(2 * m), _some(5)]
         for i, j, t, u, k in itertools.product(*ranges):
-            yield {"n": n, "m": m, "i": i, "j": j, "t": t, "u": u, "k": k}
+            yield {"n": n, "m": m, "p": p, "q": q, "i": i, "j": j, "t": t, "u": u, "k": k}
 
 
 def _some(extent: int) -> list[int]:
@@ -48,10 +48,10 @@ def build(draw: st.DrawFn, depth: int) -> tuple[Expr, Meaning]:
         return as_expr(value), lambda env: value
     left, a = build(draw, depth - 1)
     if kind in ("scale", "div", "mod"):
-        small = draw(st.sampled_from((1, 2, 3, 4, 6, 8, 12, 24)))
+        small = draw(st.sampled_from((1, 2, 3, 4, 6, 8, 12, 24, -2, -3)))
         if kind == "scale":
             return left * small, lambda env: a(env) * small
-        by_size = draw(st.integers(0, 4)) == 0
+        by_size = draw(st.integers(0, 4)) == 0 and small > 0
         den = as_expr(N) * small if by_size else as_expr(small)
 
         def below(env: Mapping[str, int]) -> int:

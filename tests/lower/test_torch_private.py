@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from lamina.base.torch_private import OpOverload, OpOverloadPacket
 from lamina.lower import torch_private
+from lamina.lower.torch_private import lowest
 from tests.kernels import operations as ops
 
 
@@ -80,3 +82,21 @@ def test_numbers_of_a_constant_are_read_under_a_fake_mode() -> None:
     table = torch.tensor([[1, -2], [3, 2**40]])
     with FakeTensorMode():
         assert torch_private.elements_of(table) == [[1, -2], [3, 2**40]]
+
+
+def test_an_environment_proves_ranges() -> None:
+    env = ShapeEnv()
+    size, number = (env.create_unbacked_symint() for _ in range(2))
+    torch._check(size >= 0)
+    assert lowest(size.node.expr, env) == 0
+    assert lowest(number.node.expr, env) is None
+    assert torch_private.is_true(size + 1 > 0)
+    assert not torch_private.is_true(number >= 0)
+    assert torch_private.depends_on_data(number)
+    assert not torch_private.depends_on_data(3)
+
+
+def test_symbols_of_a_tensor_are_seen() -> None:
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        assert not torch_private.has_symbols(torch.empty(3))
+        assert torch_private.has_symbols(torch.empty(3).expand(mode.shape_env.create_unbacked_symint(), 3))

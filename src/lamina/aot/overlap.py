@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.torch_private import is_fake
+from lamina.aot.torch_private import is_fake, is_zero
 from lamina.base.aliasing import writes_first
 from lamina.base.source import source_of
 
@@ -22,7 +22,7 @@ def overlaps(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided or any(_is_number(n) and n == 0 for n in tensor.shape):
         return False
     steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return any(_is_number(step) and step == 0 and not (_is_number(n) and n == 1) for n, step in steps)
+    return any(is_zero(step) and not (_is_number(n) and n == 1) for n, step in steps)
 
 
 def _is_number(size: int | torch.SymInt) -> bool:

@@ -29,6 +29,7 @@ from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     find_symbol_binding_fx_nodes,
     free_symbols,
+    guard_or_false,
     guard_or_true,
     statically_known_true,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "is_quotient",
     "is_true",
     "is_written_to",
+    "is_zero",
     "is_zero_tensor",
     "keep_for_backward",
     "never_captured",
@@ -209,6 +211,11 @@ def is_true(condition: bool | torch.SymBool) -> bool:
 def is_guarded(condition: bool | torch.SymBool) -> bool:
     """Whether a condition on symbols holds, which is then guarded; true as well where only data tells."""
     return guard_or_true(condition)
+
+
+def is_zero(step: int | torch.SymInt) -> bool:
+    """Whether a stride is zero. One that may be is then guarded to be so or not; only data's are taken not to be."""
+    return guard_or_false(step == 0)
 
 
 def is_quotient(value: Any, float_too: bool) -> bool:
