@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -15,8 +16,10 @@ import lamina
 from lamina.cli.demo import CompileFunction, Row, chosen, demonstrate, table
 from lamina.cli.demo_models import DEMOS
 from lamina.cli.doctor import examine, installed_version
+from lamina.cli.fuzzing import run_fuzz, run_minify
 from lamina.errors import LaminaError
 from lamina.options import Options
+from lamina.testing.fuzz import INGREDIENTS
 
 __all__ = ["app", "main"]
 
@@ -85,6 +88,34 @@ def doctor() -> None:
     for finding in findings:
         console.print(finding.line())
     raise typer.Exit(1 if any(finding.state == "bad" for finding in findings) else 0)
+
+
+@app.command()
+def fuzz(
+    programs: Annotated[int, typer.Option(help="How many programs to run.", min=1)] = 200,
+    seed: Annotated[int, typer.Option(help="The first program's seed; each next one's is one more.", min=0)] = 0,
+    compile: Annotated[
+        str, typer.Option(help="lamina, lamina:BACKEND, or the name of a backend of torch.compile.")
+    ] = "lamina",
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Only this ingredient ({', '.join(INGREDIENTS)}); may be given again.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes that run programs.", min=1)] = 1,
+    seconds: Annotated[float, typer.Option(help="How long one program may take.", min=1)] = 120.0,
+    to: Annotated[Path | None, typer.Option(help="Folder that takes the programs that differ.")] = None,
+) -> None:
+    """Run random programs eagerly and compiled, and tell what differs; exits with status 1 if anything does."""
+    raise typer.Exit(run_fuzz(programs, seed, compile, only or [], workers, seconds, to))
+
+
+@app.command()
+def minify(
+    file: Annotated[Path, typer.Argument(help="A Python file with a function program(compile) that yields results.")],
+    compile: Annotated[str, typer.Option(help="As for fuzz: what the program differs with.")] = "lamina",
+    to: Annotated[Path | None, typer.Option(help="File to write; the screen if not given.")] = None,
+) -> None:
+    """Reduce a program whose compiled results differ from eager's to one that still does, and print it."""
+    raise typer.Exit(run_minify(file, compile, to))
 
 
 def run_demo(

@@ -1,0 +1,133 @@
+"""Checks one program: eager, compiled, in double precision, and over several draws where rounding has to be judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lamina.testing.accuracy import RATIO
+from lamina.testing.compare import DRAWS, HOPELESS
+from lamina.testing.fuzz.differ import Difference, differences, undecided
+from lamina.testing.fuzz.observe import Raised, Seen, Trace, observe
+from lamina.testing.fuzz.target import compile_function, is_lamina
+from lamina.testing.sample import Sample
+
+__all__ = ["Verdict", "check", "check_capture"]
+
+MOST_DRAWS = 4 * DRAWS
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one program.
+
+    ``decided`` is False if a step in it turned by rounding in eager itself, so that its values say nothing.
+    ``drawn`` is how many draws were taken, ``eager_raised`` whether eager itself raised something.
+    """
+
+    differences: tuple[Difference, ...] = ()
+    decided: bool = True
+    drawn: int = 1
+    eager_raised: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+    @property
+    def kind(self) -> str:
+        """Kind of the first difference, "" if there is none."""
+        return self.differences[0].kind if self.differences else ""
+
+
+def check(source: str, target: str) -> Verdict:
+    """Run a program's text eagerly, compiled with the compile function called ``target``, and in double precision.
+
+    What only rounding can explain is judged over several draws of the inputs, as ``compare_draws`` does: the mean error
+    is at most twice eager's. Everything else counts at once. Forgets all that torch.compile holds.
+    """
+    found, eager, _, exact = _one(source, target, 0)
+    raised = any(isinstance(v, Raised) for v in eager.leaves.values())
+    hard = [d for d in found if d.kind != "rounding"]
+    soft = [d for d in found if d.kind == "rounding"]
+    uncertain = exact is not None and undecided(eager, exact)
+    if uncertain:
+        hard = [d for d in hard if d.kind not in ("value", "zero sign")]
+        return Verdict(tuple(hard), decided=False, eager_raised=raised)
+    if hard or not soft:
+        return Verdict(tuple(hard), eager_raised=raised)
+    if exact is None:  # half of the digits differ
+        return Verdict(tuple(Difference("value", d.where, d.text) for d in soft), eager_raised=raised)
+    worse, drawn = _drawn(source, target, {d.where for d in soft})
+    return Verdict(tuple(worse), drawn=drawn, eager_raised=raised)
+
+
+def check_capture(source: str) -> bool:
+    """Whether torch.compile's capture alone (backend "eager") shows a difference as well."""
+    return not check(source, "eager").ok
+
+
+def _one(source: str, target: str, draw: int) -> tuple[list[Difference], Trace, Trace, Trace | None]:
+    eager = observe(source, compile_function("none"), draw=draw)
+    torch.compiler.reset()
+    ours = observe(source, compile_function(target), draw=draw)
+    exact = _exact(source, eager, draw)
+    same_numbers = is_lamina(target) and "numerics" in source
+    return differences(eager, ours, exact, random=same_numbers), eager, ours, exact
+
+
+def _exact(source: str, eager: Trace, draw: int) -> Trace | None:
+    """The run in double precision, None if it does not show the same things: a program may ask for dtypes."""
+    try:
+        exact = observe(source, compile_function("none"), draw=draw, wide=True)
+    except Exception:
+        return None
+    return exact if _alike(eager.leaves, exact.leaves) else None
+
+
+def _alike(eager: dict[str, Any], exact: dict[str, Any]) -> bool:
+    if eager.keys() != exact.keys():
+        return False
+    for path, theirs in eager.items():
+        if type(theirs) is not type(exact[path]):
+            return False
+        if isinstance(theirs, Seen) and theirs.value.shape != exact[path].value.shape:
+            return False
+    return True
+
+
+def _drawn(source: str, target: str, names: set[str]) -> tuple[list[Difference], int]:
+    """Differences in rounding over several draws, and how many were taken."""
+    samples: dict[str, Sample] = {}
+    draw = 0
+    for draw in range(1, MOST_DRAWS + 1):
+        found, eager, ours, exact = _one(source, target, draw)
+        hard = [d for d in found if d.kind != "rounding"]
+        if exact is None or undecided(eager, exact):
+            continue
+        if hard:
+            return hard, draw
+        _add(samples, names, (eager, ours, exact))
+        worst = max((s.excess for s in samples.values()), default=0.0)
+        if draw % DRAWS == 0 and not RATIO < worst < HOPELESS:
+            break
+    return [Difference("value", name, s.complaint) for name, s in samples.items() if s.complaint], draw
+
+
+def _add(samples: dict[str, Sample], names: set[str], traces: tuple[Trace, Trace, Trace]) -> None:
+    for name in names:
+        eager, ours, exact = (_at(trace, name) for trace in traces)
+        if eager is not None and ours is not None and exact is not None:
+            samples.setdefault(name, Sample()).add(eager, ours, exact)
+
+
+def _at(trace: Trace, name: str) -> Tensor | None:
+    path = name.removesuffix(" at the end")
+    shown = trace.late.get(path) if path != name else trace.leaves.get(path)
+    if isinstance(shown, float):
+        return torch.tensor(shown, dtype=torch.float64)
+    return shown.value if isinstance(shown, Seen) else None

@@ -1,0 +1,191 @@
+"""Runs a program and writes down all that it shows: values, layouts, sharing, versions, errors, global state."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import linecache
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lamina.errors import BadArgument
+from lamina.testing.fuzz.torch_private import version
+from lamina.testing.fuzz.values import drawing
+from lamina.testing.reference import in_double
+
+__all__ = ["Raised", "Seen", "Trace", "load", "observe"]
+
+CompileFunction = Callable[..., Any]
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A tensor at the time it was shown: a copy, and what the copy does not tell."""
+
+    value: Tensor
+    kind: str
+    stride: tuple[int, ...]
+    requires_grad: bool
+    leaf: bool
+    inference: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception that was shown, or that ended the program."""
+
+    kind: str
+    text: str
+    bases: tuple[str, ...] = ()
+    """Names of the class and of those that it derives from."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Raised:
+        """What a program shows of an exception."""
+        return cls(type(error).__name__, str(error), tuple(c.__name__ for c in type(error).__mro__))
+
+
+@dataclass(slots=True)
+class Trace:
+    """All that one run showed. Leaves are named by the number of the ``yield`` and the path inside its value."""
+
+    leaves: dict[str, Any] = field(default_factory=dict)
+    late: dict[str, Seen] = field(default_factory=dict)
+    """Tensors as they were at the end."""
+    written: dict[str, bool] = field(default_factory=dict)
+    """Whether the version of a tensor was raised after it was first shown."""
+    sharing: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """For each tensor the first shown one in the same memory, and how many bytes it begins behind that."""
+    same: dict[str, str] = field(default_factory=dict)
+    """For each tensor the first name it was shown by."""
+    states: list[dict[str, Any]] = field(default_factory=list)
+    """The global state at each yield and at the end."""
+    warned: list[str] = field(default_factory=list)
+    draws_numbers: bool = False
+
+
+def load(source: str) -> Callable[[CompileFunction], Iterator[Any]]:
+    """The function ``program`` of a program's text. Raises ``BadArgument`` where there is none."""
+    name = f"<program {next(_numbers)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    space: dict[str, Any] = {"__name__": "random_program"}
+    exec(compile(source, name, "exec"), space)
+    program = space.get("program")
+    if not callable(program):
+        raise BadArgument(
+            "the file has no function 'program'",
+            remedy="define program(compile): it compiles functions with compile(function) and yields what they return",
+        )
+    return program  # type: ignore[no-any-return]
+
+
+def observe(source: str, compile: CompileFunction, *, draw: int = 0, wide: bool = False) -> Trace:
+    """Run a program's text with this compile function; with ``wide`` in double precision.
+
+    The state of the process (modes, default dtype, random numbers) is the same afterwards.
+    """
+    trace = Trace()
+    live: list[tuple[str, Tensor, int]] = []
+    with _state_kept(), drawing(draw), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with in_double() if wide else nullcontext():
+            torch.manual_seed(0)
+            before = torch.get_rng_state()
+            program = load(source)
+            try:
+                for number, shown in enumerate(program(compile)):
+                    _note(trace, live, str(number), shown)
+                    trace.states.append(_state())
+            except Exception as raised:
+                trace.leaves["end"] = Raised.of(raised)
+            trace.states.append(_state())
+            trace.draws_numbers = not torch.equal(before, torch.get_rng_state())
+            _finish(trace, live)
+    trace.warned = [str(w.message) for w in caught]
+    return trace
+
+
+def _note(trace: Trace, live: list[tuple[str, Tensor, int]], path: str, shown: Any) -> None:
+    if isinstance(shown, Tensor):
+        trace.leaves[path] = _seen(shown)
+        live.append((path, shown, version(shown)))
+    elif isinstance(shown, Exception):
+        trace.leaves[path] = Raised.of(shown)
+    elif isinstance(shown, Mapping):
+        trace.leaves[path] = f"{type(shown).__name__} of {list(shown)}"
+        for key, item in shown.items():
+            _note(trace, live, f"{path}[{key!r}]", item)
+    elif isinstance(shown, Sequence) and not isinstance(shown, (str, bytes)):
+        trace.leaves[path] = f"{type(shown).__name__} of {len(shown)}"
+        for index, item in enumerate(shown):
+            _note(trace, live, f"{path}[{index}]", item)
+    elif dataclasses.is_dataclass(shown) and not isinstance(shown, type):
+        _note(trace, live, path, {f.name: getattr(shown, f.name) for f in dataclasses.fields(shown)})
+    elif isinstance(shown, (bool, int, float, complex, str, type(None), torch.dtype)):
+        trace.leaves[path] = shown
+    else:
+        trace.leaves[path] = type(shown).__name__
+
+
+def _seen(tensor: Tensor) -> Seen:
+    strided = tensor.layout is torch.strided
+    with torch.no_grad():
+        plain = tensor.detach().as_subclass(Tensor)
+        value = (plain if strided else plain.to_dense()).clone().resolve_conj().resolve_neg()
+    return Seen(
+        value,
+        f"{type(tensor).__name__} {tensor.layout} {tensor.is_conj()} {tensor.is_neg()}",
+        tuple(tensor.stride()) if strided else (),
+        tensor.requires_grad,
+        tensor.is_leaf,
+        tensor.is_inference(),
+    )
+
+
+def _finish(trace: Trace, live: list[tuple[str, Tensor, int]]) -> None:
+    storages: dict[int, tuple[str, int]] = {}
+    objects: dict[int, str] = {}
+    for path, tensor, first in live:
+        trace.late[path] = _seen(tensor)
+        trace.written[path] = version(tensor) != first
+        trace.same[path] = objects.setdefault(id(tensor), path)
+        if tensor.layout is torch.strided and tensor.numel():
+            place = int(tensor.storage_offset()) * tensor.element_size()
+            name, start = storages.setdefault(tensor.untyped_storage().data_ptr(), (path, place))
+            trace.sharing[path] = (name, place - start)
+
+
+def _state() -> dict[str, Any]:
+    return {
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "autocast dtype": torch.get_autocast_dtype("cpu"),
+        "default dtype": torch.get_default_dtype(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "random state": hashlib.sha256(bytes(torch.get_rng_state().tolist())).hexdigest(),
+    }
+
+
+@contextmanager
+def _state_kept() -> Iterator[None]:
+    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    autocast, kind = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    deterministic, generator = torch.are_deterministic_algorithms_enabled(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad)
+        torch.set_default_dtype(dtype)
+        torch.set_autocast_enabled("cpu", autocast)
+        torch.set_autocast_dtype("cpu", kind)
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_rng_state(generator)

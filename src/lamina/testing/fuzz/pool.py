@@ -1,0 +1,170 @@
+"""Checks programs in processes of their own, which may crash or hang: that is then a finding."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from lamina.testing.fuzz.check import Verdict, check, check_capture
+from lamina.testing.fuzz.differ import Difference
+from lamina.testing.fuzz.generate import generate
+from lamina.testing.fuzz.observe import Raised, observe
+from lamina.testing.fuzz.target import compile_function
+
+__all__ = ["Answer", "Job", "Worker", "signature"]
+
+LIFE = 400
+"""A process is replaced after so many programs: what torch.compile keeps of each adds up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A program's text, or the seed and ingredients that make it, and the compile function's name.
+
+    ``want`` is a signature: then the answer need only be complete if the program has it.
+    """
+
+    target: str
+    source: str = ""
+    seed: int = 0
+    only: tuple[str, ...] = ()
+    want: tuple[str, str, bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The program and what became of it. ``capture``: torch.compile's capture alone differs as well."""
+
+    source: str
+    verdict: Verdict
+    capture: bool = False
+    seconds: float = 0.0
+
+
+def signature(answer: Answer) -> tuple[str, str, bool]:
+    """What must stay while a program is reduced: kind, exceptions, and whose fault it is."""
+    if answer.verdict.ok:
+        return ("", "", False)
+    first = answer.verdict.differences[0]
+    errors = _error_names(first.text) if first.kind == "error" else ""
+    return (first.kind, errors, answer.capture)
+
+
+def _error_names(text: str) -> str:
+    mine, _, theirs = text.partition(", eager's is ")
+    return f"{_name(mine)} {_name(theirs)}"
+
+
+def _name(text: str) -> str:
+    head = text.removeprefix("is not there: ").partition("(")[0]
+    return head if head.isidentifier() else ""
+
+
+class Worker:
+    """One process that answers jobs, started anew when it ends. Use as a context manager."""
+
+    def __init__(self, seconds: float = 120.0) -> None:
+        self.seconds = seconds
+        self._context = multiprocessing.get_context("spawn")
+        self._process: Any = None
+        self._pipe: Connection | None = None
+        self._done = 0
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._process = self._pipe = None
+
+    def ask(self, job: Job) -> Answer:
+        """Check one program. A process that ends or takes too long is a difference of its own."""
+        if self._process is None or self._done >= LIFE or not self._process.is_alive():
+            self._start()
+        assert self._pipe is not None
+        self._done += 1
+        before = time.monotonic()
+        try:
+            self._pipe.send(job)
+            if self._pipe.poll(self.seconds):
+                answer: Answer = self._pipe.recv()
+                return answer
+            found = Difference("hang", "process", f"no answer after {self.seconds:.0f} s")
+        except (EOFError, OSError):
+            self._process.join(10)
+            found = Difference("crash", "process", f"ended by {_reason(self._process.exitcode)}")
+        self.stop()
+        source = job.source or generate(job.seed, job.only)
+        return Answer(source, Verdict((found,)), seconds=time.monotonic() - before)
+
+    def _start(self) -> None:
+        self.stop()
+        self._pipe, theirs = self._context.Pipe()
+        self._process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._done = 0
+
+
+def _reason(code: int | None) -> str:
+    if code is not None and code < 0:
+        return signal.Signals(-code).name
+    return f"exit status {code}"
+
+
+def _serve(pipe: Connection) -> None:
+    """Answer jobs until the other side goes away."""
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    while True:
+        try:
+            job: Job = pipe.recv()
+        except (EOFError, OSError):
+            return
+        pipe.send(_answer(job))
+
+
+def _answer(job: Job) -> Answer:
+    before = time.monotonic()
+    source = job.source or generate(job.seed, job.only)
+    if job.want is not None and not _promising(source, job.want):
+        return Answer(source, Verdict())
+    verdict = _guarded(lambda: check(source, job.target))
+    worth = not verdict.ok and (job.want is None or job.want[0] == verdict.kind)
+    capture = worth and not _guarded(lambda: Verdict((Difference("error", "", ""),) * check_capture(source))).ok
+    return Answer(source, verdict, capture, time.monotonic() - before)
+
+
+def _guarded(function: Callable[[], Verdict]) -> Verdict:
+    """The verdict, or an error of the check itself as a difference: a program must not be able to hide one."""
+    try:
+        return function()
+    except Exception as raised:
+        return Verdict((Difference("error", "check", f"{type(raised).__name__}({raised})"),))
+
+
+def _promising(source: str, want: tuple[str, str, bool]) -> bool:
+    """Whether eager runs the program to its end; one that it does not would differ in nothing of interest."""
+    try:
+        trace = observe(source, compile_function("none"))
+    except Exception:
+        return False
+    return not isinstance(trace.leaves.get("end"), Raised)

@@ -1,0 +1,83 @@
+"""What random programs call: inputs that every dtype represents exactly, errors as values, losses, graph breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lamina.testing.accuracy import tensors
+
+__all__ = ["attempt", "backward", "drawing", "loss", "pause", "sample"]
+
+PERIOD = 61
+"""A prime, so that any step through the values meets all of them: tensors of fewer elements have no equal ones."""
+
+_draw = 0
+
+
+@contextmanager
+def drawing(number: int) -> Iterator[None]:
+    """Inside, ``sample`` gives the values of this draw: 0 is what a program shows when it is run alone."""
+    global _draw
+    before, _draw = _draw, number
+    try:
+        yield
+    finally:
+        _draw = before
+
+
+def sample(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0, grad: bool = False) -> Tensor:
+    """A tensor of multiples of 1/8 between -3.75 and 3.75, integers between -30 and 30, or truth values.
+
+    Sums and products of few such numbers are exact in float32, so that comparisons of them are the same whatever
+    computes them. No random numbers are drawn: equal arguments give equal tensors.
+    """
+    step = 1 + (6 + 11 * seed + 5 * _draw) % (PERIOD - 1)
+    numbers = (torch.arange(prod(shape)) * step + 17 * seed + 29 * _draw) % PERIOD - PERIOD // 2
+    numbers = numbers.reshape(shape)
+    if dtype == torch.bool:
+        return numbers % 3 == 0
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return (numbers.abs() if not dtype.is_signed else numbers).to(dtype)
+    scaled = numbers.double() / 8
+    whole = torch.complex(scaled, scaled.flip(-1) if shape else -scaled) if dtype.is_complex else scaled
+    return whole.to(dtype).requires_grad_(grad)
+
+
+def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The result of a call, or the exception that it raises: a program goes on after an error."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as raised:
+        return raised
+
+
+def loss(values: Any) -> Tensor:
+    """A weighted sum, in float64, of all tensors in ``values`` that require a gradient; the weights are exact."""
+    total = torch.zeros((), dtype=torch.float64)
+    for tensor in tensors(values):
+        if tensor.requires_grad:
+            real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+            weights = (torch.arange(real.numel()) * 3 % 7 - 3.5) / 2
+            total = total + (real * weights.reshape(real.shape).to(real.dtype)).sum().double()
+    return total
+
+
+def backward(values: Any, **kwargs: Any) -> Exception | None:
+    """Differentiate ``loss(values)``, if anything in it has a gradient; the exception if that raises."""
+    total = loss(values)
+    failure: Exception | None = attempt(total.backward, **kwargs) if total.requires_grad else None
+    return failure
+
+
+def _nothing() -> None:
+    """Do nothing, where no compiler can see it: a graph break."""
+
+
+pause: Callable[[], None] = torch.compiler.disable(_nothing)  # type: ignore[no-untyped-call]
+"""A graph break."""
