@@ -5,10 +5,11 @@ yields what they return. ``fuzz`` runs many, ``check`` one, ``minify`` reduces o
 """
 
 from lamina.testing.fuzz.campaign import Campaign, Finding, fuzz
-from lamina.testing.fuzz.check import Verdict, check
+from lamina.testing.fuzz.check import Verdict, check, report
 from lamina.testing.fuzz.differ import Difference
 from lamina.testing.fuzz.generate import INGREDIENTS, generate
 from lamina.testing.fuzz.minify import Minified, minify, minify_file
+from lamina.testing.fuzz.torch_private import unbacked
 from lamina.testing.fuzz.values import attempt, backward, loss, pause, sample
 
 __all__ = [
@@ -27,5 +28,7 @@ __all__ = [
     "minify",
     "minify_file",
     "pause",
+    "report",
     "sample",
+    "unbacked",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,12 +11,12 @@ from torch import Tensor
 
 from lamina.testing.accuracy import RATIO
 from lamina.testing.compare import DRAWS, HOPELESS
-from lamina.testing.fuzz.differ import Difference, differences, undecided
+from lamina.testing.fuzz.differ import KINDS, Difference, differences, undecided
 from lamina.testing.fuzz.observe import Raised, Seen, Trace, observe
-from lamina.testing.fuzz.target import compile_function, is_lamina
+from lamina.testing.fuzz.target import LAMINA, compile_function, is_lamina
 from lamina.testing.sample import Sample
 
-__all__ = ["Verdict", "check", "check_capture"]
+__all__ = ["Verdict", "check", "check_capture", "report"]
 
 MOST_DRAWS = 4 * DRAWS
 
@@ -58,12 +59,22 @@ def check(source: str, target: str) -> Verdict:
     if uncertain:
         hard = [d for d in hard if d.kind not in ("value", "zero sign")]
         return Verdict(tuple(hard), decided=False, eager_raised=raised)
-    if hard or not soft:
-        return Verdict(tuple(hard), eager_raised=raised)
+    if hard:
+        hard += [Difference("value", d.where, d.text) for d in soft if d.large]
+        return Verdict(tuple(sorted(hard, key=lambda d: KINDS.index(d.kind))), eager_raised=raised)
+    if not soft:
+        return Verdict(eager_raised=raised)
     if exact is None:  # half of the digits differ
         return Verdict(tuple(Difference("value", d.where, d.text) for d in soft), eager_raised=raised)
     worse, drawn = _drawn(source, target, {d.where for d in soft})
     return Verdict(tuple(worse), drawn=drawn, eager_raised=raised)
+
+
+def report(path: str | Path, target: str = LAMINA) -> Verdict:
+    """Check the program in a file, print what differs, and return the verdict."""
+    verdict = check(Path(path).read_text(encoding="utf-8"), target)
+    print("\n".join(map(str, verdict.differences)) or f"nothing differs from eager with {target!r}")
+    return verdict
 
 
 def check_capture(source: str) -> bool:

@@ -41,6 +41,8 @@ class Difference:
     kind: str
     where: str
     text: str
+    large: bool = False
+    """For rounding: not even half of the digits agree."""
 
     def __str__(self) -> str:
         return f"{self.kind} at {self.where}: {self.text}"
@@ -163,8 +165,10 @@ def _values(path: str, theirs: Tensor, mine: Tensor, exact: Tensor | None) -> li
     else:
         complaint = judge(mine, theirs, exact)
     if complaint:
-        kind = "rounding" if complaint.startswith(("largest error", "rms error")) else "value"
-        return [Difference(kind, path, f"{complaint}: {_few(mine)}, eager's are {_few(theirs)}")]
+        text = f"{complaint}: {_few(mine)}, eager's are {_few(theirs)}"
+        if not complaint.startswith(("largest error", "rms error")):
+            return [Difference("value", path, text)]
+        return [Difference("rounding", path, text, bool(judge(mine, theirs, exact, floor=_half_the_digits(mine))))]
     if theirs.is_floating_point() and theirs.element_size() > 1:
         known = exact.signbit() if exact.dtype.is_floating_point else theirs.signbit()
         wrong = (mine == 0) & (theirs == 0) & (mine.signbit() != theirs.signbit()) & (theirs.signbit() == known)
@@ -194,7 +198,7 @@ def _afterwards(eager: Trace, ours: Trace, exact: Trace | None) -> list[Differen
         if not torch.equal(theirs.value, eager.leaves[path].value) or not torch.equal(
             mine.value, ours.leaves[path].value
         ):
-            found += [Difference(d.kind, f"{path} at the end", d.text) for d in _tensor(path, theirs, mine, reference)]
+            found += [Difference(d.kind, f"{path} at the end", d.text, d.large) for d in _tensor(path, theirs, mine, reference)]
         if eager.written[path] != ours.written[path]:
             raised = ["raised" if trace.written[path] else "not raised" for trace in (ours, eager)]
             text = f"version was {raised[0]}, eager's was {raised[1]}"

@@ -15,7 +15,7 @@ __all__ = ["INGREDIENTS", "Ingredient", "generate"]
 
 HEADER = (
     "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
-    "from lamina.testing.fuzz import attempt, backward, loss, pause, sample\n"
+    "from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked\n"
 )
 
 
@@ -53,7 +53,7 @@ INGREDIENTS: dict[str, Ingredient] = {
         Ingredient("foreach", 0.5, "lists of tensors at once, one of them twice", "foreach"),
         Ingredient("overlaps", 0.7, "writes whose source and target overlap", "overlaps"),
         Ingredient("indexing", 1.5, "gathers and scatters", "indexing", inputs=("int",)),
-        Ingredient("data", 1.5, "sizes and numbers that the data decides", "data", inputs=("int",)),
+        Ingredient("data", 1.5, "sizes and numbers that the data decides", "data", ("unbacked",), ("int",)),
         Ingredient("concats", 1, "concatenations of concatenations", "concats"),
         Ingredient("overflow", 1, "integers at the ends of their range", "overflow", inputs=("limits",)),
         Ingredient("norms", 1, "batch norms over few values", "norms"),
@@ -367,6 +367,8 @@ class _Driver:
         self._after(tensors)
 
     def _mode(self) -> str:
+        if "unbacked" in self.moves and self.rng.random() < 0.6:
+            return "unbacked()"
         if "modes" not in self.moves and self.rng.random() < 0.93:
             return ""
         return self.rng.choice(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,18 @@ from lamina.testing.fuzz.pool import Answer, Job, Worker, signature
 __all__ = ["Minified", "minify", "minify_file", "reduce"]
 
 _BODIES = ("body", "orelse", "finalbody")
-MOST_TRIALS = 600
+MOST_TRIALS = 1000
+SHORTEST = 10.0
+"""Seconds that every trial is given."""
+
+
+FOOTER = """
+if __name__ == "__main__":
+    from lamina.testing.fuzz import report
+
+    report(__file__)
+"""
+"""Makes the file of a program say what differs when it is run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +40,8 @@ class Minified:
 
     @property
     def lines(self) -> int:
-        """Lines that are not empty."""
-        return sum(bool(line.strip()) for line in self.source.splitlines())
+        """Lines of the program that are not empty, without those that make the file run itself."""
+        return sum(bool(line.strip()) for line in self.source.removesuffix(FOOTER).splitlines())
 
 
 def minify_file(path: str | Path, target: str = "lamina", *, progress: Callable[[str], None] | None = None) -> Minified:
@@ -67,54 +80,73 @@ def minify(
 def _reduced(first: Answer, target: str, worker: Worker, progress: Callable[[str], None]) -> Minified:
     want = signature(first)
     last = first
+    # A smaller program takes no longer, unless it is another program.
+    worker.seconds = min(worker.seconds, max(SHORTEST, 10 * first.seconds))
     trials = 0
 
     def holds(source: str) -> bool:
         nonlocal last, trials
         trials += 1
-        answer = worker.ask(Job(target, source, want=want))
+        answer = worker.ask(Job(target, source, want=want, calm=not first.verdict.eager_raised))
         if signature(answer) != want:
             return False
         last = answer
         progress(f"{trials} trials, {len(source.splitlines())} lines")
         return True
 
-    source = reduce(first.source, holds)
-    return Minified(source, last, trials)
+    source = _imported(reduce(first.source, holds))
+    return Minified(source + FOOTER, last, trials)
 
 
 def reduce(source: str, holds: Callable[[str], bool], most: int = MOST_TRIALS) -> str:
     """The text, reduced while ``holds`` says that what is looked for is still there; at most ``most`` questions."""
     current = ast.parse(source)
     seen = {ast.unparse(current)}
-    left = most
     changed = True
-    while changed and left > 0:
+    while changed and len(seen) <= most:
         changed = False
-        for change in _changes(current):
+        changes = list(_changes(current))
+        at = 0
+        while at < len(changes) and len(seen) <= most:
             candidate = copy.deepcopy(current)
-            if not change(candidate):
-                continue
-            text = _text(candidate)
+            text = _text(candidate) if changes[at](candidate) else None
+            at += 1
             if text is None or text in seen:
                 continue
             seen.add(text)
-            left -= 1
             if holds(text + "\n"):
+                # What was tried of the larger text is not tried again before the end of this round.
+                at -= 1
                 current, changed = ast.parse(text), True
-                break
-            if left <= 0:
-                break
+                changes = list(_changes(current))
     return ast.unparse(current) + "\n"
 
 
 def _text(tree: ast.Module) -> str | None:
     try:
         text = ast.unparse(ast.fix_missing_locations(tree))
-        compile(text, "<candidate>", "exec")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            compile(text, "<candidate>", "exec")
     except (SyntaxError, ValueError):
         return None
     return text
+
+
+def _imported(source: str) -> str:
+    """The text without the imports of names that it does not use."""
+    tree = ast.parse(source)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    body: list[ast.stmt] = []
+    for statement in tree.body:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            names = [n for n in statement.names if (n.asname or n.name).split(".")[0] in used]
+            if not names:
+                continue
+            statement.names = names
+        body.append(statement)
+    tree.body = body
+    return ast.unparse(tree) + "\n"
 
 
 Change = Callable[[ast.Module], bool]
@@ -139,7 +171,7 @@ def _bodies(tree: ast.Module) -> list[tuple[int, str]]:
 
 
 def _node(tree: ast.Module, number: int) -> ast.AST:
-    return list(ast.walk(tree))[number]
+    return next(itertools.islice(ast.walk(tree), number, None))
 
 
 def _statements(tree: ast.Module) -> Iterator[Change]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -25,7 +27,8 @@ def is_lamina(name: str) -> bool:
 def compile_function(name: str) -> Callable[..., Any]:
     """``none`` leaves functions as they are, ``lamina`` and ``lamina:BACKEND`` compile with Lamina, strictly.
 
-    Any other name is a backend of torch.compile. Raises ``BadArgument`` for a name that is none of them.
+    ``package.module:function`` is a function like ``torch.compile``; keywords that it has no parameters for are left
+    out. Any other name is a backend of torch.compile. Raises ``BadArgument`` for a name that is none of them.
     """
     if name == "none":
         return _unchanged
@@ -34,9 +37,14 @@ def compile_function(name: str) -> Callable[..., Any]:
         made = partial(_with_lamina, backend or LAMINA)
         made(abs)
         return made
+    if backend:
+        return partial(_with_users, _imported(family, backend))
     if name not in torch.compiler.list_backends(exclude_tags=()):
         known = ", ".join(torch.compiler.list_backends(exclude_tags=()))
-        raise BadArgument(f"there is no compile function {name!r}", remedy=f"use none, lamina, lamina:interp, {known}")
+        raise BadArgument(
+            f"there is no compile function {name!r}",
+            remedy=f"use none, lamina, lamina:interp, package.module:function, {known}",
+        )
     return partial(_with_torch, name)
 
 
@@ -52,3 +60,22 @@ def _with_lamina(backend: str, function: Any, *, options: Mapping[str, Any] | No
 
 def _with_torch(backend: str, function: Any, *, options: Mapping[str, Any] | None = None, **keywords: Any) -> Any:
     return torch.compile(function, backend=backend, **keywords)
+
+
+def _imported(module: str, path: str) -> Callable[..., Any]:
+    try:
+        found: Any = import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as problem:
+        raise BadArgument(
+            f"there is no compile function {module}:{path}: {problem}", remedy="write package.module:function"
+        ) from None
+    if not callable(found):
+        raise BadArgument(f"{module}:{path} is a {type(found).__name__}", remedy="name a function like torch.compile")
+    return found  # type: ignore[no-any-return]
+
+
+def _with_users(compiler: Callable[..., Any], function: Any, **keywords: Any) -> Any:
+    parameters = inspect.signature(compiler).parameters
+    return compiler(function, **{name: value for name, value in keywords.items() if name in parameters})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch._dynamo.config
 from torch import Tensor
 
-__all__ = ["is_view", "version"]
+__all__ = ["unbacked", "version"]
 
 
 def version(tensor: Tensor) -> int:
@@ -12,6 +15,6 @@ def version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def is_view(tensor: Tensor) -> bool:
-    """Whether autograd takes the tensor for a view of another."""
-    return tensor._base is not None
+def unbacked() -> Any:
+    """A context in which numbers and sizes that the data decides do not break graphs."""
+    return torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)

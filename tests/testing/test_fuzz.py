@@ -1,0 +1,156 @@
+"""The fuzzer of programs: what it writes, what it sees, and what it makes of a program that differs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.program_fuzz import CLASSES
+from lamina.cli.app import app
+from lamina.errors import BadArgument
+from lamina.testing.fuzz import INGREDIENTS, check, fuzz, generate, minify, minify_file
+from lamina.testing.fuzz.minify import reduce
+from lamina.testing.fuzz.pool import Job, Worker
+from lamina.testing.fuzz.torch_private import unbacked, version
+
+WRONG = "tests.testing.wrong_compilers"
+CLASS_ROWS = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "fuzz_classes.json").read_text())
+
+PROGRAM = """
+import torch
+from lamina.testing.fuzz import attempt, backward, sample
+
+def f(x, y):
+    a = x.sin() + y
+    return a, a * 0
+
+def program(compile):
+    g = compile(f)
+    x, y = sample(4, 5, grad=True), sample(5)
+    yield x, y
+    out = attempt(g, x, y)
+    yield out
+    yield backward(out), x.grad
+"""
+
+VIEW = PROGRAM.replace("return a, a * 0", "return y[1:]")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "program"),
+    [
+        ("value", "value", PROGRAM),
+        ("rounding", "value", PROGRAM.replace(", a * 0", ", a.exp()")),
+        ("nan", "value", PROGRAM),
+        ("zero", "zero sign", PROGRAM),
+        ("dtype", "structure", PROGRAM),
+        ("strides", "layout", PROGRAM),
+        ("detached", "requires_grad", PROGRAM),
+        ("copied", "sharing", VIEW),
+        ("written", "version", VIEW.replace(", grad=True", "")),
+        ("doubled_input", "value", VIEW.replace(", grad=True", "")),
+        ("mode", "state", PROGRAM),
+        ("draws", "state", PROGRAM),
+        ("error", "error", PROGRAM),
+    ],
+)
+def test_what_a_wrong_compiler_does_is_seen(wrong: str, kind: str, program: str) -> None:
+    assert check(program, "none").ok
+    verdict = check(program, f"{WRONG}:{wrong}")
+    assert verdict.decided
+    assert verdict.kind == kind
+
+
+def test_a_step_that_rounding_turns_decides_nothing() -> None:
+    # 0.1 is no float32, so the sum is above 0.3 in one precision and not in the other.
+    program = PROGRAM.replace("a = x.sin() + y", "a = (x * 0 + 0.1 + 0.2 > 0.3) + y")
+    assert not check(program, "none").decided
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [("crash", "crash"), ("hang", "hang")])
+def test_a_process_that_ends_or_hangs_is_a_finding(wrong: str, kind: str) -> None:
+    with Worker(seconds=20.0 if wrong == "crash" else 3.0) as worker:
+        worker.ask(Job("none", PROGRAM))
+        assert worker.ask(Job(f"{WRONG}:{wrong}", PROGRAM)).verdict.kind == kind
+        assert worker.ask(Job("none", PROGRAM)).verdict.ok
+
+
+def test_a_seed_has_one_program() -> None:
+    assert generate(7) == generate(7)
+    assert len({generate(seed) for seed in range(20)}) == 20
+
+
+@pytest.mark.parametrize("name", INGREDIENTS)
+def test_every_ingredient_makes_programs_that_run(name: str) -> None:
+    for seed in range(3):
+        text = generate(seed, (name,))
+        verdict = check(text, "none")
+        assert verdict.ok, text
+    assert "def program(compile):" in text
+
+
+def test_a_program_that_differs_is_reduced() -> None:
+    made = minify(generate(5, ("views", "reduce")), f"{WRONG}:mode")
+    assert made.lines <= 10
+    assert made.answer.verdict.kind == "state"
+    assert not check(made.source, f"{WRONG}:mode").ok
+    assert "report(__file__)" in made.source
+
+
+def test_reducing_asks_no_more_often_than_allowed() -> None:
+    asked: list[str] = []
+    reduce(generate(3), lambda text: bool(asked.append(text)), most=20)
+    assert len(asked) == 20
+
+
+def test_wrong_files_are_told(tmp_path: Path) -> None:
+    for name, text, told in (
+        ("no_python.py", "def (", "not Python"),
+        ("no_program.py", "x = 1\n", "no function 'program'"),
+        ("right.py", PROGRAM, "nothing differs"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(BadArgument, match=told):
+            minify_file(tmp_path / name, "none")
+    with pytest.raises(BadArgument, match="cannot be read"):
+        minify_file(tmp_path / "missing.py")
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing", "lamina:nothing", "no.module:f", f"{WRONG}:nothing", f"{WRONG}:NOT_CALLABLE"]
+)
+def test_wrong_compile_functions_are_told(name: str) -> None:
+    with pytest.raises(BadArgument):
+        fuzz(1, target=name)
+
+
+def test_wrong_ingredients_are_told() -> None:
+    with pytest.raises(BadArgument, match="no ingredient is called 'salt'"):
+        fuzz(1, only=("salt",))
+
+
+def test_commands(tmp_path: Path) -> None:
+    run = CliRunner()
+    found = run.invoke(app, ["fuzz", "--programs", "3", "--compile", f"{WRONG}:mode", "--to", str(tmp_path / "found")])
+    assert found.exit_code == 1, found.output
+    assert "3 differ" in found.output
+    file = sorted((tmp_path / "found").glob("seed_*.py"))[0]
+    reduced = run.invoke(app, ["minify", str(file), "--compile", f"{WRONG}:mode", "--to", str(tmp_path / "small.py")])
+    assert reduced.exit_code == 0, reduced.output
+    assert len((tmp_path / "small.py").read_text()) < len(file.read_text())
+    assert run.invoke(app, ["fuzz", "--programs", "2", "--compile", "none"]).exit_code == 0
+
+
+def test_the_classes_of_faults_are_all_within_reach() -> None:
+    rows = {row["class"]: row for row in CLASS_ROWS}
+    assert [c.name for c in CLASSES] == list(rows)
+    assert all(set(row["only"]) <= set(INGREDIENTS) for row in rows.values())
+    assert all(row["lines"] <= 20 for row in rows.values() if row["seed"] is not None)
+
+
+def test_private_names() -> None:
+    with unbacked():
+        assert version(__import__("torch").zeros(2).add_(1)) == 1
