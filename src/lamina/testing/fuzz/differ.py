@@ -18,16 +18,19 @@ KINDS = (
     "crash",
     "hang",
     "error",
+    "requires_grad",
     "structure",
     "value",
     "zero sign",
     "layout",
-    "requires_grad",
     "sharing",
     "version",
     "state",
 )
-"""Kinds of differences. "rounding" is one more, for what only several draws can decide."""
+"""Kinds of differences, those first that explain others.
+
+"rounding" is one more, for what only several draws can decide.
+"""
 
 _UNSTABLE = 0.05
 """Eager's distance from the double-precision result, of the largest element, that only a step in the program explains:
@@ -198,7 +201,10 @@ def _afterwards(eager: Trace, ours: Trace, exact: Trace | None) -> list[Differen
         if not torch.equal(theirs.value, eager.leaves[path].value) or not torch.equal(
             mine.value, ours.leaves[path].value
         ):
-            found += [Difference(d.kind, f"{path} at the end", d.text, d.large) for d in _tensor(path, theirs, mine, reference)]
+            found += [
+                Difference(d.kind, f"{path} at the end", d.text, d.large)
+                for d in _tensor(path, theirs, mine, reference)
+            ]
         if eager.written[path] != ours.written[path]:
             raised = ["raised" if trace.written[path] else "not raised" for trace in (ours, eager)]
             text = f"version was {raised[0]}, eager's was {raised[1]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -86,9 +87,11 @@ class Writer:
     def run(self, statement: str) -> bool:
         """Run one statement in both spaces; False if it raises or makes something too large."""
         try:
-            exec(statement, self.env)
-            with in_double():
-                exec(statement, self.wide)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                exec(statement, self.env)
+                with in_double():
+                    exec(statement, self.wide)
         except Exception:
             return False
         return True
