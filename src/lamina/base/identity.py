@@ -10,7 +10,7 @@ import traceback
 import types
 from typing import Any
 
-__all__ = ["caller_place", "identity_of", "line_of", "place_of"]
+__all__ = ["caller_place", "identity_of", "line_of", "place_of", "values_of"]
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
 _DEEPEST = 8
@@ -30,8 +30,7 @@ def identity_of(code: Any, depth: int = 0) -> str:
     if isinstance(code, types.MethodType):
         return f"{identity_of(code.__func__, depth)} of {type(code.__self__).__qualname__}"
     if isinstance(code, types.FunctionType):
-        cells = tuple(_contents(cell) for cell in code.__closure__ or ())
-        own = _value((cells, code.__defaults__, *(code.__kwdefaults__ or {}).items(), *_globals(code)), depth)
+        own = values_of(code, depth)
         text = _source(code)
     elif isinstance(code, (type, types.BuiltinFunctionType)):
         own = text = ""
@@ -43,6 +42,12 @@ def identity_of(code: Any, depth: int = 0) -> str:
     named = code if hasattr(code, "__qualname__") else type(code)
     name = f"{named.__module__}.{named.__qualname__}"
     return f"{name}:{hashlib.sha256(text.encode()).hexdigest()[:16]}:{hashlib.sha256(own.encode()).hexdigest()[:16]}"
+
+
+def values_of(function: types.FunctionType, depth: int = 0) -> str:
+    """What a function closes over, its defaults and the globals that it names, as ``identity_of`` counts them."""
+    cells = tuple(_contents(cell) for cell in function.__closure__ or ())
+    return _value((cells, function.__defaults__, *(function.__kwdefaults__ or {}).items(), *_globals(function)), depth)
 
 
 def place_of(code: Any) -> str:

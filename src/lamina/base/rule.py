@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import EllipsisType
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.base.identity import caller_place, identity_of, place_of
+from lamina.base.identity import caller_place, identity_of, place_of, values_of
 from lamina.errors import BadArgument
 
 __all__ = [
@@ -124,6 +125,10 @@ class Rule:
     tolerance: float | None
     place: str
     parameters: tuple[tuple[str, TensorWildcard | ScalarWildcard], ...]
+
+    def reads(self) -> str:
+        """The numbers and texts that ``before`` reads from outside, as they are now: what its traces depend on."""
+        return values_of(self.before) if isinstance(self.before, types.FunctionType) else ""
 
     def identity(self) -> str:
         """Names and hashes of the functions it is made of: equal for equal code in any process."""

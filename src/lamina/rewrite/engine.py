@@ -65,8 +65,9 @@ class Rewrites:
         return "\n".join(one.text() for one in self.done)
 
 
-_patterns: dict[tuple[Rule, bool, bool, bool], tuple[Pattern, ...]] = {}
-"""Patterns by their rule, whether they are decomposed, and for tensors of which kinds they were traced."""
+_patterns: dict[tuple[Rule, str, bool, bool, bool], tuple[Pattern, ...]] = {}
+"""Patterns by their rule and what it reads from outside, whether they are decomposed, and for tensors of which kinds
+they were traced."""
 _NARROW = frozenset((torch.float16, torch.bfloat16))
 
 
@@ -112,7 +113,7 @@ class Index:
 
     def _traced(self, rule: Rule) -> tuple[Pattern, ...]:
         narrow, wide = not self.dtypes.isdisjoint(_NARROW), bool(self.dtypes - _NARROW)
-        key = (rule, self.decompositions is not None, narrow, wide)
+        key = (rule, rule.reads(), self.decompositions is not None, narrow, wide)
         if key not in _patterns:
             _patterns[key] = patterns_of(rule, self.decompositions, self.dtypes)
         return _patterns[key]
@@ -148,14 +149,16 @@ def run_rules(
     training: Callable[[Node], bool],
     untouchable: frozenset[Node] = frozenset(),
     fuel: int = 1_000_000,
+    tested: frozenset[Rule] = frozenset(),
 ) -> Rewrites:
     """Apply rules to ``graph``, in place, until none fits or ``fuel`` rewrites were made.
 
     ``training`` says of a node whether gradients are recorded there, ``untouchable`` are nodes no rule may look at.
+    Gradients of right sides are not looked at for rules that are ``tested``.
     A rule that undoes another's work again and again is left out from then on. Raises ``RuleFailed`` for a rule whose
     condition raises.
     """
-    run = _Run(index, Replacer(graph, index.decompositions, untouchable), Matcher(training, untouchable))
+    run = _Run(index, Replacer(graph, index.decompositions, untouchable, tested), Matcher(training, untouchable))
     # The last results first: a rule for all of a computation comes before those for its parts.
     work = deque(node for node in reversed(graph.nodes) if index.of(node))
     waiting = set(work)

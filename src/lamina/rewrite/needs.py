@@ -72,14 +72,15 @@ def _kinds(values: Iterable[Any]) -> Iterator[str]:
             yield from _kinds(value)
 
 
-_known: dict[Rule, frozenset[str]] = {}
+_known: dict[tuple[Rule, str], frozenset[str]] = {}
 
 
 def needs_of(rule: Rule) -> frozenset[str]:
     """Operations, by name, without which a captured graph has nothing that ``rule`` fits. Found once in a process."""
-    if rule not in _known:
-        _known[rule] = _needs(rule)
-    return _known[rule]
+    key = (rule, rule.reads())
+    if key not in _known:
+        _known[key] = _needs(rule)
+    return _known[key]
 
 
 def _needs(rule: Rule) -> frozenset[str]:

@@ -13,6 +13,7 @@ from lamina.base.aliasing import makes_view
 from lamina.base.identity import line_of, place_of
 from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
+from lamina.rewrite.gradients import lost_gradient
 from lamina.rewrite.terms import is_tensor
 from lamina.rewrite.torch_private import same_size, symbol_of, unlike_sizes
 from lamina.rewrite.tracing import Decompositions, Fragment, Untraceable, trace
@@ -47,12 +48,20 @@ class Replaced:
 
 
 class Replacer:
-    """Replaces matches in one graph, in place. Right sides are traced once for equal operands."""
+    """Replaces matches in one graph, in place. Right sides are traced once for equal operands.
+
+    Of all rules but those ``tested`` it is found whether their right sides have the gradients of their left ones.
+    """
 
     def __init__(
-        self, graph: Graph, decompositions: Decompositions | None, untouchable: frozenset[Node] = frozenset()
+        self,
+        graph: Graph,
+        decompositions: Decompositions | None,
+        untouchable: frozenset[Node] = frozenset(),
+        tested: frozenset[Rule] = frozenset(),
     ) -> None:
         self.graph, self.decompositions, self.untouchable = graph, decompositions, untouchable
+        self.tested = tested
         self._traces: dict[Hashable, Fragment | Refused] = {}
         self._symbols: dict[Any, Node] | None = None
 
@@ -134,6 +143,10 @@ class Replacer:
             raise WrongRightSide(why, line_of(error, rule.after) or place) from None
         if not all(isinstance(r, Node) for r in found.results):
             raise WrongRightSide("its right side gives something that is no tensor", place)
+        if match.training and self.decompositions is None and rule not in self.tested:
+            lost = lost_gradient(match, wanted)
+            if lost:
+                raise WrongRightSide(lost, place)
         if len(found.results) != len(match.outputs):
             text = f"its right side gives {len(found.results)} results, its left side {len(match.outputs)}"
             raise WrongRightSide(text, place)
@@ -261,7 +274,7 @@ def _key(match: Match, operands: Sequence[Node]) -> Hashable:
         described.append((tuple(fake.shape), fake.stride(), fake.dtype, fake.device))
     for node in match.outputs:
         described.append(len(node.meta["val"].shape))
-    return tuple(described)
+    return (*described, match.training)
 
 
 def _described(value: torch.Tensor) -> str:

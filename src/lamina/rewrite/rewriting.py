@@ -41,6 +41,8 @@ from lamina.rewrite.verify import verify_fx
 
 __all__ = ["Rewriting"]
 
+_TESTED = frozenset(RULES)
+
 
 class Rewriting:
     """What the rules and passes of ``options`` do to one captured graph, called ``name``, and what comes of it.
@@ -227,7 +229,7 @@ class Rewriting:
         self, graph: Graph, index: Index, training: Callable[[Node], bool], untouchable: frozenset[Node]
     ) -> Rewrites:
         fuel = self.options.fuel - sum(self.counts.values())
-        found = run_rules(graph, index, training=training, untouchable=untouchable, fuel=fuel)
+        found = run_rules(graph, index, training=training, untouchable=untouchable, fuel=fuel, tested=_TESTED)
         for rule, why in found.circling:
             if rule in self.options.rules:
                 raise RuleFailed(

@@ -46,17 +46,19 @@ class _Concat:
 def split_concats(program: LoopProgram) -> LoopProgram:
     """The program with concatenations dissolved where all their readers can be cut; else the same object.
 
-    What a cut reader writes is a concatenation again, so its own readers come next.
+    What a cut reader writes is a concatenation again, so its own readers come next. A reader that is itself one of
+    the writers of another concatenation is several afterwards: what is known of the others is found anew.
     """
     tried: set[str] = set()
     while True:
-        before = program
-        for concat in _concats(program):
-            if concat.buffer.name not in tried:
-                tried.add(concat.buffer.name)
-                program = _dissolve(program, concat)
-        if program is before:
+        waiting = [concat for concat in _concats(program) if concat.buffer.name not in tried]
+        if not waiting:
             return program
+        for concat in waiting:
+            tried.add(concat.buffer.name)
+            before, program = program, _dissolve(program, concat)
+            if program is not before:
+                break
 
 
 def _concats(program: LoopProgram) -> list[_Concat]:
