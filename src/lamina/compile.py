@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot.run import compile_captured
+from lamina.aot.torch_private import asks_for_another_capture
 from lamina.backends.api import Backend
 from lamina.backends.frozen import note_unfrozen, run_frozen
 from lamina.backends.kernels import begin, is_ours
@@ -19,12 +20,13 @@ from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
 from lamina.base.lowering import lowerings_key
+from lamina.base.recovery import recover
 from lamina.capture.dynamo import compile_callable
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
 from lamina.errors import BadArgument, LaminaError
 from lamina.options import Options
-from lamina.record import Record
+from lamina.record import Record, Stage
 from lamina.rewrite.own_passes import OwnPasses
 from lamina.rewrite.rewriting import Rewriting
 from lamina.rewrite.user_rules import check_rules
@@ -154,7 +156,35 @@ def compile_graph(
     backend: Backend,
     name: str = "graph0",
 ) -> Callable[..., Any]:
-    """Compile one captured graph: torch.compile's backend contract."""
+    """Compile one captured graph: torch.compile's backend contract.
+
+    Where something of ours fails, which no backend, rule or pass of the user's is to blame for, the graph runs as it
+    was captured, and a warning and the record say why; with the option strict ``StageFailed`` is raised.
+    """
+    try:
+        return _compiled(gm, example_inputs, options, record, backend, name)
+    except Exception as error:
+        if isinstance(error, LaminaError) or asks_for_another_capture(error):
+            raise
+        recover(
+            error,
+            doing="compiling it",
+            region=name,
+            instead="it runs as it was captured",
+            strict=options.strict,
+            note=lambda decision: record.stages.append(Stage(name, "aten", decision.reason, 0.0, (decision,))),
+        )
+    return gm.forward
+
+
+def _compiled(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    options: Options,
+    record: Record,
+    backend: Backend,
+    name: str,
+) -> Callable[..., Any]:
     table = dict(decompositions(options.numerics))
     rewriting = Rewriting(options, record, name, table)
     gm = rewriting.captured(gm)

@@ -48,6 +48,7 @@ from lamina.aot.traits import is_static
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.halves import as_halves
+from lamina.base.recovery import recover
 from lamina.base.source import place_in
 from lamina.errors import LaminaError, LaminaWarning
 from lamina.options import Options
@@ -181,10 +182,7 @@ class _Job:
                 if _lacks_derivative(error) and not (self.begun or self.options.strict):
                     self.note_eager(f"a gradient that eager lacks, too, where one asks for it: {error}")
                     return gm.forward
-                if isinstance(error, LaminaError) or asks_for_another_capture(error) or self.options.strict:
-                    raise
-                self.tell(f"it cannot be differentiated ahead of time: {type(error).__name__}: {error}")
-                return gm.forward
+                raise
             self.written = written_inputs(len(example_inputs))
         self.record.add(self.name, "aot", time.perf_counter() - start - self.seconds)
         return without_history(compiled, gm.forward) if self.saves else compiled
@@ -354,13 +352,33 @@ class _Job:
                 gm = self._prepared(gm)
             inputs = self._inputs(gm, kind)
             region = Region(gm, tuple(example_inputs), kind, f"{self.name}_{kind}", inputs)
-            compiled = _boxed(self.compile_region(region))
+            compiled = self._compiled_region(region)
             if kind == "inference" and any(self.differentiable):
                 compiled = without_gradients(compiled)
             self.seconds += time.perf_counter() - start
             return compiled
 
         return compile
+
+    def _compiled_region(self, region: Region) -> Callable[..., Any]:
+        """The region compiled, or run as ATen calls where something of ours fails in it."""
+        try:
+            return _boxed(self.compile_region(region))
+        except Exception as error:
+            if isinstance(error, LaminaError) or asks_for_another_capture(error):
+                raise
+            recover(
+                error,
+                doing=f"compiling the {region.kind} graph",
+                region=region.name,
+                instead="it runs as ATen calls",
+                strict=self.options.strict,
+                note=self._decided,
+            )
+        return _boxed(lambda arguments: region.gm.forward(*_emptied(arguments)))
+
+    def _decided(self, decision: Decision) -> None:
+        self.record.stages.append(Stage(self.name, decision.kind, None, 0.0, (decision,)))
 
     def partition(
         self,
@@ -463,6 +481,13 @@ def _device(gm: GraphModule) -> str:
 
 def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
+
+
+def _emptied(arguments: list[Any]) -> list[Any]:
+    """What is in a list that is handed over."""
+    inputs = list(arguments)
+    arguments.clear()
+    return inputs
 
 
 def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:

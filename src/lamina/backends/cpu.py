@@ -56,7 +56,7 @@ class CpuBackend:
             why = f"mode {self.options.mode!r} is about GPUs, and this runs on the CPU"
             record.stages.append(Stage(region, "mode", None, 0.0, (Decision("mode", (region,), False, why),)))
         strict = self.options.strict
-        return loaded_later(region, lambda: _load(region, host, building, record, gm, strict), record, gm)
+        return loaded_later(region, lambda: _load(region, host, building, record, gm, strict), record, gm, strict)
 
     def units(self, plan: Plan, host: HostProgram) -> list[KernelUnit]:
         """The source of each distinct kernel of a plan."""

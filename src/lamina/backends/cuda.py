@@ -111,11 +111,12 @@ class CudaBackend:
         building = build_threads().submit(work.build, host)
         if called := hidden_rows_units(plan):
             build_threads().submit(self.build, region, called)
+        strict = self.options.strict
         if not tuning.open:
             record.step(region, "tune", lambda: tuning.tuned)
-            return loaded_later(region, lambda: work.load(host, building), record, gm)
+            return loaded_later(region, lambda: work.load(host, building), record, gm, strict)
         trying = build_threads().submit(self.build, region, tuning.units, self.policy.patience)
-        return loaded_later(region, lambda: work.tuned(tuning, trying, host, building), record, gm)
+        return loaded_later(region, lambda: work.tuned(tuning, trying, host, building), record, gm, strict)
 
     @property
     def driver(self) -> Driver:

@@ -14,8 +14,10 @@ from typing import Any
 from torch.fx import GraphModule
 
 from lamina.aot.torch_private import is_fake
+from lamina.base.decision import Decision
+from lamina.base.recovery import brief
 from lamina.errors import LaminaWarning, StageFailed
-from lamina.record import Record
+from lamina.record import Record, Stage
 from lamina.runtime.cache import Cache, cache_root
 
 __all__ = [
@@ -50,9 +52,10 @@ def build_threads() -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=build_threads.cache_clear)  # threads do not live on in a forked process
 
 
-def loaded_later(region: str, load: Callable[[], Boxed], record: Record, gm: GraphModule) -> Boxed:
+def loaded_later(region: str, load: Callable[[], Boxed], record: Record, gm: GraphModule, strict: bool) -> Boxed:
     """A callable that calls ``load``, which may wait for compilers, when it is first called itself.
 
+    Where it fails, which ``strict`` lets it, the graph runs as ATen calls.
     A program first called with fake tensors, which have no memory, is only called with such: it runs as ATen calls.
     """
     run: Boxed | None = None
@@ -61,7 +64,15 @@ def loaded_later(region: str, load: Callable[[], Boxed], record: Record, gm: Gra
         nonlocal run
         if run is None:
             start = time.perf_counter()
-            run = aten_calls(gm) if any(map(is_fake, args)) else load()
+            try:
+                run = aten_calls(gm) if any(map(is_fake, args)) else load()
+            except Exception as error:
+                if strict:
+                    raise
+                run = instead(region, brief(error), gm, strict)
+                why = f"loading failed: {brief(error)}; it runs as ATen calls"
+                decision = Decision("fallback", (region,), False, why)
+                record.stages.append(Stage(region, "aten", brief(error), 0.0, (decision,)))
             record.add(region, "wait", time.perf_counter() - start)
         return run(args)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["SourceMap", "Writer", "literal", "targets_text", "tuple_text"]
+__all__ = ["SourceMap", "Writer", "literal", "one_line", "targets_text", "tuple_text"]
 
 Origin = tuple[str, ...]
 
@@ -32,6 +32,20 @@ class SourceMap:
     def lines(self, name: str) -> tuple[int, ...]:
         """Numbers (from 1) of the lines that come from ``name``."""
         return tuple(number for number, origin in enumerate(self.origins, 1) if name in origin)
+
+
+_LONGEST = 500
+"""Characters of another's text that are written into a program's comments."""
+
+
+def one_line(text: str) -> str:
+    """Text of others, such as names of rules and files, as it may stand in a comment of a program in any language.
+
+    What ends a line in Python or C++, continues one, closes a comment or controls a terminal becomes a space or a sign
+    that looks like it.
+    """
+    plain = "".join(c if c.isprintable() else " " for c in text[:_LONGEST])
+    return plain.replace("\\", "/").replace("*/", "* /").replace("??/", "? ?/").replace('"', "'")
 
 
 class Writer:

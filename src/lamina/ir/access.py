@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from lamina.base.text import one_line
 from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, Nest, Source, Store
 from lamina.ir.plan import KernelCall
@@ -92,4 +93,4 @@ def provenance(origins: Iterable[str], sources: Mapping[str, Source], most: int 
             found.append(short)
     texts = [f"{place} {', '.join(ops)}".strip() for place, ops in by_place.items()]
     more = f"; and {len(texts) - most} more lines" if len(texts) > most else ""
-    return ("; ".join(texts[:most]) + more).replace("\n", " ")
+    return one_line("; ".join(texts[:most]) + more)

@@ -14,7 +14,7 @@ import keyword
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lamina.base.text import Writer, literal, tuple_text
+from lamina.base.text import Writer, literal, one_line, tuple_text
 from lamina.ir import loops_read
 from lamina.ir.access import arguments, origins, provenance, views
 from lamina.ir.index import Atom, Axis, Div, Expr, Loaded, Mod, Size
@@ -180,7 +180,7 @@ class Printer:
     @staticmethod
     def comment_safe(text: str) -> str:
         """The text without what could end a docstring."""
-        return text.replace("\\", "/").replace('"', "'").replace("\n", " ")
+        return one_line(text)
 
     # ---- declarations -----------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch.fx import GraphModule
 
 from lamina.base.decision import Decision
-from lamina.errors import StageFailed
+from lamina.base.recovery import recover
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.aligned_products import align_products
@@ -74,10 +74,15 @@ class OwnPasses:
             try:
                 return change(gm)
             except Exception as error:
-                why = f"{what} failed: {type(error).__name__}: {error}"
-                if self.strict:
-                    raise StageFailed(f"rewriting {self.name}: {why}", remedy="unset the option strict") from error
-                self._note("rewrite")(Decision("rewrite", (self.name,), False, why))
+                recover(
+                    error,
+                    doing=what,
+                    region=self.name,
+                    instead="the graph stays as it was",
+                    strict=self.strict,
+                    note=self._note("rewrite"),
+                    kind="rewrite",
+                )
                 return gm
 
         return run

@@ -9,9 +9,10 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.recovery import recover
 from lamina.base.rule import Rule
 from lamina.base.source import source_of
-from lamina.errors import LaminaError, RuleFailed, StageFailed, UnexpectedMatches
+from lamina.errors import LaminaError, RuleFailed, UnexpectedMatches
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
@@ -82,10 +83,15 @@ class Rewriting:
 
     def _give_up(self, what: str, error: Exception) -> None:
         """Note that a rewrite of ours failed, which leaves the graph as it was; raise with the option strict."""
-        why = f"{what} failed: {type(error).__name__}: {error}"
-        if self.options.strict:
-            raise StageFailed(f"rewriting {self.name}: {why}", remedy="unset the option strict") from error
-        self._note(Decision("rewrite", (self.name,), False, why))
+        recover(
+            error,
+            doing=what,
+            region=self.name,
+            instead="the graph stays as it was",
+            strict=self.options.strict,
+            note=self._note,
+            kind="rewrite",
+        )
 
     def _ruled(self, gm: GraphModule) -> GraphModule:
         hopeless = without_hope(gm)

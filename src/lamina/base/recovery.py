@@ -1,0 +1,48 @@
+"""Internal failures: noted, told once and left behind, or raised where the user asked for strictness."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+from lamina.base.decision import Decision
+from lamina.errors import LaminaWarning, StageFailed
+
+__all__ = ["brief", "recover"]
+
+_told: set[tuple[str, str]] = set()
+
+_LONGEST = 400
+"""Characters of an error in a reason: a compiler's output may be thousands of lines."""
+
+
+def brief(error: BaseException) -> str:
+    """An exception's class and the beginning of what it says, in one line."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said[:_LONGEST]}".rstrip(": ")
+
+
+def recover(
+    error: Exception,
+    *,
+    doing: str,
+    region: str,
+    instead: str,
+    strict: bool,
+    note: Callable[[Decision], None],
+    kind: str = "fallback",
+) -> None:
+    """Go on after ``error``, which is one of Lamina's own, with something smaller.
+
+    ``doing`` is what failed ("the rules"), ``instead`` what happens now ("the graph stays as it was"). ``note`` is
+    given a decision against what failed, of ``kind``; the user is warned once in this process of a failure of one class
+    in one thing. With ``strict`` a ``StageFailed`` is raised from ``error`` instead.
+    """
+    why = f"{doing} failed: {brief(error)}"
+    if strict:
+        raise StageFailed(f"{region}: {why}", remedy="unset the option strict") from error
+    note(Decision(kind, (region,), False, f"{why}; {instead}"))
+    place = (doing, type(error).__name__)
+    if place not in _told:
+        _told.add(place)
+        warnings.warn(f"lamina runs {region} with less: {why}; {instead}", LaminaWarning, stacklevel=3)
