@@ -99,16 +99,16 @@ COMPUTED = (
     *("torch.full((p,), i) + t.sum()", "t.gather(0, torch.full_like(t, a, dtype=torch.int64))", "(t - i // 3)"),
     *("torch.arange(i, i)", "t.sum(i % t.dim())", "torch.cat([t[s], t])", "t.new_full((2, 2), i)", "t[s].sum(0)"),
     *("t.flip(0)[s] * 2", "(t ** (i % 3))", "t.abs() ** (i % 4 - 1)", "torch.fmod(t, abs(i) + 1)", "t.sort(0)[0][a]"),
-    *("torch.zeros(p + 1) + i", "torch.scalar_tensor(i) + t", "(t + 2) ** k", "t.float().softmax(0)[a]"),
+    *("torch.zeros(p + 1) + i", "torch.scalar_tensor(i) + t", "(t + 2) ** k", "t.double().softmax(0)[a]"),
     *(
         "t.index_fill(0, torch.tensor([a]), i)",
-        "torch.lerp(t.float(), t + i * 0.5, 0.25)",
+        "torch.lerp(t.double(), t + i * 0.5, 0.25)",
         "(t.long() << (i % 3))",
         "(t.long() & i)",
     ),
 )
 
-MATRIX_COMPUTED = ("t.tril(i)", "t.triu(i)", "t.float().mean(i % 2)", "t.sum(1)", "(t @ t.t())[a]")
+MATRIX_COMPUTED = ("t.tril(i)", "t.triu(i)", "t.double().mean(i % 2)", "t.sum(1)", "(t @ t.t())[a]")
 
 WRITES = (
     *("t[a] = i", "t[s] = i", "t[s] += i", "t[a] *= 3", "t[::p] = 1", "t.narrow(0, a, 2).fill_(i)", "t[a] = m"),

@@ -150,6 +150,25 @@ def test_a_view_beside_its_base(compile: CompileFunction) -> None:
         assert view.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
 
 
+NARROW: dict[str, Program] = {
+    "full": lambda x, k: torch.full((2,), k, dtype=torch.int32) + 1,
+    "clamp": lambda x, k: x.clamp(k),
+    "where": lambda x, k: torch.where(x > 2, x, k),
+    "masked_fill": lambda x, k: x.masked_fill(x > 2, k),
+    "set_place": _written(lambda x, k: _set(x, 2, k)),
+}
+
+
+@pytest.mark.parametrize("name", list(NARROW))
+def test_integers_too_large_for_the_type(compile: CompileFunction, name: str) -> None:
+    x, program = torch.arange(10, dtype=torch.int32), NARROW[name]
+    compiled = compile(program)
+    for k in (1, -2):
+        assert torch.equal(compiled(x, k), program(x, k))
+    with pytest.raises(RuntimeError, match="without overflow"):
+        compiled(x, 2**40)
+
+
 @pytest.mark.parametrize("k", [10, -11])
 def test_places_out_of_range(compile: CompileFunction, k: int) -> None:
     compiled = compile(lambda x, k: x[k] + 0)

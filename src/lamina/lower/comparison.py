@@ -153,6 +153,7 @@ def selected(low: Lowering, node: Node, condition: TensorValue, x: Operand, y: O
     """``x`` where ``condition`` else ``y``, in the node's dtype."""
     out = low.result(node)
     low.plain(out.dtype, *(v.dtype for v in (x, y) if isinstance(v, TensorValue)))
+    low.require_fit(out.dtype, x, y)
     b = low.nest(node, out.shape)
     kin = opmath(out.dtype)
     choice = b.load(condition).to("bool")

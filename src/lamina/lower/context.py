@@ -143,6 +143,13 @@ class Lowering:
             if DTYPES[name].kind == "complex" or name.startswith("float8"):
                 raise Decline(f"{name} is left to the library")
 
+    def require_fit(self, dtype: str, *values: Operand) -> None:
+        """Decline a run-time integer, unless a size, for a narrow integer type: eager raises where it does not fit."""
+        if DTYPES[dtype].kind in ("int", "uint") and dtype != "int64":
+            for value in values:
+                if isinstance(value, Expr) and value.terms and not value.nonnegative():
+                    raise Decline(f"an integer that may not be a number of {dtype}")
+
     def converts_bytes(self, value: TensorValue) -> bool:
         """Whether kernels on the value's device convert to and from floats of 8 bits (from sm_89 on)."""
         device = torch.device(self.buffers[value.buffer].device)

@@ -30,6 +30,7 @@ def _made(low: Lowering, node: Node, body: Callable[[NestBuilder, str], Value]) 
 
 
 def _filled(low: Lowering, node: Node, value: Operand) -> TensorValue:
+    low.require_fit(dtype_of(node.meta["val"].dtype), value)
     return _made(low, node, lambda b, dtype: low.operand(b, value, dtype))
 
 

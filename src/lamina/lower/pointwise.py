@@ -219,6 +219,7 @@ def clamp(
         return v if max is None else not_above(v, _limit(low, v, max))
 
     low.plain(*(t.dtype for t in (min, max) if isinstance(t, TensorValue)))
+    low.require_fit(x.dtype, *(bound for bound in (min, max) if bound is not None))
     return low.pointwise(node, body, x)
 
 

@@ -260,6 +260,7 @@ def _scatter_into(
     if isinstance(source, TensorValue):
         value = b.load(at_least_1d(source), b.axes).to(out.dtype)
     else:
+        low.require_fit(out.dtype, source)
         value = low.operand(b, source, out.dtype)
     b.store(target, value, position, mode)
     low.finish(b)
@@ -375,6 +376,7 @@ def index_copy(
 
 @rule("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def index_fill(low: Lowering, node: Node, x: TensorValue, dim: int, index: TensorValue, value: Operand) -> TensorValue:
+    low.require_fit(x.dtype, value)
     return _along(low, node, x, dim, index, lambda b: low.operand(b, value, x.dtype), wrapped=True)
 
 
