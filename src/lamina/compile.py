@@ -21,6 +21,7 @@ from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
 from lamina.base.lowering import lowerings_key
 from lamina.base.recovery import recover
+from lamina.base.torch_private import fresh_symbols_dropped
 from lamina.capture.dynamo import compile_callable
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
@@ -187,7 +188,8 @@ def _compiled(
 ) -> Callable[..., Any]:
     table = dict(decompositions(options.numerics))
     rewriting = Rewriting(options, record, name, table)
-    gm = rewriting.captured(gm)
+    with fresh_symbols_dropped(example_inputs):  # rules and passes compute with fake tensors
+        gm = rewriting.captured(gm)
     backend = willing(backend, gm, example_inputs, record, name)
     if backend.graph == "torch":
         rewriting.check_expected()

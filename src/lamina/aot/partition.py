@@ -144,9 +144,7 @@ class _Joint:
                 after.add(node)
         return after
 
-    def _refused(
-        self, primals: list[Node], static: set[int], writable: set[int], outputs: Sequence[Any]
-    ) -> set[Node]:
+    def _refused(self, primals: list[Node], static: set[int], writable: set[int], outputs: Sequence[Any]) -> set[Node]:
         """Tensors that are not to be saved because eager would not save them, and the user may write to them.
 
         Those are returned tensors, buffers and writable inputs that no backward formula asks for: saving one only to

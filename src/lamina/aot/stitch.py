@@ -33,6 +33,7 @@ from lamina.aot.trace import CallTrace
 from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses
 from lamina.base.aliasing import makes_view
 from lamina.base.source import source_of
+from lamina.base.torch_private import fresh_symbols_dropped
 
 __all__ = ["Stitched", "stitch"]
 
@@ -85,7 +86,7 @@ def stitch(gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[
         raise Unsuitable("there is no tensor input")
     grads = gm.graph.find_nodes(op="call_function", target=SET_GRAD)
     history = torch.is_grad_enabled() or any(n.args[0] for n in grads)
-    with tracing_state(mode), _out_of_inference_mode():
+    with tracing_state(mode), _out_of_inference_mode(), fresh_symbols_dropped(fakes):
         return _Stitcher(gm, fakes, example_inputs, decompositions, history).run()
 
 

@@ -16,7 +16,8 @@ from lamina.backends.api import Backend
 from lamina.backends.cpu import CpuBackend
 from lamina.backends.cuda import CudaBackend
 from lamina.backends.interp import run_interpreted
-from lamina.backends.regions import aten_calls
+from lamina.backends.regions import Boxed, aten_calls
+from lamina.backends.segments import CannotCut, Segments, cut
 from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
 from lamina.base.rule import NestRule
@@ -45,6 +46,8 @@ def compile_region(
     """Lower, fuse and build one functional graph; run it as ATen calls, with one warning, when that fails."""
     del example_inputs
     try:
+        if (pieces := cut(gm, name)) is not None:
+            return _in_segments(pieces, name, options, record, kernels)
         if kernels in ("lamina", "cuda"):
             gm = _with_library_gelu(gm, name, options, record)
         program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
@@ -57,8 +60,8 @@ def compile_region(
         fused = record.step(name, "fuse", fuse, program, options.numerics)
         if options.verify:
             record.step(name, "verify", verify_program, fused.program)
-        return executor(kernels, options)(fused, record, gm)
-    except CannotLower as refusal:
+        return _with_floats(gm, executor(kernels, options)(fused, record, gm))
+    except (CannotCut, CannotLower) as refusal:
         why = str(refusal)
     except (RuleFailed, WrongLowering):
         raise
@@ -69,6 +72,43 @@ def compile_region(
     warnings.warn(f"lamina runs {name} as ATen calls: {why}", LaminaWarning, stacklevel=2)
     record.add(name, "aten", 0.0, why)
     return aten_calls(gm)
+
+
+def _in_segments(pieces: Segments, name: str, options: Options, record: Record, kernels: str) -> Boxed:
+    """A graph cut where numbers become known: each segment a region, the outer graph run call by call."""
+    record.stages.append(Stage(name, "segments", pieces, 0.0, pieces.decisions))
+    outer = pieces.outer
+    for piece in pieces.segments:
+        run = compile_region(piece.gm, (), name=piece.name, options=options, record=record, kernels=kernels)
+        setattr(outer, piece.name, _Call(run))
+    return aten_calls(outer)
+
+
+class _Call(torch.nn.Module):
+    """A compiled segment in the place of its graph."""
+
+    def __init__(self, run: Boxed) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.run(list(inputs))
+
+
+def _with_floats(gm: GraphModule, run: Boxed) -> Boxed:
+    """``run``, which takes floats that are inputs of ``gm`` as tensors of one element, taking them as they are."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    places = [i for i, node in enumerate(inputs) if isinstance(node.meta.get("val"), torch.SymFloat)]
+    if not places:
+        return run
+
+    def call(args: list[Any]) -> Any:
+        for place in places:
+            args[place] = torch.tensor(args[place], dtype=torch.float64, device="cpu")
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
 
 
 def _with_library_gelu(gm: GraphModule, name: str, options: Options, record: Record) -> GraphModule:

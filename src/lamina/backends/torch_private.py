@@ -11,12 +11,15 @@ import torch
 from torch._dynamo.backends.registry import list_backends, lookup_backend
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._inductor import list_mode_options, list_options
+from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
     "inductor_modes",
     "inductor_options",
+    "number_symbol",
     "outside_of_tracing",
+    "symbols_in",
     "takes_one_list",
     "torch_backend",
     "torch_backend_names",
@@ -71,3 +74,19 @@ def takes_one_list(compiled: Callable[..., Any]) -> bool:
         compiled = compiled._torchdynamo_orig_callable
     parameters = inspect.signature(compiled, follow_wrapped=False).parameters.values()
     return all(p.kind is not inspect.Parameter.VAR_POSITIONAL for p in parameters)
+
+
+def symbols_in(value: Any) -> set[Any]:
+    """The symbols of a symbolic number, of a fake tensor's sizes, strides and offset, or of several such values."""
+    if isinstance(value, (tuple, list)):
+        return set().union(*map(symbols_in, value))
+    symbolic = isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
+    return set(free_symbols(value)) if symbolic else set()
+
+
+def number_symbol(value: Any) -> Any:
+    """The symbol that a symbolic integer or float is; None for any other value, arithmetic on symbols included."""
+    if not isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return None
+    expression = value.node.expr
+    return expression if expression.is_symbol else None

@@ -1,12 +1,27 @@
-"""What torch (2.11 to 2.13) has under private names only: the classes of operators, and the CPU's flash attention."""
+"""What torch (2.11 to 2.13) has under private names only and several packages use.
+
+The classes of operators, the CPU's flash attention, and the symbols of sizes that depend on data.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch._guards import detect_fake_mode
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-__all__ = ["HigherOrderOperator", "OpOverload", "OpOverloadPacket", "cpu_attention", "cpu_attention_backward"]
+__all__ = [
+    "HigherOrderOperator",
+    "OpOverload",
+    "OpOverloadPacket",
+    "cpu_attention",
+    "cpu_attention_backward",
+    "fresh_symbols_dropped",
+]
 
 aten = torch.ops.aten
 
@@ -31,3 +46,26 @@ def cpu_attention_backward(
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
     found = backward(tangent, query, key, value, out, logarithm, 0.0, causal, scale=scale)
     return found[0], found[1], found[2]
+
+
+@contextlib.contextmanager
+def fresh_symbols_dropped(values: Sequence[Any]) -> Iterator[list[Any]]:
+    """Tracing inside, on the fake tensors ``values``, leaves no symbols for the next tracer to account for.
+
+    An operation whose size depends on data makes a symbol each time it is computed with fake tensors, and torch expects
+    the tracer then active to find all of them in the result. Gives the list that receives such symbols at the end.
+    """
+    mode = detect_fake_mode(list(values))
+    environment = None if mode is None else mode.shape_env
+    made: list[Any] = []
+    if environment is None:
+        yield made
+        return
+    lists = (environment.pending_fresh_unbacked_symbols, environment.ignorable_fresh_unbacked_symbols)
+    before = [list(symbols) for symbols in lists]
+    try:
+        yield made
+    finally:
+        made.extend(s for symbols, old in zip(lists, before, strict=True) for s in symbols if s not in old)
+        for symbols, old in zip(lists, before, strict=True):
+            symbols[:] = old

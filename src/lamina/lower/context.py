@@ -100,7 +100,7 @@ class Lowering:
             return b.index(value).to(dtype) if value.terms else b.constant(value.const, dtype)
         if isinstance(value, SizeFloat):
             first, *rest = (self.operand(b, v, "float64") for v in value.operands)
-            return first.op(value.op, *rest).to(dtype)
+            return (first if value.op == "value" else first.op(value.op, *rest)).to(dtype)
         if isinstance(value, torch.SymFloat | torch.SymBool | complex):
             raise Decline("symbolic float")
         return b.constant(value, dtype)
@@ -215,6 +215,8 @@ class Lowering:
         )
 
     def _argument(self, node: Node, value: Any) -> Any:
+        if isinstance(value, SizeFloat):
+            raise CannotLower(f"{node.target} takes a float that is known only at run time")
         if isinstance(value, TensorValue):
             return self.strided(node, value)
         if isinstance(value, list | tuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import sympy
@@ -10,16 +11,20 @@ import torch
 
 from lamina.ir.index import Expr, Size, as_expr, ceildiv
 from lamina.lower.torch_private import lowest
+from lamina.lower.values import TensorValue
 
-__all__ = ["SizeFloat", "UnknownSize", "expr_of", "stride_of"]
+__all__ = ["SizeFloat", "UnknownSize", "expr_of", "limits_in", "stride_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class SizeFloat:
-    """A float computed from sizes: the scalar operation ``op`` of the op table on sizes, numbers and such floats."""
+    """A float computed from sizes: the scalar operation ``op`` of the op table on sizes, numbers and such floats.
+
+    A float that the region is given is the operation "value" of a tensor of float64 with one element.
+    """
 
     op: str
-    operands: tuple[Expr | SizeFloat | int | float, ...]
+    operands: tuple[Expr | SizeFloat | TensorValue | int | float, ...]
 
 
 class UnknownSize(Exception):
@@ -27,7 +32,9 @@ class UnknownSize(Exception):
 
 
 def expr_of(value: int | torch.SymInt | Expr) -> Expr:
-    """The integer as an ``Expr``; raises ``UnknownSize`` for forms such as ``Max``.
+    """The integer as an ``Expr``; raises ``UnknownSize`` for forms that none holds.
+
+    The least or the greatest of several integers is a size of its own, which a region can only use if it is given it.
 
     A symbol is at least what its environment proves: sizes are at least zero, other integers may be negative.
     """
@@ -91,7 +98,44 @@ def _quotient(e: Any, env: Any) -> Expr:
         return _convert(e.args[0], env) % _divisor(e.args[1], env)
     if kind == "ModularIndexing":
         return (_convert(e.args[0], env) // _divisor(e.args[1], env)) % _divisor(e.args[2], env)
+    if kind in _LIMITS:
+        return as_expr(_limit(e, env))
     raise UnknownSize(f"{kind} in {e}")
+
+
+_LIMITS = ("Min", "Max")
+
+
+def _limit(e: Any, env: Any) -> Size:
+    """``Min`` or ``Max`` of integers as one that the region must be given, called after its text."""
+    lows = [_convert(arg, env).bounds()[0] for arg in e.args]
+    proved = [low for low in lows if low is not None]
+    if type(e).__name__ == "Max":
+        low = max(proved, default=None)
+    else:
+        low = min(proved) if len(proved) == len(lows) else None
+    return Size(f"{type(e).__name__.lower()}_{sha256(str(e).encode()).hexdigest()[:10]}", low)
+
+
+def limits_in(value: Any) -> dict[str, Any]:
+    """The expressions within an integer, or a tensor's sizes and strides, that count as sizes of their own, by name."""
+    if isinstance(value, torch.Tensor):
+        numbers: list[Any] = [*value.shape, *value.stride(), value.storage_offset()]
+    else:
+        numbers = list(value) if isinstance(value, tuple | list) else [value]
+    found: dict[str, Any] = {}
+    for number in numbers:
+        if isinstance(number, torch.Tensor | tuple | list):
+            found |= limits_in(number)
+        elif isinstance(number, torch.SymInt):
+            stack = [number.node.expr.replace(_is_count, _counted) if isinstance(value, torch.Tensor) else number.node.expr]
+            while stack:
+                e = stack.pop()
+                if type(e).__name__ in _LIMITS:
+                    found[_limit(e, number.node.shape_env).name] = e
+                else:
+                    stack += getattr(e, "args", ())
+    return found
 
 
 def _divisor(e: Any, env: Any) -> Expr:

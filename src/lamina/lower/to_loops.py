@@ -29,7 +29,7 @@ from lamina.lower.torch_private import elements_of, has_symbols
 from lamina.lower.user_kernels import TRITON_LAUNCH, kernel_name, launch_user_kernel
 from lamina.lower.values import TensorValue
 
-__all__ = ["CannotLower", "lower"]
+__all__ = ["CannotLower", "is_lowered_wrapper", "is_size_float", "lower"]
 
 
 MOST_LITERALS = 64
@@ -105,6 +105,10 @@ def _placeholder(low: Lowering, env: dict[Node, Any], node: Node) -> str | SizeI
     if isinstance(val, int | torch.SymInt) and not isinstance(val, bool):
         env[node] = expr_of(val)
         return SizeInput(node.name, env[node])
+    if isinstance(val, torch.SymFloat):
+        made = low.buffer(node.name, "float64", (), device="cpu", kind="input")
+        env[node] = SizeFloat("value", (made,))
+        return made.buffer
     if val is None:
         env[node] = None
         return None
@@ -129,6 +133,16 @@ def _operation(node: Node) -> str:
     if str(node.target) == TRITON_LAUNCH:
         return kernel_name(node)
     return str(node.args[0] if str(node.target) == FUNCTIONALIZED else node.target)
+
+
+def is_lowered_wrapper(node: Node) -> bool:
+    """Whether the higher-order operation that ``node`` calls has a lowering."""
+    return _is_effect(node) or str(node.target) in (TRITON_LAUNCH, FUNCTIONALIZED)
+
+
+def is_size_float(node: Node) -> bool:
+    """Whether ``node`` is an operation on numbers that kernels can do on floats computed from sizes."""
+    return node.target is torch.sym_float or node.target in _FLOAT_OPS
 
 
 def _is_effect(node: Node) -> bool:

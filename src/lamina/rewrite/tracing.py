@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import OpOverload, fresh_symbols_dropped
 from lamina.rewrite.known import known_result
 from lamina.rewrite.torch_private import (
     DEVICE_OF,
@@ -67,13 +67,15 @@ def trace(
     is taken to give it instead of being computed. If it is another one after all, ``Untraceable`` is raised.
     """
     tracer = _Tracer(tensors, decompositions, symbols, expected)
-    with torch.no_grad(), fake_mode_of(tensors), above_autograd_only():
+    with torch.no_grad(), fake_mode_of(tensors), above_autograd_only(), fresh_symbols_dropped(tensors) as fresh:
         with tracer:
             value = function(tensors)
         leaves, spec = flatten(value)
         results = tuple(tracer.node(v) if isinstance(v, torch.Tensor) else v for v in leaves)
     if tracer.fault:
         raise Untraceable(tracer.fault)
+    if fresh:  # the captured graph has other symbols for the same sizes
+        raise Untraceable("it makes something whose size depends on data")
     if expected is not None and not (tracer.operations == 1 and _is_same(value, expected)):
         raise Untraceable("it is more than one operation")
     return Fragment(tuple(tracer.inputs), tuple(tracer.calls), results, spec)

@@ -1,0 +1,368 @@
+"""A graph with numbers that only a run tells, cut where they become known.
+
+``item()``, ``nonzero`` and the like give sizes and numbers that no input has. Such calls, assertions on numbers and
+control flow run between the segments they cut a graph into; within a segment what they gave are inputs as any other,
+so that kernels, libraries and memory of a segment are planned as for sizes that inputs tell.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+from lamina.backends.torch_private import number_symbol, symbols_in
+from lamina.base.decision import Decision
+from lamina.base.torch_private import HigherOrderOperator, OpOverload
+from lamina.ir.library import has_effect
+from lamina.lower.rules import RULES
+from lamina.lower.sizes import UnknownSize, expr_of
+from lamina.lower.to_loops import is_lowered_wrapper, is_size_float
+
+__all__ = ["CannotCut", "Segment", "Segments", "cut"]
+
+aten = torch.ops.aten
+
+_INNER, _OUTER, _SIZE, _CONSTANT = "inner", "outer", "size", "constant"
+_ASSERTIONS = ("aten._assert_scalar.", "aten.sym_constrain_range.", "aten.sym_constrain_range_for_size.")
+_COPY = aten.copy_.default
+
+
+class CannotCut(Exception):
+    """A size of the graph has no node that gives it. Says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of a graph without calls that make numbers: ``name`` is its submodule in the outer graph."""
+
+    name: str
+    gm: GraphModule
+
+
+@dataclass(slots=True)
+class Segments:
+    """``outer`` calls the ``segments`` as submodules and, between them, what cuts; ``decisions`` say what and why."""
+
+    outer: GraphModule
+    segments: tuple[Segment, ...]
+    decisions: tuple[Decision, ...]
+
+    def text(self) -> str:
+        """The outer graph as readable Python."""
+        return str(self.outer.print_readable(print_output=False))
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is known of a graph's nodes: their kind, why some cut, and the node that gives each symbol."""
+
+    kinds: dict[Node, str] = field(default_factory=dict)
+    reasons: dict[Node, str] = field(default_factory=dict)
+    binders: dict[Any, Node] = field(default_factory=dict)
+    levels: dict[Node, int] = field(default_factory=dict)
+
+
+def cut(gm: GraphModule, name: str) -> Segments | None:
+    """``gm`` in segments named after ``name``; None if nothing in it cuts. ``gm`` itself is not changed.
+
+    Raises ``CannotCut`` where a size is known only as part of an expression.
+    """
+    if not any(_cuts_by_itself(gm, node) for node in gm.graph.nodes):
+        return None
+    graph = Graph()
+    nodes: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        nodes[node] = graph.node_copy(node, lambda n: nodes[n])
+    work = GraphModule(gm, graph)
+    found = _Found()
+    _classify(work, found)
+    if not found.reasons:
+        return None
+    _order(work.graph, found)
+    return _Cutter(work, name, found).run()
+
+
+def _cuts_by_itself(gm: GraphModule, node: Node) -> bool:
+    """A quick look: whether the node may make a number, checks one, or holds a graph."""
+    if node.op == "get_attr":
+        return isinstance(getattr(gm, str(node.target), None), torch.nn.Module)
+    if node.op != "call_function":
+        return False
+    return bool(node.meta.get("unbacked_bindings")) or str(node.target).startswith(_ASSERTIONS) or _makes_number(node)
+
+
+def _makes_number(node: Node) -> bool:
+    return node.target is aten._local_scalar_dense.default
+
+
+# ---- what each node is ----------------------------------------------------------------------------------------
+
+
+def _classify(gm: GraphModule, found: _Found) -> None:
+    known: set[Any] = set()
+    inputs = gm.graph.find_nodes(op="placeholder")
+    for node in sorted(inputs, key=lambda n: isinstance(n.meta.get("val"), torch.Tensor)):
+        known |= symbols_in(node.meta.get("val"))
+        _bind(gm.graph, node, found)
+    for node in list(gm.graph.nodes):
+        if node.op == "get_attr":
+            holds_graph = isinstance(getattr(gm, str(node.target), None), torch.nn.Module)
+            found.kinds[node] = _OUTER if holds_graph else _CONSTANT
+        elif node.op == "call_function":
+            new = symbols_in(node.meta.get("val")) - known
+            reason = _reason(node, bool(new), found)
+            found.kinds[node] = _OUTER if reason else _SIZE if _is_number(node) else _INNER
+            known |= new
+            if reason:
+                if not (node.target is operator.getitem or (_is_number(node) and not new)):
+                    found.reasons[node] = reason
+                _bind(gm.graph, node, found)
+
+
+def _reason(node: Node, makes_symbols: bool, found: _Found) -> str:
+    """Why a call runs between segments; "" if it does not."""
+    if node.target is operator.getitem:
+        return "part of what runs between kernels" if found.kinds.get(node.args[0]) is _OUTER else ""  # type: ignore[arg-type]
+    if str(node.target).startswith(_ASSERTIONS):
+        return "it checks a number"
+    if makes_symbols or _makes_number(node):
+        return "it gives a size or a number known only at run time"
+    if isinstance(node.target, HigherOrderOperator):
+        holds_graph = any(n.op == "get_attr" and found.kinds[n] is _OUTER for n in node.all_input_nodes)
+        return "" if is_lowered_wrapper(node) and not holds_graph else "control flow or a call with a graph of its own"
+    value = node.meta.get("val")
+    if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
+        return "" if _expressible(value) else "arithmetic on numbers"
+    if isinstance(value, torch.SymFloat):
+        plain = is_size_float(node) and not any(found.kinds.get(n) is _OUTER for n in node.all_input_nodes)
+        return "" if plain and not _has_floats(value) else "arithmetic on numbers"
+    if isinstance(value, torch.SymBool | bool | float) or not isinstance(node.target, OpOverload):
+        return "arithmetic on numbers"
+    numbers = [n.meta.get("val") for n in node.all_input_nodes]
+    if any(isinstance(v, torch.SymBool) for v in numbers):
+        return "it takes a truth value known only at run time"
+    if any(isinstance(v, torch.SymFloat) for v in numbers) and str(node.target) not in RULES:
+        return "it takes a number known only at run time"
+    return ""
+
+
+def _is_number(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _expressible(value: Any) -> bool:
+    try:
+        expr_of(value)
+    except UnknownSize:
+        return False
+    return True
+
+
+def _has_floats(value: torch.SymFloat) -> bool:
+    return any(not symbol.is_integer for symbol in symbols_in(value))
+
+
+def _bind(graph: Graph, node: Node, found: _Found) -> None:
+    """Note the symbols that a node outside of segments gives; those in a tensor's sizes get a node of their own."""
+    value = node.meta.get("val")
+    symbol = number_symbol(value)
+    if symbol is not None:
+        found.binders.setdefault(symbol, node)
+    if not isinstance(value, torch.Tensor):
+        return
+    for method, numbers in ((aten.sym_size.int, value.shape), (aten.sym_stride.int, value.stride())):
+        for dim, number in enumerate(numbers):
+            symbol = number_symbol(number)
+            if symbol is None or symbol in found.binders:
+                continue
+            with graph.inserting_after(node if node.op != "placeholder" else graph.find_nodes(op="placeholder")[-1]):
+                made = graph.call_function(method, (node, dim))
+            made.meta.update(val=number, source=node.meta.get("source", ""))
+            found.binders[symbol], found.kinds[made] = made, _OUTER
+
+
+# ---- which segment each node runs in --------------------------------------------------------------------------
+
+
+def _order(graph: Graph, found: _Found) -> None:
+    """Levels: a call runs in the segment of its level, what cuts right after the segment of its level.
+
+    Draws from the random generator and effects keep their order; writes to inputs come after everything.
+    """
+    levels, kinds = found.levels, found.kinds
+    effects, last = 0, 0
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            kinds[node], levels[node] = _OUTER, -1
+            continue
+        if node.op == "output" or node.target is _COPY:
+            continue
+        inputs = [found.binders.get(number_symbol(n.meta.get("val")), n) for n in node.all_input_nodes]
+        if kinds[node] is _OUTER:
+            level = max((levels.get(n, -1) for n in inputs if n is not node), default=-1)
+        else:
+            symbols = () if kinds[node] is _CONSTANT else symbols_in(node.meta.get("val"))
+            inputs += [found.binders[s] for s in symbols if s in found.binders and found.binders[s] in levels]
+            level = max((levels[n] + (kinds[n] is _OUTER) for n in inputs), default=0)
+        if isinstance(node.target, OpOverload) and _keeps_order(node):
+            level = max(level, effects - (kinds[node] is _OUTER))
+            effects = level + (kinds[node] is _OUTER)
+        levels[node] = level
+        last = max(last, level + (kinds[node] is _OUTER))
+    for node in graph.find_nodes(op="call_function", target=_COPY):
+        kinds[node], levels[node] = _INNER, last
+
+
+def _keeps_order(node: Node) -> bool:
+    return not str(node.target).startswith(_ASSERTIONS) and has_effect(str(node.target))
+
+
+# ---- the pieces -----------------------------------------------------------------------------------------------
+
+
+class _Cutter:
+    """Builds the segments and the outer graph of a classified graph."""
+
+    def __init__(self, gm: GraphModule, name: str, found: _Found) -> None:
+        self.gm, self.name, self.found = gm, name, found
+        self.groups: dict[int, list[Node]] = {}
+        self.between: dict[int, list[Node]] = {}
+        for node in gm.graph.nodes:
+            if node.op in ("placeholder", "output"):
+                continue
+            kind, level = found.kinds[node], found.levels[node]
+            if kind is _INNER:
+                self.groups.setdefault(level, []).append(node)
+            elif kind is _OUTER:
+                self.between.setdefault(level, []).append(node)
+        (self.output,) = gm.graph.find_nodes(op="output")
+
+    def run(self) -> Segments:
+        taken = {level: self._taken(nodes) for level, nodes in self.groups.items()}
+        asked = [n for nodes in self.between.values() for n in nodes if not self._is_idle(n)]
+        wanted = {n for inputs in taken.values() for n in inputs}
+        wanted |= set(self._reached([*asked, self.output]))
+        self.wanted = wanted
+        outer, values = Graph(), dict[Node, Node]()
+        for node in self.gm.graph.find_nodes(op="placeholder"):
+            values[node] = outer.node_copy(node)
+        root: dict[str, Any] = {}
+        segments = []
+        for level in range(-1, max([*self.groups, *self.between, 0]) + 1):
+            if level in self.groups:
+                segment, results = self._segment(level, taken[level])
+                segments.append(segment)
+                root[segment.name] = segment.gm
+                inputs = tuple(self._emitted(outer, values, n) for n in taken[level])
+                called = outer.call_module(segment.name, inputs)
+                for place, result in enumerate(results):
+                    values[result] = outer.call_function(operator.getitem, (called, place))
+                    values[result].meta = dict(result.meta)
+            for node in self.between.get(level, ()):
+                if node in wanted or not self._is_size(node):
+                    self._emitted(outer, values, node)
+        outer.output(map_arg(self.output.args[0], lambda n: self._emitted(outer, values, n)))
+        module = torch.nn.Module()
+        for node in self.gm.graph.find_nodes(op="get_attr"):
+            root[str(node.target)] = getattr(self.gm, str(node.target))
+        for name, value in root.items():
+            setattr(module, name, value)
+        return Segments(GraphModule(module, outer), tuple(segments), self._decisions(len(segments)))
+
+    def _is_size(self, node: Node) -> bool:
+        """Whether the node only asks for a size, which matters if something wants it."""
+        return node.target in (aten.sym_size.int, aten.sym_stride.int)
+
+    def _is_idle(self, node: Node) -> bool:
+        return self._is_size(node) and node not in {self.found.binders.get(s) for s in self._symbols}
+
+    @property
+    def _symbols(self) -> set[Any]:
+        return {s for nodes in self.groups.values() for n in nodes for s in symbols_in(n.meta.get("val"))}
+
+    def _real(self, node: Node) -> Node:
+        """The node that gives a plain size, wherever it was asked for."""
+        if self.found.kinds.get(node) is not _SIZE:
+            return node
+        return self.found.binders.get(number_symbol(node.meta.get("val")), node)
+
+    def _reached(self, nodes: Iterable[Node]) -> list[Node]:
+        """What ``nodes`` take that is no arithmetic on sizes: through such arithmetic to what that takes."""
+        reached: dict[Node, None] = {}
+        stack = [self._real(n) for node in nodes for n in node.all_input_nodes]
+        seen: set[Node] = set()
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if self.found.kinds[node] is _SIZE:
+                stack += [self._real(n) for n in node.all_input_nodes]
+            elif self.found.kinds[node] is not _CONSTANT:
+                reached[node] = None
+        return list(reached)
+
+    def _taken(self, nodes: list[Node]) -> list[Node]:
+        """The inputs of a segment: symbols first, so that each has a value of its own."""
+        own = set(nodes)
+        tensors = sorted((n for n in self._reached(nodes) if n not in own), key=lambda n: n.name)
+        symbols = {s for n in (*nodes, *tensors) for s in symbols_in(n.meta.get("val"))}
+        numbers = {s for s in symbols if s.is_integer}
+        for node in nodes:
+            for n in node.all_input_nodes:
+                numbers |= {s for s in symbols_in(n.meta.get("val")) if s.is_integer}
+        missing = [s for s in numbers if s not in self.found.binders]
+        if missing:
+            raise CannotCut(f"nothing gives the size {', '.join(sorted(map(str, missing)))} by itself")
+        binders = [self.found.binders[s] for s in sorted(numbers, key=str)]
+        return list(dict.fromkeys((*binders, *tensors)))
+
+    def _segment(self, level: int, taken: list[Node]) -> tuple[Segment, list[Node]]:
+        nodes = self.groups[level]
+        graph, env = Graph(), dict[Node, Node]()
+        for node in taken:
+            env[node] = graph.placeholder(node.name)
+            env[node].meta = dict(node.meta)
+
+        def value(node: Node) -> Node:
+            node = self._real(node)
+            if node not in env:
+                made = graph.node_copy(node, value)
+                made.meta = dict(node.meta)
+                env[node] = made
+            return env[node]
+
+        for node in nodes:
+            made = graph.node_copy(node, value)
+            made.meta = dict(node.meta)
+            env[node] = made
+        results = [n for n in nodes if n in self.wanted]
+        graph.output(tuple(env[n] for n in results))
+        name = f"{self.name}_segment{sum(k < level for k in self.groups)}"
+        return Segment(name, GraphModule(self.gm, graph)), results
+
+    def _emitted(self, outer: Graph, values: dict[Node, Node], node: Node) -> Node:
+        node = self._real(node)
+        if node not in values:
+            args, kwargs = map_arg((node.args, node.kwargs), lambda n: self._emitted(outer, values, n))
+            made = outer.create_node(node.op, node.target, args, kwargs, node.name)
+            made.meta = dict(node.meta)
+            values[node] = made
+        return values[node]
+
+    def _decisions(self, segments: int) -> tuple[Decision, ...]:
+        grouped: dict[tuple[str, str], list[Node]] = {}
+        for node, reason in self.found.reasons.items():
+            grouped.setdefault((str(node.target), reason), []).append(node)
+        made = [
+            Decision("segments", (target, *(n.name for n in nodes[:6])), False, f"called between segments: {reason}")
+            for (target, reason), nodes in grouped.items()
+        ]
+        return (*made, Decision("segments", (self.name,), True, f"compiled in {segments} segments"))
