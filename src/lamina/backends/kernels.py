@@ -17,7 +17,7 @@ from lamina.backends.cpu import CpuBackend
 from lamina.backends.cuda import CudaBackend
 from lamina.backends.interp import run_interpreted
 from lamina.backends.regions import Boxed, aten_calls
-from lamina.backends.segments import CannotCut, Segments, cut
+from lamina.backends.segments import CannotCut, cut
 from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
 from lamina.base.rule import NestRule
@@ -46,8 +46,20 @@ def compile_region(
     """Lower, fuse and build one functional graph; run it as ATen calls, with one warning, when that fails."""
     del example_inputs
     try:
-        if (pieces := cut(gm, name)) is not None:
-            return _in_segments(pieces, name, options, record, kernels)
+        pieces = cut(gm, name)
+    except CannotCut as refusal:
+        return _as_aten(gm, name, str(refusal), record)
+    if pieces is None:
+        return _whole(gm, name, options, record, kernels)
+    record.stages.append(Stage(name, "segments", pieces, 0.0, pieces.decisions))
+    for piece in pieces.segments:
+        setattr(pieces.outer, piece.name, _Call(_whole(piece.gm, piece.name, options, record, kernels)))
+    return aten_calls(pieces.outer)
+
+
+def _whole(gm: GraphModule, name: str, options: Options, record: Record, kernels: str) -> Boxed:
+    """A graph all of whose numbers are inputs, in one piece."""
+    try:
         if kernels in ("lamina", "cuda"):
             gm = _with_library_gelu(gm, name, options, record)
         program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
@@ -61,7 +73,7 @@ def compile_region(
         if options.verify:
             record.step(name, "verify", verify_program, fused.program)
         return _with_floats(gm, executor(kernels, options)(fused, record, gm))
-    except (CannotCut, CannotLower) as refusal:
+    except CannotLower as refusal:
         why = str(refusal)
     except (RuleFailed, WrongLowering):
         raise
@@ -69,19 +81,13 @@ def compile_region(
         if options.strict:
             raise StageFailed(f"compiling {name} failed: {error}", remedy="unset the option strict") from error
         why = f"{type(error).__name__}: {error}"
-    warnings.warn(f"lamina runs {name} as ATen calls: {why}", LaminaWarning, stacklevel=2)
+    return _as_aten(gm, name, why, record)
+
+
+def _as_aten(gm: GraphModule, name: str, why: str, record: Record) -> Boxed:
+    warnings.warn(f"lamina runs {name} as ATen calls: {why}", LaminaWarning, stacklevel=3)
     record.add(name, "aten", 0.0, why)
     return aten_calls(gm)
-
-
-def _in_segments(pieces: Segments, name: str, options: Options, record: Record, kernels: str) -> Boxed:
-    """A graph cut where numbers become known: each segment a region, the outer graph run call by call."""
-    record.stages.append(Stage(name, "segments", pieces, 0.0, pieces.decisions))
-    outer = pieces.outer
-    for piece in pieces.segments:
-        run = compile_region(piece.gm, (), name=piece.name, options=options, record=record, kernels=kernels)
-        setattr(outer, piece.name, _Call(run))
-    return aten_calls(outer)
 
 
 class _Call(torch.nn.Module):

@@ -16,12 +16,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from lamina.backends.torch_private import number_symbol, symbols_in
+from lamina.backends.torch_private import as_number, number_symbol, symbols_in
 from lamina.base.decision import Decision
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
 from lamina.ir.library import has_effect
 from lamina.lower.rules import RULES
-from lamina.lower.sizes import UnknownSize, expr_of
+from lamina.lower.sizes import UnknownSize, expr_of, leaves_in
 from lamina.lower.to_loops import is_lowered_wrapper, is_size_float
 
 __all__ = ["CannotCut", "Segment", "Segments", "cut"]
@@ -31,6 +31,17 @@ aten = torch.ops.aten
 _INNER, _OUTER, _SIZE, _CONSTANT = "inner", "outer", "size", "constant"
 _ASSERTIONS = ("aten._assert_scalar.", "aten.sym_constrain_range.", "aten.sym_constrain_range_for_size.")
 _COPY = aten.copy_.default
+_ARITHMETIC: dict[str, Any] = {
+    "Add": operator.add,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "Min": torch.sym_min,
+    "Max": torch.sym_max,
+}
+"""What computes an expression of sizes, operand by operand, by the name of its class."""
 
 
 class CannotCut(Exception):
@@ -73,7 +84,8 @@ def cut(gm: GraphModule, name: str) -> Segments | None:
 
     Raises ``CannotCut`` where a size is known only as part of an expression.
     """
-    if not any(_cuts_by_itself(gm, node) for node in gm.graph.nodes):
+    limits = any(not e.is_symbol for node in gm.graph.nodes for e in leaves_in(node.meta.get("val")).values())
+    if not limits and not any(_cuts_by_itself(gm, node) for node in gm.graph.nodes):
         return None
     graph = Graph()
     nodes: dict[Node, Node] = {}
@@ -82,7 +94,7 @@ def cut(gm: GraphModule, name: str) -> Segments | None:
     work = GraphModule(gm, graph)
     found = _Found()
     _classify(work, found)
-    if not found.reasons:
+    if not found.reasons and not limits:
         return None
     _order(work.graph, found)
     return _Cutter(work, name, found).run()
@@ -208,8 +220,9 @@ def _order(graph: Graph, found: _Found) -> None:
         if kinds[node] is _OUTER:
             level = max((levels.get(n, -1) for n in inputs if n is not node), default=-1)
         else:
-            symbols = () if kinds[node] is _CONSTANT else symbols_in(node.meta.get("val"))
-            inputs += [found.binders[s] for s in symbols if s in found.binders and found.binders[s] in levels]
+            for e in leaves_in(node.meta.get("val")).values() if kinds[node] is _INNER else ():
+                givers = [found.binders.get(s) for s in ((e,) if e in found.binders else e.free_symbols)]
+                inputs += [giver for giver in givers if giver in levels]
             level = max((levels[n] + (kinds[n] is _OUTER) for n in inputs), default=0)
         if isinstance(node.target, OpOverload) and _keeps_order(node):
             level = max(level, effects - (kinds[node] is _OUTER))
@@ -233,6 +246,7 @@ class _Cutter:
     def __init__(self, gm: GraphModule, name: str, found: _Found) -> None:
         self.gm, self.name, self.found = gm, name, found
         self.groups: dict[int, list[Node]] = {}
+        self.limits: dict[str, Node] = {}
         self.between: dict[int, list[Node]] = {}
         for node in gm.graph.nodes:
             if node.op in ("placeholder", "output"):
@@ -246,7 +260,7 @@ class _Cutter:
 
     def run(self) -> Segments:
         taken = {level: self._taken(nodes) for level, nodes in self.groups.items()}
-        asked = [n for nodes in self.between.values() for n in nodes if not self._is_idle(n)]
+        asked = [n for nodes in self.between.values() for n in nodes if not self._is_size(n)]
         wanted = {n for inputs in taken.values() for n in inputs}
         wanted |= set(self._reached([*asked, self.output]))
         self.wanted = wanted
@@ -280,13 +294,6 @@ class _Cutter:
         """Whether the node only asks for a size, which matters if something wants it."""
         return node.target in (aten.sym_size.int, aten.sym_stride.int)
 
-    def _is_idle(self, node: Node) -> bool:
-        return self._is_size(node) and node not in {self.found.binders.get(s) for s in self._symbols}
-
-    @property
-    def _symbols(self) -> set[Any]:
-        return {s for nodes in self.groups.values() for n in nodes for s in symbols_in(n.meta.get("val"))}
-
     def _real(self, node: Node) -> Node:
         """The node that gives a plain size, wherever it was asked for."""
         if self.found.kinds.get(node) is not _SIZE:
@@ -313,16 +320,44 @@ class _Cutter:
         """The inputs of a segment: symbols first, so that each has a value of its own."""
         own = set(nodes)
         tensors = sorted((n for n in self._reached(nodes) if n not in own), key=lambda n: n.name)
-        symbols = {s for n in (*nodes, *tensors) for s in symbols_in(n.meta.get("val"))}
-        numbers = {s for s in symbols if s.is_integer}
-        for node in nodes:
-            for n in node.all_input_nodes:
-                numbers |= {s for s in symbols_in(n.meta.get("val")) if s.is_integer}
-        missing = [s for s in numbers if s not in self.found.binders]
+        leaves: dict[str, tuple[Any, Node]] = {}
+        for user in (*nodes, *tensors):
+            for node in (user, *(user.all_input_nodes if user in own else ())):
+                leaves |= {name: (e, node) for name, e in leaves_in(node.meta.get("val")).items()}
+        missing = [name for name, (e, _) in leaves.items() if e.is_symbol and e not in self.found.binders]
         if missing:
-            raise CannotCut(f"nothing gives the size {', '.join(sorted(map(str, missing)))} by itself")
-        binders = [self.found.binders[s] for s in sorted(numbers, key=str)]
-        return list(dict.fromkeys((*binders, *tensors)))
+            raise CannotCut(f"nothing gives the size {', '.join(sorted(missing))} by itself")
+        givers = [self._giver(name, *leaves[name]) for name in sorted(leaves)]
+        return list(dict.fromkeys((*givers, *tensors)))
+
+    def _giver(self, name: str, expression: Any, user: Node) -> Node:
+        """The node that gives a symbol or a limit; a limit that no tensor's size gives is computed."""
+        if expression in self.found.binders:
+            return self.found.binders[expression]
+        if name not in self.limits:
+            made = self._computed(expression)
+            assert isinstance(made, Node)
+            made.meta.update(val=as_number(expression, user.meta["val"]), source=user.meta.get("source", ""))
+            self.limits[name] = made
+        return self.limits[name]
+
+    def _computed(self, e: Any) -> Node | int:
+        """The value of an expression of symbols, as calls in the outer graph."""
+        if e.is_Integer:
+            return int(e)
+        if e in self.found.binders:
+            return self.found.binders[e]
+        if e.is_symbol:
+            raise CannotCut(f"nothing gives the size {e} by itself")
+        function = _ARITHMETIC.get(type(e).__name__)
+        if function is None:
+            raise CannotCut(f"{type(e).__name__} in {e}")
+        first, *rest = (self._computed(arg) for arg in e.args)
+        for other in rest:
+            with self.gm.graph.inserting_before(self.output):
+                first = self.gm.graph.call_function(function, (first, other))
+            self.found.kinds[first] = _OUTER
+        return first
 
     def _segment(self, level: int, taken: list[Node]) -> tuple[Segment, list[Node]]:
         nodes = self.groups[level]

@@ -11,10 +11,12 @@ import torch
 from torch._dynamo.backends.registry import list_backends, lookup_backend
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._inductor import list_mode_options, list_options
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
+    "as_number",
     "inductor_modes",
     "inductor_options",
     "number_symbol",
@@ -85,8 +87,17 @@ def symbols_in(value: Any) -> set[Any]:
 
 
 def number_symbol(value: Any) -> Any:
-    """The symbol that a symbolic integer or float is; None for any other value, arithmetic on symbols included."""
+    """The symbol, or the least or greatest of several integers, that a symbolic integer or float is; else None."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat)):
         return None
     expression = value.node.expr
-    return expression if expression.is_symbol else None
+    return expression if expression.is_symbol or type(expression).__name__ in ("Min", "Max") else None
+
+
+def as_number(expression: Any, like: Any) -> torch.SymInt:
+    """``expression`` as a symbolic integer of the environment that the sizes in ``like`` are of."""
+    if isinstance(like, (torch.Tensor, tuple, list)):
+        parts = [*like.shape, *like.stride(), like.storage_offset()] if isinstance(like, torch.Tensor) else like
+        numbers = [n for n in parts if isinstance(n, (torch.SymInt, torch.Tensor, tuple, list)) and symbols_in(n)]
+        return as_number(expression, numbers[0])
+    return torch.SymInt(SymNode(expression, like.node.shape_env, int, None))  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from lamina.ir.index import Expr, Size, as_expr, ceildiv
 from lamina.lower.torch_private import lowest
 from lamina.lower.values import TensorValue
 
-__all__ = ["SizeFloat", "UnknownSize", "expr_of", "limits_in", "stride_of"]
+__all__ = ["SizeFloat", "UnknownSize", "expr_of", "leaves_in", "stride_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +117,40 @@ def _limit(e: Any, env: Any) -> Size:
     return Size(f"{type(e).__name__.lower()}_{sha256(str(e).encode()).hexdigest()[:10]}", low)
 
 
-def limits_in(value: Any) -> dict[str, Any]:
-    """The expressions within an integer, or a tensor's sizes and strides, that count as sizes of their own, by name."""
+def leaves_in(value: Any) -> dict[str, Any]:
+    """What an integer, or a tensor's sizes and strides, is made of, by name: symbols, and limits, which count as such.
+
+    A limit is the least or the greatest of several integers.
+    """
     if isinstance(value, torch.Tensor):
-        numbers: list[Any] = [*value.shape, *value.stride(), value.storage_offset()]
+        parts = [*value.shape, value.storage_offset(), *(_Stride(s) for s in value.stride())]
     else:
-        numbers = list(value) if isinstance(value, tuple | list) else [value]
+        parts = list(value) if isinstance(value, tuple | list) else [value]
     found: dict[str, Any] = {}
-    for number in numbers:
-        if isinstance(number, torch.Tensor | tuple | list):
-            found |= limits_in(number)
-        elif isinstance(number, torch.SymInt):
-            stack = [number.node.expr.replace(_is_count, _counted) if isinstance(value, torch.Tensor) else number.node.expr]
-            while stack:
-                e = stack.pop()
-                if type(e).__name__ in _LIMITS:
-                    found[_limit(e, number.node.shape_env).name] = e
-                else:
-                    stack += getattr(e, "args", ())
+    for part in parts:
+        if isinstance(part, torch.Tensor | tuple | list):
+            found |= leaves_in(part)
+        number = part.value if isinstance(part, _Stride) else part
+        if not isinstance(number, torch.SymInt):
+            continue
+        e = number.node.expr
+        stack = [e.replace(_is_count, _counted) if isinstance(part, _Stride) else e]
+        while stack:
+            e = stack.pop()
+            if isinstance(e, sympy.Symbol):
+                found[e.name] = e
+            elif type(e).__name__ in _LIMITS:
+                found[_limit(e, number.node.shape_env).name] = e
+            else:
+                stack += getattr(e, "args", ())
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Stride:
+    """A stride among sizes."""
+
+    value: Any
 
 
 def _divisor(e: Any, env: Any) -> Expr:
