@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.semantics.torch_private import check
+
 __all__ = ["ASSERTIONS", "PROGRAMS", "Program"]
 
 _OPS = torch.library.Library("lamina_run_time_sizes", "DEF")
@@ -103,8 +105,8 @@ def _program(calls: Callable[[], list[tuple[Any, ...]]], *, into: dict[str, Prog
 
 def _size(n: Tensor, limit: int) -> int:
     k = int(n.item())
-    torch._check(k >= 0)
-    torch._check(k <= limit)
+    check(k >= 0)
+    check(k <= limit)
     return k
 
 
@@ -211,9 +213,9 @@ def truth_item(x: Tensor, b: Tensor) -> Any:
 def tolist_split(x: Tensor, n: Tensor) -> Any:
     sizes = n.tolist()
     for size in sizes:
-        torch._check(size >= 0)
-        torch._check(size <= x.size(0))
-    torch._check(sum(sizes) == x.size(0))
+        check(size >= 0)
+        check(size <= x.size(0))
+    check(sum(sizes) == x.size(0))
     return [part.sum(0) * 2 for part in x.split(sizes)]
 
 
@@ -662,9 +664,9 @@ def gradient_of_a_float_factor(x: Tensor, f: Tensor) -> Any:
 def gradient_of_splits(x: Tensor, n: Tensor) -> Any:
     sizes = n.tolist()
     for size in sizes:
-        torch._check(size >= 0)
-        torch._check(size <= x.size(0))
-    torch._check(sum(sizes) == x.size(0))
+        check(size >= 0)
+        check(size <= x.size(0))
+    check(sum(sizes) == x.size(0))
     return [part.exp().sum(0) * (k + 1) for k, part in enumerate(x.split(sizes))]
 
 
@@ -708,21 +710,21 @@ def slice_within(x: Tensor, n: Tensor) -> Any:
 @_program(_numbers(3, 12, 2), into=ASSERTIONS)
 def assertion_with_message(x: Tensor, n: Tensor) -> Any:
     k = n.item()
-    torch._check(k < 10, lambda: "too many")
+    check(k < 10, lambda: "too many")
     return x * k
 
 
 @_program(_numbers(4, 5, 4), into=ASSERTIONS)
 def assertion_of_equality(x: Tensor, n: Tensor) -> Any:
     k = n.item()
-    torch._check(k == x.size(1))
+    check(k == x.size(1))
     return torch.ones(k) + x
 
 
 @_program(_numbers(4, -5, 4), into=ASSERTIONS)
 def assertion_before_a_write(x: Tensor, n: Tensor) -> Any:
     k = n.item()
-    torch._check(k > 0)
+    check(k > 0)
     x.add_(1)
     return x * k
 
@@ -731,9 +733,9 @@ def assertion_before_a_write(x: Tensor, n: Tensor) -> Any:
 def split_that_must_fit(x: Tensor, n: Tensor) -> Any:
     sizes = n.tolist()
     for size in sizes:
-        torch._check(size >= 0)
-        torch._check(size <= 6)
-    torch._check(sum(sizes) == x.size(0))
+        check(size >= 0)
+        check(size <= 6)
+    check(sum(sizes) == x.size(0))
     return [part * 2 for part in x.split(sizes)]
 
 

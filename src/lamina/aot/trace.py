@@ -284,7 +284,8 @@ class _Found:
             indices.append(places[id(item)] if id(item) in places else inputs[id(item)])
         if value is not None and not self.irregular:
             self.structure = unflatten(indices, spec)
-        self.irregular = self.irregular or not (indices or self.updates)
+        depends = any(type(n) is not int for t in results for n in (*t.shape, *t.stride()))  # a size, on data
+        self.irregular = self.irregular or depends or not (indices or self.updates)
         self.requires = [bool(t.requires_grad) for t in results]
         return results
 
