@@ -49,6 +49,10 @@ def compile_region(
         pieces = cut(gm, name)
     except CannotCut as refusal:
         return _as_aten(gm, name, str(refusal), record)
+    except Exception as error:
+        if options.strict:
+            raise StageFailed(f"cutting {name} failed: {error}", remedy="unset the option strict") from error
+        return _as_aten(gm, name, f"{type(error).__name__}: {error}", record)
     if pieces is None:
         return _whole(gm, name, options, record, kernels)
     record.stages.append(Stage(name, "segments", pieces, 0.0, pieces.decisions))
