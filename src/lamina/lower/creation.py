@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.utils import deterministic
 
 from lamina.base.dtypes import DTYPES, dtype_of
 from lamina.ir.index import Expr, as_expr
@@ -71,7 +73,18 @@ def zeros(low: Lowering, node: Node, *like: Any, **options: Any) -> TensorValue:
     out = low.result(node)
     if [stride_of(s) for s in node.meta["val"].stride()] != list(low.buffers[out.buffer].strides):
         raise Decline("a tensor with gaps or overlaps")
-    return _filled(low, node, 0)
+    return _filled(low, node, _uninitialised(node))
+
+
+def _uninitialised(node: Node) -> Any:
+    """What new memory holds: eager fills that of "empty" where programs are to be deterministic."""
+    fills = torch.are_deterministic_algorithms_enabled() and deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    if not fills or "empty" not in str(node.target):
+        return 0
+    dtype = node.meta["val"].dtype
+    if dtype.is_floating_point or dtype.is_complex:
+        return math.nan
+    return True if dtype == torch.bool else torch.iinfo(dtype).max
 
 
 def _sequence(low: Lowering, node: Node, start: Operand, step: Operand) -> TensorValue:

@@ -19,6 +19,9 @@ __all__ = ["UNARY", "Unary"]
 
 Unary: TypeAlias = Callable[[Value], Value]
 
+_SMALLEST = 1e-30
+"""The logarithm of 1 and a number below this is the number."""
+
 
 def _op(name: str) -> Unary:
     return lambda v: v.op(name)
@@ -160,7 +163,12 @@ def xlogy(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
 
 @rule("aten.special_xlog1py.default", "aten.special_xlog1py.other_scalar", "aten.special_xlog1py.self_scalar")
 def xlog1py(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
-    return low.pointwise(node, _x_times(UNARY["log1p"]), x, y)
+    return low.pointwise(node, _x_times(_log1p_of_subnormal), x, y)
+
+
+def _log1p_of_subnormal(y: Value) -> Value:
+    """``log1p``, of which vector code gives 0 for a subnormal number: times infinity that is not a number."""
+    return y.builder.where(y.op("abs") < _SMALLEST, y, UNARY["log1p"](y))
 
 
 def _log_add(exp: str, log1p: Unary) -> Callable[[Value, Value], Value]:

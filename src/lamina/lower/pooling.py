@@ -278,6 +278,7 @@ def _divisor(window: Sequence[Any]) -> int | None:
 def _register_avg_pool(rank: int) -> None:
     @rule(f"aten.avg_pool{rank}d.default")
     def avg_pool(low: Lowering, node: Node, x: TensorValue, *window: Any) -> TensorValue:
+        _require_float(x)
         spans = _avg_spans(x.shape[-rank:], shape_of(node)[-rank:], *window)
         return _window_mean(low, node, x, spans, _divisor(window))
 
@@ -288,11 +289,17 @@ def _register_avg_pool(rank: int) -> None:
 
     @rule(f"aten._adaptive_avg_pool{rank}d.default")
     def adaptive_avg_pool(low: Lowering, node: Node, x: TensorValue, size: Any) -> TensorValue:
+        _require_float(x)
         return _window_mean(low, node, x, _adaptive(x.shape[-rank:], node.meta["val"].shape[-rank:]))
 
     @rule(f"aten._adaptive_avg_pool{rank}d_backward.default")
     def adaptive_avg_pool_backward(low: Lowering, node: Node, grad: TensorValue, x: TensorValue) -> TensorValue:
         return _window_mean_backward(low, node, grad, _adaptive(x.shape[-rank:], grad.shape[-rank:]))
+
+
+def _require_float(x: TensorValue) -> None:
+    if not DTYPES[x.dtype].is_float:
+        raise Decline("eager has means of windows for few integers, and says which")
 
 
 def _adaptive(source: Sequence[Any], result: Sequence[Any]) -> list[Adaptive]:

@@ -185,6 +185,8 @@ def _place(b: NestBuilder, op: str, v: Value, dims: list[int]) -> Value:
 
 @rule("aten.argmax.default", "aten.argmin.default")
 def argmax(low: Lowering, node: Node, x: TensorValue, dim: int | None = None, keepdim: bool = False) -> TensorValue:
+    if x.dtype == "bool":
+        raise Decline("eager has no place of the largest boolean")
     op = str(node.target).split(".")[1].removeprefix("arg")
     dims = _nonempty(node, reduced_dims(x, dim))
     return reduced(low, node, low.result(node), x, dims, opmath(x.dtype), lambda b, v, d: _place(b, op, v, d))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.base.aliasing import viewed
+from lamina.base.aliasing import makes_view, viewed
 from lamina.base.dtypes import dtype_of
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
 from lamina.ir.index import Expr, Size, as_expr
@@ -34,6 +34,11 @@ __all__ = ["CannotLower", "is_lowered_wrapper", "is_size_float", "lower"]
 
 MOST_LITERALS = 64
 """Constants of more elements than this are not worth a kernel's text."""
+
+
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+_ANY_DTYPE = frozenset(("aten._to_copy.default", "aten.clone.default", "aten.copy.default", "aten.where.self"))
+"""Operations that eager has for every dtype, of those that are worth a kernel."""
 
 
 def lower(gm: GraphModule, region: str, numerics: str = "fast") -> LoopProgram:
@@ -236,6 +241,8 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
     known = len(low.buffers)
     found = RULES.get(str(target)) or custom_rule(target)
     reason = REASONS.get(str(target), "no lowering rule")
+    if found is not None and _is_eagers_alone(node, target):
+        found, reason = None, "eager has this operation for few unsigned dtypes, and says which"
     if found is not None:
         try:
             return found(low, node, *args, **kwargs)
@@ -245,6 +252,14 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
                 del low.buffers[name]
             reason = str(why)
     return call_library(low, node, target, args, kwargs, reason)
+
+
+def _is_eagers_alone(node: Node, target: OpOverload) -> bool:
+    """Whether an operation computes with unsigned integers of 16 bits and more, which eager refuses to do for most."""
+    if str(target) in _ANY_DTYPE or makes_view(target):
+        return False
+    values = [operand.meta.get("val") for operand in node.all_input_nodes]
+    return any(isinstance(value, torch.Tensor) and value.dtype in _UNSIGNED for value in values)
 
 
 def _flatten(value: Any) -> Iterable[Any]:
