@@ -64,6 +64,12 @@ def test_what_a_wrong_compiler_does_is_seen(wrong: str, kind: str, program: str)
     assert verdict.kind == kind
 
 
+def test_random_numbers_are_compared_where_they_must_be_eagers() -> None:
+    drawing = PROGRAM.replace("a = x.sin() + y", "a = x.sin() + y.bernoulli()")
+    assert check(drawing, f"{WRONG}:rounding").ok
+    assert not check(drawing, f"{WRONG}:error").ok
+
+
 def test_a_step_that_rounding_turns_decides_nothing() -> None:
     # 0.1 is no float32, so the sum is above 0.3 in one precision and not in the other.
     program = PROGRAM.replace("a = x.sin() + y", "a = (x * 0 + 0.1 + 0.2 > 0.3) + y")
