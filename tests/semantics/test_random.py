@@ -165,3 +165,13 @@ def test_eager_numerics_draw_what_eager_draws(compile: CompileFunction, program:
         calls=2,
         options={"numerics": "eager"},
     )
+
+
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+def test_dropout_of_everything_draws_no_numbers(numerics: str, compile: CompileFunction) -> None:
+    x = torch.tensor([-1.0, 2.0, float("nan"), 0.0])
+    state = torch.get_rng_state()
+    dropped = compile(lambda x: torch.nn.functional.dropout(x, 1.0), options={"numerics": numerics})(x)
+    torch.testing.assert_close(dropped, torch.nn.functional.dropout(x, 1.0), equal_nan=True)
+    assert dropped[0].signbit()
+    assert torch.equal(torch.get_rng_state(), state)

@@ -34,8 +34,7 @@ def decompositions(numerics: str = "fast") -> MappingProxyType[Any, Callable[...
         for op, rule in torch_decompositions().items()
         if op.namespace == "aten" and _name(op) in DECOMPOSED and _is_functional(op)
     }
-    if numerics == "fast":
-        table.update(dropout_decompositions())
+    table.update(dropout_decompositions(numerics))
     return MappingProxyType(table)
 
 
