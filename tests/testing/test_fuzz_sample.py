@@ -8,8 +8,8 @@ from lamina.testing.fuzz import fuzz
 
 SAMPLE = 120
 LONG = 3000
-OPEN = frozenset({6, 13, 18, 20, 34, 36, 37, 39, 56, 61, 68, 73, 98, 119})
-"""Seeds of the sample whose programs differ, which are left out until they do not."""
+OPEN = frozenset({6, 18, 34, 39, 56, 73, 98, 118})
+"""Seeds of the sample whose programs differ, see docs/fuzzing.md; left out until they do not."""
 
 PARTS = 6
 
