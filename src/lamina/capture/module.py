@@ -6,7 +6,7 @@ import copy
 import copyreg
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,12 +16,13 @@ __all__ = ["is_transparent", "original_of", "transparent"]
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """The original module, how it is compiled, and its compiled call."""
+    """The original module, how it is compiled, its compiled call, and its class when the transparent one was made."""
 
     original: torch.nn.Module
     compile: Callable[[Any], Any]
     call: Callable[..., Any]
     record: object
+    kind: type[torch.nn.Module]
 
 
 class _Transparent:
@@ -39,10 +40,19 @@ class _Transparent:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        return type(self._lamina_link.original)
+        return type(_followed(self).original)
+
+    @__class__.setter
+    def __class__(self, kind: type[torch.nn.Module]) -> None:
+        """Replace the original's class, as parametrizations and ``fully_shard`` do."""
+        self._lamina_link.original.__class__ = kind
+        _followed(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._lamina_link.call(*args, **kwargs)
+        link = self._lamina_link
+        if type(link.original) is not link.kind:
+            link = _followed(self)
+        return link.call(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._lamina_link.original.__reduce_ex__(protocol)
@@ -77,23 +87,43 @@ def transparent(module: torch.nn.Module, compile: Callable[[Any], Any], record: 
     module; ``copy.deepcopy`` gives a compiled copy. Calling ``forward`` by hand skips hooks and the compiler, as it
     skips hooks in eager. ``record`` is found as an attribute of that name, unless the module has one of its own.
     """
-    original = type(module)
-    link = _Link(module, compile, _compiled_call(module, compile), record)
+    link = _Link(module, compile, _compiled_call(module, compile), record, type(module))
+    result: torch.nn.Module = object.__new__(_derived(link))
+    object.__setattr__(result, "__dict__", module.__dict__)
+    return result
+
+
+def _derived(link: _Link) -> type[Any]:
+    """The class of a transparent module: the original's with the compiled call."""
+    original = link.kind
     body: dict[str, Any] = {
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
         "_lamina_link": link,
     }
-    if not hasattr(module, "record"):
-        body["record"] = record
-    derived = types.new_class(original.__name__, (_Transparent, original), {}, lambda space: space.update(body))
-    result: torch.nn.Module = object.__new__(derived)
-    object.__setattr__(result, "__dict__", module.__dict__)
-    for name in copyreg._slotnames(original):  # type: ignore[attr-defined]
-        if hasattr(module, name):
-            object.__setattr__(result, name, getattr(module, name))
-    return result
+    if not hasattr(link.original, "record"):
+        body["record"] = link.record
+    body.update({name: _slot(name) for name in copyreg._slotnames(original)})  # type: ignore[attr-defined]
+    return types.new_class(original.__name__, (_Transparent, original), {}, lambda space: space.update(body))
+
+
+def _slot(name: str) -> property:
+    """What stands for a slot of the original's class: the two have one ``__dict__``, but slots of their own."""
+    return property(
+        lambda self: getattr(self._lamina_link.original, name),
+        lambda self, value: setattr(self._lamina_link.original, name, value),
+        lambda self: delattr(self._lamina_link.original, name),
+    )
+
+
+def _followed(module: Any) -> _Link:
+    """The link of a transparent ``module``, whose class is made anew if that of its original was replaced."""
+    link: _Link = module._lamina_link
+    if type(link.original) is not link.kind:
+        link = replace(link, kind=type(link.original))
+        object.__dict__["__class__"].__set__(module, _derived(link))
+    return link
 
 
 def _compiled_call(module: torch.nn.Module, compile: Callable[[Any], Any]) -> Callable[..., Any]:
