@@ -23,6 +23,7 @@ from lamina.base.lowering import lowerings_key
 from lamina.base.recovery import recover
 from lamina.base.torch_private import fresh_symbols_dropped
 from lamina.capture.dynamo import compile_callable
+from lamina.capture.facts.torch_private import guard_unguarded
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
 from lamina.errors import BadArgument, LaminaError
@@ -94,6 +95,7 @@ def lamina_backend(
     """
     if not serve_without_tangents():
         return gm.forward
+    guard_unguarded(gm)
     lamina = as_backend("lamina")
     try:
         settings = options_for(lamina, mode, options)

@@ -247,3 +247,89 @@ def test_dynamic_compiles_once():
         x = torch.randn(rows, 4)
         torch.testing.assert_close(compiled(x), x.sin() * rows)
     assert backend.graphs == 1
+
+
+class Slotted(nn.Module):
+    __slots__ = ("scale",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.scale = nn.Linear(4, 4), 2.0
+
+    def forward(self, x):
+        return self.first(x) * self.scale
+
+
+def test_slots_are_the_originals():
+    module = Slotted()
+    compiled, x = compile_callable(module, backend_callable=Counting()), torch.randn(2, 4)
+    compiled(x)
+    compiled.scale = 5.0
+    assert module.scale == 5.0
+    torch.testing.assert_close(compiled(x), module.first(x) * 5)
+    module.scale = 7.0
+    assert compiled.scale == 7.0
+    torch.testing.assert_close(compiled(x), module.first(x) * 7)
+    del compiled.scale
+    assert not hasattr(module, "scale")
+
+
+@pytest.mark.parametrize("through", ["compiled", "original"])
+def test_the_class_is_replaced_on_both(through):
+    class Tenfold(Net):
+        def forward(self, x):
+            return super().forward(x) * 10
+
+        @property
+        def tenfold(self):
+            return True
+
+    module, compiled, _ = make()
+    compiled.eval()
+    x = torch.randn(2, 4)
+    before = compiled(x)
+    (compiled if through == "compiled" else module).__class__ = Tenfold
+    torch.testing.assert_close(compiled(x), before * 10)
+    assert type(module) is Tenfold
+    assert isinstance(compiled, Tenfold)
+    assert compiled.tenfold
+    assert is_transparent(compiled)
+    assert original_of(compiled) is module
+
+
+def test_parametrizations():
+    module = nn.Linear(4, 4)
+    plain, x = copy.deepcopy(module), torch.randn(2, 4)
+    compiled = compile_callable(module, backend_callable=Counting())
+    compiled(x)
+    for each in (compiled, plain):
+        nn.utils.parametrizations.weight_norm(each)
+    torch.testing.assert_close(compiled(x), plain(x))
+    torch.testing.assert_close(compiled.weight, plain.weight)
+    torch.testing.assert_close(copy.deepcopy(compiled)(x), plain(x))
+    for each in (compiled, plain):
+        with torch.no_grad():
+            each.parametrizations.weight.original0.mul_(2)
+    torch.testing.assert_close(compiled(x), plain(x))
+    nn.utils.parametrize.remove_parametrizations(compiled, "weight")
+    assert type(module) is nn.Linear
+    torch.testing.assert_close(compiled(x), plain(x))
+
+
+def test_fully_shard_takes_a_compiled_module(tmp_path):
+    distributed = pytest.importorskip("torch.distributed")
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        pytest.skip("needs gloo")
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        module = nn.Linear(4, 4)
+        plain, x = copy.deepcopy(module), torch.randn(2, 4)
+        compiled = compile_callable(module, backend_callable=Counting())
+        distributed.fsdp.fully_shard(compiled)
+        result = compiled(x)
+        torch.testing.assert_close(result, plain(x))
+        result.sum().backward()
+        plain(x).sum().backward()
+        torch.testing.assert_close(compiled.weight.grad.full_tensor(), plain.weight.grad)
+    finally:
+        distributed.destroy_process_group()

@@ -12,6 +12,7 @@ import torch
 
 from lamina.base.decision import Decision
 from lamina.capture.entry.torch_private import improve_entry
+from lamina.capture.facts.torch_private import guard_unguarded
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.torch_private import (
     guard_empty_hooks,
@@ -50,6 +51,7 @@ def note_capture(gm: torch.fx.GraphModule, record: Record | None) -> Captured:
     Call it first thing in a backend, while Dynamo's trace is still open.
     """
     captured = Captured(gm, guard_empty_hooks())
+    guard_unguarded(gm)
     serve_any_hooks()
     if record is not None:
         record.stages.append(Stage("", "capture", captured, seconds_since_compile_started()))

@@ -38,12 +38,12 @@ class _Transparent:
         """``type(module)(...)`` in user code means another module of the original class."""
         return type(cls._lamina_link.original)(*args, **kwargs)
 
-    @property  # type: ignore[misc]
+    @property
     def __class__(self) -> Any:
         return type(_followed(self).original)
 
     @__class__.setter
-    def __class__(self, kind: type[torch.nn.Module]) -> None:
+    def __class__(self, kind: Any) -> None:
         """Replace the original's class, as parametrizations and ``fully_shard`` do."""
         self._lamina_link.original.__class__ = kind
         _followed(self)
