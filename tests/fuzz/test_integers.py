@@ -9,7 +9,7 @@ import pytest
 from lamina.errors import LaminaWarning
 from tests.fuzz.integers import complaints, integer_program
 
-FEW = (3, 34, 62, 87, 181, 271)
+FEW = (3, 34, 62, 87, 181, 271, 2168)
 MANY = range(10_000, 12_000)
 
 

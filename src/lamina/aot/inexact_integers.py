@@ -24,7 +24,7 @@ def inexact_integers(gm: GraphModule) -> str:
 
     Symbols take ``k // -5 // -3`` for ``k // 15``, and ``int(k / 2)`` for ``k // 2`` once they are compared with a
     size. What shapes and guards say of such integers is wrong, what the graph computes with them is not. They take
-    ``k // k`` for 1, too: divisors are guarded to be other than zero, and shifts to be at least zero.
+    ``k // k`` for 1, too: divisors are guarded to be other than zero, and shifts and strides to be at least zero.
     """
     for node in gm.graph.find_nodes(op="call_function", target=operator.floordiv):
         dividend, divisor = (_value(a) for a in node.args)
@@ -40,6 +40,12 @@ def inexact_integers(gm: GraphModule) -> str:
             value = _value(node.args[1])
             if isinstance(value, torch.SymInt) and not is_guarded(value != 0 if partial in _DIVISIONS else value >= 0):
                 return f"{source_of(node)} divides by zero or shifts by less"
+    for node in gm.graph.nodes:
+        strided = node.target in ("as_strided", torch.as_strided) and len(node.args) > 2
+        if strided and isinstance(node.args[2], tuple | list):
+            steps = [_value(step) for step in node.args[2]]
+            if not all(is_guarded(step >= 0) for step in steps if isinstance(step, torch.SymInt)):
+                return f"{source_of(node)} has a negative stride"
     return ""
 
 
