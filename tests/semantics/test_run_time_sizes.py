@@ -163,3 +163,15 @@ def test_assertions_keep_their_message(captured: None, compile: CompileFunction)
     with pytest.raises(RuntimeError):
         compiled(x, torch.tensor([20, 3]))
     torch.testing.assert_close(compiled(x, torch.tensor([0, -3])), x * -3)
+
+
+def test_what_torch_cannot_trace_runs_as_it_is(captured: None) -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x[x > 0]
+        return (y - y.mean()) / (y.std() + 1)  # the deviation's gradient asks how many elements there are
+
+    compiled = lamina.compile(program, fullgraph=True)
+    mine, theirs = torch.linspace(-1, 2, 12).requires_grad_(), torch.linspace(-1, 2, 12).requires_grad_()
+    torch.testing.assert_close(_run(compiled, (mine,)), _run(program, (theirs,)))
+    (decision,) = compiled.record.decisions("eager")
+    assert "only a run tells" in decision.reason

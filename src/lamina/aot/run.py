@@ -36,6 +36,7 @@ from lamina.aot.state import read_state, without_history
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.tangents import restrided
 from lamina.aot.torch_private import (
+    DataDependentGuard,
     asks_for_another_capture,
     guard_overlap,
     history_of_results,
@@ -181,6 +182,9 @@ class _Job:
             except Exception as error:
                 if _lacks_derivative(error) and not (self.begun or self.options.strict):
                     self.note_eager(f"a gradient that eager lacks, too, where one asks for it: {error}")
+                    return gm.forward
+                if isinstance(error, DataDependentGuard) and not (self.begun or self.options.strict):
+                    self.note_eager(f"tracing it asks what only a run tells: {error}")
                     return gm.forward
                 raise
             self.written = written_inputs(len(example_inputs))

@@ -49,6 +49,7 @@ __all__ = [
     "SET_GRAD",
     "STATELESS",
     "STATIC_INPUT",
+    "DataDependentGuard",
     "Recording",
     "asks_for_another_capture",
     "autocast_enabled",
@@ -252,6 +253,9 @@ RUN_AND_SAVE_RNG_STATE: Any = run_and_save_rng_state
 
 RUN_WITH_RNG_STATE: Any = run_with_rng_state
 """Of a state, an operation that draws and its arguments: its result when it draws from that state."""
+
+DataDependentGuard = GuardOnDataDependentSymNode
+"""Raised where tracing must know a number that only a run tells."""
 
 DEVICE_OF = torch.ops.prim.device.default
 """How a dispatch mode sees the question for a fake tensor's device: not an operation of a graph."""
