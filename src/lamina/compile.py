@@ -20,7 +20,7 @@ from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
 from lamina.base.lowering import lowerings_key
-from lamina.base.recovery import recover
+from lamina.base.recovery import is_internal, recover
 from lamina.base.torch_private import fresh_symbols_dropped
 from lamina.capture.dynamo import compile_callable
 from lamina.capture.facts.torch_private import guard_unguarded
@@ -167,7 +167,7 @@ def compile_graph(
     try:
         return _compiled(gm, example_inputs, options, record, backend, name)
     except Exception as error:
-        if isinstance(error, LaminaError) or asks_for_another_capture(error):
+        if not is_internal(error) or asks_for_another_capture(error):
             raise
         recover(
             error,

@@ -20,6 +20,7 @@ from lamina.backends.regions import Boxed, aten_calls
 from lamina.backends.segments import CannotCut, cut
 from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
+from lamina.base.recovery import brief
 from lamina.base.rule import NestRule
 from lamina.errors import LaminaWarning, RuleFailed, StageFailed, WrongLowering
 from lamina.ir.loops import LibraryCall, LoopProgram
@@ -52,7 +53,7 @@ def compile_region(
     except Exception as error:
         if options.strict:
             raise StageFailed(f"cutting {name} failed: {error}", remedy="unset the option strict") from error
-        return _as_aten(gm, name, f"{type(error).__name__}: {error}", record)
+        return _as_aten(gm, name, brief(error), record)
     if pieces is None:
         return _whole(gm, name, options, record, kernels)
     record.stages.append(Stage(name, "segments", pieces, 0.0, pieces.decisions))
@@ -84,13 +85,14 @@ def _whole(gm: GraphModule, name: str, options: Options, record: Record, kernels
     except Exception as error:
         if options.strict:
             raise StageFailed(f"compiling {name} failed: {error}", remedy="unset the option strict") from error
-        why = f"{type(error).__name__}: {error}"
+        why = brief(error)
     return _as_aten(gm, name, why, record)
 
 
 def _as_aten(gm: GraphModule, name: str, why: str, record: Record) -> Boxed:
     warnings.warn(f"lamina runs {name} as ATen calls: {why}", LaminaWarning, stacklevel=3)
-    record.add(name, "aten", 0.0, why)
+    decision = Decision("fallback", (name,), False, f"compiling failed: {why}; it runs as ATen calls")
+    record.stages.append(Stage(name, "aten", why, 0.0, (decision,)))
     return aten_calls(gm)
 
 

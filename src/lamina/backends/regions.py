@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from lamina.aot.torch_private import is_fake
 from lamina.base.decision import Decision
 from lamina.base.recovery import brief
-from lamina.errors import LaminaWarning, StageFailed
+from lamina.errors import LaminaError, LaminaWarning, StageFailed
 from lamina.record import Record, Stage
 from lamina.runtime.cache import Cache, cache_root
 
@@ -67,7 +67,7 @@ def loaded_later(region: str, load: Callable[[], Boxed], record: Record, gm: Gra
             try:
                 run = aten_calls(gm) if any(map(is_fake, args)) else load()
             except Exception as error:
-                if strict:
+                if strict and isinstance(error, LaminaError):
                     raise
                 run = instead(region, brief(error), gm, strict)
                 why = f"loading failed: {brief(error)}; it runs as ATen calls"

@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Callable
 
 from lamina.base.decision import Decision
-from lamina.errors import LaminaWarning, StageFailed
+from lamina.errors import InvalidIR, LaminaError, LaminaWarning, StageFailed
 
-__all__ = ["brief", "recover"]
+__all__ = ["brief", "is_internal", "recover"]
 
 _told: set[tuple[str, str]] = set()
 
@@ -20,6 +20,11 @@ def brief(error: BaseException) -> str:
     """An exception's class and the beginning of what it says, in one line."""
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said[:_LONGEST]}".rstrip(": ")
+
+
+def is_internal(error: Exception) -> bool:
+    """Whether ``error`` tells of a fault of Lamina's own, rather than of what the user gave."""
+    return not isinstance(error, LaminaError) or isinstance(error, (StageFailed, InvalidIR))
 
 
 def recover(

@@ -9,10 +9,10 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
-from lamina.base.recovery import recover
+from lamina.base.recovery import is_internal, recover
 from lamina.base.rule import Rule
 from lamina.base.source import source_of
-from lamina.errors import LaminaError, RuleFailed, UnexpectedMatches
+from lamina.errors import RuleFailed, UnexpectedMatches
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.captured import aten_form
@@ -75,9 +75,9 @@ class Rewriting:
         """``gm`` after the rules; as it was, with the reason in the record, where the engine itself fails."""
         try:
             return self._ruled(gm)
-        except LaminaError:
-            raise
         except Exception as error:
+            if not is_internal(error):
+                raise
             self._give_up("the rules", error)
             return gm
 
