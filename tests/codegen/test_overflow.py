@@ -66,3 +66,18 @@ def test_comparisons_after_an_overflow_are_not_assumed(name: str, simd: str, dty
     x = torch.tensor([top, -top - 1, 5, 2 ** (torch.iinfo(dtype).bits // 2) - 7] * 8, dtype=dtype)
     ours = lamina.compile(PATTERNS[name], options={"simd": simd})(x, x)
     assert torch.equal(ours, PATTERNS[name](x, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float64, torch.float32])
+@pytest.mark.parametrize("value", [1, 3])
+def test_sums_of_a_constant_over_fewer_elements_than_a_vector_has(dtype: torch.dtype, value: int) -> None:
+    def together(*inputs: Tensor) -> list[Tensor]:
+        found = []
+        for x in inputs:
+            filled = torch.full_like(x, value)
+            found += [filled, filled.sum(), filled.cumsum(0), filled[:3].prod(), (filled * 2).amax()]
+        return found
+
+    inputs = [torch.zeros(n, dtype=dtype) for n in (1, 2, 3, 5, 7, 9, 10, 12, 15, 17, 23, 25)]
+    for ours, eager in zip(lamina.compile(together)(*inputs), together(*inputs), strict=True):
+        assert torch.equal(ours, eager)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lamina.aot.torch_private import never_captured
+from lamina.aot.torch_private import never_captured, overlapping
 
 __all__ = ["overlapping_inputs", "serving_alike", "shares_storage"]
 
@@ -32,20 +32,10 @@ def _storage(x: Any) -> int | None:
 
 
 def overlapping_inputs(inputs: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """The places of tensors whose bytes overlap those of another, and of all other tensors."""
-    overlapping: list[int] = []
-    apart: list[int] = []
-    spans = {i: _place(x) for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
-    for i, (storage, start, stop) in spans.items():
-        met = any(j != i and s == storage and start < end and begin < stop for j, (s, begin, end) in spans.items())
-        (overlapping if met else apart).append(i)
-    return overlapping, apart
-
-
-def _place(tensor: torch.Tensor) -> tuple[int | None, int, int]:
-    """A tensor's storage and the bytes in it from its first to its last element; that of fakes too."""
-    start = tensor.storage_offset() * tensor.element_size() if tensor.layout is torch.strided else 0
-    return _storage(tensor), int(start), int(start) + _length(tensor)
+    """The places of tensors that overlap another in memory, and of all other tensors."""
+    places = [i for i, x in enumerate(inputs) if _storage(x) is not None]
+    met = overlapping([inputs[i] for i in places])
+    return [i for k, i in enumerate(places) if k in met], [i for k, i in enumerate(places) if k not in met]
 
 
 def serving_alike(

@@ -10,6 +10,7 @@ import torch
 import torch._functorch.config as functorch_config
 import torch.utils._pytree as pytree
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
@@ -79,6 +80,7 @@ __all__ = [
     "is_zero_tensor",
     "keep_for_backward",
     "never_captured",
+    "overlapping",
     "plain_dispatch",
     "run_aot_autograd",
     "saving_is_hooked",
@@ -163,6 +165,11 @@ def history_of_results() -> frozenset[int]:
     bases = {info.base_idx for info in metadata.output_info if info.base_idx is not None}
     written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata}
     return frozenset(bases | written)
+
+
+def overlapping(tensors: Sequence[torch.Tensor]) -> set[int]:
+    """Which of the tensors may overlap another in memory, as the guard of ``guard_overlap`` tells."""
+    return set(compute_overlapping_tensors(list(tensors), symbolic=True))
 
 
 def guard_overlap(gm: GraphModule, overlapping: Sequence[int], apart: Sequence[int]) -> None:

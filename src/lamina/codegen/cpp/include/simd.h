@@ -75,7 +75,14 @@ static INLINE vflag splat_flag(bool x) { return splat_int32(-(int32)x); }
 static INLINE vf64 splat_f64(f64 x) { hf64 h = x - hf64{}; return vf64{h, h}; }
 static INLINE vi64 splat_int64(int64 x) { hi64 h = x - hi64{}; return vi64{h, h}; }
 
+// GCC 12 writes a constant such as {1, 1, 0, 0, 0, 0, 0, 0} of a masked remainder as eight ones: no mask is a constant.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define NO_CONSTANT(m) asm("" : "+x"(m))
+#else
+#define NO_CONSTANT(m)
+#endif
 static INLINE vi64 wide_mask(vflag m) {
+  NO_CONSTANT(m);
   return vi64{__builtin_convertvector(low_half(m), hi64), __builtin_convertvector(high_half(m), hi64)};
 }
 static INLINE vf32 select(vflag c, vf32 a, vf32 b) { return c ? a : b; }
