@@ -13,7 +13,7 @@ from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_co
 from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 from torch._dynamo.utils import preserve_rng_state
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, has_metadata_mutation, to_fun
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -152,8 +152,9 @@ def written_inputs(count: int) -> tuple[int, ...]:
 
 
 def asks_for_another_capture(error: Exception) -> bool:
-    """Whether Dynamo reads ``error`` as an answer: to trace again, or what the user asked it to refuse."""
-    return isinstance(error, (TorchDynamoException, GuardOnDataDependentSymNode, ConstraintViolationError))
+    """Whether Dynamo reads ``error`` as an answer: trace again, break the graph, or refuse as the user asked."""
+    answers = (TorchDynamoException, GuardOnDataDependentSymNode, ConstraintViolationError)
+    return isinstance(error, (*answers, *exceptions_allowed_to_be_fallback))
 
 
 def history_of_results() -> frozenset[int]:
