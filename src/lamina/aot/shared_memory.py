@@ -94,12 +94,13 @@ def _serving_apart(
     """For graphs made for inputs each of which has its memory for itself."""
     told = False
     last: list[int] = []
+    address, whole = torch.Tensor.data_ptr, len(tensors) == len(inputs)
     sized = all(not isinstance(x, (int, torch.SymInt)) for x in inputs)  # then no size changes between calls
 
     def run_all(*given: Any) -> Any:
         nonlocal last
         try:
-            pointers = [given[i].data_ptr() for i in tensors]
+            pointers = list(map(address, given)) if whole else [given[i].data_ptr() for i in tensors]
         except RuntimeError:  # tensors of a function transform, which lie in no memory
             return compiled(*given)
         if pointers != last:
