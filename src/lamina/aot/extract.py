@@ -108,6 +108,8 @@ def _backward(
     for node in passed.tensors:
         # What the forward made is the backward's to write over, once it finds that nobody else holds it.
         made[node].meta["donated"] = node.op == "call_function"
+        if node in effects.mutated:
+            made[node].meta["val"] = _copied(node)
     digests = [_placeholder(backward, reuse.node, f"{reuse.node.name}_digest") for reuse in reuses]
     seen = [_placeholder(backward, reuse.node, f"{reuse.node.name}_seen") for reuse in reuses]
     made.update(_inputs(backward, passed.tangents))
@@ -209,5 +211,11 @@ def _body(graph: Graph, made: dict[Node, Node], roots: Sequence[Any], joint: Gra
 def _clone(graph: Graph, old: Node, source: Node) -> Node:
     """A copy of an input, which the backward needs as it was before the forward's mutations."""
     clone = graph.call_function(torch.ops.aten.clone.default, (source,))
-    clone.meta = {**old.meta, "source": old.meta.get("source", "")}
+    clone.meta = {**old.meta, "source": old.meta.get("source", ""), "val": _copied(old)}
     return clone
+
+
+def _copied(node: Node) -> Any:
+    """The value of a copy of ``node``, which has no gaps in memory where ``node`` has some."""
+    value = node.meta["val"]
+    return value.clone() if isinstance(value, torch.Tensor) else value

@@ -11,7 +11,7 @@ from lamina.aot.torch_private import is_fake, is_zero
 from lamina.base.aliasing import writes_first
 from lamina.base.source import source_of
 
-__all__ = ["overlapping_write", "overlaps"]
+__all__ = ["inputs_written", "overlapping_write", "overlaps"]
 
 
 def overlaps(tensor: torch.Tensor) -> bool:
@@ -46,6 +46,12 @@ def overlapping_write(gm: GraphModule) -> str:
             if why:
                 return f"{source_of(node)} {why}"
     return ""
+
+
+def inputs_written(gm: GraphModule) -> tuple[int, ...]:
+    """Places of the inputs in whose memory a captured call writes, as far as its name and arguments tell."""
+    written = {_storage(one) for node in gm.graph.nodes for one in _written(node)} - {None}
+    return tuple(i for i, node in enumerate(gm.graph.find_nodes(op="placeholder")) if _storage(node) in written)
 
 
 def _why_refused(node: Node, shared: set[Any]) -> str:

@@ -26,7 +26,7 @@ from lamina.aot.function import (
 )
 from lamina.aot.inexact_integers import inexact_integers
 from lamina.aot.joint import prepare, unsupported
-from lamina.aot.overlap import overlapping_write
+from lamina.aot.overlap import inputs_written, overlapping_write
 from lamina.aot.partition import Partition, partition
 from lamina.aot.region import CompileRegion, Region, RegionInput
 from lamina.aot.saved import with_planned_strides
@@ -177,6 +177,8 @@ class _Job:
                 self.outside = self._without_gradient([s is not None for s in stitched.tangents_of])
                 self.record.add(self.name, "aot", time.perf_counter() - start)
                 return self.finish(stitched) if not self.left_to_eager(stitched) else gm.forward
+            self.written = inputs_written(gm)
+            self.careful = True  # nothing asks whether inputs are leaves
             try:
                 compiled = self.differentiated(gm, example_inputs, decompositions)
             except Exception as error:
@@ -420,7 +422,7 @@ class _Job:
         else:
             device = _device(joint)
             rereads = self.rereads and self.static is not None and device == "cuda"  # AOTAutograd knows only saved ones
-            later = () if self.static is not None else written_inputs(len(self.writable))
+            later = () if self.static is not None else self.written
             writable = [i for i, may in enumerate(self.writable) if may or self.careful]
             result = partition(joint, num_fwd_outputs, static, device, rereads, writable, later)
             self.trusted = result.trusted

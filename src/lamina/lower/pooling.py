@@ -278,7 +278,7 @@ def _divisor(window: Sequence[Any]) -> int | None:
 def _register_avg_pool(rank: int) -> None:
     @rule(f"aten.avg_pool{rank}d.default")
     def avg_pool(low: Lowering, node: Node, x: TensorValue, *window: Any) -> TensorValue:
-        _require_float(x)
+        _require_float(x, "int64")
         spans = _avg_spans(x.shape[-rank:], shape_of(node)[-rank:], *window)
         return _window_mean(low, node, x, spans, _divisor(window))
 
@@ -297,8 +297,8 @@ def _register_avg_pool(rank: int) -> None:
         return _window_mean_backward(low, node, grad, _adaptive(x.shape[-rank:], grad.shape[-rank:]))
 
 
-def _require_float(x: TensorValue) -> None:
-    if not DTYPES[x.dtype].is_float:
+def _require_float(x: TensorValue, *others: str) -> None:
+    if not DTYPES[x.dtype].is_float and x.dtype not in others:
         raise Decline("eager has means of windows for few integers, and says which")
 
 
