@@ -186,12 +186,11 @@ def test_the_models_run_and_differentiate(demo: object) -> None:
 
 
 def test_slow_work_announces_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    with announced(Console(), "thinking", patience=0.01, every=10.0):
-        for _ in range(500):
-            if out := capsys.readouterr().out:
-                break
-            torch.randn(100, 100)
-    assert out.startswith("thinking: 0 s so far")
+    out = ""
+    with announced(Console(), "thinking", patience=0.0, every=1000.0):
+        while not out:  # the test's own time limit ends it where nothing is ever said
+            out = capsys.readouterr().out
+    assert re.match(r"thinking: \d+ s so far", out)
     with announced(Console(), "thinking", patience=5.0):
         pass
     assert not capsys.readouterr().out
