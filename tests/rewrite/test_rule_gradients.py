@@ -45,6 +45,14 @@ LOSING: dict[str, tuple[Side, str]] = {
     "detached": (lambda x, y: torch.cos(x.detach() - math.pi / 2) * 2 + y, "gives x no gradient"),
     "detached as data": (lambda x, y: torch.cos(x - math.pi / 2) * 2 + y.data, "gives y no gradient"),
     "all detached": (lambda x, y: (torch.cos(x - math.pi / 2) * 2 + y).detach(), "gives x and y no gradient"),
+    "one of two terms detached": (
+        lambda x, y: torch.sin(x).detach() + torch.sin(x) + y,
+        "x gets another gradient than from its left side",
+    ),
+    "one factor detached": (
+        lambda x, y: torch.sin(x / 2).detach() * torch.cos(x / 2) * 4 + y,
+        "x gets another gradient than from its left side",
+    ),
     "switched off": (_without_gradients, "gives x no gradient"),
     "without a derivative": (lambda x, y: torch.ops.lamina_tests.doubled_sine(x) + y, "gives x no gradient"),
     "refusing a derivative": (lambda x, y: torch.ops.lamina_tests.refusing_sine(x) + y, "has no derivative"),

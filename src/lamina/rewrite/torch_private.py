@@ -11,7 +11,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
@@ -34,7 +34,9 @@ __all__ = [
     "ignoring_fresh_symbols",
     "is_alias",
     "is_fake",
+    "likely_size",
     "one_operation",
+    "outside_fake_mode",
     "plain_dispatch",
     "same_number",
     "same_size",
@@ -140,6 +142,20 @@ def is_alias(a: torch.Tensor, b: torch.Tensor) -> bool:
 def is_fake(value: Any) -> bool:
     """Whether ``value`` is a fake tensor."""
     return isinstance(value, FakeTensor)
+
+
+def outside_fake_mode() -> contextlib.AbstractContextManager[Any]:
+    """Inside, tensors are made with memory and numbers, also in the middle of a capture."""
+    real: contextlib.AbstractContextManager[Any] = unset_fake_temporarily()  # type: ignore[no-untyped-call]
+    return real
+
+
+def likely_size(size: int | torch.SymInt) -> int:
+    """A likely value of ``size``, with no guard added; 3 for a size nobody knows."""
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    value = size.node._hint
+    return 3 if value is None else int(value)
 
 
 @contextlib.contextmanager
