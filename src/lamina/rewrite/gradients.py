@@ -74,7 +74,7 @@ def _unlike(match: Match, taken: list[str], cut: str) -> str:
     operands = {name: value for name, value in match.values.items() if isinstance(value, Tensor)}
     shapes = {name: [likely_size(size) for size in value.shape] for name, value in operands.items()}
     if sum(torch.Size(shape).numel() for shape in shapes.values()) > LARGEST:
-        return f"its right side stops gradients ({cut}), and its operands are too large to compare gradients with numbers"
+        return f"its right side stops gradients ({cut}), and its operands are too large to compare them"
     try:
         with outside_fake_mode(), torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
