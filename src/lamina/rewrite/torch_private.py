@@ -146,7 +146,7 @@ def is_fake(value: Any) -> bool:
 
 def outside_fake_mode() -> contextlib.AbstractContextManager[Any]:
     """Inside, tensors are made with memory and numbers, also in the middle of a capture."""
-    real: contextlib.AbstractContextManager[Any] = unset_fake_temporarily()  # type: ignore[no-untyped-call]
+    real: contextlib.AbstractContextManager[Any] = unset_fake_temporarily()
     return real
 
 
