@@ -23,11 +23,17 @@ Strides = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """One output of a graph: the fake value it stands for, its strides where known, and whether it may be an input."""
+    """One output of a graph: the fake value it stands for, its strides where known, and whether it may be an input.
+
+    ``memory`` names the operation or input whose memory it may lie in, and ``first`` the place of the first output that is
+    the same value: autograd takes two tensor objects for two gradients, to be accumulated into on their own.
+    """
 
     value: Any
     strides: Strides | None
     aliases: bool
+    memory: str
+    first: int
 
 
 def checked_once(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Callable[..., Any]:
@@ -53,8 +59,8 @@ def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Bo
     """``compiled`` as a function of one list, whose outputs are checked at the first call.
 
     Number, type, shape, dtype and device must be the graph's, else ``BackendFailed``. Strides are made the graph's,
-    which the rest of the program was compiled for, and an output that shares memory with an input without being a view
-    of it in the graph is copied.
+    which the rest of the program was compiled for, and an output that shares memory with an input or another output
+    without being a view of it in the graph is copied.
     """
     boxed = takes_one_list(compiled)
     expected = _expected(gm)
@@ -103,27 +109,31 @@ def _as_list(outputs: Any) -> list[Any]:
 
 def _expected(gm: GraphModule) -> list[_Expected]:
     (output,) = gm.graph.find_nodes(op="output")
-    found = []
-    for node in output.args[0]:
+    found: list[_Expected] = []
+    places: dict[Any, int] = {}
+    for place, node in enumerate(output.args[0]):
         value = node.meta.get("val", node.meta.get("example_value")) if isinstance(node, Node) else node
         strides = None
         if isinstance(value, torch.Tensor) and value.layout == torch.strided:
             known = value.stride()
             strides = None if any(isinstance(s, torch.SymInt) for s in (*known, *value.shape)) else tuple(known)
-        found.append(_Expected(value, strides, isinstance(node, Node) and _is_view_of_input(node)))
+        owner = _memory_of(node) if isinstance(node, Node) else None
+        aliases = owner is not None and owner.op == "placeholder"
+        name = "" if owner is None else owner.name
+        found.append(_Expected(value, strides, aliases, name, places.setdefault(node, place)))
     return found
 
 
-def _is_view_of_input(node: Node) -> bool:
-    """Whether the value may lie in the memory of an input: through operations that can give back a view."""
+def _memory_of(node: Node) -> Node:
+    """The input or operation in whose memory the value may lie, through operations that can give back a view."""
     while node.op == "call_function":
         operands = node.all_input_nodes
         tensors = [n for n in operands if isinstance(n.meta.get("val"), (torch.Tensor, tuple, list))]
         may = not isinstance(node.target, OpOverload) or node.target.is_view or "view" in str(node.target)
         if not may or len(tensors) != 1:
-            return False
+            return node
         node = tensors[0]
-    return node.op == "placeholder"
+    return node
 
 
 def _faults(expected: Sequence[_Expected], outputs: Sequence[Any]) -> list[str]:
@@ -161,13 +171,17 @@ def _name(value: Any) -> str:
 
 
 def _shared(expected: Sequence[_Expected], inputs: Sequence[Any], outputs: Sequence[Any]) -> frozenset[int]:
-    """Outputs in an input's memory that in the graph are no view of an input."""
+    """Outputs in the memory of an input, or of an output before them, that are no view of it in the graph."""
     there = {_memory(value) for value in inputs if isinstance(value, torch.Tensor)} - {0}
-    return frozenset(
-        i
-        for i, (want, got) in enumerate(zip(expected, outputs, strict=True))
-        if isinstance(got, torch.Tensor) and not want.aliases and _memory(got) in there
-    )
+    owners: dict[int, str] = {}
+    found = []
+    for place, (want, got) in enumerate(zip(expected, outputs, strict=True)):
+        if not isinstance(got, torch.Tensor) or want.first != place or not _memory(got):
+            continue
+        taken = _memory(got) in there and not want.aliases
+        if taken or owners.setdefault(_memory(got), want.memory) != want.memory:
+            found.append(place)
+    return frozenset(found)
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -176,7 +190,8 @@ def _memory(tensor: torch.Tensor) -> int:
 
 def _finisher(expected: Sequence[_Expected], shared: frozenset[int]) -> Callable[[list[Any]], list[Any]]:
     """What every call does with the outputs."""
-    planned = [(i, e.strides) for i, e in enumerate(expected) if e.strides is not None]
+    planned = [(i, e.strides) for i, e in enumerate(expected) if e.strides is not None and e.first == i]
+    again = [(i, e.first) for i, e in enumerate(expected) if e.first != i and isinstance(e.value, torch.Tensor)]
 
     def finish(outputs: list[Any]) -> list[Any]:
         for i in shared:
@@ -184,6 +199,8 @@ def _finisher(expected: Sequence[_Expected], shared: frozenset[int]) -> Callable
         for i, strides in planned:
             if outputs[i].stride() != strides:
                 outputs[i] = _laid_out(outputs[i], strides)
+        for i, first in again:
+            outputs[i] = outputs[first]
         return outputs
 
     return finish

@@ -66,7 +66,8 @@ def run_program(program: LoopProgram, args: Sequence[Any]) -> list[Any]:
             run_nest(step, tensors, sizes)
         else:
             run_library(step, tensors, buffers, sizes)
-    return [_output(out, tensors, sizes) for out in program.outputs]
+    made = {out: _output(out, tensors, sizes) for out in dict.fromkeys(program.outputs)}
+    return [made[out] for out in program.outputs]  # one object for one result: autograd may take each for its own
 
 
 def run_nest(nest: Nest, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
