@@ -25,8 +25,8 @@ Strides = tuple[int, ...]
 class _Expected:
     """One output of a graph: the fake value it stands for, its strides where known, and whether it may be an input.
 
-    ``memory`` names the operation or input whose memory it may lie in, and ``first`` the place of the first output that is
-    the same value: autograd takes two tensor objects for two gradients, to be accumulated into on their own.
+    ``memory`` names the operation or input whose memory it may lie in, and ``first`` the place of the first output that
+    is the same value: autograd takes two tensor objects for two gradients, to be accumulated into on their own.
     """
 
     value: Any
