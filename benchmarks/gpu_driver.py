@@ -34,9 +34,9 @@ from benchmarks.patterns import private_copy
 from benchmarks.prefill.crew import Job, prefill, serve
 from benchmarks.prefill.torch_private import graphs_from_cache
 from benchmarks.report import write_results
+from lamina.base.reference import in_double
 from lamina.record import Record
 from lamina.testing import error, judge, mismatch, tensors
-from lamina.testing.reference import in_double
 
 __all__ = ["RIVALS", "measure", "run"]
 

@@ -6,8 +6,9 @@ from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
 from lamina.compile import compile, lamina_backend
 from lamina.errors import BadArgument, InvalidIR, LaminaError, LaminaWarning, StageFailed, UnknownOption
 from lamina.options import Options
-from lamina.record import Record, Stage
+from lamina.record import Record
 from lamina.runtime.frozen import thaw
+from lamina.testing.verify import verify
 
 __all__ = [
     "BadArgument",
@@ -19,7 +20,6 @@ __all__ = [
     "Options",
     "Record",
     "Rivals",
-    "Stage",
     "StageFailed",
     "UnknownOption",
     "alternate",
@@ -28,5 +28,6 @@ __all__ = [
     "lamina_backend",
     "register_backend",
     "thaw",
+    "verify",
     "warmup",
 ]

@@ -22,7 +22,7 @@ _NO_PASSES = Passes()
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
-def _knob(default: Any, help: str, env: str = "", choices: tuple[str, ...] = (), key: bool = True) -> Any:
+def _knob(default: Any, help: str, env: str = "", choices: tuple[object, ...] = (), key: bool = True) -> Any:
     return field(default=default, metadata={"help": help, "env": env, "choices": choices, "key": key})
 
 
@@ -54,7 +54,14 @@ class Options:
     fuel: int = _knob(1_000_000, "stop after so many rewrites in each graph, to find a wrong one", "LAMINA_FUEL")
     cache_dir: str = _knob("", "folder of the on-disk cache", "LAMINA_CACHE_DIR", key=False)
     cache: bool = _knob(True, "use the on-disk cache", "LAMINA_CACHE", key=False)
-    verify: bool = _knob(False, "run every verifier after every stage", "LAMINA_VERIFY", key=False)
+    verify: bool | str = _knob(
+        False,
+        'True: run every verifier after every stage; "first": hold the first call of each compiled region against its '
+        "graph run by ATen; where it differs, warn, name the first kernel that does, and go on by ATen",
+        "LAMINA_VERIFY",
+        (False, True, "first"),
+        key=False,
+    )
     strict: bool = _knob(False, "raise instead of falling back to ATen calls", "LAMINA_STRICT", key=False)
     dump_dir: str = _knob(
         "",
@@ -95,7 +102,7 @@ class Options:
         for f in fields(cls):
             text = os.environ.get(f.metadata["env"])
             if text is not None:
-                values[f.name] = _parse(f.metadata["env"], f.default, text)
+                values[f.name] = _parse(f.metadata["env"], f.default, text, f.metadata["choices"])
         for name, value in values.items():
             _check(cls.__dataclass_fields__[name], value, f"the environment variable {_env(cls, name)}")
         _warn_of_misspelt({f.metadata["env"] for f in fields(cls)} - {""}, cls.knobs())
@@ -125,7 +132,7 @@ def _described(f: Field[Any]) -> str:
     """One line of ``help(Options)``."""
     default = "Passes()" if f.default == _NO_PASSES else repr(f.default)
     env = f" ({f.metadata['env']})" if f.metadata["env"] else ""
-    choices = f" [{', '.join(f.metadata['choices'])}]" if f.metadata["choices"] else ""
+    choices = f" [{', '.join(map(str, f.metadata['choices']))}]" if f.metadata["choices"] else ""
     return f"    {f.name} = {default}{env}: {f.metadata['help']}{choices}"
 
 
@@ -162,9 +169,10 @@ def _env(cls: type[Options], name: str) -> str:
 
 def _check(f: Field[Any], value: Any, what: str) -> None:
     choices = f.metadata["choices"]
-    if choices and value not in choices:
-        raise UnknownOption(f"{what} is {value!r}", remedy=f"use one of {', '.join(choices)}")
-    if type(value) is not type(f.default):
+    known = any(type(value) is type(choice) and value == choice for choice in choices)
+    if choices and not known and (isinstance(value, str) or type(f.default) is str):
+        raise UnknownOption(f"{what} is {value!r}", remedy=f"use one of {', '.join(map(str, choices))}")
+    if type(value) is not type(f.default) and not known:
         wanted = "mapping" if f.name == "expect_matches" else type(f.default).__name__
         raise UnknownOption(f"{what} is {value!r}, not of type {wanted}", remedy=_way_to_write(f, value))
     if f.name in _MEMBERS and isinstance(value, tuple):
@@ -252,7 +260,9 @@ def _warn_of_misspelt(known: set[str], options: Sequence[str]) -> None:
             )
 
 
-def _parse(name: str, default: Any, text: str) -> Any:
+def _parse(name: str, default: Any, text: str, choices: tuple[object, ...]) -> Any:
+    if text in choices:
+        return text
     try:
         if isinstance(default, bool):
             return {"1": True, "true": True, "0": False, "false": False}[text.strip().lower()]

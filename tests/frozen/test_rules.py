@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lamina
+from lamina.base.accuracy import judge
 from lamina.rewrite.rules.folding import Channelwise, folded
-from lamina.testing.accuracy import judge
 
 from .compiled import calls, check, decisions, folds, frozen
 

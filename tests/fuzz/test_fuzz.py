@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
 from benchmarks.compilers import CompileFunction, compile_function
+from lamina.base.reference import copied, in_double
 from lamina.testing import judge
-from lamina.testing.reference import copied, in_double
 from tests.fuzz.programs import Program, programs
 from tests.semantics.program import cotangent
 

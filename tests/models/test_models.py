@@ -19,8 +19,8 @@ import transformers
 from torch import Tensor, nn
 
 from benchmarks.compilers import CompileFunction, compile_function
+from lamina.base.reference import copied, in_double
 from lamina.testing import DRAWS, compare_draws, doubled
-from lamina.testing.reference import copied, in_double
 from tests.models.architectures import ARCHITECTURES, Architecture, case
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

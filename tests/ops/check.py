@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.compilers import CompileFunction
+from lamina.base.reference import copied, in_double
 from lamina.testing import judge, mismatch, tensors
-from lamina.testing.reference import copied, in_double
 from lamina.testing.sample import Sample as Errors
 from tests.ops.torch_private import DTYPES, DrawsWatch, filled_memory, graph_breaks, sample_of
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.compilers import CompileFunction
+from lamina.base.reference import copied, mapped
 from lamina.testing import DRAWS
-from lamina.testing.reference import copied, mapped
 from tests.ops.check import Result, check_draws, check_program
 from tests.ops.torch_private import ModuleSample, Sample, error_samples, module_samples, samples_of
 

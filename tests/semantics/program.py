@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.compilers import CompileFunction
+from lamina.base.reference import copied, doubled, in_double
 from lamina.testing import judge, mismatch, tensors
-from lamina.testing.reference import copied, doubled, in_double
 
 __all__ = ["Build", "Outcome", "agree", "cotangent", "observe", "raises_alike", "same"]
 

@@ -47,7 +47,7 @@ class CpuBackend:
         """Plan and generate now, build in the background, load at the first call."""
         region = fused.program.name
         plan: Plan = record.step(region, "plan", make_plan, fused, self.target)
-        if self.options.verify:
+        if self.options.verify is True:
             record.step(region, "verify", verify_plan, plan)
         host: HostProgram = record.step(region, "host", emit_host, plan)
         units = record.step(region, "codegen", self.units, plan, host)

@@ -99,7 +99,7 @@ class CudaBackend:
         region = fused.program.name
         memo = Memo()
         plan: Plan = record.step(region, "plan", self.plan, fused, memo)
-        if self.options.verify:
+        if self.options.verify is True:
             record.step(region, "verify", verify_plan, plan)
         algorithms = AlgorithmChoice(self.device, self.target, self.cache, self.policy)
         tuning: RegionTuning = record.step(region, "candidates", self.tuning, plan, fused, algorithms, memo)

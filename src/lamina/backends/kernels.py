@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from lamina.backends.api import Backend
 from lamina.backends.cpu import CpuBackend
 from lamina.backends.cuda import CudaBackend
+from lamina.backends.first_call import checked_first_call
 from lamina.backends.interp import run_interpreted
 from lamina.backends.regions import Boxed, aten_calls
 from lamina.backends.segments import CannotCut, cut
@@ -72,12 +73,13 @@ def _whole(gm: GraphModule, name: str, options: Options, record: Record, kernels
             record.stages.append(Stage(name, "lower", None, 0.0, decisions))
         if any(isinstance(rule, NestRule) for rule in options.rules):
             program = record.step(name, "rewrite", rewrite_nests, program, options.rules).program
-        if options.verify:
+        if options.verify is True:
             record.step(name, "verify", verify_program, program)
         fused = record.step(name, "fuse", fuse, program, options.numerics)
-        if options.verify:
+        if options.verify is True:
             record.step(name, "verify", verify_program, fused.program)
-        return _with_floats(gm, executor(kernels, options)(fused, record, gm))
+        run = _with_floats(gm, executor(kernels, options)(fused, record, gm))
+        return checked_first_call(run, gm, name, options, record)
     except CannotLower as refusal:
         why = str(refusal)
     except (RuleFailed, WrongLowering):

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from lamina.aot.region import Region
 from lamina.backends.api import Backend, accepted
 from lamina.backends.candidates import fastest
+from lamina.backends.first_call import checked_first_call
 from lamina.backends.kept import kept
 from lamina.backends.kernels import is_ours
 from lamina.backends.parts import Part, split, without_writes
@@ -154,7 +155,7 @@ class _Job:
         if is_ours(backend):
             return compiled
         self.record.add(name, backend.name, time.perf_counter() - start)
-        run = checked(compiled, gm, backend.name, name)
+        run = checked_first_call(checked(compiled, gm, backend.name, name), gm, name, self.options, self.record)
         if backend.candidates is None or not self.options.mode.startswith("max-autotune"):
             return run
         others = [other for other in backend.candidates(gm, example_inputs) if other != backend]

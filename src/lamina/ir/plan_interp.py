@@ -16,17 +16,19 @@ from lamina.ir.index import Expr, Size, as_expr
 from lamina.ir.library import OUT_VARIANTS, overload
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, SizeInput
 from lamina.ir.loops_interp import run_nest
-from lamina.ir.plan import KernelCall, Plan
+from lamina.ir.plan import KernelCall, Plan, PlanStep
 
-__all__ = ["run_plan"]
+__all__ = ["PlanRun", "run_plan"]
 
 
 def run_plan(plan: Plan, args: Sequence[Any]) -> list[Any]:
     """The plan's outputs for these inputs; inputs that the plan overwrites are overwritten."""
-    return _Run(plan, args).run()
+    return PlanRun(plan, args).run()
 
 
-class _Run:
+class PlanRun:
+    """One run of a plan: ``tensors`` holds its buffers by name, inputs from the beginning."""
+
     def __init__(self, plan: Plan, args: Sequence[Any]) -> None:
         self.plan = plan
         self.buffers = plan.buffer_map()
@@ -54,11 +56,15 @@ class _Run:
 
     def run(self) -> list[Any]:
         for step in self.plan.steps:
-            if isinstance(step, KernelCall):
-                self.launch(step)
-            else:
-                self.library(step)
+            self.step(step)
         return [self.value(out) for out in self.plan.outputs]
+
+    def step(self, step: PlanStep) -> None:
+        """Run one step, after those before it."""
+        if isinstance(step, KernelCall):
+            self.launch(step)
+        else:
+            self.library(step)
 
     def number(self, expr: Expr) -> int:
         return int(expr.evaluate(self.sizes))

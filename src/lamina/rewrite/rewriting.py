@@ -127,7 +127,7 @@ class Rewriting:
             self._warn()
             if found.done:
                 gm = graph_module(gm, gm.graph)
-                if self.options.verify:
+                if self.options.verify is True:
                     verify_fx(gm, "rules")
         gm = self._own_passes(gm, JOINT_RULES)
         if self.options.freeze and not differentiable:

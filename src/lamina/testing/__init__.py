@@ -1,10 +1,11 @@
 """Comparison of a compiled callable with eager and with a reference in double precision."""
 
-from lamina.testing.accuracy import FLOOR_ULPS, RATIO, Error, error, judge, mismatch, tensors
+from lamina.base.accuracy import FLOOR_ULPS, RATIO, Error, error, judge, mismatch, tensors
+from lamina.base.reference import doubled
 from lamina.testing.backends import BackendCheck, BackendReport, check_backend
 from lamina.testing.compare import DRAWS, Comparison, TensorComparison, compare, compare_draws
-from lamina.testing.reference import doubled
 from lamina.testing.rules import RuleCase, RuleCheck, check_rule
+from lamina.testing.verify import Verification, VerifiedValue, verify
 
 __all__ = [
     "DRAWS",
@@ -17,6 +18,8 @@ __all__ = [
     "RuleCase",
     "RuleCheck",
     "TensorComparison",
+    "Verification",
+    "VerifiedValue",
     "check_backend",
     "check_rule",
     "compare",
@@ -26,4 +29,5 @@ __all__ = [
     "judge",
     "mismatch",
     "tensors",
+    "verify",
 ]

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from lamina.base.accuracy import tensors
 from lamina.compile import compile
 from lamina.errors import BadArgument
-from lamina.testing.accuracy import tensors
 from lamina.testing.compare import compare
 
 __all__ = ["BackendCheck", "BackendReport", "check_backend"]

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lamina.testing.accuracy import FLOOR_ULPS, RATIO, Error, error, judge, mismatch, tensors
-from lamina.testing.reference import copied, doubled, in_double
+from lamina.base.accuracy import FLOOR_ULPS, RATIO, Error, error, judge, mismatch, tensors
+from lamina.base.reference import copied, doubled, in_double
 from lamina.testing.sample import Sample
 
 __all__ = ["DRAWS", "Comparison", "TensorComparison", "compare", "compare_draws"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lamina.testing.accuracy import RATIO, Error, distance, largest
+from lamina.base.accuracy import RATIO, Error, distance, largest
 
 __all__ = ["Sample"]
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lamina.base.reference import copied, in_double
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource, UnsupportedKernel
 from lamina.ir.loops_interp import run_library
@@ -26,7 +27,6 @@ from lamina.schedule.gpu_space import candidates
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from lamina.testing import judge
-from lamina.testing.reference import copied, in_double
 from lamina.tune.kernels import axis_lengths
 from tests.codegen.triton import test_plans
 from tests.codegen.triton.harness import Interpreter

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.testing.accuracy import RATIO
+from lamina.base.accuracy import RATIO
 from lamina.testing.compare import DRAWS, HOPELESS
 from lamina.testing.fuzz.differ import KINDS, Difference, differences, undecided
 from lamina.testing.fuzz.observe import Raised, Seen, Trace, observe

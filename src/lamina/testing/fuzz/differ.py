@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.testing.accuracy import judge
+from lamina.base.accuracy import judge
 from lamina.testing.fuzz.observe import Raised, Seen, Trace
 
 __all__ = ["KINDS", "Difference", "differences", "undecided"]

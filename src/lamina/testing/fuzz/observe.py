@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.base.reference import in_double
 from lamina.errors import BadArgument
 from lamina.testing.fuzz.torch_private import version
 from lamina.testing.fuzz.values import drawing
-from lamina.testing.reference import in_double
 
-__all__ = ["Raised", "Seen", "Trace", "load", "observe"]
+__all__ = ["Raised", "Seen", "Trace", "load", "observe", "traced"]
 
 CompileFunction = Callable[..., Any]
 _numbers = itertools.count()
@@ -92,17 +92,30 @@ def observe(source: str, compile: CompileFunction, *, draw: int = 0, wide: bool 
 
     The state of the process (modes, default dtype, random numbers) is the same afterwards.
     """
+
+    def shown() -> Iterator[tuple[str, Any]]:
+        for number, value in enumerate(load(source)(compile)):
+            yield str(number), value
+
+    with drawing(draw):
+        return traced(shown, wide=wide)
+
+
+def traced(program: Callable[[], Iterator[tuple[str, Any]]], *, wide: bool = False, seed: int = 0) -> Trace:
+    """All that ``program`` shows: named values, one after the other. With ``wide`` it runs in double precision.
+
+    The state of the process (modes, default dtype, random numbers) is the same afterwards.
+    """
     trace = Trace()
     live: list[tuple[str, Tensor, int]] = []
-    with _state_kept(), drawing(draw), warnings.catch_warnings(record=True) as caught:
+    with _state_kept(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with in_double() if wide else nullcontext():
-            torch.manual_seed(0)
+            torch.manual_seed(seed)
             before = torch.get_rng_state()
-            program = load(source)
             try:
-                for number, shown in enumerate(program(compile)):
-                    _note(trace, live, str(number), shown)
+                for name, shown in program():
+                    _note(trace, live, name, shown)
                     trace.states.append(_state())
             except Exception as raised:
                 trace.leaves["end"] = Raised.of(raised)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.testing.accuracy import tensors
+from lamina.base.accuracy import tensors
 
 __all__ = ["attempt", "backward", "drawing", "loss", "pause", "sample"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lamina.base.reference import in_double
 from lamina.testing.fuzz.values import attempt, backward, loss, pause, sample
-from lamina.testing.reference import in_double
 
 __all__ = ["NAMES", "Writer"]
 

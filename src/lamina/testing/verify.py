@@ -1,0 +1,300 @@
+"""One call of a program, compiled, held against eager in all that it leaves behind; names the kernel at fault."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from lamina.base.accuracy import Error, error, tensors
+from lamina.base.reference import copied, mapped
+from lamina.base.region_check import RegionCheck
+from lamina.compile import compile
+from lamina.errors import LaminaWarning
+from lamina.testing.fuzz.differ import Difference, differences
+from lamina.testing.fuzz.observe import Raised, Seen, Trace, traced
+from lamina.testing.state import State, reachable
+from lamina.testing.torch_private import compiled_anew
+
+__all__ = ["Verification", "VerifiedValue", "verify"]
+
+_WIDTH = 140
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedValue:
+    """One thing that the program leaves behind: errors relative to the largest element, and what differs."""
+
+    name: str
+    kind: str
+    eager: Error | None
+    compiled: Error | None
+    different: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What ``verify`` found. True, as a condition, if nothing differs; printed, a table.
+
+    ``values`` are outputs, arguments, parameters and buffers afterwards, gradients and global state. ``regions`` are
+    the compiled regions, each held against its own graph; the first that differs says which kernel does. ``notes``
+    say what was compared otherwise than asked, and why.
+    """
+
+    name: str
+    values: tuple[VerifiedValue, ...]
+    regions: tuple[RegionCheck, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing differs."""
+        return not self.different and all(region.ok for region in self.regions)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @property
+    def different(self) -> tuple[str, ...]:
+        """What differs from eager, in words."""
+        return tuple(f"{v.name}: {v.different}" for v in self.values if v.different)
+
+    @property
+    def first(self) -> RegionCheck | None:
+        """The first region that differs from its own graph."""
+        return next((region for region in self.regions if not region.ok), None)
+
+    def __str__(self) -> str:
+        """The tables as text."""
+        out = Console(file=io.StringIO(), width=_WIDTH, highlight=False)
+        out.print(self.table())
+        if self.regions:
+            out.print(self.region_table())
+        for line in (*self.notes, self.summary()):
+            out.print(line, markup=False, soft_wrap=True)
+        text: str = out.file.getvalue()  # type: ignore[attr-defined]
+        return "\n".join(line.rstrip() for line in text.splitlines())
+
+    def summary(self) -> str:
+        """One line: all is well, or what differs first and which kernel is the cause."""
+        if self.ok:
+            return f"{self.name}: {len(self.values)} values are as in eager"
+        found = self.different
+        head = f"{self.name}: {len(found)} of {len(self.values)} values differ from eager"
+        if self.first is None:
+            return f"{head}; every region gives what its graph gives: the difference arises before kernels are made"
+        return f"{head}; first in {self.first}"
+
+    def table(self) -> Table:
+        """What the program leaves behind, a row for each value."""
+        table = Table(title=f"{self.name}: compiled against eager and double precision", title_justify="left")
+        for column in ("value", "kind", "eager's error", "compiled error", "result"):
+            table.add_column(column, overflow="fold")
+        for v in self.values:
+            table.add_row(v.name, v.kind, _text(v.eager), _text(v.compiled), v.different or "ok")
+        return table
+
+    def region_table(self) -> Table:
+        """The compiled regions, a row for each, with the first kernel that differs."""
+        table = Table(title="regions against their graphs", title_justify="left")
+        for column in ("region", "values", "ATen's error", "error", "first kernel that differs", "line", "source"):
+            table.add_column(column, overflow="fold")
+        for r in self.regions:
+            step = r.step
+            kernel = "ok" if r.ok else f"{step.kernel} ({step.stage}): {step.value}" if step else r.different
+            place, file = (step.place, step.file) if step else ("", "")
+            table.add_row(r.region, str(r.values), f"{r.eager_error:.2g}", f"{r.error:.2g}", kernel, place, file)
+        return table
+
+
+def _text(found: Error | None) -> str:
+    return "" if found is None else f"{found.largest:.2g}"
+
+
+def verify(fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None = None, **kwargs: Any) -> Verification:
+    """Run ``fn(*args, **kwargs)`` eagerly, compiled, and in double precision, and compare what they leave behind.
+
+    Each runs on copies of the arguments, with equal random seeds, and from the same state: that of the modules,
+    optimizers and tensors that ``fn`` is, closes over or names as globals, which is afterwards as it was. Compared are
+    outputs, arguments, parameters and buffers afterwards (values, NaN, infinities, dtype, device, shape, strides, which
+    share memory), where gradients are recorded the gradients of all of them against random cotangents, and global
+    state. Values may be twice as far from those in double precision as eager's are. Every compiled region is besides
+    held against its own graph run by ATen, kernel by kernel where they differ.
+
+    ``options`` are those of ``lamina.compile``; an argument of ``fn`` by that name is bound with ``functools.partial``.
+    Of a compiled function the original is taken. A program that draws random numbers, which kernels draw otherwise,
+    is compared with ``numerics="eager"``; its regions are as the options say.
+    """
+    fn = getattr(fn, "_torchdynamo_orig_callable", None) or getattr(fn, "_orig_mod", None) or fn
+    name = str(getattr(fn, "__qualname__", type(fn).__name__))
+    job = _Job(fn, args, kwargs, dict(options or {}))
+    notes: list[str] = []
+    eager = job.run(fn)
+    chosen = dict(job.options)
+    if eager.draws_numbers and chosen.get("numerics", "fast") != "eager":
+        chosen["numerics"] = "eager"
+        notes.append('it draws random numbers: values are those of numerics="eager", which draws as eager does')
+    with compiled_anew(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", LaminaWarning)
+        ours = job.run(_fresh(fn, {**chosen, "verify": False}))
+        checking = _fresh(fn, {**job.options, "verify": "first", "strict": False})
+        job.run(checking)
+    exact = job.exact(fn)
+    if exact is None:
+        notes.append("it does not run in double precision: half of the digits must agree with eager's")
+    regions = [s.value for s in checking.record.stages if isinstance(s.value, RegionCheck)]
+    if not regions:
+        notes.append("nothing of it was compiled to a region of its own")
+    found = [d for d in differences(eager, ours, exact, random=True) if not _uncounted(d, eager)]
+    return Verification(name, tuple(_values(eager, ours, exact, found)), tuple(regions), tuple(notes))
+
+
+def _fresh(fn: Callable[..., Any], options: dict[str, Any]) -> Any:
+    return compile(fn, options={**options, "progress": False})
+
+
+class _Job:
+    """The program, and what it works with."""
+
+    def __init__(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        self.fn, self.args, self.kwargs, self.options = fn, args, kwargs, options
+        self.state: State = reachable(fn, [*args, *kwargs.values()])
+        self.names = _names(fn, args, kwargs)
+        self.grads = torch.is_grad_enabled()
+        self.cotangents: list[Tensor] = []
+
+    def run(self, function: Callable[..., Any], wide: bool = False) -> Trace:
+        """What one run shows, from the state that there is now, which it leaves as it was."""
+        with self.state.kept():
+            if wide:
+                self.state.widen()
+            return traced(lambda: self._shown(function, wide), wide=wide, seed=_SEED)
+
+    def exact(self, function: Callable[..., Any]) -> Trace | None:
+        """The run in double precision; None for a program that cannot be run so."""
+        try:
+            trace = self.run(function, wide=True)
+        except Exception:
+            return None
+        return None if isinstance(trace.leaves.get("end"), Raised) else trace
+
+    def _shown(self, function: Callable[..., Any], wide: bool) -> Iterator[tuple[str, Any]]:
+        arguments = _copies((self.args, self.kwargs), wide)
+        flat = tensors(arguments)
+        named = dict(zip(self.names, flat, strict=True))
+        for name, tensor in (*named.items(), *self.state.tensors.items()):
+            yield name, tensor
+        args, kwargs = arguments
+        output = function(*args, **kwargs)
+        yield "output", output
+        if self.grads:
+            self._backward(tensors(output))
+        for name, tensor in (*named.items(), *self.state.tensors.items()):
+            if tensor.is_leaf and tensor.requires_grad:
+                yield f"gradient of {name}", tensor.grad
+
+    def _backward(self, outputs: list[Tensor]) -> None:
+        """Differentiate the outputs; the first run draws the cotangents, the later ones use the same."""
+        differentiable = list({id(t): t for t in outputs if t.requires_grad and t.grad_fn is not None}.values())
+        if not self.cotangents:
+            generator = torch.Generator().manual_seed(_SEED)
+            for t in differentiable:
+                kind = torch.complex128 if t.is_complex() else torch.float64
+                drawn = torch.randn(t.shape, dtype=kind, generator=generator) if t.dim() else torch.ones((), dtype=kind)
+                self.cotangents.append(drawn.to(t.dtype))
+        pairs = [(t, c.to(t)) for t, c in zip(differentiable, self.cotangents, strict=False) if t.shape == c.shape]
+        if pairs:
+            torch.autograd.backward([t for t, _ in pairs], [c for _, c in pairs])
+
+
+def _copies(value: Any, wide: bool) -> Any:
+    """Copies of the arguments: tensors with their aliasing, other objects one by one. Modules are the state's."""
+
+    def other(leaf: Any) -> Any:
+        if isinstance(leaf, (Tensor, nn.Module)) or callable(leaf):
+            return leaf
+        try:
+            return copy.deepcopy(leaf)
+        except Exception:
+            return leaf
+
+    return copied(mapped(value, other), wide=wide)
+
+
+def _names(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """A name for each tensor of the arguments."""
+    try:
+        bound: Mapping[str, Any] = inspect.signature(_called(fn)).bind(*args, **kwargs).arguments
+        known = [n for n, v in bound.items() if any(v is a for a in args)]
+    except (TypeError, ValueError):
+        known = []
+    labels = known if len(known) == len(args) else [str(i) for i in range(len(args))]
+    return [
+        f"argument {label}{f'[{place}]' if len(inside) > 1 else ''}"
+        for label, value in (*zip(labels, args, strict=True), *kwargs.items())
+        for inside in (tensors(value),)
+        for place in range(len(inside))
+    ]
+
+
+def _called(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return fn.forward if isinstance(fn, nn.Module) else fn
+
+
+def _values(eager: Trace, ours: Trace, exact: Trace | None, found: list[Difference]) -> Iterator[VerifiedValue]:
+    """A row for each value that eager shows, in order, and one for each other difference."""
+    left = {id(d): d for d in found}
+    for path, value in eager.leaves.items():
+        mine, reference = ours.leaves.get(path), exact.leaves.get(path) if exact else None
+        later = eager.late.get(path)
+        about = [d for d in found if d.where in (path, f"{path} at the end")]
+        for d in about:
+            left.pop(id(d), None)
+        now = [d for d in about if d.where == path]
+        text = "; ".join(_said(d, path) for d in now or about)
+        if isinstance(value, Seen):
+            if path in ours.late and later is not None:
+                value, mine = later, ours.late[path]
+                reference = exact.late.get(path) if exact else None
+            yield VerifiedValue(path, _kind(value), _error(value, reference), _error(mine, reference), text)
+        elif text:
+            yield VerifiedValue(path, type(value).__name__, None, None, text)
+    for d in left.values():
+        yield VerifiedValue(d.where, d.kind, None, None, d.text)
+
+
+def _uncounted(found: Difference, eager: Trace) -> bool:
+    """Whether eager wrote to a tensor without raising its version, as batch norm does to its running statistics."""
+    path = found.where
+    if found.kind != "version" or eager.written[path]:
+        return False
+    return not torch.equal(eager.late[path].value, eager.leaves[path].value)
+
+
+def _said(found: Difference, path: str) -> str:
+    after = " afterwards" if found.where != path else ""
+    return f"{found.kind}{after}: {found.text}"
+
+
+def _kind(seen: Seen) -> str:
+    return f"{str(seen.value.dtype).removeprefix('torch.')}{list(seen.value.shape)}"
+
+
+def _error(seen: Any, exact: Any) -> Error | None:
+    if not (isinstance(seen, Seen) and isinstance(exact, Seen)) or seen.value.shape != exact.value.shape:
+        return None
+    if not (seen.value.is_floating_point() or seen.value.is_complex()):
+        return None
+    return error(seen.value, exact.value)
