@@ -23,7 +23,7 @@ from lamina.errors import LaminaWarning
 from lamina.testing.fuzz.differ import Difference, differences
 from lamina.testing.fuzz.observe import Raised, Seen, Trace, traced
 from lamina.testing.state import State, reachable
-from lamina.testing.torch_private import compiled_anew
+from lamina.testing.torch_private import compiled_anew, original
 
 __all__ = ["Verification", "VerifiedValue", "verify"]
 
@@ -135,7 +135,8 @@ def verify(fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None
     Of a compiled function the original is taken. A program that draws random numbers, which kernels draw otherwise,
     is compared with ``numerics="eager"``; its regions are as the options say.
     """
-    fn = getattr(fn, "_torchdynamo_orig_callable", None) or getattr(fn, "_orig_mod", None) or fn
+    link = _link(fn)
+    fn = original(fn) if link is None else link.original
     name = str(getattr(fn, "__qualname__", type(fn).__name__))
     job = _Job(fn, args, kwargs, dict(options or {}))
     notes: list[str] = []
@@ -152,11 +153,22 @@ def verify(fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None
     exact = job.exact(fn)
     if exact is None:
         notes.append("it does not run in double precision: half of the digits must agree with eager's")
-    regions = [s.value for s in checking.record.stages if isinstance(s.value, RegionCheck)]
+    regions = [s.value for s in _record(checking).stages if isinstance(s.value, RegionCheck)]
     if not regions:
         notes.append("nothing of it was compiled to a region of its own")
     found = [d for d in differences(eager, ours, exact, random=True) if not _uncounted(d, eager)]
     return Verification(name, tuple(_values(eager, ours, exact, found)), tuple(regions), tuple(notes))
+
+
+def _link(compiled: Any) -> Any:
+    """What ties a compiled module to its original; None for anything else."""
+    return getattr(compiled, "_lamina_link", None)
+
+
+def _record(compiled: Any) -> Any:
+    """The record of a compiled function or module; a module may have an attribute of that name."""
+    link = _link(compiled)
+    return compiled.record if link is None else link.record
 
 
 def _fresh(fn: Callable[..., Any], options: dict[str, Any]) -> Any:
