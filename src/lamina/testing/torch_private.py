@@ -21,5 +21,7 @@ def original(function: Callable[..., Any]) -> Callable[..., Any]:
     """What a compiled function or module was made of; ``function`` itself if it is not compiled."""
     if getattr(function, "_torchdynamo_disable", False):
         return function
-    found = getattr(function, "_torchdynamo_orig_callable", None) or getattr(function, "_orig_mod", None)
-    return found or function
+    found = getattr(function, "_orig_mod", None)
+    if found is None:
+        found = getattr(function, "_torchdynamo_orig_callable", None)
+    return function if found is None else found
