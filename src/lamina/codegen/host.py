@@ -225,15 +225,14 @@ class HostWriter:
             out.line(f"del {', '.join(unused)}")
 
     def _size_from_shape(self, name: str) -> str:
-        for item in self.plan.inputs:
-            if not isinstance(item, str):
-                continue
-            buffer = self.values.buffers[item]
-            for method, exprs in (("size", buffer.shape), ("stride", buffer.strides)):
-                for dim, expr in enumerate(exprs):
-                    if _symbol(expr) == name:
-                        self.last.setdefault(item, -1)
-                        return f"{self.values.local(item)}.{method}({dim})"
+        given = [self.values.buffers[item] for item in self.plan.inputs if isinstance(item, str)]
+        # Shapes first: the step along a dimension of one element may be any number.
+        places = [("size", b.name, dim, expr) for b in given for dim, expr in enumerate(b.shape)]
+        places += [("stride", b.name, dim, expr) for b in given for dim, expr in enumerate(b.strides)]
+        for method, item, dim, expr in places:
+            if _symbol(expr) == name:
+                self.last.setdefault(item, -1)
+                return f"{self.values.local(item)}.{method}({dim})"
         raise InvalidIR(f"no input of region {self.plan.name} gives the size {name}")
 
     def _result(self, out: BufferView | Expr | None) -> str:

@@ -55,9 +55,12 @@ def run_program(program: LoopProgram, args: Sequence[Any]) -> list[Any]:
             tensors[given] = value
     buffers = program.buffer_map()
     for name, tensor in tensors.items():
-        for exprs, real in ((buffers[name].shape, tensor.shape), (buffers[name].strides, tensor.stride())):
-            for expr, value in zip(exprs, real, strict=True):
-                _bind_size(expr, int(value), sizes)
+        for expr, size in zip(buffers[name].shape, tensor.shape, strict=True):
+            _bind_size(expr, int(size), sizes)
+    for name, tensor in tensors.items():
+        for expr, size, stride in zip(buffers[name].strides, tensor.shape, tensor.stride(), strict=True):
+            if size > 1:  # the stride of a dimension of one element may be any number
+                _bind_size(expr, int(stride), sizes)
     for buffer in program.buffers:
         if buffer.name not in tensors:
             tensors[buffer.name] = _allocate(buffer, sizes)
@@ -206,7 +209,7 @@ def _bind_size(expr: Expr, value: int, sizes: dict[str, int]) -> None:
     if len(atoms) == 1 and expr == Expr((((next(iter(atoms)),), 1),), 0):
         atom = next(iter(atoms))
         if isinstance(atom, Size):
-            sizes[atom.name] = value
+            sizes.setdefault(atom.name, value)
 
 
 def _allocate(buffer: Buffer, sizes: Mapping[str, int]) -> torch.Tensor:

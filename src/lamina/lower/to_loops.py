@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx import GraphModule, Node
@@ -35,7 +36,7 @@ __all__ = ["CannotLower", "is_lowered_wrapper", "is_size_float", "lower"]
 MOST_LITERALS = 64
 """Constants of more elements than this are not worth a kernel's text."""
 
-
+_BIT_VIEWS = (torch.ops.aten.view.dtype, torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default)
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 _ANY_DTYPE = frozenset(("aten._to_copy.default", "aten.clone.default", "aten.copy.default", "aten.where.self"))
 """Operations that eager has for every dtype, of those that are worth a kernel."""
@@ -82,7 +83,8 @@ def _lower(gm: GraphModule, region: str, numerics: str) -> LoopProgram:
         elif node.op == "call_function":
             env[node] = _call(low, env, node)
         elif node.op == "output":
-            outputs = tuple(_output(low, node, value) for value in _flatten(_arguments(env, node.args[0])))
+            values = zip(_flatten(node.args[0]), _flatten(_arguments(env, node.args[0])), strict=True)
+            outputs = tuple(_output(low, node, value, result) for result, value in values)
             _require_aliases(env, node, outputs)
         else:
             raise CannotLower(f"{node.op} {node.target}")
@@ -276,6 +278,13 @@ def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferV
     Where sizes are symbols, the caller makes the alias from what it is given: its sizes, strides and offset.
     """
     results = list(_flatten(node.args[0]))
+    owners: dict[Node, str] = {}
+    for result, made in zip(results, outputs, strict=True):
+        if isinstance(result, Node) and isinstance(made, BufferView):
+            base = viewed(result)
+            other = base.op != "placeholder" and owners.setdefault(base, made.buffer) != made.buffer
+            if other and _reads_bits(result, base):
+                raise CannotLower(f"{result.target} is an output in the memory of another, read as another type")
     for result, made in zip(results, outputs, strict=True):
         if not isinstance(result, Node) or not isinstance(made, BufferView):
             continue
@@ -289,11 +298,36 @@ def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferV
             )
 
 
-def _output(low: Lowering, node: Node, value: Any) -> BufferView | Expr | None:
+def _reads_bits(node: Node, base: Node) -> bool:
+    """Whether ``node``, a view of ``base``, reads its memory as another type, which a kernel does by a copy."""
+    while node is not base:
+        if node.target in _BIT_VIEWS:
+            return True
+        node = cast("Node", node.args[0])
+    return False
+
+
+def _output(low: Lowering, node: Node, value: Any, result: Any) -> BufferView | Expr | None:
     if value is None:
         return None
     if isinstance(value, TensorValue):
-        return low.strided(node, value)
+        return _as_eager_steps(low.strided(node, value), result)
     if isinstance(value, int | Expr):
         return as_expr(value)
     raise CannotLower(f"output of type {type(value).__name__}")
+
+
+def _as_eager_steps(view: BufferView, result: Any) -> BufferView:
+    """``view`` with eager's steps along dimensions of one element too, where any step would do."""
+    meta = result.meta.get("val") if isinstance(result, Node) else None
+    if not isinstance(meta, torch.Tensor) or len(view.shape) != meta.dim():
+        return view
+    steps = zip(view.shape, view.strides, meta.stride(), strict=True)
+    return replace(view, strides=tuple(_eagers(new, old) if size == as_expr(1) else old for size, old, new in steps))
+
+
+def _eagers(step: int | torch.SymInt, otherwise: Expr) -> Expr:
+    try:
+        return stride_of(step)
+    except UnknownSize:
+        return otherwise

@@ -23,6 +23,7 @@ from lamina.rewrite.needs import kinds_in
 from lamina.rewrite.passes import clean
 from lamina.rewrite.rules import (
     AFTER_RULES,
+    AS_EAGER,
     BEFORE_RULES,
     FROZEN_RULES,
     JOINT_RULES,
@@ -67,6 +68,7 @@ class Rewriting:
     def captured(self, gm: GraphModule) -> GraphModule:
         """The graph of the user's calls: passes, then rules on it as ATen operations, before it is differentiated."""
         gm = run_passes(gm, self.options.passes.captured, "captured", self.record, self.name)
+        gm = self._run_passes(gm, AS_EAGER)
         gm = self._with_rules(self._own_passes(gm, BEFORE_RULES))
         self._warn()
         return self._own_passes(gm, AFTER_RULES)
@@ -202,9 +204,11 @@ class Rewriting:
         """Lamina's rewrites of captured graphs that no rule can say."""
         if self.options.numerics != "fast":
             return gm
+        without = (*self.options.without_rules, *(change.__name__ for change in self._superseded(gm)))
+        return self._run_passes(gm, [change for change in changes if change.__name__ not in without])
+
+    def _run_passes(self, gm: GraphModule, changes: Sequence[CapturedRewrite]) -> GraphModule:
         for change in changes:
-            if change.__name__ in self.options.without_rules or change in self._superseded(gm):
-                continue
             start = time.perf_counter()
             decisions: list[Decision] = []
             try:

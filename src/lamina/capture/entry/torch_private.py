@@ -180,7 +180,6 @@ class _Callback(CatchErrorsWrapper):
             _call_directly(compiled.guarded_code.code, frame.f_globals)
         return compiled
 
-
     def finished(self) -> None:
         """Called at the end of a call without an exception while ``failed`` is set."""
         assert self.failed is not None

@@ -24,10 +24,12 @@ from lamina.rewrite.rules.norms import NORMS, NORMS_OF_FINITE
 from lamina.rewrite.rules.projections import leave_projections_apart, merge_projections
 from lamina.rewrite.rules.rotary import turn_in_real_numbers
 from lamina.rewrite.rules.softmax import OVER, SOFTMAX, SOFTMAX_OF_FINITE
+from lamina.rewrite.rules.windows import strided_windows
 from lamina.rewrite.rules.writes import without_hidden_writes
 
 __all__ = [
     "AFTER_RULES",
+    "AS_EAGER",
     "BEFORE_RULES",
     "FROZEN_RULES",
     "JOINT_RULES",
@@ -43,7 +45,10 @@ CapturedRewrite = Callable[[GraphModule, list[Decision]], GraphModule]
 """A rewrite of the graph of the user's calls that is more than a rule can say. It notes in the list what it did or
 not, as ``Decision("rewrite", (its name, ...), ...)``."""
 
-BEFORE_RULES: tuple[CapturedRewrite, ...] = (without_dropout, without_hidden_writes)
+AS_EAGER: tuple[CapturedRewrite, ...] = (without_dropout, strided_windows)
+"""Run first, in order, whatever the options say: what keeps views as eager has them where tracing would not."""
+
+BEFORE_RULES: tuple[CapturedRewrite, ...] = (without_hidden_writes,)
 """Run before the rules, in order: what makes more spellings visible to them."""
 
 AFTER_RULES: tuple[CapturedRewrite, ...] = (
@@ -93,7 +98,7 @@ OF_FINITE = frozenset(
 """The names of those that give eager's values only where no infinity and no NaN comes up, in what is given or on the
 way. They run with the option ``assume_finite``."""
 
-_REWRITES = (*BEFORE_RULES, *AFTER_RULES, *JOINT_RULES, *FROZEN_RULES)
+_REWRITES = (*AS_EAGER, *BEFORE_RULES, *AFTER_RULES, *JOINT_RULES, *FROZEN_RULES)
 RULE_NAMES = frozenset((*(r.name for r in RULES), *(change.__name__ for change in _REWRITES)))
 """What ``without_rules`` and ``expect_matches`` may name."""
 

@@ -44,7 +44,15 @@ def _drops_nothing(node: Node) -> bool:
     name = "train" if node.target in (torch.dropout, torch.alpha_dropout) else "training"
     training = _argument(node, 2, name, _TRAINING_BY_DEFAULT[node.target])
     p = _argument(node, 1, "p", 0.5)
+    if training is True and _is_empty(node):
+        return True
     return training is False or (type(p) in (int, float) and p == 0 and training is True)
+
+
+def _is_empty(node: Node) -> bool:
+    operand = _argument(node, 0, "input", None)
+    value = operand.meta.get("example_value", operand.meta.get("val"))
+    return isinstance(value, torch.Tensor) and 0 in [size for size in value.shape if isinstance(size, int)]
 
 
 def _argument(node: Node, place: int, name: str, default: Any) -> Any:
