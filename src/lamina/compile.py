@@ -24,7 +24,7 @@ from lamina.base.recovery import is_internal, recover
 from lamina.base.torch_private import fresh_symbols_dropped
 from lamina.capture.dynamo import compile_callable
 from lamina.capture.facts.torch_private import guard_unguarded
-from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
+from lamina.capture.torch_private import leave_to_python, name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
 from lamina.errors import BadArgument, LaminaError
 from lamina.options import Options
@@ -95,14 +95,30 @@ def lamina_backend(
     """
     if not serve_without_tangents():
         return gm.forward
-    guard_unguarded(gm)
     lamina = as_backend("lamina")
     try:
         settings = options_for(lamina, mode, options)
         check_rules(settings)
+        _guarded(gm, settings.strict)
         return _Compiler(settings, lamina, Record())(gm, example_inputs)
     except LaminaError as error:
         raise passed_through(error) from error.__cause__
+
+
+def _guarded(gm: GraphModule, strict: bool) -> None:
+    """Guard what Dynamo does not; where that fails Python is to run the function."""
+    try:
+        guard_unguarded(gm)
+    except Exception as error:
+        recover(
+            error,
+            doing="making the guards of a graph fit",
+            region="a function",
+            instead="Python runs it",
+            strict=strict,
+            note=lambda decision: None,
+        )
+        raise leave_to_python("its guards could not be made to fit") from error
 
 
 name_backend("lamina", "lamina.compile:lamina_backend")

@@ -37,6 +37,10 @@ STAGES = (
     "lamina.backends.cpu.find_compiler",
     "lamina.backends.cpu.build_kernels",
     "lamina.backends.cpu.load_program",
+    "lamina.capture.dynamo.guard_empty_hooks",
+    "lamina.capture.dynamo.guard_unguarded",
+    "lamina.capture.dynamo.serve_any_hooks",
+    "lamina.aot.run.without_autocast",
 )
 ERRORS = (KeyError, AttributeError, SyntaxError, AssertionError, RecursionError, MemoryError, OSError, lamina.InvalidIR)
 

@@ -328,16 +328,20 @@ class _Job:
         """Compiles a backward of a stitched graph for gradients of any strides."""
         gradients = [n.name for n in backward.graph.find_nodes(op="placeholder") if _role(n, "") == "tangent"]
 
+        def graph_for(strides: Strides | None) -> GraphModule | None:
+            return backward if strides is None else restrided(backward, dict(zip(gradients, strides, strict=True)))
+
         def compile(strides: Strides | None) -> Callable[..., Any] | None:
-            with torch.no_grad(), without_autocast(), collector_held(lasting=True):
-                graph = backward
-                if strides is not None:
-                    found = restrided(backward, dict(zip(gradients, strides, strict=True)))
-                    if found is None:
+            try:
+                with torch.no_grad(), without_autocast(), collector_held(lasting=True):
+                    graph = graph_for(strides)
+                    if graph is None:
                         return None
-                    graph = found
-                inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
-                return self.compiler("backward")(graph, inputs)
+                    inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
+                    return self.compiler("backward")(graph, inputs)
+            except Exception as error:
+                self._without(error, "backward", f"{self.name}_backward")
+            return self._as_aten(backward) if strides is None else None
 
         return compile
 
@@ -371,17 +375,24 @@ class _Job:
         try:
             return _boxed(self.compile_region(region))
         except Exception as error:
-            if isinstance(error, LaminaError) or asks_for_another_capture(error):
-                raise
-            recover(
-                error,
-                doing=f"compiling the {region.kind} graph",
-                region=region.name,
-                instead="it runs as ATen calls",
-                strict=self.options.strict,
-                note=self._decided,
-            )
-        return _boxed(lambda arguments: region.gm.forward(*_emptied(arguments)))
+            self._without(error, region.kind, region.name)
+        return self._as_aten(region.gm)
+
+    def _as_aten(self, gm: GraphModule) -> Callable[..., Any]:
+        return _boxed(lambda arguments: gm.forward(*_emptied(arguments)))
+
+    def _without(self, error: Exception, kind: str, region: str) -> None:
+        """Note that something of ours failed in a graph, which runs as ATen calls; raise what is not ours."""
+        if isinstance(error, LaminaError) or asks_for_another_capture(error):
+            raise error
+        recover(
+            error,
+            doing=f"compiling the {kind} graph",
+            region=region,
+            instead="it runs as ATen calls",
+            strict=self.options.strict,
+            note=self._decided,
+        )
 
     def _decided(self, decision: Decision) -> None:
         self.record.stages.append(Stage(self.name, decision.kind, None, 0.0, (decision,)))

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 
 from lamina.base.decision import Decision
+from lamina.base.recovery import recover
 from lamina.capture.entry.torch_private import improve_entry
 from lamina.capture.facts.torch_private import guard_unguarded
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.torch_private import (
     guard_empty_hooks,
+    leave_to_python,
     passed_through,
     seconds_since_compile_started,
     serve_any_hooks,
@@ -65,15 +67,36 @@ class _Backend:
     compiled alike, share their graphs instead of compiling each of them again.
     """
 
-    def __init__(self, compiler: Backend, settings: tuple[object, ...], record: Record | None) -> None:
-        self.compiler, self.settings, self.record = compiler, settings, record
+    def __init__(
+        self, compiler: Backend, settings: tuple[object, ...], record: Record | None, strict: bool = False
+    ) -> None:
+        self.compiler, self.settings, self.record, self.strict = compiler, settings, record, strict
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        note_capture(gm, self.record)
         try:
+            self._note(gm)
             return self.compiler(gm, example_inputs)
         except LaminaError as error:
             raise passed_through(error) from error.__cause__
+
+    def _note(self, gm: torch.fx.GraphModule) -> None:
+        """Note the capture. Where that fails nobody knows when the graph may be used again: Python runs its frame."""
+        try:
+            note_capture(gm, self.record)
+        except Exception as error:
+            recover(
+                error,
+                doing="making the guards of a graph fit",
+                region="a function",
+                instead="Python runs it",
+                strict=self.strict,
+                note=self._decided,
+            )
+            raise leave_to_python("its guards could not be made to fit") from error
+
+    def _decided(self, decision: Decision) -> None:
+        if self.record is not None:
+            self.record.stages.append(Stage("", "capture", None, 0.0, (decision,)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Backend):
@@ -109,7 +132,7 @@ def compile_callable(
     error is run by Python, with a warning and a decision in the record; with ``strict`` the error is raised.
     """
     watch_compile_start()
-    backend = _Backend(backend_callable, (fullgraph, dynamic), record)
+    backend = _Backend(backend_callable, (fullgraph, dynamic), record, strict)
 
     def compiled(function: Any) -> Any:
         behind = torch.compile(function, backend=backend, fullgraph=fullgraph, dynamic=dynamic)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._dynamo.backends.registry import _BACKENDS
 from torch._dynamo.callback import callback_handler
-from torch._dynamo.exc import ShortenTraceback
+from torch._dynamo.exc import ShortenTraceback, SkipFrame
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GlobalStateSource
 from torch._guards import Guard, TracingContext
@@ -22,6 +22,7 @@ from lamina.base.collector import hold_collector, release_collector
 
 __all__ = [
     "guard_empty_hooks",
+    "leave_to_python",
     "name_backend",
     "passed_through",
     "seconds_since_compile_started",
@@ -51,6 +52,11 @@ def _passed_through(kind: type[Exception]) -> type[Exception]:
     """``kind`` under its own name as one of those that Dynamo knows."""
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind, ShortenTraceback), names)
+
+
+def leave_to_python(why: str) -> SkipFrame:
+    """What a backend raises so that Dynamo lets Python run the function whose graph it was given."""
+    return SkipFrame(why)
 
 
 def name_backend(name: str, place: str) -> None:
