@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,10 @@ def step_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Ten
 
 class Recording(Block):
     record = "a name that compiled functions have"
+
+
+def _less_by_one(run: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: [t - 1 for t in run(*args)]
 
 
 def values(report: Any) -> set[str]:
@@ -188,6 +193,33 @@ def test_a_wrong_rewrite_is_no_kernels_fault() -> None:
     assert not report
     assert report.first is None
     assert all(region.ok for region in report.regions)
+    assert wrong.name in report.rewrite
+    assert line_of(layered, "sigmoid") in report.rewrite
+    assert report.rewrite in str(report).splitlines()[-1]
+
+
+def test_the_wrong_one_of_several_rewrites_is_named() -> None:
+    right = rule(lambda x: torch.cos(x), lambda x: torch.sin(x + torch.pi / 2), name="right")
+    wrong = rule(lambda x: torch.tanh(x), lambda x: torch.sin(x), name="wrong")
+
+    def function(x: Tensor) -> Tensor:
+        y = torch.cos(x)
+        for _ in range(3):
+            y = torch.cos(y)
+        return torch.tanh(y) + torch.cos(y)
+
+    report = lamina.verify(function, torch.randn(5), options={"rules": (right, wrong)})
+    assert not report
+    assert "'wrong'" in report.rewrite
+
+
+def test_a_difference_without_kernels_and_rewrites_arises_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["lamina.compile"]
+    real = module.compile_captured  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "compile_captured", lambda *a, **k: _less_by_one(real(*a, **k)))
+    report = lamina.verify(layered, torch.randn(7, 7), torch.randn(7, 7))
+    assert not report
+    assert not report.rewrite
     assert "before kernels are made" in report.summary()
 
 

@@ -6,6 +6,7 @@ import copy
 import inspect
 import io
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,13 +49,15 @@ class Verification:
 
     ``values`` are outputs, arguments, parameters and buffers afterwards, gradients and global state. ``regions`` are
     the compiled regions, each held against its own graph; the first that differs says which kernel does. ``notes``
-    say what was compared otherwise than asked, and why.
+    say what was compared otherwise than asked, and why. ``rewrite`` is the first rewrite of the graph with which values
+    differ, where no region does.
     """
 
     name: str
     values: tuple[VerifiedValue, ...]
     regions: tuple[RegionCheck, ...]
     notes: tuple[str, ...] = ()
+    rewrite: str = ""
 
     @property
     def ok(self) -> bool:
@@ -92,7 +95,8 @@ class Verification:
         found = self.different
         head = f"{self.name}: {len(found)} of {len(self.values)} values differ from eager"
         if self.first is None:
-            return f"{head}; every region gives what its graph gives: the difference arises before kernels are made"
+            cause = f"with the rewrite {self.rewrite}" if self.rewrite else "before kernels are made"
+            return f"{head}; every region gives what its graph gives: the difference arises {cause}"
         return f"{head}; first in {self.first}"
 
     def table(self) -> Table:
@@ -147,7 +151,8 @@ def verify(fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None
         notes.append('it draws random numbers: values are those of numerics="eager", which draws as eager does')
     with compiled_anew(), warnings.catch_warnings():
         warnings.simplefilter("ignore", LaminaWarning)
-        ours = job.run(_fresh(fn, {**chosen, "verify": False}))
+        plain = _fresh(fn, {**chosen, "verify": False})
+        ours = job.run(plain)
         checking = _fresh(fn, {**job.options, "verify": "first", "strict": False})
         job.run(checking)
     exact = job.exact(fn)
@@ -156,8 +161,47 @@ def verify(fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None
     regions = [s.value for s in _record(checking).stages if isinstance(s.value, RegionCheck)]
     if not regions:
         notes.append("nothing of it was compiled to a region of its own")
-    found = [d for d in differences(eager, ours, exact, random=True) if not _uncounted(d, eager)]
-    return Verification(name, tuple(_values(eager, ours, exact, found)), tuple(regions), tuple(notes))
+    found = _different(eager, ours, exact)
+    rewrite = ""
+    if found and all(region.ok for region in regions):
+
+        def differs(fuel: int) -> tuple[bool, Counter[str]]:
+            with compiled_anew(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", LaminaWarning)
+                part = _fresh(fn, {**chosen, "verify": False, "fuel": fuel})
+                trace = job.run(part)
+            return bool(_different(eager, trace, exact)), _rewrites(part)
+
+        rewrite = _first_rewrite(differs, _rewrites(plain).total())
+    return Verification(name, tuple(_values(eager, ours, exact, found)), tuple(regions), tuple(notes), rewrite)
+
+
+def _different(eager: Trace, ours: Trace, exact: Trace | None) -> list[Difference]:
+    return [d for d in differences(eager, ours, exact, random=True) if not _uncounted(d, eager)]
+
+
+def _rewrites(compiled: Any) -> Counter[str]:
+    """The rules that were applied, each with the place that it was applied at."""
+    taken = [d for d in _record(compiled).decisions("rewrite") if d.taken]
+    return Counter(repr(d.subject[0]) + "".join(f" at {place}" for place in d.subject[1:2]) for d in taken)
+
+
+def _first_rewrite(differs: Callable[[int], tuple[bool, Counter[str]]], most: int) -> str:
+    """The first rewrite with which values differ, found by halving; "" if they differ without any, or with none."""
+    good, none = 0, Counter[str]()
+    if not most or differs(0)[0]:
+        return ""
+    bad, found = most, None
+    while found is None or bad - good > 1:
+        middle = bad if found is None else (good + bad) // 2
+        wrong, rewrites = differs(middle)
+        if wrong:
+            bad, found = middle, rewrites
+        elif found is None:
+            return ""
+        else:
+            good, none = middle, rewrites
+    return next(iter(found - none), "")
 
 
 def _link(compiled: Any) -> Any:
