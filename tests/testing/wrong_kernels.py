@@ -29,18 +29,18 @@ def has(op: str) -> Callable[[Kernel], bool]:
     return lambda kernel: any(isinstance(e, Compute) and e.op == op for nest in kernel.nests for e in nest.body)
 
 
-def wrong_code(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> list[str]:
+def wrong_code(monkeypatch: pytest.MonkeyPatch, old: str, new: str, backend: Any = cpu) -> list[str]:
     """Generated code does ``new`` where the nest says ``old``; gives the names of such kernels, once they are made."""
-    real, wrong = cpu.emit, has(old)
+    real, wrong = backend.emit, has(old)
     names: list[str] = []
 
-    def emit(kernel: Kernel, *rest: Any) -> str:
+    def emit(kernel: Kernel, *rest: Any) -> Any:
         if wrong(kernel):
             names.append(kernel.name)
             kernel = replace(kernel, nests=tuple(_swapped(nest, old, new) for nest in kernel.nests))
         return real(kernel, *rest)
 
-    monkeypatch.setattr(cpu, "emit", emit)
+    monkeypatch.setattr(backend, "emit", emit)
     return names
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 
 import torch
 from torch.fx import GraphModule
 
+from lamina.backends.first_step import Loaded
 from lamina.backends.regions import (
     Boxed,
     build_threads,
@@ -19,7 +21,7 @@ from lamina.base.decision import Decision
 from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
 from lamina.codegen.host import HostKernel, HostProgram, emit_host
-from lamina.ir.plan import Kernel, Plan
+from lamina.ir.plan import Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
 from lamina.record import Record, Stage
@@ -56,6 +58,10 @@ class CpuBackend:
             why = f"mode {self.options.mode!r} is about GPUs, and this runs on the CPU"
             record.stages.append(Stage(region, "mode", None, 0.0, (Decision("mode", (region,), False, why),)))
         strict = self.options.strict
+        if self.options.verify == "first":
+            sources = {unit.name: unit.source for unit in units}
+            noted = Loaded(plan, lambda *step: _launch(building, *step), sources, ".cpp")
+            record.stages.append(Stage(region, "steps", noted, 0.0))
         return loaded_later(region, lambda: _load(region, host, building, record, gm, strict), record, gm, strict)
 
     def units(self, plan: Plan, host: HostProgram) -> list[KernelUnit]:
@@ -81,6 +87,14 @@ class CpuBackend:
             jobs=self.options.jobs,
             on_progress=progress_printer(region, "files") if self.options.progress else None,
         )
+
+
+def _launch(
+    building: Future[BuildResult], step: KernelCall, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
+) -> None:
+    """Run one kernel by itself."""
+    addresses = [buffers[name].data_ptr() for name in step.buffers]
+    building.result().kernels[step.kernel](*addresses, *(int(size.evaluate(sizes)) for size in step.sizes))
 
 
 def _load(

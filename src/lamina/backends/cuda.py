@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 
 from lamina.backends.algorithm_choice import AlgorithmChoice
 from lamina.backends.cuda_tuning import RegionTuning, triton_unit
+from lamina.backends.first_step import Loaded, empty_graph, single_step
 from lamina.backends.gelu_choice import GeluChoice
 from lamina.backends.hidden_rows import hidden_rows_units
 from lamina.backends.product_choice import product_choice
@@ -38,7 +39,7 @@ from lamina.ir.access import writes
 from lamina.ir.library import is_custom, unrecordable
 from lamina.ir.loops import Buffer, LibraryCall, storage_bytes
 from lamina.ir.loops_interp import run_nest
-from lamina.ir.plan import GpuSchedule, Kernel, Plan
+from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
 from lamina.record import Record, Stage
@@ -105,7 +106,7 @@ class CudaBackend:
         tuning: RegionTuning = record.step(region, "candidates", self.tuning, plan, fused, algorithms, memo)
         if decisions := algorithms.decisions:
             record.stages.append(Stage(region, "algorithms", None, algorithms.seconds, decisions))
-        work = _Region(self, tuning.meanwhile, record, gm)
+        work = CudaRegion(self, tuning.meanwhile, record, gm)
         record.step(region, "codegen", work.generate)
         host = record.step(region, "host", work.host, True)
         building = build_threads().submit(work.build, host)
@@ -181,7 +182,7 @@ def _driver(cxx: str, cache: Cache) -> Driver:
     return Driver(launcher=make_launcher(find_compiler(cxx, cache), cache))
 
 
-class _Region:
+class CudaRegion:
     """One region on its way from a Plan to a callable.
 
     ``reasons`` says of each kernel without machine code why; such a kernel is evaluated equation by equation.
@@ -325,6 +326,10 @@ class _Region:
             "unaligned": unaligned,
         }
         call: Boxed = load_program(host.text, "call", namespace)
+        if self.backend.options.verify == "first":
+            texts = {name: source.text for name, source in self.sources.items()}
+            noted = Loaded(self.plan, lambda *step: self.run_step(*step), texts, ".py")
+            self.record.stages.append(Stage(self.plan.name, "steps", noted, 0.0))
         if aligned:
             return self._with_graphs(call, flags)
         if self.backend.options.mode != "max-autotune-no-cudagraphs":
@@ -332,6 +337,16 @@ class _Region:
                 Outcome(False, "an input does not begin at a multiple of 16 bytes: such calls run directly")
             )
         return call
+
+    def run_step(self, step: KernelCall, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+        """Run one kernel of the plan by itself."""
+        plan = single_step(self.plan, step)
+        alone = CudaRegion(self.backend, plan, Record(), empty_graph(len(plan.inputs)))
+        alone.generate()
+        run = alone.load(alone.host(False), aligned=False)
+        if alone.reasons:
+            raise StageFailed(f"{step.kernel} has no machine code")
+        run([buffers[given] if isinstance(given, str) else sizes[given.name] for given in plan.inputs if given])
 
     def _with_graphs(self, call: Boxed, flags: Flags | None) -> Boxed:
         """The program behind a runner that records CUDA graphs, where the mode and the plan allow it."""

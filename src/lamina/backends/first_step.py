@@ -16,21 +16,32 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from lamina.base.accuracy import judge, judge_alone, mismatch
 from lamina.base.region_check import StepCheck
 from lamina.ir.access import origins, provenance, writes
-from lamina.ir.loops import LibraryCall, Store
+from lamina.ir.index import Size, as_expr
+from lamina.ir.loops import LibraryCall, SizeInput, Store
 from lamina.ir.loops_interp import run_nest
-from lamina.ir.plan import KernelCall, Plan, PlanStep
+from lamina.ir.plan import KernelCall, Place, Plan, PlanStep
 from lamina.ir.plan_interp import PlanRun
 from lamina.record import Record
-from lamina.runtime.build import BuildResult
 
-__all__ = ["Recorded", "first_step", "recorded"]
+__all__ = ["Loaded", "Recorded", "empty_graph", "first_step", "recorded", "single_step"]
 
-Launch = Callable[..., Any]
+Launch = Callable[[KernelCall, Mapping[str, Tensor], Mapping[str, int]], None]
+"""Runs one step's kernel on buffers and sizes by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A region's plan as it was built: what runs its kernels one by one, and their sources by name."""
+
+    plan: Plan
+    launch: Launch
+    sources: Mapping[str, str]
+    suffix: str
 
 
 @dataclass(slots=True)
@@ -39,6 +50,35 @@ class Recorded:
 
     outputs: Any = None
     values: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
+
+
+def single_step(plan: Plan, step: KernelCall) -> Plan:
+    """A plan of one kernel, all of whose buffers are inputs, as are the sizes that it or they need."""
+    names = tuple(dict.fromkeys(step.buffers))
+    buffers = tuple(replace(b, kind="input") for b in plan.buffers if b.name in names)
+    exprs = (*step.sizes, *(e for b in buffers for e in (*b.shape, *b.strides)))
+    atoms = {atom.name: atom for e in exprs for atom in e.atoms() if isinstance(atom, Size)}
+    sizes = tuple(SizeInput(name, as_expr(atom)) for name, atom in sorted(atoms.items()))
+    return replace(
+        plan,
+        inputs=(*names, *sizes),
+        buffers=buffers,
+        kernels=tuple(k for k in plan.kernels if k.name == step.kernel),
+        steps=(step,),
+        outputs=(),
+        places=tuple(Place(name, "input") for name in names),
+        arena_bytes=as_expr(0),
+        decisions=(),
+    )
+
+
+def empty_graph(inputs: int) -> GraphModule:
+    """A graph with so many inputs and no results."""
+    graph = Graph()
+    for number in range(inputs):
+        graph.placeholder(f"input_{number}")
+    graph.output(())
+    return GraphModule(torch.nn.Module(), graph)
 
 
 class _Recorder(Interpreter):
@@ -69,13 +109,15 @@ def first_step(
 ) -> StepCheck | None:
     """The first step of ``region`` that differs, None where there is no plan or none does.
 
-    ``record`` has the plan and what was built of it. ``args`` may be written to. The generated source of the kernel is
-    written to ``folder``, or a new one where none is given.
+    ``record`` has the plan as it was built, a ``Loaded``. ``args`` may be written to. The generated source of the
+    kernel is written to ``folder``, or a new one where none is given.
     """
-    plan, kernels = _built(region, record)
-    if plan is None or any(b.device != "cpu" for b in plan.buffers):
+    loaded = next(
+        (s.value for s in reversed(record.stages) if s.region == region and isinstance(s.value, Loaded)), None
+    )
+    if loaded is None:
         return None
-    run = _Stepping(plan, args, kernels)
+    plan, run = loaded.plan, _Stepping(loaded, args)
     last = {name: at for at, step in enumerate(plan.steps) for name in writes(step)}
     for at, step in enumerate(plan.steps):
         run.step(step)
@@ -87,22 +129,21 @@ def first_step(
                 stage = "library" if isinstance(step, LibraryCall) else "code generation" if wrong else "lowering"
                 origin = [n for n in nodes if n in origins(step)] or origins(step)
                 place = provenance(origin, {s.node: s for s in plan.sources})
-                return _named(region, record, step, StepCheck("", place, name, text or wrong, stage), folder)
+                return _named(loaded, step, StepCheck("", place, name, text or wrong, stage), folder)
     return None
 
 
 class _Stepping(PlanRun):
     """The plan with its built kernels, one step at a time; remembers what the last kernel was given."""
 
-    def __init__(self, plan: Plan, args: Sequence[Any], kernels: Mapping[str, Launch]) -> None:
-        super().__init__(plan, args)
-        self.built = kernels
+    def __init__(self, loaded: Loaded, args: Sequence[Any]) -> None:
+        super().__init__(loaded.plan, args)
+        self.loaded = loaded
         self.before: dict[str, Tensor] = {}
 
     def launch(self, step: KernelCall) -> None:
         self.before = {name: self.flat(name).clone() for name in dict.fromkeys(step.buffers)}
-        addresses = [self.flat(name).data_ptr() for name in step.buffers]
-        self.built[step.kernel](*addresses, *self.numbers(step.sizes))
+        self.loaded.launch(step, {name: self.tensors[name] for name in step.buffers}, self.sizes)
 
     def wrong(self, step: PlanStep, name: str) -> str:
         """How what the last kernel left in a buffer differs from what its loop nests say."""
@@ -110,23 +151,12 @@ class _Stepping(PlanRun):
             return ""
         kernel = self.kernels[step.kernel]
         flats = {f"b{i}": self.before[buffer] for i, buffer in enumerate(step.buffers)}
-        for nest in kernel.nests:
-            run_nest(nest, flats, dict(zip(kernel.sizes, self.numbers(step.sizes), strict=True)))
+        with torch.device(self.device):
+            for nest in kernel.nests:
+                run_nest(nest, flats, dict(zip(kernel.sizes, self.numbers(step.sizes), strict=True)))
         buffer = self.buffers[name]
         shape, strides = self.numbers(buffer.shape), self.numbers(buffer.strides)
         return judge_alone(self.tensors[name], self.before[name].as_strided(shape, strides))
-
-
-def _built(region: str, record: Record) -> tuple[Plan | None, Mapping[str, Launch]]:
-    """The region's last plan and its kernels."""
-    stages = [s for s in reversed(record.stages) if s.region == region]
-    plan = next((s.value for s in stages if s.name == "plan" and isinstance(s.value, Plan)), None)
-    built = (s.value for s in stages if s.name == "build" and isinstance(s.value, BuildResult))
-    if plan is None:
-        return None, {}
-    needed = {k.name for k in plan.kernels}
-    kernels: Mapping[str, Launch] | None = next((b.kernels for b in built if needed <= b.kernels.keys()), None)
-    return (None, {}) if kernels is None and needed else (plan, kernels or {})
 
 
 def _written(step: PlanStep) -> list[str]:
@@ -176,23 +206,21 @@ def _judged(ours: Tensor, value: Tensor, exact: Tensor | None) -> str:
     return judge(ours, value, exact)
 
 
-def _named(region: str, record: Record, step: PlanStep, found: StepCheck, folder: str) -> StepCheck:
+def _named(loaded: Loaded, step: PlanStep, found: StepCheck, folder: str) -> StepCheck:
     if isinstance(step, LibraryCall):
         return replace(found, kernel=step.op)
-    return replace(found, kernel=step.kernel, file=_source_file(region, record, step.kernel, folder))
+    return replace(found, kernel=step.kernel, file=_source_file(loaded, step.kernel, folder))
 
 
-def _source_file(region: str, record: Record, kernel: str, folder: str) -> str:
+def _source_file(loaded: Loaded, kernel: str, folder: str) -> str:
     """The path of a file with the kernel's generated source, "" where it cannot be written."""
-    stages = (s.value for s in reversed(record.stages) if s.region == region and s.name == "codegen")
-    units: Any = next(stages, ())
-    source = next((str(u.source) for u in units if u.name == kernel), "") if isinstance(units, (list, tuple)) else ""
-    if not source:
+    if kernel not in loaded.sources:
         return ""
     try:
         path = Path(folder) if folder else Path(tempfile.mkdtemp(prefix="lamina_verify_"))
         path.mkdir(parents=True, exist_ok=True)
-        (path / f"{kernel}.cpp").write_text(source, encoding="utf-8")
+        file = path / f"{kernel}{loaded.suffix}"
+        file.write_text(loaded.sources[kernel], encoding="utf-8")
     except OSError:
         return ""
-    return str(path / f"{kernel}.cpp")
+    return str(file)

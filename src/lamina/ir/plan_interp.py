@@ -44,11 +44,16 @@ class PlanRun:
                 buffer = self.buffers[given]
                 for expr, n in zip((*buffer.shape, *buffer.strides), (*value.shape, *value.stride()), strict=True):
                     self._bind(expr, n)
-        workspace = torch.full((self.number(plan.arena_bytes),), 0xFF, dtype=torch.uint8)
+        arena = next((p.buffer for p in plan.places if p.where == "arena"), None)
+        self.device = next((b.device for b in plan.buffers if b.device != "cpu"), "cpu")
+        where = self.buffers[arena].device if arena is not None else self.device
+        workspace = torch.full((self.number(plan.arena_bytes),), 0xFF, dtype=torch.uint8, device=where)
         for place in plan.places:
             buffer = self.buffers[place.buffer]
             if place.where == "output":
-                memory = torch.full((self.span(buffer) * DTYPES[buffer.dtype].size,), 0xFF, dtype=torch.uint8)
+                memory = torch.full(
+                    (self.span(buffer) * DTYPES[buffer.dtype].size,), 0xFF, dtype=torch.uint8, device=buffer.device
+                )
                 self._at(buffer, memory, 0)
             elif place.where == "arena":
                 assert place.offset is not None
@@ -125,6 +130,6 @@ class PlanRun:
                 continue
             strides = self.numbers(buffer.strides)
             if list(made.stride()) != strides:
-                copy = torch.empty_strided(self.numbers(buffer.shape), strides, dtype=made.dtype)
+                copy = torch.empty_strided(self.numbers(buffer.shape), strides, dtype=made.dtype, device=made.device)
                 made = copy.copy_(made)
             self.tensors[out] = made
