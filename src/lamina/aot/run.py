@@ -49,7 +49,7 @@ from lamina.aot.traits import is_static
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.halves import as_halves
-from lamina.base.recovery import recover
+from lamina.base.recovery import brief, raised_within, recover
 from lamina.base.source import place_in
 from lamina.errors import LaminaError, LaminaWarning
 from lamina.options import Options
@@ -59,6 +59,9 @@ __all__ = ["compile_captured"]
 
 Pass = Callable[[GraphModule], GraphModule]
 PartPass = Callable[[GraphModule, str], GraphModule]
+
+_TRACED_BY = (__name__, "lamina.aot.torch_private")
+"""Modules that lead to AOTAutograd; others of Lamina's hold the rules that it applies while it traces."""
 
 
 def _as_it_is(gm: GraphModule, kind: str) -> GraphModule:
@@ -120,9 +123,16 @@ def compile_captured(
     return state.applied(serving_alike(compiled, state.gm.forward, example_inputs, job.written, job.tell))
 
 
-def _lacks_derivative(error: Exception) -> bool:
-    unknown = isinstance(error, RuntimeError) and str(error).startswith("derivative for ")
-    return unknown or isinstance(error, NotImplementedError)
+def _stated_limit(error: Exception) -> str:
+    """Why eager is to run a graph that AOTAutograd refused with ``error``; "" if something of Lamina's own failed.
+
+    Eager computes what AOTAutograd cannot trace or differentiate, and where it cannot either, the error is its own.
+    """
+    if isinstance(error, DataDependentGuard):
+        return f"tracing it asks what only a run tells: {brief(error)}"
+    if isinstance(error, LaminaError) or asks_for_another_capture(error) or raised_within(error, _TRACED_BY):
+        return ""
+    return f"AOTAutograd does not take it: {brief(error)}"
 
 
 class _Job:
@@ -182,13 +192,11 @@ class _Job:
             try:
                 compiled = self.differentiated(gm, example_inputs, decompositions)
             except Exception as error:
-                if _lacks_derivative(error) and not (self.begun or self.options.strict):
-                    self.note_eager(f"a gradient that eager lacks, too, where one asks for it: {error}")
-                    return gm.forward
-                if isinstance(error, DataDependentGuard) and not (self.begun or self.options.strict):
-                    self.note_eager(f"tracing it asks what only a run tells: {error}")
-                    return gm.forward
-                raise
+                why = "" if self.begun else _stated_limit(error)
+                if not why:
+                    raise
+                self.tell(why)
+                return gm.forward
             self.written = written_inputs(len(example_inputs))
         self.record.add(self.name, "aot", time.perf_counter() - start - self.seconds)
         return without_history(compiled, gm.forward) if self.saves else compiled

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lamina.base.decision import Decision
 from lamina.errors import InvalidIR, LaminaError, LaminaWarning, StageFailed
 
-__all__ = ["brief", "is_internal", "recover"]
+__all__ = ["brief", "is_internal", "raised_within", "recover"]
 
 _told: set[tuple[str, str]] = set()
 
@@ -25,6 +25,17 @@ def brief(error: BaseException) -> str:
 def is_internal(error: Exception) -> bool:
     """Whether ``error`` tells of a fault of Lamina's own, rather than of what the user gave."""
     return not isinstance(error, LaminaError) or isinstance(error, (StageFailed, InvalidIR))
+
+
+def raised_within(error: BaseException, besides: Sequence[str]) -> bool:
+    """Whether ``error`` passed through a module of Lamina's on its way to the handler, other than those named."""
+    frame = error.__traceback__
+    while frame is not None:
+        module = str(frame.tb_frame.f_globals.get("__name__", ""))
+        if module.startswith("lamina.") and module not in besides:
+            return True
+        frame = frame.tb_next
+    return False
 
 
 def recover(
