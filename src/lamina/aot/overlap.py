@@ -62,7 +62,7 @@ def _why_refused(node: Node, shared: set[Any]) -> str:
         if _overlapping(one) or (shared and _storage(one) in shared):
             return "writes to a tensor whose elements share memory, which eager refuses for most"
     for number, one in enumerate(written):
-        if any(_meet(one, other) for other in written[:number]):
+        if any(_meet(one, other, alike=True) for other in written[:number]):
             return "writes to the same memory twice"
     read = [other for other in node.all_input_nodes if other not in written]
     if any(_meet(one, other) for one in written for other in read):
@@ -91,8 +91,11 @@ def _read_at_other_places(node: Node, written: list[Node]) -> bool:
     return any(places.get(other, place) != place for operands in lists for place, other in enumerate(operands))
 
 
-def _meet(one: Node, other: Node) -> bool:
-    """Whether two tensors share memory and are not the same elements in the same order, as far as can be told."""
+def _meet(one: Node, other: Node, alike: bool = False) -> bool:
+    """Whether two tensors share memory and are not the same elements in the same order, as far as can be told.
+
+    With ``alike`` those count, too.
+    """
     if one is other:
         return True
     a: Any = one.meta.get("example_value")
@@ -104,7 +107,12 @@ def _meet(one: Node, other: Node) -> bool:
         return True
     if a.numel() == 0 or b.numel() == 0:
         return False
-    if (a.storage_offset(), a.shape, a.stride(), a.dtype) == (b.storage_offset(), b.shape, b.stride(), b.dtype):
+    if not alike and (a.storage_offset(), a.shape, a.stride(), a.dtype) == (
+        b.storage_offset(),
+        b.shape,
+        b.stride(),
+        b.dtype,
+    ):
         return False
     (start, stop), (begin, end) = _bytes(a), _bytes(b)
     return bool(start < end and begin < stop)

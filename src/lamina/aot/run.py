@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot.calls import Unsuitable
 from lamina.aot.checkpointed import partition_checkpointed
+from lamina.aot.dead_calls import dead_call
 from lamina.aot.eager import eager_is_best
 from lamina.aot.fixed_integers import fixed_integers, wants_numbers
 from lamina.aot.function import (
@@ -24,8 +25,10 @@ from lamina.aot.function import (
     training_function,
     without_gradients,
 )
+from lamina.aot.identities import distinct, without_identities
 from lamina.aot.inexact_integers import inexact_integers
 from lamina.aot.joint import prepare, unsupported
+from lamina.aot.leaves import leaf_made
 from lamina.aot.overlap import inputs_written, overlapping_write
 from lamina.aot.partition import Partition, partition
 from lamina.aot.region import CompileRegion, Region, RegionInput
@@ -34,6 +37,7 @@ from lamina.aot.shared_memory import overlapping_inputs, serving_alike, shares_s
 from lamina.aot.source import annotate_sources
 from lamina.aot.state import read_state, without_history
 from lamina.aot.stitch import Stitched, stitch
+from lamina.aot.strides import misplaced_result
 from lamina.aot.tangents import restrided
 from lamina.aot.torch_private import (
     DataDependentGuard,
@@ -51,6 +55,7 @@ from lamina.base.decision import Decision
 from lamina.base.halves import as_halves
 from lamina.base.recovery import brief, raised_within, recover
 from lamina.base.source import place_in
+from lamina.base.torch_private import memory_of, without_bases
 from lamina.errors import LaminaError, LaminaWarning
 from lamina.options import Options
 from lamina.record import Record, Stage
@@ -93,10 +98,26 @@ def compile_captured(
     Errors of AOTAutograd pass through, and must pass through the backend as well: some ask Dynamo to trace again.
     """
     job = _Job(compile_region, record, options, name, tuple(passes), partitioned, rereads)
+    captured = without_identities(gm)
+    once = distinct(captured)
+    if once is not None:
+        return once.applied(_compiled(job, once.gm, example_inputs, decompositions))
+    compiled = _compiled(job, captured, example_inputs, decompositions)
+    return gm.forward if compiled == captured.forward else compiled
+
+
+def _compiled(
+    job: _Job,
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    decompositions: dict[Any, Callable[..., Any]],
+) -> Callable[..., Any]:
+    """The graph compiled, or its ``forward``."""
     job.parameters = tuple(is_static(node) for node in gm.graph.find_nodes(op="placeholder"))
     job.place = _place(gm)
     job.writable = tuple(not (isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf) for x in example_inputs)
-    refused = overlapping_write(gm) or inexact_integers(gm)
+    refused = overlapping_write(gm) or inexact_integers(gm) or leaf_made(gm)
+    refused = refused or misplaced_result(gm) or dead_call(gm, job.options.numerics == "eager")
     if refused:
         job.note_eager(refused)
         return gm.forward
@@ -105,6 +126,7 @@ def compile_captured(
         job.note_eager(state.refused)
         return gm.forward
     job.differentiable = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
+    job.empty = frozenset(i for i, x in enumerate(example_inputs) if isinstance(x, torch.Tensor) and x.numel() == 0)
     with state.entered():
         compiled = job.compiled(state.gm, example_inputs, decompositions)
     if compiled == state.gm.forward:
@@ -172,6 +194,10 @@ class _Job:
         """Whether inputs that were leaves no longer are."""
         self.differentiable: tuple[bool, ...] = ()
         """Which inputs require a gradient."""
+        self.reached: list[bool] = []
+        """Which inputs get a gradient in the joint graph."""
+        self.empty: frozenset[int] = frozenset()
+        """Inputs without elements: what results are views of them, nothing tells."""
         self.outside: tuple[int, ...] = ()
         """Inputs that require a gradient and get none from this graph."""
 
@@ -198,6 +224,8 @@ class _Job:
                 self.tell(why)
                 return gm.forward
             self.written = written_inputs(len(example_inputs))
+            kept = history_of_results()  # what AOTAutograd returns as a view of an input is so outside of the graph
+            self.outside = self._without_gradient([g or i in kept for i, g in enumerate(self.reached)])
         self.record.add(self.name, "aot", time.perf_counter() - start - self.seconds)
         return without_history(compiled, gm.forward) if self.saves else compiled
 
@@ -205,7 +233,8 @@ class _Job:
         """Inputs that require a gradient and, as ``has`` says, get none; none of a graph that gives no gradients."""
         if not any(has) or len(has) != len(self.differentiable):
             return ()
-        return tuple(i for i, (wants, gets) in enumerate(zip(self.differentiable, has, strict=True)) if wants > gets)
+        found = enumerate(zip(self.differentiable, has, strict=True))
+        return tuple(i for i, (wants, gets) in found if wants > gets and i not in self.empty)
 
     def stitched(
         self, gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
@@ -387,7 +416,11 @@ class _Job:
         return self._as_aten(region.gm)
 
     def _as_aten(self, gm: GraphModule) -> Callable[..., Any]:
-        return _boxed(lambda arguments: gm.forward(*_emptied(arguments)))
+        def call(arguments: list[Any]) -> list[Any]:
+            inputs = _emptied(arguments)
+            return without_bases(gm.forward(*inputs), memory_of(inputs))
+
+        return _boxed(call)
 
     def _without(self, error: Exception, kind: str, region: str) -> None:
         """Note that something of ours failed in a graph, which runs as ATen calls; raise what is not ours."""
@@ -423,10 +456,8 @@ class _Job:
     ) -> tuple[GraphModule, GraphModule]:
         start = time.perf_counter()
         static = list(static_inputs)
-        if self.static is None:  # AOTAutograd's own: what it returns as a view of an input keeps its history
-            gradients: Sequence[Any] = joint.graph.output_node().args[0][num_fwd_outputs:]  # type: ignore[index,assignment]
-            kept = history_of_results()
-            self.outside = self._without_gradient([g is not None or i in kept for i, g in enumerate(gradients)])
+        gradients: Sequence[Any] = joint.graph.output_node().args[0][num_fwd_outputs:]  # type: ignore[index,assignment]
+        self.reached = [g is not None for g in gradients]
         inputs = joint.graph.find_nodes(op="placeholder")
         self.static_names = frozenset(inputs[i].name for i in static if i < len(inputs))
         refusal = unsupported(joint)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from lamina.base.torch_private import memory_of, without_bases
 from lamina.ir.loops_interp import run_program
 from lamina.record import Record
 from lamina.schedule.fuse import Fused
@@ -21,7 +22,7 @@ def run_interpreted(fused: Fused, record: Record, gm: GraphModule) -> Callable[[
     def call(args: list[Any]) -> list[Any]:
         inputs = list(args)
         args.clear()
-        return run_program(fused.program, inputs)
+        return without_bases(run_program(fused.program, inputs), memory_of(inputs))
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from lamina.aot.torch_private import is_fake
 from lamina.base.decision import Decision
 from lamina.base.recovery import brief
+from lamina.base.torch_private import memory_of, without_bases
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
 from lamina.record import Record, Stage
 from lamina.runtime.cache import Cache, cache_root
@@ -118,7 +119,7 @@ def aten_calls(gm: GraphModule) -> Boxed:
     def call(args: list[Any]) -> Any:
         inputs = list(args)
         args.clear()
-        return gm.forward(*inputs)
+        return without_bases(gm.forward(*inputs), memory_of(inputs))
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

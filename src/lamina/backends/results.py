@@ -13,7 +13,7 @@ from lamina.backends.api import Compiled
 from lamina.backends.regions import Boxed
 from lamina.backends.torch_private import takes_one_list
 from lamina.base.identity import place_of
-from lamina.base.torch_private import OpOverload
+from lamina.base.torch_private import OpOverload, memory_of, without_bases
 from lamina.errors import BackendFailed
 
 __all__ = ["check_callable", "checked", "checked_once"]
@@ -71,11 +71,12 @@ def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Bo
         inputs = list(args)
         args.clear()
         if finish is not None:
-            return finish(_as_list(compiled(inputs) if boxed else compiled(*inputs)))
+            known = memory_of(inputs)
+            return without_bases(finish(_as_list(compiled(inputs) if boxed else compiled(*inputs))), known)
         outputs = _as_list(compiled(list(inputs)) if boxed else compiled(*inputs))
         _check(expected, outputs, backend, graph, place_of(compiled))
         finish = _finisher(expected, _shared(expected, inputs, outputs))
-        return finish(outputs)
+        return without_bases(finish(outputs), memory_of(inputs))
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

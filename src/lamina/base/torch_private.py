@@ -6,7 +6,7 @@ The classes of operators, the CPU's flash attention, and the symbols of sizes th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ __all__ = [
     "cpu_attention",
     "cpu_attention_backward",
     "fresh_symbols_dropped",
+    "memory_of",
+    "without_bases",
 ]
 
 aten = torch.ops.aten
@@ -69,3 +71,23 @@ def fresh_symbols_dropped(values: Sequence[Any]) -> Iterator[list[Any]]:
         made.extend(s for symbols, old in zip(lists, before, strict=True) for s in symbols if s not in old)
         for symbols, old in zip(lists, before, strict=True):
             symbols[:] = old
+
+
+def memory_of(values: Iterable[Any]) -> frozenset[int]:
+    """What tells the memory of tensors among ``values`` from that of others."""
+    return frozenset(v.untyped_storage()._cdata for v in values if isinstance(v, Tensor) and v.layout is torch.strided)
+
+
+def without_bases(values: Iterable[Any], known: frozenset[int]) -> list[Any]:
+    """``values``, the results of a graph that autograd did not see, with tensors that are views of nothing inside it.
+
+    What is a view of a tensor inside the graph is one to autograd, which lets nobody write to the view that a custom
+    function returns. Views of the inputs, whose memory is ``known``, stay what they are, and so share their versions.
+    """
+    return [v.data if isinstance(v, Tensor) and _has_base(v, known) else v for v in values]
+
+
+def _has_base(value: Tensor, known: frozenset[int]) -> bool:
+    if not value._is_view() or value.is_inference() or value.layout is not torch.strided:
+        return False
+    return value.untyped_storage()._cdata not in known

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from lamina.base.reference import in_double
 from lamina.errors import BadArgument
@@ -87,8 +88,10 @@ def load(source: str) -> Callable[[CompileFunction], Iterator[Any]]:
     return program  # type: ignore[no-any-return]
 
 
-def observe(source: str, compile: CompileFunction, *, draw: int = 0, wide: bool = False) -> Trace:
+def observe(source: str, compile: CompileFunction, *, draw: int = 0, wide: bool = False, kept: bool = False) -> Trace:
     """Run a program's text with this compile function; with ``wide`` in double precision.
+
+    With ``kept`` autograd saves copies, so that no write to what it would save is in the way of a gradient.
 
     The state of the process (modes, default dtype, random numbers) is the same afterwards.
     """
@@ -97,7 +100,7 @@ def observe(source: str, compile: CompileFunction, *, draw: int = 0, wide: bool 
         for number, value in enumerate(load(source)(compile)):
             yield str(number), value
 
-    with drawing(draw):
+    with drawing(draw), saved_tensors_hooks(_copied, _as_it_is) if kept else nullcontext():
         return traced(shown, wide=wide)
 
 
@@ -124,6 +127,15 @@ def traced(program: Callable[[], Iterator[tuple[str, Any]]], *, wide: bool = Fal
             _finish(trace, live)
     trace.warned = [str(w.message) for w in caught]
     return trace
+
+
+def _copied(saved: Tensor) -> Tensor:
+    with torch.no_grad():
+        return saved.detach().clone()
+
+
+def _as_it_is(saved: Tensor) -> Tensor:
+    return saved
 
 
 def _note(trace: Trace, live: list[tuple[str, Tensor, int]], path: str, shown: Any) -> None:

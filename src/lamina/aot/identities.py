@@ -1,0 +1,139 @@
+"""Captured calls that return their operand itself, and results that are one tensor: eager's are one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from lamina.aot.overlap import inputs_written
+from lamina.aot.torch_private import graph_module, is_fake, never_captured
+from lamina.base.source import operation_name
+
+__all__ = ["Distinct", "distinct", "without_identities"]
+
+_RETURNS_OPERAND = frozenset(
+    str.split(
+        "alpha_dropout atleast_1d atleast_2d atleast_3d bfloat16 bool byte char conj conj_physical contiguous cpu"
+        " cuda double dropout feature_alpha_dropout feature_dropout flatten float half int long pos positive real"
+        " resolve_conj resolve_neg short sum_to_size to type type_as"
+    )
+)
+"""Calls that return the operand itself where there is nothing to do, and so do in tracing."""
+
+_DROPOUTS = frozenset(("alpha_dropout", "dropout", "feature_alpha_dropout", "feature_dropout"))
+"""Calls that return the operand itself where there is nothing to drop; traced they return a copy."""
+
+
+def without_identities(gm: GraphModule) -> GraphModule:
+    """``gm``, or a copy in which an operand stands for each call that returns the operand itself.
+
+    A copy would be another object, in other memory: a later write to one of the two would be missing in the other.
+    """
+    same = {node.name for node in gm.graph.nodes if _is_identity(node)}
+    if not same:
+        return gm
+    graph = Graph()
+    made: dict[Node, Any] = {}
+    for node in gm.graph.nodes:
+        if node.name in same:
+            made[node] = made[node.args[0]]
+        else:
+            made[node] = graph.node_copy(node, made.__getitem__)
+            made[node].meta = node.meta
+    return graph_module(gm, graph)
+
+
+def _is_identity(node: Node) -> bool:
+    if node.op not in ("call_function", "call_method") or "out" in node.kwargs:
+        return False
+    name = operation_name(node.target)
+    if name not in _RETURNS_OPERAND or not node.args or not isinstance(node.args[0], Node):
+        return False
+    if name in _DROPOUTS:
+        return _drops_nothing(node)
+    value = node.meta.get("example_value")
+    return is_fake(value) and node.args[0].meta.get("example_value") is value
+
+
+def _drops_nothing(node: Node) -> bool:
+    given = dict(zip(("input", "p", "training", "inplace"), node.args, strict=False)) | dict(node.kwargs)
+    p, training = given.get("p", 0.5), given.get("training", given.get("train", True))
+    if given.get("inplace") or not isinstance(p, (int, float)) or not isinstance(training, bool):
+        return False
+    return p == 0 or not training
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """A graph that returns each tensor once, and none of its inputs, and where the results of the original are.
+
+    ``places`` has the number of a result, or -1-i for input i. ``twins`` are results that lie in the memory of another,
+    which are objects of their own in eager.
+    """
+
+    gm: GraphModule
+    places: tuple[int, ...]
+    twins: tuple[tuple[int, int], ...]
+
+    def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """``compiled`` with the results of the original graph."""
+        places, twins = self.places, self.twins
+
+        def run(*inputs: Any) -> Any:
+            results = compiled(*inputs)
+            if twins:
+                results = list(results)
+                for one, other in twins:
+                    if results[one] is results[other]:
+                        results[other] = results[one].view_as(results[one])
+            return tuple([results[place] if place >= 0 else inputs[-1 - place] for place in places])
+
+        never_captured(run)
+        return run
+
+
+def distinct(gm: GraphModule) -> Distinct | None:
+    """The graph without results that are others or inputs once more; None where all are tensors of their own."""
+    returned: Any = gm.graph.output_node().args[0]
+    if not isinstance(returned, (tuple, list)) or not all(isinstance(one, Node) for one in returned):
+        return None
+    inputs = _unwritten(gm)
+    results = list(dict.fromkeys(one for one in returned if one not in inputs))
+    twins = _twins(results)
+    if not results or (len(results) == len(returned) and not twins):
+        return None
+    places = tuple(-1 - inputs[one] if one in inputs else results.index(one) for one in returned)
+    graph = Graph()
+    made: dict[Node, Any] = {}
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            graph.output(tuple(made[one] for one in results)).meta = node.meta
+        else:
+            made[node] = graph.node_copy(node, made.__getitem__)
+            made[node].meta = node.meta
+    return Distinct(graph_module(gm, graph), places, twins)
+
+
+def _twins(results: Sequence[Node]) -> tuple[tuple[int, int], ...]:
+    """Pairs of results in one memory with the same elements: a tensor and, say, what ``detach`` makes of it."""
+    first: dict[Any, int] = {}
+    found = []
+    for place, node in enumerate(results):
+        value: Any = node.meta.get("example_value")
+        if is_fake(value) and value.layout is torch.strided:
+            before = first.setdefault(value.untyped_storage()._cdata, place)
+            if before != place:
+                found.append((before, place))
+    return tuple(found)
+
+
+def _unwritten(gm: GraphModule) -> dict[Any, int]:
+    """Tensors that are inputs, by place, if the graph does not write to them."""
+    written: Sequence[int] = inputs_written(gm)
+    inputs = gm.graph.find_nodes(op="placeholder")
+    kept = {n: i for i, n in enumerate(inputs) if isinstance(n.meta.get("example_value"), torch.Tensor)}
+    return {n: i for n, i in kept.items() if i not in written}

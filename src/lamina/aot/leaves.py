@@ -1,0 +1,36 @@
+"""Leaves that a captured graph makes: views taken where gradients are off, and tensors that ask for gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from lamina.base.source import source_of
+
+__all__ = ["leaf_made"]
+
+
+def leaf_made(gm: GraphModule) -> str:
+    """Why the captured graph is eager's to run: a leaf of its own that gradients flow to, or "".
+
+    A view of a tensor with a history that is taken where gradients are off requires a gradient and has no history.
+    Traced for AOTAutograd it has that of its base, or none at all.
+    """
+    made = {node for node in gm.graph.nodes if node.op in ("call_function", "call_method") and _is_leaf(node)}
+    for node in made:
+        if any(user.op == "output" or (user not in made and _requires_grad(user)) for user in node.users):
+            return f"{source_of(node)} makes a leaf that requires a gradient"
+    return ""
+
+
+def _is_leaf(node: Node) -> bool:
+    value: Any = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+
+
+def _requires_grad(node: Node) -> bool:
+    value: Any = node.meta.get("example_value")
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return any(isinstance(one, torch.Tensor) and one.requires_grad for one in values)

@@ -1,0 +1,213 @@
+"""Programs that random ones were reduced to: what eager does besides computing, and what tracing does not tell."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lamina
+from lamina.testing.fuzz import check
+from lamina.testing.fuzz.observe import observe
+from lamina.testing.fuzz.target import compile_function
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from lamina.testing.fuzz import attempt, backward, pause, sample
+"""
+
+PROGRAMS = {
+    "written after it was saved, which eager does not save": """
+def f(x):
+    v = x.abs()
+    w = v ** 0
+    v.add_(w)
+    return w
+def program(compile):
+    yield compile(f)(sample(grad=True))
+""",
+    "the backward needs what the function wrote over": """
+def f(x):
+    v = x.exp()
+    v.add_(1)
+    return v * 2
+def program(compile):
+    out = compile(f)(sample(4, grad=True))
+    yield out
+    yield attempt(backward, out)
+""",
+    "a windowed view that is written to": """
+def f(x):
+    v = x * 2
+    v.unfold(0, 2, 2)[0] = 1
+    return v
+def program(compile):
+    yield compile(f)(sample(4, grad=True))
+""",
+    "no derivative": """
+def f(x):
+    return torch.nextafter(x, x + 1) * 2, torch.unique(x)
+def program(compile):
+    yield compile(f)(sample(4, grad=True))
+""",
+    "random numbers that nothing uses": """
+def f(x):
+    F.dropout(x)
+    return F.dropout(x)
+def program(compile):
+    yield compile(f, options={"numerics": "eager"})(sample(5))
+""",
+    "an index out of range that nothing uses": """
+def f(x, k):
+    torch.select_scatter(x, x, 0, k)
+    return x + 1
+def program(compile):
+    yield attempt(compile(f), sample(), 0)
+""",
+    "a type that eager refuses, unused": """
+def f(x, b):
+    b.argmax()
+    torch.arange(3).to(torch.uint32) + 1
+    return x + 1
+def program(compile):
+    yield attempt(compile(f), sample(3), sample(3, dtype=torch.bool))
+""",
+    "one object": """
+def f(x):
+    v = torch.sign(x)
+    return v, v.contiguous(), F.dropout(v, 0.5, training=False), F.dropout(v, 0.0), v.float(), x.contiguous()
+def program(compile):
+    yield compile(f)(sample(4))
+    x = sample(4, grad=True)
+    yield x, compile(f)(x)
+""",
+    "a write to what a call gave back": """
+def f(x):
+    v = x * 2
+    w = F.dropout(v, 0.5, training=False)
+    w.add_(1)
+    return v
+def program(compile):
+    yield compile(f)(sample(4))
+""",
+    "two objects in one memory": """
+def f(x):
+    v = F.silu(x)
+    return v, v.detach(), x @ x
+def program(compile):
+    yield compile(f)(sample(4, 4))
+""",
+    "gaps": """
+def f(x):
+    return torch.empty_strided(x.shape, (x.shape[1] * 2, 1)).copy_(x)
+def program(compile):
+    yield compile(f)(sample(3, 4))
+""",
+    "batch norm of a transposed operand": """
+def f(x):
+    return F.batch_norm(x.t(), None, None, training=True)
+def program(compile):
+    yield compile(f)(sample(2, 4))
+    yield compile(f)(sample(4, 2, grad=True))
+""",
+    "a view of an input without elements": """
+def f(x0, x1):
+    return x0[0:], x1.sigmoid()
+def program(compile):
+    yield compile(f)(sample(0, grad=True), sample(grad=True))
+""",
+    "a view of an input that gets no gradient otherwise": """
+def f(w, x):
+    return w[..., ::2], x.sum()
+def program(compile):
+    w = sample(6, grad=True)
+    view, total = compile(f)(w, sample(3, grad=True))
+    yield view, total
+    view.sum().backward()
+    yield w.grad
+""",
+    "a view taken where gradients are off": """
+def f(x):
+    with torch.no_grad():
+        v = x[::2]
+    return v, v * 2
+def program(compile):
+    yield compile(f)(sample(3, 5, grad=True) * 1)
+""",
+    "a result that is written to": """
+def f(w, s):
+    v = (w @ w).t()
+    u = torch.sort(w)[0]
+    pause()
+    v.add_(s)
+    u.add_(s)
+    return v * 2, u
+def program(compile):
+    yield attempt(compile(f), sample(2, 2, grad=True), sample(2, 2))
+""",
+    "one list with a tensor and a view of all of it": """
+def f(x):
+    v = x * 2
+    torch._foreach_add_([v, v.view(-1)], 1.0)
+    return v
+def program(compile):
+    yield compile(f)(sample(5))
+""",
+    "a write before the gradient": """
+def f(x, y):
+    return F.mse_loss(y, x)
+def program(compile):
+    x = sample(2, grad=True)
+    out = compile(f)(x, sample(2, seed=1))
+    yield x.detach().zero_()
+    yield backward(out)
+    yield x.grad
+""",
+}
+
+
+@pytest.mark.parametrize("target", ["lamina", "lamina:interp"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_runs_as_in_eager(name: str, target: str) -> None:
+    assert check(HEAD + PROGRAMS[name], target).differences == ()
+
+
+def test_a_gradient_of_what_was_written_over_is_compared() -> None:
+    program = HEAD + PROGRAMS["a write before the gradient"]
+    eager = observe(program, compile_function("none"))
+    kept = observe(program, compile_function("none"), kept=True)
+    assert "modified by an inplace operation" in eager.leaves["1"].text
+    assert kept.leaves["2"].value.abs().sum() > 0
+    wrong = program.replace("F.mse_loss(y, x)", "F.mse_loss(y, x) * (2 if torch.compiler.is_compiling() else 1)")
+    assert check(wrong, "lamina:interp").kind == "error"
+
+
+def test_what_autograd_refuses_is_in_the_record() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        v = x.abs()
+        w = v**0
+        v.add_(w)
+        return w
+
+    compiled = lamina.compile(f, options={"strict": True})
+    with pytest.warns(lamina.errors.LaminaWarning, match="AOTAutograd does not take it"):
+        compiled(torch.randn(3, requires_grad=True))
+    decisions = [d for stage in compiled.record.stages for d in stage.decisions if d.kind == "eager"]
+    assert len(decisions) == 1
+
+
+def test_usual_programs_are_compiled() -> None:
+    """Calls without users that cannot raise, identities and detached twins leave a graph to the kernels."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.sum(0)
+        torch.relu(x @ w)
+        with torch.no_grad():
+            part = x[:2].mean()
+        y = torch.nn.functional.dropout(x.float() @ w, 0.1, training=False).contiguous()
+        z = torch.nn.functional.batch_norm(y, None, None, training=True)
+        return y, z - part, y.detach()
+
+    compiled = lamina.compile(f)
+    compiled(torch.randn(4, 4, requires_grad=True), torch.randn(4, 4))
+    assert not [d for stage in compiled.record.stages for d in stage.decisions if d.kind in ("eager", "fallback")]
