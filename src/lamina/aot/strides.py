@@ -15,8 +15,8 @@ __all__ = ["misplaced_result"]
 def misplaced_result(gm: GraphModule) -> str:
     """Why the captured graph is eager's to run: a result whose strides tracing or kernels get wrong, or "".
 
-    Memory with gaps is made by ``empty_strided`` alone; kernels make none. On a CPU a batch norm's result is contiguous, or has channels last where its operand has; traced it has whatever
-    strides the operand has.
+    Memory with gaps is made by ``empty_strided`` alone; kernels make none. On a CPU a batch norm's result is
+    contiguous, or has channels last where its operand has; traced it has whatever strides the operand has.
     """
     for node in gm.graph.nodes:
         if operation_name(node.target) in ("empty_strided", "new_empty_strided") and not _dense(node):
