@@ -6,6 +6,7 @@ The classes of operators, the CPU's flash attention, and the symbols of sizes th
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -82,12 +83,16 @@ def without_bases(values: Iterable[Any], known: frozenset[int]) -> list[Any]:
     """``values``, the results of a graph that autograd did not see, with tensors that are views of nothing inside it.
 
     What is a view of a tensor inside the graph is one to autograd, which lets nobody write to the view that a custom
-    function returns. Views of the inputs, whose memory is ``known``, stay what they are, and so share their versions.
+    function returns. Views of the inputs, whose memory is ``known``, stay what they are, and so share their versions;
+    so do values in one memory, none of which autograd may then take for a gradient to add to.
     """
-    return [v.data if isinstance(v, Tensor) and _has_base(v, known) else v for v in values]
+    values = list(values)
+    own = Counter(v.untyped_storage()._cdata for v in values if isinstance(v, Tensor) and v.layout is torch.strided)
+    alone = frozenset(memory for memory, count in own.items() if count == 1) - known
+    return [v.data if isinstance(v, Tensor) and _has_base(v, alone) else v for v in values]
 
 
-def _has_base(value: Tensor, known: frozenset[int]) -> bool:
+def _has_base(value: Tensor, alone: frozenset[int]) -> bool:
     if not value._is_view() or value.is_inference() or value.layout is not torch.strided:
         return False
-    return value.untyped_storage()._cdata not in known
+    return value.untyped_storage()._cdata in alone
