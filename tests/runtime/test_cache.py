@@ -258,7 +258,9 @@ def test_a_root_that_cannot_be_written_keeps_its_hits(
     real = {"mkdir": os.mkdir, "mkdtemp": cache_module.tempfile.mkdtemp, "rename": os.rename}[broken]
 
     def refuse(*args: Any, **options: Any) -> Any:
-        place = options.get("dir") or args[-1 if broken == "rename" else 0]
+        given = options.get("dir_fd") or options.get("dst_dir_fd")
+        named = options.get("dir") or args[-1 if broken == "rename" else 0]
+        place = os.readlink(f"/proc/self/fd/{given}") if given else named
         if str(place).startswith(str(cache.location)):
             raise OSError(30, "Read-only file system")
         return real(*args, **options)

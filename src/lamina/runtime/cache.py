@@ -6,72 +6,36 @@ Layout under the root, which may be moved or copied as a whole:
     v1/<2 hex>/<key>/<files>            sources and objects, plain formats only
     v1/index/<2 hex>/<name>.json        small notes, each with its own SHA-256
     v1/locks/<2 hex>                    taken by those who write, never by those who read
+    v1/usage                            how many bytes were added, so that the least recently used can be removed
 
-A root that belongs to another user (other than the superuser) or that others can write is not read at all.
+The root is found once and held open. A root, folder or file that belongs to another user (other than the superuser)
+or that others can write is not read (see ``cache_files``). The time of a manifest or note is that of its last use, to
+the day.
 """
 
 from __future__ import annotations
 
 import atexit
-import hashlib
-import json
+import contextlib
+import errno
 import os
 import shutil
-import stat
 import tempfile
 import threading
-import time
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from lamina.runtime.locks import Stripe, stripe_of
+from lamina.runtime.cache_entries import Entry, Miss, draft, load_entry, load_note, publish, write_note
+from lamina.runtime.cache_files import FORMAT, Folder, clear_away, digest, distrust, is_full, signed
+from lamina.runtime.cache_usage import Usage, sweep
+from lamina.runtime.locks import PATIENCE, Patience, Stripe, stripe_of
 
 __all__ = ["FORMAT", "Cache", "Entry", "Miss", "cache_root", "digest"]
 
-FORMAT = 1
-_MANIFEST = "manifest.json"
-_STALE_SECONDS = 24 * 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """Why a key has no usable entry. ``damaged`` tells a bad entry from one that never was."""
-
-    key: str
-    reason: str
-    damaged: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A verified entry: ``path`` is its folder, ``fields`` what its builder said of it, ``files`` name -> SHA-256."""
-
-    key: str
-    path: Path
-    fields: Mapping[str, Any]
-    files: Mapping[str, str]
-
-    def read(self, name: str) -> bytes:
-        """The content of one file, checked again now. Raises ``OSError`` if it has changed since."""
-        content = (self.path / name).read_bytes()
-        if digest(content) != self.files[name]:
-            raise OSError(f"{self.path / name} changed after it was verified")
-        return content
-
-
-def digest(*parts: str | bytes) -> str:
-    """SHA-256, in hexadecimal, of the parts; ("ab", "c") and ("a", "bc") differ."""
-    if len(parts) == 1 and isinstance(parts[0], bytes):
-        return hashlib.sha256(parts[0]).hexdigest()
-    total = hashlib.sha256()
-    for part in parts:
-        content = part.encode() if isinstance(part, str) else part
-        total.update(b"%d:" % len(content))
-        total.update(content)
-    return total.hexdigest()
+_T = TypeVar("_T")
 
 
 def cache_root(given: str = "") -> Path:
@@ -86,32 +50,44 @@ class Cache:
     """Entries by key (at least 8 hexadecimal digits), on disk at ``root``; safe for many threads and processes.
 
     ``root`` None keeps everything in a folder private to this process, removed when it ends. So does a root
-    that cannot be written or trusted, with one warning per process; what can be read of it still is.
+    that cannot be written or trusted, with one warning per process; what can be read of it still is. Beyond ``limit``
+    bytes (0: no limit) the entries that were not used for the longest time are removed.
     """
 
-    def __init__(self, root: Path | str | None) -> None:
+    def __init__(self, root: Path | str | None, limit: int = 0) -> None:
         self.problem = ""  # why the root is not read, or not written
         self.damages: list[Miss] = []  # bad entries met so far, each once
-        self._reading: list[Path] = []
-        self._writing: Path | None = None
+        self.limit = limit
+        self._root = None if root is None else Path(os.path.realpath(root))
+        self._reading: list[Folder] = []
+        self._writing: Folder | None = None
         self._swept: set[Path] = set()
+        self._refused: set[tuple[Path, str]] = set()  # bad entries that cannot be removed
         self._guard = threading.RLock()
-        if root is not None:
-            self._open(Path(root))
+        _ALL.add(self)
+        if self._root is not None:
+            self._open(self._root)
 
     @property
     def location(self) -> Path:
         """The folder that new entries go to."""
-        return self._writable().parent
+        return self._writable().path.parent
+
+    @property
+    def top(self) -> Folder | None:
+        """What is held open of the root; None where it cannot be used."""
+        return next((top for top in self._reading if top.path.parent == self._root), None)
 
     def get(self, key: str) -> Entry | Miss:
         """The entry for ``key`` with every file's SHA-256 checked, or the reason why there is none.
 
-        Takes no lock and writes nothing.
+        Takes no lock and writes nothing, but that what was last used a day or longer ago is marked as used now.
         """
         miss = Miss(key, "not in the cache")
         for top in tuple(self._reading):
-            found = _load(top / stripe_of(key) / key, key)
+            if (top.path, key) in self._refused:
+                continue
+            found = load_entry(top, key, touch=top is self._writing)
             if isinstance(found, Entry):
                 return found
             if found.damaged:
@@ -124,6 +100,18 @@ class Cache:
         if damage not in self.damages:
             self.damages.append(damage)
 
+    def evict(self, key: str, reason: str) -> None:
+        """Remove an entry that is whole but of no use, so that this process and those to come build it again."""
+        self.report(Miss(key, reason, damaged=True))
+        for top in tuple(self._reading):
+            try:
+                with top.within(stripe_of(key)) as folder:
+                    clear_away(top, folder, key)
+            except FileNotFoundError:
+                continue
+            except OSError:  # a cache that can only be read
+                self._refused.add((top.path, key))
+
     def put(self, key: str, build: Callable[[Path], Mapping[str, Any]]) -> Entry:
         """Have ``build`` fill an empty folder, publish it under ``key`` and return it.
 
@@ -131,21 +119,29 @@ class Cache:
         nothing behind. Takes no lock: two who publish the same key at once both succeed. Raises ``OSError`` if
         neither the root nor the temporary folder can hold the entry.
         """
-        top = self._writable()
-        if top not in self._swept:
-            self._swept.add(top)
-            _sweep(top)
-        try:
-            return _publish(top, key, build)
-        except OSError as error:
-            if not self._abandon(top, error):
-                raise
-            return _publish(self._writable(), key, build)
+
+        def write(top: Folder) -> Entry:
+            if top.path not in self._swept:
+                self._swept.add(top.path)
+                sweep(top)
+            with draft(top) as path:
+                try:
+                    fields = build(path)
+                except OSError as error:
+                    if is_full(error):
+                        raise
+                    raise _Foreign(error) from error
+                entry = publish(top, path, key, fields)
+            if self.limit and top is self.top:
+                Usage(top, self.limit).add(key)
+            return entry
+
+        return self._written(write)
 
     def get_or_build(self, key: str, build: Callable[[Path], Mapping[str, Any]]) -> Entry:
         """The entry, built if missing or damaged, once among all threads and processes that ask for it.
 
-        ``build`` must not call this method again.
+        ``build`` must not call this method again. One who holds the lock for a minute is not waited for any longer.
         """
         found = self.get(key)
         if isinstance(found, Entry):
@@ -154,19 +150,18 @@ class Cache:
             found = self.get(key)
             return found if isinstance(found, Entry) else self.put(key, build)
 
-    def lock(self, stripe: str) -> Stripe:
+    def lock(self, stripe: str, patience: Patience = PATIENCE) -> Stripe:
         """The lock of those who write keys of this stripe (see ``stripe_of``)."""
-        return Stripe(self._writable() / "locks", stripe)
+        return Stripe(self._writable().path / "locks", stripe, patience)
 
     def note(self, name: str) -> Mapping[str, Any] | None:
         """A note written before, or None if there is none or it is damaged."""
         for top in tuple(self._reading):
-            path = top / "index" / stripe_of(name) / f"{name}.json"
-            content, why = _read_signed(path)
-            if content is not None and content.get("name") == name:
-                return content
-            if why or content is not None:
-                self.report(Miss(name, why or "the note belongs to another name", damaged=True))
+            found = load_note(top, name, touch=top is self._writing)
+            if not isinstance(found, Miss):
+                return found
+            if found.damaged:
+                self.report(found)
         return None
 
     def notes_of(self, prefix: str) -> tuple[str, ...]:
@@ -174,7 +169,8 @@ class Cache:
         names: set[str] = set()
         for top in tuple(self._reading):
             try:
-                listed = os.listdir(top / "index" / stripe_of(prefix))
+                with top.within("index", stripe_of(prefix)) as folder:
+                    listed = os.listdir(folder)
             except OSError:
                 continue
             names.update(n.removesuffix(".json") for n in listed if n.startswith(prefix) and n.endswith(".json"))
@@ -182,62 +178,144 @@ class Cache:
 
     def write_note(self, name: str, content: Mapping[str, Any]) -> None:
         """Write or replace a small note (plain JSON values)."""
-        top = self._writable()
-        text = _signed({**content, "name": name})
+        text = signed({**content, "name": name})
+        self._written(lambda top: write_note(top, name, text))
+
+    def _written(self, write: Callable[[Folder], _T]) -> _T:
+        """What ``write`` makes of the folder for new entries, or of the private one where that one fails."""
+        for _ in range(3):
+            top = self._writable()
+            try:
+                return write(top)
+            except _Foreign as foreign:
+                raise foreign.error from None
+            except OSError as error:
+                if self._found_again(top):
+                    continue
+                if _is_private(top):
+                    raise
+                if error.errno not in _OF_ALL and _can_write(top):
+                    break  # something in the way of this entry alone
+                self._abandon(top, error)
         try:
-            _write_note(top, name, text)
-        except OSError as error:
-            if not self._abandon(top, error):
-                raise
-            _write_note(self._writable(), name, text)
+            return write(self._private())
+        except _Foreign as foreign:
+            raise foreign.error from None
 
     def _open(self, root: Path) -> None:
-        top = root / f"v{FORMAT}"
         try:
-            if not top.is_dir():
-                root.mkdir(mode=0o700, parents=True, exist_ok=True)
-                top.mkdir(mode=0o700, exist_ok=True)
-            self.problem = _distrust(top)
+            top, self.problem = _opened(root)
         except OSError as error:
             self.problem = f"{root} cannot be used: {error.strerror or error}"
             return
-        if self.problem:
+        if top is None:
             return
-        self._reading.append(top)
-        if os.access(top, os.W_OK | os.X_OK):
+        self._reading.insert(0, top)
+        if os.access(top.path, os.W_OK | os.X_OK):
             self._writing = top
         else:
             self.problem = f"{root} is not writable"
 
-    def _writable(self) -> Path:
+    def _found_again(self, top: Folder) -> bool:
+        """Whether the root, which somebody removed, could be made again."""
+        with self._guard:
+            if self._root is None or top is not self.top or not top.gone():
+                return False
+            self._reading.remove(top)
+            self._writing = None
+            self._open(self._root)
+            return self._writing is not None
+
+    def _writable(self) -> Folder:
         with self._guard:
             if self._writing is None:
                 _warn_once(self.problem)
-                top = _private_folder() / f"v{FORMAT}"
-                top.mkdir(mode=0o700, exist_ok=True)
-                self._writing = top
-                self._reading.append(top)
+                self._writing = self._private()
             return self._writing
 
-    def _abandon(self, top: Path, error: OSError) -> bool:
-        """Write to the private folder from now on; False if that is what just failed."""
+    def _private(self) -> Folder:
+        """The folder for what only this process will use."""
         with self._guard:
-            if top.parent == _PRIVATE.get(os.getpid()):
-                return False
-            self.problem = f"{top.parent} cannot be written: {error.strerror or error}"
-            if self._writing == top:
+            path = _private_folder() / f"v{FORMAT}"
+            found = next((top for top in self._reading if top.path == path), None)
+            if found is None:
+                path.mkdir(mode=0o700, exist_ok=True)
+                found = Folder(path)
+                self._reading.append(found)
+            return found
+
+    def _abandon(self, top: Folder, error: OSError) -> None:
+        """Write to the private folder from now on."""
+        with self._guard:
+            self.problem = f"{top.path.parent} cannot be written: {error.strerror or error}"
+            if self._writing is top:
                 self._writing = None
-            return True
+
+    def _forked(self) -> None:
+        """In a forked child: no lock that another thread holds there, no folder that the parent will remove."""
+        self._guard = threading.RLock()
+        if self._writing is not None and self._writing is not self.top:
+            self._writing = None
 
 
+class _Foreign(Exception):
+    """An error of what fills an entry, not of the cache."""
+
+    def __init__(self, error: OSError) -> None:
+        self.error = error
+
+
+_OF_ALL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""Errors that the next entry would meet as well."""
 _PRIVATE: dict[int, Path] = {}
 _WARNED: set[str] = set()
+_ALL: weakref.WeakSet[Cache] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for one in tuple(_ALL):
+        one._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _opened(root: Path) -> tuple[Folder | None, str]:
+    """The folder of this format below ``root``, made if need be; or None and why it is not to be trusted."""
+    if not root.is_dir():
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    outer = Folder(root)
+    if why := distrust(os.fstat(outer.descriptor), str(root), sticky=True):
+        return None, why
+    name = f"v{FORMAT}"
+    path = root / name
+    if not path.is_dir():
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=outer.descriptor)  # a file, or a link that leads nowhere
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=outer.descriptor)
+    top = Folder(path, outer.descriptor_of(name))
+    why = distrust(os.fstat(top.descriptor), str(path))
+    return (None, why) if why else (top, "")
+
+
+def _can_write(top: Folder) -> bool:
+    try:
+        with draft(top):
+            return True
+    except OSError:
+        return False
+
+
+def _is_private(top: Folder) -> bool:
+    return top.path.parent == _PRIVATE.get(os.getpid())
 
 
 def _private_folder() -> Path:
     process = os.getpid()  # a forked child must not use, nor remove, its parent's folder
     if process not in _PRIVATE:
-        folder = Path(tempfile.mkdtemp(prefix="lamina-"))
+        folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="lamina-")))
         if _PRIVATE.setdefault(process, folder) == folder:
             atexit.register(_remove_private, process, folder)
     return _PRIVATE[process]
@@ -253,145 +331,3 @@ def _warn_once(problem: str) -> None:
         _WARNED.add("cache")
         text = f"Lamina's cache folder cannot be used, so compiled kernels last only as long as this process: {problem}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-
-
-def _distrust(top: Path) -> str:
-    """Why code found below ``top`` could be somebody else's, or an empty string."""
-    for folder in (top, top.parent):
-        found = folder.stat()
-        if found.st_uid not in (os.geteuid(), 0):
-            return f"{folder} belongs to user {found.st_uid}, not to user {os.geteuid()}"
-        shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        # Others may add to a sticky folder such as /tmp, but not replace what is in it.
-        if shared and not (folder == top.parent and found.st_mode & stat.S_ISVTX):
-            return f"{folder} can be written by other users (mode {stat.S_IMODE(found.st_mode):o})"
-    return ""
-
-
-def _sweep(top: Path) -> None:
-    """Remove what processes that died left behind. Cheap: one listing of a folder with at most 260 names."""
-    try:
-        left = [n for n in os.listdir(top) if n.startswith("tmp-")]
-        for name in left:
-            if time.time() - (top / name).stat().st_mtime < _STALE_SECONDS:
-                continue
-            if (top / name).is_dir():
-                shutil.rmtree(top / name, ignore_errors=True)
-            else:
-                (top / name).unlink(missing_ok=True)
-    except OSError:
-        return
-
-
-def _canonical(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-
-
-def _signed(content: Mapping[str, Any]) -> str:
-    return json.dumps({**content, "sha256": digest(_canonical(content).encode())}, indent=1, ensure_ascii=False) + "\n"
-
-
-def _read_signed(path: Path) -> tuple[dict[str, Any] | None, str]:
-    """The JSON object in a file that carries its own SHA-256, or None and what is wrong ("" if there is no file)."""
-    try:
-        content = json.loads(path.read_bytes())
-        claimed = content.pop("sha256")
-    except (FileNotFoundError, NotADirectoryError):
-        return None, ""
-    except OSError as error:
-        return None, f"{path.name} cannot be read: {error.strerror or error}"
-    except (ValueError, KeyError, AttributeError, TypeError):
-        return None, f"{path.name} is not a whole JSON object"
-    if claimed != digest(_canonical(content).encode()):
-        return None, f"{path.name} was changed after it was written"
-    return content, ""
-
-
-def _load(folder: Path, key: str) -> Entry | Miss:
-    content, why = _read_signed(folder / _MANIFEST)
-    if content is None:
-        if why or folder.is_dir():
-            return Miss(key, why or "the entry has no manifest", damaged=True)
-        return Miss(key, "not in the cache")
-    if content.get("format") != FORMAT or content.get("key") != key:
-        return Miss(key, "the manifest belongs to another entry or format", damaged=True)
-    for name, expected in content["files"].items():
-        try:
-            actual = digest((folder / name).read_bytes())
-        except OSError as error:
-            return Miss(key, f"{name} cannot be read: {error.strerror or error}", damaged=True)
-        if actual != expected:
-            return Miss(key, f"{name} does not have the SHA-256 in the manifest", damaged=True)
-    return Entry(key, folder, content["fields"], content["files"])
-
-
-def _publish(top: Path, key: str, build: Callable[[Path], Mapping[str, Any]]) -> Entry:
-    draft = Path(tempfile.mkdtemp(prefix="tmp-", dir=top))  # mode 0700
-    try:
-        fields = build(draft)
-        files: dict[str, str] = {}
-        for path in sorted(draft.iterdir()):
-            files[path.name] = digest(path.read_bytes())
-            _sync(path)
-        manifest = draft / _MANIFEST
-        text = _signed({"format": FORMAT, "key": key, "fields": dict(fields), "files": files})
-        manifest.write_text(text, encoding="utf-8")
-        _sync(manifest)
-        _sync(draft)
-        place = top / stripe_of(key)
-        place.mkdir(mode=0o700, exist_ok=True)
-        entry = _move_into_place(draft, Entry(key, place / key, fields, files))
-        _sync(place)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    return entry
-
-
-def _move_into_place(draft: Path, entry: Entry) -> Entry:
-    """Rename a finished entry to its name; a damaged one in its place is moved away, a good one is kept instead."""
-    final = entry.path
-    for _ in range(100):
-        try:
-            os.rename(draft, final)
-        except OSError:
-            if not final.exists():
-                raise
-        else:
-            return entry
-        there = _load(final, entry.key)
-        if isinstance(there, Entry):
-            shutil.rmtree(draft, ignore_errors=True)
-            return there
-        trash = Path(tempfile.mkdtemp(prefix="tmp-", dir=final.parent.parent))
-        try:
-            os.rename(final, trash / "damaged")
-        except FileNotFoundError:  # somebody else moved it away
-            pass
-        finally:
-            shutil.rmtree(trash, ignore_errors=True)
-    raise OSError(f"{final} is replaced faster than it can be written")
-
-
-def _write_note(top: Path, name: str, text: str) -> None:
-    place = top / "index" / stripe_of(name)
-    place.parent.mkdir(mode=0o700, exist_ok=True)
-    place.mkdir(mode=0o700, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(prefix="tmp-", dir=top)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(draft, place / f"{name}.json")
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

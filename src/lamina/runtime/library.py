@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lamina.runtime.cache import Cache, Entry, Miss
+from lamina.runtime.cache import Cache, Miss
 from lamina.runtime.kernel import KernelUnit, symbol
-from lamina.runtime.toolchain import Compiler, load_library
+from lamina.runtime.loading import load_library
+from lamina.runtime.toolchain import Compiler
 
-__all__ = ["OBJECT", "Functions", "Library", "recall", "remember"]
+__all__ = ["OBJECT", "Functions", "Library", "functions_of", "recall", "remember"]
 
 OBJECT = "kernels.so"
 Functions = tuple[Callable[[bytes], int], ...]  # in the order of the unit's functions
@@ -18,9 +19,10 @@ Functions = tuple[Callable[[bytes], int], ...]  # in the order of the unit's fun
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A loaded shared object and the cache entry it came from."""
+    """A loaded shared object: the key of its cache entry, and the kernels that it holds."""
 
-    entry: Entry
+    key: str
+    kernels: frozenset[str]
     handle: ctypes.CDLL
 
 
@@ -43,13 +45,33 @@ def recall(unit: KernelUnit, identity: str, compiler: Compiler | None, cache: Ca
     return None
 
 
-def remember(unit: KernelUnit, identity: str, compiler: Compiler, cache: Cache, library: Library) -> Functions:
-    """The functions of a kernel that was just built, noted for this process and for those to come."""
-    name = _note(identity, compiler)
-    _LIBRARIES[library.entry.key] = library
-    cache.write_note(name, {"object": library.entry.key, "kernel": unit.name})
-    functions = _LOADED[name] = _functions(unit, identity, library)
-    return functions
+def remember(
+    found: Mapping[str, Functions],
+    library: Library,
+    units: Mapping[str, KernelUnit],
+    compiler: Compiler,
+    cache: Cache,
+) -> None:
+    """Note kernels that were just built, loaded and published, for this process and for those to come."""
+    _LIBRARIES[library.key] = library
+    for identity, functions in found.items():
+        name = _note(identity, compiler)
+        _LOADED[name] = functions
+        cache.write_note(name, {"object": library.key, "kernel": units[identity].name})
+
+
+def functions_of(unit: KernelUnit, identity: str, handle: ctypes.CDLL) -> Functions:
+    """The functions of a kernel in a loaded object. Raises ``OSError`` if it does not have them."""
+    functions: list[Callable[[bytes], int]] = []
+    for index in range(len(unit.functions)):
+        name = symbol(index, identity)
+        try:
+            found = getattr(handle, name)
+        except AttributeError:
+            raise OSError(f"the object lacks the symbol {name}") from None
+        found.argtypes, found.restype = (ctypes.c_void_p,), ctypes.c_longlong
+        functions.append(found)
+    return tuple(functions)
 
 
 def _note(identity: str, compiler: Compiler) -> str:
@@ -61,27 +83,35 @@ def _open(unit: KernelUnit, identity: str, name: str, cache: Cache) -> Functions
     if note is None:
         return None
     key = str(note.get("object"))
-    library = _LIBRARIES.get(key)
+    library = _LIBRARIES.get(key) or _loaded(key, cache)
     if library is None:
-        entry = cache.get(key)
-        if isinstance(entry, Miss):
-            return None
-        try:
-            library = Library(entry, load_library(entry.path / OBJECT))
-        except OSError as error:
-            cache.report(Miss(key, f"{OBJECT} cannot be loaded: {error}", damaged=True))
-            return None
-        library = _LIBRARIES.setdefault(key, library)
-    if identity not in library.entry.fields.get("kernels", ()):
+        return None
+    if identity not in library.kernels:
         cache.report(Miss(name, "the note names an object without this kernel", damaged=True))
         return None
-    return _functions(unit, identity, library)
+    try:
+        return functions_of(unit, identity, library.handle)
+    except OSError as error:
+        _LIBRARIES.pop(key, None)
+        cache.evict(key, str(error))
+        return None
 
 
-def _functions(unit: KernelUnit, identity: str, library: Library) -> Functions:
-    functions: list[Callable[[bytes], int]] = []
-    for index in range(len(unit.functions)):
-        found = getattr(library.handle, symbol(index, identity))
-        found.argtypes, found.restype = (ctypes.c_void_p,), ctypes.c_longlong
-        functions.append(found)
-    return tuple(functions)
+def _loaded(key: str, cache: Cache) -> Library | None:
+    """The shared object that the cache has under ``key``; one that cannot be loaded is removed from it."""
+    entry = cache.get(key)
+    if isinstance(entry, Miss):
+        return None
+    kernels = entry.fields.get("kernels")
+    if OBJECT not in entry.files or not isinstance(kernels, dict):
+        cache.evict(key, "the entry holds no kernels")
+        return None
+    try:
+        with entry.opened(OBJECT) as descriptor:
+            handle = load_library(descriptor)
+    except FileNotFoundError:
+        return None  # evicted meanwhile
+    except OSError as error:
+        cache.evict(key, f"{OBJECT} cannot be loaded: {error}")
+        return None
+    return _LIBRARIES.setdefault(key, Library(key, frozenset(kernels), handle))

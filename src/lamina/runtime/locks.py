@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+
+from lamina.base.clock import CLOCK, Clock
 
 try:
     import fcntl
 except ImportError:  # a platform without flock: threads are still kept apart, processes may repeat work
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Stripe", "stripe_of"]
+__all__ = ["PATIENCE", "Patience", "Stripe", "stripe_of"]
 
 _THREADS: dict[tuple[str, str], threading.Lock] = {}
+_SHORTEST, _LONGEST = 0.005, 0.25
+"""Seconds between two attempts: they grow from one to the other."""
 
 
 def stripe_of(key: str) -> str:
     """The lock a key belongs to. 256 stripes bound the number of lock files and of open descriptors."""
     return key[:2]
+
+
+class Patience:
+    """How long locks are waited for: ``tell(message)`` is called after ``quiet`` seconds, ``most`` is the end.
+
+    A process that was stopped keeps its locks, and so does one that hangs; what they protect is only work that would
+    be done twice. ``check()`` is called at each attempt, and may raise.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str], None] = lambda message: None,
+        check: Callable[[], None] = lambda: None,
+        quiet: float = 10.0,
+        most: float = 60.0,
+        clock: Clock = CLOCK,
+    ) -> None:
+        self.tell, self.check, self.quiet, self.most, self.clock = tell, check, quiet, most, clock
+
+
+PATIENCE = Patience()
+"""That of work that nobody is told of."""
 
 
 class Stripe:
@@ -29,32 +57,55 @@ class Stripe:
     are published by renaming. A process that dies releases its locks.
     """
 
-    __slots__ = ("_file", "_folder", "_stripe", "_threads")
+    __slots__ = ("_file", "_folder", "_held", "_patience", "_stripe", "_threads")
 
-    def __init__(self, folder: Path | None, stripe: str) -> None:
-        self._folder, self._stripe = folder, stripe
+    def __init__(self, folder: Path | None, stripe: str, patience: Patience = PATIENCE) -> None:
+        self._folder, self._stripe, self._patience = folder, stripe, patience
         self._threads = _THREADS.setdefault((str(folder), stripe), threading.Lock())
         self._file = -1
+        self._held = False
 
     def acquire(self, *, blocking: bool = True) -> bool:
-        """Take the lock; False if it is held elsewhere and ``blocking`` is false."""
-        if not self._threads.acquire(blocking=blocking):
-            return False
-        try:
-            taken = self._lock_file(blocking)
-        except BaseException:
-            self._threads.release()
-            raise
-        if not taken:
-            self._threads.release()
-        return taken
+        """Take the lock; False if it is held elsewhere and ``blocking`` is false, or patience is at its end."""
+        if self._attempt() or not blocking:
+            return self._held
+        patience = self._patience
+        start, pause, told = patience.clock.now(), _SHORTEST, False
+        while not self._attempt():
+            patience.check()
+            waited = patience.clock.now() - start
+            if waited >= patience.most:
+                return False
+            if waited >= patience.quiet and not told:
+                told = True
+                patience.tell(f"waiting for {self.holder()}, which compiles the same kernels, {waited:.0f} s so far")
+            patience.clock.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
+        return True
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Give the lock back, if it is held."""
         if self._file >= 0:
-            os.close(self._file)  # closing the only descriptor drops the flock
+            _close(self._file)
             self._file = -1
-        self._threads.release()
+        if self._held:
+            self._held = False
+            self._threads.release()
+
+    def holder(self) -> str:
+        """Who holds the lock, as far as that is known."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            assert self._folder is not None
+            descriptor = os.open(self._folder / self._stripe, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                number = int(os.read(descriptor, 20))
+            finally:
+                os.close(descriptor)
+            if number == os.getpid():
+                return "another thread"
+            state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+            return f"process {number} (stopped)" if state in "Tt" else f"process {number}"
+        return "another process"
 
     def __enter__(self) -> Stripe:
         self.acquire()
@@ -63,16 +114,27 @@ class Stripe:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _lock_file(self, blocking: bool) -> bool:
+    def _attempt(self) -> bool:
+        if not self._threads.acquire(blocking=False):
+            return False
+        try:
+            self._held = self._lock_file()
+        finally:
+            if not self._held:
+                self._threads.release()
+        return self._held
+
+    def _lock_file(self) -> bool:
         if self._folder is None or fcntl is None:
             return True
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(self._folder / self._stripe, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._folder / self._stripe, flags, 0o600)
         except OSError:
             return True
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if blocking else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return False
@@ -83,12 +145,30 @@ class Stripe:
             os.close(descriptor)
             raise
         self._file = descriptor
+        _FILES.add(descriptor)
+        with contextlib.suppress(OSError):
+            os.pwrite(descriptor, b"%-20d" % os.getpid(), 0)
         return True
+
+
+_FILES: set[int] = set()
+
+
+def _close(descriptor: int) -> None:
+    """Drop a lock. Said in so many words: a child forked meanwhile may have the descriptor too."""
+    _FILES.discard(descriptor)
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def _forget_parents_locks() -> None:
     # A lock held by another thread at the moment of a fork would never be released in the child.
     _THREADS.clear()
+    for descriptor in tuple(_FILES):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)  # without unlocking: that is the parent's to do
+    _FILES.clear()
 
 
 if hasattr(os, "register_at_fork"):
