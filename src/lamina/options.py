@@ -54,6 +54,15 @@ class Options:
     fuel: int = _knob(1_000_000, "stop after so many rewrites in each graph, to find a wrong one", "LAMINA_FUEL")
     cache_dir: str = _knob("", "folder of the on-disk cache", "LAMINA_CACHE_DIR", key=False)
     cache: bool = _knob(True, "use the on-disk cache", "LAMINA_CACHE", key=False)
+    cache_limit: int = _knob(
+        10240,
+        "MiB from which the least recently used of the on-disk cache is removed; 0 means no limit",
+        "LAMINA_CACHE_LIMIT",
+        key=False,
+    )
+    build_seconds: int = _knob(
+        300, "time limit for all C++ compilers of a region together; 0 means none", "LAMINA_BUILD_SECONDS", key=False
+    )
     verify: bool | str = _knob(
         False,
         'True: run every verifier after every stage; "first": hold the first call of each compiled region against its '

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from lamina.runtime import batch, library, toolchain
 from lamina.runtime import cache as cache_module
-from lamina.runtime import library, toolchain
 from lamina.runtime.cache import Cache
 from lamina.runtime.kernel import KernelFunction, KernelUnit
 from lamina.runtime.toolchain import Compiler, find_compiler
@@ -37,6 +38,8 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(library, "_LOADED", {})
         monkeypatch.setattr(library, "_LIBRARIES", {})
         monkeypatch.setattr(toolchain, "_FOUND", {})
+        monkeypatch.setattr(batch, "_SUSPECTS", set())
+        monkeypatch.setattr(batch, "_ENDLESS", {})
         monkeypatch.setattr(cache_module, "_WARNED", set())
 
     forget()
@@ -82,3 +85,29 @@ def scale_unit() -> Callable[..., KernelUnit]:
         return KernelUnit(name or f"scale_{factor}", source, (KernelFunction("scale", "ppq"),))
 
     return make
+
+
+def await_that(condition: Callable[[], bool]) -> None:
+    """Wait for what another process or thread will do, however busy the machine is; the limit is for one that hangs.
+
+    Nothing is measured by it.
+    """
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it does not happen")
+
+
+def is_gone(process: int) -> bool:
+    """Whether a process has ended, be it that nobody has asked for its status."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return text.rpartition(")")[2].split()[0] == "Z"
+
+
+def await_end(process: int) -> None:
+    """Wait for the end of a process that was told to end."""
+    await_that(lambda: is_gone(process))

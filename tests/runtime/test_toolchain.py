@@ -6,7 +6,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.runtime import toolchain
+from lamina.runtime import loading
 from lamina.runtime.build import build_kernels
 from lamina.runtime.cache import Cache
 from lamina.runtime.host import share_threads
 from lamina.runtime.kernel import Kernel, KernelFunction, KernelUnit
+from lamina.runtime.loading import load_library
 from lamina.runtime.toolchain import (
     ISAS,
     Compiler,
@@ -27,7 +27,6 @@ from lamina.runtime.toolchain import (
     find_compiler,
     host_isa,
     isa_of,
-    load_library,
     probe,
 )
 from tests.runtime.conftest import CountingCompiler
@@ -81,9 +80,7 @@ def test_a_second_process_asks_no_compiler(
     assert counting.starts() > 0
     before = counting.starts()
     fresh_process()
-    started = time.perf_counter()
     assert find_compiler(str(counting.path), Cache(cache.location)) == first
-    assert time.perf_counter() - started < 0.2
     assert counting.starts() == before
     os.utime(counting.path, (1.0, 1.0))  # as an upgrade would
     fresh_process()
@@ -283,14 +280,14 @@ def test_a_folder_without_execution_is_no_obstacle(
 ) -> None:
     build_one(KernelUnit("threads", THREADS, (KernelFunction("threads", "pp"),)), compiler, cache)
     [path] = cache.location.rglob("kernels.so")
-    real = toolchain.ctypes.CDLL
+    real = loading.ctypes.CDLL
 
     def refuse(name: str, *rest: Any) -> Any:
-        if name == str(path):
+        if os.readlink(name) == str(path):
             raise OSError(f"{name}: failed to map segment from shared object")
         return real(name, *rest)
 
-    monkeypatch.setattr(toolchain.ctypes, "CDLL", refuse)
+    monkeypatch.setattr(loading.ctypes, "CDLL", refuse)
     first, second = load_library(path), load_library(path)
     assert first._name != second._name
     assert first._handle

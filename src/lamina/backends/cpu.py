@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future
 
 import torch
 from torch.fx import GraphModule
@@ -12,10 +11,12 @@ from lamina.backends.first_step import Loaded
 from lamina.backends.regions import (
     Boxed,
     build_threads,
+    chosen_compiler,
     instead,
     loaded_later,
     open_cache,
     progress_printer,
+    warn_once,
 )
 from lamina.base.decision import Decision
 from lamina.codegen.cpp.emit import emit
@@ -26,9 +27,12 @@ from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.runtime.build import BuildResult, build_kernels
+from lamina.runtime.compilation import Limit, Running
 from lamina.runtime.host import load_program
 from lamina.runtime.kernel import KernelFunction, KernelUnit
-from lamina.runtime.toolchain import find_compiler, host_isa
+from lamina.runtime.locks import Patience
+from lamina.runtime.pool import Later
+from lamina.runtime.toolchain import host_isa
 from lamina.schedule.fuse import Fused
 from lamina.schedule.plan import make_plan
 from lamina.schedule.target import Target
@@ -43,7 +47,7 @@ class CpuBackend:
         self.options = options
         self.isa = host_isa() if options.simd == "auto" else options.simd
         self.target = Target.of(self.isa, torch.get_num_threads())
-        self.cache = open_cache(options.cache_dir, options.cache)
+        self.cache = open_cache(options)
 
     def __call__(self, fused: Fused, record: Record, gm: GraphModule) -> Boxed:
         """Plan and generate now, build in the background, load at the first call."""
@@ -53,7 +57,7 @@ class CpuBackend:
             record.step(region, "verify", verify_plan, plan)
         host: HostProgram = record.step(region, "host", emit_host, plan)
         units = record.step(region, "codegen", self.units, plan, host)
-        building = build_threads().submit(self.build, region, units)
+        building = Later(build_threads, lambda running: self.build(region, units, running))
         if self.options.mode != "default":
             why = f"mode {self.options.mode!r} is about GPUs, and this runs on the CPU"
             record.stages.append(Stage(region, "mode", None, 0.0, (Decision("mode", (region,), False, why),)))
@@ -77,20 +81,23 @@ class CpuBackend:
         flags = ("-ffp-contract=off",) if exact else ()
         return KernelUnit(kernel.name, source, (function,), prelude(self.isa, exact), flags)
 
-    def build(self, region: str, units: list[KernelUnit]) -> BuildResult:
+    def build(self, region: str, units: list[KernelUnit], running: Running) -> BuildResult:
         """Look the kernels up in the cache and compile what is missing."""
         return build_kernels(
             units,
-            compiler=find_compiler(self.options.cxx, self.cache),
+            compiler=chosen_compiler(self.options.cxx, self.cache, running),
             isa=self.isa,
             cache=self.cache,
             jobs=self.options.jobs,
+            limit=Limit(self.options.build_seconds),
             on_progress=progress_printer(region, "files") if self.options.progress else None,
+            running=running,
+            patience=Patience(lambda what: warn_once(f"lamina waits for a lock of its cache: {what}"), running.check),
         )
 
 
 def _launch(
-    building: Future[BuildResult], step: KernelCall, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
+    building: Later[BuildResult], step: KernelCall, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
 ) -> None:
     """Run one kernel by itself."""
     addresses = [buffers[name].data_ptr() for name in step.buffers]
@@ -98,7 +105,7 @@ def _launch(
 
 
 def _load(
-    region: str, host: HostProgram, building: Future[BuildResult], record: Record, gm: GraphModule, strict: bool
+    region: str, host: HostProgram, building: Later[BuildResult], record: Record, gm: GraphModule, strict: bool
 ) -> Boxed:
     try:
         built = building.result()

@@ -24,6 +24,7 @@ from lamina.backends.regions import (
     Boxed,
     aten_calls,
     build_threads,
+    chosen_compiler,
     loaded_later,
     open_cache,
     progress_printer,
@@ -50,7 +51,7 @@ from lamina.runtime.cuda_host import Flags
 from lamina.runtime.graph_budget import graph_budget
 from lamina.runtime.hidden_rows import serve_hidden_rows
 from lamina.runtime.host import load_program
-from lamina.runtime.toolchain import find_compiler
+from lamina.runtime.toolchain import Compiler
 from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton
 from lamina.runtime.triton_pool import TooMuchShared, TritonError, compiler_pool
 from lamina.schedule.fuse import Fused
@@ -89,7 +90,7 @@ class CudaBackend:
             raise TritonError("Triton is not installed", remedy="pip install 'lamina[gpu]'")
         self.options, self.device = options, device
         self.target = gpu_target(device, options.numerics == "fast")
-        self.cache = open_cache(options.cache_dir, options.cache)
+        self.cache = open_cache(options)
         self.policy = policy_of(options.mode)
         compiler_pool(options.jobs).start()
         self._driver = build_threads().submit(_driver, options.cxx, self.cache)
@@ -179,7 +180,8 @@ def gpu_target(device: int, approximate: bool) -> GpuTarget:
 
 @cache
 def _driver(cxx: str, cache: Cache) -> Driver:
-    return Driver(launcher=make_launcher(find_compiler(cxx, cache), cache))
+    compiler = chosen_compiler(cxx, cache)
+    return Driver(launcher=make_launcher(compiler if isinstance(compiler, Compiler) else None, cache))
 
 
 class CudaRegion:

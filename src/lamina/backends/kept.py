@@ -36,7 +36,7 @@ def kept(
     """
     assert backend.save is not None
     assert backend.load is not None
-    cache = open_cache(options.cache_dir, options.cache)
+    cache = open_cache(options)
     key = digest("backend", backend.name, backend.version, torch.__version__, *_facts(gm))
     found = cache.get(key)
     if isinstance(found, Entry):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -18,13 +16,18 @@ from lamina.base.decision import Decision
 from lamina.base.recovery import brief
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
+from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.runtime.cache import Cache, cache_root
+from lamina.runtime.compilation import Running
+from lamina.runtime.pool import Pool
+from lamina.runtime.toolchain import Compiler, NoCompiler, look_for_compiler
 
 __all__ = [
     "Boxed",
     "aten_calls",
     "build_threads",
+    "chosen_compiler",
     "instead",
     "loaded_later",
     "open_cache",
@@ -38,19 +41,28 @@ Boxed = Callable[[list[Any]], Any]
 _PROGRESS_SECONDS = 2.0
 
 
-@cache
-def open_cache(folder: str, enabled: bool) -> Cache:
-    """The on-disk cache in ``folder``, or one that lasts as long as the process."""
-    return Cache(cache_root(folder) if enabled else None)
+def open_cache(options: Options) -> Cache:
+    """The on-disk cache that the options name, or one that lasts as long as the process."""
+    return _cache(options.cache_dir, options.cache, options.cache_limit << 20)
 
 
 @cache
-def build_threads() -> ThreadPoolExecutor:
+def _cache(folder: str, enabled: bool, limit: int) -> Cache:
+    return Cache(cache_root(folder), limit) if enabled else Cache(None)
+
+
+@cache
+def build_threads() -> Pool:
     """Builds wait for compilers most of the time, so a few threads serve any number of regions."""
-    return ThreadPoolExecutor(max_workers=4, thread_name_prefix="lamina-build")
+    return Pool(4, "lamina-build")
 
 
-os.register_at_fork(after_in_child=build_threads.cache_clear)  # threads do not live on in a forked process
+def chosen_compiler(cxx: str, cache: Cache, running: Running | None = None) -> Compiler | NoCompiler:
+    """The compiler to build with. One that the user named and that cannot be used is told, even if nothing is built."""
+    found = look_for_compiler(cxx, cache, running)
+    if cxx and isinstance(found, NoCompiler):
+        warn_once(f"lamina cannot use the C++ compiler of the option cxx: {found.what}")
+    return found
 
 
 def loaded_later(region: str, load: Callable[[], Boxed], record: Record, gm: GraphModule, strict: bool) -> Boxed:

@@ -1,4 +1,4 @@
-"""A batch of kernels on its way through the compiler: compiled side by side, linked together, loaded, then published."""
+"""A batch of kernels on its way through the compiler: compiled side by side, linked, loaded, and then published."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from lamina.runtime.workspace import DiskFull, Workspace, in_workspace
 
 __all__ = ["Build", "compile_kernels"]
 
+_LINK_SECONDS = 60.0
 _SUSPECTS: set[str] = set()
 """Kernels of files that took too long, by what they are noted under: they get a file of their own."""
 
@@ -65,7 +66,12 @@ def compile_kernels(build: Build, compiler: Compiler, hashes: list[str]) -> None
     try:
         alone = in_workspace(lambda: build.cache.location, lambda space: _compile(build, compiler, hashes, space))
     except DiskFull as error:
-        _fail(build, hashes, f"kernels cannot be compiled: {error.strerror}", "free space, or set TMPDIR to a folder with room")
+        _fail(
+            build,
+            hashes,
+            f"kernels cannot be compiled: {error.strerror}",
+            "free space, or set TMPDIR to a folder with room",
+        )
     except OSError as error:
         _fail(build, hashes, f"kernels cannot be written: {error}", "free space in the temporary folder")
     else:
@@ -182,7 +188,11 @@ def _link(build: Build, compiler: Compiler, hashes: list[str], space: Workspace)
     (space.path / "stub.so").write_bytes(compiler.stub)
     objects = sorted(path.name for path in space.path.glob("*.o"))
     words = (compiler.path, *objects, *link_flags("stub.so"), "-o", OBJECT)
-    outcome = run_command(Command(words, space, build.limit), build.running)
+    # Of its own, so that kernels that were compiled in time are used.
+    outcome = run_command(Command(words, space, Limit(_LINK_SECONDS, build.limit.clock)), build.running)
+    if outcome.late:
+        _fail(build, hashes, f"linking failed: {outcome.message}", "try it again on a machine that is less busy")
+        return
     if not outcome.ok:
         space.check(outcome.message)
         raise _NotLoadable(f"linking failed:\n{outcome.message.strip()}")
@@ -199,7 +209,9 @@ def _link(build: Build, compiler: Compiler, hashes: list[str], space: Workspace)
 
 def _published(build: Build, compiler: Compiler, hashes: list[str], folder: Path) -> Entry:
     """The entry with the object and its sources. A prelude, the same 65 KB for most kernels, is an entry of its own."""
-    includes = {prelude: _include(build.cache, prelude) for prelude in {build.units[h].prelude for h in hashes} if prelude}
+    includes = {
+        prelude: _include(build.cache, prelude) for prelude in {build.units[h].prelude for h in hashes} if prelude
+    }
 
     def fill(entry: Path) -> Mapping[str, Any]:
         (entry / OBJECT).write_bytes((folder / OBJECT).read_bytes())

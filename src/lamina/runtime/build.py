@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -66,10 +65,12 @@ def build_kernels(
     compiled here too. Raises ``BadArgument`` if two different units have the same name, and ``Stopped`` after
     ``running.stop()`` in another thread.
     """
-    started = time.monotonic()
+    limit = limit or Limit(_SECONDS)
+    now = limit.clock.now
+    started = now()
 
     def tick(finished: int, files: int) -> None:
-        seconds = time.monotonic() - started
+        seconds = now() - started
         if on_progress is not None and seconds >= _PROGRESS_SECONDS:
             on_progress(finished, files, seconds)
 
@@ -78,7 +79,7 @@ def build_kernels(
     for unit in units:
         by_hash.setdefault(hashes[unit.name], unit)
     running = running or Running()
-    build = Build(by_hash, compiler, isa, cache, jobs or _cores(), limit or Limit(_SECONDS), tick, running)
+    build = Build(by_hash, compiler, isa, cache, jobs or _cores(), limit, tick, running)
     patience = patience or Patience(check=running.check)
     met = len(cache.damages)
     build.recall(build.missing())
@@ -93,7 +94,7 @@ def build_kernels(
     kernels, errors = _results(units, hashes, build)
     damages = tuple(cache.damages)[met:]
     return BuildResult(
-        kernels, errors, len(build.loaded) - build.compiled, build.compiled, time.monotonic() - started, damages
+        kernels, errors, len(build.loaded) - build.compiled, build.compiled, now() - started, damages
     )
 
 

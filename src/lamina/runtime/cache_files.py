@@ -96,7 +96,7 @@ class Folder:
 
     @contextlib.contextmanager
     def within(self, *names: str) -> Iterator[int]:
-        """The descriptor of a folder below this one. Raises ``OSError`` where one on the way is not there or not ours."""
+        """The descriptor of a folder below this one. Raises ``OSError`` where one on the way is missing or not ours."""
         current = self.descriptor
         try:
             for name in names:
@@ -133,7 +133,7 @@ class Folder:
 
 
 def clear_away(top: Folder, parent: int, name: str) -> bool:
-    """Remove whatever is called ``name`` in the folder ``parent``, at once for all who look; False if nothing is there."""
+    """Remove whatever is called ``name`` in ``parent``, at once for all who look; False if nothing is there."""
     trash = f"tmp-trash-{secrets.token_hex(8)}"
     os.mkdir(trash, 0o700, dir_fd=top.descriptor)
     try:
@@ -191,7 +191,7 @@ def signed(content: Mapping[str, Any]) -> bytes:
 
 
 def read_signed(text: bytes, name: str) -> dict[str, Any]:
-    """The JSON object in the text of a file that carries its own SHA-256. Raises ``ValueError`` that says what is wrong."""
+    """The JSON object in a text that carries its own SHA-256. Raises ``ValueError`` that says what is wrong."""
     try:
         content = json.loads(text)
         claimed = content.pop("sha256")

@@ -9,7 +9,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from lamina.base.clock import CLOCK, Clock
 from lamina.runtime.workspace import Workspace, kill_group
@@ -53,7 +52,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a command ended: whether it succeeded, what it said, and whether the limit ended it, or did before it began."""
+    """How a command ended: whether it succeeded, what it said, whether it was ``late``, and if so, even ``started``."""
 
     ok: bool
     message: str

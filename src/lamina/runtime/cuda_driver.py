@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lamina.runtime.cache import Cache, digest
-from lamina.runtime.compilation import Command, run_command
-from lamina.runtime.toolchain import Compiler, compile_flags, link_flags, load_library
+from lamina.runtime.compilation import Command, Limit, run_command
+from lamina.runtime.loading import load_library
+from lamina.runtime.toolchain import Compiler, compile_flags, link_flags
 from lamina.runtime.triton_build import Cubin
 from lamina.runtime.triton_pool import TooMuchShared, TritonError
+from lamina.runtime.workspace import Workspace, in_workspace
 
 __all__ = ["CudaError", "CudaKernel", "Driver", "make_launcher", "pack_format"]
 
@@ -171,19 +173,27 @@ def make_launcher(compiler: Compiler | None, cache: Cache) -> Launcher:
         return _launch_by_ctypes
     key = digest("cuda launcher", compiler.identity, _SOURCE)
 
-    def build(folder: Path) -> dict[str, Any]:
-        (folder / "launch.cpp").write_text(_SOURCE)
-        (folder / "stub.so").write_bytes(compiler.stub)
+    def compile(space: Workspace) -> bytes:
+        (space.path / "launch.cpp").write_text(_SOURCE)
+        (space.path / "stub.so").write_bytes(compiler.stub)
         flags = (*compile_flags("plain"), "launch.cpp", *link_flags("stub.so"), "-o", "launch.so")
-        outcome = run_command(Command((compiler.path, *flags), folder, 60.0))
+        outcome = run_command(Command((compiler.path, *flags), space, Limit(60.0)))
         if not outcome.ok:
             raise TritonError(outcome.message)
-        (folder / "stub.so").unlink()
+        return (space.path / "launch.so").read_bytes()
+
+    def build(folder: Path) -> dict[str, Any]:
+        (folder / "launch.cpp").write_text(_SOURCE)
+        (folder / "launch.so").write_bytes(in_workspace(lambda: folder.parent, compile))
         return {"kind": "launcher", "compiler": compiler.identity}
 
     try:
-        return _built_in(load_library(cache.get_or_build(key, build).path / "launch.so"))
-    except (OSError, AttributeError, TritonError):
+        with cache.get_or_build(key, build).opened("launch.so") as descriptor:
+            return _built_in(load_library(descriptor))
+    except (OSError, AttributeError) as error:
+        cache.evict(key, f"the launcher cannot be loaded: {error}")  # somebody may build a better one
+        return _launch_by_ctypes
+    except TritonError:
         return _launch_by_ctypes
 
 

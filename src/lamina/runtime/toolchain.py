@@ -12,10 +12,10 @@ import ctypes
 import os
 import platform
 import re
+import shlex
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache as memoised
 from pathlib import Path
@@ -25,17 +25,20 @@ import torch
 
 from lamina.errors import LaminaError
 from lamina.runtime.cache import Cache, Entry, digest
+from lamina.runtime.compilation import Command, Limit, Running, run_command
+from lamina.runtime.workspace import DiskFull, Workspace, in_workspace
 
 __all__ = [
     "ISAS",
     "Compiler",
+    "DiskIsFull",
     "NoCompiler",
     "compile_flags",
     "find_compiler",
     "host_isa",
     "isa_of",
     "link_flags",
-    "load_library",
+    "look_for_compiler",
     "probe",
 ]
 
@@ -43,8 +46,17 @@ ISAS = ("avx512", "avx2", "plain")
 _NAMES = ("c++", "g++", "clang++")
 _PROBE_SECONDS = 20.0
 _STUB = "libtorch_cpu.so"
+# Beside threads it has what flags of a wrapper would change: NaN, signed zeros, the order of a sum, wrapping integers.
 _TRIAL = """
 extern "C" int omp_get_thread_num();
+extern "C" void values(const float* x, const int* k, float* out, long n) {
+  float sum = 0;
+  for (long i = 0; i < n; i++) {
+    sum += x[i] * x[i] + 0.1f;
+    out[i] = (x[i] != x[i] ? 1.0f : x[i] / 3.0f) + (k[i] + 1 > k[i] ? 0.0f : x[i] * 0.0f);
+  }
+  out[n] = sum;
+}
 extern "C" void trial(int* out, long n) {
 #pragma omp parallel for schedule(static)
   for (long i = 0; i < n; i++) out[i] = omp_get_thread_num();
@@ -84,20 +96,31 @@ class NoCompiler(LaminaError):
     code = "LM030"
 
 
+class DiskIsFull(NoCompiler):
+    """No compiler could be tried out, for want of room on any disk."""
+
+    code = "LM034"
+
+
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A compiler that has built a trial kernel. ``stub`` is the library kernels are linked against."""
+    """A compiler that has built a trial kernel. ``stub`` is the library kernels are linked against.
+
+    ``build`` is a hash of what tells it from compilers of the same version: the name and the content of the program,
+    how it describes itself, the commands it would run (with what a wrapper adds) and the code it made of the trial.
+    """
 
     path: str
     kind: str  # gcc or clang
     version: str
     machine: str
     stub: bytes
+    build: str = ""
 
     @property
     def identity(self) -> str:
         """What of the compiler decides the code it makes, as a short word for file names."""
-        return re.sub(r"[^A-Za-z0-9.]+", "-", f"{self.kind}-{self.version}-{self.machine}")
+        return re.sub(r"[^A-Za-z0-9.]+", "-", f"{self.kind}-{self.version}-{self.machine}-{self.build}")
 
     def __str__(self) -> str:
         return f"{self.kind} {self.version} at {self.path}"
@@ -106,24 +129,33 @@ class Compiler:
 def find_compiler(cxx: str = "", cache: Cache | None = None) -> Compiler | None:
     """The first compiler that works: ``cxx`` if given, else c++, g++ or clang++ on the PATH. None if there is none.
 
-    What is found is remembered for the process, and in ``cache`` by the compiler's path, size and time of change, so
-    that a warm process starts no compiler to ask for its version.
+    What is found is remembered for the process, and in ``cache`` by the compiler's path, size and time of change and
+    those of the programs it runs, so that a warm process starts no compiler to ask for its version.
     """
+    found = look_for_compiler(cxx, cache)
+    return found if isinstance(found, Compiler) else None
+
+
+def look_for_compiler(
+    cxx: str = "", cache: Cache | None = None, running: Running | None = None
+) -> Compiler | NoCompiler:
+    """As ``find_compiler``, but gives what ``probe`` raises. Raises ``Stopped`` after ``running.stop()``."""
     try:
-        return probe(cxx, cache)
-    except NoCompiler:
-        return None
+        return probe(cxx, cache, running)
+    except NoCompiler as error:
+        return error
 
 
-def probe(cxx: str = "", cache: Cache | None = None) -> Compiler:
+def probe(cxx: str = "", cache: Cache | None = None, running: Running | None = None) -> Compiler:
     """As ``find_compiler``, but raises ``NoCompiler`` with the reason for each candidate."""
     reasons: list[str] = []
     for name in (cxx,) if cxx else _NAMES:
         path = shutil.which(name)
         if path is None:
-            reasons.append(f"{name} is not on the PATH")
+            reasons.append(f"{name} is no program that can be run" if "/" in name else f"{name} is not on the PATH")
             continue
-        found = _examine(path, cache)
+        # Compilers run in folders of their own.
+        found = _examine(os.path.abspath(path), cache, running or Running())
         if isinstance(found, Compiler):
             return found
         reasons.append(f"{path}: {found}")
@@ -167,44 +199,46 @@ def link_flags(stub: str) -> tuple[str, ...]:
     )
 
 
-def load_library(path: Path) -> ctypes.CDLL:
-    """Load a shared object; raises ``OSError`` if it cannot be. Works on file systems mounted without execution too."""
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        if not hasattr(os, "memfd_create") or "failed to map segment" not in str(error):
-            raise
-        # Left open: the linker knows libraries by name, and a descriptor used again would name two of them.
-        descriptor = os.memfd_create(path.name, os.MFD_CLOEXEC)
-        os.write(descriptor, path.read_bytes())
-        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+_Mark = tuple[str | int, ...]
+_FOUND: dict[_Mark, Compiler | str] = {}
+_TELLING = ("CCACHE_", "CCC_", "CLANG_", "GCC_", "NIX_", "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
+"""Beginnings of environment variables by which compilers, and wrappers that come before them, are told what to do."""
 
 
-_FOUND: dict[tuple[str, int, int], Compiler | str] = {}
-
-
-def _examine(path: str, cache: Cache | None) -> Compiler | str:
+def _examine(path: str, cache: Cache | None, running: Running) -> Compiler | str:
     """The compiler at ``path``, or why it cannot build kernels."""
     try:
         status = os.stat(path)  # of what a link points to, so that an upgrade is seen
     except OSError as error:
         return error.strerror or str(error)
-    mark = (os.path.realpath(path), status.st_size, status.st_mtime_ns)
+    told = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_TELLING)]
+    # The path as it was given: what a program with several names does depends on the name.
+    mark: _Mark = (path, status.st_size, status.st_mtime_ns, *told)
     found = _FOUND.get(mark)
     if found is None:
-        found = _FOUND[mark] = _ask(path, digest("compiler", *map(str, mark)), cache or Cache(None))
+        found = _FOUND[mark] = _ask(path, digest("compiler", "2", *map(str, mark)), cache or Cache(None), running)
     return found
 
 
-def _ask(path: str, key: str, cache: Cache) -> Compiler | str:
+def _ask(path: str, key: str, cache: Cache, running: Running) -> Compiler | str:
     if sys.platform != "linux":
         return f"kernels are not built on {sys.platform} yet"
+
+    def build(folder: Path) -> Mapping[str, Any]:
+        fields, stub = in_workspace(lambda: folder.parent, lambda space: _try_out(path, space, running))
+        (folder / _STUB).write_bytes(stub)
+        return fields
+
     try:
-        entry = cache.get_or_build(key, lambda folder: _try_out(path, folder))
-        compiler = _compiler(path, entry)
+        entry = cache.get(key)
+        if isinstance(entry, Entry) and _tools(entry.fields.get("tools", ())) != entry.fields.get("tools"):
+            cache.evict(key, "a program that the compiler runs has changed")
+        compiler = _compiler(path, cache.get_or_build(key, build))
+    except DiskFull as error:
+        raise DiskIsFull(str(error.strerror), remedy="free space, or set TMPDIR to a folder with room") from None
     except LaminaError as error:
         return error.what
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, KeyError) as error:
         return str(error)
     if compiler.kind == "clang" and not _has_symbol("__kmpc_fork_call"):
         return "clang's OpenMP runtime is not the one this torch uses, so threads could not be shared"
@@ -213,46 +247,70 @@ def _ask(path: str, key: str, cache: Cache) -> Compiler | str:
 
 def _compiler(path: str, entry: Entry) -> Compiler:
     known = entry.fields
-    return Compiler(path, known["compiler"], known["version"], known["machine"], entry.read("stub.so"))
+    stub = entry.read(_STUB)
+    return Compiler(path, known["compiler"], known["version"], known["machine"], stub, known["build"])
 
 
-def _try_out(path: str, folder: Path) -> Mapping[str, Any]:
+def _try_out(path: str, space: Workspace, running: Running) -> tuple[Mapping[str, Any], bytes]:
     """Make the stub and build a trial kernel against it, then say what compiler it is."""
-    about = _run([path, "--version"], folder)
+
+    def run(*words: str, check: bool = True) -> str:
+        outcome = run_command(Command((path, *words), space, Limit(_PROBE_SECONDS)), running)
+        if not outcome.ok and check:
+            space.check(outcome.message)
+            lines = outcome.message.strip().splitlines() or ["it says nothing"]
+            first = next((line for line in lines if "error" in line), lines[0])
+            raise NoCompiler(f"{' '.join((path, *words))} failed: {first[:500]}")
+        return outcome.message
+
+    folder = space.path
+    about = run("--version")
     version = re.search(r"(\d+\.\d+(\.\d+)?)", re.sub(r"\([^)]*\)", "", about.splitlines()[0] if about else ""))
-    kind = "clang" if "clang" in about else "gcc"
     (folder / "empty.c").write_text("\n")
     (folder / "trial.cpp").write_text(_TRIAL)
-    _run([path, "-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,{_STUB}", "-x", "c", "empty.c", "-o", "stub.so"], folder)
-    _run([path, *compile_flags("plain"), "-c", "trial.cpp", "-o", "trial.o"], folder)
-    _run([path, "trial.o", *link_flags("stub.so"), "-o", "trial.so"], folder)
-    for name in ("empty.c", "trial.cpp", "trial.o", "trial.so"):
-        (folder / name).unlink()
-    return {
+    run("-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,{_STUB}", "-x", "c", "empty.c", "-o", "stub.so")
+    compiling = (*compile_flags("plain"), "trial.cpp", "-o")
+    linking = ("trial.o", *link_flags("stub.so"), "-o", "trial.so")
+    run(*compiling, "trial.o", "-c")
+    run(*linking)
+    run(*compiling, "trial.s", "-S")
+    commands = run(*compiling, "trial.o", "-c", "-###", check=False) + run(*linking, "-###", check=False)
+    # Names of temporary files are made up anew each time.
+    commands = re.sub(r"\bcc[A-Za-z0-9]{6}\b", "cc", commands.replace(str(folder), "."))
+    fields = {
         "kind": "compiler",
-        "compiler": kind,
+        "compiler": "clang" if "clang" in about else "gcc",
         "version": version.group(1) if version else "unknown",
         "machine": platform.machine(),
         "described": about.splitlines()[0] if about else "",
+        "build": digest(path, Path(path).read_bytes(), about, commands, (folder / "trial.s").read_bytes())[:16],
+        "tools": _tools({path, *_programs(commands)}),
     }
+    return fields, (folder / "stub.so").read_bytes()
 
 
-def _run(command: list[str], folder: Path) -> str:
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_PROBE_SECONDS,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
-        first = next((line for line in lines if "error" in line), lines[0])
-        raise NoCompiler(f"{' '.join(command)} failed: {first[:500]}")
-    return done.stdout
+def _programs(commands: str) -> set[str]:
+    """Absolute paths of the programs that a compiler says it would run."""
+    found: set[str] = set()
+    for line in commands.splitlines():
+        try:
+            words = shlex.split(line.replace("COLLECT_GCC=", "COLLECT_GCC= "))
+        except ValueError:
+            continue
+        found.update(w for w in words if os.path.isabs(w) and os.path.isfile(w) and os.access(w, os.X_OK))
+    return found
+
+
+def _tools(paths: Iterable[str]) -> dict[str, list[int]]:
+    """Size and time of change of each program that is there."""
+    found: dict[str, list[int]] = {}
+    for path in sorted(paths):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        found[path] = [status.st_size, status.st_mtime_ns]
+    return found
 
 
 def _has_symbol(name: str) -> bool:

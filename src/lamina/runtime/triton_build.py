@@ -6,7 +6,7 @@ import ast
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.runtime.cache import Cache, Entry, Miss, digest
+from lamina.runtime.pool import Pool
 from lamina.runtime.triton_pool import CompilerPool, TritonError
 from lamina.runtime.triton_worker import Request
 
@@ -182,7 +183,7 @@ def _triton_version() -> str:
 _KNOWN: dict[str, Cubin] = {}
 _WAITING: dict[str, Future[Cubin]] = {}
 _GUARD = threading.Lock()
-_PUBLISHERS = ThreadPoolExecutor(max_workers=32, thread_name_prefix="lamina-cubin")
+_PUBLISHERS = Pool(32, "lamina-cubin")
 
 
 def _known(key: str, unit: TritonUnit, cache: Cache) -> Cubin | None:

@@ -14,12 +14,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from lamina.errors import LaminaError
 from lamina.runtime import triton_worker
+from lamina.runtime.pool import Pool
 from lamina.runtime.triton_worker import Request
 
 __all__ = ["CompilerPool", "TooMuchShared", "TritonError", "compiler_pool"]
@@ -41,7 +42,7 @@ class CompilerPool:
     """At most ``jobs`` compiler processes, started when needed. Safe to use from several threads."""
 
     def __init__(self, jobs: int) -> None:
-        self._threads = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="lamina-triton")
+        self._threads = Pool(jobs, "lamina-triton")
         self._jobs = jobs
         self._idle: deque[_Worker] = deque()  # those that have compiled something first
         self._running = 0

@@ -137,7 +137,7 @@ def kill_group(group: int) -> None:
 
 
 def in_workspace(cache_folder: Callable[[], Path], work: Callable[[Workspace], _T]) -> _T:
-    """What ``work`` returns, called with a workspace in the temporary folder, or in one on another disk if that is full.
+    """What ``work`` returns, given a workspace in the temporary folder, or on another disk if that one is full.
 
     Raises ``DiskFull`` where all are, and ``OSError`` where no folder can be made.
     """
@@ -160,7 +160,7 @@ def in_workspace(cache_folder: Callable[[], Path], work: Callable[[Workspace], _
 def _places(cache_folder: Callable[[], Path]) -> Iterator[str]:
     """Folders on different disks, best first."""
     devices: set[int] = set()
-    for find in (tempfile.gettempdir, cache_folder, lambda: "/var/tmp", lambda: "/dev/shm"):  # noqa: S108
+    for find in (tempfile.gettempdir, cache_folder, lambda: "/var/tmp", lambda: "/dev/shm"):
         try:
             place = str(find())
             device = os.stat(place).st_dev
