@@ -13,7 +13,7 @@ from lamina.base.passes import Passes
 from lamina.base.rule import NestRule, Rule
 from lamina.errors import BadArgument, LaminaWarning, UnknownOption
 
-__all__ = ["MODES", "Options"]
+__all__ = ["MODES", "Options", "compiler_variables"]
 
 _EXAMPLES = {bool: "set it to 0 or 1", int: "set it to a whole number, 0 or more"}
 
@@ -155,6 +155,14 @@ Options.__doc__ = "\n".join(
         "    ",
     ]
 )
+
+
+def compiler_variables() -> tuple[str, ...]:
+    """The environment variables by which compilers, and wrappers before them, are told what to do, as "name=value"."""
+    return tuple(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_TELLING))
+
+
+_TELLING = ("CCACHE_", "CCC_", "CLANG_", "GCC_", "NIX_", "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
 
 
 def _agree(mode: Any, within: Any) -> None:

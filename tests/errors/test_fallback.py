@@ -34,7 +34,7 @@ STAGES = (
     "lamina.backends.cpu.emit_host",
     "lamina.backends.cpu.emit",
     "lamina.backends.cpu.prelude",
-    "lamina.backends.cpu.find_compiler",
+    "lamina.backends.cpu.chosen_compiler",
     "lamina.backends.cpu.build_kernels",
     "lamina.backends.cpu.load_program",
     "lamina.capture.dynamo.guard_empty_hooks",

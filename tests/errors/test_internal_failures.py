@@ -39,7 +39,7 @@ STAGES = [
     ("lamina.backends.cpu.emit_host", "host program"),
     ("lamina.backends.cpu.emit", "kernel text"),
     ("lamina.backends.cpu.build_kernels", "build"),
-    ("lamina.backends.cpu.find_compiler", "compiler"),
+    ("lamina.backends.cpu.chosen_compiler", "compiler"),
     ("lamina.backends.cpu.load_program", "load"),
 ]
 ERRORS = [KeyError("files"), AssertionError(), RecursionError("too deep"), MemoryError(), SyntaxError("generated")]

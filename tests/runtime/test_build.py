@@ -583,18 +583,26 @@ def test_eight_processes_compile_each_kernel_once(counting: CountingCompiler, ca
     assert sum(text.count("namespace kernel_") for text in sources) == 6
 
 
-def test_a_forked_child_can_compile(compiler: Compiler, cache: Cache, scale_unit: MakeUnit) -> None:
+def test_a_forked_child_waits_for_its_parents_lock_and_does_not_hold_it(cache: Cache) -> None:
     held = cache.lock("ab")
-    held.acquire()  # by another thread, as far as the child is concerned
+    assert held.acquire()
+    free, go = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
         try:
+            os.read(free, 1)
             status = 0 if cache.lock("ab").acquire(blocking=False) else 2
         finally:
             os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     held.release()
+    again = cache.lock("ab")
+    assert again.acquire(blocking=False)  # though the child was given a descriptor of the file
+    again.release()
+    os.write(go, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(free)
+    os.close(go)
 
 
 def test_function_names_and_letters_are_checked() -> None:

@@ -16,7 +16,7 @@ from lamina.base.decision import Decision
 from lamina.base.recovery import brief
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
-from lamina.options import Options
+from lamina.options import Options, compiler_variables
 from lamina.record import Record, Stage
 from lamina.runtime.cache import Cache, cache_root
 from lamina.runtime.compilation import Running
@@ -59,7 +59,7 @@ def build_threads() -> Pool:
 
 def chosen_compiler(cxx: str, cache: Cache, running: Running | None = None) -> Compiler | NoCompiler:
     """The compiler to build with. One that the user named and that cannot be used is told, even if nothing is built."""
-    found = look_for_compiler(cxx, cache, running)
+    found = look_for_compiler(cxx, cache, running, compiler_variables())
     if cxx and isinstance(found, NoCompiler):
         warn_once(f"lamina cannot use the C++ compiler of the option cxx: {found.what}")
     return found

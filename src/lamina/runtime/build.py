@@ -93,9 +93,7 @@ def build_kernels(
         build.errors.update(dict.fromkeys(build.missing(), reason))
     kernels, errors = _results(units, hashes, build)
     damages = tuple(cache.damages)[met:]
-    return BuildResult(
-        kernels, errors, len(build.loaded) - build.compiled, build.compiled, now() - started, damages
-    )
+    return BuildResult(kernels, errors, len(build.loaded) - build.compiled, build.compiled, now() - started, damages)
 
 
 def _cores() -> int:

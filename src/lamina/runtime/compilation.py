@@ -175,9 +175,8 @@ def _run(command: Command, running: Running) -> Outcome:
         return Outcome(False, f"{name} was not started: {_too_long(limit)}", late=True, started=False)
     try:
         process = subprocess.Popen(
-            command.words,
+            (*command.workspace.prefix, *command.words),
             cwd=command.workspace.path,
-            env={**os.environ, "TMPDIR": str(command.workspace.path)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -15,6 +15,7 @@ import re
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache as memoised
@@ -137,16 +138,20 @@ def find_compiler(cxx: str = "", cache: Cache | None = None) -> Compiler | None:
 
 
 def look_for_compiler(
-    cxx: str = "", cache: Cache | None = None, running: Running | None = None
+    cxx: str = "", cache: Cache | None = None, running: Running | None = None, told: tuple[str, ...] = ()
 ) -> Compiler | NoCompiler:
-    """As ``find_compiler``, but gives what ``probe`` raises. Raises ``Stopped`` after ``running.stop()``."""
+    """As ``find_compiler``, but gives what ``probe`` raises. ``told`` is what the environment tells
+    compilers: with other words, a compiler is another one. Raises ``Stopped`` after ``running.stop()``.
+    """
     try:
-        return probe(cxx, cache, running)
+        return probe(cxx, cache, running, told)
     except NoCompiler as error:
         return error
 
 
-def probe(cxx: str = "", cache: Cache | None = None, running: Running | None = None) -> Compiler:
+def probe(
+    cxx: str = "", cache: Cache | None = None, running: Running | None = None, told: tuple[str, ...] = ()
+) -> Compiler:
     """As ``find_compiler``, but raises ``NoCompiler`` with the reason for each candidate."""
     reasons: list[str] = []
     for name in (cxx,) if cxx else _NAMES:
@@ -155,7 +160,7 @@ def probe(cxx: str = "", cache: Cache | None = None, running: Running | None = N
             reasons.append(f"{name} is no program that can be run" if "/" in name else f"{name} is not on the PATH")
             continue
         # Compilers run in folders of their own.
-        found = _examine(os.path.abspath(path), cache, running or Running())
+        found = _examine(os.path.abspath(path), cache, running or Running(), told)
         if isinstance(found, Compiler):
             return found
         reasons.append(f"{path}: {found}")
@@ -201,17 +206,14 @@ def link_flags(stub: str) -> tuple[str, ...]:
 
 _Mark = tuple[str | int, ...]
 _FOUND: dict[_Mark, Compiler | str] = {}
-_TELLING = ("CCACHE_", "CCC_", "CLANG_", "GCC_", "NIX_", "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
-"""Beginnings of environment variables by which compilers, and wrappers that come before them, are told what to do."""
 
 
-def _examine(path: str, cache: Cache | None, running: Running) -> Compiler | str:
+def _examine(path: str, cache: Cache | None, running: Running, told: tuple[str, ...]) -> Compiler | str:
     """The compiler at ``path``, or why it cannot build kernels."""
     try:
         status = os.stat(path)  # of what a link points to, so that an upgrade is seen
     except OSError as error:
         return error.strerror or str(error)
-    told = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_TELLING)]
     # The path as it was given: what a program with several names does depends on the name.
     mark: _Mark = (path, status.st_size, status.st_mtime_ns, *told)
     found = _FOUND.get(mark)
@@ -276,7 +278,9 @@ def _try_out(path: str, space: Workspace, running: Running) -> tuple[Mapping[str
     run(*compiling, "trial.s", "-S")
     commands = run(*compiling, "trial.o", "-c", "-###", check=False) + run(*linking, "-###", check=False)
     # Names of temporary files are made up anew each time.
-    commands = re.sub(r"\bcc[A-Za-z0-9]{6}\b", "cc", commands.replace(str(folder), "."))
+    commands = re.sub(
+        r"\bcc[A-Za-z0-9]{6}\b", "cc", commands.replace(str(folder), ".").replace(tempfile.gettempdir(), ".")
+    )
     fields = {
         "kind": "compiler",
         "compiler": "clang" if "clang" in about else "gcc",

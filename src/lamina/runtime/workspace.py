@@ -51,6 +51,8 @@ class Workspace:
 
     def __init__(self, place: str) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="lamina-build-", dir=place))
+        # Compilers have temporary files of their own: they go to the disk that has room.
+        self.prefix = () if place == tempfile.gettempdir() else ("/usr/bin/env", f"TMPDIR={self.path}")
         self._guard = threading.Lock()
         self._groups: set[int] = set()
         self._owner = os.getpid()
