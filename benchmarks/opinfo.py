@@ -35,7 +35,6 @@ LIMITS = Path(__file__).parent / "results" / "opinfo_torch_limits.json"
 """Operators that fail with the backend aot_eager, which runs the captured graph as it is: torch's limits, not ours."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """Which sample of each operator, and how it is compiled."""
