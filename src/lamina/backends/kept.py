@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
 from lamina.backends.api import Backend, Compiled
-from lamina.backends.regions import open_cache
+from lamina.backends.code_identity import code_identity, content_of
+from lamina.backends.regions import open_cache, warn_once
 from lamina.backends.results import check_callable
 from lamina.base.identity import place_of
+from lamina.base.recovery import brief
 from lamina.errors import BackendFailed
 from lamina.options import Options
-from lamina.runtime.cache import Entry, digest
+from lamina.runtime.cache import Cache, Entry, digest
 
 __all__ = ["kept"]
 
@@ -29,20 +33,47 @@ def kept(
     options: Options,
     compile: Callable[[], Compiled],
     name: str,
+    kind: str = "",
 ) -> Compiled:
     """The graph ``name`` as ``backend`` loads it from the cache, or as it compiles it, and saves it, now.
 
-    Raises ``BackendFailed`` where it loads something that cannot be called, or does not save bytes.
+    What it cannot load is removed, and compiled anew. Raises ``BackendFailed`` where it loads something that cannot be
+    called, or does not save bytes.
     """
+    cache = open_cache(options)
+    code = _code(backend, options)
+    try:
+        return _kept(backend, gm, example_inputs, cache, compile, name, kind, code)
+    finally:
+        after = _now(backend, options)
+        if after != code:
+            _BEFORE[after] = code
+
+
+def _kept(
+    backend: Backend,
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    cache: Cache,
+    compile: Callable[[], Compiled],
+    name: str,
+    kind: str,
+    code: str,
+) -> Compiled:
     assert backend.save is not None
     assert backend.load is not None
-    cache = open_cache(options)
-    key = digest("backend", backend.name, backend.version, torch.__version__, *_facts(gm))
+    key = digest("backend", backend.name, str(backend.version), kind, code, *_facts(gm))
     found = cache.get(key)
     if isinstance(found, Entry):
-        loaded = backend.load(found.read(_FILE), gm, example_inputs)
-        check_callable(loaded, backend.load, backend.name, name)
-        return loaded
+        try:
+            loaded = backend.load(found.read(_FILE), gm, example_inputs)
+        except Exception as error:
+            cache.evict(key, f"backend {backend.name!r} cannot load it: {brief(error)}")
+            what = f"{name} is compiled anew, {brief(error)}"
+            warn_once(f"lamina: backend {backend.name!r} cannot load what it saved: {what}")
+        else:
+            check_callable(loaded, backend.load, backend.name, name)
+            return loaded
     compiled = compile()
     data = backend.save(compiled)
     if not isinstance(data, bytes):
@@ -60,6 +91,19 @@ def kept(
     return compiled
 
 
+_BEFORE: dict[str, str] = {}
+"""Identities of backends after they compiled or loaded, and before: a count or a log of theirs is no other backend."""
+
+
+def _code(backend: Backend, options: Options) -> str:
+    now = _now(backend, options)
+    return _BEFORE.get(now, now)
+
+
+def _now(backend: Backend, options: Options) -> str:
+    return code_identity(backend.compile, backend.save, backend.load, backend.supports, options.key())
+
+
 def _facts(gm: GraphModule) -> list[str | bytes]:
     """All that tells the graph from others: its calls, what is known of their values, the constants it holds."""
     facts: list[str | bytes] = [gm.code]
@@ -67,12 +111,15 @@ def _facts(gm: GraphModule) -> list[str | bytes]:
         value = node.meta.get("val")
         several = value if isinstance(value, (tuple, list)) else (value,)
         facts.append(node.name)
+        if node.op == "call_function" and isinstance(node.target, FunctionType):
+            facts.append(code_identity(node.target))
+        if node.op == "get_attr":
+            facts.append(code_identity(attrgetter(str(node.target))(gm)))
         for one in several:
             if isinstance(one, torch.Tensor):
                 facts.append(f"{one.dtype} {tuple(one.shape)} {tuple(one.stride())} {one.device} {one.requires_grad}")
             else:
                 facts.append(f"{type(one).__name__} {one}")
     for name, tensor in sorted({**dict(gm.named_parameters()), **dict(gm.named_buffers())}.items()):
-        flat = tensor.detach().cpu().contiguous().flatten()
-        facts += [name, str(tensor.dtype), flat.view(torch.uint8).numpy().tobytes()]
+        facts += [name, str(tensor.dtype), content_of(tensor)]
     return facts

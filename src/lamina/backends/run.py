@@ -179,7 +179,9 @@ class _Job:
             return compile()
         try:
             with outside_of_tracing():
-                return kept(backend, gm, inputs, self.options, compile, name) if backend.save else compile()
+                if backend.save is None:
+                    return compile()
+                return kept(backend, gm, inputs, self.options, compile, name, self.kind)
         except (LaminaError, NotImplementedError):
             raise
         except Exception as error:
