@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import lamina
-from lamina.aot.overlap import overlaps
+from lamina.aot.overlap import overlapping_write, overlaps
 
 LAYOUTS = [
     ((3,), (1,)),
@@ -41,3 +42,22 @@ def test_the_record_tells_why_a_graph_is_left_to_eager() -> None:
     (decision,) = stage.decisions
     assert "share memory" in decision.reason
     assert "fill_" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "refused"),
+    [((0, 4), (4, 4), False), ((4, 4), (0, 4), False), ((0, 5), (4, 4), True), ((4, 4), (0, 5), True)],
+)
+def test_what_a_call_reads_and_writes_is_compared_to_the_last_element(
+    written: tuple[int, int], read: tuple[int, int], refused: bool
+) -> None:
+    graph = torch.fx.Graph()
+    operands = []
+    with FakeTensorMode():
+        base = torch.zeros(8)
+        for start, length in (written, read):
+            node = graph.placeholder(f"from_{start}")
+            node.meta["example_value"] = base.narrow(0, start, length)
+            operands.append(node)
+    graph.output(graph.call_method("add_", tuple(operands)))
+    assert bool(overlapping_write(torch.fx.GraphModule({}, graph))) == refused

@@ -84,7 +84,7 @@ def test_gradients_of_views(symbolic: bool) -> None:
     check(lambda x: aten.unfold_backward(x, [4, 28], 1, 8, 4), X)
 
 
-@pytest.mark.parametrize("padding", [-1, 2])
+@pytest.mark.parametrize("padding", [-1, 0, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_embedding_and_its_gradient(padding: int, dtype: torch.dtype) -> None:
     weight, index = torch.randn(10, 5, dtype=dtype), torch.tensor([[0, 2, 2, 9], [9, 9, 1, 2]])

@@ -258,3 +258,8 @@ def test_an_ignored_class_may_be_out_of_range() -> None:
     check(lambda x, t, w: F.nll_loss(x, t, w), x, target, weight)
     check(lambda x, t: F.nll_loss(x, t, ignore_index=2, reduction="none"), x, torch.tensor([0, 2, 2, 3, 1]))
     check(lambda x, t: F.nll_loss(x, t, ignore_index=17), x, torch.full((5,), 17))
+
+
+def test_sums_without_nan() -> None:
+    x = torch.tensor([[1.0, nan, 2.0], [nan, nan, nan], [3.0, 4.0, 5.0]])
+    check(lambda x: (x.nansum(), x.nansum(0), x.nansum(1)), x)
