@@ -1,8 +1,9 @@
 """Seeded compiler bugs: small wrong replacements in Lamina's source, one at a time, and whether the tests notice.
 
 ``python -m benchmarks.seeded_bugs --workers 2`` copies the source and the tests for each bug of ``benchmarks.seeded``,
-puts the bug into the copy, runs the tests that the bug names and writes results/seeded_bugs.json. Tests that fail
-without the bug are left out. A bug counts as caught when pytest reports a failed test.
+puts the bug into the copy, runs the tests that the bug names and writes results/seeded_bugs.json. A bug counts as
+caught when pytest reports a failed test that passes without it: what failed runs again in a copy without bugs, and
+bugs whose test fails there, too, run again without that test.
 """
 
 from __future__ import annotations
@@ -101,31 +102,33 @@ def run_tests(tree: Path, tests: Sequence[str], limit: float, without: Sequence[
 
 
 class Campaign:
-    """Runs bugs one after another in several threads, all their tests once without a bug before."""
+    """Runs bugs one after another in several threads, and then what failed without a bug."""
 
     def __init__(self, bugs: Sequence[Bug], limit: float, path: Path, kept: Mapping[str, Outcome]) -> None:
         self.limit, self.path = limit, path
         self.outcomes = dict(kept)
-        self._bugs: queue.Queue[Bug] = queue.Queue()
-        for bug in bugs:
-            self._bugs.put(bug)
-        self._tests = sorted({test for bug in bugs for test in bug.tests})
+        self.bugs = list(bugs)
+        self._left: queue.Queue[Bug] = queue.Queue()
         self._failing: tuple[str, ...] = ()
         self._guard = threading.Lock()
 
     def run(self, workers: int) -> None:
         """Run all bugs; the results so far are written after each."""
-        self._failing = self._failing_without()
-        threads = [threading.Thread(target=self._serve) for _ in range(workers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        bugs = self.bugs
+        while bugs:
+            for bug in bugs:
+                self._left.put(bug)
+            threads = [threading.Thread(target=self._serve) for _ in range(workers)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            bugs = self._to_repeat()
 
     def _serve(self) -> None:
         while True:
             try:
-                bug = self._bugs.get_nowait()
+                bug = self._left.get_nowait()
             except queue.Empty:
                 return
             self._note(self._outcome(bug))
@@ -138,20 +141,24 @@ class Campaign:
             file.write_text(patched(bug, file.read_text(encoding="utf-8")), encoding="utf-8")
             begun = time.monotonic()
             ran = run_tests(tree, bug.tests, self.limit, self._failing)
-        caught = ran.status == FAILED
-        by = ran.failed[0] if caught and ran.failed else f"exit status {ran.status}: {ran.last}"
+        caught = ran.status == FAILED and bool(ran.failed)
+        by = ran.failed[0] if caught else f"exit status {ran.status}: {ran.last}"
         return Outcome(bug.name, bug.kind, bug.file, caught, by, round(time.monotonic() - begun, 1))
 
-    def _failing_without(self) -> tuple[str, ...]:
-        """Tests that fail without any bug; tests that do not run at all are an error."""
+    def _to_repeat(self) -> list[Bug]:
+        """The bugs caught by tests that fail without a bug as well; these tests are left out from now on."""
+        caught = [bug for bug in self.bugs if bug.name in self.outcomes and self.outcomes[bug.name].caught]
+        tests = sorted({self.outcomes[bug.name].by for bug in caught})
+        if not tests:
+            return []
         with tempfile.TemporaryDirectory(prefix="lamina-seeded-") as folder:
             copied(Path(folder))
-            ran = run_tests(Path(folder), self._tests, BASELINE * self.limit, (), first=False)
+            ran = run_tests(Path(folder), tests, BASELINE * self.limit, (), first=False)
         if ran.status not in (0, FAILED):
-            raise SystemExit(f"the tests do not run without a bug: {ran.last}")
-        for name in ran.failed:
-            print(f"fails without a bug: {name}", flush=True)
-        return ran.failed
+            raise SystemExit(f"what failed does not run without a bug: {ran.last}")
+        print(f"{len(tests)} tests without a bug: {ran.last}", flush=True)
+        self._failing = (*self._failing, *ran.failed)
+        return [bug for bug in caught if self.outcomes[bug.name].by in ran.failed]
 
     def _note(self, outcome: Outcome) -> None:
         with self._guard:
