@@ -339,14 +339,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", choices=KINDS, help="only this kind")
     parser.add_argument("--what", help="only this fault")
     parser.add_argument("--part", default="0/1", help="of several runs at once: which of how many")
+    parser.add_argument("--join", type=Path, nargs="+", help="join the results of several parts instead of running")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
+    if given.join:
+        parts_found = [json.loads(path.read_text(encoding="utf-8")) for path in given.join]
+        given.output.write_text(json.dumps(joined(parts_found), indent=1) + "\n", encoding="utf-8")
+        return 0
     every = [p for p in points() if given.kind in (None, p.kind) and given.what in (None, p.what)]
     part, parts = map(int, given.part.split("/"))
     chosen = sample(every, given.points)[part::parts]
     print(f"{len(chosen)} of {len(every)} points", flush=True)
 
+    done: list[Outcome] = []
+
     def tell(outcome: Outcome) -> None:
+        done.append(outcome)
+        if len(done) % 20 == 0:  # what there is, should the rest be cut off
+            given.output.write_text(json.dumps(report(done), indent=1) + "\n", encoding="utf-8")
         if outcome.state not in ("same", "not reached"):
             print(f"{outcome.state}: {outcome.point}: {outcome.text}", flush=True)
 
@@ -368,6 +378,21 @@ def report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "table": {name: dict(counts) for name, counts in sorted(table.items())},
         "others": [asdict(o) for o in outcomes if o.state != "same"],
         "outcomes": [f"{o.point.kind}: {o.point}: {o.state}" for o in outcomes],
+    }
+
+
+def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The reports of several parts as one."""
+    table: dict[str, Counter[str]] = {}
+    for part in parts:
+        for name, counts in part["table"].items():
+            table.setdefault(name, Counter()).update(counts)
+    return {
+        "torch": parts[0]["torch"],
+        "points": sum(part["points"] for part in parts),
+        "table": {name: dict(counts) for name, counts in sorted(table.items())},
+        "others": [one for part in parts for one in part["others"]],
+        "outcomes": [one for part in parts for one in part["outcomes"]],
     }
 
 
