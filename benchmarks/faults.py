@@ -355,7 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def tell(outcome: Outcome) -> None:
         done.append(outcome)
-        if len(done) % 20 == 0:  # what there is, should the rest be cut off
+        if len(done) % 5 == 0:  # what there is, should the rest be cut off
             given.output.write_text(json.dumps(report(done), indent=1) + "\n", encoding="utf-8")
         if outcome.state not in ("same", "not reached"):
             print(f"{outcome.state}: {outcome.point}: {outcome.text}", flush=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import KINDS
+from benchmarks.faults import KINDS, RESULTS
 from tests.architecture.source import ROOT
 
 SAMPLE = 12
@@ -100,3 +100,10 @@ def test_each_kind_of_point_is_there(tmp_path: Path) -> None:
     assert {kind for kind, _ in found} == set(KINDS)
     for kind, what in (("stage", "kill"), ("stage", "interrupt"), ("file", "full disk"), ("file", "kill")):
         assert [kind, what] in found
+
+
+def test_the_committed_results_are_of_all_kinds_and_good() -> None:
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    assert results["points"] >= 200
+    assert {name.split(":")[0] for name in results["table"]} == set(KINDS)
+    assert {state for counts in results["table"].values() for state in counts} <= {"same", "not reached"}
