@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lamina.base.clock import CLOCK, Clock
+from lamina.runtime.processes import start_process
 from lamina.runtime.workspace import Workspace, kill_group
 
 __all__ = ["Command", "Limit", "Outcome", "Running", "Stopped", "run_command", "run_commands"]
@@ -174,7 +175,7 @@ def _run(command: Command, running: Running) -> Outcome:
     if limit.over():
         return Outcome(False, f"{name} was not started: {_too_long(limit)}", late=True, started=False)
     try:
-        process = subprocess.Popen(
+        process = start_process(
             (*command.workspace.prefix, *command.words),
             cwd=command.workspace.path,
             stdin=subprocess.DEVNULL,

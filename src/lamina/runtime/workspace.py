@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lamina.runtime.cache_files import is_full
+from lamina.runtime.processes import start_process
 
 __all__ = ["DiskFull", "Workspace", "in_workspace", "kill_group", "stop_all"]
 
@@ -58,7 +59,7 @@ class Workspace:
         self._owner = os.getpid()
         self._watch: subprocess.Popen[bytes] | None = None
         with contextlib.suppress(OSError):
-            self._watch = subprocess.Popen(
+            self._watch = start_process(
                 ("/bin/sh", "-c", _WATCH, "lamina", str(self.path)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from types import CellType, CodeType, FunctionType
@@ -343,3 +344,14 @@ def _nothing_compiled(fails: bool) -> None:
         raise RuntimeError(
             "\n".join([f"{message} Skipped frames:", *skipped]) if skipped else f"{message} None was tried."
         )
+
+
+def _free_compile_lock() -> None:
+    """In a forked child: a lock that another thread held is held by nobody, for that thread is not there."""
+    if not compile_lock._is_owned():  # type: ignore[attr-defined]
+        compile_lock._at_fork_reinit()  # type: ignore[attr-defined]
+        _symbolic_trace._is_fx_tracing_flag = False  # that of the whole process, set by that thread
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_compile_lock)
