@@ -90,7 +90,8 @@ def test_every_fault(tmp_path: Path) -> None:
 )
 def test_what_goes_wrong_is_told(patch: str, fault: str, state: str, tmp_path: Path) -> None:
     """With a Lamina that does not recover, or not rightly."""
-    found = outcomes(f"{patch}\nfound = [run_point({fault}, 3.0).state]", tmp_path)
+    seconds = 3.0 if state == "hung" else 100.0  # what does not hang is not to depend on how busy the machine is
+    found = outcomes(f"{patch}\nfound = [run_point({fault}, {seconds}).state]", tmp_path)
     assert found == [state]
 
 
