@@ -263,3 +263,36 @@ def test_an_ignored_class_may_be_out_of_range() -> None:
 def test_sums_without_nan() -> None:
     x = torch.tensor([[1.0, nan, 2.0], [nan, nan, nan], [3.0, 4.0, 5.0]])
     check(lambda x: (x.nansum(), x.nansum(0), x.nansum(1)), x)
+
+
+@pytest.mark.parametrize("function", [lambda x: x.mean(1), lambda x: x.mean(0, keepdim=True), lambda x: x.mean()])
+def test_means_count_what_is_summed(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    check(function, torch.randn(3, 5))
+
+
+@pytest.mark.parametrize("order", [-inf, inf, 0, 1, 2, 3])
+def test_orders_of_norms(order: float) -> None:
+    check(lambda x: torch.linalg.vector_norm(x, order, 1), torch.tensor([[3.0, -4.0, 0.5], [-0.25, 1.0, -2.0]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+def test_sums_of_integers_do_not_wrap_around(dtype: torch.dtype) -> None:
+    x = torch.full((3, 300), 1).mul(2**31 - 1).to(dtype)
+    check(lambda x: (x.sum(), x.sum(1), x.prod(1) if x.dtype == torch.bool else x.sum(0)), x)
+
+
+@pytest.mark.parametrize("name", ["softshrink", "hardshrink"])
+def test_gradients_of_shrinking_at_their_edges(name: str) -> None:
+    backward = getattr(torch.ops.aten, f"{name}_backward")
+    check(lambda g, x: backward(g, x, 0.5), torch.ones(6), torch.tensor([-1.0, -0.5, -0.25, 0.25, 0.5, 1.0]))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_an_ignored_class_has_no_gradient(reduction: str) -> None:
+    number = {"none": 0, "mean": 1, "sum": 2}[reduction]
+    grad = torch.rand(4) if reduction == "none" else torch.rand(())
+
+    def backward(g: torch.Tensor, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.nll_loss_backward(g, x, t, None, number, 2, x.new_tensor(3.0))
+
+    check(backward, grad, torch.randn(4, 3), torch.tensor([0, 2, 1, 2]))

@@ -199,6 +199,13 @@ def test_a_lookalike_is_left_alone(kind: str) -> None:
     assert not any(name.startswith(kind) for name in _run(function, inputs))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("number", range(len(SPELLINGS["logsumexp"][1])))
+def test_sums_of_exponentials_in_half_precision_stay(number: int, dtype: torch.dtype) -> None:
+    function = SPELLINGS["logsumexp"][1][number]
+    assert not any(name.startswith("logsumexp") for name in _run(function, (X.to(dtype),), training=True))
+
+
 # Over other dimensions than the last, and where gradients are recorded, the rules are made by the same functions.
 CHECKED = [rule for rule in RULES if not any(part in rule.name for part in ("over -2", "over -3", ", training"))]
 
