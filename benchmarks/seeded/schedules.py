@@ -57,7 +57,7 @@ SCHEDULES = (
         f"{_SCHEDULE}/dependence_graph.py",
         "            made.deps.update(self._readers.get(b, ()))\n",
         "",
-        (_WRITTEN, "tests/schedule/test_fuse.py"),
+        ("tests/schedule/test_group.py",),
     ),
     Bug(
         "nests are joined across a step between them",
@@ -73,7 +73,7 @@ SCHEDULES = (
         f"{_SCHEDULE}/group.py",
         "(phases or stores[eqn.buffer] != {eqn.index})",
         "phases",
-        (_WRITTEN, "tests/schedule/test_fuse.py"),
+        ("tests/schedule/test_group.py",),
     ),
     Bug(
         "producers are copied past a later writer",
@@ -89,7 +89,7 @@ SCHEDULES = (
         f"{_SCHEDULE}/inline.py",
         "    if load.mask is None:\n        return value\n",
         "    if value:\n        return value\n",
-        ("tests/schedule/test_fuse.py", "tests/semantics/test_small_kernels.py::test_pieces_of_rows"),
+        ("tests/semantics/test_small_kernels.py::test_pieces_of_rows",),
     ),
     Bug(
         "input updated in place with a later reader",
@@ -113,7 +113,7 @@ SCHEDULES = (
         f"{_SCHEDULE}/simplify.py",
         "eqn.fill, stored.get(eqn.buffer, 0))",
         "eqn.fill)",
-        (_WRITTEN, "tests/schedule/test_fuse.py"),
+        ("tests/schedule/test_simplify.py",),
     ),
     Bug(
         "rounding between operations is dropped in eager numerics",

@@ -35,7 +35,8 @@ def test_sums_of_columns(compile: CompileFunction, rows: int) -> None:
 def test_pieces_of_rows(compile: CompileFunction, width: int) -> None:
     def pieces(x: Tensor) -> list[Tensor]:
         joined = torch.cat([x[:, 1:] * 2, x[:, :1] - 3, x], 1)
-        return [joined + 1, F.pad(x, (3, 5), value=7.0) * 3, torch.roll(x, 5, 1) + 1]
+        padded = [F.pad(x, (3, 5), value=7.0) * 3, F.pad(x * 2 + 1, (1, 2), value=7.0) - 1]
+        return [joined + 1, *padded, torch.roll(x, 5, 1) + 1]
 
     _agree(compile, pieces, torch.randint(-9, 9, (4, width)).float())
 
