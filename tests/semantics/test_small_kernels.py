@@ -56,3 +56,14 @@ def test_places_of_equals(compile: CompileFunction, dim: int | None) -> None:
 def test_products(compile: CompileFunction) -> None:
     x = torch.randint(1, 3, (5, 13))
     _agree(compile, lambda x: [x.prod(), x.prod(1), x.prod(0), x.float().prod(1), (x > 0).all(1)], x)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16], ids=str)
+def test_narrow_integers_wrap_before_they_are_compared_and_divided(
+    compile: CompileFunction, dtype: torch.dtype
+) -> None:
+    def function(x: Tensor) -> list[Tensor]:
+        return [x + 1 > x, (x + x) // 3, (x * 2).abs(), (x - 100).float(), (x + 100).long()]
+
+    info = torch.iinfo(dtype)
+    _agree(compile, function, torch.linspace(info.min, info.max, 67, dtype=torch.float64).to(dtype))
