@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks.seeded import BUGS, Bug
-from benchmarks.seeded_bugs import ROOT, patched
+from benchmarks.seeded_bugs import RESULTS, ROOT, patched
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
@@ -31,3 +32,10 @@ def test_a_bug_that_does_not_fit_is_named() -> None:
 def test_names_are_unique() -> None:
     names = [bug.name for bug in BUGS]
     assert len(set(names)) == len(names) >= 60
+
+
+def test_nine_of_ten_that_were_run_were_caught() -> None:
+    found = json.loads(RESULTS.read_text(encoding="utf-8"))
+    assert {o["bug"] for o in found["outcomes"]} <= {bug.name for bug in BUGS}
+    assert found["caught"] >= 0.9 * found["run"]
+    assert found["run"] >= 60
