@@ -54,10 +54,10 @@ def compile(
     of its fields. The result has a ``record``. Raises ``BadArgument`` or ``UnknownOption`` for wrong arguments.
     """
     if model is None:
-        return functools.partial(
-            compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
+        return _decorator(
+            fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
         )
-    check_arguments(model, fullgraph, dynamic)
+    check_arguments(model, fullgraph, dynamic, disable)
     if isinstance(backend, str) and is_torch_name(backend):
         known = functools.partial(torch.compile, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
         known = functools.partial(known, **torch_settings(backend, mode, options))
@@ -80,6 +80,17 @@ def compile(
     if not isinstance(compiled, torch.nn.Module):
         compiled.record = record
     return compiled
+
+
+def _decorator(**settings: Any) -> Callable[[Any], Any]:
+    """``lamina.compile`` with all but its first argument."""
+
+    def decorate(model: Any) -> Any:
+        if model is None:
+            raise BadArgument("lamina.compile was given None", remedy="pass a function, a method or a torch.nn.Module")
+        return compile(model, **settings)
+
+    return decorate
 
 
 def lamina_backend(

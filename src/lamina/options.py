@@ -192,6 +192,8 @@ def _check(f: Field[Any], value: Any, what: str) -> None:
     if type(value) is not type(f.default) and not known:
         wanted = "mapping" if f.name == "expect_matches" else type(f.default).__name__
         raise UnknownOption(f"{what} is {value!r}, not of type {wanted}", remedy=_way_to_write(f, value))
+    if isinstance(value, str) and "\0" in value:
+        raise UnknownOption(f"{what} is {value!r}, with a NUL character", remedy=_way_to_write(f, ""))
     if f.name in _MEMBERS and isinstance(value, tuple):
         _check_members(value, what, *_MEMBERS[f.name])
     if type(value) is int and value < 0:

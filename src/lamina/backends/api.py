@@ -85,6 +85,10 @@ class Backend:
                 f"the compile of backend {self.name!r} is a {type(self.compile).__name__}",
                 remedy="pass a function (gm, example_inputs) -> callable",
             )
+        if not isinstance(self.version, str):
+            raise BadArgument(
+                f"the version of backend {self.name!r} is {self.version!r}", remedy=f'pass a text: "{self.version}"'
+            )
         if self.graph not in GRAPHS:
             raise BadArgument(f"the graph of backend {self.name!r} is {self.graph!r}", remedy='use "aten" or "torch"')
         for name in ("devices", "dtypes", "takes", "requires", "rules"):

@@ -21,9 +21,11 @@ from lamina.runtime.toolchain import ISAS, host_isa
 __all__ = ["check_arguments", "options_for", "torch_settings"]
 
 
-def check_arguments(model: Any, fullgraph: Any, dynamic: Any) -> None:
+def check_arguments(model: Any, fullgraph: Any, dynamic: Any, disable: Any = False) -> None:
     """Raise ``BadArgument`` for what cannot be compiled, and for switches that are no switches."""
-    for name, value, allowed in (("fullgraph", fullgraph, (True, False)), ("dynamic", dynamic, (True, False, None))):
+    switch = (True, False)
+    switches = (("fullgraph", fullgraph, switch), ("dynamic", dynamic, (*switch, None)), ("disable", disable, switch))
+    for name, value, allowed in switches:
         if not any(value is one for one in allowed):
             raise BadArgument(f"{name} is {value!r}", remedy=f"use one of {', '.join(map(str, allowed))}")
     if not callable(model):
@@ -89,6 +91,10 @@ def torch_settings(name: str, mode: str | None, options: Any) -> dict[str, Any]:
     if name != "inductor" and given and not _takes(torch_backend(name), given):
         raise BadArgument(f"backend {name!r} does not take {' and '.join(given)}", remedy="leave it out")
     if name == "inductor":
+        if len(given) == 2:
+            raise BadArgument(
+                f"inductor was given mode {mode!r} and options", remedy="give one of them: a mode stands for options"
+            )
         _check_inductors("mode", [] if mode is None else [mode], inductor_modes(), "")
         also = '; Lamina\'s options go with backend="lamina"'
         _check_inductors("option", list(options or ()), inductor_options(), also)

@@ -162,6 +162,7 @@ def rule(
         if not callable(function):
             raise BadArgument(f"{role} is {function!r}", where=made_at, remedy="pass a function of tensors")
     _check_options(made_at, name, where, at, tolerance)
+    ranks = _checked_ranks(ranks, made_at)
     parameters = _parameters(before, made_at)
     extra = [p for p in _signature("after", after, made_at) if p not in dict(parameters)]
     if extra:
@@ -172,6 +173,14 @@ def rule(
         )
     called = name or _name(before, after) or made_at
     return Rule(called, before, after, where, at, inference_only, ranks, tolerance, made_at, parameters)
+
+
+def _checked_ranks(ranks: Any, made_at: str) -> tuple[int, ...]:
+    several = isinstance(ranks, (tuple, list, set, frozenset))
+    if not several or not all(type(rank) is int and rank >= 0 for rank in ranks):
+        remedy = "pass some numbers of dimensions: (2, 3)"
+        raise BadArgument(f"ranks of a rule are {ranks!r}", where=made_at, remedy=remedy)
+    return tuple(ranks)
 
 
 def _check_options(made_at: str, name: Any, where: Any, at: Any, tolerance: Any) -> None:

@@ -213,13 +213,21 @@ def _wanted(rule: Rule, match: Match) -> bool:
     if rule.where is None:
         return True
     try:
-        return bool(rule.where(match))
+        answer = rule.where(match)
+        wanted = bool(answer)
     except Exception as error:
         raise RuleFailed(
             f"the condition of rule {rule.name!r} raised {type(error).__name__}: {error}",
             where=rule.place,
             remedy="let where(match) return True or False for every match",
         ) from error
+    if answer is None:
+        raise RuleFailed(
+            f"the condition of rule {rule.name!r} returned None",
+            where=rule.place,
+            remedy="let where(match) return True or False for every match",
+        )
+    return wanted
 
 
 def _note(run: _Run, match: Match, sources: tuple[str, ...], before: tuple[str, ...], made: Sequence[Node]) -> None:

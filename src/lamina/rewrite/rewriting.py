@@ -132,6 +132,9 @@ class Rewriting:
                 if self.options.verify is True:
                     verify_fx(gm, "rules")
         gm = self._own_passes(gm, JOINT_RULES)
+        if not differentiable and self.options.passes.partitioned:
+            why = "no pass runs at 'partitioned': that is the forward and the backward, and this graph has no gradients"
+            self._note(Decision("pass", (self.name,), False, why))
         if self.options.freeze and not differentiable:
             gm = self._own_passes(clean(gm), FROZEN_RULES)
         self.check_expected()

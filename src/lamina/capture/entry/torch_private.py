@@ -7,6 +7,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from inspect import signature
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch._dynamo.exc import (
     Unsupported,
     UserError,
 )
+from torch._dynamo.guards import get_and_maybe_log_recompilation_reasons
 from torch._dynamo.mutation_guard import GenerationTracker, install_generation_tagging_init
 from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.utils import warn_once
@@ -179,6 +181,8 @@ class _Callback(CatchErrorsWrapper):
                 return ConvertFrameReturn(frame_exec_strategy=_this_time, apply_to_code=False)
         if compiled.guarded_code is not None:
             _call_directly(compiled.guarded_code.code, frame.f_globals)
+        elif compiled.frame_exec_strategy.cur_action == compiled.frame_exec_strategy.recursive_action == _NO_MORE:
+            self.note(f"other calls of {_place(frame.f_code)}", _too_often(frame, cache_entry), True)
         return compiled
 
     def finished(self) -> None:
@@ -192,12 +196,37 @@ class _Callback(CatchErrorsWrapper):
         if count == _MOST_FAILURES:
             set_code_exec_strategy(code, _skipped)
         if count in (1, _MOST_FAILURES):
-            place = f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
-            self.note(place, f"{type(error).__name__}: {_first_lines(error)}", count == _MOST_FAILURES)
+            self.note(_place(code), f"{type(error).__name__}: {_first_lines(error)}", count == _MOST_FAILURES)
 
 
 _MOST_FAILURES = 8
 """So many calls may try in vain to capture a function that Python then runs without an error; none does after them."""
+
+
+_NO_MORE = _FrameAction.RUN_ONLY
+"""What Dynamo answers where a function was compiled as often as may be: what there is is used, nothing is compiled."""
+
+
+def _place(code: CodeType) -> str:
+    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def _too_often(frame: Any, entry: Any) -> str:
+    """Why a function is not compiled again, with what the last compiled version did not fit."""
+    reason = ""
+    with contextlib.suppress(Exception):  # told for the user's sake only, in words that differ between versions
+        count = len(signature(get_and_maybe_log_recompilation_reasons).parameters)
+        entries = [entry] if count > 3 and not isinstance(entry, list) else entry
+        found = get_and_maybe_log_recompilation_reasons(entries, frame, *((None,) if count > 2 else ()))
+        reason = f"; the last version did not fit because {_one_line(str(found[0]))}" if found else ""
+    return (
+        f"it was compiled as often as torch._dynamo.config.recompile_limit allows ({config.recompile_limit}){reason}. "
+        "Pass what varies as a tensor, compile with dynamic=True, or raise the limit"
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]
 
 
 def _first_lines(error: Exception) -> str:
