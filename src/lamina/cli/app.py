@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import nn
 
 import lamina
+from lamina.cli.caching import caching
 from lamina.cli.demo import CompileFunction, Row, chosen, demonstrate, table
 from lamina.cli.demo_models import DEMOS
 from lamina.cli.doctor import examine, installed_version
@@ -33,6 +34,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(caching, name="cache")
 
 
 def main() -> None:
