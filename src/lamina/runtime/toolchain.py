@@ -26,6 +26,7 @@ import torch
 
 from lamina.errors import LaminaError
 from lamina.runtime.cache import Cache, Entry, digest
+from lamina.runtime.cache_files import is_full
 from lamina.runtime.compilation import Command, Limit, Running, run_command
 from lamina.runtime.workspace import DiskFull, Workspace, in_workspace
 
@@ -46,6 +47,7 @@ __all__ = [
 ISAS = ("avx512", "avx2", "plain")
 _NAMES = ("c++", "g++", "clang++")
 _PROBE_SECONDS = 20.0
+_ROOM = "free space, or set TMPDIR to a folder with room"
 _STUB = "libtorch_cpu.so"
 # Beside threads it has what flags of a wrapper would change: NaN, signed zeros, the order of a sum, wrapping integers.
 _TRIAL = """
@@ -237,10 +239,12 @@ def _ask(path: str, key: str, cache: Cache, running: Running) -> Compiler | str:
             cache.evict(key, "a program that the compiler runs has changed")
         compiler = _compiler(path, cache.get_or_build(key, build))
     except DiskFull as error:
-        raise DiskIsFull(str(error.strerror), remedy="free space, or set TMPDIR to a folder with room") from None
+        raise DiskIsFull(str(error.strerror), remedy=_ROOM) from None
     except LaminaError as error:
         return error.what
     except (OSError, KeyError) as error:
+        if isinstance(error, OSError) and is_full(error):
+            raise DiskIsFull(f"no disk has room: {error}", remedy=_ROOM) from None
         return str(error)
     if compiler.kind == "clang" and not _has_symbol("__kmpc_fork_call"):
         return "clang's OpenMP runtime is not the one this torch uses, so threads could not be shared"

@@ -24,7 +24,8 @@ _T = TypeVar("_T")
 _FULL = ("No space left on device", "Disk quota exceeded")
 
 # Reads the numbers of process groups until its parent says "done" or is no more. `kill` and `rm` may be
-# early for a process that is just ending, so the folder is removed until it is gone.
+# early for a process that is just ending, so the folder is removed until it is gone. A compiler that its parent had no
+# time to tell of is known by the folder it works in; once that is gone, none can begin.
 _WATCH = """
 trap '' HUP INT QUIT TERM
 groups=' '
@@ -35,8 +36,15 @@ while read -r word; do
     *) groups="$groups$word ";;
   esac
 done
+end_all() {
+  for process in /proc/[0-9]*; do
+    case $(readlink "$process/cwd") in "$1"|"$1 (deleted)") kill -s KILL "${process#/proc/}";; esac
+  done
+}
 for group in $groups; do kill -s KILL -- "-$group"; done
-for attempt in 1 2 3 4 5 6 7 8 9; do rm -rf -- "$1" && exit 0; sleep 0.1; done
+end_all "$1"
+for attempt in 1 2 3 4 5 6 7 8 9; do rm -rf -- "$1" && break; sleep 0.1; done
+end_all "$1"
 """
 
 
