@@ -42,9 +42,10 @@ end_all() {
   done
 }
 for group in $groups; do kill -s KILL -- "-$group"; done
+remove() { for attempt in 1 2 3 4 5 6 7 8 9; do rm -rf -- "$1" && break; sleep 0.1; done; }
+remove "$1"
 end_all "$1"
-for attempt in 1 2 3 4 5 6 7 8 9; do rm -rf -- "$1" && break; sleep 0.1; done
-end_all "$1"
+remove "$1"
 """
 
 
