@@ -121,6 +121,19 @@ def test_writes_around_views(view: str, form: str, options: str) -> None:
     assert memory == shared
 
 
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.filterwarnings("ignore::lamina.errors.LaminaWarning")
+def test_a_write_to_windows_that_overlap_is_eagers(size: int) -> None:
+    def function(x: Tensor) -> Tensor:
+        x.unfold(0, size, 1).add_(1)
+        return x * 1
+
+    torch._dynamo.reset()
+    given, expected = torch.linspace(-1, 1, 7), torch.linspace(-1, 1, 7)
+    torch.testing.assert_close(lamina.compile(function)(given), function(expected))
+    torch.testing.assert_close(given, expected)
+
+
 @pytest.mark.parametrize("view", [name for name in VIEWS if name.startswith("window")])
 def test_gradients_of_windows_that_are_written_to(view: str) -> None:
     def function(x: Tensor) -> Tensor:

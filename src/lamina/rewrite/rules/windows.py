@@ -2,6 +2,7 @@
 
 A write to a view becomes a new value of what it is a view of. For ``unfold`` torch computes that value from the windows
 alone, with zeros between and after them: elements in no window would be lost. A strided view keeps what it leaves out.
+Windows that overlap stay what they are: torch refuses to make a value of a write to them, and eager does it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def strided_windows(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
 def windows(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """``x.unfold(dimension, size, step)`` of any strides; errors are those of ``unfold``."""
     whole = x.unfold(dimension, size, step)
-    if x.dim() == 0:
+    if x.dim() == 0 or step < size:
         return whole
     return x.as_strided(whole.shape, whole.stride(), whole.storage_offset())
 
