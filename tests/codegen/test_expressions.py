@@ -1,9 +1,12 @@
-"""Expressions of half precision round where an operation ends, and those that only change a sign do not."""
+"""What C++ is written for expressions: rounding of half precision, signs of numbers, constants in an index."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import Tensor
 
+import lamina
 from lamina.codegen.cpp.expressions import compute
 
 
@@ -14,3 +17,22 @@ def test_half_precision_rounds_after_each_operation(dtype: str, rounding: str, v
         assert compute(op, ["a", "b"], [dtype, dtype], dtype, vector).startswith(rounding)
     assert rounding not in compute("neg", ["a"], [dtype], dtype, vector)
     assert rounding not in compute("lt", ["a", "b"], [dtype, dtype], "bool", vector)
+
+
+def test_the_negative_of_a_negative_number_is_no_decrement() -> None:
+    assert compute("neg", ["-0.75f"], ["float32"], "float32", False) == "-(-0.75f)"
+    assert compute("neg", ["x"], ["float32"], "float32", False) == "-x"
+
+
+def test_a_constant_place_that_is_added_to() -> None:
+    def function(x: Tensor) -> Tensor:
+        twice = torch.cat([x, x])
+        return twice.gather(1, torch.zeros_like(twice).long())[:, 0]
+
+    torch._dynamo.reset()
+    compiled = lamina.compile(function, dynamic=True, options={"strict": True})
+    for columns in (2, 33):
+        x = torch.linspace(-1, 1, 5 * columns, dtype=torch.float16).view(5, columns).requires_grad_()
+        (expected,) = torch.autograd.grad(function(x).sum(), x)
+        (found,) = torch.autograd.grad(compiled(x).sum(), x)
+        assert torch.equal(found, expected)

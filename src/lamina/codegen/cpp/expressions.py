@@ -233,7 +233,7 @@ def _float(op: str, ins: list[str], vector: bool) -> str:
     if op == "identity":
         return ins[0]
     if op == "neg":
-        return f"-{ins[0]}"
+        return f"-({ins[0]})" if ins[0].startswith("-") else f"-{ins[0]}"
     if op == "isnan":
         return f"{ins[0]} != {ins[0]}"
     if op in _INFIX:

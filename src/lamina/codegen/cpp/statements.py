@@ -123,10 +123,15 @@ class Statements:
         for atom in expr.atoms():
             if isinstance(atom, Loaded) and self.is_vector(atom.name):
                 names[atom.name] = f"lane({atom.name}, k)"
-        return f"const int64 j = {axis} + k; ", index_text(expr, names)
+        return f"const int64 j = {axis} + k; ", index_text(expr, {**self.constants(expr), **names})
+
+    def constants(self, expr: Expr) -> dict[str, str]:
+        """How values in an index that are constants, of which no variable is made, are written."""
+        loaded = [atom.name for atom in expr.atoms() if isinstance(atom, Loaded)]
+        return {name: self.value(name, False) for name in loaded if self.facts.constant(name) is not None}
 
     def at(self, buffer: str, expr: Expr, names: Mapping[str, str] | None = None) -> str:
-        text = index_text(expr, names or {})
+        text = index_text(expr, {**self.constants(expr), **(names or {})})
         return buffer if text == "0" else f"{buffer} + {text}"
 
     def load(self, eqn: Load, vector: bool) -> str:
