@@ -137,7 +137,8 @@ def test_a_stopped_holder_is_told_of_and_not_waited_for(cache: Cache) -> None:
 
 
 _BUILD = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background switches off
 from pathlib import Path
 from lamina.runtime.build import build_kernels
 from lamina.runtime.cache import Cache

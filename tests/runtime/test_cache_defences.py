@@ -330,7 +330,8 @@ def test_waiting_for_a_lock_can_be_stopped(cache: Cache) -> None:
 
 
 PROGRAM = """
-import sys, torch, lamina
+import signal, sys, torch, lamina
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background switches off
 print("begin", flush=True)
 lamina.compile(lambda x: (x * 3.5).sin(), options={"cxx": sys.argv[1], "cache_dir": sys.argv[2]})(torch.randn(64))
 """

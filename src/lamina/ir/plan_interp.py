@@ -46,14 +46,17 @@ class PlanRun:
                     self._bind(expr, n)
         arena = next((p.buffer for p in plan.places if p.where == "arena"), None)
         self.device = next((b.device for b in plan.buffers if b.device != "cpu"), "cpu")
+        # A plan for another machine may be given tensors of this one's memory: then all of it is there.
+        real = {self.buffers[name].device: tensor.device.type for name, tensor in self.tensors.items()}
         where = self.buffers[arena].device if arena is not None else self.device
+        where = real.get(where, where)
         workspace = torch.full((self.number(plan.arena_bytes),), 0xFF, dtype=torch.uint8, device=where)
         for place in plan.places:
             buffer = self.buffers[place.buffer]
             if place.where == "output":
-                memory = torch.full(
-                    (self.span(buffer) * DTYPES[buffer.dtype].size,), 0xFF, dtype=torch.uint8, device=buffer.device
-                )
+                there = real.get(buffer.device, buffer.device)
+                size = self.span(buffer) * DTYPES[buffer.dtype].size
+                memory = torch.full((size,), 0xFF, dtype=torch.uint8, device=there)
                 self._at(buffer, memory, 0)
             elif place.where == "arena":
                 assert place.offset is not None

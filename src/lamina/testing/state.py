@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.base.reference import WIDE
+from lamina.testing.torch_private import is_fake
 
 __all__ = ["State", "reachable"]
 
@@ -89,7 +90,9 @@ class State:
         self.optimizers: list[torch.optim.Optimizer] = []
 
     def add(self, name: str, tensor: Tensor) -> None:
-        """Note a tensor, once."""
+        """Note a tensor, once. One without memory has no state."""
+        if tensor.is_meta or is_fake(tensor):
+            return
         if not any(tensor is known for known in self.tensors.values()):
             self.tensors[name if name not in self.tensors else f"{name} ({len(self.tensors)})"] = tensor
 
