@@ -22,7 +22,7 @@ from lamina.backends.settings import check_arguments, options_for, torch_setting
 from lamina.base.lowering import lowerings_key
 from lamina.base.recovery import is_internal, recover
 from lamina.base.torch_private import fresh_symbols_dropped
-from lamina.capture.dynamo import compile_callable
+from lamina.capture.dynamo import compile_callable, refuse_wrong_capture
 from lamina.capture.facts.torch_private import guard_unguarded
 from lamina.capture.torch_private import leave_to_python, name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
@@ -111,6 +111,7 @@ def lamina_backend(
         settings = options_for(lamina, mode, options)
         check_rules(settings)
         _guarded(gm, settings.strict)
+        refuse_wrong_capture(gm, lambda decision: None)
         return _Compiler(settings, lamina, Record())(gm, example_inputs)
     except LaminaError as error:
         raise passed_through(error) from error.__cause__

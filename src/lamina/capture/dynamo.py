@@ -13,7 +13,7 @@ import torch
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
 from lamina.capture.entry.torch_private import improve_entry
-from lamina.capture.facts.torch_private import guard_unguarded
+from lamina.capture.facts.torch_private import guard_unguarded, refused
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.torch_private import (
     guard_empty_hooks,
@@ -26,7 +26,7 @@ from lamina.capture.torch_private import (
 from lamina.errors import LaminaError, LaminaWarning
 from lamina.record import Record, Stage
 
-__all__ = ["Backend", "Captured", "compile_callable", "note_capture"]
+__all__ = ["Backend", "Captured", "compile_callable", "note_capture", "refuse_wrong_capture"]
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -58,6 +58,15 @@ def note_capture(gm: torch.fx.GraphModule, record: Record | None) -> Captured:
     if record is not None:
         record.stages.append(Stage("", "capture", captured, seconds_since_compile_started()))
     return captured
+
+
+def refuse_wrong_capture(gm: torch.fx.GraphModule, note: Callable[[Decision], None]) -> None:
+    """Let Python run the function of a graph that is known not to be what the function computes."""
+    why = refused(gm)
+    if why:
+        note(Decision("capture", ("a function",), False, f"Python runs it from now on: {why}"))
+        warnings.warn(f"lamina runs a function uncompiled from now on: {why}", LaminaWarning, stacklevel=3)
+        raise leave_to_python(why)
 
 
 class _Backend:
@@ -93,6 +102,7 @@ class _Backend:
                 note=self._decided,
             )
             raise leave_to_python("its guards could not be made to fit") from error
+        refuse_wrong_capture(gm, self._decided)
 
     def _decided(self, decision: Decision) -> None:
         if self.record is not None:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import functools
 import math
+import operator
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch._dynamo.guards import GuardBuilder, get_verbose_code_parts
+from torch._dynamo.guards import GuardBuilder, _get_closure_vars, get_verbose_code_parts
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.base import VariableTracker
-from torch._guards import Guard, TracingContext
+from torch._dynamo.variables.misc import AutogradFunctionVariable
+from torch._dynamo.variables.tensor import TensorVariable
+from torch._guards import Guard, Source, TracingContext
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.nn.modules import module as modules
 
-__all__ = ["guard_unguarded"]
+from lamina.capture.facts import reads
+
+__all__ = ["guard_unguarded", "refused"]
 
 _C_CALLABLES = (
     types.BuiltinFunctionType,
@@ -35,10 +44,11 @@ _C_CALLABLES = (
 
 
 def guard_unguarded(gm: torch.fx.GraphModule) -> int:
-    """Make the graph being compiled depend on values that it read and Dynamo does not guard on; how many there are.
+    """Make the graph being compiled depend on what it read and Dynamo does not guard on; how many guards are added.
 
     These are methods of built-in classes (functions that share their code but close over different ones would share
-    graphs), the methods that were found on classes and their code, and the sign of a zero.
+    graphs), the sign of a zero, hooks of all modules, the order of an ordered dictionary, what a tensor of the caller's
+    is part of, which values are the same object, and the facts that ``_surroundings`` finds.
     """
     context, tx = TracingContext.try_get(), _translator()
     if context is None or tx is None:
@@ -46,19 +56,49 @@ def guard_unguarded(gm: torch.fx.GraphModule) -> int:
     guards = context.guards_context.dynamo_guards
     guarded = {g.originating_source for g in guards}
     zeros = _has_zero(gm)
-    added = 0
-    read = list(tx.output.variable_tracker_cache.items())
-    methods = _methods([vars(v).get("value") for _, v in read], context.traced_code)
-    if methods:
-        guard = Guard(GlobalStateSource(), functools.partial(_guard_methods, methods))
+    codes = reads.users_own(context.traced_code)
+    names = reads.names_read(codes)
+    found = list(tx.output.variable_tracker_cache.items())
+    whole = _surroundings(gm, tx, [v for _, v in found], context.traced_code)
+    asked = tuple(sorted(names & _OF_TENSORS.keys()))
+    added: list[Guard] = []
+    if whole is not None:
+        added.append(Guard(GlobalStateSource(), whole))
+    if reads.compares_identity(codes) or reads.compares_equality(codes):
+        make = functools.partial(_guard_identity, [s for s, _ in found], reads.compares_identity(codes))
+        added.append(Guard(GlobalStateSource(), make))
+    for source, variable in found:
+        makes = _missing(source, variable, source in guarded, zeros)
+        if asked and issubclass(type(variable), TensorVariable):
+            makes.append(functools.partial(_guard_part, asked))
+        added += [Guard(source, make) for make in makes]
+    for guard in added:
         guards.add(guard, collect_debug_stack=False)
-        added += len(methods)
-    for source, variable in read:
-        make = _missing(variable, source in guarded, zeros)
-        if make is not None:
-            guards.add(Guard(source, make), collect_debug_stack=False)
-            added += 1
-    return added
+    return len(added)
+
+
+def refused(gm: torch.fx.GraphModule) -> str:
+    """Why the graph being compiled is not what the program computes, as far as is known; "" if it is."""
+    context, tx = TracingContext.try_get(), _translator()
+    if context is None or tx is None:
+        return ""
+    codes = reads.users_own(context.traced_code)
+    names = reads.names_read(codes)
+    given = [tx.f_locals.get(name) for name in tx.f_code.co_varnames[: tx.f_code.co_argcount]]
+    held = [tx.f_globals.get(name) for name in names]
+    if any(isinstance(v, np.generic) for v in (*given, *held)) and reads.asks_for_type(codes):
+        return "it asks for the type of a value and has a NumPy scalar, which is captured as an array"
+    unknown = sorted(names & {"output_nr", "retains_grad"})
+    if unknown:
+        return f"it asks for {' and '.join(unknown)} of a tensor, of which a trace knows nothing"
+    transforms = {"_grad_increment_nesting", "_vmap_increment_nesting", "_jvp_increment_nesting"}
+    if any(getattr(n.target, "__name__", "") in transforms for n in gm.graph.nodes) and any(
+        # Asking isinstance() of a variable that was not used yet would go on tracing.
+        issubclass(type(v), AutogradFunctionVariable)
+        for v in tx.output.variable_tracker_cache.values()
+    ):
+        return "a custom autograd function within a transform of torch.func is captured without its derivative"
+    return ""
 
 
 def _translator() -> Any:
@@ -68,27 +108,91 @@ def _translator() -> Any:
         return None
 
 
-def _missing(variable: VariableTracker, guarded: bool, zeros: bool) -> Any:
-    """What makes the guard that ``variable`` lacks; None if it lacks none."""
-    value = vars(variable).get("value")  # a property of that name would go on tracing
+def _missing(source: Source, variable: VariableTracker, guarded: bool, zeros: bool) -> list[Any]:
+    """What makes the guards that ``variable`` lacks."""
+    value = _value(variable)
     if not guarded and isinstance(value, _C_CALLABLES):
-        return GuardBuilder.ID_MATCH
+        return [GuardBuilder.ID_MATCH]
     if zeros and guarded and isinstance(value, (float, complex)) and _zero_signs(value):
-        return functools.partial(_guard_signs, value)
-    return None
+        return [functools.partial(_guard_signs, value)]
+    if isinstance(value, OrderedDict):
+        if any(value is hooks for hooks in _GLOBAL_HOOKS):
+            return [GuardBuilder.SEQUENCE_LENGTH]
+        if len(value) > 1:
+            return [_guard_order]
+    return []
+
+
+_GLOBAL_HOOKS = tuple(v for k, v in vars(modules).items() if k.startswith("_global_") and isinstance(v, OrderedDict))
+
+_OF_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "_base": lambda tensor: tensor._base is None,
+    "_is_view": lambda tensor: tensor._is_view(),
+    "grad_fn": lambda tensor: type(tensor.grad_fn),
+    "is_leaf": lambda tensor: tensor.is_leaf,
+}
+"""What a program may ask of a tensor and Dynamo answers for the one it saw only."""
+
+
+def _value(variable: VariableTracker) -> Any:
+    held = vars(variable)  # a property of one of these names would go on tracing
+    return next((held[name] for name in ("value", "fn", "fn_cls") if held.get(name) is not None), None)
+
+
+def _surroundings(
+    gm: torch.fx.GraphModule, tx: Any, variables: Sequence[VariableTracker], traced: Sequence[types.CodeType]
+) -> Any:
+    """What makes the one guard on all that can be asked without the inputs; None if there is nothing to ask.
+
+    Methods found on classes and their code; names that are not there and hide others when they come: globals that hide
+    builtins, attributes that hide those of a base; modules imported by name; classes registered as subclasses; methods
+    of tensors.
+    """
+    values = [_value(v) for v in variables]
+    codes = reads.users_own(traced)
+    names = reads.names_read(codes)
+    classes = _classes(values)
+    own = [kind for kind in classes if kind.__module__.split(".")[0] not in _KNOWN]
+    scopes = {tx.f_code: tx.f_globals}
+    scopes.update({v.__code__: v.__globals__ for v in values if isinstance(v, types.FunctionType)})
+    used = {str(n.target) for n in gm.graph.nodes if n.op == "call_method"} | _operators(gm)
+    methods = _methods(own, traced)
+    checks = {
+        "methods of " + ", ".join(sorted({kind.__qualname__ for kind, *_ in methods})): (
+            functools.partial(_unchanged, methods) if methods else None
+        ),
+        "globals that hide builtins": reads.absent_names((code, scopes[code]) for code in codes if code in scopes),
+        "attributes that hide others": reads.shadowing_attributes(own, names),
+        "imported modules": reads.imported_modules(codes),
+        "registered classes": reads.subclasses(classes, [v for v in values if isinstance(v, type)]),
+        "methods of tensors": reads.patched_methods(frozenset(used)) if used else None,
+    }
+    kept = {what: check for what, check in checks.items() if check is not None}
+    return functools.partial(_guard_all, tuple(kept.values()), "; ".join(kept)) if kept else None
+
+
+_KNOWN = ("torch", "builtins", "collections")
+
+
+def _classes(values: Sequence[Any]) -> list[type]:
+    return list({(v if isinstance(v, type) else type(v)): None for v in values if v is not None})
+
+
+def _operators(gm: torch.fx.GraphModule) -> set[str]:
+    """Names of the methods behind the operators in ``gm``."""
+    named = (getattr(n.target, "__name__", "") for n in gm.graph.nodes if n.op == "call_function")
+    plain = {name.strip("_") for name in named if hasattr(operator, name)}
+    return {method for name in plain for method in (f"__{name}__", f"__r{name}__")}
 
 
 _Method = tuple[type, str, types.FunctionType, types.CodeType]
 
 
-def _methods(values: Sequence[Any], traced: Sequence[types.CodeType]) -> tuple[_Method, ...]:
-    """The functions among those ``traced`` that were found on the classes of ``values``, other than torch's own."""
+def _methods(classes: Sequence[type], traced: Sequence[types.CodeType]) -> tuple[_Method, ...]:
+    """The functions among those ``traced`` that were found on ``classes``."""
     codes = set(traced)
-    classes = {v if isinstance(v, type) else type(v): None for v in values if v is not None}
     found: list[_Method] = []
     for kind in classes:
-        if kind.__module__.split(".")[0] in ("torch", "builtins", "collections"):
-            continue
         names = {name for base in kind.__mro__ for name, item in vars(base).items() if _code_of(item) in codes}
         if issubclass(kind, torch.nn.Module):
             names.add("__call__")
@@ -110,23 +214,90 @@ def _function(item: Any) -> types.FunctionType | None:
     return function if isinstance(function, types.FunctionType) else None
 
 
-def _guard_methods(methods: Sequence[_Method], builder: GuardBuilder, guard: Guard) -> None:
+def _unchanged(methods: Sequence[_Method]) -> bool:
+    for kind, name, function, code in methods:
+        found = getattr(kind, name, None)
+        if found is not function and getattr(found, "__func__", None) is not function:
+            return False
+        if function.__code__ is not code:
+            return False
+    return True
+
+
+def _guard_all(checks: Sequence[reads.Check], what: str, builder: GuardBuilder, guard: Guard) -> None:
     def unchanged(_: Any) -> bool:
-        for kind, name, function, code in methods:
-            found = getattr(kind, name, None)
-            if found is not function and getattr(found, "__func__", None) is not function:
-                return False
-            if function.__code__ is not code:
+        for check in checks:  # noqa: SIM110  (a generator takes twice as long)
+            if not check():
                 return False
         return True
 
-    what = "methods of " + ", ".join(sorted({kind.__qualname__ for kind, *_ in methods}))
-    parts: list[str] = [what]
-    root: Any = builder.guard_manager.root
-    try:
-        root.add_lambda_guard(unchanged, parts, None)
-    except TypeError:  # versions without the user's stack
-        root.add_lambda_guard(unchanged, parts)
+    _add_to(builder.guard_manager.root, unchanged, [what], guard)
+
+
+def _guard_identity(sources: Sequence[Source], all_kinds: bool, builder: GuardBuilder, guard: Guard) -> None:
+    """Which values of one class are the same object; without ``all_kinds`` those that are equal only to themselves."""
+    by_kind: dict[type, list[str]] = {}
+    for source in sources:
+        with contextlib.suppress(Exception):  # a source that names no value
+            kind = type(builder.get(source))
+            if _is_compared(kind, all_kinds):
+                by_kind.setdefault(kind, []).append(_name(source))
+    places = [name for names in by_kind.values() if len(names) > 1 for name in names]
+    if not places:
+        return
+    read = _reader(builder, places)
+    expected = _pattern(read(builder.scope["L"]))
+    manager = builder.guard_manager.root
+    _add_to(manager, lambda found: _pattern(read(found)) == expected, ["values that are the same object"], guard)
+
+
+def _reader(builder: GuardBuilder, places: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Gives the values at ``places``, which are expressions of Dynamo's, for the local variables of a call."""
+    read: Any = eval(f"lambda L: ({', '.join(places)},)", {**_get_closure_vars(), **builder.scope})
+    return cast("Callable[[Any], tuple[Any, ...]]", read)
+
+
+def _is_compared(kind: type, all_kinds: bool) -> bool:
+    if issubclass(kind, _COMPARED_BY_VALUE) or (kind.__module__ in ("torch", "builtins") and not all_kinds):
+        return False
+    return all_kinds or (kind.__eq__ is object.__eq__ and not issubclass(kind, torch.nn.Module))
+
+
+_COMPARED_BY_VALUE = (
+    *(type(None), bool, int, float, complex, str, bytes, type, enum.Enum, torch.Tensor, torch.dtype, torch.device),
+    *(types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType),
+)
+"""Classes of values that Dynamo guards on by identity, or that are hardly told apart by it."""
+
+
+def _name(source: Source) -> str:
+    name: Any = source.name  # a method in some versions
+    return str(name() if callable(name) else name)
+
+
+def _pattern(values: Sequence[Any]) -> tuple[int, ...]:
+    """For each of ``values`` which one is the first that it is the same object as."""
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(id(value), at) for at, value in enumerate(values))
+
+
+def _guard_order(builder: GuardBuilder, guard: Guard) -> None:
+    """The order of keys. Asked from the root, for guards on dictionaries take no others."""
+    keys = tuple(builder.get(guard.originating_source))
+    among = frozenset(keys)
+    read = _reader(builder, [_name(guard.originating_source)])
+    parts = get_verbose_code_parts("order of keys", guard)
+    root = builder.guard_manager.root
+    _add_to(root, lambda found: tuple(k for k in read(found)[0] if k in among) == keys, parts, guard)
+
+
+def _guard_part(names: Sequence[str], builder: GuardBuilder, guard: Guard) -> None:
+    asked = tuple(_OF_TENSORS[name] for name in names)
+    tensor = builder.get(guard.originating_source)
+    if not isinstance(tensor, torch.Tensor):
+        return
+    answers = tuple(ask(tensor) for ask in asked)
+    _add(builder, guard, lambda found: tuple(ask(found) for ask in asked) == answers, f"{', '.join(names)} of a tensor")
 
 
 def _zero_signs(value: float | complex) -> tuple[float, ...]:
@@ -141,8 +312,10 @@ def _guard_signs(value: float | complex, builder: GuardBuilder, guard: Guard) ->
 
 
 def _add(builder: GuardBuilder, guard: Guard, check: Callable[[Any], bool], what: str) -> None:
-    parts = get_verbose_code_parts(what, guard)
-    manager: Any = builder.get_guard_manager(guard)
+    _add_to(builder.get_guard_manager(guard), check, get_verbose_code_parts(what, guard), guard)
+
+
+def _add_to(manager: Any, check: Callable[[Any], bool], parts: list[str], guard: Guard) -> None:
     try:
         manager.add_lambda_guard(check, parts, guard.user_stack)
     except TypeError:  # versions without the user's stack
