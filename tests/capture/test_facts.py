@@ -1,6 +1,7 @@
 """Graphs are not shared between functions that read different things Dynamo does not guard on."""
 
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -150,3 +151,44 @@ def test_equal_functions_still_share_a_graph():
 
 def test_outside_a_compilation_there_is_nothing_to_guard():
     assert facts.guard_unguarded(torch.fx.symbolic_trace(lambda x: x + 1)) == 0
+
+
+USES_OF_A_FLOAT = {
+    "full": lambda x, s: torch.full_like(x, s),
+    "where": lambda x, s: torch.where(x > 5, x, s),
+    "fill": lambda x, s: x.clone().fill_(s),
+    "masked_fill": lambda x, s: x.masked_fill(x < 9, s),
+    "clamp": lambda x, s: torch.clamp(-x, min=s),
+    "negated": lambda x, s: torch.full_like(x, -s),
+    "sum": lambda x, s: torch.full_like(x, s + s),
+    "product": lambda x, s: x * s,
+    "copysign": lambda x, s: x * math.copysign(3.0, s),
+    "angle": lambda x, s: x * math.atan2(s, -1.0),
+    "text": lambda x, s: x * len(str(s)),
+    "literal": lambda x, s: x * len(f"{s}"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dynamic", [True, None])
+@pytest.mark.parametrize("name", USES_OF_A_FLOAT)
+def test_the_sign_of_an_argument_that_is_zero(name, dynamic, way):
+    run = USES_OF_A_FLOAT[name]
+    x = torch.arange(1.0, 4.0)
+    for values in ((-0.0,), (0.0, -0.0), (1.0, -0.0, 0.0, 2.0), (1.0, 2.0, 3.0, -0.0, 0.0)):
+        torch._dynamo.reset()
+        compile_it = lamina.compile if way == "lamina" else functools.partial(torch.compile, backend="lamina")
+        compiled = compile_it(run, dynamic=dynamic)
+        for value in values:
+            got, expected = compiled(x, value), run(x, value)
+            assert torch.allclose(got, expected), value
+            assert torch.equal(torch.signbit(got), torch.signbit(expected)), value
+
+
+def test_other_floats_stay_symbols():
+    compiled = lamina.compile(lambda x, s: x * s, dynamic=True)
+    x = torch.ones(3)
+    compiled(x, 0.0), compiled(x, 2.0)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for value in (3.0, 4.5, 0.25):
+            assert torch.equal(compiled(x, value), x * value)

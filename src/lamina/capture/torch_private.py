@@ -9,11 +9,13 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import torch
+from torch._dynamo import config
 from torch._dynamo.backends.registry import _BACKENDS
 from torch._dynamo.callback import callback_handler
 from torch._dynamo.exc import ShortenTraceback, SkipFrame
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.variables.builder import VariableBuilder
 from torch._guards import Guard, TracingContext
 from torch.autograd import forward_ad
 from torch.fx.node import has_side_effect
@@ -110,6 +112,37 @@ def serve_without_tangents() -> bool:
         guard = Guard(GlobalStateSource(), GuardBuilder.DUAL_LEVEL)
         context.guards_context.dynamo_guards.add(guard, collect_debug_stack=False)
     return forward_ad._current_level < 0
+
+
+def _is_lamina(compiler: Any) -> bool:
+    """Whether ``compiler``, in whatever Dynamo puts around a backend, is one of Lamina's."""
+    while compiler is not None:
+        kind = compiler if hasattr(compiler, "__qualname__") else type(compiler)
+        if str(kind.__module__).split(".")[0] == "lamina":
+            return True
+        compiler = getattr(compiler, "_torchdynamo_orig_backend", None) or getattr(compiler, "compiler_fn", None)
+    return False
+
+
+def _keep_signs_of_zeros() -> None:
+    """Let Dynamo treat a float that is zero as a constant where Lamina compiles.
+
+    As a symbol it becomes a number of SymPy's wherever a graph needs its value, and that has no negative zero. Dynamo's
+    guard on constants takes both zeros for one, which ``guard_unguarded`` mends.
+    """
+    wrap_any = VariableBuilder.wrap_symfloat
+
+    @functools.wraps(wrap_any)
+    def wrap(self: VariableBuilder, value: float) -> Any:
+        if value != 0.0 or not _is_lamina(self.tx.output.compiler_fn):
+            return wrap_any(self, value)
+        with config.patch(specialize_float=True):
+            return wrap_any(self, value)
+
+    VariableBuilder.wrap_symfloat = wrap  # type: ignore[method-assign]
+
+
+_keep_signs_of_zeros()
 
 
 def watch_compile_start() -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "asks_for_type",
     "compares_equality",
     "compares_identity",
+    "formats",
     "imported_modules",
     "names_read",
     "patched_methods",
@@ -64,6 +65,11 @@ def compares_equality(codes: Iterable[types.CodeType]) -> bool:
                 return True
             before = step
     return False
+
+
+def formats(codes: Iterable[types.CodeType]) -> bool:
+    """Whether a value becomes text in a string literal."""
+    return any(step.opname.startswith("FORMAT_") for code in codes for step in dis.get_instructions(code))
 
 
 def asks_for_type(codes: Sequence[types.CodeType]) -> bool:

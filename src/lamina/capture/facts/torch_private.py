@@ -55,9 +55,9 @@ def guard_unguarded(gm: torch.fx.GraphModule) -> int:
         return 0
     guards = context.guards_context.dynamo_guards
     guarded = {g.originating_source for g in guards}
-    zeros = _has_zero(gm)
     codes = reads.users_own(context.traced_code)
     names = reads.names_read(codes)
+    zeros = _has_zero(gm) or not names.isdisjoint(_TELL_ZEROS_APART) or reads.formats(codes)
     found = list(tx.output.variable_tracker_cache.items())
     whole = _surroundings(gm, tx, [v for _, v in found], context.traced_code)
     asked = tuple(sorted(names & _OF_TENSORS.keys()))
@@ -122,6 +122,9 @@ def _missing(source: Source, variable: VariableTracker, guarded: bool, zeros: bo
             return [_guard_order]
     return []
 
+
+_TELL_ZEROS_APART = frozenset({"atan2", "arctan2", "copysign", "signbit", "phase", "str", "repr", "format", "hex"})
+"""Functions whose results differ between zero and negative zero, so that graphs may differ that hold neither."""
 
 _GLOBAL_HOOKS = tuple(v for k, v in vars(modules).items() if k.startswith("_global_") and isinstance(v, OrderedDict))
 
