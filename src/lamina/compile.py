@@ -22,9 +22,9 @@ from lamina.backends.settings import check_arguments, options_for, torch_setting
 from lamina.base.lowering import lowerings_key
 from lamina.base.recovery import is_internal, recover
 from lamina.base.torch_private import fresh_symbols_dropped
-from lamina.capture.dynamo import compile_callable, refuse_wrong_capture
+from lamina.capture.dynamo import compile_callable, guarded
 from lamina.capture.facts.torch_private import guard_unguarded
-from lamina.capture.torch_private import leave_to_python, name_backend, passed_through, serve_without_tangents
+from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
 from lamina.errors import BadArgument, LaminaError
 from lamina.options import Options
@@ -110,27 +110,10 @@ def lamina_backend(
     try:
         settings = options_for(lamina, mode, options)
         check_rules(settings)
-        _guarded(gm, settings.strict)
-        refuse_wrong_capture(gm, lambda decision: None)
+        guarded(gm, functools.partial(guard_unguarded, gm), settings.strict)
         return _Compiler(settings, lamina, Record())(gm, example_inputs)
     except LaminaError as error:
         raise passed_through(error) from error.__cause__
-
-
-def _guarded(gm: GraphModule, strict: bool) -> None:
-    """Guard what Dynamo does not; where that fails Python is to run the function."""
-    try:
-        guard_unguarded(gm)
-    except Exception as error:
-        recover(
-            error,
-            doing="making the guards of a graph fit",
-            region="a function",
-            instead="Python runs it",
-            strict=strict,
-            note=lambda decision: None,
-        )
-        raise leave_to_python("its guards could not be made to fit") from error
 
 
 name_backend("lamina", "lamina.compile:lamina_backend")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ _MODES = (
     "torch.inference_mode()",
     "torch.inference_mode(False)",
     "torch.autocast('cpu', torch.bfloat16)",
-    "torch.autocast('cpu', torch.float16)",
+    "torch.autocast('cpu', torch.float16, cache_enabled=False)",  # eager finds casts to bfloat16 in its cache otherwise
     "torch.autocast('cpu', enabled=False)",
     "torch.autocast('cpu', torch.bfloat16, cache_enabled=False)",
     "own_grad(False)",
@@ -278,7 +279,15 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def run_program(text: str, compiler: Callable[[Any], Any]) -> str:
-    """How what ``compiler`` makes of the program differs from eager; "" if it does not."""
+    """How what ``compiler`` makes of the program differs from eager; "" if it does not.
+
+    Modes belong to a thread: the program gets one of its own, so that what it leaves switched ends with it.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_run_program, text, compiler).result()
+
+
+def _run_program(text: str, compiler: Callable[[Any], Any]) -> str:
     plain: dict[str, Any] = {}
     traced: dict[str, Any] = {}
     exec(compile(text, "<program>", "exec"), plain)

@@ -35,7 +35,7 @@ from lamina.aot.region import CompileRegion, Region, RegionInput
 from lamina.aot.saved import with_planned_strides
 from lamina.aot.shared_memory import overlapping_inputs, serving_alike, shares_storage
 from lamina.aot.source import annotate_sources
-from lamina.aot.state import read_state, without_history
+from lamina.aot.state import read_state, undone, without_history
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.strides import misplaced_result
 from lamina.aot.tangents import restrided
@@ -53,6 +53,7 @@ from lamina.aot.traits import is_static
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.halves import as_halves
+from lamina.base.modes import SWITCHED_BY_HAND
 from lamina.base.recovery import brief, raised_within, recover
 from lamina.base.source import place_in
 from lamina.base.torch_private import memory_of, without_bases
@@ -98,12 +99,13 @@ def compile_captured(
     Errors of AOTAutograd pass through, and must pass through the backend as well: some ask Dynamo to trace again.
     """
     job = _Job(compile_region, record, options, name, tuple(passes), partitioned, rereads)
+    job.by_hand = gm.meta.get(SWITCHED_BY_HAND, True)
     captured = without_identities(gm)
     once = distinct(captured)
     if once is not None:
         return once.applied(_compiled(job, once.gm, example_inputs, decompositions))
     compiled = _compiled(job, captured, example_inputs, decompositions)
-    return gm.forward if compiled == captured.forward else compiled
+    return compiled if compiled != captured.forward else gm.forward if job.by_hand else undone(gm)
 
 
 def _compiled(
@@ -134,7 +136,7 @@ def _compiled(
     if job.outside:
         compiled = detaching(compiled, job.outside)
     if not job.written:
-        return state.applied(compiled)
+        return state.applied(compiled, gm.forward if job.by_hand else None)
     sized = not any(isinstance(x, torch.SymInt) for x in example_inputs)
     if sized and shares_storage(example_inputs, job.written):
         overlapping, apart = overlapping_inputs(example_inputs)
@@ -198,6 +200,8 @@ class _Job:
         """Which inputs get a gradient in the joint graph."""
         self.empty: frozenset[int] = frozenset()
         """Inputs without elements: what results are views of them, nothing tells."""
+        self.by_hand = True
+        """Whether the program switches the grad mode by other means than ``with`` statements."""
         self.outside: tuple[int, ...] = ()
         """Inputs that require a gradient and get none from this graph."""
 
@@ -227,7 +231,7 @@ class _Job:
             kept = history_of_results()  # what AOTAutograd returns as a view of an input is so outside of the graph
             self.outside = self._without_gradient([g or i in kept for i, g in enumerate(self.reached)])
         self.record.add(self.name, "aot", time.perf_counter() - start - self.seconds)
-        return without_history(compiled, gm.forward) if self.saves else compiled
+        return without_history(compiled, gm.forward if self.by_hand else undone(gm)) if self.saves else compiled
 
     def _without_gradient(self, has: Sequence[bool]) -> tuple[int, ...]:
         """Inputs that require a gradient and, as ``has`` says, get none; none of a graph that gives no gradients."""

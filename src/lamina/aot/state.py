@@ -28,9 +28,10 @@ from lamina.aot.torch_private import (
     never_captured,
     switches_state,
 )
+from lamina.base.modes import autocast_kept
 from lamina.base.source import source_of
 
-__all__ = ["State", "read_state", "without_history"]
+__all__ = ["State", "read_state", "undone", "without_history"]
 
 _PAIRS = ((ENTER_AUTOCAST, EXIT_AUTOCAST), (ENTER_INFERENCE, EXIT_INFERENCE))
 _KNOWN = (SET_GRAD, SET_FORWARD_GRAD, *(call for pair in _PAIRS for call in pair))
@@ -43,7 +44,8 @@ class State:
     ``gm`` computes what the graph does, without the switches that are taken care of here. It is to be compiled and run
     within ``inference`` (None: in what mode the caller has). ``grad`` is the grad mode that the graph leaves, None
     if that it finds; ``at_once`` says that it is switched before anything is computed, and so is left by a graph that
-    raises as well. ``refused`` is why the graph is to run as it was captured, "" if it is not.
+    raises as well. ``refused`` is why the graph is to run as it was captured, "" if it is not. ``switches`` says
+    whether it switches the grad mode at all.
     """
 
     gm: GraphModule
@@ -51,15 +53,21 @@ class State:
     grad: bool | None = None
     at_once: bool = False
     refused: str = ""
+    switches: bool = False
 
     def entered(self) -> contextlib.AbstractContextManager[Any]:
         """The grad mode in which to compile ``gm``: tracing does not work in inference mode itself."""
         return contextlib.nullcontext() if self.inference is None else torch.set_grad_enabled(not self.inference)
 
-    def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """``compiled`` in the mode it needs, leaving the state as the captured graph does."""
+    def applied(self, compiled: Callable[..., Any], again: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """``compiled`` in the mode it needs, leaving the state as the captured graph does.
+
+        Where it raises, ``again``, which is the captured graph or None, tells in what grad mode the program does.
+        """
         if self.inference is not None:
             compiled = _within(compiled, self.inference)
+        if again is not None and self.switches and not self.at_once:
+            compiled = _raising_again(compiled, again)
         return compiled if self.grad is None else _leaving(compiled, self.grad, self.at_once)
 
 
@@ -86,9 +94,9 @@ def read_state(gm: GraphModule) -> State:
         dropped += grads
     left = bool(grads[-1].args[0]) if grads else torch.is_grad_enabled()
     if inference or left == torch.is_grad_enabled():  # leaving inference mode restores the grad mode
-        return State(_without(gm, dropped), mode)
+        return State(_without(gm, dropped), mode, switches=bool(grads) and not inference)
     at_once = len(grads) == 1 and (not computing or nodes.index(grads[0]) < nodes.index(computing[0]))
-    return State(_without(gm, dropped), mode, left, at_once)
+    return State(_without(gm, dropped), mode, left, at_once, switches=True)
 
 
 def _refused(switches: Sequence[Node]) -> str:
@@ -153,6 +161,37 @@ def without_history(compiled: Callable[..., Any], captured: Callable[..., Any]) 
 
     def run(*inputs: Any) -> Any:
         return captured(*inputs) if is_inference_mode_enabled() else compiled(*inputs)
+
+    never_captured(run)
+    return run
+
+
+def undone(gm: GraphModule) -> Callable[..., Any]:
+    """The captured graph ``gm``, all of whose modes are those of ``with`` statements: they end where it raises."""
+    if not any(_is_switch(n) for n in gm.graph.nodes):
+        return gm.forward
+    forward = gm.forward
+
+    def run(*inputs: Any) -> Any:
+        grad, set_back = torch.is_grad_enabled(), autocast_kept()
+        try:
+            return forward(*inputs)
+        except Exception:
+            SET_GRAD(grad)
+            set_back()
+            raise
+
+    never_captured(run)
+    return run
+
+
+def _raising_again(compiled: Callable[..., Any], captured: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*inputs: Any) -> Any:
+        try:
+            return compiled(*inputs)
+        except Exception:
+            captured(*inputs)
+            raise
 
     never_captured(run)
     return run

@@ -14,6 +14,7 @@ from lamina.base.decision import Decision
 from lamina.base.recovery import recover
 from lamina.capture.entry.torch_private import improve_entry
 from lamina.capture.facts.torch_private import guard_unguarded, refused
+from lamina.capture.modes.torch_private import refused_trace, traced_function
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.torch_private import (
     guard_empty_hooks,
@@ -26,7 +27,7 @@ from lamina.capture.torch_private import (
 from lamina.errors import LaminaError, LaminaWarning
 from lamina.record import Record, Stage
 
-__all__ = ["Backend", "Captured", "compile_callable", "note_capture", "refuse_wrong_capture"]
+__all__ = ["Backend", "Captured", "compile_callable", "guarded", "note_capture"]
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -60,12 +61,31 @@ def note_capture(gm: torch.fx.GraphModule, record: Record | None) -> Captured:
     return captured
 
 
-def refuse_wrong_capture(gm: torch.fx.GraphModule, note: Callable[[Decision], None]) -> None:
-    """Let Python run the function of a graph that is known not to be what the function computes."""
-    why = refused(gm)
+def guarded(
+    gm: torch.fx.GraphModule, guard: Callable[[], object], strict: bool, record: Record | None = None
+) -> None:
+    """Guard what Dynamo does not by ``guard``; let Python run the function if its graph is known not to compute it.
+
+    Python runs it as well where that cannot be found out, since nobody knows then when the graph may be used again.
+    Call it while Dynamo's trace is open.
+    """
+    try:
+        why = refused_trace(gm)
+        if not why:
+            guard()
+            why = refused(gm)
+    except Exception as error:
+        recover(
+            error,
+            doing="making the guards of a graph fit",
+            region="a function",
+            instead="Python runs it",
+            strict=strict,
+            note=lambda decision: None if record is None else _put(record, decision),
+        )
+        raise leave_to_python("its guards could not be made to fit") from error
     if why:
-        note(Decision("capture", ("a function",), False, f"Python runs it from now on: {why}"))
-        warnings.warn(f"lamina runs a function uncompiled from now on: {why}", LaminaWarning, stacklevel=3)
+        _note_uncaptured(record, traced_function(), why, True)
         raise leave_to_python(why)
 
 
@@ -83,30 +103,10 @@ class _Backend:
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
-            self._note(gm)
+            guarded(gm, functools.partial(note_capture, gm, self.record), self.strict, self.record)
             return self.compiler(gm, example_inputs)
         except LaminaError as error:
             raise passed_through(error) from error.__cause__
-
-    def _note(self, gm: torch.fx.GraphModule) -> None:
-        """Note the capture. Where that fails nobody knows when the graph may be used again: Python runs its frame."""
-        try:
-            note_capture(gm, self.record)
-        except Exception as error:
-            recover(
-                error,
-                doing="making the guards of a graph fit",
-                region="a function",
-                instead="Python runs it",
-                strict=self.strict,
-                note=self._decided,
-            )
-            raise leave_to_python("its guards could not be made to fit") from error
-        refuse_wrong_capture(gm, self._decided)
-
-    def _decided(self, decision: Decision) -> None:
-        if self.record is not None:
-            self.record.stages.append(Stage("", "capture", None, 0.0, (decision,)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Backend):
@@ -121,9 +121,12 @@ def _note_uncaptured(record: Record | None, function: str, error: str, lasting: 
     """Say that Python runs ``function``, in this call or, if ``lasting``, from now on."""
     when = "from now on" if lasting else "in this call"
     if record is not None:
-        decision = Decision("capture", (function,), False, f"Python runs it {when}: {error}")
-        record.stages.append(Stage("", "capture", None, 0.0, (decision,)))
+        _put(record, Decision("capture", (function,), False, f"Python runs it {when}: {error}"))
     warnings.warn(f"lamina runs {function} uncompiled {when}: {error}", LaminaWarning, stacklevel=4)
+
+
+def _put(record: Record, decision: Decision) -> None:
+    record.stages.append(Stage("", "capture", None, 0.0, (decision,)))
 
 
 def compile_callable(

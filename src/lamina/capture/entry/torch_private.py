@@ -33,6 +33,10 @@ from torch.fx import _symbolic_trace
 from torch.nn.parameter import is_lazy
 from torch.utils import _config_module
 
+from lamina.base.modes import autocast_kept
+from lamina.capture.modes.switches import place_of
+from lamina.capture.modes.torch_private import refused_code, refused_frame
+
 __all__ = ["improve_entry"]
 
 _dynamo: Any = eval_frame  # its stubs lack names that it takes from C, and those of other versions
@@ -151,6 +155,9 @@ class _Callback(CatchErrorsWrapper):
     The code it makes does not tell a profiler where a graph's call begins, which takes a microsecond of every call
     without a profiler, too.
 
+    A frame that need not be one graph and switches modes in a way that Dynamo does not follow is run by Python, as is
+    one that starts with gradients on within inference mode: Dynamo leaves that to trace, and takes gradients to be off.
+
     Where Dynamo fails on a frame that need not be one graph, Python runs the frame: if the inputs were to blame, with
     eager's own exception, which Dynamo replaces by one of its own; and otherwise with eager's result.
     """
@@ -161,16 +168,22 @@ class _Callback(CatchErrorsWrapper):
         settings: Sequence[Callable[[], Callable[[], None]]],
         caught: tuple[type[Exception], ...],
         note: Note,
+        whole: bool,
     ) -> None:
         super().__init__(callback._torchdynamo_orig_backend, callback.hooks)
-        self.settings, self.caught, self.note = settings, caught, note
+        self.settings, self.caught, self.note, self.whole = settings, caught, note, whole
         self.failed: tuple[int, CodeType, Exception] | None = None
         """The last frame whose capture failed, and the number of the call in which it did."""
         self.ran: dict[CodeType, int] = {}
         """How many calls Python brought to an end for each function whose capture had failed in them."""
+        self.left: set[CodeType] = set()
+        """The functions that Python ran for another reason than a failure, of which it was told."""
 
     def __call__(self, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
+        if not self.whole and (why := refused_frame(frame.f_code)):
+            return self._left_to_python(frame.f_code, why)
         with contextlib.ExitStack() as stack:
+            stack.callback(autocast_kept())  # Dynamo calls its setters while it traces
             stack.enter_context(config.patch(record_runtime_overhead=False))
             for enter in self.settings:
                 stack.callback(enter())
@@ -179,11 +192,22 @@ class _Callback(CatchErrorsWrapper):
             except self.caught as error:
                 self.failed = (GenerationTracker.generation, frame.f_code, error.with_traceback(None))
                 return ConvertFrameReturn(frame_exec_strategy=_this_time, apply_to_code=False)
-        if compiled.guarded_code is not None:
-            _call_directly(compiled.guarded_code.code, frame.f_globals)
-        elif compiled.frame_exec_strategy.cur_action == compiled.frame_exec_strategy.recursive_action == _NO_MORE:
-            self.note(f"other calls of {_place(frame.f_code)}", _too_often(frame, cache_entry), True)
+        if compiled.guarded_code is None:
+            if compiled.frame_exec_strategy.cur_action == compiled.frame_exec_strategy.recursive_action == _NO_MORE:
+                self.note(f"other calls of {place_of(frame.f_code)}", _too_often(frame, cache_entry), True)
+            return compiled
+        made = compiled.guarded_code.code
+        if not self.whole and (why := refused_code(frame.f_code, made)):
+            return self._left_to_python(frame.f_code, why)
+        _call_directly(made, frame.f_globals)
         return compiled
+
+    def _left_to_python(self, code: CodeType, why: str) -> ConvertFrameReturn:
+        """What has Python run the frame of ``code`` this time, and that it is said once."""
+        if code not in self.left:
+            self.left.add(code)
+            self.note(place_of(code), why, False)
+        return ConvertFrameReturn(frame_exec_strategy=_this_time, apply_to_code=False)
 
     def finished(self) -> None:
         """Called at the end of a call without an exception while ``failed`` is set."""
@@ -196,7 +220,7 @@ class _Callback(CatchErrorsWrapper):
         if count == _MOST_FAILURES:
             set_code_exec_strategy(code, _skipped)
         if count in (1, _MOST_FAILURES):
-            self.note(_place(code), f"{type(error).__name__}: {_first_lines(error)}", count == _MOST_FAILURES)
+            self.note(place_of(code), f"{type(error).__name__}: {_first_lines(error)}", count == _MOST_FAILURES)
 
 
 _MOST_FAILURES = 8
@@ -205,10 +229,6 @@ _MOST_FAILURES = 8
 
 _NO_MORE = _FrameAction.RUN_ONLY
 """What Dynamo answers where a function was compiled as often as may be: what there is is used, nothing is compiled."""
-
-
-def _place(code: CodeType) -> str:
-    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
 
 
 def _too_often(frame: Any, entry: Any) -> str:
@@ -276,7 +296,9 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
     """
     context, function = cells["self"].cell_contents, cells["fn"].cell_contents
     caught = () if context.fullgraph else _WRONG_INPUTS if strict else (*_WRONG_INPUTS, *_INTERNAL)
-    callback = _Callback(cells["callback"].cell_contents, context.enter_exit_hooks[:-1], caught, note)
+    callback = _Callback(
+        cells["callback"].cell_contents, context.enter_exit_hooks[:-1], caught, note, context.fullgraph
+    )
     cells["callback"].cell_contents = callback
     install_generation_tagging_init()
 
@@ -291,6 +313,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
     names = wrapper.__code__.co_names
     keep_keys: Any = torch._C._PreserveDispatchKeyGuard if "_ForceDispatchKeyGuard" in names else None
     fails_uncompiled = "_stance" in names
+    within_autocast: Any = torch._C._is_any_autocast_enabled
 
     # Calls nothing but C until it calls the function: other frames would be seen by the callback of a caller.
     def entry(*args: Any, **kwargs: Any) -> Any:
@@ -307,7 +330,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
             or (fullgraph and is_strict() not in (_UNSET, False))
         ):
             return wrapper(*args, **kwargs)
-        counts = False
+        counts, left, autocast = False, None, within_autocast()
         GenerationTracker.generation += 1
         unsafe, depth = set_unsafe(False), depth_of_transforms()
         if set_isolation is not None:
@@ -327,6 +350,8 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
                 _nothing_compiled(fails_uncompiled)
             if callback.failed is not None:
                 callback.finished()
+            if within_autocast() != autocast:  # is a dispatch key, and the function's own to leave switched
+                left = autocast_kept()
             return result
         except (Unsupported, UncapturedHigherOrderOpError, UserError) as error:
             set_callback(None)
@@ -351,6 +376,8 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
             finally:
                 if keep_keys is not None:
                     keys.__exit__(None, None, None)
+                if left is not None:
+                    left()
                 if set_isolation is not None:
                     set_isolation(isolated)
                 set_unsafe(unsafe)

@@ -1,0 +1,135 @@
+"""Modes that are open where Dynamo ends a graph; names as read in torch 2.11 to 2.13."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables.ctx_manager import ContextWrappingVariable, GradModeVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._guards import TracingContext
+from torch.fx import GraphModule
+
+from lamina.base.modes import SWITCHED_BY_HAND
+from lamina.capture.modes.handlers import caught_errors
+from lamina.capture.modes.switches import (
+    enters_by_hand,
+    keeps_gradient_mode,
+    place_of,
+    returns_gradient_mode,
+    switches_autocast,
+    switches_gradients,
+)
+
+__all__ = ["refused_code", "refused_frame", "refused_trace", "traced_function"]
+
+_MODES = frozenset({"autocast", "inference_mode", "set_grad_enabled"})
+
+
+def refused_frame(code: CodeType) -> str:
+    """Why Python is to run a frame of ``code``, which is not to be one graph; "" if Dynamo may have it."""
+    if torch.is_inference_mode_enabled() and torch.is_grad_enabled():
+        return "gradients are switched on within inference mode"
+    if returns_gradient_mode(code):
+        return f"{code.co_qualname} returns a context manager of the grad mode"
+    return _refused_code([code])
+
+
+def refused_code(code: CodeType, made: CodeType) -> str:
+    """Why Python is to run ``code``, of which Dynamo ``made`` code; "" if that may be used.
+
+    A graph break before any call of torch has no graph, and ``refused_trace`` is not asked.
+    """
+    if not any("resume" in name for name in made.co_names):
+        return ""
+    if not _MODES.isdisjoint(made.co_names) and switches_gradients(code):
+        return _SWITCHED
+    if keeps_gradient_mode(code):
+        return _KEPT
+    return ""
+
+
+_SWITCHED = "a graph break in a with statement may come after the grad mode was switched in it"
+_KEPT = "a graph break comes while a variable may hold a context manager of the grad mode"
+
+
+def refused_trace(gm: GraphModule) -> str:
+    """Why Python is to run the frame whose graph was just traced; "" if the graph may be compiled.
+
+    To be called while Dynamo's trace is open. A frame that is to be one graph is never refused here. The metadata of
+    ``gm`` says from then on whether the grad mode is switched by other means than ``with``.
+    """
+    context, tx = TracingContext.try_get(), _translator()
+    if context is None or tx is None:
+        return ""
+    traced: list[CodeType] = list(context.traced_code or ())
+    by_hand = gm.meta[SWITCHED_BY_HAND] = any(map(switches_gradients, traced))
+    if tx.one_graph:
+        return ""
+    if refused := _refused_code(traced) or caught_errors(gm, traced):
+        return refused
+    reason = tx.output.compile_subgraph_reason
+    if reason is None or not reason.graph_break:
+        return ""
+    if any(map(_within_a_mode, _stack(tx))) and (by_hand or any(map(_switches, _called(tx)))):
+        return _SWITCHED
+    if any(map(keeps_gradient_mode, traced)) or any(map(_holds_gradient_mode, _stack(tx))):
+        return _KEPT
+    return ""
+
+
+def _called(tx: Any) -> Iterator[CodeType]:
+    """Code of functions that a call that breaks the graph may call: Python calls them, and none was traced."""
+    for variable in tx.stack:
+        held = vars(variable)
+        if issubclass(type(variable), LazyVariableTracker):  # asked for anything else it would go on tracing
+            held = vars(variable.realize()) if variable.is_realized() else {"value": variable.peek_value()}
+        function = next((held[name] for name in ("value", "fn") if held.get(name) is not None), None)
+        code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+        if isinstance(code, CodeType):
+            yield code
+
+
+def _switches(code: CodeType) -> bool:
+    return switches_gradients(code) or switches_autocast(code)
+
+
+def _holds_gradient_mode(tx: Any) -> bool:
+    return any(issubclass(type(v), GradModeVariable) for v in (*tx.symbolic_locals.values(), *tx.stack))
+
+
+def traced_function() -> str:
+    """Which function Dynamo traces now, and where it is."""
+    tx = _translator()
+    return "a function" if tx is None else place_of(tx.f_code)
+
+
+def _refused_code(codes: Sequence[CodeType]) -> str:
+    for code in codes:
+        if enters_by_hand(code):
+            return f"{code.co_qualname} calls __enter__ by hand"
+        if switches_autocast(code):
+            return f"{code.co_qualname} switches autocast by hand"
+    return ""
+
+
+def _translator() -> Any:
+    try:
+        return InstructionTranslator.current_tx()
+    except AttributeError:  # none has ever run in this thread
+        return None
+
+
+def _stack(tx: Any) -> Iterator[Any]:
+    """The frames that are traced into one another, from the innermost."""
+    while tx is not None:
+        yield tx
+        tx = tx.parent
+
+
+def _within_a_mode(tx: Any) -> bool:
+    return any(isinstance(block.with_context, ContextWrappingVariable) for block in tx.block_stack)
