@@ -402,6 +402,60 @@ def error_caught(x):
 
 
 @case
+def error_suppressed(x):
+    a = x
+    with contextlib.suppress(RuntimeError):
+        a = torch.linalg.inv(x * 0)
+    return a * x
+
+
+class Suppressing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        return True
+
+
+@case
+def error_suppressed_by_a_class(x):
+    a = x
+    with Suppressing():
+        a = torch.linalg.inv(x * 0)
+    return a * x
+
+
+@contextlib.contextmanager
+def suppressing():
+    try:
+        yield
+    except RuntimeError:
+        note()
+
+
+@case
+def error_suppressed_by_a_generator(x):
+    a = x
+    with suppressing():
+        a = torch.linalg.inv(x * 0)
+    return a * x
+
+
+@case
+def error_caught_further_out(x):
+    a = x
+    try:
+        for _ in range(2):
+            try:
+                a = torch.linalg.inv(a * 0)
+            except ValueError:
+                a = a * 3
+    except RuntimeError:
+        a = a + 1
+    return a * x
+
+
+@case
 def error_inference(x):
     with torch.inference_mode():
         a = x * 2

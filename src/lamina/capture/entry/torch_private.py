@@ -296,13 +296,11 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
     """
     context, function = cells["self"].cell_contents, cells["fn"].cell_contents
     caught = () if context.fullgraph else _WRONG_INPUTS if strict else (*_WRONG_INPUTS, *_INTERNAL)
-    callback = _Callback(
-        cells["callback"].cell_contents, context.enter_exit_hooks[:-1], caught, note, context.fullgraph
-    )
+    fullgraph, isolation = context.fullgraph, getattr(context, "_isolate_recompiles_id", -1)
+    callback = _Callback(cells["callback"].cell_contents, context.enter_exit_hooks[:-1], caught, note, fullgraph)
     cells["callback"].cell_contents = callback
     install_generation_tagging_init()
 
-    fullgraph, isolation = context.fullgraph, getattr(context, "_isolate_recompiles_id", -1)
     thread, reasons = _guards._TLS, _dynamo.dynamo_tls
     is_jit_tracing = cells["is_jit_tracing"].cell_contents
     set_callback, set_unsafe = _dynamo.set_eval_frame, _dynamo.set_skip_guard_eval_unsafe

@@ -6,10 +6,13 @@ A graph has no handlers: what it raises leaves the function, and what the progra
 from __future__ import annotations
 
 import dis
+import inspect
+import itertools
 import os
 import re
 from collections.abc import Iterable, Sequence
 from types import CodeType
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -28,7 +31,9 @@ _RAISING = re.compile(
 
 def caught_errors(gm: GraphModule, codes: Sequence[CodeType]) -> str:
     """Which call of ``gm``, traced from ``codes``, may raise what the program handles itself; "" if there is none."""
-    lines = {(c.co_filename, n) for c in codes if not c.co_filename.startswith(_TORCH) for n in _handled_lines(c)}
+    own = [c for c in codes if not c.co_filename.startswith(_TORCH)]
+    suppressed = any(map(_may_suppress, own))
+    lines = {(c.co_filename, n) for c in own for n in _handled_lines(c, suppressed)}
     if not lines:
         return ""
     for node in gm.graph.nodes:
@@ -53,18 +58,46 @@ def _places(node: Node) -> Iterable[tuple[str, int]]:
     return ((file, int(line)) for file, line in _PLACE.findall(node.meta.get("stack_trace") or node.stack_trace or ""))
 
 
-def _handled_lines(code: CodeType) -> set[int]:
-    """Lines of a function within ``try`` statements that have an ``except`` or a ``finally``."""
+def _may_suppress(code: CodeType) -> bool:
+    """Whether a function may be what ends an exception within a ``with`` statement of its caller."""
+    if code.co_flags & inspect.CO_GENERATOR:
+        handled = _handled_lines(code, True)
+        yields = (i for i in dis.get_instructions(code) if i.opname == "YIELD_VALUE")
+        return any(i.positions is not None and i.positions.lineno in handled for i in yields)
+    if code.co_name != "__exit__" or code.co_qualname == "_GeneratorContextManager.__exit__":
+        return False
+    read = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
+    returned = (before for before, i in itertools.pairwise(read) if i.opname == "RETURN_VALUE")
+    return any(before.opname != "LOAD_CONST" or before.argval not in (None, False) for before in returned) or any(
+        i.opname == "RETURN_CONST" and i.argval not in (None, False) for i in read
+    )
+
+
+def _handled_lines(code: CodeType, suppressed: bool) -> set[int]:
+    """Lines of a function within ``try`` statements that have an ``except`` or a ``finally``, and, if exceptions may be
+    ``suppressed`` by a context manager, within ``with`` statements.
+    """
     read = dis.Bytecode(code)
     instructions = [i for i in read if i.opname != "CACHE"]
-    at = {i.offset: place for place, i in enumerate(instructions)}
+    entries = list(getattr(read, "exception_entries", ()))
     found: set[int] = set()
-    for entry in getattr(read, "exception_entries", ()):
-        place = at.get(entry.target)
-        if place is None or [i.opname for i in instructions[place : place + 2]][:1] != ["PUSH_EXC_INFO"]:
-            continue
-        if instructions[place + 1].opname == "WITH_EXCEPT_START":
-            continue
-        within = (i for i in instructions if entry.start <= i.offset < entry.end)
-        found.update(i.positions.lineno for i in within if i.positions is not None and i.positions.lineno is not None)
+    for entry in entries:
+        if _is_handled(entry, entries, instructions, suppressed):
+            within = (i for i in instructions if entry.start <= i.offset < entry.end)
+            found.update(i.positions.lineno for i in within if i.positions is not None and i.positions.lineno)
     return found
+
+
+def _is_handled(entry: Any, entries: list[Any], instructions: list[dis.Instruction], suppressed: bool) -> bool:
+    """Whether what is raised under ``entry`` reaches a handler, of ``with`` statements only where it is ``suppressed``.
+
+    The table has one entry at most for each instruction: a handler that raises again is itself under the next one.
+    """
+    for _ in entries:
+        first, second, *_rest = (i.opname for i in instructions if i.offset >= entry.target)
+        if first == "PUSH_EXC_INFO" and (suppressed or second != "WITH_EXCEPT_START"):
+            return True
+        entry = next((e for e in entries if e.start <= entry.target < e.end), None)
+        if entry is None:
+            return False
+    return False
