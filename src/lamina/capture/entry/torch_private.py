@@ -295,10 +295,8 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
     does not ask whether there are any.
     """
     context, function = cells["self"].cell_contents, cells["fn"].cell_contents
-    caught = () if context.fullgraph else _WRONG_INPUTS if strict else (*_WRONG_INPUTS, *_INTERNAL)
     fullgraph, isolation = context.fullgraph, getattr(context, "_isolate_recompiles_id", -1)
-    callback = _Callback(cells["callback"].cell_contents, context.enter_exit_hooks[:-1], caught, note, fullgraph)
-    cells["callback"].cell_contents = callback
+    callback = cells["callback"].cell_contents = _callback(cells["callback"].cell_contents, context, note, strict)
     install_generation_tagging_init()
 
     thread, reasons = _guards._TLS, _dynamo.dynamo_tls
@@ -386,6 +384,12 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
     functools.update_wrapper(entry, wrapper)
     vars(entry).update(vars(wrapper), _torchdynamo_wrapper_id=id(entry))
     return entry
+
+
+def _callback(callback: CatchErrorsWrapper, context: Any, note: Note, strict: bool) -> _Callback:
+    """What compiles the frames that are called within ``context``, torch's own ``callback`` around Lamina's."""
+    caught = () if context.fullgraph else _WRONG_INPUTS if strict else (*_WRONG_INPUTS, *_INTERNAL)
+    return _Callback(callback, context.enter_exit_hooks[:-1], caught, note, context.fullgraph)
 
 
 def _nothing_compiled(fails: bool) -> None:
