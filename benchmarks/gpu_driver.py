@@ -31,7 +31,7 @@ from benchmarks.gpu_report import GpuRow, kernels_found, print_rows, summary
 from benchmarks.gpu_timing import alternate_events, alternate_wall, host_microseconds
 from benchmarks.limit import TookTooLong, at_most
 from benchmarks.patterns import private_copy
-from benchmarks.prefill.crew import Job, prefill, serve
+from benchmarks.prefill.crew import Deadline, Job, prefill, serve
 from benchmarks.prefill.torch_private import graphs_from_cache
 from benchmarks.report import write_results
 from lamina.base.reference import in_double
@@ -254,7 +254,7 @@ def _compile_ahead(
     rows = [f"{p.name}.{mode}" for p, mode in chosen]
     jobs = _jobs(rows, rivals, weights_of(known, rows))
     command = [sys.executable, "-u", "-m", module, "--prefill-child"]
-    done = prefill(command, jobs, min(args.prefill, len(jobs)), args.prefill_threads, args.prefill_seconds)
+    done = prefill(command, jobs, min(args.prefill, len(jobs)), args.prefill_threads, Deadline(args.prefill_seconds))
     for outcome in done:
         if outcome.problem:
             print(f"not compiled ahead: {outcome.row}, {outcome.rival}: {outcome.problem}", flush=True)

@@ -22,7 +22,7 @@ from typing import IO
 
 from benchmarks.prefill.torch_private import compiler_cache, keep_no_timings, timed_choices, wait_for_compilers
 
-__all__ = ["Job", "Outcome", "prefill", "serve"]
+__all__ = ["Deadline", "Job", "Outcome", "prefill", "serve"]
 
 ANSWER = "PREFILLED "
 
@@ -46,6 +46,25 @@ class Outcome:
     problem: str = ""
 
 
+class Deadline:
+    """A point in time that is passed in, so that a test says when it has come."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def passed(self) -> bool:
+        """Whether it has come."""
+        return time.monotonic() >= self._end
+
+    def then(self, action: Callable[[], None]) -> Callable[[], None]:
+        """Call ``action`` when it comes, unless what this returns is called before."""
+        left = min(max(self._end - time.monotonic(), 0), threading.TIMEOUT_MAX)
+        timer = threading.Timer(left, action)
+        timer.daemon = True
+        timer.start()
+        return timer.cancel
+
+
 def serve(compile_row: Callable[[Job], None]) -> None:
     """A child's life: one job a line from standard input, one answer each; ends with its input."""
     wait_for_compilers()
@@ -67,17 +86,17 @@ def _serve(compile_row: Callable[[Job], None], begin: Callable[[], None]) -> Non
         print(ANSWER + json.dumps(asdict(outcome)), flush=True)
 
 
-def prefill(command: Sequence[str], jobs: Iterable[Job], children: int, threads: int, seconds: float) -> list[Outcome]:
+def prefill(command: Sequence[str], jobs: Iterable[Job], children: int, threads: int, end: Deadline) -> list[Outcome]:
     """Have ``children`` processes started by ``command``, which call ``serve``, compile ``jobs`` in that order.
 
-    Each uses ``threads`` threads. After ``seconds`` those that still run are ended; their jobs fail, and those not
+    Each uses ``threads`` threads. At the ``end`` those that still run are ended; their jobs fail, and those not
     begun have no outcome. What Inductor noted meanwhile of the schedules it chose is removed from its cache.
     """
     pending: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in jobs:
         pending.put(job)
     began, outcomes = time.time(), list[Outcome]()
-    crew = [_Child(command, pending, outcomes, threads, time.monotonic() + seconds) for _ in range(children)]
+    crew = [_Child(command, pending, outcomes, threads, end) for _ in range(children)]
     for child in crew:
         child.start()
     for child in crew:
@@ -92,7 +111,12 @@ class _Child(threading.Thread):
     """Feeds one process with jobs; a process that dies costs the job it was at, and a new one goes on."""
 
     def __init__(
-        self, command: Sequence[str], pending: queue.SimpleQueue[Job], outcomes: list[Outcome], threads: int, end: float
+        self,
+        command: Sequence[str],
+        pending: queue.SimpleQueue[Job],
+        outcomes: list[Outcome],
+        threads: int,
+        end: Deadline,
     ) -> None:
         super().__init__(daemon=True)
         self.command, self.pending, self.outcomes, self.end = list(command), pending, outcomes, end
@@ -100,7 +124,7 @@ class _Child(threading.Thread):
         self.environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
 
     def run(self) -> None:
-        while not self.pending.empty() and time.monotonic() < self.end:
+        while not self.pending.empty() and not self.end.passed():
             with tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace") as said:
                 self._one_process(said)
 
@@ -110,22 +134,19 @@ class _Child(threading.Thread):
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        timer = threading.Timer(min(max(self.end - time.monotonic(), 0), threading.TIMEOUT_MAX), process.kill)
-        timer.daemon = True
-        timer.start()
+        cancel = self.end.then(process.kill)
         try:
             while (job := self._next()) is not None:
                 answer = self._ask(process.stdin, process.stdout, job)
                 if answer is None:
                     said.seek(0)
                     last = " | ".join(said.read().strip().splitlines()[-2:])
-                    late = time.monotonic() >= self.end
-                    why = "out of time" if late else f"the process died: {last}"[:300]
+                    why = "out of time" if self.end.passed() else f"the process died: {last}"[:300]
                     self.outcomes.append(Outcome(job.row, job.rival, 0.0, 0, why))
                     return
                 self.outcomes.append(answer)
         finally:
-            timer.cancel()
+            cancel()
             process.kill()
             process.wait()
 

@@ -167,7 +167,7 @@ SURROUNDINGS = (
         "the code of a method is not guarded",
         "dropped guard",
         "src/lamina/capture/facts/torch_private.py",
-        "            if function.__code__ is not code:\n                return False\n",
+        "        if function.__code__ is not code:\n            return False\n",
         "",
         ("tests/capture/test_facts.py",),
     ),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks import gpu_timing
 from benchmarks.gpu_arguments import arguments, selected
 from benchmarks.gpu_driver import _jobs
 from benchmarks.gpu_programs import PROGRAMS
@@ -157,39 +158,45 @@ def test_rows_from_before_the_callers_time_are_read_and_merged() -> None:
 
 
 class _Queue:
-    """A fake GPU: calls queue work, a synchronization waits for it and takes as long."""
+    """A fake GPU and its clock: calls queue work, a synchronization waits for it and takes as long."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.queued = 0.0
+        self.queued = self.now = 0
 
-    def call(self, name: str, seconds: float) -> None:
+    def call(self, name: str, ms: int) -> None:
         self.log.append(name)
-        self.queued += seconds
+        self.queued += ms * 10**6
 
     def flush(self) -> None:
         self.log.append("flush")
-        self.queued += 0.002
+        self.queued += 2 * 10**6
 
     def synchronize(self) -> None:
         self.log.append("wait")
-        time.sleep(self.queued)
-        self.queued = 0.0
+        self.now += self.queued
+        self.queued = 0
 
 
-def test_a_caller_waits_for_the_gpu_but_not_for_the_flush() -> None:
-    gpu = _Queue()
-    calls = {"a": lambda: gpu.call("a", 0.001), "b": lambda: gpu.call("b", 0.02)}
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> _Queue:
+    made = _Queue()
+    clock = SimpleNamespace(perf_counter=lambda: made.now / 1e9, perf_counter_ns=lambda: made.now)
+    monkeypatch.setattr(gpu_timing, "time", clock)
+    return made
+
+
+def test_a_caller_waits_for_the_gpu_but_not_for_the_flush(gpu: _Queue) -> None:
+    calls = {"a": lambda: gpu.call("a", 1), "b": lambda: gpu.call("b", 20)}
     found = alternate_wall(calls, 3, 60.0, gpu.flush, gpu.synchronize)
-    assert 1.0 <= found["a"] < 20.0 <= found["b"]
+    assert found == {"a": 1.0, "b": 20.0}
     assert [name for name in gpu.log if name in "ab"] == ["a", "b", "b", "a", "a", "b"]
     assert gpu.log[:4] == ["flush", "wait", "a", "wait"]
     assert len(gpu.log) == 4 * 6
 
 
-def test_a_callers_time_has_at_least_ten_samples_where_time_is_short() -> None:
-    gpu = _Queue()
-    alternate_wall({"a": lambda: gpu.call("a", 0.0)}, 100, 0.0, gpu.flush, gpu.synchronize)
+def test_a_callers_time_has_at_least_ten_samples_where_time_is_short(gpu: _Queue) -> None:
+    alternate_wall({"a": lambda: gpu.call("a", 1)}, 100, 0.0, gpu.flush, gpu.synchronize)
     assert gpu.log.count("a") == FEWEST_SAMPLES
 
 

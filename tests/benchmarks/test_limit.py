@@ -10,9 +10,9 @@ import math, signal, time
 from contextlib import suppress
 from benchmarks.limit import TookTooLong, at_most
 
-def goes_on_after_exceptions(seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def goes_on_after_exceptions(times):
+    while times:
+        times -= 1
         with suppress(Exception):
             time.sleep(0.01)
 
@@ -20,15 +20,13 @@ def of_somebody_else(number, frame):
     raise AssertionError("not meant for it")
 
 signal.signal(signal.SIGALRM, of_somebody_else)
-signal.setitimer(signal.ITIMER_REAL, 500)
-began = time.monotonic()
+signal.setitimer(signal.ITIMER_REAL, 1e7)
 try:
 """
 AFTER = """
 except TookTooLong as problem:
     print(problem)
-assert time.monotonic() < began + 30
-assert 400 < signal.getitimer(signal.ITIMER_REAL)[0] <= 500, "somebody else's timer goes on"
+assert 1e6 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1e7, "somebody else's timer goes on"
 assert signal.getsignal(signal.SIGALRM) is of_somebody_else, "with somebody else's handler"
 """
 
@@ -41,13 +39,13 @@ def _printed(*lines: str) -> str:
 
 
 def test_code_that_takes_too_long_is_stopped_though_it_goes_on_after_exceptions() -> None:
-    found = _printed("with at_most(0.1):", "    goes_on_after_exceptions(60)", "print('not stopped')")
+    found = _printed("with at_most(0.1):", "    goes_on_after_exceptions(-1)", "print('not stopped')")
     assert found == "took more than 0 s"
 
 
 def test_what_ends_in_time_is_left_alone() -> None:
-    for seconds in ("math.inf", "60.0"):
-        assert _printed(f"with at_most({seconds}):", "    goes_on_after_exceptions(0.02)", "print('done')") == "done"
+    for seconds in ("math.inf", "1e5"):
+        assert _printed(f"with at_most({seconds}):", "    goes_on_after_exceptions(2)", "print('done')") == "done"
 
 
 def test_nothing_begins_without_time() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +18,8 @@ from torch._inductor.runtime import benchmarking
 
 from benchmarks import gpu_machine
 from benchmarks.prefill import crew, torch_private
-from benchmarks.prefill.crew import Job, prefill
+from benchmarks.prefill.crew import Deadline, Job, prefill
+from tests.runtime.conftest import await_that
 
 CHILD = f"""
 import json, os, sys, time
@@ -27,7 +31,9 @@ for line in sys.stdin:
         print("out of luck", file=sys.stderr, flush=True)
         os._exit(1)
     if job["row"] == "hangs":
-        time.sleep(600)
+        (cache / f"hanging_{{os.getpid()}}").touch()
+        while True:
+            time.sleep(1)
     problem = "ValueError: no" if job["row"] == "fails" else ""
     (cache / f"{{job['row']}}.best_config").write_text("fast")
     (cache / f"{{job['row']}}.cubin").write_text(os.environ["TORCHINDUCTOR_COMPILE_THREADS"])
@@ -42,9 +48,29 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _prefill(rows: list[str], seconds: float = 60.0) -> dict[str, str]:
+class Told(Deadline):
+    """A deadline that comes when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self.come, self.actions = threading.Event(), list[Callable[[], None]]()
+
+    def passed(self) -> bool:
+        return self.come.is_set()
+
+    def then(self, action: Callable[[], None]) -> Callable[[], None]:
+        self.actions.append(action)
+        return lambda: self.actions.remove(action)
+
+    def comes(self) -> None:
+        self.come.set()
+        for action in list(self.actions):
+            action()
+
+
+def _prefill(rows: list[str], end: Deadline | None = None) -> dict[str, str]:
     command = [sys.executable, "-u", "-c", CHILD]
-    outcomes = prefill(command, [Job(row, "torch") for row in rows], 2, 3, seconds)
+    outcomes = prefill(command, [Job(row, "torch") for row in rows], 2, 3, end or Told())
     return {outcome.row: outcome.problem for outcome in outcomes}
 
 
@@ -63,10 +89,21 @@ def test_compiled_code_stays_and_schedules_chosen_go(cache: Path) -> None:
 
 
 def test_time_is_limited(cache: Path) -> None:
-    start = time.monotonic()
-    found = _prefill(["hangs", "hangs", "a"], seconds=1.5)
-    assert time.monotonic() - start < 20
-    assert found == {"hangs": "out of time"}
+    end = Told()
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(_prefill, ["hangs", "hangs", "a"], end)
+        await_that(lambda: len(list(cache.glob("hanging_*"))) == 2)
+        end.comes()
+        assert found.result() == {"hangs": "out of time"}
+
+
+def test_a_deadline_comes_by_the_clock() -> None:
+    assert Deadline(0.0).passed()
+    assert not Deadline(1e6).passed()
+    happened = threading.Event()
+    Deadline(0.0).then(happened.set)
+    assert happened.wait(300)
+    Deadline(1e6).then(happened.clear)()
 
 
 def test_what_was_chosen_by_timing_is_not_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

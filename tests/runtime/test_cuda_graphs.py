@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ class Graphs:
         self.current: Graphs.Graph | None = None
         self.made: list[Graphs.Graph] = []
         self.directly = 0
+        self.now = 0.0
         self.host_seconds = 0.0
         self.gpu_ms = 0.0
         self.error = ""
@@ -57,7 +58,7 @@ class Graphs:
         args.clear()
         if self.current is None:
             self.directly += 1
-            time.sleep(self.host_seconds)
+            self.now += self.host_seconds
             given[1] += given[0]
             return self.results(given[0] * 2, given[0])
         if self.error:
@@ -101,6 +102,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     monkeypatch.setattr(cuda_graphs, "_on_gpu", lambda output: True)
     monkeypatch.setattr(cuda_graphs, "_kept", lambda graph, device: made.kept)
     monkeypatch.setattr(cuda_graphs, "_timer", made.timer)
+    monkeypatch.setattr(cuda_graphs, "time", SimpleNamespace(perf_counter=lambda: made.now, sleep=lambda seconds: None))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graphs.Graph)
     monkeypatch.setattr(torch.cuda, "graph", made.recording)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
@@ -246,7 +248,7 @@ def test_outputs_that_are_held_are_not_overwritten(graphs: Graphs) -> None:
 def test_threads_about_to_let_go_are_let_run(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
     call, _ = runner(graphs)
     x, total, held = torch.randn(8), torch.zeros(8), []
-    monkeypatch.setattr(time, "sleep", lambda seconds: held.clear())
+    monkeypatch.setattr(cuda_graphs.time, "sleep", lambda seconds: held.clear())
     for _ in range(10):
         held.append(run(call, x, total))
     assert len(graphs.made) == 1
@@ -364,7 +366,7 @@ def test_unasked_it_takes_a_gpu_that_waits(gpu_ms: float, taken: bool, graphs: G
         run(call, x, total)
     (outcome,) = told
     assert outcome.taken == taken
-    assert outcome.direct_us >= 2000
+    assert outcome.direct_us == pytest.approx(2000)
     assert bool(graphs.made) == taken
 
 
@@ -465,7 +467,7 @@ def test_unasked_it_stops_where_replays_cost_as_much(graphs: Graphs) -> None:
     slow = Graphs.Graph.replay
 
     def replay(graph: Graphs.Graph) -> None:
-        time.sleep(0.002)
+        graphs.now += 0.002
         slow(graph)
 
     Graphs.Graph.replay = replay  # type: ignore[method-assign]

@@ -364,16 +364,16 @@ def test_a_forked_child_can_take_memory_while_another_thread_held_the_lock(monke
     def hold() -> None:
         with outputs._POOL._guard:
             held.set()
-            leave.wait(20)
+            leave.wait()
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=hold, daemon=True)
     thread.start()
     held.wait()
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            status = 0 if outputs._POOL._guard.acquire(timeout=5) and empty((N,), (1,), F).numel() == N else 2
+            status = 0 if outputs._POOL._guard.acquire(timeout=60) and empty((N,), (1,), F).numel() == N else 2
         finally:
             os._exit(status)
     leave.set()

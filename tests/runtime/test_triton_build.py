@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -18,6 +18,7 @@ from lamina.runtime import triton_build, triton_pool, triton_worker
 from lamina.runtime.cache import Cache
 from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton, unit_key
 from lamina.runtime.triton_pool import CompilerPool, TritonError
+from tests.runtime.conftest import await_that
 
 pytest.importorskip("triton")
 
@@ -151,7 +152,7 @@ def test_a_compiler_that_dies_is_replaced(build: Callable[..., TritonBuild]) -> 
 
 
 def test_as_many_compilers_start_ahead_as_may_be_and_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[object] = []
+    made, together = list[object](), threading.Barrier(3)
 
     class Noted(triton_pool._Worker):
         def __init__(self) -> None:
@@ -159,7 +160,7 @@ def test_as_many_compilers_start_ahead_as_may_be_and_are_used(tmp_path: Path, mo
             super().__init__()
 
         def ask(self, request: triton_build.Request, timeout: float) -> dict[str, Any]:
-            time.sleep(0.05)
+            together.wait(120)  # each has one request, so it is not one process that answers all
             return {"asked": self}
 
     monkeypatch.setattr(triton_pool, "_Worker", Noted)
@@ -172,13 +173,13 @@ def test_as_many_compilers_start_ahead_as_may_be_and_are_used(tmp_path: Path, mo
 
 
 def test_a_compiler_that_takes_too_long_is_stopped(pool: CompilerPool, tmp_path: Path) -> None:
-    endless = TEXT + "\nimport time\ntime.sleep(60)\n"
+    endless = TEXT + "\nimport time\nwhile True:\n    time.sleep(1)\n"
     request = triton_build.Request(
         name="scale", text=endless, parameters=list(UNIT.parameters), types=list(UNIT.types), aligned=[], warps=4,
         stages=3, asserts=False, scratch=0, capability=90, folder=str(tmp_path),
     )  # fmt: skip
-    with pytest.raises(TritonError, match="stopped after 1 s"):
-        pool.compile(request, timeout=1.0).result()
+    with pytest.raises(TritonError, match="stopped after 0 s"):
+        pool.compile(request, timeout=0.1).result()
 
 
 LEAVING = """
@@ -215,11 +216,7 @@ def test_compilers_leave_no_files_behind(end: str, tmp_path: Path) -> None:
     )
     assert done.returncode == (-9 if end == "killed" else 0), done.stderr
     assert int(done.stdout.split()[0]) >= 1
-    for _ in range(200):  # of a process that was killed the compilers themselves see to it
-        if not list(temporary.iterdir()):
-            break
-        time.sleep(0.1)
-    assert not list(temporary.iterdir())
+    await_that(lambda: not list(temporary.iterdir()))  # of a process that was killed the compilers see to it
 
 
 def test_a_damaged_entry_is_compiled_again(build: Callable[..., TritonBuild], cache: Cache) -> None:
