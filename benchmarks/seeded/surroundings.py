@@ -87,7 +87,7 @@ SURROUNDINGS = (
         "shared memory is used again",
         "early buffer reuse",
         f"{_RUNTIME}/outputs.py",
-        "            and not self.storage.is_shared()\n",
+        "self.memory.data_ptr() == self.address and ",
         "",
         ("tests/runtime/test_outputs.py",),
     ),

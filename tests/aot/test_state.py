@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import lamina
+from lamina.aot.state import read_state
 from tests.fuzz.states import OUTER, observed
 
 WAYS = [lamina.compile, lambda f: torch.compile(f, backend="lamina")]
@@ -251,3 +252,20 @@ def test_results_without_gradient_of_parameters_with_one(kind, compiler):
     for rows in (6, 4):
         x = torch.randn(rows, 8)
         torch.testing.assert_close(compiled(x), module(x))
+
+
+@pytest.mark.parametrize("program", [left_off, left_off_first])
+def test_the_mode_is_left_whatever_the_compiled_graph_does(program):
+    """AOTAutograd's wrapper switches gradients as well; a graph compiled without it relies on ``applied``."""
+    states = []
+
+    def backend(gm, example_inputs):
+        states.append(read_state(gm))
+        return gm.forward
+
+    x = torch.ones(3)
+    torch.compile(program, backend=backend)(x, x)
+    torch.set_grad_enabled(True)
+    (state,) = states
+    assert state.applied(lambda x: x)(x) is x
+    assert not torch.is_grad_enabled()

@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -239,8 +240,20 @@ def test_freeing_the_storage_by_hand_takes_the_memory_out_of_the_pool(pool: Bloc
     assert bool((again == 3).all())
 
 
-def test_shared_memory_is_never_used_again(pool: BlockPool) -> None:
-    tensor = take(pool).fill_(1).share_memory_()
+@pytest.fixture(params=sorted(torch.multiprocessing.get_all_sharing_strategies()))
+def shared_by(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Ways in which torch shares memory between processes."""
+    before = torch.multiprocessing.get_sharing_strategy()
+    torch.multiprocessing.set_sharing_strategy(request.param)
+    yield request.param
+    torch.multiprocessing.set_sharing_strategy(before)
+
+
+@pytest.mark.usefixtures("shared_by")
+@pytest.mark.parametrize("share", [torch.Tensor.share_memory_, ForkingPickler.dumps], ids=["share_memory_", "sent"])
+def test_shared_memory_is_never_used_again(pool: BlockPool, share: Callable[[torch.Tensor], Any]) -> None:
+    tensor = take(pool).fill_(1)
+    share(tensor)
     assert tensor.is_shared()
     address = tensor.data_ptr()
     del tensor

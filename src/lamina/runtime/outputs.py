@@ -51,12 +51,8 @@ class _Block:
         return self._counts() == self.counts
 
     def is_intact(self) -> bool:
-        """Whether the memory was not replaced, by ``resize_`` or by ``share_memory_``."""
-        return (
-            self.memory.data_ptr() == self.address
-            and self.storage.nbytes() == self.nbytes
-            and not self.storage.is_shared()
-        )
+        """Whether the memory was not replaced, by ``resize_`` or by ``share_memory_``, which is memory elsewhere."""
+        return self.memory.data_ptr() == self.address and self.storage.nbytes() == self.nbytes
 
 
 class BlockPool:

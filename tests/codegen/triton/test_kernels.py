@@ -86,6 +86,21 @@ def test_a_failed_check_gives_its_number(interpreter: Interpreter) -> None:
     assert failed == 1
 
 
+@pytest.mark.parametrize("mode", ["add", "set"])
+def test_what_lacks_an_axis_of_the_grid_is_stored_once(interpreter: Interpreter, mode: str) -> None:
+    """Of the programs along columns, one adds a row's number to it."""
+    body = Body(5, 300)
+    body.store("Y", body.at, body.op("mul", body.load("X", *body.at), 2.0))
+    body.store("T", body.at[:1], body.load("W", body.at[0]), mode=mode)
+    buffers = [dense(n, "float32", s) for n, s in (("X", (5, 300)), ("Y", (5, 300)), ("W", (5,)), ("T", (5,)))]
+    blocks = (Block(("i0",), 2, "grid"), Block(("i1",), 128, "grid"))
+    made = case("once", [body.nest()], buffers, schedule=GpuSchedule("tiles", blocks, 4))
+    inputs = {"X": torch.randn(5, 300), "W": torch.arange(1.0, 6.0), "T": torch.ones(5)}
+    agree(interpreter, made, inputs, {})
+    got, _ = both(made, interpreter, inputs, {})
+    assert got["T"].tolist() == ([2.0, 3.0, 4.0, 5.0, 6.0] if mode == "add" else [1.0, 2.0, 3.0, 4.0, 5.0])
+
+
 def test_a_group_runs_every_nest(interpreter: Interpreter) -> None:
     """Independent nests of one launch, told apart by the program's number."""
     nests, buffers, inputs = [], [], {}
