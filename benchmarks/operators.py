@@ -1,6 +1,6 @@
 """Torch's databases of operators and modules, all samples in seven types, and all inputs that operators must refuse.
 
-``python -m benchmarks.operators --jobs 2``: static and dynamic sizes, samples, wrong inputs and modules. ``--part``,
+``python -m benchmarks.operators --workers 2``: static and dynamic sizes, samples, wrong inputs and modules. ``--part``,
 ``--dtype`` and ``--only`` choose some of it; ``--samples 8`` takes eight of each operator's samples, evenly spread.
 """
 
@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,17 @@ def _names(parts: Sequence[str], dtypes: Sequence[str], only: Sequence[str]) -> 
 
 
 def _check(task: str, known: dict[str, Any], classes: dict[str, Any], compile: CompileFunction, most: int) -> Result:
+    """One task; the checks know the operator by its own name, by which some are judged."""
     part, dtype, name = task.split("/", 2)
     if part == "errors":
-        return check_errors(task, known[name], compile)
-    kind = getattr(torch, dtype)
-    if part.startswith("modules"):
-        return check_module(task, classes[name], compile, kind, dynamic=part.endswith("dynamic"))
-    return check_samples(task, known[name], compile, kind, most=most, dynamic=part == "dynamic")
+        result = check_errors(name, known[name], compile)
+    elif part.startswith("modules"):
+        kind = getattr(torch, dtype)
+        result = check_module(name, classes[name], compile, kind, dynamic=part.endswith("dynamic"))
+    else:
+        kind = getattr(torch, dtype)
+        result = check_samples(name, known[name], compile, kind, most=most, dynamic=part == "dynamic")
+    return replace(result, name=task)
 
 
 def _work(args: argparse.Namespace) -> None:
@@ -90,12 +94,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", nargs="*", default=list(DTYPES), choices=DTYPES)
     parser.add_argument("--only", nargs="*", default=[], help="full names of operators or modules; default all")
     parser.add_argument("--samples", type=int, default=0, help="of each operator, evenly spread; 0 means all")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--workers", "--jobs", dest="jobs", type=int, default=2)
     parser.add_argument("--chunk", type=int, default=40, help="operators per process")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this time with what is done")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for one operator")
     parser.add_argument("--journal", type=Path, default=None, help="note each result here, and skip those noted")
-    parser.add_argument("--json", type=Path, default=RESULTS / "operators_cpu.json")
+    parser.add_argument("--out", "--json", dest="json", type=Path, default=RESULTS / "operators_cpu.json")
     parser.add_argument("--tasks", nargs="*", default=None, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.tasks is not None:
