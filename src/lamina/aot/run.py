@@ -14,6 +14,7 @@ from lamina.aot.calls import Unsuitable
 from lamina.aot.checkpointed import partition_checkpointed
 from lamina.aot.dead_calls import dead_call
 from lamina.aot.eager import eager_is_best
+from lamina.aot.errors import draws_numbers, raising_as_captured
 from lamina.aot.fixed_integers import fixed_integers, wants_numbers
 from lamina.aot.function import (
     CompileBackward,
@@ -137,6 +138,8 @@ def _compiled(
         compiled = detaching(compiled, job.outside)
     if not job.written:
         return state.applied(compiled, gm.forward if job.by_hand else None)
+    if job.options.numerics == "fast" or not draws_numbers(state.gm):
+        compiled = raising_as_captured(compiled, state.gm, job.tell, job.options.strict)
     sized = not any(isinstance(x, torch.SymInt) for x in example_inputs)
     if sized and shares_storage(example_inputs, job.written):
         overlapping, apart = overlapping_inputs(example_inputs)

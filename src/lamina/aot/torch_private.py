@@ -61,6 +61,7 @@ __all__ = [
     "direct_apply",
     "flatten",
     "forward_grad_enabled",
+    "forward_of",
     "from_functional",
     "functional_trace",
     "graph_is_kept",
@@ -429,6 +430,12 @@ def traced_nodes() -> int:
     """How many nodes the trace in progress has."""
     mode = get_proxy_mode()
     return 0 if mode is None else len(mode.tracer.graph.nodes)
+
+
+def forward_of(gm: GraphModule) -> Callable[..., Any]:
+    """The function of a graph, its Python code generated: else the first call is one of the module, which prints."""
+    _LazyGraphModule.force_recompile(gm)
+    return gm.forward
 
 
 def never_captured(function: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import torch
@@ -33,6 +34,7 @@ from lamina.runtime.kernel import KernelFunction, KernelUnit
 from lamina.runtime.locks import Patience
 from lamina.runtime.pool import Later
 from lamina.runtime.toolchain import host_isa
+from lamina.schedule.errors import repeatable
 from lamina.schedule.fuse import Fused
 from lamina.schedule.plan import make_plan
 from lamina.schedule.target import Target
@@ -66,7 +68,8 @@ class CpuBackend:
             sources = {unit.name: unit.source for unit in units}
             noted = Loaded(plan, lambda *step: _launch(building, *step), sources, ".cpp")
             record.stages.append(Stage(region, "steps", noted, 0.0))
-        return loaded_later(region, lambda: _load(region, host, building, record, gm, strict), record, gm, strict)
+        load = functools.partial(_load, region, host, building, record, gm, strict)
+        return loaded_later(region, load, record, gm, strict, _is_repeatable(plan))
 
     def units(self, plan: Plan, host: HostProgram) -> list[KernelUnit]:
         """The source of each distinct kernel of a plan."""
@@ -94,6 +97,12 @@ class CpuBackend:
             running=running,
             patience=Patience(lambda what: warn_once(f"lamina waits for a lock of its cache: {what}"), running.check),
         )
+
+
+def _is_repeatable(plan: Plan) -> bool:
+    """Whether ``plan`` can be run again after an error of any of its steps."""
+    steps = (step.nests if isinstance(step, KernelCall) else (step,) for step in plan.steps)
+    return repeatable(steps, {b.name: b for b in plan.buffers})
 
 
 def _launch(

@@ -8,8 +8,10 @@ from typing import Any
 from torch.fx import GraphModule
 
 from lamina.base.torch_private import memory_of, without_bases
+from lamina.base.unwritten import set_unwritten
 from lamina.ir.loops_interp import run_program
 from lamina.record import Record
+from lamina.schedule.errors import repeatable
 from lamina.schedule.fuse import Fused
 
 __all__ = ["run_interpreted"]
@@ -18,11 +20,17 @@ __all__ = ["run_interpreted"]
 def run_interpreted(fused: Fused, record: Record, gm: GraphModule) -> Callable[[list[Any]], Any]:
     """The program as a callable on one list of inputs."""
     del record, gm
+    program = fused.program
+    unwritten = repeatable(((step,) for step in program.steps), program.buffer_map())
 
     def call(args: list[Any]) -> list[Any]:
         inputs = list(args)
         args.clear()
-        return without_bases(run_program(fused.program, inputs), memory_of(inputs))
+        try:
+            return without_bases(run_program(program, inputs), memory_of(inputs))
+        except Exception as error:
+            set_unwritten(error, unwritten)
+            raise
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

@@ -23,6 +23,7 @@ from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
 from lamina.base.recovery import brief
 from lamina.base.rule import NestRule
+from lamina.base.unwritten import set_unwritten
 from lamina.errors import LaminaWarning, RuleFailed, StageFailed, WrongLowering
 from lamina.ir.loops import LibraryCall, LoopProgram
 from lamina.ir.loops_verify import verify_program
@@ -106,7 +107,11 @@ class _Call(torch.nn.Module):
         self.run = run
 
     def forward(self, *inputs: Any) -> Any:
-        return self.run(list(inputs))
+        try:
+            return self.run(list(inputs))
+        except Exception as error:
+            set_unwritten(error, False)  # the segments before it may have written to inputs
+            raise
 
 
 def _with_floats(gm: GraphModule, run: Boxed) -> Boxed:

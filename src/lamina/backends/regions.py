@@ -15,6 +15,7 @@ from lamina.aot.torch_private import is_fake
 from lamina.base.decision import Decision
 from lamina.base.recovery import brief
 from lamina.base.torch_private import memory_of, without_bases
+from lamina.base.unwritten import set_unwritten
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
 from lamina.options import Options, compiler_variables
 from lamina.record import Record, Stage
@@ -65,10 +66,13 @@ def chosen_compiler(cxx: str, cache: Cache, running: Running | None = None) -> C
     return found
 
 
-def loaded_later(region: str, load: Callable[[], Boxed], record: Record, gm: GraphModule, strict: bool) -> Boxed:
+def loaded_later(
+    region: str, load: Callable[[], Boxed], record: Record, gm: GraphModule, strict: bool, unwritten: bool = False
+) -> Boxed:
     """A callable that calls ``load``, which may wait for compilers, when it is first called itself.
 
     Where it fails, which ``strict`` lets it, the graph runs as ATen calls.
+    ``unwritten``: where the program raises, its inputs are such that it can be run again.
     A program first called with fake tensors, which have no memory, is only called with such: it runs as ATen calls.
     """
     run: Boxed | None = None
@@ -87,7 +91,11 @@ def loaded_later(region: str, load: Callable[[], Boxed], record: Record, gm: Gra
                 decision = Decision("fallback", (region,), False, why)
                 record.stages.append(Stage(region, "aten", brief(error), 0.0, (decision,)))
             record.add(region, "wait", time.perf_counter() - start)
-        return run(args)
+        try:
+            return run(args)
+        except Exception as error:
+            set_unwritten(error, unwritten)
+            raise
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

@@ -9,6 +9,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, Size, prod
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, LoopProgram
 from lamina.schedule.accesses import loaded
+from lamina.schedule.errors import inputs_in_memory
 
 __all__ = ["BufferFacts", "estimate"]
 
@@ -22,12 +23,13 @@ _LARGE = 1 << 20
 class BufferFacts:
     """A program's buffers by name, and their bytes.
 
-    ``fixed`` are inputs and outputs, ``library_reads`` what library calls take.
+    ``fixed`` are inputs and outputs, ``inputs`` those in a CPU's memory, ``library_reads`` what library calls take.
     """
 
     buffers: Mapping[str, Buffer]
     bytes: Mapping[str, int]
     fixed: frozenset[str]
+    inputs: frozenset[str]
     library_reads: frozenset[str]
 
     @classmethod
@@ -39,6 +41,7 @@ class BufferFacts:
             program.buffer_map(),
             {b.name: estimate(prod(b.shape)) * DTYPES[b.dtype].size for b in program.buffers},
             frozenset({b.name for b in program.buffers if b.kind == "input"} | outputs),
+            inputs_in_memory(program.buffers),
             frozenset(name for call in calls for name in loaded(call)),
         )
 

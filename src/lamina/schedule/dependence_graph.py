@@ -9,6 +9,7 @@ from lamina.errors import InvalidIR
 from lamina.ir.library import has_effect
 from lamina.ir.loops import LibraryCall, Step
 from lamina.schedule.accesses import loaded, stored
+from lamina.schedule.errors import may_raise
 from lamina.schedule.group import Facts, Group
 
 __all__ = ["DependenceGraph"]
@@ -17,7 +18,10 @@ __all__ = ["DependenceGraph"]
 class DependenceGraph:
     """Groups by number, each with the groups it depends on; steps are entered in program order."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: frozenset[str] = frozenset()) -> None:
+        """``inputs`` are written to after all that may raise before them."""
+        self._inputs = inputs
+        self._raising: set[int] = set()
         self._groups: dict[int, Group] = {}
         self._writers: dict[str, list[int]] = defaultdict(list)
         self._readers: dict[str, list[int]] = defaultdict(list)
@@ -33,6 +37,9 @@ class DependenceGraph:
                 made.deps.add(self._last_effect)
         else:
             made = Group(number, step, None, reads, writes, Facts.of(step))
+        made.raises, made.updates = may_raise(step), not self._inputs.isdisjoint(writes)
+        if made.updates:
+            made.deps |= self._raising
         for b in reads:
             made.deps.update(self._writers.get(b, ()))
         for b in writes:
@@ -45,6 +52,8 @@ class DependenceGraph:
     def enter(self, group: Group) -> None:
         """Make the group known to those that are made or asked about later."""
         self._groups[group.number] = group
+        if group.raises:
+            self._raising.add(group.number)
         if group.call is not None and has_effect(group.call.op):
             self._last_effect = group.number
         for names, users in ((group.reads, self._readers), (group.writes, self._writers)):
@@ -60,6 +69,7 @@ class DependenceGraph:
                     if old.number in users[b]:
                         users[b].remove(old.number)
             self._groups.pop(old.number, None)
+            self._raising.discard(old.number)
         self.enter(made)
         bit, gone = 1 << made.number, 1 << second.number
         for other in self._groups.values():

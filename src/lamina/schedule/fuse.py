@@ -16,6 +16,7 @@ from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts
 from lamina.schedule.dead_code import live_steps
 from lamina.schedule.dependence_graph import DependenceGraph
+from lamina.schedule.errors import checked_first
 from lamina.schedule.group import Group
 from lamina.schedule.in_place import update_in_place
 from lamina.schedule.inline_producers import inline_producers
@@ -48,7 +49,7 @@ def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
     grouping = _Grouping(steps, buffers, numerics)
     for number, step in enumerate(steps):
         grouping.add(number, step)
-    steps = live_steps(grouping.graph.ordered(updated.name), buffers.fixed)
+    steps = checked_first(live_steps(grouping.graph.ordered(updated.name), buffers.fixed), buffers.inputs)
     used = buffers.fixed.union(*(loaded(s) for s in steps), *(stored(s) for s in steps))
     kept = tuple(b for b in updated.buffers if b.name in used)
     result = replace(updated, steps=tuple(steps), buffers=kept)
@@ -59,7 +60,7 @@ class _Grouping:
     """Puts ``steps`` into groups, one after the other: a nest joins the best earlier group that it fits."""
 
     def __init__(self, steps: Sequence[Step], buffers: BufferFacts, numerics: str) -> None:
-        self.graph = DependenceGraph()
+        self.graph = DependenceGraph(buffers.inputs)
         self.decisions: list[Decision] = []
         self._buffers = buffers
         self._joiner = Joiner(self.graph, buffers, Lifetimes(steps, buffers, self.graph), numerics)

@@ -82,7 +82,10 @@ def _indirect(index: tuple[Expr, ...]) -> bool:
 
 @dataclass(slots=True)
 class Group:
-    """One future kernel, or a library call. ``number`` is its bit in the ancestor masks."""
+    """One future kernel, or a library call. ``number`` is its bit in the ancestor masks.
+
+    ``raises``: it may end in an error; ``updates``: it writes to an input in a CPU's memory.
+    """
 
     number: int
     nest: Nest | None
@@ -92,6 +95,8 @@ class Group:
     facts: Facts | None = None
     deps: set[int] = field(default_factory=set)
     ancestors: int = 0
+    raises: bool = False
+    updates: bool = False
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ from lamina.ir.access import reads, writes
 from lamina.ir.alike import form
 from lamina.ir.index import prod
 from lamina.ir.loops import Buffer, LibraryCall, Nest, Step
+from lamina.schedule.errors import adds_to, may_raise
 from lamina.schedule.flatten import flatten
 from lamina.schedule.order import dependences
 
@@ -67,8 +68,11 @@ def _key(step: Step, buffers: Mapping[str, Buffer], lasting: set[str]) -> object
     return found.nest, dtypes, found.length is None or found.length % 8 == 0
 
 
-def small_together(steps: Iterable[GroupedStep]) -> list[GroupedStep]:
-    """Neighbouring small nests that do not touch each other's results, together."""
+def small_together(steps: Iterable[GroupedStep], inputs: frozenset[str] = frozenset()) -> list[GroupedStep]:
+    """Neighbouring small nests that do not touch each other's results, together.
+
+    None of them may raise if others write to ``inputs``.
+    """
     result: list[GroupedStep] = []
     group: list[Nest] = []
     read: set[str] = set()
@@ -89,6 +93,7 @@ def small_together(steps: Iterable[GroupedStep]) -> list[GroupedStep]:
         (nest,) = step
         reading, writing = reads(nest), writes(nest)
         apart = not (written & (reading | writing) or read & writing)
+        apart = apart and (not inputs or not _errs_while_writing([*group, nest], inputs))
         if not (apart and len(group) < _MOST_SMALL and _is_small(nest)) or not all(_is_small(n) for n in group[:1]):
             close()
         group.append(nest)
@@ -96,6 +101,12 @@ def small_together(steps: Iterable[GroupedStep]) -> list[GroupedStep]:
         written.update(writing)
     close()
     return result
+
+
+def _errs_while_writing(nests: Sequence[Nest], inputs: frozenset[str]) -> bool:
+    """Whether some of ``nests`` may raise and others, which do not or do not only overwrite, write to ``inputs``."""
+    updating = [n for n in nests if not inputs.isdisjoint(writes(n))]
+    return any(map(may_raise, nests)) and any(not may_raise(n) or adds_to(n, inputs) for n in updating)
 
 
 def _is_small(nest: Nest) -> bool:

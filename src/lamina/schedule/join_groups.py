@@ -52,6 +52,10 @@ class Joiner:
             return "a library call"
         if first.facts.scatters or second.facts.scatters:
             return "one of them scatters"
+        if (first.raises and second.updates and not second.raises) or (
+            second.raises and first.updates and not first.raises
+        ):
+            return "an error of one would come when the other has written to an input"
         shares, other_shares = self._shares_reads(first.nest), self._shares_reads(second.nest)
         if (shares and _combines(second.nest)) or (other_shares and _combines(first.nest)):
             return "what reads windows shares its reads among neighbours instead"
@@ -155,4 +159,5 @@ def _union(first: Group, second: Group, nest: Nest, facts: Facts) -> Group:
     bits = (1 << first.number) | (1 << second.number)
     deps = (first.deps | second.deps) - both
     ancestors = (first.ancestors | second.ancestors) & ~bits
-    return Group(first.number, nest, None, set(facts.loads), set(facts.stores), facts, deps, ancestors)
+    raises, updates = first.raises or second.raises, first.updates or second.updates
+    return Group(first.number, nest, None, set(facts.loads), set(facts.stores), facts, deps, ancestors, raises, updates)

@@ -2,7 +2,8 @@
 
 The given order is always legal; another is taken only when a simulation says that it is better. What must stay in
 order: a reader after the writer it reads from, a writer that overwrites a buffer after everybody who reads the old
-contents, and calls that draw random numbers or only have an effect among themselves.
+contents, calls that draw random numbers or only have an effect among themselves, and what may raise before what writes
+to inputs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from lamina.ir.index import Expr, Size
 from lamina.ir.library import has_effect, may_alias
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, SizeInput, Step, storage_bytes
 from lamina.ir.plan import PlanStep
+from lamina.schedule.errors import inputs_in_memory, writes_after_errors
 
 __all__ = ["dependences", "order", "peak_bytes"]
 
@@ -37,7 +39,7 @@ def order(
     given = tuple(steps)
     if len(given) < 3:
         return given
-    before = dependences(given)
+    before = [a | b for a, b in zip(dependences(given), _errors(given, buffers), strict=True)]
     memory = _Memory(given, buffers, inputs, outputs)
     best = list(range(len(given)))
     for other in (_greedy(given, before, memory), best):
@@ -89,6 +91,10 @@ def dependences(steps: Sequence[Step]) -> list[set[int]]:
             readers.setdefault(name, []).append(at)
         before.append(found)
     return before
+
+
+def _errors(steps: Sequence[Step], buffers: Mapping[str, Buffer]) -> list[set[int]]:
+    return writes_after_errors(steps, inputs_in_memory(buffers.values()))
 
 
 class _Memory:

@@ -16,6 +16,7 @@ from lamina.ir.last import paired_axes
 from lamina.ir.loops import BufferView, Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
 from lamina.schedule.approximate import approximates, hidden_by_rounding
+from lamina.schedule.errors import inputs_in_memory
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu import choose as choose_gpu
@@ -89,7 +90,8 @@ def _grouped(
 ) -> list[GroupedStep]:
     """The steps with nests of one launch together."""
     if not isinstance(target, GpuTarget):
-        return small_together([(s,) if isinstance(s, Nest) else s for s in ordered])
+        inputs = inputs_in_memory(program.buffers)
+        return small_together([(s,) if isinstance(s, Nest) else s for s in ordered], inputs)
     lasting = {b.name for b in program.buffers if b.kind == "input"}
     lasting |= {o.buffer for o in program.outputs if isinstance(o, BufferView)}
     buffers = program.buffer_map()

@@ -1,0 +1,53 @@
+"""Errors of compiled graphs that write to inputs: eager's errors, with the inputs as eager leaves them.
+
+A compiled graph writes to inputs once and late, eager as it goes. Where an error left inputs as they were, the captured
+graph runs in the compiled one's place: it ends in the same error, in eager's words, after the writes before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx import GraphModule
+
+from lamina.aot.torch_private import forward_of, never_captured
+from lamina.base.recovery import brief
+from lamina.base.unwritten import is_unwritten, set_unwritten
+
+__all__ = ["draws_numbers", "raising_as_captured"]
+
+_DRAWS = re.compile("drop|rand|normal|noulli|multinomial|uniform|exponential|poisson|cauchy|geometric|rrelu|gumbel")
+
+
+def draws_numbers(gm: GraphModule) -> bool:
+    """Whether a captured graph may draw random numbers, which running it again would draw again."""
+    return any(_DRAWS.search(node.name) for node in gm.graph.nodes) or any(gm.graph.find_nodes(op="call_module"))
+
+
+def raising_as_captured(
+    compiled: Callable[..., Any], captured: GraphModule, tell: Callable[[str], None], strict: bool
+) -> Callable[..., Any]:
+    """``compiled``, and ``captured`` in its place where it raises before it has written to its inputs.
+
+    Where ``captured`` has a result nevertheless, that is returned and ``tell`` is told, or the error is raised if
+    ``strict``.
+    """
+
+    def run(*inputs: Any) -> Any:
+        try:
+            return compiled(*inputs)
+        except Exception as error:
+            if not is_unwritten(error):
+                raise
+            set_unwritten(error, False)
+            raised = error
+        results = forward_of(captured)(*inputs)
+        if strict:
+            raise raised
+        tell(f"its kernels raise {brief(raised)}, and the captured graph does not")
+        return results
+
+    never_captured(run)
+    return run
