@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -16,6 +17,9 @@ from torch._dynamo.exc import ShortenTraceback, SkipFrame
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.tensor import TensorVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._guards import Guard, TracingContext
 from torch.autograd import forward_ad
 from torch.fx.node import has_side_effect
@@ -142,7 +146,31 @@ def _keep_signs_of_zeros() -> None:
     VariableBuilder.wrap_symfloat = wrap  # type: ignore[method-assign]
 
 
+def _keep_scaled_additions() -> None:
+    """Let Dynamo capture ``addcdiv``, ``addcdiv_`` and ``addcmul_`` with a number as they are where Lamina compiles.
+
+    It writes them in parts, so that a tensor may take the number's place: the parts are rounded, overflow and turn
+    zeros into NaN elsewhere than the whole.
+    """
+
+    def keeping(written: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(written)
+        def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(kwargs.get("value"), ConstantVariable) and _is_lamina(tx.output.compiler_fn):
+                return None
+            return written(self, tx, *args, **kwargs)
+
+        return call
+
+    for name in ("method_addcdiv_", "method_addcmul_"):
+        if hasattr(TensorVariable, name):
+            setattr(TensorVariable, name, keeping(getattr(TensorVariable, name)))
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    handlers[torch.addcdiv] = keeping(handlers[torch.addcdiv])
+
+
 _keep_signs_of_zeros()
+_keep_scaled_additions()
 
 
 def watch_compile_start() -> None:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
+import torch
 from torch.fx import Node
 
 from lamina.lower.builder import Value, opmath
 from lamina.lower.context import Lowering, Operand
-from lamina.lower.pointwise import add_scaled, divided, largest, lerped, multiplied, power, smallest, subtract_scaled
+from lamina.lower.pointwise import (
+    add_scaled,
+    added_scaled,
+    divided,
+    largest,
+    lerped,
+    multiplied,
+    power,
+    smallest,
+    subtract_scaled,
+)
 from lamina.lower.pointwise_math import UNARY
 from lamina.lower.reduction import norm_into, over, reduced, reduced_dims
 from lamina.lower.rules import rule
@@ -93,11 +105,8 @@ def foreach_pow_base(low: Lowering, node: Node, base: Operand, exponents: Tensor
 def foreach_addc(
     low: Lowering, node: Node, tensors: Tensors, first: Tensors, second: Tensors, value: Any = 1
 ) -> list[TensorValue]:
-    divide = "addcdiv" in str(node.target)
-
-    def body(x: Value, a: Value, b: Value, s: Value) -> Value:
-        return x + s * (a / b) if divide else x + s * a * b
-
+    device = torch.device(low.buffers[tensors[0].buffer].device).type
+    body = partial(added_scaled, divide="addcdiv" in str(node.target), device=device)
     return _each(low, node, body, tensors, first, second, value)
 
 

@@ -61,6 +61,7 @@ def guard_unguarded(gm: torch.fx.GraphModule) -> int:
     found = list(tx.output.variable_tracker_cache.items())
     whole = _surroundings(gm, tx, [v for _, v in found], context.traced_code)
     asked = tuple(sorted(names & _OF_TENSORS.keys()))
+    read = reads.names_read(context.traced_code)
     added: list[Guard] = []
     if whole is not None:
         added.append(Guard(GlobalStateSource(), whole))
@@ -71,6 +72,11 @@ def guard_unguarded(gm: torch.fx.GraphModule) -> int:
         makes = _missing(source, variable, source in guarded, zeros)
         if asked and issubclass(type(variable), TensorVariable):
             makes.append(functools.partial(_guard_part, asked))
+        makes += [
+            functools.partial(GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, attr=name)
+            for name in _registered(variable, read)
+            if name not in vars(_value(variable))
+        ]
         added += [Guard(source, make) for make in makes]
     for guard in added:
         guards.add(guard, collect_debug_stack=False)
@@ -91,6 +97,12 @@ def refused(gm: torch.fx.GraphModule) -> str:
     unknown = sorted(names & {"output_nr", "retains_grad"})
     if unknown:
         return f"it asks for {' and '.join(unknown)} of a tensor, of which a trace knows nothing"
+    read = reads.names_read(context.traced_code)
+    for variable in tx.output.variable_tracker_cache.values():
+        for name in _registered(variable, read):
+            if name in vars(_value(variable)):
+                kind = type(_value(variable)).__qualname__
+                return f"an attribute {name} hides what is registered under this name in a module of class {kind}"
     transforms = {"_grad_increment_nesting", "_vmap_increment_nesting", "_jvp_increment_nesting"}
     if any(getattr(n.target, "__name__", "") in transforms for n in gm.graph.nodes) and any(
         # Asking isinstance() of a variable that was not used yet would go on tracing.
@@ -99,6 +111,15 @@ def refused(gm: torch.fx.GraphModule) -> str:
     ):
         return "a custom autograd function within a transform of torch.func is captured without its derivative"
     return ""
+
+
+def _registered(variable: VariableTracker, names: frozenset[str]) -> list[str]:
+    """Those of ``names`` that a module registered: Dynamo takes what is registered before attributes."""
+    module = _value(variable)
+    if not issubclass(type(module), torch.nn.Module):
+        return []
+    held = (vars(module).get(kind) for kind in ("_modules", "_parameters", "_buffers"))
+    return sorted(names.intersection(*[{name for found in held if found for name in found}]))
 
 
 def _translator() -> Any:
