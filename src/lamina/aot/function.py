@@ -353,13 +353,21 @@ def _restored(saved: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 def _unlike(gradient: Any) -> bool:
     """Whether there is no gradient, or one whose memory does not hold its values as they are, or that has none."""
-    return gradient is None or gradient.is_conj() or gradient.is_neg() or is_zero_tensor(gradient)
+    return (
+        gradient is None
+        or gradient.layout is not torch.strided
+        or gradient.is_conj()
+        or gradient.is_neg()
+        or is_zero_tensor(gradient)
+    )
 
 
 def _copied(gradient: Any, tangent: Tangent, stride: tuple[int, ...]) -> torch.Tensor:
     """``gradient``, or zeros where there is none, in fresh memory with these strides."""
     fresh = torch.empty_strided(tangent.shape, stride, dtype=tangent.dtype, device=tangent.device)
-    return fresh.zero_() if gradient is None else fresh.copy_(gradient)
+    if gradient is None:
+        return fresh.zero_()
+    return fresh.copy_(gradient if gradient.layout is torch.strided else gradient.to_dense())
 
 
 class _Backwards:
