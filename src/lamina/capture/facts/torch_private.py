@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch._dynamo.guards import GuardBuilder, _get_closure_vars, get_verbose_code_parts
-from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.source import GlobalStateSource, is_from_skip_guard_source
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.misc import AutogradFunctionVariable
@@ -58,7 +58,8 @@ def guard_unguarded(gm: torch.fx.GraphModule) -> int:
     codes = reads.users_own(context.traced_code)
     names = reads.names_read(codes)
     zeros = _has_zero(gm) or not names.isdisjoint(_TELL_ZEROS_APART) or reads.formats(codes)
-    found = list(tx.output.variable_tracker_cache.items())
+    # Dynamo makes no guards on its own helpers, and nothing to hang others on.
+    found = [(s, v) for s, v in tx.output.variable_tracker_cache.items() if not is_from_skip_guard_source(s)]
     whole = _surroundings(gm, tx, [v for _, v in found], context.traced_code)
     asked = tuple(sorted(names & _OF_TENSORS.keys()))
     read = reads.names_read(context.traced_code)
