@@ -77,7 +77,7 @@ class Crew:
             said.seek(0)
             last = _last_lines(said.read())
         left = [name for name in names if name not in self.results]
-        if not left or time.monotonic() - self.started > seconds:
+        if not left or time.monotonic() - self.started >= seconds:
             return left
         culprit = current or left[0]
         status, detail = ("timeout", f"over {self.limit:.0f} s") if hung else ("crash", f"exit status {code}")
@@ -88,12 +88,13 @@ class Crew:
         """Note what the child reports until it ends; the name it was at, and whether it took too long."""
         assert child.stdout is not None
         current, hung = "", threading.Event()
-        timer = self._timer(child, hung, self.limit + 120)  # the first also covers the imports
+        left = seconds - (time.monotonic() - self.started)  # nothing goes on after it, one that hangs the least
+        timer = self._timer(child, hung, min(self.limit + 120, left))  # the first also covers the imports
         for line in child.stdout:
             if line.startswith(START):
                 current = line.removeprefix(START).strip()
                 timer.cancel()
-                timer = self._timer(child, hung, self.limit)
+                timer = self._timer(child, hung, min(self.limit, seconds - (time.monotonic() - self.started)))
             elif line.startswith(RESULT):
                 self._note(Result(**json.loads(line.removeprefix(RESULT))))
                 current = ""
@@ -109,7 +110,7 @@ class Crew:
             hung.set()
             child.kill()
 
-        timer = threading.Timer(seconds, stop)
+        timer = threading.Timer(min(max(seconds, 0.0), threading.TIMEOUT_MAX), stop)
         timer.daemon = True
         timer.start()
         return timer
