@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.base.source import source_of
+from lamina.base.source import operation_name, source_of
 
 __all__ = ["leaf_made"]
+
+_OF_A_TRANSFORM = "_wrap_for_grad"
+"""Makes the leaf at which ``torch.func.grad`` and the like begin to differentiate; the graph does that itself."""
 
 
 def leaf_made(gm: GraphModule) -> str:
@@ -18,7 +21,8 @@ def leaf_made(gm: GraphModule) -> str:
     A view of a tensor with a history that is taken where gradients are off requires a gradient and has no history.
     Traced for AOTAutograd it has that of its base, or none at all.
     """
-    made = {node for node in gm.graph.nodes if node.op in ("call_function", "call_method") and _is_leaf(node)}
+    calls = [node for node in gm.graph.nodes if node.op in ("call_function", "call_method")]
+    made = {node for node in calls if _is_leaf(node) and operation_name(node.target) != _OF_A_TRANSFORM}
     for node in made:
         if any(user.op == "output" or (user not in made and _requires_grad(user)) for user in node.users):
             return f"{source_of(node)} makes a leaf that requires a gradient"

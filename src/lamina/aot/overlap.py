@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -9,9 +10,16 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot.torch_private import is_fake, is_zero
 from lamina.base.aliasing import writes_first
-from lamina.base.source import source_of
+from lamina.base.source import operation_name, source_of
 
 __all__ = ["inputs_written", "overlapping_write", "overlaps"]
+
+_RESHAPES = frozenset(
+    str.split("as_strided_ resize_ resize_as_ set_ set_data squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_")
+)
+"""Calls after which a tensor's index means another place."""
+_LOOKS = 1000
+"""Steps after which the search for a common element ends."""
 
 
 def overlaps(tensor: torch.Tensor) -> bool:
@@ -62,10 +70,11 @@ def _why_refused(node: Node, shared: set[Any]) -> str:
         if _overlapping(one) or (shared and _storage(one) in shared):
             return "writes to a tensor whose elements share memory, which eager refuses for most"
     for number, one in enumerate(written):
-        if any(_meet(one, other, alike=True) for other in written[:number]):
+        if any(one is other or _meet(_value(one), _value(other), alike=True) for other in written[:number]):
             return "writes to the same memory twice"
-    read = [other for other in node.all_input_nodes if other not in written]
-    if any(_meet(one, other) for one in written for other in read):
+    read = [other for other in node.all_input_nodes if other not in written and not _is_the_part_written(node, other)]
+    places = _assigned(node) or [_value(one) for one in written]
+    if any(_meet(place, _value(other)) for place in places for other in read):
         return "reads memory that it writes to in another order, which eager refuses for most"
     if len(written) > 1 and _read_at_other_places(node, written):
         return "reads memory that it has written to before"
@@ -91,17 +100,59 @@ def _read_at_other_places(node: Node, written: list[Node]) -> bool:
     return any(places.get(other, place) != place for operands in lists for place, other in enumerate(operands))
 
 
-def _meet(one: Node, other: Node, alike: bool = False) -> bool:
+def _is_the_part_written(node: Node, read: Node) -> bool:
+    """Whether ``node`` assigns to a part of a tensor what is that very part: the end of ``x[part] += y``."""
+    if node.target is not operator.setitem or any(operation_name(n.target) in _RESHAPES for n in node.graph.nodes):
+        return False
+    part = _object(read)
+    if part.target is not operator.getitem:
+        return False
+    base, index = part.args
+    return isinstance(base, Node) and _object(base) is _object(node.args[0]) and index == node.args[1]
+
+
+def _object(node: Any) -> Any:
+    """The call that made the tensor which ``node`` is: calls that write to their first operand return it."""
+    while isinstance(node, Node) and node.op != "placeholder" and node.args and writes_first(node):
+        node = node.args[0]
+    return node
+
+
+def _assigned(node: Node) -> list[Any]:
+    """The part of a tensor that ``node`` assigns to, as a fake tensor, where its place is known."""
+    if node.target is not operator.setitem or not _is_known(_value(node.args[0])):
+        return []
+    index = node.args[1]
+    if not all(_is_place(one) for one in (index if isinstance(index, tuple) else (index,))):
+        return []
+    part = _value(node.args[0])[index]
+    return [part] if is_fake(part) else []
+
+
+def _is_place(index: Any) -> bool:
+    """Whether an index is written in the program: a number, a slice of numbers, ``None`` or an ellipsis."""
+    parts = (index.start, index.stop, index.step) if isinstance(index, slice) else (index,)
+    return all(part is None or part is Ellipsis or type(part) is int for part in parts)
+
+
+def _value(node: Any) -> Any:
+    return node.meta.get("example_value") if isinstance(node, Node) else None
+
+
+def _is_known(value: Any) -> bool:
+    """Whether the places of all elements are known."""
+    if not is_fake(value) or value.layout is not torch.strided:
+        return False
+    return all(_is_number(n) for n in (*value.shape, *value.stride(), value.storage_offset()))
+
+
+def _meet(a: Any, b: Any, alike: bool = False) -> bool:
     """Whether two tensors share memory and are not the same elements in the same order, as far as can be told.
 
     With ``alike`` those count, too.
     """
-    if one is other:
-        return True
-    a: Any = one.meta.get("example_value")
-    b: Any = other.meta.get("example_value")
-    place = _storage(one)
-    if place is None or place != _storage(other):
+    place = _memory(a)
+    if place is None or place != _memory(b):
         return False
     if not all(_is_number(n) for x in (a, b) for n in (*x.shape, *x.stride(), x.storage_offset())):
         return True
@@ -115,7 +166,32 @@ def _meet(one: Node, other: Node, alike: bool = False) -> bool:
     ):
         return False
     (start, stop), (begin, end) = _bytes(a), _bytes(b)
-    return bool(start < end and begin < stop)
+    return bool(start < end and begin < stop) and not _interleave(a, b)
+
+
+def _interleave(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one type have no element in common, as columns of one matrix; False if it is not seen."""
+    if a.dtype != b.dtype:
+        return False
+    reach: dict[int, list[int]] = {}
+    for tensor, sign in ((a, 1), (b, -1)):
+        for n, step in zip(tensor.shape, tensor.stride(), strict=True):
+            low, high = reach.setdefault(step, [0, 0])
+            reach[step] = [low - (n - 1), high] if sign < 0 else [low, high + n - 1]
+    steps = sorted(((step, low, high) for step, (low, high) in reach.items() if step > 0), reverse=True)
+    looked = [0]
+
+    def reached(distance: int, k: int) -> bool:
+        looked[0] += 1
+        if k == len(steps) or looked[0] > _LOOKS:
+            return distance == 0 or looked[0] > _LOOKS
+        step, low, high = steps[k]
+        least = sum(s * lo for s, lo, _ in steps[k + 1 :])
+        most = sum(s * hi for s, _, hi in steps[k + 1 :])
+        first, last = max(low, -((most - distance) // step)), min(high, (distance - least) // step)
+        return any(reached(distance - times * step, k + 1) for times in range(first, last + 1))
+
+    return not reached(int(b.storage_offset()) - int(a.storage_offset()), 0)
 
 
 def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
@@ -126,11 +202,14 @@ def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _overlapping(node: Node) -> bool:
-    value: Any = node.meta.get("example_value")
+    value = _value(node)
     return is_fake(value) and overlaps(value)
 
 
 def _storage(node: Node) -> Any:
     """What tells the memory of a captured tensor from that of others."""
-    value: Any = node.meta.get("example_value")
+    return _memory(_value(node))
+
+
+def _memory(value: Any) -> Any:
     return value.untyped_storage()._cdata if is_fake(value) and value.layout is torch.strided else None

@@ -12,7 +12,6 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot.calls import Unsuitable
 from lamina.aot.checkpointed import partition_checkpointed
-from lamina.aot.dead_calls import dead_call
 from lamina.aot.eager import eager_is_best
 from lamina.aot.errors import draws_numbers, raising_as_captured
 from lamina.aot.fixed_integers import fixed_integers, wants_numbers
@@ -27,18 +26,16 @@ from lamina.aot.function import (
     without_gradients,
 )
 from lamina.aot.identities import distinct, without_identities
-from lamina.aot.inexact_integers import inexact_integers
 from lamina.aot.joint import prepare, unsupported
-from lamina.aot.leaves import leaf_made
-from lamina.aot.overlap import inputs_written, overlapping_write
+from lamina.aot.overlap import inputs_written
 from lamina.aot.partition import Partition, partition
+from lamina.aot.refusals import SHARED_INPUT, STATE_SWITCHED, Refusal, refusal
 from lamina.aot.region import CompileRegion, Region, RegionInput
 from lamina.aot.saved import with_planned_strides
 from lamina.aot.shared_memory import overlapping_inputs, serving_alike, shares_storage
 from lamina.aot.source import annotate_sources
 from lamina.aot.state import read_state, undone, without_history
 from lamina.aot.stitch import Stitched, stitch
-from lamina.aot.strides import misplaced_result
 from lamina.aot.tangents import restrided
 from lamina.aot.torch_private import (
     DataDependentGuard,
@@ -119,14 +116,13 @@ def _compiled(
     job.parameters = tuple(is_static(node) for node in gm.graph.find_nodes(op="placeholder"))
     job.place = _place(gm)
     job.writable = tuple(not (isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf) for x in example_inputs)
-    refused = overlapping_write(gm) or inexact_integers(gm) or leaf_made(gm)
-    refused = refused or misplaced_result(gm) or dead_call(gm, job.options.numerics == "eager")
-    if refused:
-        job.note_eager(refused)
+    refused = refusal(gm, job.options.numerics == "eager")
+    if refused is not None:
+        job.refuse(refused)
         return gm.forward
     state = read_state(gm)
     if state.refused:
-        job.note_eager(state.refused)
+        job.refuse(Refusal(state.refused, STATE_SWITCHED))
         return gm.forward
     job.differentiable = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
     job.empty = frozenset(i for i, x in enumerate(example_inputs) if isinstance(x, torch.Tensor) and x.numel() == 0)
@@ -145,7 +141,7 @@ def _compiled(
         overlapping, apart = overlapping_inputs(example_inputs)
         guard_overlap(gm, overlapping, apart)
         if not set(overlapping).isdisjoint(job.written):
-            job.note_eager("an input that it writes to shares memory with another")
+            job.refuse(Refusal("an input that it writes to shares memory with another", SHARED_INPUT))
             return gm.forward
     return state.applied(serving_alike(compiled, state.gm.forward, example_inputs, job.written, job.tell))
 
@@ -314,6 +310,14 @@ class _Job:
         """Put into the record that the captured graph runs as it is."""
         decision = Decision("eager", (self.name,), True, why)
         self.record.stages.append(Stage(self.name, "eager", None, 0.0, (decision,)))
+
+    def refuse(self, refused: Refusal) -> None:
+        """Warn, once for each reason, that the captured graph is eager's to run, and note it."""
+        known = {decision.reason for decision in self.record.decisions("eager")}
+        self.note_eager(refused.why)
+        if refused.why not in known:
+            what = f"lamina leaves {self.place or self.name} to eager: {refused.why}; {refused.remedy}"
+            warnings.warn(what, LaminaWarning, stacklevel=3)
 
     def tell(self, why: str) -> None:
         """Warn that the captured graph runs as it is, and note it."""

@@ -1,0 +1,44 @@
+"""Captured graphs that are eager's to run: what a functional graph would lose of them, and what its user can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.fx import GraphModule
+
+from lamina.aot.dead_calls import dead_call
+from lamina.aot.inexact_integers import inexact_integers
+from lamina.aot.leaves import leaf_made
+from lamina.aot.overlap import overlapping_write
+from lamina.aot.strides import misplaced_result
+
+__all__ = ["SHARED_INPUT", "STATE_SWITCHED", "Refusal", "refusal"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """``why`` a graph is not compiled, with the place in the user's code, and the ``remedy``."""
+
+    why: str
+    remedy: str
+
+
+STATE_SWITCHED = "switch it outside of the compiled function, or by a with statement around all of it"
+SHARED_INPUT = "pass a clone of one of them"
+
+_CHECKS = (
+    (overlapping_write, "clone what is read or written to before the write"),
+    (inexact_integers, "compute the integer before the compiled function is called"),
+    (leaf_made, "make the leaf before the compiled function is called, or take the view where gradients are on"),
+    (misplaced_result, "call contiguous() on the operand, or make the tensor before the compiled function is called"),
+)
+
+
+def refusal(gm: GraphModule, eager_numbers: bool) -> Refusal | None:
+    """Why the captured graph is eager's to run, None if it is not."""
+    for check, remedy in _CHECKS:
+        why = check(gm)
+        if why:
+            return Refusal(why, remedy)
+    why = dead_call(gm, eager_numbers)
+    return Refusal(why, "remove the call, or return its result") if why else None
