@@ -27,13 +27,13 @@ from tests.ops.check import Result
 from tests.ops.databases import check_errors, check_module, check_samples
 from tests.ops.torch_private import modules, operators
 
-__all__ = ["main"]
+__all__ = ["DTYPES", "check_task", "main", "task_names"]
 
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int64", "bool", "complex64")
 PARTS = ("static", "dynamic", "errors", "modules", "modules-dynamic")
 
 
-def _names(parts: Sequence[str], dtypes: Sequence[str], only: Sequence[str]) -> list[str]:
+def task_names(parts: Sequence[str], dtypes: Sequence[str], only: Sequence[str]) -> list[str]:
     """What is checked, each as "part/type/operator"."""
     found = []
     for part in parts:
@@ -43,7 +43,9 @@ def _names(parts: Sequence[str], dtypes: Sequence[str], only: Sequence[str]) -> 
     return found
 
 
-def _check(task: str, known: dict[str, Any], classes: dict[str, Any], compile: CompileFunction, most: int) -> Result:
+def check_task(
+    task: str, known: dict[str, Any], classes: dict[str, Any], compile: CompileFunction, most: int
+) -> Result:
     """One task; the checks know the operator by its own name, by which some are judged."""
     part, dtype, name = task.split("/", 2)
     if part == "errors":
@@ -65,7 +67,7 @@ def _work(args: argparse.Namespace) -> None:
     known, classes, compile = operators(), modules(), compile_function(args.compile)
     for task in args.tasks:
         print(START + task, flush=True)
-        say(_check(task, known, classes, compile, args.samples))
+        say(check_task(task, known, classes, compile, args.samples))
 
 
 def _summary(results: Sequence[Result]) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _work(args)
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    names = _names(args.part, args.dtype, args.only)
+    names = task_names(args.part, args.dtype, args.only)
     if args.only and not names:
         raise SystemExit(f"no operator or module is called {', '.join(args.only)}")
     command = [sys.executable, "-u", "-m", "benchmarks.operators", "--compile", args.compile]
