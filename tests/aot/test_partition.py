@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lamina.aot import run
+from lamina.aot import graph_compiler
 from lamina.aot.flow import INFINITE, Network
 from lamina.aot.partition import Partition, partition
 from lamina.aot.torch_private import torch_partition
@@ -107,7 +107,7 @@ def test_library_calls_and_reductions_are_saved():
 @pytest.mark.parametrize("shape", [(64, 32), (2, 32, 32)])
 def test_what_a_product_of_the_backward_reads_is_not_computed_again(shape, monkeypatch):
     """It would have to be written once more; in three dimensions the product reads a view of it."""
-    monkeypatch.setattr(run, "_device", lambda joint: "cuda")
+    monkeypatch.setattr(graph_compiler, "device_of", lambda joint: "cuda")
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 32))
     part, _ = partition_of(model, torch.randn(*shape))
     assert "gelu" in part.saved
@@ -216,7 +216,7 @@ def saved_by_both(monkeypatch, model, *inputs) -> tuple[int, int]:
         found.append(sum(n.meta["val"].numel() * n.meta["val"].element_size() for n in kept))
         return partition(joint, outputs, static, device, *more)
 
-    monkeypatch.setattr(run, "partition", both)
+    monkeypatch.setattr(graph_compiler, "partition", both)
     reference = Reference()
     reference.compile(model)(*inputs).sum().backward()
     return found[0], reference.partition().saved_bytes
@@ -254,7 +254,7 @@ def test_a_thin_product_s_operand_is_widened_again_on_a_gpu(monkeypatch):
         found.append(partition(twin, outputs, static, "cuda", *more))
         return partition(joint, outputs, static, device, *more)
 
-    monkeypatch.setattr(run, "partition", both)
+    monkeypatch.setattr(graph_compiler, "partition", both)
     x = torch.randn(512, 256, dtype=torch.bfloat16, requires_grad=True)
     w = torch.randn(8, 256, dtype=torch.bfloat16, requires_grad=True)
     on_cpu, _ = partition_of(lambda x, w: F.linear(x.float(), w.float()).softmax(-1), x, w)

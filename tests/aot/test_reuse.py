@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from lamina.aot import reuse, run
+from lamina.aot import graph_compiler, reuse, run
 from lamina.base.row_digest import row_digest, unless_changed
 
 from .reference import Reference, operations
@@ -21,7 +21,8 @@ def _as_on_a_gpu(monkeypatch):
     """Small tensors of a CPU are treated as large ones of a GPU."""
     torch._dynamo.reset()
     torch.manual_seed(0)
-    monkeypatch.setattr(run, "_device", lambda joint: "cuda")
+    for module in (run, graph_compiler):
+        monkeypatch.setattr(module, "device_of", lambda joint: "cuda")
     monkeypatch.setattr(reuse, "_LEAST_BYTES", 0)
     yield
     torch._dynamo.reset()

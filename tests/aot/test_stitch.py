@@ -357,7 +357,7 @@ def test_random_programs(seed):
 
 
 def test_a_sum_to_differentiate_on_a_gpu_is_left_to_eager(monkeypatch):
-    monkeypatch.setattr(run, "_device", lambda joint: "cuda")
+    monkeypatch.setattr(run, "device_of", lambda joint: "cuda")
     for function, left in ((lambda x: x.sum((0, 2)), True), (lambda x: (x * x).sum(0), False)):
         torch._dynamo.reset()
         reference = check(function, leaf(4, 5, 6))
@@ -366,7 +366,7 @@ def test_a_sum_to_differentiate_on_a_gpu_is_left_to_eager(monkeypatch):
 
 
 def test_a_sum_that_takes_a_gpu_longer_than_the_host_is_compiled(monkeypatch):
-    monkeypatch.setattr(run, "_device", lambda joint: "cuda")
+    monkeypatch.setattr(run, "device_of", lambda joint: "cuda")
     reference = Reference()
     compiled = reference.compile(lambda x: x.sum(0))
     x = torch.ones(64, 1 << 19, requires_grad=True)  # 128 MiB

@@ -25,8 +25,8 @@ STAGES = (
     "lamina.rewrite.rewriting.aten_form",
     "lamina.rewrite.rewriting.run_rules",
     "lamina.aot.run.stitch",
-    "lamina.aot.run.partition",
-    "lamina.aot.run.training_function",
+    "lamina.aot.graph_compiler.partition",
+    "lamina.aot.stitched.training_function",
     "lamina.backends.kernels.lower",
     "lamina.backends.kernels.fuse",
     "lamina.backends.kernels.executor",
@@ -40,7 +40,7 @@ STAGES = (
     "lamina.capture.dynamo.guard_empty_hooks",
     "lamina.capture.dynamo.guard_unguarded",
     "lamina.capture.dynamo.serve_any_hooks",
-    "lamina.aot.run.without_autocast",
+    "lamina.aot.stitched.without_autocast",
 )
 ERRORS = (KeyError, AttributeError, SyntaxError, AssertionError, RecursionError, MemoryError, OSError, lamina.InvalidIR)
 

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 import lamina
+import lamina.aot.graph_compiler
 import lamina.aot.run
+import lamina.aot.stitched
 import lamina.backends.cpu
 import lamina.backends.kernels
 import lamina.backends.regions
@@ -30,9 +32,9 @@ STAGES = [
     ("lamina.rewrite.rewriting.Rewriting.partitioned", "partitioned rewrites"),
     ("lamina.rewrite.own_passes.lower_custom", "own passes"),
     ("lamina.aot.run.stitch", "joint tracing"),
-    ("lamina.aot.run.prepare", "preparation"),
-    ("lamina.aot.run.partition", "partition"),
-    ("lamina.aot.run.training_function", "assembly"),
+    ("lamina.aot.graph_compiler.prepare", "preparation"),
+    ("lamina.aot.graph_compiler.partition", "partition"),
+    ("lamina.aot.stitched.training_function", "assembly"),
     ("lamina.backends.kernels.lower", "lowering"),
     ("lamina.backends.kernels.fuse", "fusion"),
     ("lamina.backends.cpu.make_plan", "plan"),

@@ -1,0 +1,241 @@
+"""Compiles the forward, the backward or the inference graph that AOTAutograd or stitching makes of a captured one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from lamina.aot.checkpointed import partition_checkpointed
+from lamina.aot.function import without_gradients
+from lamina.aot.joint import prepare, unsupported
+from lamina.aot.notes import Notes
+from lamina.aot.partition import Partition, partition
+from lamina.aot.region import CompileRegion, Region, RegionInput
+from lamina.aot.saved import with_planned_strides
+from lamina.aot.source import annotate_sources
+from lamina.aot.torch_private import asks_for_another_capture, static_input_indices
+from lamina.base.decision import Decision
+from lamina.base.halves import as_halves
+from lamina.base.recovery import recover
+from lamina.base.torch_private import memory_of, without_bases
+from lamina.errors import LaminaError
+from lamina.options import Options
+from lamina.record import Stage
+
+__all__ = ["GraphCompiler", "PartPass", "Pass", "device_of", "role"]
+
+Pass = Callable[[GraphModule], GraphModule]
+PartPass = Callable[[GraphModule, str], GraphModule]
+
+
+class GraphCompiler:
+    """Compiles the graphs that come of one captured graph: what AOTAutograd calls back, and the seconds it took."""
+
+    def __init__(
+        self,
+        compile_region: CompileRegion,
+        notes: Notes,
+        options: Options,
+        passes: tuple[Pass, ...],
+        partitioned: PartPass,
+        rereads: bool,
+    ) -> None:
+        self.compile_region, self.notes, self.options = compile_region, notes, options
+        self.name, self.passes, self.partitioned, self.rereads = notes.name, passes, partitioned, rereads
+        self.reread: tuple[int, ...] = ()
+        self.rereading: GraphModule | None = None
+        self.seconds = 0.0
+        self.begun = False
+        """Whether the graph is differentiated, so that what fails now is ours."""
+        self.saves = False
+        """Whether there is a graph that saves something for a backward."""
+        self.static_names: frozenset[str] = frozenset()
+        self.static: frozenset[int] | None = None
+        self.parameters: tuple[bool, ...] = ()
+        self.written: tuple[int, ...] = ()
+        """Places of the inputs that the graph writes to."""
+        self.writable: tuple[bool, ...] = ()
+        """Which inputs the user may write to after the forward: not leaves that require a gradient, autograd says."""
+        self.trusted: tuple[int, ...] = ()
+        """Inputs that are saved only since nobody writes to leaves."""
+        self.careful = False
+        """Whether inputs that were leaves no longer are."""
+        self.differentiable: tuple[bool, ...] = ()
+        """Which inputs require a gradient."""
+        self.reached: list[bool] = []
+        """Which inputs get a gradient in the joint graph."""
+
+    def kept_backward(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """What AOTAutograd, which keeps the saved tensors, calls to compile a backward."""
+        compiled = self.compiler("backward")(gm, example_inputs)
+        saved = [v if role(n, "") != "tangent" else None for n, v in _placeholder_values(gm)]
+        return with_planned_strides(compiled, saved)
+
+    def compiler(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
+        """What AOTAutograd calls to compile a graph of ``kind``."""
+
+        def compile(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            self.begun, start = True, time.perf_counter()
+            self.saves = self.saves or kind == "forward"
+            if kind == "inference":
+                self._mark_parameters(gm)
+                gm = self.prepared(gm)
+            inputs = self._inputs(gm, kind)
+            region = Region(gm, tuple(example_inputs), kind, f"{self.name}_{kind}", inputs)
+            compiled = self._compiled_region(region)
+            if kind == "inference" and any(self.differentiable):
+                compiled = without_gradients(compiled)
+            self.seconds += time.perf_counter() - start
+            return compiled
+
+        return compile
+
+    def _compiled_region(self, region: Region) -> Callable[..., Any]:
+        """The region compiled, or run as ATen calls where something of ours fails in it."""
+        try:
+            return _boxed(self.compile_region(region))
+        except Exception as error:
+            self.without(error, region.kind, region.name)
+        return self.as_aten(region.gm)
+
+    def as_aten(self, gm: GraphModule) -> Callable[..., Any]:
+        """The graph as its ATen calls."""
+
+        def call(arguments: list[Any]) -> list[Any]:
+            inputs = _emptied(arguments)
+            return without_bases(gm.forward(*inputs), memory_of(inputs))
+
+        return _boxed(call)
+
+    def without(self, error: Exception, kind: str, region: str) -> None:
+        """Note that something of ours failed in a graph, which runs as ATen calls; raise what is not ours."""
+        if isinstance(error, LaminaError) or asks_for_another_capture(error):
+            raise error
+        recover(
+            error,
+            doing=f"compiling the {kind} graph",
+            region=region,
+            instead="it runs as ATen calls",
+            strict=self.options.strict,
+            note=self.notes.add,
+        )
+
+    def partition(
+        self,
+        joint: GraphModule,
+        joint_inputs: Any,
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: Sequence[int] | None = None,
+        **_: Any,
+    ) -> tuple[GraphModule, GraphModule]:
+        """AOTAutograd's partition function."""
+        self.begun = True
+        return self.split(self.prepared(joint), joint_inputs, num_fwd_outputs, static_lifetime_input_indices or ())
+
+    def split(
+        self, joint: GraphModule, joint_inputs: Any, num_fwd_outputs: int, static_inputs: Sequence[int]
+    ) -> tuple[GraphModule, GraphModule]:
+        """The forward and the backward of a joint graph."""
+        start = time.perf_counter()
+        static = list(static_inputs)
+        gradients: Sequence[Any] = joint.graph.output_node().args[0][num_fwd_outputs:]  # type: ignore[index,assignment]
+        self.reached = [g is not None for g in gradients]
+        inputs = joint.graph.find_nodes(op="placeholder")
+        self.static_names = frozenset(inputs[i].name for i in static if i < len(inputs))
+        refusal = unsupported(joint)
+        if refusal:
+            forward, backward = partition_checkpointed(
+                joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_lifetime_input_indices=static
+            )
+            decision = Decision("partition", (self.name,), False, f"left to torch's partitioner: {refusal}")
+            annotate_sources(forward.graph)
+            annotate_sources(backward.graph)
+            result = Partition(forward, backward, (), 0, (), (decision,))
+        else:
+            device = device_of(joint)
+            rereads = self.rereads and self.static is not None and device == "cuda"  # AOTAutograd knows only saved ones
+            later = () if self.static is not None else self.written
+            writable = [i for i, may in enumerate(self.writable) if may or self.careful]
+            result = partition(joint, num_fwd_outputs, static, device, rereads, writable, later)
+            self.trusted = result.trusted
+            self.reread = result.rereads
+            if result.rereading is not None:
+                self.rereading = self.partitioned(result.rereading, "backward")
+        seconds = time.perf_counter() - start
+        self.notes.record.stages.append(Stage(self.name, "partition", result, seconds, result.decisions))
+        self.seconds += seconds
+        forward, backward = self.partitioned(result.forward, "forward"), self.partitioned(result.backward, "backward")
+        as_halves(forward, backward, *([] if self.rereading is None else [self.rereading]))
+        return forward, backward
+
+    def prepared(self, gm: GraphModule) -> GraphModule:
+        """The graph in normal form, with the passes run on it."""
+        prepare(gm)
+        for change in self.passes:
+            gm = change(gm)
+        return gm
+
+    def _mark_parameters(self, gm: GraphModule) -> None:
+        """Note in ``meta["parameter"]`` which inputs of an inference graph are parameters or buffers.
+
+        Only where they are the inputs that Dynamo captured: tensor subclasses taken apart, or inputs that share memory
+        joined, have other places.
+        """
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        static = static_input_indices() if self.static is None else self.static
+        if len(placeholders) == len(self.parameters):
+            for place, node in enumerate(placeholders):
+                if self.parameters[place] and place in static:
+                    node.meta["parameter"] = True
+
+    def _inputs(self, gm: GraphModule, kind: str) -> tuple[RegionInput, ...]:
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        if kind == "backward":
+            return tuple(RegionInput(n.name, role(n, "saved"), n.name in self.static_names) for n in placeholders)
+        static = static_input_indices() if self.static is None else self.static
+        return tuple(RegionInput(n.name, role(n, "primal"), i in static) for i, n in enumerate(placeholders))
+
+
+def _placeholder_values(gm: GraphModule) -> list[tuple[Node, Any]]:
+    return [(n, n.meta.get("val")) for n in gm.graph.find_nodes(op="placeholder")]
+
+
+def role(node: Node, otherwise: str) -> str:
+    """What an input of a joint or backward graph is: a tangent, a symbol or, a tensor, ``otherwise``."""
+    if "tangents" in str(node.target):
+        return "tangent"
+    return otherwise if _is_tensor(node.meta.get("val")) else "symbol"
+
+
+def device_of(gm: GraphModule) -> str:
+    """The type of device most of the graph's inputs live on."""
+    types = [n.meta["val"].device.type for n in gm.graph.find_nodes(op="placeholder") if _is_tensor(n.meta.get("val"))]
+    return max(types, key=types.count, default="cpu")
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _emptied(arguments: list[Any]) -> list[Any]:
+    """What is in a list that is handed over."""
+    inputs = list(arguments)
+    arguments.clear()
+    return inputs
+
+
+def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """``compiled`` marked as taking one list, which AOTAutograd then hands over without copying it."""
+    if getattr(compiled, "_boxed_call", False):
+        return compiled
+
+    def call(args: list[Any]) -> Any:
+        return compiled(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,45 @@
+"""What the record and the user are told of a captured graph: how it is compiled, and where eager runs it."""
+
+from __future__ import annotations
+
+import warnings
+
+from lamina.aot.refusals import Refusal
+from lamina.base.decision import Decision
+from lamina.errors import LaminaWarning
+from lamina.record import Record, Stage
+
+__all__ = ["Notes"]
+
+
+class Notes:
+    """Decisions about the graph ``name``, whose code begins at ``place``, in a record."""
+
+    def __init__(self, record: Record, name: str, place: str = "") -> None:
+        self.record, self.name, self.place = record, name, place
+
+    def add(self, decision: Decision) -> None:
+        """Put a decision into the record, in a stage of its kind."""
+        self.record.stages.append(Stage(self.name, decision.kind, None, 0.0, (decision,)))
+
+    def decided(self, kind: str, taken: bool, reason: str) -> None:
+        """Note a decision about the whole graph."""
+        self.add(Decision(kind, (self.name,), taken, reason))
+
+    def eager(self, why: str) -> None:
+        """Note that the captured graph runs as it is."""
+        self.decided("eager", True, why)
+
+    def refuse(self, refused: Refusal) -> None:
+        """Warn, once for each reason, that the captured graph is eager's to run, and note it."""
+        known = {decision.reason for decision in self.record.decisions("eager")}
+        self.eager(refused.why)
+        if refused.why not in known:
+            what = f"lamina leaves {self.place or self.name} to eager: {refused.why}; {refused.remedy}"
+            warnings.warn(what, LaminaWarning, stacklevel=3)
+
+    def tell(self, why: str) -> None:
+        """Warn that the captured graph runs as it is, and note it."""
+        self.eager(why)
+        told = " ".join(why.split())[:400]
+        warnings.warn(f"lamina runs {self.place or self.name} as ATen calls: {told}", LaminaWarning, stacklevel=3)

@@ -1,0 +1,98 @@
+"""Compiles a stitched graph: its inference graph, or its forward now and its backward when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from lamina.aot.function import (
+    CompileBackward,
+    Strides,
+    Tangent,
+    for_leaves,
+    inference_function,
+    training_function,
+)
+from lamina.aot.graph_compiler import GraphCompiler, role
+from lamina.aot.stitch import Stitched
+from lamina.aot.tangents import restrided
+from lamina.aot.torch_private import without_autocast
+from lamina.base.collector import collector_held
+
+__all__ = ["compile_stitched"]
+
+
+def compile_stitched(graphs: GraphCompiler, stitched: Stitched) -> Callable[..., Any]:
+    """Partition and compile a stitched graph."""
+    graphs.static = frozenset(stitched.static)
+    inputs = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if role(n, "") != "tangent"]
+    if not stitched.differentiable:
+        compiled = graphs.compiler("inference")(stitched.joint, inputs)
+        return inference_function(compiled, stitched.mutated, stitched.trained)
+    tangents = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if role(n, "") == "tangent"]
+    joint = graphs.prepared(stitched.joint)
+    usual = _training(graphs, stitched, joint, inputs, tangents)
+    if not graphs.trusted:
+        return usual
+
+    def without_trust() -> Callable[..., Any]:
+        with torch.no_grad(), without_autocast(), collector_held(lasting=True):
+            graphs.careful, graphs.reread, graphs.rereading = True, (), None
+            return _training(graphs, stitched, joint, inputs, tangents)
+
+    return for_leaves(usual, graphs.trusted, without_trust)
+
+
+def _training(
+    graphs: GraphCompiler,
+    stitched: Stitched,
+    joint: GraphModule,
+    inputs: Sequence[Any],
+    tangents: Sequence[torch.Tensor],
+) -> Callable[..., Any]:
+    graphs.begun = True
+    forward, backward = graphs.split(joint, None, stitched.results, stitched.static)
+    compiled = graphs.compiler("forward")(forward, inputs)
+    places: list[Tangent | None] = [None] * stitched.results
+    for place, fake in zip(stitched.differentiable, tangents, strict=True):
+        places[place] = Tangent(tuple(fake.shape), tuple(fake.stride()), fake.dtype, fake.device)
+
+    usual = _compile_backward(graphs, backward)
+    rereading = None if graphs.rereading is None else _compile_backward(graphs, graphs.rereading)
+    return training_function(
+        compiled,
+        usual,
+        stitched.results,
+        places,
+        stitched.tangents_of,
+        stitched.mutated,
+        rereads=graphs.reread,
+        compile_rereading=rereading,
+        name=graphs.name,
+        where=graphs.notes.place,
+    )
+
+
+def _compile_backward(graphs: GraphCompiler, backward: GraphModule) -> CompileBackward:
+    """Compiles a backward of a stitched graph for gradients of any strides."""
+    gradients = [n.name for n in backward.graph.find_nodes(op="placeholder") if role(n, "") == "tangent"]
+
+    def graph_for(strides: Strides | None) -> GraphModule | None:
+        return backward if strides is None else restrided(backward, dict(zip(gradients, strides, strict=True)))
+
+    def compile(strides: Strides | None) -> Callable[..., Any] | None:
+        try:
+            with torch.no_grad(), without_autocast(), collector_held(lasting=True):
+                graph = graph_for(strides)
+                if graph is None:
+                    return None
+                inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
+                return graphs.compiler("backward")(graph, inputs)
+        except Exception as error:
+            graphs.without(error, "backward", f"{graphs.name}_backward")
+        return graphs.as_aten(backward) if strides is None else None
+
+    return compile
