@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -112,6 +113,17 @@ def test_a_backward_compiled_when_it_is_called_may_fail(place: str, monkeypatch:
         found = gradients(lamina.compile(function))
     assert len(calls) > 1
     torch.testing.assert_close(found, gradients(function))
+
+
+def test_a_region_whose_kernels_are_not_built_is_in_the_record(tmp_path: Path) -> None:
+    options = {"cxx": "/nowhere/c++", "cache_dir": str(tmp_path)}
+    compiled = lamina.compile(function, options=options)
+    with pytest.warns(lamina.LaminaWarning, match="runs regions as ATen calls: .*/nowhere/c"):
+        found = gradients(compiled)
+    torch.testing.assert_close(found, gradients(function))
+    decisions = [d for d in compiled.record.decisions("fallback") if "building failed" in d.reason]
+    assert [d.taken for d in decisions] == [False, False]
+    assert len({d.subject for d in decisions}) == 2
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])

@@ -17,6 +17,7 @@ from torch.fx import Graph, GraphModule
 
 from lamina.backends import cuda, regions
 from lamina.backends.cuda_tuning import RegionTuning, triton_unit
+from lamina.base import recovery
 from lamina.codegen.host_cuda import CudaHost
 from lamina.errors import StageFailed
 from lamina.ir.plan import Kernel, Plan
@@ -316,13 +317,15 @@ def test_a_tuner_that_fails_leaves_the_models_schedules(tuning: Make, monkeypatc
         raise KeyError("no such thing")
 
     monkeypatch.setattr(RegionTuning, "finish", broken)
-    monkeypatch.setattr(regions, "_warned", set())
-    with pytest.warns(UserWarning, match="has not timed"):
-        program, plan, _ = region(tuning())()
+    monkeypatch.setattr(recovery, "_told", set())
+    with pytest.warns(UserWarning, match=r"timing schedules failed: KeyError: 'no such thing'; .* has not timed"):
+        program, plan, record = region(tuning())()
     assert callable(program)
     assert plan == plan_of()
-    with pytest.raises(KeyError):
+    assert [d.taken for d in record.decisions("tune")] == [False]
+    with pytest.raises(StageFailed, match="timing schedules failed") as caught:
         region(tuning(), strict=True)()
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,9 @@ def _load(
     try:
         built = building.result()
     except OSError as refusal:  # no folder at all can be written
-        return instead(region, str(refusal), gm, strict)
+        return instead(region, str(refusal), gm, strict, record)
     record.stages.append(Stage(region, "build", built, built.seconds))
     if built.errors:
         name, error = next(iter(built.errors.items()))
-        return instead(region, f"{len(built.errors)} kernels not built, {name}: {error}", gm, strict)
+        return instead(region, f"{len(built.errors)} kernels not built, {name}: {error}", gm, strict, record)
     return load_program(host.text, "call", {"kernels": built.kernels})

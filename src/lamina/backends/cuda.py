@@ -32,6 +32,7 @@ from lamina.backends.regions import (
 )
 from lamina.base.decision import Decision
 from lamina.base.halves import half_of
+from lamina.base.recovery import recover
 from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
@@ -289,9 +290,15 @@ class CudaRegion:
             self.record.stages.append(Stage(name, "build candidates", built, built.seconds))
             plan = tuning.finish(built, self.backend.driver)
         except Exception as error:
-            if self.backend.options.strict:
-                raise
-            warn_once(f"lamina uses schedules that it has not timed: {name}, {type(error).__name__}: {error}")
+            recover(
+                error,
+                doing="timing schedules",
+                region=name,
+                instead="it uses those that were planned, which it has not timed",
+                strict=self.backend.options.strict,
+                note=lambda decision: self.record.stages.append(Stage(name, "tune", None, 0.0, (decision,))),
+                kind="tune",
+            )
             return None
         self.record.step(name, "tune", lambda: tuning.tuned)
         if plan == self.plan:

@@ -17,11 +17,11 @@ from lamina.backends.cpu import CpuBackend
 from lamina.backends.cuda import CudaBackend
 from lamina.backends.first_call import checked_first_call
 from lamina.backends.interp import run_interpreted
-from lamina.backends.regions import Boxed, aten_calls
+from lamina.backends.regions import Boxed, aten_calls, to_aten
 from lamina.backends.segments import CannotCut, cut
 from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
-from lamina.base.recovery import brief
+from lamina.base.recovery import recover
 from lamina.base.rule import NestRule
 from lamina.base.unwritten import set_unwritten
 from lamina.errors import LaminaWarning, RuleFailed, StageFailed, WrongLowering
@@ -53,9 +53,8 @@ def compile_region(
     except CannotCut as refusal:
         return _as_aten(gm, name, str(refusal), record)
     except Exception as error:
-        if options.strict:
-            raise StageFailed(f"cutting {name} failed: {error}", remedy="unset the option strict") from error
-        return _as_aten(gm, name, brief(error), record)
+        to_aten(error, "cutting the graph", name, options.strict, record)
+        return aten_calls(gm)
     if pieces is None:
         return _whole(gm, name, options, record, kernels)
     record.stages.append(Stage(name, "segments", pieces, 0.0, pieces.decisions))
@@ -82,17 +81,16 @@ def _whole(gm: GraphModule, name: str, options: Options, record: Record, kernels
         run = _with_floats(gm, executor(kernels, options)(fused, record, gm))
         return checked_first_call(run, gm, name, options, record)
     except CannotLower as refusal:
-        why = str(refusal)
+        return _as_aten(gm, name, str(refusal), record)
     except (RuleFailed, WrongLowering):
         raise
     except Exception as error:
-        if options.strict:
-            raise StageFailed(f"compiling {name} failed: {error}", remedy="unset the option strict") from error
-        why = brief(error)
-    return _as_aten(gm, name, why, record)
+        to_aten(error, "making kernels", name, options.strict, record)
+    return aten_calls(gm)
 
 
 def _as_aten(gm: GraphModule, name: str, why: str, record: Record) -> Boxed:
+    """The graph as ATen calls, which is a stated limit and no failure: strict mode allows it."""
     warnings.warn(f"lamina runs {name} as ATen calls: {why}", LaminaWarning, stacklevel=3)
     decision = Decision("fallback", (name,), False, f"compiling failed: {why}; it runs as ATen calls")
     record.stages.append(Stage(name, "aten", why, 0.0, (decision,)))
@@ -144,9 +142,17 @@ def _with_library_gelu(gm: GraphModule, name: str, options: Options, record: Rec
     try:
         return gelu_products(gm, lambda *question: _cuda(options, device).gelu_choice(note)(*question))
     except Exception as error:
-        if options.strict:
-            raise
-        note(Decision("library epilogue", (name,), False, f"{type(error).__name__}: {error}"))
+        instead = "kernels compute GELU"
+        doing = "choosing between kernels and library epilogues"
+        recover(
+            error,
+            doing=doing,
+            region=name,
+            instead=instead,
+            strict=options.strict,
+            note=note,
+            kind="library epilogue",
+        )
         return gm
 
 

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 from lamina.aot.torch_private import is_fake
 from lamina.base.decision import Decision
-from lamina.base.recovery import brief
+from lamina.base.recovery import recover
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.base.unwritten import set_unwritten
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
@@ -33,6 +33,7 @@ __all__ = [
     "loaded_later",
     "open_cache",
     "progress_printer",
+    "to_aten",
     "warn_once",
 ]
 
@@ -86,10 +87,8 @@ def loaded_later(
             except Exception as error:
                 if strict and isinstance(error, LaminaError):
                     raise
-                run = instead(region, brief(error), gm, strict)
-                why = f"loading failed: {brief(error)}; it runs as ATen calls"
-                decision = Decision("fallback", (region,), False, why)
-                record.stages.append(Stage(region, "aten", brief(error), 0.0, (decision,)))
+                to_aten(error, "loading", region, strict, record)
+                run = aten_calls(gm)
             record.add(region, "wait", time.perf_counter() - start)
         try:
             return run(args)
@@ -125,12 +124,26 @@ def warn_once(message: str) -> None:
         warnings.warn(message, LaminaWarning, stacklevel=3)
 
 
-def instead(region: str, why: str, gm: GraphModule, strict: bool) -> Boxed:
-    """The graph as ATen calls, with one warning; ``StageFailed`` where the option strict is set."""
+def instead(region: str, why: str, gm: GraphModule, strict: bool, record: Record) -> Boxed:
+    """The graph, whose kernels were not built, as ATen calls; ``StageFailed`` where the option strict is set."""
     if strict:
         raise StageFailed(f"building {region} failed: {why}", remedy="unset the option strict")
+    decision = Decision("fallback", (region,), False, f"building failed: {why}; it runs as ATen calls")
+    record.stages.append(Stage(region, "aten", why, 0.0, (decision,)))
     warn_once(f"lamina runs regions as ATen calls: {why}")
     return aten_calls(gm)
+
+
+def to_aten(error: Exception, doing: str, region: str, strict: bool, record: Record) -> None:
+    """Go on after a failure of ours with the region's ATen calls, told once; ``StageFailed`` where it is ``strict``."""
+    recover(
+        error,
+        doing=doing,
+        region=region,
+        instead="it runs as ATen calls",
+        strict=strict,
+        note=lambda decision: record.stages.append(Stage(region, "aten", decision.reason, 0.0, (decision,))),
+    )
 
 
 def aten_calls(gm: GraphModule) -> Boxed:
