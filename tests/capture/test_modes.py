@@ -722,3 +722,26 @@ def test_modes_are_eagers(program):
     compiled = lamina.compile(program)
     for name, outer in OUTER.items():
         assert fresh(observed, compiled, outer) == fresh(observed, program, outer), name
+
+
+def test_a_finally_and_exceptions_that_data_do_not_raise_leave_a_function_compiled() -> None:
+    def function(table, i):
+        seen = []
+        try:
+            try:
+                rows = table[i]
+            except NotImplementedError:
+                rows = table.index_select(0, i)
+        except (KeyError, TypeError):
+            rows = table
+        finally:
+            seen.append(1)
+        return rows * len(seen)
+
+    table = torch.arange(6.0).view(3, 2)
+    compiled = lamina.compile(function)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LaminaWarning)
+        assert torch.equal(compiled(table, torch.tensor([2, 0])), function(table, torch.tensor([2, 0])))
+    with pytest.raises(IndexError):
+        compiled(table, torch.tensor([5]))

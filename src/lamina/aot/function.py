@@ -27,6 +27,7 @@ from lamina.aot.torch_private import (
 from lamina.errors import DoubleBackward
 
 __all__ = [
+    "Backward",
     "CompileBackward",
     "Strides",
     "Tangent",
@@ -38,8 +39,23 @@ __all__ = [
 ]
 
 Boxed = Callable[[list[Any]], Any]
-Strides = tuple[tuple[int, ...], ...]
-CompileBackward = Callable[[Strides | None], Boxed | None]
+Strides = tuple[tuple[int, ...] | None, ...]
+"""The strides of each gradient, None for one that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """A compiled backward: ``run`` takes the saved tensors, unless it is ``alone``, and the gradients.
+
+    It is ``partial`` if it was made for gradients some of which are not there: those it does not take.
+    """
+
+    run: Boxed
+    alone: bool = False
+    partial: bool = False
+
+
+CompileBackward = Callable[[Strides | None], Backward | None]
 """Compiles the backward for gradients with these strides, or (None) with those of the outputs; None: cannot."""
 
 _MOST_LAYOUTS = 4
@@ -262,8 +278,10 @@ def _backward_function(
         if backward is None:
             backward, incoming = made.search(incoming)
             absent = {i for i in taken if gradients[i] is None}
+        if backward.partial:
+            incoming = [gradient for gradient in incoming if gradient is not None]
         strides = ctx.strides
-        if strides is None:
+        if strides is None or backward.alone:
             arguments = list(incoming)
         else:
             saved = ctx.saved_tensors
@@ -279,9 +297,9 @@ def _backward_function(
         del incoming
         if autocast_enabled():
             with without_autocast():
-                found = backward(arguments)
+                found = backward.run(arguments)
         else:
-            found = backward(arguments)
+            found = backward.run(arguments)
         if absent:
             return tuple(None if s and s <= absent else g for g, s in zip(found, tangents_of, strict=True))
         return tuple(found)
@@ -378,37 +396,40 @@ class _Backwards:
     def __init__(self, compile_backward: CompileBackward, tangents: Sequence[Tangent]) -> None:
         self._compile, self._tangents = compile_backward, tangents
         self._usual = tuple(t.stride for t in tangents)
-        self._found: dict[Strides, Boxed | None] = {}
+        self._found: dict[Strides, Backward | None] = {}
         self._lock = threading.Lock()
-        self._last: tuple[Strides, Boxed] | None = None
+        self._last: tuple[Strides, Backward] | None = None
 
-    def usual(self, gradients: Sequence[Any]) -> Boxed | None:
-        """The last backward, if all gradients are there and laid out as the last ones."""
+    def usual(self, gradients: Sequence[Any]) -> Backward | None:
+        """The last backward, if the same gradients are there and laid out as the last ones."""
         last = self._last
         if last is None:
             return None
         for gradient, stride in zip(gradients, last[0], strict=True):
-            if _unlike(gradient) or gradient.stride() != stride:
+            if stride is None:
+                if gradient is not None:
+                    return None
+            elif _unlike(gradient) or gradient.stride() != stride:
                 return None
         return last[1]
 
-    def search(self, gradients: Sequence[Any]) -> tuple[Boxed, list[torch.Tensor]]:
+    def search(self, gradients: Sequence[Any]) -> tuple[Backward, list[torch.Tensor | None]]:
         """A backward, and the gradients laid out as it wants them."""
-        strides = tuple(
-            [t.stride if _unlike(g) else g.stride() for g, t in zip(gradients, self._tangents, strict=True)]
-        )
-        backward = self._backward(strides)
-        if backward is None:
-            strides = self._usual
-            backward = self._backward(strides)
-            assert backward is not None
+        given = tuple(zip(gradients, self._tangents, strict=True))
+        dense: Strides = tuple([t.stride if _unlike(g) else g.stride() for g, t in given])
+        strides: Strides = tuple([None if g is None else s for g, s in zip(gradients, dense, strict=True)])
+        for layout in (strides, dense, self._usual):
+            strides, backward = layout, self._backward(layout)
+            if backward is not None:
+                break
+        assert backward is not None
         self._last = strides, backward
         return backward, [
-            g if not _unlike(g) and g.stride() == stride else _copied(g, t, stride)
-            for g, t, stride in zip(gradients, self._tangents, strides, strict=True)
+            None if stride is None else g if not _unlike(g) and g.stride() == stride else _copied(g, t, stride)
+            for (g, t), stride in zip(given, strides, strict=True)
         ]
 
-    def _backward(self, strides: Strides) -> Boxed | None:
+    def _backward(self, strides: Strides) -> Backward | None:
         if strides in self._found:
             return self._found[strides]
         with self._lock:

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from lamina.aot.absent import needs_saved, without_absent, without_saved
 from lamina.aot.function import (
+    Backward,
     CompileBackward,
     Strides,
     Tangent,
@@ -81,18 +83,33 @@ def _compile_backward(graphs: GraphCompiler, backward: GraphModule) -> CompileBa
     gradients = [n.name for n in backward.graph.find_nodes(op="placeholder") if role(n, "") == "tangent"]
 
     def graph_for(strides: Strides | None) -> GraphModule | None:
-        return backward if strides is None else restrided(backward, dict(zip(gradients, strides, strict=True)))
+        if strides is None:
+            return backward
+        there = {name: stride for name, stride in zip(gradients, strides, strict=True) if stride is not None}
+        absent = [name for name in gradients if name not in there]
+        graph = without_absent(backward, gradients, absent) if absent else backward
+        if graph is None:
+            return None
+        given = graph.graph.find_nodes(op="placeholder")
+        if all(n.meta["val"].stride() == there[n.name] for n in given if n.name in there):
+            return graph
+        return restrided(graph, there)
 
-    def compile(strides: Strides | None) -> Callable[..., Any] | None:
+    def compile(strides: Strides | None) -> Backward | None:
         try:
             with torch.no_grad(), without_autocast(), collector_held(lasting=True):
                 graph = graph_for(strides)
                 if graph is None:
                     return None
+                alone = strides is not None and not needs_saved(graph, gradients)
+                if alone:
+                    graph = without_saved(graph, gradients)
                 inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
-                return graphs.compiler("backward")(graph, inputs)
+                return Backward(
+                    graphs.compiler("backward")(graph, inputs), alone, strides is not None and None in strides
+                )
         except Exception as error:
             graphs.without(error, "backward", f"{graphs.name}_backward")
-        return graphs.as_aten(backward) if strides is None else None
+        return Backward(graphs.as_aten(backward)) if strides is None else None
 
     return compile

@@ -74,30 +74,65 @@ def _may_suppress(code: CodeType) -> bool:
 
 
 def _handled_lines(code: CodeType, suppressed: bool) -> set[int]:
-    """Lines of a function within ``try`` statements that have an ``except`` or a ``finally``, and, if exceptions may be
-    ``suppressed`` by a context manager, within ``with`` statements.
+    """Lines of a function within ``try`` statements that have an ``except``.
+
+    If exceptions may be ``suppressed`` by a context manager, those within ``with`` statements as well. And those that
+    have a ``finally``, in the rest of a function after a graph break: what was done before the break is done, and that
+    statement undoes it. In a function captured from its begin nothing is done yet where its graph raises.
     """
+    counted = (suppressed, code.co_name.startswith("torch_dynamo_resume_in"))
     read = dis.Bytecode(code)
     instructions = [i for i in read if i.opname != "CACHE"]
     entries = list(getattr(read, "exception_entries", ()))
     found: set[int] = set()
     for entry in entries:
-        if _is_handled(entry, entries, instructions, suppressed):
+        if _is_handled(entry, entries, instructions, *counted):
             within = (i for i in instructions if entry.start <= i.offset < entry.end)
             found.update(i.positions.lineno for i in within if i.positions is not None and i.positions.lineno)
     return found
 
 
-def _is_handled(entry: Any, entries: list[Any], instructions: list[dis.Instruction], suppressed: bool) -> bool:
-    """Whether what is raised under ``entry`` reaches a handler, of ``with`` statements only where it is ``suppressed``.
+def _is_handled(
+    entry: Any, entries: list[Any], instructions: list[dis.Instruction], suppressed: bool, finished: bool
+) -> bool:
+    """Whether what is raised under ``entry`` reaches an ``except``.
+
+    ``suppressed``: or the end of a ``with`` statement; ``finished``: or a ``finally``, which raises it again.
 
     The table has one entry at most for each instruction: a handler that raises again is itself under the next one.
     """
     for _ in entries:
-        first, second, *_rest = (i.opname for i in instructions if i.offset >= entry.target)
-        if first == "PUSH_EXC_INFO" and (suppressed or second != "WITH_EXCEPT_START"):
+        first, second, *rest = (i for i in instructions if i.offset >= entry.target)
+        of_with = second.opname == "WITH_EXCEPT_START"
+        ends = suppressed if of_with else finished or _may_end([second, *rest])
+        if ends and first.opname == "PUSH_EXC_INFO":
             return True
         entry = next((e for e in entries if e.start <= entry.target < e.end), None)
         if entry is None:
             return False
     return False
+
+
+def _may_end(handler: list[dis.Instruction]) -> bool:
+    """Whether a handler may end an exception that data decide: a ``finally`` always raises it again."""
+    while True:
+        names: list[Any] = []
+        for instruction in handler:
+            if instruction.opname in ("RERAISE", "POP_EXCEPT", "CHECK_EXC_MATCH"):
+                break
+            if instruction.opname.startswith("LOAD_"):
+                names.append(instruction.argval)
+        else:
+            return True
+        if instruction.opname != "CHECK_EXC_MATCH":
+            return instruction.opname == "POP_EXCEPT"
+        if not _NOT_OF_DATA.issuperset(names):
+            return True
+        jump = handler[handler.index(instruction) + 1]
+        handler = [i for i in handler if i.offset >= jump.argval]
+
+
+_NOT_OF_DATA = frozenset(
+    ("NotImplementedError", "ImportError", "AttributeError", "KeyError", "NameError", "TypeError")
+)
+"""Exceptions that calls of torch do not raise for the values of their operands."""
