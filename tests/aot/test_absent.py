@@ -1,0 +1,69 @@
+"""Gradients that are not there: nothing flows back from an output that no loss depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import lamina
+
+
+def _gradients(function: Callable[..., Any], place: int, compile: bool) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of the inputs for the output at ``place`` alone."""
+    called = lamina.compile(function, dynamic=False) if compile else function
+    inputs = [torch.tensor([0.0, 1.0, 2.0]), torch.tensor([3.0, -1.0, 0.5])]
+    for x in inputs:
+        x.requires_grad_()
+    called(*inputs)[place].sum().backward()
+    return tuple(x.grad for x in inputs)
+
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "a derivative that is infinite": lambda x, y: (x * 2 + y, x.reciprocal() * y),
+    "a root": lambda x, y: (x.sqrt() + y, x * y),
+    "an input of one output only": lambda x, y: (x * 2, y.exp()),
+    "parts of a concatenation": lambda x, y: torch.cat((x, y)).split(3),
+    "a maximum": lambda x, y: (torch.maximum(x, y), x.log() + y),
+    "a sum of both": lambda x, y: (x.sin(), (x.sin() + y).rsqrt()),
+}
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_an_output_without_a_gradient_adds_nothing(name: str, place: int) -> None:
+    ours, eagers = (_gradients(PROGRAMS[name], place, compile) for compile in (True, False))
+    assert [g is None for g in ours] == [g is None for g in eagers]
+    for mine, theirs in zip(ours, eagers, strict=True):
+        if theirs is not None:
+            torch.testing.assert_close(mine, theirs, equal_nan=True)
+
+
+def test_outputs_with_and_without_gradients_take_turns() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, x.reciprocal()
+
+    compiled = lamina.compile(function, dynamic=False)
+    for wanted in ((0,), (1,), (0, 1), (0,), (0, 1), (1,)):
+        ours, eagers = (torch.tensor([0.0, 1.0, 2.0], requires_grad=True) for _ in range(2))
+        torch.stack([compiled(ours)[i] for i in wanted]).sum().backward()
+        torch.stack([function(eagers)[i] for i in wanted]).sum().backward()
+        torch.testing.assert_close(ours.grad, eagers.grad)
+
+
+def test_a_second_backward_that_needs_nothing_saved_runs_as_in_eager() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2 + 1, y.exp()
+
+    compiled = lamina.compile(function, dynamic=False)
+    x, y = (torch.ones(3, requires_grad=True) for _ in range(2))
+    linear, curved = compiled(x, y)
+    curved.sum().backward()
+    linear.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]
+    torch.testing.assert_close(y.grad, torch.ones(3).exp())
+    with pytest.raises(RuntimeError, match="second time"):
+        curved.sum().backward()
