@@ -41,6 +41,8 @@ __all__ = ["run_library", "run_nest", "run_program"]
 
 Values = dict[str, torch.Tensor]
 _ERRORS: dict[str, type[Exception]] = {name: getattr(builtins, name) for name in ERRORS}
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""Dtypes that torch's ``index_put_`` lacks, as those of the same bits that it has; sums wrap alike."""
 _broadcast_shapes: Callable[..., torch.Size] = cast(Any, torch.broadcast_shapes)
 
 
@@ -182,6 +184,9 @@ class _Runner:
             total = target.int().index_put_(tuple(index), value.int(), accumulate=True)
             target.copy_(total != 0)
             return
+        twin = _SIGNED.get(target.dtype)
+        if twin is not None:
+            target, value = target.view(twin), value.view(twin)
         target.index_put_(tuple(index), value, accumulate=eqn.mode == "add")
 
 
