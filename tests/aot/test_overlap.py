@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import lamina
-from lamina.aot.overlap import overlapping_write, overlaps
+from lamina.aot.overlap import inputs_written, overlapping_write, overlaps
 
 LAYOUTS = [
     ((3,), (1,)),
@@ -61,3 +63,12 @@ def test_what_a_call_reads_and_writes_is_compared_to_the_last_element(
             operands.append(node)
     graph.output(graph.call_method("add_", tuple(operands)))
     assert bool(overlapping_write(torch.fx.GraphModule({}, graph))) == refused
+
+
+def test_functions_named_after_keywords_write_to_nothing() -> None:
+    graph = torch.fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    for node in (x, y):
+        node.meta["example_value"] = FakeTensorMode().from_tensor(torch.ones(3, dtype=torch.bool))
+    graph.output(graph.call_function(operator.or_, (graph.call_function(operator.and_, (x, y)), y)))
+    assert inputs_written(torch.fx.GraphModule({}, graph)) == ()

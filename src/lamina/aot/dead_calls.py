@@ -87,13 +87,31 @@ def dead_call(gm: GraphModule, eager_numbers: bool) -> str:
 
 
 def _live(gm: GraphModule) -> set[Node]:
-    """What a result or a write depends on, and calls that are made for what they do."""
+    """What a result or a write that is seen depends on: one to an input, or to memory that is used later."""
     live: set[Node] = set()
+    seen = {place for node in gm.graph.nodes if node.op in ("placeholder", "get_attr") for place in _memories(node)}
     for node in reversed(gm.graph.nodes):
-        if node in live or node.op == "output" or writes_first(node) or "out" in node.kwargs:
+        if node in live or node.op == "output" or _is_seen(node, seen):
             live.add(node)
             live.update(node.all_input_nodes)
+            seen.update(place for operand in node.all_input_nodes for place in _memories(operand))
     return live
+
+
+def _is_seen(node: Node, seen: set[Any]) -> bool:
+    """Whether a call writes to memory among ``seen``, or to what is no plain tensor."""
+    if not writes_first(node) and "out" not in node.kwargs:
+        return False
+    written = [n for n in node.all_input_nodes[:1] if writes_first(node)]
+    if "out" in node.kwargs:
+        written += [n for n in node.all_input_nodes if n not in written]
+    places = [place for one in written for place in _memories(one)]
+    return not places or not seen.isdisjoint(places)
+
+
+def _memories(node: Node) -> list[Any]:
+    """What tells the memory of a call's results from that of others."""
+    return [t.untyped_storage()._cdata for t in _results(node) if is_fake(t) and t.layout is torch.strided]
 
 
 def _gives_tensors(node: Node) -> bool:
@@ -115,6 +133,8 @@ def _overloads(node: Node) -> list[Any]:
 def _holds(node: Node) -> bool:
     """Whether the call, which tracing has accepted, raises for no values of its operands."""
     name = operation_name(node.target)
+    if writes_first(node):  # it raises where the other does, or in tracing
+        name = name.removesuffix("_")
     given = (n.meta.get("example_value") for n in node.all_input_nodes)
     tensors = [t for t in given if isinstance(t, torch.Tensor)]
     if name == operator.getitem.__name__:

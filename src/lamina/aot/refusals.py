@@ -10,6 +10,7 @@ from lamina.aot.dead_calls import dead_call
 from lamina.aot.inexact_integers import inexact_integers
 from lamina.aot.leaves import leaf_made
 from lamina.aot.overlap import overlapping_write
+from lamina.aot.replayed import unknown_view
 from lamina.aot.strides import misplaced_result
 
 __all__ = ["SHARED_INPUT", "STATE_SWITCHED", "Refusal", "refusal"]
@@ -30,6 +31,7 @@ _CHECKS = (
     (overlapping_write, "clone what is read or written to before the write"),
     (inexact_integers, "compute the integer before the compiled function is called"),
     (leaf_made, "make the leaf before the compiled function is called, or take the view where gradients are on"),
+    (unknown_view, "return the input, or a clone of the view"),
     (misplaced_result, "call contiguous() on the operand, or make the tensor before the compiled function is called"),
 )
 

@@ -22,6 +22,7 @@ from lamina.aot.notes import Notes
 from lamina.aot.overlap import inputs_written
 from lamina.aot.refusals import SHARED_INPUT, STATE_SWITCHED, Refusal, refusal
 from lamina.aot.region import CompileRegion
+from lamina.aot.replayed import replayed_views
 from lamina.aot.shared_memory import overlapping_inputs, serving_alike, shares_storage
 from lamina.aot.state import read_state, undone, without_history
 from lamina.aot.stitch import Stitched, stitch
@@ -82,9 +83,20 @@ def compile_captured(
     captured = without_identities(gm)
     once = distinct(captured)
     if once is not None:
-        return once.applied(_compiled(job, once.gm, example_inputs, decompositions))
-    compiled = _compiled(job, captured, example_inputs, decompositions)
+        return once.applied(_with_views(job, once.gm, example_inputs, decompositions))
+    compiled = _with_views(job, captured, example_inputs, decompositions)
     return compiled if compiled != captured.forward else gm.forward if job.by_hand else undone(gm)
+
+
+def _with_views(
+    job: _Job, gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
+) -> Callable[..., Any]:
+    """The graph compiled, its views of inputs that it writes to made again of those; or its ``forward``."""
+    replayed = replayed_views(gm)
+    if replayed is None:
+        return _compiled(job, gm, example_inputs, decompositions)
+    compiled = _compiled(job, replayed.gm, example_inputs, decompositions)
+    return gm.forward if compiled == replayed.gm.forward else replayed.applied(compiled)
 
 
 def _compiled(

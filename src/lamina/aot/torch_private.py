@@ -105,6 +105,8 @@ Partition = Callable[..., tuple[GraphModule, GraphModule]]
 _SETTINGS = {
     # A donated buffer makes backward(retain_graph=True) an error where eager allows it.
     "donated_buffer": False,
+    # Gradients are computed where the user calls backward, as a rule outside of the forward's autocast.
+    "backward_pass_autocast": "off",
 }
 
 

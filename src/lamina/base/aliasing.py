@@ -43,6 +43,8 @@ def viewed(node: Node) -> Node:
 _INPLACE = {getattr(operator, f"i{name}") for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")}
 _INPLACE |= {getattr(operator, f"i{name}") for name in ("and", "or", "xor", "lshift", "rshift", "matmul", "concat")}
 _INPLACE.add(operator.setitem)
+_KEYWORDS = {operator.and_, operator.or_, operator.not_, operator.is_}
+"""Functions whose names end in an underscore since they would be keywords."""
 
 
 def _place_of_inplace(target: Any) -> int | None:
@@ -61,5 +63,7 @@ def writes_first(node: Node) -> bool:
         return True
     if node.target in _INPLACE:
         return True
+    if node.target in _KEYWORDS:
+        return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"

@@ -1,0 +1,184 @@
+"""Results that are views of inputs which the graph writes to, where integers vary between calls.
+
+The new value of such an input is traced as a memory of its own, which begins at 0 and has no gaps, and AOTAutograd
+takes the place of a view with symbolic arguments from there. In eager it depends on where the input lies, for which
+there are no guards. Here such views are made again of the inputs themselves, by the captured calls, after the compiled
+graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from lamina.aot.overlap import inputs_written
+from lamina.aot.torch_private import SET_GRAD, graph_module, is_fake, never_captured, switches_state
+from lamina.base.aliasing import writes_first
+from lamina.base.source import source_of
+
+__all__ = ["Replayed", "replayed_views", "unknown_view"]
+
+_MOVING = frozenset(
+    str.split(
+        "as_strided_ resize_ resize_as_ set_ set_data squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_ detach_"
+        " requires_grad_ rename_ _enter_inference_mode"
+    )
+)
+"""Calls after which a view of a tensor would be another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A graph without results that are views of written inputs, and the function of the inputs that makes those.
+
+    ``places`` has, for each result of the original graph, its number, or -1-i for the view number i.
+    """
+
+    gm: GraphModule
+    views: Callable[..., Any]
+    places: tuple[int, ...]
+
+    def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """``compiled`` with the results of the original graph."""
+        views, places = self.views, self.places
+
+        def run(*inputs: Any) -> Any:
+            results = compiled(*inputs)
+            made = views(*inputs)
+            return tuple([results[place] if place >= 0 else made[-1 - place] for place in places])
+
+        never_captured(run)
+        return run
+
+
+def replayed_views(gm: GraphModule) -> Replayed | None:
+    """The graph and its views of written inputs apart; None if it has none or one that is not known (see below)."""
+    returned = _returned(gm)
+    viewing = _viewing(gm, returned)
+    if not viewing or _unknown(gm, viewing):
+        return None
+    made = list(dict.fromkeys(viewing))
+    kept = [one for one in returned if one not in made]
+    places = tuple(-1 - made.index(one) if one in made else kept.index(one) for one in returned)
+    views = _copy(gm, made, _needed(made))
+    return Replayed(_copy(gm, kept, None), views.forward, places)
+
+
+def unknown_view(gm: GraphModule) -> str:
+    """Why the captured graph is eager's to run: a view of a written input that cannot be made again, or ""."""
+    node = _unknown(gm, _viewing(gm, _returned(gm)))
+    return f"{source_of(node)} gives a view of an input that it writes to, with run-time integers" if node else ""
+
+
+def _returned(gm: GraphModule) -> list[Node]:
+    returned: Any = gm.graph.output_node().args[0]
+    nodes = returned if isinstance(returned, (tuple, list)) else ()
+    return list(nodes) if all(isinstance(one, Node) for one in nodes) else []
+
+
+def _viewing(gm: GraphModule, returned: Sequence[Node]) -> list[Node]:
+    """The results that are views of written inputs, if an integer of the graph varies."""
+    if not any(isinstance(_value(node), torch.SymInt) for node in gm.graph.nodes):
+        return []
+    inputs = gm.graph.find_nodes(op="placeholder")
+    written = {_memory(inputs[i]): inputs[i] for i in inputs_written(gm)}
+    return [one for one in returned if _memory(one) in written and _value(one) is not _value(written[_memory(one)])]
+
+
+def _unknown(gm: GraphModule, viewing: Sequence[Node]) -> Node | None:
+    """The first of the views that needs more than views and integers of the inputs, or None."""
+    if not viewing:
+        return None
+    if any(_moves(node) for node in gm.graph.nodes) or _left(gm) != torch.is_grad_enabled():
+        return viewing[0]
+    return next((one for one in viewing if not all(_is_place(node) for node in _needed([one]))), None)
+
+
+def _moves(node: Node) -> bool:
+    if node.op not in ("call_function", "call_method"):
+        return node.op not in ("placeholder", "output", "get_attr")
+    name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))
+    return name in _MOVING or (node.target is not SET_GRAD and switches_state(node.target))
+
+
+def _left(gm: GraphModule) -> bool:
+    """The grad mode that the graph leaves."""
+    switches = gm.graph.find_nodes(op="call_function", target=SET_GRAD)
+    return bool(switches[-1].args[0]) if switches else torch.is_grad_enabled()
+
+
+def _needed(views: Sequence[Node]) -> set[Node]:
+    """The calls that make the views, without those that write to what they return."""
+    found: set[Node] = set()
+    stack = list(views)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            written = _written(node)
+            stack += node.all_input_nodes if written is None else [written]
+    return found
+
+
+def _written(node: Node) -> Node | None:
+    """The operand that a call writes to and returns."""
+    if node.op not in ("call_function", "call_method") or not writes_first(node):
+        return None
+    assert isinstance(node.args[0], Node)
+    return node.args[0]
+
+
+def _is_place(node: Node) -> bool:
+    """Whether a call makes a view of one tensor, or an integer."""
+    value = _value(node)
+    if node.op == "placeholder" or _written(node) is not None:
+        return True
+    if node.op not in ("call_function", "call_method") or "out" in node.kwargs:
+        return False
+    tensors = [n for n in node.all_input_nodes if _tensors(n)]
+    if isinstance(value, (int, torch.SymInt, torch.Size)):
+        return node.target in _NUMBERS or not tensors or str(node.target) in ("size", "stride", "numel", "dim")
+    made = _tensors(node)
+    memories = {_memory_of(one) for one in made}
+    return len(tensors) == 1 and bool(made) and memories == {_memory_of(one) for one in _tensors(tensors[0])[:1]}
+
+
+_NUMBERS = (operator.getitem, getattr)
+
+
+def _tensors(node: Node) -> list[Any]:
+    value = _value(node)
+    return [one for one in (value if isinstance(value, (tuple, list)) else (value,)) if is_fake(one)]
+
+
+def _value(node: Node) -> Any:
+    return node.meta.get("example_value")
+
+
+def _memory(node: Node) -> Any:
+    value = _value(node)
+    return _memory_of(value) if is_fake(value) else node
+
+
+def _memory_of(value: Any) -> Any:
+    return value.untyped_storage()._cdata if value.layout is torch.strided else id(value)
+
+
+def _copy(gm: GraphModule, results: Sequence[Node], needed: set[Node] | None) -> GraphModule:
+    """The graph with these results; of only the ``needed`` calls and the switches of the grad mode, if given."""
+    graph = Graph()
+    made: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            graph.output(tuple(made[one] for one in results)).meta = node.meta
+        elif needed is not None and node in needed and (written := _written(node)) is not None:
+            made[node] = made[written]
+        elif needed is None or node in needed or node.op == "placeholder" or node.target is SET_GRAD:
+            made[node] = graph.node_copy(node, made.__getitem__)
+            made[node].meta = node.meta
+    return graph_module(gm, graph)

@@ -1,0 +1,104 @@
+"""Programs that random ones were reduced to, in which values, errors or states of a compiled function differed."""
+
+import pytest
+
+from lamina.testing.fuzz import check
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from lamina.testing.fuzz import attempt, backward, pause, sample, unbacked
+"""
+
+PROGRAMS = {
+    "a view at a run-time place of a written input with gaps": """
+def f(x, k):
+    v = x.narrow(0, k, 1)
+    x.copy_(x)
+    return v
+
+def program(compile):
+    g = compile(f, dynamic=True)
+    for k, x in ((1, sample(4)[::2]), (2, sample(6)), (1, sample(9)[3:]), (3, sample(9)[1::2])):
+        yield x, attempt(g, x, k)
+""",
+    "a view by strides of a written input that begins elsewhere": """
+def f(x, k):
+    v = x.as_strided((1,), (k,))
+    x.mul_(2)
+    return v, x + 1
+
+def program(compile):
+    g = compile(f, dynamic=True)
+    for k, x in ((1, sample(4)), (2, sample(6)[2:]), (3, sample(9)[1::2])):
+        yield x, attempt(g, x, k)
+""",
+    "a cache that is written to and returned in part": """
+def f(cache, x, k):
+    with torch.no_grad():
+        cache[:, k : k + 2] = x
+        first, second = cache.chunk(2, 1)
+    cache[:, 1:].mul_(2)
+    return cache[:, : k + 2], second[:, k:], cache, x.sum()
+
+def program(compile):
+    g = compile(f, dynamic=True)
+    for k, x in ((1, sample(3, 8)), (2, sample(5, 9)[1:]), (3, sample(5, 24)[1::2, ::2])):
+        yield x, attempt(g, x, torch.ones(x.shape[0], 2), k)
+""",
+    "a view that needs more than its input": """
+def f(x, w, k):
+    v = x[: (w @ w.t()).shape[0] - k]
+    x.mul_(2)
+    return v
+
+def program(compile):
+    g = compile(f, dynamic=True)
+    for k, x in ((1, sample(6)), (2, sample(9)[2:]), (1, sample(9)[::2])):
+        yield x, attempt(g, x, sample(4 + k, 2), k)
+""",
+    "a gradient outside of the autocast that its forward ran in": """
+def f(x, w):
+    with torch.autocast("cpu", enabled=False):
+        return (x @ w).sin()
+
+def program(compile):
+    g = compile(f)
+    x, w = sample(4, 4), sample(4, 4, seed=2, grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = attempt(g, x, w)
+    yield out, backward(out), w.grad
+""",
+    "an unused draw that is written to": """
+def f(x):
+    a = F.dropout(x, 0.5)
+    a.mul_(a)
+    b = F.dropout(x, 0.5)
+    c = torch.empty(3)
+    c.normal_()
+    return b
+
+def program(compile):
+    g = compile(f, options={"numerics": "eager"})
+    yield attempt(g, sample(5))
+    yield torch.rand(3)
+""",
+    "dtypes that few operators know": """
+def f(x):
+    y = x.to(torch.uint16)
+    z = y.clone()
+    z[1:] = y[:-1]
+    return y, z, x.to(torch.uint32) * 2, x.to(torch.uint64).expand(2, 5).t().contiguous()
+
+def program(compile):
+    yield attempt(compile(f), torch.arange(5))
+""",
+}
+
+
+@pytest.mark.parametrize("target", ["lamina", "lamina:interp"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(name: str, target: str) -> None:
+    verdict = check(HEAD + PROGRAMS[name], target)
+    assert not verdict.differences
