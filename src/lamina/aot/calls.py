@@ -81,6 +81,8 @@ class Calls:
             return target(*positional, **named)
 
         written = (0,) if writes_first(node) else ()
+        if written and operands and operands[0].requires_grad and sum(_is_slot(s, 0) for s in slots) > 1:
+            raise Unsuitable("a call reads what it writes to, and its gradient may need that as it was")
         key = (target, tuple(_key(s) for s in slots), str(spec), tuple(self._describe(v) for v in operands))
         return Call(function, tuple(operands), written, key)
 
@@ -134,6 +136,10 @@ class _Slot:
     """Stands for an operand among a call's arguments."""
 
     place: int
+
+
+def _is_slot(item: Any, place: int) -> bool:
+    return isinstance(item, _Slot) and item.place == place
 
 
 def _target(node: Node) -> Any:
