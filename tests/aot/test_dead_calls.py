@@ -12,6 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule
 
 import lamina
 from lamina.aot import dead_calls
@@ -179,3 +181,14 @@ def test_a_draw_counts_with_eagers_numbers() -> None:
             compiled(torch.ones(3))
         assert len(compiled.record.decisions("eager")) == told
         assert ["draws random numbers that nothing uses" in str(w.message) for w in said] == [True] * told
+
+
+@pytest.mark.parametrize("name", ["__eq__", "__ne__", "__lt__", "__hash__"])
+def test_a_method_that_the_namespace_of_operators_has_itself_is_none_of_them(name: str) -> None:
+    graph = Graph()
+    x = graph.placeholder("x")
+    x.meta["example_value"] = FakeTensorMode().from_tensor(torch.ones(2))
+    unused = graph.call_method(name, (x, x))
+    unused.meta["example_value"] = x.meta["example_value"]
+    graph.output((x,))
+    assert isinstance(dead_calls.dead_call(GraphModule(torch.nn.Module(), graph), True), str)

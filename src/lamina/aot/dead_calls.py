@@ -127,7 +127,8 @@ def _draws(node: Node) -> bool:
 def _overloads(node: Node) -> list[Any]:
     """The operators of the call's name."""
     packet = getattr(torch.ops.aten, operation_name(node.target), None)
-    return [] if packet is None else [getattr(packet, name) for name in packet.overloads()]
+    names = getattr(packet, "overloads", None)  # of "__eq__" the namespace has a method of its own
+    return [] if names is None else [getattr(packet, name) for name in names()]
 
 
 def _holds(node: Node) -> bool:
