@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -13,7 +14,8 @@ __all__ = ["executed"]
 def executed(function: Callable[[], object]) -> int:
     """Bytecode instructions that a call executes, all that it calls in Python included.
 
-    Work within one instruction (a long list copied by C code) counts as one.
+    Work within one instruction (a long list copied by C code) counts as one. The collector waits: what it runs is
+    another program's.
     """
     count = 0
 
@@ -24,10 +26,13 @@ def executed(function: Callable[[], object]) -> int:
         frame.f_trace_lines = False
         return trace
 
-    before = sys.gettrace()
+    before, collecting = sys.gettrace(), gc.isenabled()
+    gc.disable()
     sys.settrace(trace)
     try:
         function()
     finally:
         sys.settrace(before)
+        if collecting:
+            gc.enable()
     return count

@@ -68,12 +68,12 @@ def test_every_fault(tmp_path: Path) -> None:
             "different",
         ),
         (
-            "import lamina.backends.kernels as k, time; k._as_aten = lambda *rest: time.sleep(60)",
+            "import lamina.backends.kernels as k, time; k.aten_calls = lambda gm: time.sleep(60)",
             "Point('stage', 'lamina.backends.kernels.lower', 'KeyError', 'writing')",
             "hung",
         ),
         (
-            "import lamina.backends.kernels as k, os; k._as_aten = lambda *rest: os.abort()",
+            "import lamina.backends.kernels as k, os; k.aten_calls = lambda gm: os.abort()",
             "Point('stage', 'lamina.backends.kernels.lower', 'KeyError', 'writing')",
             "crashed",
         ),
