@@ -84,15 +84,6 @@ def program(compile):
     yield attempt(g, sample(5))
     yield torch.rand(3)
 """,
-    "a step that leaves one element": """
-def f(x, k):
-    return torch.atan2(x[1:4:k], x)
-
-def program(compile):
-    g = compile(f, dynamic=True)
-    yield attempt(g, sample(2), 1)
-    yield attempt(g, sample(2, seed=1), 2)
-""",
     "dtypes that few operators know": """
 def f(x):
     y = x.to(torch.uint16)
