@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
-from lamina.aot.torch_private import graph_module
+from lamina.aot.tangents import copied
 
 __all__ = ["needs_saved", "without_absent", "without_saved"]
 
@@ -28,12 +28,8 @@ def without_absent(backward: GraphModule, tangents: Collection[str], absent: Col
         n.op not in ("placeholder", "call_function", "output", "get_attr") or n.is_impure() for n in _inner(backward)
     ):
         return None
-    graph = Graph()
-    copies: dict[Node, Node] = {}
-    graph.output(graph.graph_copy(backward.graph, copies))
-    graph.output_node().meta.update(backward.graph.output_node().meta)
-    copy = graph_module(backward, graph)
-    copy.meta.update(backward.meta)
+    copy = copied(backward)
+    graph = copy.graph
     flowing: set[Node] = set()
     none: set[Node] = set()
     for node in list(graph.nodes):
@@ -62,15 +58,11 @@ def needs_saved(backward: GraphModule, tangents: Collection[str]) -> bool:
 
 def without_saved(backward: GraphModule, tangents: Collection[str]) -> GraphModule:
     """A copy of ``backward`` that takes its ``tangents`` only; it reads no other input."""
-    graph = Graph()
-    copies: dict[Node, Node] = {}
-    graph.output(graph.graph_copy(backward.graph, copies))
-    graph.output_node().meta.update(backward.graph.output_node().meta)
-    for node in graph.find_nodes(op="placeholder"):
+    copy = copied(backward)
+    for node in copy.graph.find_nodes(op="placeholder"):
         if node.name not in tangents:
-            graph.erase_node(node)
-    copy = graph_module(backward, graph)
-    copy.meta.update(backward.meta)
+            copy.graph.erase_node(node)
+    copy.recompile()
     return copy
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.torch_private import is_fake
+from lamina.aot.captured import example, fakes, memory
 from lamina.base.aliasing import writes_first
 from lamina.base.source import operation_name, source_of
 
@@ -111,13 +111,13 @@ def _is_seen(node: Node, seen: set[Any]) -> bool:
 
 def _memories(node: Node) -> list[Any]:
     """What tells the memory of a call's results from that of others."""
-    return [t.untyped_storage()._cdata for t in _results(node) if is_fake(t) and t.layout is torch.strided]
+    return [place for place in map(memory, fakes(node)) if place is not None]
 
 
 def _gives_tensors(node: Node) -> bool:
     if node.op not in ("call_function", "call_method"):
         return False
-    return any(is_fake(one) for one in _results(node))
+    return bool(fakes(node))
 
 
 def _draws(node: Node) -> bool:
@@ -155,5 +155,5 @@ def _holds(node: Node) -> bool:
 
 
 def _results(node: Node) -> list[Any]:
-    value = node.meta.get("example_value")
+    value = example(node)
     return [t for t in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(t, torch.Tensor)]

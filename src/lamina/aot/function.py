@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import is_inference_mode_enabled
 
+from lamina.aot.backwards import Backwards, Boxed, CompileBackward, Tangent
 from lamina.aot.reuse import Returned, all_unchanged
 from lamina.aot.torch_private import (
     SET_GRAD,
@@ -18,7 +18,6 @@ from lamina.aot.torch_private import (
     direct_apply,
     graph_is_kept,
     is_grad_enabled,
-    is_zero_tensor,
     never_captured,
     saving_is_hooked,
     transforms_are_active,
@@ -27,49 +26,12 @@ from lamina.aot.torch_private import (
 from lamina.errors import DoubleBackward
 
 __all__ = [
-    "Backward",
-    "CompileBackward",
-    "Strides",
-    "Tangent",
     "detaching",
     "for_leaves",
     "inference_function",
     "training_function",
     "without_gradients",
 ]
-
-Boxed = Callable[[list[Any]], Any]
-Strides = tuple[tuple[int, ...] | None, ...]
-"""The strides of each gradient, None for one that is not there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backward:
-    """A compiled backward: ``run`` takes the saved tensors, unless it is ``alone``, and the gradients.
-
-    It is ``partial`` if it was made for gradients some of which are not there: those it does not take.
-    """
-
-    run: Boxed
-    alone: bool = False
-    partial: bool = False
-
-
-CompileBackward = Callable[[Strides | None], Backward | None]
-"""Compiles the backward for gradients with these strides, or (None) with those of the outputs; None: cannot."""
-
-_MOST_LAYOUTS = 4
-"""Layouts of gradients that one region gets a backward for; gradients in any further one are copied."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tangent:
-    """How the compiled backward takes the gradient of one output."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
 
 
 def inference_function(compiled: Boxed, mutated: Sequence[int], trained: bool = False) -> Callable[..., Any]:
@@ -257,8 +219,8 @@ def _backward_function(
     ``rereads`` is how many outputs are read again, ``region`` what the region is called and where it is.
     """
     layouts = [t for t in tangents if t is not None]
-    backwards = _Backwards(compile_backward, layouts)
-    rereading = None if compile_rereading is None else _Backwards(compile_rereading, layouts)
+    backwards = Backwards(compile_backward, layouts)
+    rereading = None if compile_rereading is None else Backwards(compile_rereading, layouts)
     taken = tuple(i for i, t in enumerate(tangents) if t is not None)
     constant, taken_of = len(taken) < len(tangents), _items(taken)
 
@@ -367,75 +329,3 @@ def _restored(saved: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     part = saved[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)]  # one of what is repeated
     fresh = torch.empty_strided(part.shape, stride, dtype=saved.dtype, device=saved.device)
     return fresh.copy_(part).expand(saved.shape)
-
-
-def _unlike(gradient: Any) -> bool:
-    """Whether there is no gradient, or one whose memory does not hold its values as they are, or that has none."""
-    return (
-        gradient is None
-        or gradient.layout is not torch.strided
-        or gradient.is_conj()
-        or gradient.is_neg()
-        or is_zero_tensor(gradient)
-    )
-
-
-def _copied(gradient: Any, tangent: Tangent, stride: tuple[int, ...]) -> torch.Tensor:
-    """``gradient``, or zeros where there is none, in fresh memory with these strides."""
-    fresh = torch.empty_strided(tangent.shape, stride, dtype=tangent.dtype, device=tangent.device)
-    if gradient is None:
-        return fresh.zero_()
-    return fresh.copy_(gradient if gradient.layout is torch.strided else gradient.to_dense())
-
-
-class _Backwards:
-    """The compiled backwards of one region, by the strides of the gradients they take; each is made once."""
-
-    __slots__ = ("_compile", "_found", "_last", "_lock", "_tangents", "_usual")
-
-    def __init__(self, compile_backward: CompileBackward, tangents: Sequence[Tangent]) -> None:
-        self._compile, self._tangents = compile_backward, tangents
-        self._usual = tuple(t.stride for t in tangents)
-        self._found: dict[Strides, Backward | None] = {}
-        self._lock = threading.Lock()
-        self._last: tuple[Strides, Backward] | None = None
-
-    def usual(self, gradients: Sequence[Any]) -> Backward | None:
-        """The last backward, if the same gradients are there and laid out as the last ones."""
-        last = self._last
-        if last is None:
-            return None
-        for gradient, stride in zip(gradients, last[0], strict=True):
-            if stride is None:
-                if gradient is not None:
-                    return None
-            elif _unlike(gradient) or gradient.stride() != stride:
-                return None
-        return last[1]
-
-    def search(self, gradients: Sequence[Any]) -> tuple[Backward, list[torch.Tensor | None]]:
-        """A backward, and the gradients laid out as it wants them."""
-        given = tuple(zip(gradients, self._tangents, strict=True))
-        dense: Strides = tuple([t.stride if _unlike(g) else g.stride() for g, t in given])
-        strides: Strides = tuple([None if g is None else s for g, s in zip(gradients, dense, strict=True)])
-        for layout in (strides, dense, self._usual):
-            strides, backward = layout, self._backward(layout)
-            if backward is not None:
-                break
-        assert backward is not None
-        self._last = strides, backward
-        return backward, [
-            None if stride is None else g if not _unlike(g) and g.stride() == stride else _copied(g, t, stride)
-            for (g, t), stride in zip(given, strides, strict=True)
-        ]
-
-    def _backward(self, strides: Strides) -> Backward | None:
-        if strides in self._found:
-            return self._found[strides]
-        with self._lock:
-            usual = strides == self._usual
-            if strides not in self._found:
-                if not usual and len(self._found) >= _MOST_LAYOUTS:
-                    return None
-                self._found[strides] = self._compile(None if usual else strides)
-            return self._found[strides]

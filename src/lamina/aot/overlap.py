@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.captured import example, memory
 from lamina.aot.torch_private import is_fake, is_zero
 from lamina.base.aliasing import writes_first
 from lamina.base.source import operation_name, source_of
@@ -70,11 +71,11 @@ def _why_refused(node: Node, shared: set[Any]) -> str:
         if _overlapping(one) or (shared and _storage(one) in shared):
             return "writes to a tensor whose elements share memory, which eager refuses for most"
     for number, one in enumerate(written):
-        if any(one is other or _meet(_value(one), _value(other), alike=True) for other in written[:number]):
+        if any(one is other or _meet(example(one), example(other), alike=True) for other in written[:number]):
             return "writes to the same memory twice"
     read = [other for other in node.all_input_nodes if other not in written and not _is_the_part_written(node, other)]
-    places = _assigned(node) or [_value(one) for one in written]
-    if any(_meet(place, _value(other)) for place in places for other in read):
+    places = _assigned(node) or [example(one) for one in written]
+    if any(_meet(place, example(other)) for place in places for other in read):
         return "reads memory that it writes to in another order, which eager refuses for most"
     if len(written) > 1 and _read_at_other_places(node, written):
         return "reads memory that it has written to before"
@@ -120,12 +121,12 @@ def _object(node: Any) -> Any:
 
 def _assigned(node: Node) -> list[Any]:
     """The part of a tensor that ``node`` assigns to, as a fake tensor, where its place is known."""
-    if node.target is not operator.setitem or not _is_known(_value(node.args[0])):
+    if node.target is not operator.setitem or not _is_known(example(node.args[0])):
         return []
     index = node.args[1]
     if not all(_is_place(one) for one in (index if isinstance(index, tuple) else (index,))):
         return []
-    part = _value(node.args[0])[index]
+    part = example(node.args[0])[index]
     return [part] if is_fake(part) else []
 
 
@@ -133,10 +134,6 @@ def _is_place(index: Any) -> bool:
     """Whether an index is written in the program: a number, a slice of numbers, ``None`` or an ellipsis."""
     parts = (index.start, index.stop, index.step) if isinstance(index, slice) else (index,)
     return all(part is None or part is Ellipsis or type(part) is int for part in parts)
-
-
-def _value(node: Any) -> Any:
-    return node.meta.get("example_value") if isinstance(node, Node) else None
 
 
 def _is_known(value: Any) -> bool:
@@ -151,8 +148,8 @@ def _meet(a: Any, b: Any, alike: bool = False) -> bool:
 
     With ``alike`` those count, too.
     """
-    place = _memory(a)
-    if place is None or place != _memory(b):
+    place = memory(a)
+    if place is None or place != memory(b):
         return False
     if not all(_is_number(n) for x in (a, b) for n in (*x.shape, *x.stride(), x.storage_offset())):
         return True
@@ -202,14 +199,10 @@ def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _overlapping(node: Node) -> bool:
-    value = _value(node)
+    value = example(node)
     return is_fake(value) and overlaps(value)
 
 
 def _storage(node: Node) -> Any:
     """What tells the memory of a captured tensor from that of others."""
-    return _memory(_value(node))
-
-
-def _memory(value: Any) -> Any:
-    return value.untyped_storage()._cdata if is_fake(value) and value.layout is torch.strided else None
+    return memory(example(node))

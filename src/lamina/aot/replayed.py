@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.aot.captured import example, fakes, memory
 from lamina.aot.overlap import inputs_written
 from lamina.aot.torch_private import SET_GRAD, graph_module, is_fake, never_captured, switches_state
 from lamina.base.aliasing import writes_first
@@ -83,11 +84,11 @@ def _returned(gm: GraphModule) -> list[Node]:
 
 def _viewing(gm: GraphModule, returned: Sequence[Node]) -> list[Node]:
     """The results that are views of written inputs, if an integer of the graph varies."""
-    if not any(isinstance(_value(node), torch.SymInt) for node in gm.graph.nodes):
+    if not any(isinstance(example(node), torch.SymInt) for node in gm.graph.nodes):
         return []
     inputs = gm.graph.find_nodes(op="placeholder")
     written = {_memory(inputs[i]): inputs[i] for i in inputs_written(gm)}
-    return [one for one in returned if _memory(one) in written and _value(one) is not _value(written[_memory(one)])]
+    return [one for one in returned if _memory(one) in written and example(one) is not example(written[_memory(one)])]
 
 
 def _unknown(gm: GraphModule, viewing: Sequence[Node]) -> Node | None:
@@ -135,38 +136,30 @@ def _written(node: Node) -> Node | None:
 
 def _is_place(node: Node) -> bool:
     """Whether a call makes a view of one tensor, or an integer."""
-    value = _value(node)
+    value = example(node)
     if node.op == "placeholder" or _written(node) is not None:
         return True
     if node.op not in ("call_function", "call_method") or "out" in node.kwargs:
         return False
-    tensors = [n for n in node.all_input_nodes if _tensors(n)]
+    tensors = [n for n in node.all_input_nodes if fakes(n)]
     if isinstance(value, (int, torch.SymInt, torch.Size)):
         return node.target in _NUMBERS or not tensors or str(node.target) in ("size", "stride", "numel", "dim")
-    made = _tensors(node)
+    made = fakes(node)
     memories = {_memory_of(one) for one in made}
-    return len(tensors) == 1 and bool(made) and memories == {_memory_of(one) for one in _tensors(tensors[0])[:1]}
+    return len(tensors) == 1 and bool(made) and memories == {_memory_of(one) for one in fakes(tensors[0])[:1]}
 
 
 _NUMBERS = (operator.getitem, getattr)
 
 
-def _tensors(node: Node) -> list[Any]:
-    value = _value(node)
-    return [one for one in (value if isinstance(value, (tuple, list)) else (value,)) if is_fake(one)]
-
-
-def _value(node: Node) -> Any:
-    return node.meta.get("example_value")
-
-
 def _memory(node: Node) -> Any:
-    value = _value(node)
+    value = example(node)
     return _memory_of(value) if is_fake(value) else node
 
 
 def _memory_of(value: Any) -> Any:
-    return value.untyped_storage()._cdata if value.layout is torch.strided else id(value)
+    found = memory(value)
+    return id(value) if found is None else found
 
 
 def _copy(gm: GraphModule, results: Sequence[Node], needed: set[Node] | None) -> GraphModule:

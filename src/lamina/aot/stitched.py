@@ -9,11 +9,8 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot.absent import needs_saved, without_absent, without_saved
+from lamina.aot.backwards import Backward, CompileBackward, Strides, Tangent
 from lamina.aot.function import (
-    Backward,
-    CompileBackward,
-    Strides,
-    Tangent,
     for_leaves,
     inference_function,
     training_function,

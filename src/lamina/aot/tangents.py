@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from lamina.aot.torch_private import graph_module
 from lamina.base.torch_private import OpOverload
 
-__all__ = ["restrided"]
+__all__ = ["copied", "restrided"]
 
 _FIXED = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
 _KNOWN = ("aten", "prims", "lamina")
@@ -33,12 +33,8 @@ def restrided(backward: GraphModule, strides: Mapping[str, tuple[int, ...]]) -> 
     """
     if any(n.target in _FIXED or _is_foreign(n.target) for n in backward.graph.nodes):
         return None
-    graph = Graph()
-    copies: dict[Node, Node] = {}
-    graph.output(graph.graph_copy(backward.graph, copies))
-    graph.output_node().meta.update(backward.graph.output_node().meta)
-    copy = graph_module(backward, graph)
-    copy.meta.update(backward.meta)
+    copy = copied(backward)
+    graph = copy.graph
     values = []
     mode = None
     for node in graph.find_nodes(op="placeholder"):
@@ -55,6 +51,17 @@ def restrided(backward: GraphModule, strides: Mapping[str, tuple[int, ...]]) -> 
             _Derive(copy).run(*values)
     except (RuntimeError, ValueError, TypeError):
         return None
+    return copy
+
+
+def copied(gm: GraphModule) -> GraphModule:
+    """A copy of ``gm`` with nodes of its own, of the same names, and the same metadata."""
+    graph = Graph()
+    copies: dict[Node, Node] = {}
+    graph.output(graph.graph_copy(gm.graph, copies))
+    graph.output_node().meta.update(gm.graph.output_node().meta)
+    copy = graph_module(gm, graph)
+    copy.meta.update(gm.meta)
     return copy
 
 

@@ -61,9 +61,7 @@ def note_capture(gm: torch.fx.GraphModule, record: Record | None) -> Captured:
     return captured
 
 
-def guarded(
-    gm: torch.fx.GraphModule, guard: Callable[[], object], strict: bool, record: Record | None = None
-) -> None:
+def guarded(gm: torch.fx.GraphModule, guard: Callable[[], object], strict: bool, record: Record | None = None) -> None:
     """Guard what Dynamo does not by ``guard``; let Python run the function if its graph is known not to compute it.
 
     Python runs it as well where that cannot be found out, since nobody knows then when the graph may be used again.

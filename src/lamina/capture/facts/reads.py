@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from lamina.capture.bytecode import instructions
+
 __all__ = [
     "Check",
     "absent_names",
@@ -48,7 +50,7 @@ def compares_identity(codes: Iterable[types.CodeType]) -> bool:
     """Whether there is an ``is`` between two values neither of which is a constant."""
     for code in codes:
         before: dis.Instruction | None = None
-        for step in dis.get_instructions(code):
+        for step in instructions(code):
             if step.opname == "IS_OP" and (before is None or before.opname not in _CONSTANTS):
                 return True
             before = step
@@ -59,7 +61,7 @@ def compares_equality(codes: Iterable[types.CodeType]) -> bool:
     """Whether values, not constants, are compared for equality, which is identity where a class does not define it."""
     for code in codes:
         before: dis.Instruction | None = None
-        for step in dis.get_instructions(code):
+        for step in instructions(code):
             compares = step.opname == "CONTAINS_OP" or (step.opname == "COMPARE_OP" and step.argrepr in ("==", "!="))
             if compares and (before is None or before.opname not in _CONSTANTS):
                 return True
@@ -69,21 +71,21 @@ def compares_equality(codes: Iterable[types.CodeType]) -> bool:
 
 def formats(codes: Iterable[types.CodeType]) -> bool:
     """Whether a value becomes text in a string literal."""
-    return any(step.opname.startswith("FORMAT_") for code in codes for step in dis.get_instructions(code))
+    return any(step.opname.startswith("FORMAT_") for code in codes for step in instructions(code))
 
 
 def asks_for_type(codes: Sequence[types.CodeType]) -> bool:
     """Whether anything asks for the type of a value."""
     if not names_read(codes).isdisjoint({"isinstance", "issubclass", "type", "__class__", "isscalar"}):
         return True
-    return any(step.opname == "MATCH_CLASS" for code in codes for step in dis.get_instructions(code))
+    return any(step.opname == "MATCH_CLASS" for code in codes for step in instructions(code))
 
 
 def absent_names(codes: Iterable[tuple[types.CodeType, Mapping[str, Any]]]) -> Check | None:
     """Names that each code takes from the builtins since its globals do not have them."""
     absent: dict[tuple[int, str], Mapping[str, Any]] = {}
     for code, scope in codes:
-        for step in dis.get_instructions(code):
+        for step in instructions(code):
             if step.opname == "LOAD_GLOBAL" and step.argval not in scope:
                 absent[id(scope), step.argval] = scope
     return _all_absent([(scope, name) for (_, name), scope in absent.items()])
@@ -132,7 +134,7 @@ def imported_modules(codes: Iterable[types.CodeType]) -> Check | None:
     names = {
         step.argval
         for code in codes
-        for step in dis.get_instructions(code)
+        for step in instructions(code)
         if step.opname == "IMPORT_NAME" and step.argval in sys.modules
     }
     if not names:

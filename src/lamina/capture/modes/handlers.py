@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.capture.bytecode import instructions
+
 __all__ = ["caught_errors"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -62,11 +64,11 @@ def _may_suppress(code: CodeType) -> bool:
     """Whether a function may be what ends an exception within a ``with`` statement of its caller."""
     if code.co_flags & inspect.CO_GENERATOR:
         handled = _handled_lines(code, True)
-        yields = (i for i in dis.get_instructions(code) if i.opname == "YIELD_VALUE")
+        yields = (i for i in instructions(code) if i.opname == "YIELD_VALUE")
         return any(i.positions is not None and i.positions.lineno in handled for i in yields)
     if code.co_name != "__exit__" or code.co_qualname == "_GeneratorContextManager.__exit__":
         return False
-    read = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
+    read = instructions(code)
     returned = (before for before, i in itertools.pairwise(read) if i.opname == "RETURN_VALUE")
     return any(before.opname != "LOAD_CONST" or before.argval not in (None, False) for before in returned) or any(
         i.opname == "RETURN_CONST" and i.argval not in (None, False) for i in read
@@ -81,19 +83,20 @@ def _handled_lines(code: CodeType, suppressed: bool) -> set[int]:
     statement undoes it. In a function captured from its begin nothing is done yet where its graph raises.
     """
     counted = (suppressed, code.co_name.startswith("torch_dynamo_resume_in"))
-    read = dis.Bytecode(code)
-    instructions = [i for i in read if i.opname != "CACHE"]
-    entries = list(getattr(read, "exception_entries", ()))
+    entries = list(getattr(dis.Bytecode(code), "exception_entries", ()))
+    if not entries:
+        return set()
+    read = instructions(code)
     found: set[int] = set()
     for entry in entries:
-        if _is_handled(entry, entries, instructions, *counted):
-            within = (i for i in instructions if entry.start <= i.offset < entry.end)
+        if _is_handled(entry, entries, read, *counted):
+            within = (i for i in read if entry.start <= i.offset < entry.end)
             found.update(i.positions.lineno for i in within if i.positions is not None and i.positions.lineno)
     return found
 
 
 def _is_handled(
-    entry: Any, entries: list[Any], instructions: list[dis.Instruction], suppressed: bool, finished: bool
+    entry: Any, entries: list[Any], read: Sequence[dis.Instruction], suppressed: bool, finished: bool
 ) -> bool:
     """Whether what is raised under ``entry`` reaches an ``except``.
 
@@ -102,7 +105,7 @@ def _is_handled(
     The table has one entry at most for each instruction: a handler that raises again is itself under the next one.
     """
     for _ in entries:
-        first, second, *rest = (i for i in instructions if i.offset >= entry.target)
+        first, second, *rest = (i for i in read if i.offset >= entry.target)
         of_with = second.opname == "WITH_EXCEPT_START"
         ends = suppressed if of_with else finished or _may_end([second, *rest])
         if ends and first.opname == "PUSH_EXC_INFO":
@@ -132,7 +135,5 @@ def _may_end(handler: list[dis.Instruction]) -> bool:
         handler = [i for i in handler if i.offset >= jump.argval]
 
 
-_NOT_OF_DATA = frozenset(
-    ("NotImplementedError", "ImportError", "AttributeError", "KeyError", "NameError", "TypeError")
-)
+_NOT_OF_DATA = frozenset(("NotImplementedError", "ImportError", "AttributeError", "KeyError", "NameError", "TypeError"))
 """Exceptions that calls of torch do not raise for the values of their operands."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dis
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType
 
 import torch
+
+from lamina.capture.bytecode import instructions
 
 __all__ = [
     "enters_by_hand",
@@ -67,16 +69,16 @@ def _after_calls(code: CodeType, functions: frozenset[str]) -> Iterator[str]:
     """What follows each call of one of these functions; "" after a use that is not known to be a call."""
     if code.co_filename.startswith(_TORCH) or functions.isdisjoint((*code.co_names, *code.co_freevars)):
         return
-    instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
-    for place, read in enumerate(instructions):
+    found = instructions(code)
+    for place, read in enumerate(found):
         if read.opname in _LOADS and read.argval in functions:
-            yield _after_call(instructions[place:])
+            yield _after_call(found[place:])
 
 
-def _after_call(instructions: list[dis.Instruction]) -> str:
+def _after_call(found: Sequence[dis.Instruction]) -> str:
     """What follows the first call that begins where the first instruction does."""
-    start = _start(instructions[0])
-    for call, following in itertools.pairwise(instructions[1:]):
+    start = _start(found[0])
+    for call, following in itertools.pairwise(found[1:]):
         if call.opname.startswith("CALL") and start is not None and _start(call) == start:
             return following.opname
     return ""
