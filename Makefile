@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 JOBS ?= 2
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-.PHONY: help demo doctor test test-full lint bench clean
+.PHONY: help demo doctor test test-full lint bench sanitizers clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -40,6 +40,9 @@ bench: .venv/ready-dev ## take the measurements of benchmarks/ again, into bench
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.call_overhead
 	$(BIN)/python -m benchmarks.rule_time
+
+sanitizers: .venv/ready-dev ## run kernels for CPUs under AddressSanitizer and UndefinedBehaviorSanitizer (long)
+	$(BIN)/python -m benchmarks.sanitizers --workers $(JOBS)
 
 clean: ## remove the virtual environment and everything made by the checks
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -15,7 +15,7 @@ from lamina.testing import judge, mismatch, tensors
 from lamina.testing.sample import Sample as Errors
 from tests.ops.torch_private import DTYPES, DrawsWatch, filled_memory, graph_breaks, sample_of
 
-__all__ = ["Result", "check", "check_draws", "check_program"]
+__all__ = ["Result", "check", "check_draws", "check_program", "record_counts"]
 
 UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 """Only the kind of their results is compared: the values are whatever the memory held."""
@@ -111,7 +111,7 @@ def check_program(
         result.status, result.detail = "exception", _brief(problem)
         return result
     finally:
-        result.graphs, result.kernels, result.libraries, result.fallback = _counts(compiled)
+        result.graphs, result.kernels, result.libraries, result.fallback = record_counts(compiled)
         result.breaks = " | ".join(graph_breaks())[:300]
     exact = _exact(program, arguments, eager, backward)
     _judge(result, eager, ours, exact)
@@ -287,7 +287,7 @@ def _kind(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)} {tensor.layout}"
 
 
-def _counts(compiled: Any) -> tuple[int, int, int, str]:
+def record_counts(compiled: Any) -> tuple[int, int, int, str]:
     """Captured graphs, kernels and library calls of everything compiled, and why regions ran as ATen calls, or kernels
     without machine code.
     """
