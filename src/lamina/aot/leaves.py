@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.torch_private import is_leaf
 from lamina.base.source import operation_name, source_of
 
 __all__ = ["leaf_made"]
@@ -31,7 +32,7 @@ def leaf_made(gm: GraphModule) -> str:
 
 def _is_leaf(node: Node) -> bool:
     value: Any = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+    return isinstance(value, torch.Tensor) and value.requires_grad and is_leaf(value)
 
 
 def _requires_grad(node: Node) -> bool:

@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot.captured import example, memory
 from lamina.aot.torch_private import is_fake, is_zero
+from lamina.aot.windows import may_overlap
 from lamina.base.aliasing import writes_first
 from lamina.base.source import operation_name, source_of
 
@@ -68,7 +69,7 @@ def _why_refused(node: Node, shared: set[Any]) -> str:
     if not written:
         return ""
     for one in written:
-        if _overlapping(one) or (shared and _storage(one) in shared):
+        if _overlapping(one) or (shared and _storage(one) in shared) or _is_of_windows(one):
             return "writes to a tensor whose elements share memory, which eager refuses for most"
     for number, one in enumerate(written):
         if any(one is other or _meet(example(one), example(other), alike=True) for other in written[:number]):
@@ -80,6 +81,20 @@ def _why_refused(node: Node, shared: set[Any]) -> str:
     if len(written) > 1 and _read_at_other_places(node, written):
         return "reads memory that it has written to before"
     return ""
+
+
+def _is_of_windows(node: Node) -> bool:
+    """Whether a tensor is a view whose elements share memory, or a part of such a view."""
+    place = _storage(node)
+    if place is None:
+        return False
+    while True:
+        if may_overlap(_value(node)):
+            return True
+        viewed = node.args[0] if node.op in ("call_function", "call_method") and node.args else None
+        if not isinstance(viewed, Node) or _storage(viewed) != place:
+            return False
+        node = viewed
 
 
 def _written(node: Node) -> list[Node]:

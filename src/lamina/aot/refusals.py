@@ -12,6 +12,7 @@ from lamina.aot.leaves import leaf_made
 from lamina.aot.overlap import overlapping_write
 from lamina.aot.replayed import unknown_view
 from lamina.aot.strides import misplaced_result
+from lamina.aot.windows import look_elsewhere
 
 __all__ = ["SHARED_INPUT", "STATE_SWITCHED", "Refusal", "refusal"]
 
@@ -32,6 +33,7 @@ _CHECKS = (
     (inexact_integers, "compute the integer before the compiled function is called"),
     (leaf_made, "make the leaf before the compiled function is called, or take the view where gradients are on"),
     (unknown_view, "return the input, or a clone of the view"),
+    (look_elsewhere, "call as_strided of a contiguous tensor that is no view"),
     (misplaced_result, "call contiguous() on the operand, or make the tensor before the compiled function is called"),
 )
 

@@ -36,6 +36,7 @@ from lamina.aot.torch_private import (
     written_inputs,
 )
 from lamina.aot.traits import is_static
+from lamina.aot.windows import returns_windows
 from lamina.base.collector import collector_held
 from lamina.base.modes import SWITCHED_BY_HAND
 from lamina.base.recovery import brief, raised_within
@@ -232,6 +233,7 @@ class _Job:
                 inference=self.graphs.compiler("inference"),
                 partition=self.graphs.partition,
                 decompositions=decompositions,
+                as_results=not returns_windows(graph),
             )
 
         try:

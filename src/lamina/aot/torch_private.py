@@ -74,7 +74,9 @@ __all__ = [
     "is_fake",
     "is_grad_enabled",
     "is_guarded",
+    "is_leaf",
     "is_quotient",
+    "is_sure",
     "is_true",
     "is_written_to",
     "is_zero",
@@ -119,8 +121,12 @@ def run_aot_autograd(
     inference: Compiler,
     partition: Partition,
     decompositions: dict[Any, Callable[..., Any]],
+    as_results: bool = True,
 ) -> Callable[..., Any]:
-    """Trace, differentiate and partition ``gm`` with torch's AOTAutograd and compile the pieces with the given ones."""
+    """Trace, differentiate and partition ``gm`` with torch's AOTAutograd and compile the pieces with the given ones.
+
+    ``as_results``: gradients that arrive get the strides of the results they belong to.
+    """
     backend = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
@@ -129,15 +135,15 @@ def run_aot_autograd(
         decompositions=decompositions,
         keep_inference_input_mutations=True,
     )
-    with _settings():
+    with _settings(guess_tangent_strides_as_outputs=as_results):
         compiled: Callable[..., Any] = backend(gm, example_inputs)
     return compiled
 
 
 @contextlib.contextmanager
-def _settings() -> Iterator[None]:
+def _settings(**more: bool) -> Iterator[None]:
     """AOTAutograd's settings for one compilation; those this torch does not know are left out."""
-    with functorch_config.patch({k: v for k, v in _SETTINGS.items() if hasattr(functorch_config, k)}):
+    with functorch_config.patch({k: v for k, v in (_SETTINGS | more).items() if hasattr(functorch_config, k)}):
         yield
 
 
@@ -220,6 +226,11 @@ def is_true(condition: bool | torch.SymBool) -> bool:
     return statically_known_true(condition)
 
 
+def is_sure(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on symbols is known to hold, or holds and is then guarded; false where only data tells."""
+    return statically_known_true(condition) or guard_or_false(condition)
+
+
 def is_guarded(condition: bool | torch.SymBool) -> bool:
     """Whether a condition on symbols holds, which is then guarded; true as well where only data tells."""
     return guard_or_true(condition)
@@ -228,6 +239,18 @@ def is_guarded(condition: bool | torch.SymBool) -> bool:
 def is_zero(step: int | torch.SymInt) -> bool:
     """Whether a stride is zero. One that may be is then guarded to be so or not; only data's are taken not to be."""
     return guard_or_false(step == 0)
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether a tensor that requires a gradient has no history: that of a stale view is its base's.
+
+    Autograd makes the history of a view anew once the base was written to, and refuses to for some of them.
+    """
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        made = torch._C._autograd._get_creation_meta(tensor)
+        return bool(made == torch._C._autograd.CreationMeta.NO_GRAD_MODE)
 
 
 def is_quotient(value: Any, float_too: bool) -> bool:

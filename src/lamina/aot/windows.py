@@ -1,0 +1,64 @@
+"""Views whose elements share memory, or look at what their operand does not: ``unfold``, ``as_strided``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from lamina.aot.torch_private import hint, is_fake, is_sure, is_true
+from lamina.base.source import operation_name, source_of
+
+__all__ = ["look_elsewhere", "may_overlap", "returns_windows"]
+
+
+def may_overlap(tensor: torch.Tensor) -> bool:
+    """Whether two elements may share memory: each step must lead past what the smaller ones reach.
+
+    What run-time sizes say of it is guarded.
+    """
+    if tensor.layout is not torch.strided or any(type(n) is int and n == 0 for n in tensor.shape):
+        return False
+    steps = [(step, n) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if type(n) is not int or n != 1]
+    reached: Any = 0
+    for step, n in sorted(steps, key=lambda one: hint(one[0])):
+        if not is_sure(step > reached):
+            return True
+        reached = reached + (n - 1) * step
+    return False
+
+
+def returns_windows(gm: GraphModule) -> bool:
+    """Whether elements of a result share memory, as windows of ``unfold`` or ``as_strided`` do.
+
+    A gradient has a number of its own for each element: it does not fit into such strides. Those of run-time sizes
+    are not asked about: their gradients are contiguous.
+    """
+    returned: Any = gm.graph.output_node().args[0]
+    for one in returned if isinstance(returned, (tuple, list)) else [returned]:
+        value = one.meta.get("example_value") if isinstance(one, Node) else None
+        if is_fake(value) and all(type(n) is int for n in (*value.shape, *value.stride())) and may_overlap(value):
+            return True
+    return False
+
+
+def look_elsewhere(gm: GraphModule) -> str:
+    """Why the captured graph is eager's to run: an ``as_strided`` of a part of a tensor that has a gradient, or "".
+
+    Eager's gradient is that of the elements that the part has, others get none. Where the result is made anew from
+    the whole tensor, those have one as well.
+    """
+    for node in gm.graph.nodes:
+        if operation_name(node.target) == "as_strided" and node.args and isinstance(node.args[0], Node):
+            part = node.args[0].meta.get("example_value")
+            if isinstance(part, torch.Tensor) and part.requires_grad and not _is_whole(part):
+                return f"{source_of(node)} looks at memory beside its operand's elements"
+    return ""
+
+
+def _is_whole(tensor: Any) -> bool:
+    """Whether a tensor has each element of its memory, once."""
+    if tensor.layout is not torch.strided or not tensor.is_contiguous():
+        return False
+    return is_true(tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes())
