@@ -268,13 +268,11 @@ def _join_mod(terms: dict[Monomial, int], mono: Monomial, atom: Mod, const: int)
     scaled = Expr(((partner, partner_coef),), 0) * atom.den
     if rest:
         scaled = scaled * Expr(((tuple(rest), 1),), 0)
-    if len(scaled.terms) != 1:
-        return None
-    target, factor = scaled.terms[0]
     coef = terms[mono]
-    if terms.get(target) != coef * factor or target == mono:
+    targets = {target: coef * factor for target, factor in scaled.terms}
+    if mono in targets or any(terms.get(target) != factor for target, factor in targets.items()):
         return None
-    left = {m: c for m, c in terms.items() if m not in (mono, target)}
+    left = {m: c for m, c in terms.items() if m != mono and m not in targets}
     joined = atom.num * coef
     if rest:
         joined = joined * Expr(((tuple(rest), 1),), 0)

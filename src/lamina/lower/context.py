@@ -170,19 +170,26 @@ class Lowering:
 
     # ---- library calls ----------------------------------------------------------------------------------------
 
-    def strided(self, node: Node, value: TensorValue) -> BufferView:
-        """The value as a strided window; copied into a new buffer first when its addresses are not linear."""
+    def strided(self, node: Node, value: TensorValue, val: Any = None) -> BufferView:
+        """The value as a strided window; copied into a new buffer first when its addresses are not linear.
+
+        The buffer is contiguous, or has the strides of the fake tensor ``val``.
+        """
         found = linear_view(value, self.buffers[value.buffer])
         if found is None:
-            found = linear_view(copied := self.copy(node, value), self.buffers[copied.buffer])
+            strides = [stride_of(s) for s in val.stride()] if isinstance(val, torch.Tensor) else None
+            found = linear_view(copied := self.copy(node, value, strides), self.buffers[copied.buffer])
             assert found is not None
         return found
 
-    def copy(self, node: Node, value: TensorValue) -> TensorValue:
-        """The value in a new contiguous buffer."""
+    def copy(self, node: Node, value: TensorValue, strides: Sequence[Expr] | None = None) -> TensorValue:
+        """The value in a new buffer, contiguous unless strides are given."""
         if DTYPES[value.dtype].kind == "complex" or value.dtype.startswith("float8"):
             raise CannotLower(f"a {value.dtype} tensor whose elements are not evenly spaced")
-        out = self.buffer(f"{node.name}_copy", value.dtype, value.shape, device=self.buffers[value.buffer].device)
+        if strides is not None and not _dense(value.shape, strides):
+            raise CannotLower("an output with gaps in its memory whose elements are not evenly spaced")
+        device = self.buffers[value.buffer].device
+        out = self.buffer(f"{node.name}_copy", value.dtype, value.shape, strides, device)
         b = self.nest(node, out.shape)
         b.store(out, b.load(value))
         self.finish(b)

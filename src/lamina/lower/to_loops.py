@@ -311,7 +311,8 @@ def _output(low: Lowering, node: Node, value: Any, result: Any) -> BufferView | 
     if value is None:
         return None
     if isinstance(value, TensorValue):
-        return _as_eager_steps(low.strided(node, value), result)
+        meta = result.meta.get("val") if isinstance(result, Node) else None
+        return _as_eager_steps(low.strided(node, value, meta), result)
     if isinstance(value, int | Expr):
         return as_expr(value)
     raise CannotLower(f"output of type {type(value).__name__}")
