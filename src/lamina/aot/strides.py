@@ -7,9 +7,20 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.torch_private import is_fake, is_sure
 from lamina.base.source import operation_name, source_of
 
 __all__ = ["misplaced_result"]
+
+_AS_A_SUM = frozenset(
+    str.split(
+        "complex copysign floor_divide floordiv heaviside logaddexp logaddexp2 logical_and logical_or logical_xor polar"
+        " special_xlog1py special_xlogy xlog1py xlogy"
+    )
+)
+"""Calls whose results eager lays out as those of all pointwise calls, and tracing by the rules of its own formulas."""
+
+_DIVISIONS = frozenset(("div", "divide", "true_divide"))
 
 
 def misplaced_result(gm: GraphModule) -> str:
@@ -17,6 +28,7 @@ def misplaced_result(gm: GraphModule) -> str:
 
     Memory with gaps is made by ``empty_strided`` alone; kernels make none. On a CPU a batch norm's result is
     contiguous, or has channels last where its operand has; traced it has whatever strides the operand has.
+    Where the operands of a pointwise call are laid out differently, tracing follows another one for some calls.
     """
     for node in gm.graph.nodes:
         if operation_name(node.target) in ("empty_strided", "new_empty_strided") and not _dense(node):
@@ -25,7 +37,42 @@ def misplaced_result(gm: GraphModule) -> str:
             image = node.args[0].meta.get("example_value") if isinstance(node.args[0], Node) else None
             if isinstance(image, torch.Tensor) and image.device.type == "cpu" and not _plain(image):
                 return f"{source_of(node)} has other strides than tracing tells"
+        if node.op in ("call_function", "call_method") and _differs(_value(node), _in_eager(node)):
+            return f"{source_of(node)} has other strides than tracing tells"
     return ""
+
+
+def _in_eager(node: Node) -> Any:
+    """A fake tensor with the strides that a pointwise call's result has in eager, None where tracing tells them."""
+    name = operation_name(node.target).strip("_").removeprefix("r")
+    operands = [_value(one) for one in node.args]
+    tensors = [one for one in operands if is_fake(one)]
+    if not is_fake(_value(node)) or not tensors or all(one.is_contiguous() for one in tensors):
+        return None
+    if name == "log_sigmoid":
+        return torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
+    if len(operands) != 2:
+        return None
+    first, second = operands
+    if name == "pow" and not is_fake(first):  # eager fills a tensor with the base
+        return torch.empty_like(second, memory_format=torch.contiguous_format)
+    if name == "ldexp" and len(tensors) == 2:  # a product with a power of two
+        return torch.add(first, torch.empty_like(second, memory_format=torch.contiguous_format))
+    if name in _AS_A_SUM or (name in _DIVISIONS and node.kwargs.get("rounding_mode")):
+        return torch.add(first, second)
+    return None
+
+
+def _differs(traced: Any, eager: Any) -> bool:
+    """Whether two fake tensors of one shape are laid out differently."""
+    if eager is None or not is_fake(traced) or traced.dim() != eager.dim():
+        return False
+    sizes = zip(traced.shape, traced.stride(), eager.stride(), strict=True)
+    return not all(is_sure(n == 1) or is_sure(a == b) for n, a, b in sizes)
+
+
+def _value(node: Any) -> Any:
+    return node.meta.get("example_value") if isinstance(node, Node) else node
 
 
 def _dense(node: Node) -> bool:

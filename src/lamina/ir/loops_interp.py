@@ -165,6 +165,8 @@ class _Runner:
     def store(self, eqn: Store) -> None:
         target = self.tensors[eqn.buffer]
         value = torch.as_tensor(self.env[eqn.value]).to(target.dtype)
+        if value.untyped_storage().data_ptr() == target.untyped_storage().data_ptr():
+            value = value.clone()  # a load that nothing was computed from
         index = [self.index(e) for e in eqn.index]
         if not index:
             if eqn.mode == "set":
