@@ -1,0 +1,225 @@
+"""Programs about views that random ones were reduced to: windows, stale views, strides of results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lamina
+from lamina.aot.windows import may_overlap
+from lamina.testing.fuzz import check
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from lamina.testing.fuzz import attempt, backward, pause, sample
+"""
+
+WINDOWS = {
+    "a write through windows": """
+def f(x, p):
+    v = x * 2
+    v.as_strided((3, 3), (p, 1)).mul_(3)
+    return v
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    for p in (1, 2, 3):
+        x = sample(9, grad=True)
+        out = g(x, p)
+        yield out, backward(out), x.grad
+""",
+    "a write to a part of windows": """
+def f(x, p):
+    v = x * 2
+    w = v.as_strided((3, 3), (p, 1))
+    w[0] = 5.0
+    w[1].mul_(2)
+    return v, w
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    for p in (1, 2, 3):
+        yield g(sample(9), p)
+""",
+    "windows onto an argument": """
+def f(x, p):
+    x.as_strided((3, 3), (p, 1)).mul_(3)
+    return x + 1
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    for p in (1, 2, 3):
+        x = sample(9)
+        yield g(x, p), x
+""",
+    "an argument that is windows": """
+def f(x):
+    x.mul_(3)
+    return x + 1
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    for p in (3, 2, 1):
+        x = sample(9)
+        yield g(x.as_strided((3, 3), (p, 1))), x
+""",
+    "windows that are returned": """
+def f(x, p):
+    return (x * 2).unfold(0, 2, p), (x + 1).as_strided((3, 3), (1, 1)), x[:2]
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    for p in (2, 1):
+        x = sample(9, grad=True)
+        out = g(x, p)
+        yield out, backward(out), x.grad
+""",
+    "windows that are returned, in eager's order": """
+def f(x):
+    return (x * 2).unfold(0, 2, 1)
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC, options={"numerics": "eager"})
+    x = sample(9, grad=True)
+    out = g(x)
+    yield out, backward(out), x.grad
+""",
+    "windows that look beside their operand": """
+def f(x, p):
+    v = (x - p).as_strided((2,), (p,))
+    return v, v.as_strided((2, 2), (p, 1))
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    for p in (2, 1, 3):
+        x = sample(9, grad=True)
+        out = g(x, p)
+        yield out, backward(out), x.grad
+""",
+    "windows of an argument that look beside their operand": """
+def f(x, p):
+    return x.as_strided((2,), (p,)).as_strided((2, 2), (p, 1))
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    for p in (2, 1, 3):
+        x = sample(9, grad=True)
+        out = g(x, p)
+        yield out, backward(out), x.grad
+""",
+}
+
+OTHERS = {
+    "a part of a tensor whose whole is written to": """
+def f(x):
+    v = torch.sin(x)
+    w = [t * 0 for t in v.unbind()]
+    v.add_(1)
+    return v, w
+def program(compile):
+    x = sample(3, grad=True)
+    out = compile(f)(x)
+    yield out, backward(out), x.grad
+""",
+    "a view under no_grad that is written to": """
+def f(x):
+    with torch.no_grad():
+        x.transpose(0, 1).neg_()
+    return x * 2
+def program(compile):
+    x = sample(2, 3, grad=True)
+    out = compile(f)(x)
+    yield out, backward(out), x, x.grad
+""",
+    "a write to what is read": """
+def f(x):
+    v = x ** 0.25
+    v.mul_(v)
+    w = x + 3
+    w.addcmul_(w, x)
+    return v, w
+def program(compile):
+    x = sample(5, grad=True).abs() + 1
+    out = compile(f)(x)
+    yield out
+    yield attempt(backward, out)
+""",
+    "a tensor and views of all of it": """
+def f(x):
+    v = x * 2
+    return v, v.view(v.shape), v[:], v.view(-1)
+def program(compile):
+    for grad in (False, True):
+        yield compile(f)(sample(3, 4, grad=grad))
+""",
+    "a write of nothing to an argument": """
+def f(x, k):
+    x.view(1)[0:0].zero_()
+def program(compile):
+    x = sample(1, 1)
+    yield compile(f)(x, 0), x
+""",
+    "a copy whose every second element is returned": """
+def f(x):
+    return x[:-1].t().reshape(-1)[::2]
+def program(compile):
+    g = compile(f, dynamic=True)
+    for n in (3, 5):
+        yield g(sample(n, 2))
+""",
+}
+
+POINTWISE = """
+def f(x, y):
+    return (torch.copysign(x, y), torch.xlogy(x, y), x // y, torch.div(x, y, rounding_mode="trunc"),
+            torch.logical_and(x, y), torch.heaviside(x, y), torch.logaddexp(x, y), torch.ldexp(x, y), 2 ** x,
+            F.logsigmoid(y), torch.complex(x, y), x * y)
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    yield g(sample(3, 4).abs() + 1, sample(4, 3).t().abs() + 1)
+    yield g(sample(4, 3).t().abs() + 1, sample(3, 4).abs() + 1)
+    yield g(sample(4, 3).t().abs() + 1, sample(1).reshape(()) + 9)
+    yield g(sample(1).reshape(()) + 9, sample(4, 3).t().abs() + 1)
+"""
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_are_eagers(name: str, dynamic: bool) -> None:
+    assert check(HEAD + WINDOWS[name].replace("DYNAMIC", str(dynamic)), "lamina:interp").differences == ()
+
+
+@pytest.mark.parametrize("target", ["lamina", "lamina:interp"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_program_runs_as_in_eager(name: str, target: str) -> None:
+    assert check(HEAD + OTHERS[name], target).differences == ()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_strides_of_operands_in_several_layouts(dynamic: bool) -> None:
+    assert check(HEAD + POINTWISE.replace("DYNAMIC", str(dynamic)), "lamina:interp").differences == ()
+
+
+LAYOUTS = [
+    *(((3,), (1,)), ((3,), (0,)), ((1,), (0,)), ((3, 0), (0, 0)), ((2, 3), (0, 1)), ((2, 3), (3, 1)), ((), ())),
+    *(((3, 2), (1, 3)), ((2, 1, 3), (3, 0, 1)), ((3, 3), (2, 1)), ((3, 3), (1, 1)), ((2, 2), (3, 1))),
+]
+
+
+@pytest.mark.parametrize(("shape", "strides"), LAYOUTS, ids=str)
+def test_windows_are_tensors_with_fewer_places_than_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    places = torch.arange(16).as_strided(shape, strides).flatten().tolist()
+    assert may_overlap(torch.zeros(16).as_strided(shape, strides)) == (len(set(places)) < len(places))
+
+
+def test_usual_views_are_compiled() -> None:
+    """Writes to parts of tensors whose sizes vary, and results that are expanded, stay with the kernels."""
+
+    def f(x: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+        x[k:].mul_(2)
+        x[:, ::2] += 1
+        y = x * 2
+        y.t()[1:].mul_(3)
+        y.view(-1)[k:].add_(1)
+        return y, (y.sum(0) * 2)[None].expand(3, -1), y.as_strided((2, 2), (2, 1))
+
+    compiled = lamina.compile(f, dynamic=True)
+    for n, m, k in ((4, 6, 1), (8, 10, 2), (6, 7, 3)):
+        x = torch.randn(n, m)
+        expected = f(x.clone(), k)
+        torch.testing.assert_close(compiled(x.clone(), k), expected)
+    assert not [d for stage in compiled.record.stages for d in stage.decisions if d.kind in ("eager", "fallback")]
+    assert len([s for s in compiled.record.stages if s.name == "aot"]) == 1
