@@ -89,7 +89,7 @@ def _is_of_windows(node: Node) -> bool:
     if place is None:
         return False
     while True:
-        if may_overlap(_value(node)):
+        if may_overlap(example(node)):
             return True
         viewed = node.args[0] if node.op in ("call_function", "call_method") and node.args else None
         if not isinstance(viewed, Node) or _storage(viewed) != place:

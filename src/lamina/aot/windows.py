@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.captured import example
 from lamina.aot.torch_private import hint, is_fake, is_sure, is_true
 from lamina.base.source import operation_name, source_of
 
@@ -37,7 +38,7 @@ def returns_windows(gm: GraphModule) -> bool:
     """
     returned: Any = gm.graph.output_node().args[0]
     for one in returned if isinstance(returned, (tuple, list)) else [returned]:
-        value = one.meta.get("example_value") if isinstance(one, Node) else None
+        value: Any = example(one)
         if is_fake(value) and all(type(n) is int for n in (*value.shape, *value.stride())) and may_overlap(value):
             return True
     return False
@@ -51,7 +52,7 @@ def look_elsewhere(gm: GraphModule) -> str:
     """
     for node in gm.graph.nodes:
         if operation_name(node.target) == "as_strided" and node.args and isinstance(node.args[0], Node):
-            part = node.args[0].meta.get("example_value")
+            part = example(node.args[0])
             if isinstance(part, torch.Tensor) and part.requires_grad and not _is_whole(part):
                 return f"{source_of(node)} looks at memory beside its operand's elements"
     return ""
