@@ -84,6 +84,35 @@ def program(compile):
     yield attempt(g, sample(5))
     yield torch.rand(3)
 """,
+    "a step that leaves one element": """
+def f(x, k):
+    return torch.atan2(x[1:4:k], x)
+
+def program(compile):
+    g = compile(f, dynamic=True)
+    yield attempt(g, sample(2), 1)
+    yield attempt(g, sample(2, seed=1), 2)
+""",
+    "a size of the data that is taken to fit another": """
+def f(x):
+    y = x.repeat_interleave(torch.arange(x.shape[0]), 0)
+    return y, y + x
+
+def program(compile):
+    g = compile(f)
+    with unbacked():
+        yield attempt(g, sample(6))
+""",
+    "padding that takes more than there is": """
+def f(x, k):
+    return F.pad(x, (2, k)) * 1, F.pad(x, (k, 5, k, 5))
+
+def program(compile):
+    for dynamic in (False, True):
+        g = compile(f, dynamic=dynamic)
+        for n, k in ((3, -2), (3, -4), (3, -5), (4, -4), (4, 2), (7, -8)):
+            yield attempt(g, sample(n, n), k)
+""",
     "dtypes that few operators know": """
 def f(x):
     y = x.to(torch.uint16)

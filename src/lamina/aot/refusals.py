@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from torch.fx import GraphModule
 
+from lamina.aot.assumed_sizes import assumed_size
 from lamina.aot.dead_calls import dead_call
 from lamina.aot.inexact_integers import inexact_integers
 from lamina.aot.leaves import leaf_made
 from lamina.aot.overlap import overlapping_write
+from lamina.aot.refused_calls import refused_call
 from lamina.aot.replayed import unknown_view
 from lamina.aot.strides import misplaced_result
 from lamina.aot.windows import look_elsewhere
@@ -30,6 +32,8 @@ SHARED_INPUT = "pass a clone of one of them"
 
 _CHECKS = (
     (overlapping_write, "clone what is read or written to before the write"),
+    (assumed_size, "reshape or index the tensor so that its size is the same whatever the data"),
+    (refused_call, "do not call it so"),
     (inexact_integers, "compute the integer before the compiled function is called"),
     (leaf_made, "make the leaf before the compiled function is called, or take the view where gradients are on"),
     (unknown_view, "return the input, or a clone of the view"),

@@ -71,6 +71,7 @@ __all__ = [
     "hint",
     "history_of_results",
     "is_checkpointed",
+    "is_constant",
     "is_fake",
     "is_grad_enabled",
     "is_guarded",
@@ -229,6 +230,13 @@ def is_true(condition: bool | torch.SymBool) -> bool:
 def is_sure(condition: bool | torch.SymBool) -> bool:
     """Whether a condition on symbols is known to hold, or holds and is then guarded; false where only data tells."""
     return statically_known_true(condition) or guard_or_false(condition)
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a number or truth value of tracing is known, whatever symbols it came from."""
+    return isinstance(value, (bool, int)) or (
+        isinstance(value, (torch.SymBool, torch.SymInt)) and not value.node.expr.free_symbols
+    )
 
 
 def is_guarded(condition: bool | torch.SymBool) -> bool:

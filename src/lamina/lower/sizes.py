@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from lamina.ir.index import Expr, Size, as_expr, ceildiv
-from lamina.lower.torch_private import lowest
+from lamina.lower.torch_private import is_one, lowest
 from lamina.lower.values import TensorValue
 
 __all__ = ["SizeFloat", "UnknownSize", "expr_of", "leaves_in", "stride_of"]
@@ -36,12 +36,14 @@ def expr_of(value: int | torch.SymInt | Expr) -> Expr:
 
     The least or the greatest of several integers is a size of its own, which a region can only use if it is given it.
 
+    What is known to be 1 is 1, so that what it is the size of is broadcast.
+
     A symbol is at least what its environment proves: sizes are at least zero, other integers may be negative.
     """
     if isinstance(value, Expr):
         return value
     if isinstance(value, torch.SymInt):
-        return _convert(value.node.expr, value.node.shape_env)
+        return as_expr(1) if is_one(value) else _convert(value.node.expr, value.node.shape_env)
     return as_expr(int(value))
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "depends_on_data",
     "elements_of",
     "has_symbols",
+    "is_one",
     "is_positive",
     "is_true",
     "lowest",
@@ -61,6 +62,20 @@ def is_true(condition: bool | torch.SymBool) -> bool:
 def depends_on_data(value: int | torch.SymInt) -> bool:
     """Whether an integer has symbols that only the data of a call tells."""
     return bool(free_unbacked_symbols(value))
+
+
+_ONES: WeakKeyDictionary[Any, dict[Any, bool]] = WeakKeyDictionary()
+
+
+def is_one(value: torch.SymInt) -> bool:
+    """Whether an integer that is no symbol alone is known to be 1: by a guard, say, that tracing a broadcast left.
+
+    The answer is kept, so that an integer stays the same when its environment learns more about it.
+    """
+    e, known = value.node.expr, _ONES.setdefault(value.node.shape_env, {})
+    if e not in known:
+        known[e] = not isinstance(e, sympy.Symbol) and statically_known_true(value == 1)
+    return known[e]
 
 
 _LOWEST: WeakKeyDictionary[Any, dict[sympy.Symbol, int | None]] = WeakKeyDictionary()
