@@ -31,7 +31,7 @@ def _cuts_too_much(node: Node) -> bool:
     image = source.meta.get("example_value") if isinstance(source, Node) else None
     if not isinstance(image, torch.Tensor) or not isinstance(pad, (list, tuple)):
         return False
-    numbers = [n.meta.get("example_value") if isinstance(n, Node) else n for n in pad]
+    numbers: list[Any] = [n.meta.get("example_value") if isinstance(n, Node) else n for n in pad]
     sizes: list[Any] = list(reversed(image.shape))
     if len(numbers) > 2 * len(sizes) or not all(isinstance(n, (int, torch.SymInt)) for n in numbers):
         return False
