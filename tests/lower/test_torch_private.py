@@ -10,7 +10,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from lamina.base.torch_private import OpOverload, OpOverloadPacket
 from lamina.lower import torch_private
-from lamina.lower.torch_private import lowest
+from lamina.lower.sizes import expr_of, stride_of
+from lamina.lower.torch_private import is_one, lowest
 from tests.kernels import operations as ops
 
 
@@ -94,6 +95,20 @@ def test_an_environment_proves_ranges() -> None:
     assert not torch_private.is_true(number >= 0)
     assert torch_private.depends_on_data(number)
     assert not torch_private.depends_on_data(3)
+
+
+def test_an_environment_proves_that_a_size_is_one() -> None:
+    env = ShapeEnv()
+    rows, size, other = (env.create_unbacked_symint() for _ in range(3))
+    for number in (rows, size, other):
+        torch._check(number >= 3)
+    torch._check(size <= 10)
+    windows = (size - 3) // 8 + 1
+    assert is_one(windows.node.expr, env)
+    assert not is_one(((other - 3) // 8 + 1).node.expr, env)
+    assert not is_one(size.node.expr, env)
+    assert expr_of(windows) == 1
+    assert expr_of(rows * windows) == stride_of(rows * torch.sym_max(1, windows)) == expr_of(rows)
 
 
 def test_symbols_of_a_tensor_are_seen() -> None:

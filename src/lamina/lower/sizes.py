@@ -36,14 +36,14 @@ def expr_of(value: int | torch.SymInt | Expr) -> Expr:
 
     The least or the greatest of several integers is a size of its own, which a region can only use if it is given it.
 
-    What is known to be 1 is 1, so that what it is the size of is broadcast.
+    What is known to be 1 is 1, so that what it is the size of is broadcast; as a factor too, so that strides agree.
 
     A symbol is at least what its environment proves: sizes are at least zero, other integers may be negative.
     """
     if isinstance(value, Expr):
         return value
     if isinstance(value, torch.SymInt):
-        return as_expr(1) if is_one(value) else _convert(value.node.expr, value.node.shape_env)
+        return _convert(value.node.expr, value.node.shape_env)
     return as_expr(int(value))
 
 
@@ -70,6 +70,8 @@ def _convert(e: Any, env: Any) -> Expr:
         return as_expr(int(e))
     if isinstance(e, sympy.Symbol):
         return as_expr(Size(e.name, lowest(e, env)))
+    if is_one(e, env):
+        return as_expr(1)
     if isinstance(e, sympy.Add):
         total = as_expr(0)
         for arg in e.args:

@@ -67,14 +67,14 @@ def depends_on_data(value: int | torch.SymInt) -> bool:
 _ONES: WeakKeyDictionary[Any, dict[Any, bool]] = WeakKeyDictionary()
 
 
-def is_one(value: torch.SymInt) -> bool:
+def is_one(e: sympy.Expr, env: Any) -> bool:
     """Whether an integer that is no symbol alone is known to be 1: by a guard, say, that tracing a broadcast left.
 
     The answer is kept, so that an integer stays the same when its environment learns more about it.
     """
-    e, known = value.node.expr, _ONES.setdefault(value.node.shape_env, {})
+    known = _ONES.setdefault(env, {})
     if e not in known:
-        known[e] = not isinstance(e, sympy.Symbol) and statically_known_true(value == 1)
+        known[e] = not isinstance(e, sympy.Symbol) and statically_known_true(env.create_symboolnode(sympy.Eq(e, 1)))
     return known[e]
 
 
