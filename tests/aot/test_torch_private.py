@@ -8,13 +8,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from lamina.aot import torch_private as aot_private
+from lamina.base.symbolic import torch_private as symbolic
 from lamina.capture import torch_private as capture_private
 from lamina.decomp import torch_private as decomp_private
 from lamina.rewrite import torch_private as rewrite_private
 
 
 def test_every_listed_name_exists():
-    for module in (aot_private, capture_private, decomp_private, rewrite_private):
+    for module in (symbolic, aot_private, capture_private, decomp_private, rewrite_private):
         for name in module.__all__:
             assert getattr(module, name) is not None
 
@@ -36,22 +37,23 @@ def test_modes_are_seen():
 
 
 def test_sizes():
-    assert aot_private.hint(3) == 3
+    assert symbolic.hint(3) == 3
+    assert symbolic.hint(ShapeEnv().create_unbacked_symint(), 7) == 7
     assert rewrite_private.same_size(3, 3)
     assert not rewrite_private.same_size(3, 4)
-    assert aot_private.symbols_of(torch.ones(2)) == []
+    assert symbolic.symbols_of(torch.ones(2)) == []
 
 
 def test_symbols_that_may_be_negative():
     number = ShapeEnv().create_unbacked_symint()
-    assert not aot_private.is_true(number > 0)
-    assert aot_private.is_guarded(number != 0)
-    assert not aot_private.is_guarded(False)
-    assert aot_private.is_zero(0)
-    assert not aot_private.is_zero(number)
-    assert aot_private.is_quotient(number // 3, float_too=False)
-    assert aot_private.is_quotient(number / 2 + 1, float_too=True)
-    assert not aot_private.is_quotient(number * 2, float_too=False)
+    assert not symbolic.is_true(number > 0)
+    assert symbolic.is_guarded(number != 0)
+    assert not symbolic.is_guarded(False)
+    assert symbolic.is_zero(0)
+    assert not symbolic.is_zero(number)
+    assert symbolic.is_quotient(number // 3, float_too=False)
+    assert symbolic.is_quotient(number / 2 + 1, float_too=True)
+    assert not symbolic.is_quotient(number * 2, float_too=False)
 
 
 def test_calls_of_one_operation():

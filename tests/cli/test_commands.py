@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ SUBJECTS = ["lamina", "python", "torch", "triton", "compiler", "instructions", "
 
 
 def doctor(**environment: str) -> tuple[int, list[str]]:
-    done = CliRunner().invoke(app, ["doctor"], env=environment)
+    done = CliRunner().invoke(app, ["doctor"], env=environment, catch_exceptions=False)
     return done.exit_code, done.stdout.splitlines()
 
 
@@ -50,6 +51,14 @@ def test_doctor_quotes_one_line_of_what_is_no_compiler(tmp_path: Path) -> None:
     line = doctor(LAMINA_CXX=str(wordy))[1][4]
     assert f"{wordy} --version failed: wordy 1.0 -> install g++" in line
     assert "License" not in line
+
+
+def test_doctor_counts_the_files_that_stay_while_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernels.so").write_bytes(bytes(1 << 20))
+    found = [(str(tmp_path), [], ["removed meanwhile", "kernels.so"])]
+    monkeypatch.setattr(os, "walk", lambda folder: found if folder == tmp_path else [])
+    line = doctor(LAMINA_CACHE_DIR=str(tmp_path))[1][8]
+    assert "1 files, 1.0 MiB" in line
 
 
 def test_doctor_misses_triton_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

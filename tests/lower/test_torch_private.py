@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from lamina.base.symbolic import torch_private as symbolic
 from lamina.base.torch_private import OpOverload, OpOverloadPacket
 from lamina.lower import torch_private
 from lamina.lower.sizes import expr_of, stride_of
@@ -91,10 +92,10 @@ def test_an_environment_proves_ranges() -> None:
     torch._check(size >= 0)
     assert lowest(size.node.expr, env) == 0
     assert lowest(number.node.expr, env) is None
-    assert torch_private.is_true(size + 1 > 0)
-    assert not torch_private.is_true(number >= 0)
-    assert torch_private.depends_on_data(number)
-    assert not torch_private.depends_on_data(3)
+    assert symbolic.is_true(size + 1 > 0)
+    assert not symbolic.is_true(number >= 0)
+    assert symbolic.depends_on_data(number)
+    assert not symbolic.depends_on_data(3)
 
 
 def test_an_environment_proves_that_a_size_is_one() -> None:
@@ -113,5 +114,5 @@ def test_an_environment_proves_that_a_size_is_one() -> None:
 
 def test_symbols_of_a_tensor_are_seen() -> None:
     with FakeTensorMode(shape_env=ShapeEnv()) as mode:
-        assert not torch_private.has_symbols(torch.empty(3))
-        assert torch_private.has_symbols(torch.empty(3).expand(mode.shape_env.create_unbacked_symint(), 3))
+        assert not symbolic.has_symbols(torch.empty(3))
+        assert symbolic.has_symbols(torch.empty(3).expand(mode.shape_env.create_unbacked_symint(), 3))

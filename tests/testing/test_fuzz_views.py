@@ -15,19 +15,23 @@ import torch.nn.functional as F
 from lamina.testing.fuzz import attempt, backward, pause, sample
 """
 
+DIFFERENTIATED = """
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    for p in (2, 1, 3):
+        x = sample(9, grad=True)
+        out = g(x, p)
+        yield out, backward(out), x.grad
+"""
+
 WINDOWS = {
     "a write through windows": """
 def f(x, p):
     v = x * 2
     v.as_strided((3, 3), (p, 1)).mul_(3)
     return v
-def program(compile):
-    g = compile(f, dynamic=DYNAMIC)
-    for p in (1, 2, 3):
-        x = sample(9, grad=True)
-        out = g(x, p)
-        yield out, backward(out), x.grad
-""",
+"""
+    + DIFFERENTIATED,
     "a write to a part of windows": """
 def f(x, p):
     v = x * 2
@@ -63,13 +67,8 @@ def program(compile):
     "windows that are returned": """
 def f(x, p):
     return (x * 2).unfold(0, 2, p), (x + 1).as_strided((3, 3), (1, 1)), x[:2]
-def program(compile):
-    g = compile(f, dynamic=DYNAMIC)
-    for p in (2, 1):
-        x = sample(9, grad=True)
-        out = g(x, p)
-        yield out, backward(out), x.grad
-""",
+"""
+    + DIFFERENTIATED,
     "windows that are returned, in eager's order": """
 def f(x):
     return (x * 2).unfold(0, 2, 1)
@@ -83,23 +82,13 @@ def program(compile):
 def f(x, p):
     v = (x - p).as_strided((2,), (p,))
     return v, v.as_strided((2, 2), (p, 1))
-def program(compile):
-    g = compile(f, dynamic=DYNAMIC)
-    for p in (2, 1, 3):
-        x = sample(9, grad=True)
-        out = g(x, p)
-        yield out, backward(out), x.grad
-""",
+"""
+    + DIFFERENTIATED,
     "windows of an argument that look beside their operand": """
 def f(x, p):
     return x.as_strided((2,), (p,)).as_strided((2, 2), (p, 1))
-def program(compile):
-    g = compile(f, dynamic=DYNAMIC)
-    for p in (2, 1, 3):
-        x = sample(9, grad=True)
-        out = g(x, p)
-        yield out, backward(out), x.grad
-""",
+"""
+    + DIFFERENTIATED,
 }
 
 OTHERS = {

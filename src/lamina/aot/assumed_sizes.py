@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.torch_private import is_constant
+from lamina.aot.captured import example
 from lamina.base.source import source_of
+from lamina.base.symbolic.torch_private import is_constant
 
 __all__ = ["assumed_size"]
 
@@ -23,7 +24,7 @@ def assumed_size(gm: GraphModule) -> str:
     """
     for node in gm.graph.find_nodes(op="call_function", target=_ASSERT):
         condition: Any = node.args[0]
-        if not isinstance(condition, Node) or not is_constant(condition.meta.get("example_value")):
+        if not isinstance(condition, Node) or not is_constant(example(condition)):
             continue
         return f"{_maker(condition)} has a size that only data tell and that is taken to fit another"
     return ""
@@ -32,6 +33,6 @@ def assumed_size(gm: GraphModule) -> str:
 def _maker(condition: Node) -> str:
     """The call that made the tensor, or else the number, that a condition is on."""
     node = condition
-    while node.all_input_nodes and not isinstance(node.meta.get("example_value"), torch.Tensor):
+    while node.all_input_nodes and not isinstance(example(node), torch.Tensor):
         node = node.all_input_nodes[0]
     return source_of(node)

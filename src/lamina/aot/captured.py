@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from lamina.aot.torch_private import is_fake
+from lamina.base.symbolic.torch_private import is_fake
 
-__all__ = ["example", "fakes", "memory"]
+__all__ = ["argument", "example", "fakes", "memory", "tensors"]
 
 
 def example(node: Any) -> Any:
@@ -17,10 +18,24 @@ def example(node: Any) -> Any:
     return node.meta.get("example_value") if isinstance(node, Node) else None
 
 
+def argument(value: Any) -> Any:
+    """The value that tracing had for an argument of a captured call: the argument itself if it is no node."""
+    return example(value) if isinstance(value, Node) else value
+
+
+def tensors(node: Node) -> list[torch.Tensor]:
+    """The tensors among the results of ``node``."""
+    return [one for one in _results(node) if isinstance(one, torch.Tensor)]
+
+
 def fakes(node: Node) -> list[Any]:
     """The fake tensors among the results of ``node``."""
+    return [one for one in _results(node) if is_fake(one)]
+
+
+def _results(node: Node) -> Sequence[Any]:
     value = example(node)
-    return [one for one in (value if isinstance(value, (tuple, list)) else (value,)) if is_fake(one)]
+    return value if isinstance(value, (tuple, list)) else (value,)
 
 
 def memory(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.aot.torch_private import hint
+from lamina.base.symbolic.torch_private import hint
 from lamina.base.thin_products import thin_dimension
 from lamina.base.torch_private import OpOverload
 

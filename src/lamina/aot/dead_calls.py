@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.captured import example, fakes, memory
+from lamina.aot.captured import example, fakes, memory, tensors
 from lamina.base.aliasing import writes_first
 from lamina.base.source import operation_name, source_of
 
@@ -136,15 +136,14 @@ def _holds(node: Node) -> bool:
     name = operation_name(node.target)
     if writes_first(node):  # it raises where the other does, or in tracing
         name = name.removesuffix("_")
-    given = (n.meta.get("example_value") for n in node.all_input_nodes)
-    tensors = [t for t in given if isinstance(t, torch.Tensor)]
+    given = [t for t in map(example, node.all_input_nodes) if isinstance(t, torch.Tensor)]
     if name == operator.getitem.__name__:
-        return len(tensors) <= 1
+        return len(given) <= 1
     if name in _VIEWS:
         return True
-    dtypes = {t.dtype for t in tensors}
+    dtypes = {t.dtype for t in given}
     if name in _MOVES:
-        made = {t.dtype for t in _results(node)}
+        made = {t.dtype for t in tensors(node)}
         return dtypes | made <= _USUAL and (name not in _RANGES or made <= _COUNTED)
     if all(d.is_floating_point and d.itemsize > 1 for d in dtypes):
         pointwise = any(torch.Tag.pointwise in overload.tags for overload in _overloads(node))
@@ -152,8 +151,3 @@ def _holds(node: Node) -> bool:
     if name not in _NUMBERS | _TRUTHS or any(d.is_complex for d in dtypes):
         return False
     return dtypes <= _USUAL and (name in _TRUTHS or torch.bool not in dtypes)
-
-
-def _results(node: Node) -> list[Any]:
-    value = example(node)
-    return [t for t in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(t, torch.Tensor)]

@@ -11,8 +11,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot.reuse import Reuse
-from lamina.aot.torch_private import binding_nodes, graph_module, symbols_of
+from lamina.aot.torch_private import binding_nodes, graph_module
 from lamina.base.row_digest import row_digest, unless_changed
+from lamina.base.symbolic.torch_private import symbols_of
 
 __all__ = ["Effects", "Split", "extract"]
 

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.aot.torch_private import graph_module, symbols_of
+from lamina.aot.captured import example
+from lamina.aot.torch_private import graph_module
+from lamina.base.symbolic.torch_private import symbols_of
 
 __all__ = ["fixed_integers", "wants_numbers"]
 
@@ -26,15 +28,15 @@ def fixed_integers(gm: GraphModule) -> Iterator[GraphModule]:
     something was replaced.
     """
     sizes = {s for n in gm.graph.find_nodes(op="placeholder") for s in symbols_of(_sizes(n))}
-    given = [n for n in gm.graph.find_nodes(op="placeholder") if isinstance(n.meta.get("example_value"), torch.SymInt)]
-    numbers = [n for n in given if not sizes & set(symbols_of(n.meta["example_value"]))]
+    given = [n for n in gm.graph.find_nodes(op="placeholder") if isinstance(example(n), torch.SymInt)]
+    numbers = [n for n in given if not sizes & set(symbols_of(example(n)))]
     for chosen in (numbers, given):
         if chosen:
-            yield _fixed(gm, {n.name: int(n.meta["example_value"]) for n in chosen})
+            yield _fixed(gm, {n.name: int(example(n)) for n in chosen})
 
 
 def _sizes(node: Node) -> tuple[Any, ...]:
-    value = node.meta.get("example_value")
+    value = example(node)
     return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.aot.captured import example, memory
 from lamina.aot.overlap import inputs_written
-from lamina.aot.torch_private import graph_module, is_fake, never_captured
+from lamina.aot.torch_private import graph_module, never_captured
 from lamina.base.source import operation_name
+from lamina.base.symbolic.torch_private import is_fake
 
 __all__ = ["Distinct", "distinct", "without_identities"]
 
@@ -55,8 +57,8 @@ def _is_identity(node: Node) -> bool:
         return False
     if name in _DROPOUTS:
         return _drops_nothing(node)
-    value = node.meta.get("example_value")
-    return is_fake(value) and node.args[0].meta.get("example_value") is value
+    value = example(node)
+    return is_fake(value) and example(node.args[0]) is value
 
 
 def _drops_nothing(node: Node) -> bool:
@@ -123,9 +125,9 @@ def _twins(results: Sequence[Node]) -> tuple[tuple[int, int], ...]:
     first: dict[Any, int] = {}
     found = []
     for place, node in enumerate(results):
-        value: Any = node.meta.get("example_value")
-        if is_fake(value) and value.layout is torch.strided:
-            before = first.setdefault(value.untyped_storage()._cdata, place)
+        value: Any = example(node)
+        if memory(value) is not None:
+            before = first.setdefault(memory(value), place)
             if before != place:
                 found.append((before, place))
     return tuple(found)
@@ -135,5 +137,5 @@ def _unwritten(gm: GraphModule) -> dict[Any, int]:
     """Tensors that are inputs, by place, if the graph does not write to them."""
     written: Sequence[int] = inputs_written(gm)
     inputs = gm.graph.find_nodes(op="placeholder")
-    kept = {n: i for i, n in enumerate(inputs) if isinstance(n.meta.get("example_value"), torch.Tensor)}
+    kept = {n: i for i, n in enumerate(inputs) if isinstance(example(n), torch.Tensor)}
     return {n: i for n, i in kept.items() if i not in written}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
-from lamina.aot.torch_private import is_guarded, is_quotient, is_true
+from lamina.aot.captured import argument
 from lamina.base.source import source_of
+from lamina.base.symbolic.torch_private import is_guarded, is_quotient, is_true
 
 __all__ = ["inexact_integers"]
 
@@ -27,27 +27,23 @@ def inexact_integers(gm: GraphModule) -> str:
     ``k // k`` for 1, too: divisors are guarded to be other than zero, and shifts and strides to be at least zero.
     """
     for node in gm.graph.find_nodes(op="call_function", target=operator.floordiv):
-        dividend, divisor = (_value(a) for a in node.args)
+        dividend, divisor = (argument(a) for a in node.args)
         if is_quotient(dividend, float_too=False) and not is_true(divisor > 0):
             return f"{source_of(node)} divides a quotient by what may be negative"
     for target in _TRUNCATIONS:
         for node in gm.graph.find_nodes(op="call_function", target=target):
-            value = _value(node.args[0])
+            value = argument(node.args[0])
             if is_quotient(value, float_too=True) and not is_true(value >= 0):
                 return f"{source_of(node)} rounds a quotient, which may be negative, towards zero"
     for partial in _PARTIAL:
         for node in gm.graph.find_nodes(op="call_function", target=partial):
-            value = _value(node.args[1])
+            value = argument(node.args[1])
             if isinstance(value, torch.SymInt) and not is_guarded(value != 0 if partial in _DIVISIONS else value >= 0):
                 return f"{source_of(node)} divides by zero or shifts by less"
     for node in gm.graph.nodes:
         strided = node.target in ("as_strided", torch.as_strided) and len(node.args) > 2
         if strided and isinstance(node.args[2], tuple | list):
-            steps = [_value(step) for step in node.args[2]]
+            steps = [argument(step) for step in node.args[2]]
             if not all(is_guarded(step >= 0) for step in steps if isinstance(step, torch.SymInt)):
                 return f"{source_of(node)} has a negative stride"
     return ""
-
-
-def _value(argument: Any) -> Any:
-    return argument.meta.get("example_value") if isinstance(argument, Node) else argument

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.captured import example, tensors
 from lamina.aot.torch_private import is_leaf
 from lamina.base.source import operation_name, source_of
 
@@ -31,11 +32,9 @@ def leaf_made(gm: GraphModule) -> str:
 
 
 def _is_leaf(node: Node) -> bool:
-    value: Any = node.meta.get("example_value")
+    value: Any = example(node)
     return isinstance(value, torch.Tensor) and value.requires_grad and is_leaf(value)
 
 
 def _requires_grad(node: Node) -> bool:
-    value: Any = node.meta.get("example_value")
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    return any(isinstance(one, torch.Tensor) and one.requires_grad for one in values)
+    return any(one.requires_grad for one in tensors(node))

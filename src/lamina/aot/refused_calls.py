@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.torch_private import is_guarded
+from lamina.aot.captured import argument, example
 from lamina.base.source import operation_name, source_of
+from lamina.base.symbolic.torch_private import is_guarded
 
 __all__ = ["refused_call"]
 
@@ -28,10 +29,10 @@ def _cuts_too_much(node: Node) -> bool:
     given = dict(zip(("input", "pad"), node.args, strict=False)) | dict(node.kwargs)
     source: Any = given.get("input", given.get("self"))
     pad = given.get("pad")
-    image = source.meta.get("example_value") if isinstance(source, Node) else None
+    image = example(source)
     if not isinstance(image, torch.Tensor) or not isinstance(pad, (list, tuple)):
         return False
-    numbers: list[Any] = [n.meta.get("example_value") if isinstance(n, Node) else n for n in pad]
+    numbers: list[Any] = [argument(n) for n in pad]
     sizes: list[Any] = list(reversed(image.shape))
     if len(numbers) > 2 * len(sizes) or not all(isinstance(n, (int, torch.SymInt)) for n in numbers):
         return False

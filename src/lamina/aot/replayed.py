@@ -18,9 +18,10 @@ from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot.captured import example, fakes, memory
 from lamina.aot.overlap import inputs_written
-from lamina.aot.torch_private import SET_GRAD, graph_module, is_fake, never_captured, switches_state
+from lamina.aot.torch_private import SET_GRAD, graph_module, never_captured, switches_state
 from lamina.base.aliasing import writes_first
 from lamina.base.source import source_of
+from lamina.base.symbolic.torch_private import is_fake
 
 __all__ = ["Replayed", "replayed_views", "unknown_view"]
 

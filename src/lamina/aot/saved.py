@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from lamina.aot.torch_private import hint, is_zero_tensor
+from lamina.aot.torch_private import is_zero_tensor
+from lamina.base.symbolic.torch_private import hint
 
 __all__ = ["with_planned_strides"]
 

@@ -18,6 +18,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot.calls import Call, Calls, Unsuitable, Value, is_plain
+from lamina.aot.captured import example
 from lamina.aot.torch_private import (
     ENTER_AUTOCAST,
     SET_GRAD,
@@ -76,7 +77,7 @@ class _Use:
 
 def stitch(gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]) -> Stitched:
     """The joint graph (or the inference graph, without tangents) of ``gm``. Raises ``Unsuitable``."""
-    captured = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
+    captured = [example(n) for n in gm.graph.find_nodes(op="placeholder")]
     if not all(is_plain(x) for x in captured) or not all(isinstance(x, torch.Tensor) for x in example_inputs):
         raise Unsuitable("an input has a symbolic size or is not a plain tensor")
     if not plain_dispatch():

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.torch_private import is_fake, is_sure
+from lamina.aot.captured import argument, example
 from lamina.base.source import operation_name, source_of
+from lamina.base.symbolic.torch_private import is_fake, is_sure
 
 __all__ = ["misplaced_result"]
 
@@ -34,10 +35,10 @@ def misplaced_result(gm: GraphModule) -> str:
         if operation_name(node.target) in ("empty_strided", "new_empty_strided") and not _dense(node):
             return f"{source_of(node)} makes memory with gaps"
         if node.op == "call_function" and operation_name(node.target) == "batch_norm" and node.args:
-            image = node.args[0].meta.get("example_value") if isinstance(node.args[0], Node) else None
+            image = example(node.args[0])
             if isinstance(image, torch.Tensor) and image.device.type == "cpu" and not _plain(image):
                 return f"{source_of(node)} has other strides than tracing tells"
-        if node.op in ("call_function", "call_method") and _differs(_value(node), _in_eager(node)):
+        if node.op in ("call_function", "call_method") and _differs(example(node), _in_eager(node)):
             return f"{source_of(node)} has other strides than tracing tells"
     return ""
 
@@ -45,9 +46,9 @@ def misplaced_result(gm: GraphModule) -> str:
 def _in_eager(node: Node) -> Any:
     """A fake tensor with the strides that a pointwise call's result has in eager, None where tracing tells them."""
     name = operation_name(node.target).strip("_").removeprefix("r")
-    operands = [_value(one) for one in node.args]
+    operands = [argument(one) for one in node.args]
     tensors = [one for one in operands if is_fake(one)]
-    if not is_fake(_value(node)) or not tensors or all(one.is_contiguous() for one in tensors):
+    if not is_fake(example(node)) or not tensors or all(one.is_contiguous() for one in tensors):
         return None
     if name == "log_sigmoid":
         return torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
@@ -71,12 +72,8 @@ def _differs(traced: Any, eager: Any) -> bool:
     return not all(is_sure(n == 1) or is_sure(a == b) for n, a, b in sizes)
 
 
-def _value(node: Any) -> Any:
-    return node.meta.get("example_value") if isinstance(node, Node) else node
-
-
 def _dense(node: Node) -> bool:
-    value: Any = node.meta.get("example_value")
+    value: Any = example(node)
     return isinstance(value, torch.Tensor) and bool(value.is_contiguous())
 
 

@@ -20,7 +20,6 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import StorageOverlap, TracingContext, detect_fake_mode
 from torch._ops import OpOverload
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
-from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
@@ -29,14 +28,11 @@ from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
     GuardOnDataDependentSymNode,
     find_symbol_binding_fx_nodes,
-    free_symbols,
-    guard_or_false,
-    guard_or_true,
-    statically_known_true,
 )
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
-from torch.utils._sympy.functions import FloorDiv, IntTrueDiv
 from torch.utils.checkpoint import CheckpointPolicy
+
+from lamina.base.symbolic.torch_private import is_fake
 
 __all__ = [
     "DEVICE_OF",
@@ -68,19 +64,11 @@ __all__ = [
     "graph_module",
     "guard_overlap",
     "has_changed_metadata",
-    "hint",
     "history_of_results",
     "is_checkpointed",
-    "is_constant",
-    "is_fake",
     "is_grad_enabled",
-    "is_guarded",
     "is_leaf",
-    "is_quotient",
-    "is_sure",
-    "is_true",
     "is_written_to",
-    "is_zero",
     "is_zero_tensor",
     "keep_for_backward",
     "never_captured",
@@ -90,7 +78,6 @@ __all__ = [
     "saving_is_hooked",
     "static_input_indices",
     "switches_state",
-    "symbols_of",
     "to_functional",
     "torch_partition",
     "traced_nodes",
@@ -209,46 +196,6 @@ def graph_module(root: GraphModule, graph: Graph) -> GraphModule:
     return _LazyGraphModule(root, graph)
 
 
-def hint(size: int | torch.SymInt) -> int:
-    """A likely value of ``size``, with no guard added; 4096 for a size nobody knows."""
-    if not isinstance(size, torch.SymInt):
-        return int(size)
-    value = size.node._hint
-    return 4096 if value is None else int(value)
-
-
-def symbols_of(value: Any) -> list[Any]:
-    """The symbols in the sizes, strides and offset of ``value``, in name order."""
-    return sorted(free_symbols(value), key=lambda s: str(s.name))
-
-
-def is_true(condition: bool | torch.SymBool) -> bool:
-    """Whether a condition on symbols is known to hold. Adds no guard."""
-    return statically_known_true(condition)
-
-
-def is_sure(condition: bool | torch.SymBool) -> bool:
-    """Whether a condition on symbols is known to hold, or holds and is then guarded; false where only data tells."""
-    return statically_known_true(condition) or guard_or_false(condition)
-
-
-def is_constant(value: Any) -> bool:
-    """Whether a number or truth value of tracing is known, whatever symbols it came from."""
-    return isinstance(value, (bool, int)) or (
-        isinstance(value, (torch.SymBool, torch.SymInt)) and not value.node.expr.free_symbols
-    )
-
-
-def is_guarded(condition: bool | torch.SymBool) -> bool:
-    """Whether a condition on symbols holds, which is then guarded; true as well where only data tells."""
-    return guard_or_true(condition)
-
-
-def is_zero(step: int | torch.SymInt) -> bool:
-    """Whether a stride is zero. One that may be is then guarded to be so or not; only data's are taken not to be."""
-    return guard_or_false(step == 0)
-
-
 def is_leaf(tensor: torch.Tensor) -> bool:
     """Whether a tensor that requires a gradient has no history: that of a stale view is its base's.
 
@@ -259,13 +206,6 @@ def is_leaf(tensor: torch.Tensor) -> bool:
     except RuntimeError:
         made = torch._C._autograd._get_creation_meta(tensor)
         return bool(made == torch._C._autograd.CreationMeta.NO_GRAD_MODE)
-
-
-def is_quotient(value: Any, float_too: bool) -> bool:
-    """Whether ``value`` is a symbol's floor division; with ``float_too``, a symbolic float in which integers divide."""
-    if float_too:
-        return isinstance(value, torch.SymFloat) and value.node.expr.has(IntTrueDiv)
-    return isinstance(value, torch.SymInt) and isinstance(value.node.expr, FloorDiv)
 
 
 def binding_nodes(graph: Graph) -> dict[Any, Node]:
@@ -360,11 +300,6 @@ def backend_fakes(inputs: Sequence[torch.Tensor]) -> tuple[Any, list[torch.Tenso
     if mode is None:
         return None, []
     return mode, [x if is_fake(x) else mode.from_tensor(x, static_shapes=True) for x in inputs]
-
-
-def is_fake(value: object) -> bool:
-    """Whether ``value`` is a FakeTensor."""
-    return isinstance(value, FakeTensor)
 
 
 def plain_dispatch() -> bool:

@@ -22,12 +22,12 @@ from lamina.aot.torch_private import (
     from_functional,
     functional_trace,
     has_changed_metadata,
-    is_fake,
     is_written_to,
     to_functional,
     traced_nodes,
     unflatten,
 )
+from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import OpOverload
 
 __all__ = ["CallTrace", "trace_call"]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from lamina.aot.captured import example
 from lamina.aot.torch_private import STATIC_INPUT
 from lamina.aot.trace import CallTrace
 
@@ -57,4 +58,4 @@ def dense(fake: torch.Tensor) -> torch.Tensor:
 def is_static(node: Node) -> bool:
     """Whether Dynamo marked the placeholder as a parameter or buffer."""
     described = node.meta.get("tensor_dict") or {}
-    return described.get(STATIC_INPUT) is not None or isinstance(node.meta.get("example_value"), torch.nn.Parameter)
+    return described.get(STATIC_INPUT) is not None or isinstance(example(node), torch.nn.Parameter)

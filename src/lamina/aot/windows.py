@@ -8,8 +8,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot.captured import example
-from lamina.aot.torch_private import hint, is_fake, is_sure, is_true
 from lamina.base.source import operation_name, source_of
+from lamina.base.symbolic.torch_private import hint, is_fake, is_sure, is_true
 
 __all__ = ["look_elsewhere", "may_overlap", "returns_windows"]
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from lamina.aot.torch_private import is_fake
 from lamina.backends.first_step import Recorded, first_step, recorded
 from lamina.backends.regions import Boxed, aten_calls
 from lamina.base.accuracy import error, judge, judge_alone
@@ -26,6 +25,7 @@ from lamina.base.recovery import brief
 from lamina.base.reference import copied, in_double
 from lamina.base.region_check import RegionCheck, StepCheck
 from lamina.base.rng_state import rng_state, set_rng_state
+from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import OpOverload
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
 from lamina.options import Options

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from lamina.aot.torch_private import is_fake
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
+from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.base.unwritten import set_unwritten
 from lamina.errors import LaminaError, LaminaWarning, StageFailed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
@@ -150,14 +151,24 @@ def _cache(folder: Path, options: Options) -> Finding:
         writable = _can_write(there)
         text = f"{folder}, not made yet"
     else:
-        files = [p for p in folder.rglob("*") if p.is_file()]
+        sizes = _sizes_of_files(folder)
         writable = _can_write(folder)
-        text = f"{folder}, {len(files)} files, {sum(p.stat().st_size for p in files) / 2**20:.1f} MiB"
+        text = f"{folder}, {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB"
     if writable:
         return Finding("cache", "good", f"{text}, writable")
     return Finding(
         "cache", "fair", f"{text}, read-only", "name a writable folder in LAMINA_CACHE_DIR to keep new kernels"
     )
+
+
+def _sizes_of_files(folder: Path) -> list[int]:
+    """The bytes of each file below a folder in which other processes may make and remove files meanwhile."""
+    sizes = []
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                sizes.append(os.lstat(os.path.join(where, name)).st_size)
+    return sizes
 
 
 def _can_write(folder: Path) -> bool:

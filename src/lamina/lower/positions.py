@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from lamina.base.symbolic.torch_private import is_true
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Scalar, Value
 from lamina.lower.context import Lowering
 from lamina.lower.rules import Decline
 from lamina.lower.sizes import expr_of
-from lamina.lower.torch_private import is_true
 from lamina.lower.values import TensorValue
 
 __all__ = [

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 from torch.fx import Node
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.symbolic.torch_private import is_positive
 from lamina.ir.index import Expr, as_expr, prod
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.rules import Decline, rule
-from lamina.lower.torch_private import is_positive
 from lamina.lower.values import TensorValue
 
 __all__ = [

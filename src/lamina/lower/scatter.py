@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.fx import Node
 
+from lamina.base.symbolic.torch_private import is_true
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering, Operand
@@ -30,7 +31,6 @@ from lamina.lower.positions import (
 from lamina.lower.rules import Decline, rule
 from lamina.lower.sizes import expr_of
 from lamina.lower.sums import rounded_sums, sums_of_halves
-from lamina.lower.torch_private import is_true
 from lamina.lower.values import TensorValue
 from lamina.lower.views import reshaped
 

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.base.aliasing import makes_view, viewed
 from lamina.base.dtypes import dtype_of
+from lamina.base.symbolic.torch_private import has_symbols
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
 from lamina.ir.index import Expr, Size, as_expr
 from lamina.ir.loops import BufferView, LoopProgram, SizeInput, Source
@@ -26,7 +27,7 @@ from lamina.lower.library import call_effect, call_library
 from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import RULES, CannotLower, Decline
 from lamina.lower.sizes import SizeFloat, UnknownSize, expr_of, stride_of
-from lamina.lower.torch_private import elements_of, has_symbols
+from lamina.lower.torch_private import elements_of
 from lamina.lower.user_kernels import TRITON_LAUNCH, kernel_name, launch_user_kernel
 from lamina.lower.values import TensorValue
 

@@ -16,7 +16,7 @@ from torch._higher_order_ops.auto_functionalize import (
     read_view_information_from_args,
 )
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, statically_known_true
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
@@ -24,12 +24,8 @@ __all__ = [
     "AsStridedViewInfo",
     "NotView",
     "SliceViewInfo",
-    "depends_on_data",
     "elements_of",
-    "has_symbols",
     "is_one",
-    "is_positive",
-    "is_true",
     "lowest",
     "triton_constants",
     "triton_kernel",
@@ -41,27 +37,6 @@ def elements_of(tensor: torch.Tensor) -> Any:
     """The numbers of a real tensor, nested as ``tolist`` does, wherever it is and whatever mode is active around us."""
     with _disable_current_modes():
         return tensor.tolist()
-
-
-def is_positive(size: int | torch.SymInt) -> bool:
-    """Whether a size is at least one. A symbolic one is then guarded to be so; without a hint it is not known to be."""
-    return guard_or_false(size > 0)
-
-
-def has_symbols(tensor: torch.Tensor) -> bool:
-    """Whether a fake tensor's sizes, strides or offset are known only at run time."""
-    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
-    return any(isinstance(n, torch.SymInt) and not isinstance(n.node.maybe_as_int(), int) for n in numbers)
-
-
-def is_true(condition: bool | torch.SymBool) -> bool:
-    """Whether a condition on sizes holds, by what their environment has proved or guards. Adds no guard."""
-    return statically_known_true(condition)
-
-
-def depends_on_data(value: int | torch.SymInt) -> bool:
-    """Whether an integer has symbols that only the data of a call tells."""
-    return bool(free_unbacked_symbols(value))
 
 
 _ONES: WeakKeyDictionary[Any, dict[Any, bool]] = WeakKeyDictionary()

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from lamina.base.symbolic.torch_private import depends_on_data
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.context import Lowering
 from lamina.lower.positions import argument, dimension, given, select_place, shape_of, slice_start, slice_step
 from lamina.lower.rules import RULES, Decline, rule
 from lamina.lower.sizes import expr_of
-from lamina.lower.torch_private import depends_on_data
 from lamina.lower.values import TensorValue, fresh_dims, reshape_index
 
 __all__ = ["permuted", "reshaped", "selected", "sliced"]

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from lamina.base.rule import Match
-from lamina.rewrite.torch_private import fake_mode_of, flatten, likely_size, outside_fake_mode
+from lamina.base.symbolic.torch_private import hint
+from lamina.rewrite.torch_private import fake_mode_of, flatten, outside_fake_mode
 
 __all__ = ["lost_gradient"]
 
@@ -72,7 +73,7 @@ class _Cuts(TorchFunctionMode):
 def _unlike(match: Match, taken: list[str], cut: str) -> str:
     """What is wrong with the numbers of the right side's gradients, in which ``cut`` stops some; "" if nothing is."""
     operands = {name: value for name, value in match.values.items() if isinstance(value, Tensor)}
-    shapes = {name: [likely_size(size) for size in value.shape] for name, value in operands.items()}
+    shapes = {name: [hint(size, 3) for size in value.shape] for name, value in operands.items()}
     if sum(torch.Size(shape).numel() for shape in shapes.values()) > LARGEST:
         return f"its right side stops gradients ({cut}), and its operands are too large to compare them"
     try:

@@ -33,8 +33,6 @@ __all__ = [
     "has_half_products",
     "ignoring_fresh_symbols",
     "is_alias",
-    "is_fake",
-    "likely_size",
     "one_operation",
     "outside_fake_mode",
     "plain_dispatch",
@@ -139,23 +137,10 @@ def is_alias(a: torch.Tensor, b: torch.Tensor) -> bool:
     return same
 
 
-def is_fake(value: Any) -> bool:
-    """Whether ``value`` is a fake tensor."""
-    return isinstance(value, FakeTensor)
-
-
 def outside_fake_mode() -> contextlib.AbstractContextManager[Any]:
     """Inside, tensors are made with memory and numbers, also in the middle of a capture."""
     real: contextlib.AbstractContextManager[Any] = unset_fake_temporarily()
     return real
-
-
-def likely_size(size: int | torch.SymInt) -> int:
-    """A likely value of ``size``, with no guard added; 3 for a size nobody knows."""
-    if not isinstance(size, torch.SymInt):
-        return int(size)
-    value = size.node._hint
-    return 3 if value is None else int(value)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import OpOverload, fresh_symbols_dropped
 from lamina.rewrite.known import known_result
 from lamina.rewrite.torch_private import (
@@ -24,7 +25,6 @@ from lamina.rewrite.torch_private import (
     autograd_decomposes,
     fake_mode_of,
     flatten,
-    is_fake,
     symbol_of,
 )
 

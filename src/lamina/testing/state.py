@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.base.reference import WIDE
-from lamina.testing.torch_private import is_fake
+from lamina.base.symbolic.torch_private import is_fake
 
 __all__ = ["State", "reachable"]
 

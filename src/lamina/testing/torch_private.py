@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch._dynamo.config
-from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["compiled_anew", "is_fake", "original"]
+__all__ = ["compiled_anew", "original"]
 
 _MANY = 1 << 20
 
@@ -26,8 +25,3 @@ def original(function: Callable[..., Any]) -> Callable[..., Any]:
     if found is None:
         found = getattr(function, "_torchdynamo_orig_callable", None)
     return function if found is None else found
-
-
-def is_fake(value: Any) -> bool:
-    """Whether ``value`` is a tensor that knows its shape and has no numbers."""
-    return isinstance(value, FakeTensor)

@@ -1,0 +1,99 @@
+"""Questions about symbolic numbers, conditions on them and fake tensors, under torch's private names (2.11 to 2.13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import (
+    free_symbols,
+    free_unbacked_symbols,
+    guard_or_false,
+    guard_or_true,
+    statically_known_true,
+)
+from torch.utils._sympy.functions import FloorDiv, IntTrueDiv
+
+__all__ = [
+    "depends_on_data",
+    "has_symbols",
+    "hint",
+    "is_constant",
+    "is_fake",
+    "is_guarded",
+    "is_positive",
+    "is_quotient",
+    "is_sure",
+    "is_true",
+    "is_zero",
+    "symbols_of",
+]
+
+
+def is_fake(value: object) -> bool:
+    """Whether ``value`` is a fake tensor: it knows its shape and has no numbers."""
+    return isinstance(value, FakeTensor)
+
+
+def hint(size: int | torch.SymInt, unknown: int = 4096) -> int:
+    """A likely value of ``size``, with no guard added; ``unknown`` for a size nobody knows."""
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    value = size.node._hint
+    return unknown if value is None else int(value)
+
+
+def symbols_of(value: Any) -> list[Any]:
+    """The symbols in the sizes, strides and offset of ``value``, in name order."""
+    return sorted(free_symbols(value), key=lambda s: str(s.name))
+
+
+def has_symbols(tensor: torch.Tensor) -> bool:
+    """Whether a fake tensor's sizes, strides or offset are known only at run time."""
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    return any(isinstance(n, torch.SymInt) and not isinstance(n.node.maybe_as_int(), int) for n in numbers)
+
+
+def depends_on_data(value: int | torch.SymInt) -> bool:
+    """Whether an integer has symbols that only the data of a call tells."""
+    return bool(free_unbacked_symbols(value))
+
+
+def is_true(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on symbols is known to hold. Adds no guard."""
+    return statically_known_true(condition)
+
+
+def is_sure(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on symbols is known to hold, or holds and is then guarded; false where only data tells."""
+    return statically_known_true(condition) or guard_or_false(condition)
+
+
+def is_guarded(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on symbols holds, which is then guarded; true as well where only data tells."""
+    return guard_or_true(condition)
+
+
+def is_zero(step: int | torch.SymInt) -> bool:
+    """Whether a stride is zero. One that may be is then guarded to be so or not; only data's are taken not to be."""
+    return guard_or_false(step == 0)
+
+
+def is_positive(size: int | torch.SymInt) -> bool:
+    """Whether a size is at least one. A symbolic one is then guarded to be so; without a hint it is not known to be."""
+    return guard_or_false(size > 0)
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a number or truth value of tracing is known, whatever symbols it came from."""
+    return isinstance(value, (bool, int)) or (
+        isinstance(value, (torch.SymBool, torch.SymInt)) and not value.node.expr.free_symbols
+    )
+
+
+def is_quotient(value: Any, float_too: bool) -> bool:
+    """Whether ``value`` is a symbol's floor division; with ``float_too``, a symbolic float in which integers divide."""
+    if float_too:
+        return isinstance(value, torch.SymFloat) and value.node.expr.has(IntTrueDiv)
+    return isinstance(value, torch.SymInt) and isinstance(value.node.expr, FloorDiv)
