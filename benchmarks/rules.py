@@ -376,7 +376,7 @@ def measured(name: str, mode: str, device: str, repeats: int) -> Row:
     """One row: both ways compiled, warmed up and timed in turns."""
     program = PROGRAMS[name]
     args = program.inputs(device)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     (mine, record), (plain, _) = (_call(program, args, mode, rules) for rules in (True, False))
     for run in (mine, plain) * 3:
         run()

@@ -19,8 +19,8 @@ def test_memory_of_the_cpu() -> None:
     assert part.untyped_storage().data_ptr() == made.untyped_storage().data_ptr()
     if torch_private.CAN_COUNT_USES:
         storage = made.untyped_storage()
-        uses = torch_private.storage_uses(storage._cdata)
+        uses = torch_private.storage_uses(storage)
         more = torch_private.reinterpret(made, (1,), (1,), 0)
-        assert torch_private.storage_uses(storage._cdata) == uses + 1
+        assert torch_private.storage_uses(storage) == uses + 1
         del more
-        assert torch_private.storage_uses(storage._cdata) == uses
+        assert torch_private.storage_uses(storage) == uses

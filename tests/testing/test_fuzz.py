@@ -9,12 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.program_fuzz import CLASSES
+from lamina.base.torch_private import version_of
 from lamina.cli.app import app
 from lamina.errors import BadArgument
 from lamina.testing.fuzz import INGREDIENTS, check, fuzz, generate, minify, minify_file
 from lamina.testing.fuzz.minify import reduce
 from lamina.testing.fuzz.pool import Job, Worker
-from lamina.testing.fuzz.torch_private import unbacked, version
+from lamina.testing.fuzz.torch_private import unbacked
 
 WRONG = "tests.testing.wrong_compilers"
 CLASS_ROWS = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "fuzz_classes.json").read_text())
@@ -162,4 +163,4 @@ def test_the_classes_of_faults_are_all_within_reach() -> None:
 
 def test_private_names() -> None:
     with unbacked():
-        assert version(__import__("torch").zeros(2).add_(1)) == 1
+        assert version_of(__import__("torch").zeros(2).add_(1)) == 1

@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from lamina.base.symbolic.torch_private import is_fake
+from lamina.base.torch_private import storage_of
 
 __all__ = ["argument", "example", "fakes", "memory", "tensors"]
 
@@ -40,4 +41,4 @@ def _results(node: Node) -> Sequence[Any]:
 
 def memory(value: Any) -> Any:
     """What tells the memory of a fake tensor from that of others; None for other values, and without strides."""
-    return value.untyped_storage()._cdata if is_fake(value) and value.layout is torch.strided else None
+    return storage_of(value) if is_fake(value) and value.layout is torch.strided else None

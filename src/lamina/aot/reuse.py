@@ -20,8 +20,8 @@ from torch.fx import Node
 from torch.utils.weak import TensorWeakRef
 
 from lamina.aot.cost import OpClass, bytes_of
-from lamina.aot.torch_private import version_of
 from lamina.base.row_digest import suits_digest
+from lamina.base.torch_private import version_of
 
 __all__ = ["Returned", "Reuse", "all_unchanged", "find_reuses"]
 

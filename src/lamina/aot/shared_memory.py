@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from lamina.aot.torch_private import never_captured, overlapping
+from lamina.base.torch_private import storage_of
 
 __all__ = ["overlapping_inputs", "serving_alike", "shares_storage"]
 
@@ -28,7 +29,7 @@ def shares_storage(inputs: Sequence[Any], written: Sequence[int]) -> bool:
 def _storage(x: Any) -> int | None:
     if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
         return None
-    return int(x.untyped_storage()._cdata)
+    return storage_of(x)
 
 
 def overlapping_inputs(inputs: Sequence[Any]) -> tuple[list[int], list[int]]:

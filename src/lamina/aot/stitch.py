@@ -34,7 +34,7 @@ from lamina.aot.trace import CallTrace
 from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses
 from lamina.base.aliasing import makes_view
 from lamina.base.source import source_of
-from lamina.base.torch_private import fresh_symbols_dropped
+from lamina.base.torch_private import fresh_symbols_dropped, storage_of
 
 __all__ = ["Stitched", "stitch"]
 
@@ -280,7 +280,7 @@ class _Stitcher:
 
     def _check_unaliased(self, place: Node) -> None:
         index = next(i for i, v in enumerate(self.primals) if v.node is place)
-        storages = [t.untyped_storage()._cdata for t in self.inputs]
+        storages = [storage_of(t) for t in self.inputs]
         if storages.count(storages[index]) > 1:
             raise Unsuitable("an input that shares memory with another is written to")
 

@@ -84,7 +84,6 @@ __all__ = [
     "tracing_state",
     "transforms_are_active",
     "unflatten",
-    "version_of",
     "without_autocast",
     "written_inputs",
 ]
@@ -414,11 +413,6 @@ def never_captured(function: Any) -> None:
     strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
     set_code_exec_strategy(function.__code__, strategy)
     function.never_captured = True
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """How many writes to the tensor's memory autograd has counted; -1 where it counts none."""
-    return -1 if tensor.is_inference() else int(tensor._version)
 
 
 def direct_apply(function: type[torch.autograd.Function], **attributes: Any) -> Callable[..., Any]:

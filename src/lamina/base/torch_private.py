@@ -23,6 +23,8 @@ __all__ = [
     "cpu_attention_backward",
     "fresh_symbols_dropped",
     "memory_of",
+    "storage_of",
+    "version_of",
     "without_bases",
 ]
 
@@ -74,9 +76,19 @@ def fresh_symbols_dropped(values: Sequence[Any]) -> Iterator[list[Any]]:
             symbols[:] = old
 
 
+def storage_of(tensor: Tensor) -> int:
+    """What tells the memory of a tensor with strides from that of others, as long as it is alive."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often the tensor's memory was written, as autograd counts it; an inference tensor does not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def memory_of(values: Iterable[Any]) -> frozenset[int]:
     """What tells the memory of tensors among ``values`` from that of others."""
-    return frozenset(v.untyped_storage()._cdata for v in values if isinstance(v, Tensor) and v.layout is torch.strided)
+    return frozenset(storage_of(v) for v in values if isinstance(v, Tensor) and v.layout is torch.strided)
 
 
 def without_bases(values: Iterable[Any], known: frozenset[int]) -> list[Any]:
@@ -87,7 +99,7 @@ def without_bases(values: Iterable[Any], known: frozenset[int]) -> list[Any]:
     so do values in one memory, none of which autograd may then take for a gradient to add to.
     """
     values = list(values)
-    own = Counter(v.untyped_storage()._cdata for v in values if isinstance(v, Tensor) and v.layout is torch.strided)
+    own = Counter(storage_of(v) for v in values if isinstance(v, Tensor) and v.layout is torch.strided)
     alone = frozenset(memory for memory, count in own.items() if count == 1) - known
     return [v.data if isinstance(v, Tensor) and _has_base(v, alone) else v for v in values]
 
@@ -95,4 +107,4 @@ def without_bases(values: Iterable[Any], known: frozenset[int]) -> list[Any]:
 def _has_base(value: Tensor, alone: frozenset[int]) -> bool:
     if not value._is_view() or value.is_inference() or value.layout is not torch.strided:
         return False
-    return value.untyped_storage()._cdata in alone
+    return storage_of(value) in alone

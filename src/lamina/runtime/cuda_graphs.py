@@ -106,7 +106,7 @@ class _Recording:
         self.counts = self._counts()
 
     def _counts(self) -> list[tuple[int, int]]:
-        return [(storage_uses(s._cdata), sys.getrefcount(s)) for s in self.storages]
+        return [(storage_uses(s), sys.getrefcount(s)) for s in self.storages]
 
     def is_free(self) -> bool:
         """Whether nobody holds an output of the last replay."""

@@ -44,7 +44,7 @@ class _Block:
     def _counts(self) -> tuple[int, int]:
         # The Python object of a storage is shared by all who ask for it, so the count of uses misses
         # those who hold only that object; Python's own count has them.
-        return storage_uses(self.storage._cdata), sys.getrefcount(self.storage)
+        return storage_uses(self.storage), sys.getrefcount(self.storage)
 
     def is_free(self) -> bool:
         """Whether nothing but this object refers to the storage, and the storage is as it was made."""

@@ -45,9 +45,9 @@ def _reinterpret(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[i
     return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
 
 
-def storage_uses(address: int) -> int:
-    """How many tensors and other owners hold the storage whose ``_cdata`` is ``address``. It must be alive."""
-    return torch._C._storage_Use_Count(address)
+def storage_uses(storage: torch.UntypedStorage) -> int:
+    """How many tensors and other owners hold a storage."""
+    return torch._C._storage_Use_Count(storage._cdata)
 
 
 def only_owner(references: int, tensor: torch.Tensor) -> bool:
@@ -63,7 +63,7 @@ def only_owner(references: int, tensor: torch.Tensor) -> bool:
     if not storage.resizable() or storage.nbytes() != tensor.nbytes:
         return False
     uses: int = tensor._use_count()  # type: ignore[attr-defined]
-    return (uses, getrefcount(storage), storage_uses(storage._cdata)) == _uses_of_one()
+    return (uses, getrefcount(storage), storage_uses(storage)) == _uses_of_one()
 
 
 @functools.cache
@@ -72,7 +72,7 @@ def _uses_of_one() -> tuple[int, int, int]:
     tensor = torch.empty(1, device="cpu")
     storage = tensor.untyped_storage()
     uses: int = tensor._use_count()  # type: ignore[attr-defined]
-    return uses, getrefcount(storage), storage_uses(storage._cdata)
+    return uses, getrefcount(storage), storage_uses(storage)
 
 
 # empty_strided(shape, strides, dtype) of the CPU without the cost of torch's argument parser.

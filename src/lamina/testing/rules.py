@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from lamina.base.rule import Match, Rule, ScalarWildcard, TensorWildcard
+from lamina.base.torch_private import version_of
 from lamina.errors import BadArgument, RuleFailed
 from lamina.testing.compare import DRAWS, compare_draws
 
@@ -211,7 +212,7 @@ def _inapplicable(rule: Rule, values: Mapping[str, Any]) -> str:
 def _check_pattern(rule: Rule, values: Mapping[str, Any], given: Mapping[str, Any], results: Sequence[Any]) -> None:
     """Raise ``BadArgument`` for a left side that is found nowhere: it writes, or returns what it was given."""
     for name, value in values.items():
-        if isinstance(value, torch.Tensor) and given[name]._version:  # a clone's is 0
+        if isinstance(value, torch.Tensor) and version_of(given[name]):  # a clone's is 0
             raise BadArgument(
                 f"rule {rule.name!r}: before writes to {name}",
                 where=rule.place,

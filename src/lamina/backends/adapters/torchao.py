@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.backends.adapters.optional import optional
 from lamina.backends.api import Backend
+from lamina.base.torch_private import version_of
 
 __all__ = ["TORCHAO", "torchao"]
 
@@ -32,7 +33,7 @@ def torchao(config: Any = None) -> Backend:
             given = list(inputs)
             for place in places:
                 weight = given[place]
-                state = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+                state = (weight.data_ptr(), version_of(weight))
                 if place not in made or made[place][0] != state:
                     made[place] = (state, _quantised(weight, config))
                 given[place] = made[place][1]

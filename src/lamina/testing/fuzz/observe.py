@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from lamina.base.reference import in_double
+from lamina.base.torch_private import version_of
 from lamina.errors import BadArgument
-from lamina.testing.fuzz.torch_private import version
 from lamina.testing.fuzz.values import drawing
 
 __all__ = ["Raised", "Seen", "Trace", "load", "observe", "traced"]
@@ -141,7 +141,7 @@ def _as_it_is(saved: Tensor) -> Tensor:
 def _note(trace: Trace, live: list[tuple[str, Tensor, int]], path: str, shown: Any) -> None:
     if isinstance(shown, Tensor):
         trace.leaves[path] = _seen(shown)
-        live.append((path, shown, version(shown)))
+        live.append((path, shown, version_of(shown)))
     elif isinstance(shown, Exception):
         trace.leaves[path] = Raised.of(shown)
     elif isinstance(shown, Mapping):
@@ -180,7 +180,7 @@ def _finish(trace: Trace, live: list[tuple[str, Tensor, int]]) -> None:
     objects: dict[int, str] = {}
     for path, tensor, first in live:
         trace.late[path] = _seen(tensor)
-        trace.written[path] = version(tensor) != first
+        trace.written[path] = version_of(tensor) != first
         trace.same[path] = objects.setdefault(id(tensor), path)
         if tensor.layout is torch.strided and tensor.numel():
             place = int(tensor.storage_offset()) * tensor.element_size()

@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch._dynamo.config
-from torch import Tensor
 
-__all__ = ["unbacked", "version"]
-
-
-def version(tensor: Tensor) -> int:
-    """How often the tensor's memory was written, as autograd counts it; an inference tensor does not count."""
-    return 0 if tensor.is_inference() else tensor._version
+__all__ = ["unbacked"]
 
 
 def unbacked() -> Any:
