@@ -151,6 +151,53 @@ def program(compile):
 """,
 }
 
+SAME_OBJECTS = {
+    "an argument in whose memory another is written to": """
+def f(x, y):
+    y.mul_(2)
+    return x, x.add_(1), torch.add(y, 1, out=y), x.detach()
+def program(compile):
+    for share in (lambda x: x.view_as(x), lambda x: x[:], lambda x: x, lambda x: x.clone()):
+        g = compile(f, dynamic=DYNAMIC)
+        x = sample(3, 4, seed=1)
+        y = share(x)
+        yield x, y, g(x, y)
+    x = sample(8, 4, seed=1)
+    yield x, g(x[:4], x[1:5]), g(x[:4], x[4:])
+""",
+    "nothing but an argument in whose memory another is written to": """
+def f(x, y):
+    y[1:].copy_(y[:-1] + 1)
+    return x
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    x = sample(8, 4, seed=1)
+    y = x[:]
+    yield x, y, g(x, y), g(x[:4], x[4:]), g(sample(3, 3), y)
+""",
+    "calls that return what they write to": """
+def f(x):
+    v = x * 2
+    w = v + 1
+    return v, v.mul_(3), torch.add(v, 1, out=v), w.t_(), w
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    yield g(sample(3, 4)), g(sample(5, 5))
+""",
+    "equal views of a part": """
+def f(x, p):
+    v = x * 2
+    return v, v[1::p], v[1:4:p], v[1::1], v[1:], v[:3]
+def program(compile):
+    for grad in (False, True):
+        g = compile(f, dynamic=DYNAMIC)
+        for p in (2, 1):
+            x = sample(4, grad=grad)
+            out = g(x, p)
+            yield x, out
+""",
+}
+
 POINTWISE = """
 def f(x, y):
     return (torch.copysign(x, y), torch.xlogy(x, y), x // y, torch.div(x, y, rounding_mode="trunc"),
@@ -169,6 +216,14 @@ def program(compile):
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_are_eagers(name: str, dynamic: bool) -> None:
     assert check(HEAD + WINDOWS[name].replace("DYNAMIC", str(dynamic)), "lamina:interp").differences == ()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("numbers", ["fast", "eager"])
+@pytest.mark.parametrize("name", SAME_OBJECTS)
+def test_results_are_the_objects_that_eagers_are(name: str, numbers: str, dynamic: bool) -> None:
+    program = SAME_OBJECTS[name].replace("DYNAMIC", f"{dynamic}, options={{'numerics': '{numbers}'}}")
+    assert check(HEAD + program, "lamina:interp").differences == ()
 
 
 @pytest.mark.parametrize("target", ["lamina", "lamina:interp"])

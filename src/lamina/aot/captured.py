@@ -11,7 +11,7 @@ from torch.fx import Node
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import storage_of
 
-__all__ = ["argument", "example", "fakes", "memory", "tensors"]
+__all__ = ["argument", "example", "fakes", "may_be_alike", "memory", "tensors"]
 
 
 def example(node: Any) -> Any:
@@ -42,3 +42,11 @@ def _results(node: Node) -> Sequence[Any]:
 def memory(value: Any) -> Any:
     """What tells the memory of a fake tensor from that of others; None for other values, and without strides."""
     return storage_of(value) if is_fake(value) and value.layout is torch.strided else None
+
+
+def may_be_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one memory may have the same elements in the same order: no number tells them apart."""
+    if one.dtype != other.dtype or one.dim() != other.dim():
+        return False
+    places = ((*x.shape, *x.stride(), x.storage_offset()) for x in (one, other))
+    return all(not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in zip(*places, strict=True))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.aot.captured import example, memory
-from lamina.aot.overlap import inputs_written
+from lamina.aot.captured import example, may_be_alike, memory
 from lamina.aot.torch_private import graph_module, never_captured
 from lamina.base.source import operation_name
 from lamina.base.symbolic.torch_private import is_fake
@@ -73,8 +72,8 @@ def _drops_nothing(node: Node) -> bool:
 class Distinct:
     """A graph that returns each tensor once, and none of its inputs, and where the results of the original are.
 
-    ``places`` has the number of a result, or -1-i for input i. ``twins`` are results that lie in the memory of another,
-    which are objects of their own in eager.
+    ``places`` has the number of a result, or -1-i for input i. ``twins`` are results that lie in the memory of an
+    earlier one, perhaps at the same place, which are objects of their own in eager.
     """
 
     gm: GraphModule
@@ -99,16 +98,24 @@ class Distinct:
 
 
 def distinct(gm: GraphModule) -> Distinct | None:
-    """The graph without results that are others or inputs once more; None where all are tensors of their own."""
+    """The graph without results that are others or inputs once more; None where all are tensors of their own.
+
+    Nodes with one fake tensor are one object: a call that writes to an operand returns it. The last of them is
+    returned, for such a call may have become one that makes a new value.
+    """
     returned: Any = gm.graph.output_node().args[0]
     if not isinstance(returned, (tuple, list)) or not all(isinstance(one, Node) for one in returned):
         return None
-    inputs = _unwritten(gm)
-    results = list(dict.fromkeys(one for one in returned if one not in inputs))
+    among = set(returned)
+    last = {_object(one): one for one in gm.graph.nodes if one in among}
+    inputs = {_object(n): i for i, n in enumerate(gm.graph.find_nodes(op="placeholder")) if is_fake(example(n))}
+    given = [_object(one) for one in returned]
+    objects = list(dict.fromkeys(one for one in given if one not in inputs))
+    results = [last[one] for one in objects]
     twins = _twins(results)
-    if not results or (len(results) == len(returned) and not twins):
+    if len(results) == len(returned) and not twins:
         return None
-    places = tuple(-1 - inputs[one] if one in inputs else results.index(one) for one in returned)
+    places = tuple(-1 - inputs[one] if one in inputs else objects.index(one) for one in given)
     graph = Graph()
     made: dict[Node, Any] = {}
     for node in gm.graph.nodes:
@@ -120,22 +127,16 @@ def distinct(gm: GraphModule) -> Distinct | None:
     return Distinct(graph_module(gm, graph), places, twins)
 
 
+def _object(node: Node) -> Any:
+    """What tells the tensor of ``node`` from others; the node itself if nothing does."""
+    value = example(node)
+    return id(value) if is_fake(value) else node
+
+
 def _twins(results: Sequence[Node]) -> tuple[tuple[int, int], ...]:
-    """Pairs of results in one memory with the same elements: a tensor and, say, what ``detach`` makes of it."""
-    first: dict[Any, int] = {}
+    """Pairs of results in one memory that may be the same elements: a tensor and, say, what ``detach`` makes of it."""
     found = []
-    for place, node in enumerate(results):
-        value: Any = example(node)
-        if memory(value) is not None:
-            before = first.setdefault(memory(value), place)
-            if before != place:
-                found.append((before, place))
+    for (i, one), (j, other) in itertools.combinations(enumerate(map(example, results)), 2):
+        if memory(one) is not None and memory(one) == memory(other) and may_be_alike(one, other):
+            found.append((i, j))
     return tuple(found)
-
-
-def _unwritten(gm: GraphModule) -> dict[Any, int]:
-    """Tensors that are inputs, by place, if the graph does not write to them."""
-    written: Sequence[int] = inputs_written(gm)
-    inputs = gm.graph.find_nodes(op="placeholder")
-    kept = {n: i for i, n in enumerate(inputs) if isinstance(example(n), torch.Tensor)}
-    return {n: i for n, i in kept.items() if i not in written}
