@@ -21,6 +21,7 @@ from torch.utils.weak import TensorWeakRef
 
 from lamina.aot.cost import OpClass, bytes_of
 from lamina.base.row_digest import suits_digest
+from lamina.base.symbolic.torch_private import contiguous
 from lamina.base.torch_private import version_of
 
 __all__ = ["Returned", "Reuse", "all_unchanged", "find_reuses"]
@@ -109,7 +110,7 @@ def _reached(roots: Sequence[Node], stops: set[Node]) -> set[Node]:
 
 def _suits(node: Node) -> bool:
     value = node.meta["val"]
-    if not isinstance(value, Tensor) or not suits_digest(value) or not value.is_contiguous():
+    if not isinstance(value, Tensor) or not suits_digest(value) or not contiguous(value):
         return False
     least, most = _COLUMNS
     return all(type(n) is int for n in value.shape) and least <= value.shape[-1] <= most

@@ -28,7 +28,6 @@ from lamina.aot.state import read_state, undone, without_history
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.stitched import compile_stitched
 from lamina.aot.torch_private import (
-    DataDependentGuard,
     asks_for_another_capture,
     guard_overlap,
     history_of_results,
@@ -41,6 +40,7 @@ from lamina.base.collector import collector_held
 from lamina.base.modes import SWITCHED_BY_HAND
 from lamina.base.recovery import brief, raised_within
 from lamina.base.source import place_in
+from lamina.base.symbolic.torch_private import DataDependentGuard
 from lamina.errors import LaminaError
 from lamina.options import Options
 from lamina.record import Record

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot.captured import argument, example
 from lamina.base.source import operation_name, source_of
-from lamina.base.symbolic.torch_private import is_fake, is_sure
+from lamina.base.symbolic.torch_private import DataDependentGuard, contiguous, is_fake, is_sure
 
 __all__ = ["misplaced_result"]
 
@@ -22,6 +22,7 @@ _AS_A_SUM = frozenset(
 """Calls whose results eager lays out as those of all pointwise calls, and tracing by the rules of its own formulas."""
 
 _DIVISIONS = frozenset(("div", "divide", "true_divide"))
+_LAID_OUT_APART = _AS_A_SUM | _DIVISIONS | {"log_sigmoid", "ldexp", "pow"}
 
 
 def misplaced_result(gm: GraphModule) -> str:
@@ -38,28 +39,38 @@ def misplaced_result(gm: GraphModule) -> str:
             image = example(node.args[0])
             if isinstance(image, torch.Tensor) and image.device.type == "cpu" and not _plain(image):
                 return f"{source_of(node)} has other strides than tracing tells"
-        if node.op in ("call_function", "call_method") and _differs(example(node), _in_eager(node)):
+        if node.op in ("call_function", "call_method") and _misplaced(node):
             return f"{source_of(node)} has other strides than tracing tells"
     return ""
 
 
-def _in_eager(node: Node) -> Any:
-    """A fake tensor with the strides that a pointwise call's result has in eager, None where tracing tells them."""
+def _misplaced(node: Node) -> bool:
+    """Whether a pointwise call's result has other strides in eager than in tracing; so if only data tells."""
     name = operation_name(node.target).strip("_").removeprefix("r")
+    if name not in _LAID_OUT_APART or not is_fake(example(node)):
+        return False
     operands = [argument(one) for one in node.args]
     tensors = [one for one in operands if is_fake(one)]
-    if not is_fake(example(node)) or not tensors or all(one.is_contiguous() for one in tensors):
-        return None
+    if not tensors or all(contiguous(one) for one in tensors):
+        return False
+    try:
+        return _differs(example(node), _in_eager(name, operands, bool(node.kwargs.get("rounding_mode"))))
+    except DataDependentGuard:
+        return True
+
+
+def _in_eager(name: str, operands: list[Any], rounded: bool) -> Any:
+    """A fake tensor with the strides that a pointwise call's result has in eager, None where tracing tells them."""
     if name == "log_sigmoid":
-        return torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
+        return torch.empty_like(operands[0], memory_format=torch.contiguous_format)
     if len(operands) != 2:
         return None
     first, second = operands
     if name == "pow" and not is_fake(first):  # eager fills a tensor with the base
         return torch.empty_like(second, memory_format=torch.contiguous_format)
-    if name == "ldexp" and len(tensors) == 2:  # a product with a power of two
+    if name == "ldexp" and is_fake(first) and is_fake(second):  # a product with a power of two
         return torch.add(first, torch.empty_like(second, memory_format=torch.contiguous_format))
-    if name in _AS_A_SUM or (name in _DIVISIONS and node.kwargs.get("rounding_mode")):
+    if name in _AS_A_SUM or (name in _DIVISIONS and rounded):
         return torch.add(first, second)
     return None
 
@@ -73,12 +84,12 @@ def _differs(traced: Any, eager: Any) -> bool:
 
 
 def _dense(node: Node) -> bool:
-    value: Any = example(node)
-    return isinstance(value, torch.Tensor) and bool(value.is_contiguous())
+    value: Any = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and contiguous(value)
 
 
 def _plain(image: Any) -> bool:
-    if image.is_contiguous():
+    if contiguous(image):
         return True
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
-    return last is not None and bool(image.is_contiguous(memory_format=last))
+    return last is not None and contiguous(image, last)

@@ -26,7 +26,6 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
-    GuardOnDataDependentSymNode,
     find_symbol_binding_fx_nodes,
 )
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
@@ -46,7 +45,6 @@ __all__ = [
     "SET_GRAD",
     "STATELESS",
     "STATIC_INPUT",
-    "DataDependentGuard",
     "Recording",
     "asks_for_another_capture",
     "autocast_enabled",
@@ -149,7 +147,7 @@ def written_inputs(count: int) -> tuple[int, ...]:
 
 def asks_for_another_capture(error: Exception) -> bool:
     """Whether Dynamo reads ``error`` as an answer: trace again, break the graph, or refuse as the user asked."""
-    answers = (TorchDynamoException, GuardOnDataDependentSymNode, ConstraintViolationError)
+    answers = (TorchDynamoException, ConstraintViolationError)
     return isinstance(error, (*answers, *exceptions_allowed_to_be_fallback))
 
 
@@ -234,9 +232,6 @@ RUN_AND_SAVE_RNG_STATE: Any = run_and_save_rng_state
 
 RUN_WITH_RNG_STATE: Any = run_with_rng_state
 """Of a state, an operation that draws and its arguments: its result when it draws from that state."""
-
-DataDependentGuard = GuardOnDataDependentSymNode
-"""Raised where tracing must know a number that only a run tells."""
 
 DEVICE_OF = torch.ops.prim.device.default
 """How a dispatch mode sees the question for a fake tensor's device: not an operation of a graph."""

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot.captured import example
 from lamina.base.source import operation_name, source_of
-from lamina.base.symbolic.torch_private import hint, is_fake, is_sure, is_true
+from lamina.base.symbolic.torch_private import contiguous, hint, is_fake, is_sure, is_true
 
 __all__ = ["look_elsewhere", "may_overlap", "returns_windows"]
 
@@ -60,6 +60,6 @@ def look_elsewhere(gm: GraphModule) -> str:
 
 def _is_whole(tensor: Any) -> bool:
     """Whether a tensor has each element of its memory, once."""
-    if tensor.layout is not torch.strided or not tensor.is_contiguous():
+    if tensor.layout is not torch.strided or not contiguous(tensor):
         return False
     return is_true(tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes())

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.gelu_products import addmm_gelu, mm_gelu_backward
+from lamina.base.symbolic.torch_private import contiguous
 from lamina.rewrite.rebuild import Write, call_for, used_once, written_anew
 
 __all__ = ["Ask", "gelu_products"]
@@ -69,7 +70,7 @@ def _backward(node: Node, ask: Ask, device: str, returned: set[Node], found: dic
     if not all(used_once(n, returned) for n in (product, *chain)):
         return
     left, right = product.args
-    if not all(_suits(n, device) for n in (product, left, right, kept)) or not kept.meta["val"].is_contiguous():
+    if not all(_suits(n, device) for n in (product, left, right, kept)) or not contiguous(kept.meta["val"]):
         return
     value = product.meta["val"]
     operands = [left.meta["val"], right.meta["val"], kept.meta["val"].reshape(value.shape)]

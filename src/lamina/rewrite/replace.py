@@ -13,6 +13,7 @@ from lamina.base.aliasing import makes_view
 from lamina.base.identity import line_of, place_of
 from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
+from lamina.base.symbolic.torch_private import contiguous
 from lamina.rewrite.gradients import lost_gradient
 from lamina.rewrite.terms import is_tensor
 from lamina.rewrite.torch_private import same_size, symbol_of, unlike_sizes
@@ -322,7 +323,7 @@ def _order(value: torch.Tensor) -> list[int] | None:
     """The dimensions from the slowest to the fastest, if the tensor has no gaps in that order."""
     sizes, strides = value.shape, value.stride()
     if any(not isinstance(n, int) for n in (*sizes, *strides)):
-        return list(range(value.dim())) if value.is_contiguous() else None
+        return list(range(value.dim())) if contiguous(value) else None
     order = sorted(range(value.dim()), key=lambda d: (-int(strides[d]), d))
     expected = 1
     for d in reversed(order):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
     free_symbols,
     free_unbacked_symbols,
     guard_or_false,
@@ -16,6 +17,8 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._sympy.functions import FloorDiv, IntTrueDiv
 
 __all__ = [
+    "DataDependentGuard",
+    "contiguous",
     "depends_on_data",
     "has_symbols",
     "hint",
@@ -29,6 +32,18 @@ __all__ = [
     "is_zero",
     "symbols_of",
 ]
+
+
+DataDependentGuard = GuardOnDataDependentSymNode
+"""Raised where tracing must know a number that only a run tells."""
+
+
+def contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+    """Whether a tensor is laid out so; run-time sizes are then guarded to be so or not; false where only data tells."""
+    try:
+        return bool(tensor.is_contiguous(memory_format=memory_format))
+    except DataDependentGuard:
+        return False
 
 
 def is_fake(value: object) -> bool:

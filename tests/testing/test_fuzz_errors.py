@@ -1,0 +1,75 @@
+"""Programs in which Lamina raised where eager does not, or the other way round, that random ones were reduced to."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import lamina
+import lamina.aot.refusals
+from lamina.base import recovery
+from lamina.base.symbolic.torch_private import DataDependentGuard
+from lamina.testing.fuzz import check, unbacked
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from lamina.testing.fuzz import attempt, backward, pause, sample, unbacked
+"""
+
+SIZES_OF_DATA = {
+    "a sum of indices": "(torch.zeros(int((x > 0).sum()), 2) + 1).nonzero().sum()",
+    "a reduction of a transposed result": "x.nonzero().t().float().amax(0)",
+    "a pointwise call whose layout tracing tells otherwise": "torch.logical_xor(x.nonzero(), x.nonzero())",
+    "a power of a number": "2.0 ** x.nonzero()",
+    "a rounded quotient": "torch.div(x.nonzero(), 2, rounding_mode='floor') + x.nonzero() // 3",
+    "a logarithm of a sigmoid": "F.logsigmoid(x.nonzero() * 1.0)",
+    "a normalised image": "F.batch_norm((x.nonzero() * 1.0).t()[None, :, :, None].mT, None, None, training=True)",
+}
+
+
+@pytest.mark.parametrize("name", SIZES_OF_DATA)
+@pytest.mark.parametrize("target", ["lamina", "lamina:interp"])
+def test_layouts_of_sizes_that_only_data_tell(name: str, target: str) -> None:
+    program = f"""
+def f(x):
+    return {SIZES_OF_DATA[name]}
+def program(compile):
+    g = compile(f)
+    for seed in range(2):
+        with unbacked():
+            yield attempt(g, sample(5, 4, seed=seed))
+"""
+    assert not check(HEAD + program, target).differences
+
+
+def test_a_question_that_only_data_answer_is_a_failure_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo takes such an error of a backend's for a failure, whoever asked."""
+
+    def asks(gm: Any) -> str:
+        for node in gm.graph.nodes:
+            value = node.meta.get("example_value")
+            if isinstance(value, torch.Tensor) and value.dim() == 2 and value.shape[0] == 2:
+                return "two"
+        return ""
+
+    monkeypatch.setattr(lamina.aot.refusals, "_CHECKS", ((asks, ""),))
+    monkeypatch.setattr(recovery, "_told", set())
+    x = torch.tensor([0.0, 1.0, 2.0])
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.nonzero() + 1
+
+    torch.compiler.reset()
+    with unbacked(), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        compiled = lamina.compile(f)
+        torch.testing.assert_close(compiled(x), f(x))
+    assert any(DataDependentGuard.__name__ in d.reason and not d.taken for d in compiled.record.decisions("fallback"))
+    assert sum(DataDependentGuard.__name__ in str(w.message) for w in told) == 1
+    torch.compiler.reset()
+    with unbacked(), pytest.raises(lamina.LaminaError, match=DataDependentGuard.__name__):
+        lamina.compile(f, options={"strict": True})(x)
