@@ -212,6 +212,106 @@ def program(compile):
 """
 
 
+WRITES = """
+def writes(v, o):
+    i = torch.tensor([2, 0])
+    z = torch.zeros(1, 4, dtype=torch.int64)
+    return {
+        "masked_fill_": lambda: v.masked_fill_(o > 0, 3.0),
+        "masked_scatter_": lambda: v.masked_scatter_(o > 0, o.flatten()),
+        "index_add_": lambda: v.index_add_(0, i, o[:2]),
+        "index_copy_": lambda: v.index_copy_(0, i, o[:2]),
+        "scatter_": lambda: v.scatter_(0, z, o),
+        "scatter_reduce_": lambda: v.scatter_reduce_(0, z, o, "amax"),
+        "addmm_": lambda: v.addmm_(o, o),
+        "tril_": lambda: v.tril_(),
+        "cumsum_": lambda: v.cumsum_(0),
+        "copysign_": lambda: v.copysign_(o),
+        "floor_divide_": lambda: v.__ifloordiv__(o + 10),
+        "div_": lambda: v.div_(o + 10, rounding_mode="floor"),
+        "bernoulli_": lambda: v.bernoulli_(0.5),
+        "alpha_dropout": lambda: v.copy_(F.alpha_dropout(v, 0.5, True)),
+        "out": lambda: torch.add(o, 1, out=v) if not v.requires_grad else v,
+        "t_": lambda: v.t_(),
+        "setitem": lambda: v.__setitem__(o > 0, 2.0),
+    }["NAME"]()
+def f(x, o):
+    v = x * 2
+    writes(v, o)
+    return v, v * 3
+def g(x, o):
+    writes(x, o)
+    return x * 3
+def h(x, o):
+    v = x * 2
+    writes(v.t(), o)
+    return v, v * 3, v.t() + 1
+def program(compile):
+    for fn in FUNCTIONS:
+        compiled = compile(fn, dynamic=DYNAMIC)
+        for o, x in ((sample(4, 4, seed=1), sample(4, 4).t()), (sample(4, 4, seed=1).t(), sample(4, 4)),
+                     (sample(4, 4, seed=1), sample(8, 4)[::2].t())):
+            yield compiled(x, o), x
+"""
+NAMES = str.split(
+    "masked_fill_ masked_scatter_ index_add_ index_copy_ scatter_ scatter_reduce_ addmm_ tril_ cumsum_ copysign_"
+    " floor_divide_ div_ bernoulli_ alpha_dropout out t_ setitem"
+)
+DRAWS = """
+def f(x):
+    return F.rrelu(x), F.rrelu(x, training=True), torch.normal(x, x.abs()), F.alpha_dropout(x, 0.5, True)
+def program(compile):
+    yield compile(f, options={"numerics": "eager"})(sample(3, 4).t())
+"""
+SCATTERS = """
+def f(x):
+    return (torch.slice_scatter(x, x[:2] * 2, 0, 0, 2), torch.select_scatter(x, x[1], 0, 2), x.clone(),
+            torch.diagonal_scatter(x, x[1]), torch.select_scatter(x, x[1], 0, 2) + 1)
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    for x in (sample(4, 4).t(), sample(4, 8)[:, ::2], sample(8, 4)[::2].t(), sample(4, 1).expand(4, 4)):
+        yield g(x)
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_write_keeps_the_layout(name: str) -> None:
+    program = WRITES.replace("NAME", name).replace("FUNCTIONS", "(f, )").replace("DYNAMIC", "False")
+    assert check(HEAD + program, "lamina:interp").differences == ()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", ["masked_fill_", "out"])
+def test_a_write_to_an_argument_or_a_view_keeps_the_layout(name: str, dynamic: bool) -> None:
+    program = WRITES.replace("NAME", name).replace("FUNCTIONS", "(f, g, h)").replace("DYNAMIC", str(dynamic))
+    assert check(HEAD + program, "lamina:interp").differences == ()
+
+
+@pytest.mark.parametrize("numbers", ["fast", "eager"])
+def test_a_write_to_a_transposed_tensor_has_eagers_gradients(numbers: str) -> None:
+    program = """
+def f(x, y):
+    v = x.t() * 2
+    v.masked_fill_(y > 0, 3.0)
+    v.t().index_add_(0, torch.tensor([2, 0]), y[:2])
+    return v, v * y
+def program(compile):
+    x, y = sample(4, 4, grad=True), sample(4, 4, seed=1, grad=True)
+    out = compile(f, options={"numerics": "NUMBERS"})(x, y)
+    yield out, backward(out), x.grad, y.grad
+"""
+    assert check(HEAD + program.replace("NUMBERS", numbers), "lamina:interp").differences == ()
+
+
+def test_draws_for_a_transposed_tensor() -> None:
+    assert check(HEAD + DRAWS, "lamina:interp").differences == ()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_a_copy_with_gaps_is_eagers(dynamic: bool) -> None:
+    assert check(HEAD + SCATTERS.replace("DYNAMIC", str(dynamic)), "lamina:interp").differences == ()
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_are_eagers(name: str, dynamic: bool) -> None:

@@ -9,6 +9,7 @@ from torch.fx import GraphModule
 from lamina.aot.assumed_sizes import assumed_size
 from lamina.aot.dead_calls import dead_call
 from lamina.aot.inexact_integers import inexact_integers
+from lamina.aot.layouts import lost_layout
 from lamina.aot.leaves import leaf_made
 from lamina.aot.overlap import overlapping_write
 from lamina.aot.refused_calls import refused_call
@@ -48,5 +49,8 @@ def refusal(gm: GraphModule, eager_numbers: bool) -> Refusal | None:
         why = check(gm)
         if why:
             return Refusal(why, remedy)
+    why = lost_layout(gm) if eager_numbers else ""
+    if why:
+        return Refusal(why, "write to a contiguous tensor")
     why = dead_call(gm, eager_numbers)
     return Refusal(why, "remove the call, or return its result") if why else None

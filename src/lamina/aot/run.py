@@ -18,6 +18,7 @@ from lamina.aot.function import (
 )
 from lamina.aot.graph_compiler import GraphCompiler, PartPass, Pass, device_of
 from lamina.aot.identities import distinct, without_identities
+from lamina.aot.layouts import keeping_layouts
 from lamina.aot.notes import Notes
 from lamina.aot.overlap import inputs_written
 from lamina.aot.refusals import SHARED_INPUT, STATE_SWITCHED, Refusal, refusal
@@ -115,7 +116,7 @@ def _compiled(
     if refused is not None:
         notes.refuse(refused)
         return gm.forward
-    state = read_state(gm)
+    state = read_state(keeping_layouts(gm))
     if state.refused:
         notes.refuse(Refusal(state.refused, STATE_SWITCHED))
         return gm.forward

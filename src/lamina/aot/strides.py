@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.captured import argument, example
+from lamina.aot.captured import argument, example, memory
+from lamina.aot.layouts import same_strides
 from lamina.base.source import operation_name, source_of
-from lamina.base.symbolic.torch_private import DataDependentGuard, contiguous, is_fake, is_sure
+from lamina.base.symbolic.torch_private import DataDependentGuard, contiguous, is_fake
 
 __all__ = ["misplaced_result"]
 
@@ -21,6 +23,8 @@ _AS_A_SUM = frozenset(
 )
 """Calls whose results eager lays out as those of all pointwise calls, and tracing by the rules of its own formulas."""
 
+_COPYING = frozenset(("as_strided_scatter", "diagonal_scatter", "select_scatter", "slice_scatter"))
+"""Calls whose results eager lays out as the first operand, gaps included."""
 _DIVISIONS = frozenset(("div", "divide", "true_divide"))
 _LAID_OUT_APART = _AS_A_SUM | _DIVISIONS | {"log_sigmoid", "ldexp", "pow"}
 
@@ -28,12 +32,16 @@ _LAID_OUT_APART = _AS_A_SUM | _DIVISIONS | {"log_sigmoid", "ldexp", "pow"}
 def misplaced_result(gm: GraphModule) -> str:
     """Why the captured graph is eager's to run: a result whose strides tracing or kernels get wrong, or "".
 
-    Memory with gaps is made by ``empty_strided`` alone; kernels make none. On a CPU a batch norm's result is
-    contiguous, or has channels last where its operand has; traced it has whatever strides the operand has.
-    Where the operands of a pointwise call are laid out differently, tracing follows another one for some calls.
+    Kernels make no memory with gaps; ``empty_strided`` does, and ``slice_scatter`` and its like of such a tensor. On a
+    CPU a batch norm's result is contiguous, or has channels last where its operand has; traced it has whatever strides
+    the operand has. Where the operands of a pointwise call are laid out differently, tracing follows another one for
+    some calls; random numbers are drawn in the order of memory by some calls only.
     """
+    returned = {memory(example(one)) for one in gm.graph.output_node().all_input_nodes} - {None}
     for node in gm.graph.nodes:
         if operation_name(node.target) in ("empty_strided", "new_empty_strided") and not _dense(node):
+            return f"{source_of(node)} makes memory with gaps"
+        if operation_name(node.target) in _COPYING and memory(example(node)) in returned and _has_gaps(example(node)):
             return f"{source_of(node)} makes memory with gaps"
         if node.op == "call_function" and operation_name(node.target) == "batch_norm" and node.args:
             image = example(node.args[0])
@@ -47,12 +55,15 @@ def misplaced_result(gm: GraphModule) -> str:
 def _misplaced(node: Node) -> bool:
     """Whether a pointwise call's result has other strides in eager than in tracing; so if only data tells."""
     name = operation_name(node.target).strip("_").removeprefix("r")
-    if name not in _LAID_OUT_APART or not is_fake(example(node)):
-        return False
     operands = [argument(one) for one in node.args]
+    in_rows = _in_rows(node, operands)
+    if (name not in _LAID_OUT_APART and not in_rows) or not is_fake(example(node)):
+        return False
     tensors = [one for one in operands if is_fake(one)]
     if not tensors or all(contiguous(one) for one in tensors):
         return False
+    if in_rows:
+        return True
     try:
         return _differs(example(node), _in_eager(name, operands, bool(node.kwargs.get("rounding_mode"))))
     except DataDependentGuard:
@@ -75,12 +86,28 @@ def _in_eager(name: str, operands: list[Any], rounded: bool) -> Any:
     return None
 
 
+def _in_rows(node: Node, operands: Sequence[Any]) -> bool:
+    """Whether either eager or the traced call draws its numbers in the order of a contiguous tensor, and not both."""
+    name = operation_name(node.target)
+    if name == "bernoulli_":  # the functional form with one probability does
+        return not any(isinstance(argument(one), torch.Tensor) for one in (*operands[1:], *node.kwargs.values()))
+    if name == "alpha_dropout":
+        given = dict(zip(("input", "p", "training"), operands, strict=False)) | dict(node.kwargs)
+        return bool(given.get("training")) and given.get("p", 0.5) != 0
+    inplace = node.kwargs.get("inplace") or True in operands[4:5]
+    return name == "normal" or (name == "rrelu" and not inplace)
+
+
 def _differs(traced: Any, eager: Any) -> bool:
     """Whether two fake tensors of one shape are laid out differently."""
     if eager is None or not is_fake(traced) or traced.dim() != eager.dim():
         return False
-    sizes = zip(traced.shape, traced.stride(), eager.stride(), strict=True)
-    return not all(is_sure(n == 1) or is_sure(a == b) for n, a, b in sizes)
+    return not same_strides(traced, eager)
+
+
+def _has_gaps(value: Any) -> bool:
+    """Whether a fake tensor of a memory of its own leaves some of it out."""
+    return not same_strides(torch.empty_like(value), value)
 
 
 def _dense(node: Node) -> bool:

@@ -31,6 +31,8 @@ _FUNCTIONAL: dict[str, Callable[..., Any]] = {
 """Writing calls whose own backward does not need what they overwrite (``mul`` and ``div`` by numbers)."""
 _FRESH = {"matmul", "einsum", "baddbmm", "add", "sub", "mul", "div", "masked_fill", "where", "linear", "triu", "tril"}
 """Operations that make a new tensor and whose backward does not need it, so that eager lets it be overwritten."""
+_CONTIGUOUS = {"masked_fill", "triu", "tril"}
+"""Calls that give a contiguous tensor, where the writing form keeps its operand's layout."""
 _CREATING = {torch.ones, torch.zeros, torch.full, torch.ones_like, torch.zeros_like, torch.full_like, torch.empty}
 
 
@@ -127,8 +129,10 @@ def _is_fresh(node: Node) -> bool:
 
 
 def _keeps_form(target: Node, call: Spelled) -> bool:
-    """Whether the functional form has the dtype and the shape that the written tensor keeps."""
+    """Whether the functional form has the dtype, the shape and the layout that the written tensor keeps."""
     value = fake_of(target)
+    if value is not None and call.name in _CONTIGUOUS and not value.is_contiguous():
+        return False
     if value is None or not value.is_floating_point():
         return value is not None and call.name in ("triu", "tril")
     for other in call.args[1:]:
