@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lamina.ir.access import contiguous_axes
-from lamina.ir.index import Expr
-from lamina.ir.loops import Nest, Reduce, Scan
-from lamina.schedule.align import align, disjoint
+from lamina.ir.index import Atom, Expr, as_expr
+from lamina.ir.loops import Check, Nest, Reduce, Scan, Store, axes_of_values, operands
+from lamina.schedule.align import Alignment, align, disjoint
 from lamina.schedule.buffer_facts import BufferFacts
 from lamina.schedule.dependence_graph import DependenceGraph
 from lamina.schedule.fold import fold, folds
@@ -79,6 +80,10 @@ class Joiner:
             return WAITS
         if splits_scan(first.nest, found.left) or splits_scan(second.nest, found.right):
             return "a scan would run along several loops"
+        if _may_skip(first.nest, found, found.right, second.nest) or _may_skip(
+            second.nest, found, found.left, first.nest
+        ):
+            return "a loop of one of them may be empty, and what the other does is to be done all the same"
         nest = join(first.nest, second.nest, found, self.numerics)
         if (shares or other_shares) and len(contiguous_axes(nest, self.buffers.buffers)) > 1:
             return "what reads windows keeps to one order of memory"
@@ -151,6 +156,28 @@ class Joiner:
 def _combines(nest: Nest) -> bool:
     """Whether the nest reduces or scans."""
     return any(isinstance(e, Reduce | Scan) for e in nest.body)
+
+
+def _may_skip(nest: Nest, found: Alignment, places: Mapping[Atom, Expr | int], other: Nest) -> bool:
+    """Whether ``other``, whose axes are at ``places`` in the common space, would stand in loops of ``nest`` alone that
+    may have no points.
+
+    Loops that only reduce do not matter: what does not vary over them is outside of them.
+    """
+    held = {name for axis in other.axes for name in as_expr(places.get(axis, as_expr(axis))).axes()}
+    alone = {a.name for a in found.axes if a.name not in held and not (a.extent - 1).nonnegative()}
+    if not alone:
+        return False
+    varies = axes_of_values(nest)
+    reduced = {name for e in nest.body if isinstance(e, Reduce) for name in e.axes}
+    stored = {
+        name
+        for e in nest.body
+        if isinstance(e, Store | Check)
+        for names in (*(varies[v] for v in operands(e)), *(i.axes() for i in (e.index if isinstance(e, Store) else ())))
+        for name in names
+    }
+    return not alone <= reduced - stored
 
 
 def _union(first: Group, second: Group, nest: Nest, facts: Facts) -> Group:

@@ -1,0 +1,50 @@
+"""Programs that random ones were reduced to, whose values were wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from lamina.testing.fuzz import check
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from lamina.testing.fuzz import attempt, backward, pause, sample
+"""
+
+PROGRAMS = {
+    "nothing is written, and the same loops compute a result": """
+def f(x):
+    x[1:].copy_(x)
+    return -x
+def program(compile):
+    x = sample(1)
+    yield compile(f)(x), x
+""",
+    "what is written may be empty, and the same loops compute a result": """
+def f(x, k):
+    v = x * float(k)
+    v[: k % 2] += 0
+    return v
+def program(compile):
+    g = compile(f, dynamic=True)
+    for k in (0, 1, 2, 3):
+        yield g(sample(1, grad=True), k)
+""",
+    "sums over what may be empty, beside other results": """
+def f(x, y, k):
+    z = y[:, : k % 3]
+    return z.sum(1) + x, -x, z * x[:, None], z.sum(0)
+def program(compile):
+    g = compile(f, dynamic=True)
+    for k in (4, 3, 2, 6):
+        yield g(sample(5), sample(5, 6), k)
+""",
+}
+
+
+@pytest.mark.parametrize("target", ["lamina", "lamina:interp"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_values_are_eagers(name: str, target: str) -> None:
+    assert check(HEAD + PROGRAMS[name], target).differences == ()
