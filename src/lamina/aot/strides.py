@@ -94,8 +94,10 @@ def _in_rows(node: Node, operands: Sequence[Any]) -> bool:
     if name == "alpha_dropout":
         given = dict(zip(("input", "p", "training"), operands, strict=False)) | dict(node.kwargs)
         return bool(given.get("training")) and given.get("p", 0.5) != 0
-    inplace = node.kwargs.get("inplace") or True in operands[4:5]
-    return name == "normal" or (name == "rrelu" and not inplace)
+    if name == "rrelu":
+        given = dict(zip(("input", "lower", "upper", "training", "inplace"), operands, strict=False)) | node.kwargs
+        return not given.get("inplace")
+    return name == "normal"
 
 
 def _differs(traced: Any, eager: Any) -> bool:
