@@ -48,11 +48,13 @@ __all__ = [
     "Recording",
     "asks_for_another_capture",
     "autocast_enabled",
+    "autocast_key",
     "autograd_decomposes",
     "backend_fakes",
     "binding_nodes",
     "detect_fake_mode",
     "direct_apply",
+    "dispatch_is_watched",
     "flatten",
     "forward_grad_enabled",
     "forward_of",
@@ -66,12 +68,14 @@ __all__ = [
     "is_checkpointed",
     "is_grad_enabled",
     "is_leaf",
+    "is_torch_function",
     "is_written_to",
     "is_zero_tensor",
     "keep_for_backward",
     "never_captured",
     "overlapping",
     "plain_dispatch",
+    "random_numbers_kept",
     "run_aot_autograd",
     "saving_is_hooked",
     "static_input_indices",
@@ -83,6 +87,7 @@ __all__ = [
     "transforms_are_active",
     "unflatten",
     "without_autocast",
+    "without_function_modes",
     "written_inputs",
 ]
 
@@ -248,7 +253,7 @@ ENTER_INFERENCE = torch.autograd.grad_mode._enter_inference_mode
 EXIT_INFERENCE = torch.autograd.grad_mode._exit_inference_mode
 """The call by which a captured graph goes back to the mode in which it entered inference mode."""
 
-EXIT_AUTOCAST = torch.amp.autocast_mode._exit_autocast
+EXIT_AUTOCAST: Any = torch.amp.autocast_mode._exit_autocast
 """The call by which a captured graph leaves an autocast region, given what entering it returned."""
 
 SET_FORWARD_GRAD = torch._C._set_fwd_grad_enabled
@@ -336,6 +341,40 @@ def without_autocast() -> contextlib.AbstractContextManager[Any]:
     """Compiled graphs hold their casts already; library calls in them must not cast again."""
     disabled: contextlib.AbstractContextManager[Any] = torch._C._DisableAutocast()
     return disabled
+
+
+def without_function_modes() -> contextlib.AbstractContextManager[Any]:
+    """Inside, no mode sees the calls of torch functions."""
+    disabled: contextlib.AbstractContextManager[Any] = torch._C.DisableTorchFunction()
+    return disabled
+
+
+def random_numbers_kept() -> contextlib.AbstractContextManager[Any]:
+    """What draws inside leaves the generators as they were."""
+    kept: contextlib.AbstractContextManager[Any] = preserve_rng_state()
+    return kept
+
+
+def dispatch_is_watched() -> bool:
+    """Whether operations of this thread go through a dispatch mode or a function transform."""
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return transformed or torch._C._len_torch_dispatch_stack() > 0
+
+
+def autocast_key() -> tuple[bool, torch.dtype]:
+    """What tells the state of the CPU's autocast from another."""
+    return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+
+_PUBLIC = ("torch", "torch.functional", "torch.nn.functional", "_operator")
+_BEHIND_PUBLIC = ("torch._C._nn", "torch._C._special", "torch._C._linalg", "torch._C._fft")
+
+
+def is_torch_function(target: Any) -> bool:
+    """Whether a captured call is of a function of torch's own or of ATen: all it does is read and write tensors."""
+    if isinstance(target, OpOverload):
+        return bool(target.namespace == "aten")
+    return callable(target) and getattr(target, "__module__", None) in _PUBLIC + _BEHIND_PUBLIC
 
 
 class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,0 +1,251 @@
+"""Captured calls that eager refuses, found by asking it: each distinct call is made once, with tensors made up for it.
+
+Meta functions check less than the kernels behind them: mixed dtypes, dtypes without a kernel, a dimension out of range,
+an ``out`` of another type. What tracing lets through would be compiled and compute something where eager raises.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
+
+from lamina.aot.torch_private import (
+    ENTER_AUTOCAST,
+    EXIT_AUTOCAST,
+    autocast_key,
+    dispatch_is_watched,
+    is_torch_function,
+    random_numbers_kept,
+    without_function_modes,
+)
+from lamina.base.source import operation_name, source_of
+from lamina.base.symbolic.torch_private import depends_on_data, hint, is_fake
+
+__all__ = ["call_refused_by_eager"]
+
+_UNTRIED = frozenset(
+    str.split(
+        "alias as_strided as_strided_ as_strided_scatter broadcast_tensors broadcast_to chunk clone contiguous detach"
+        " empty_like expand expand_as flatten fractional_max_pool2d fractional_max_pool2d_with_indices"
+        " fractional_max_pool3d fractional_max_pool3d_with_indices getattr getitem item ldl_solve lu_solve lu_unpack"
+        " mT new_empty numpy ones_like ormqr permute reshape reshape_as resize_ resize_as_ segment_reduce select set_"
+        " set_data size split split_with_sizes squeeze stack T t tensor_split to tolist transpose unbind unflatten"
+        " unsqueeze view view_as zeros_like"
+    )
+)
+"""Views, copies and constants, which meta functions check in full, and calls whose kernels trust integers in memory."""
+
+_SMALL = 32
+_MOST = 1 << 22
+"""Elements of the operands of a call that is made in its own size, where a smaller one was refused."""
+_ASKS = 4096
+"""Calls whose answers are kept."""
+
+
+def call_refused_by_eager(gm: GraphModule) -> str:
+    """Why the captured graph is eager's to run: a call of it on the CPU that raises there, or "".
+
+    A call is made with small sizes first; if it raises, with its own sizes and several contents. It counts as refused
+    if it raises with all of them.
+    """
+    if dispatch_is_watched():
+        return ""
+    with torch.no_grad(), ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(random_numbers_kept())
+        stack.enter_context(without_function_modes())
+        entered: dict[Node, Any] = {}
+        stack.callback(lambda: [EXIT_AUTOCAST(mode) for mode in reversed(entered.values())])
+        for node in gm.graph.nodes:
+            if node.target is ENTER_AUTOCAST:
+                entered[node] = ENTER_AUTOCAST(*node.args)
+            elif node.target is EXIT_AUTOCAST and node.args[0] in entered:
+                EXIT_AUTOCAST(entered.pop(node.args[0]))
+            elif why := _refused(node):
+                return f"{source_of(node)} is refused by eager: {why}"
+    return ""
+
+
+def _refused(node: Node) -> str:
+    """What eager says of a call that it refuses; "" of others, and where it is not asked."""
+    name = operation_name(node.target)
+    if node.op not in ("call_function", "call_method") or name in _UNTRIED or not node.all_input_nodes:
+        return ""
+    if (node.op == "call_function" and not is_torch_function(node.target)) or _is_internal(name):
+        return ""
+    places = {operand: place for place, operand in enumerate(node.all_input_nodes)}
+    try:
+        given = _Given((_packed(node.args, places), _packed(node.kwargs, places)))
+    except _UnknownError:
+        return ""
+    return _answer(node.target, given, autocast_key()) if given.likes else ""
+
+
+def _is_internal(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+class _UnknownError(Exception):
+    """An argument that has no equal on the CPU, or whose numbers only a run tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Like:
+    """A tensor as a trial knows it: its dtype, its sizes, and its dimensions in the order in which memory holds them.
+
+    Operands of one ``place`` are one tensor.
+    """
+
+    place: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def made(self, fill: str, sizes: dict[int, int]) -> Tensor:
+        """A tensor like it whose sizes are those that ``sizes`` has for its own."""
+        shape = [sizes.get(self.shape[i], self.shape[i]) for i in self.order]
+        number = int(fill == "ones")
+        whole = torch.full(shape, number, dtype=self.dtype, device="cpu")
+        tensor = whole.permute([self.order.index(i) for i in range(len(shape))])
+        if fill == "identity" and len(shape) >= 2:
+            tensor.diagonal(dim1=-2, dim2=-1).fill_(1)
+        return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Nested:
+    """A list, tuple, dictionary, slice or size of packed items; ``names`` are a dictionary's."""
+
+    kind: type
+    items: tuple[Any, ...]
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """Any other argument, told from equal ones of another type."""
+
+    kind: type
+    value: Any
+
+
+def _packed(value: Any, places: dict[Node, int]) -> Any:
+    """An argument of a captured call without nodes and symbols, such that it can be a key."""
+    if isinstance(value, Node):
+        return _operand(value, places[value])
+    if isinstance(value, slice):
+        return _Nested(slice, tuple(_packed(one, places) for one in (value.start, value.stop, value.step)))
+    if isinstance(value, dict):
+        return _Nested(dict, tuple(_packed(one, places) for one in value.values()), tuple(value))
+    if isinstance(value, (tuple, list)):
+        return _Nested(list if isinstance(value, list) else tuple, tuple(_packed(one, places) for one in value))
+    if value is None or value is Ellipsis or isinstance(value, _CONSTANTS):
+        return _Plain(type(value), value)
+    raise _UnknownError
+
+
+_CONSTANTS = (int, float, complex, str, torch.dtype, torch.device, torch.memory_format, torch.layout)
+
+
+def _operand(node: Node, place: int) -> _Like | _Plain:
+    value: Any = node.meta.get("example_value")
+    if isinstance(value, torch.SymInt) and not depends_on_data(value):
+        return _Plain(int, hint(value))
+    if not is_fake(value) or value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
+        raise _UnknownError
+    if any(depends_on_data(n) for n in (*value.shape, *value.stride())):
+        raise _UnknownError
+    steps = [hint(step) for step in value.stride()]
+    order = sorted(range(len(steps)), key=lambda i: -steps[i])
+    return _Like(place, value.dtype, tuple(map(hint, value.shape)), tuple(order))
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The packed arguments of a call."""
+
+    arguments: tuple[Any, Any]
+
+    @property
+    def likes(self) -> list[_Like]:
+        """The tensors among them."""
+        return list(_tensors(self.arguments))
+
+    def made(self, fill: str, sizes: dict[int, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments to call with; whole numbers that are a tensor's size change as that does."""
+        found: dict[int, Tensor] = {}
+        args, kwargs = (_unpacked(one, fill, sizes, found) for one in self.arguments)
+        return args, kwargs
+
+
+def _tensors(packed: Any) -> Any:
+    if isinstance(packed, _Like):
+        yield packed
+    for one in packed.items if isinstance(packed, _Nested) else packed if isinstance(packed, tuple) else ():
+        yield from _tensors(one)
+
+
+def _unpacked(packed: Any, fill: str, sizes: dict[int, int], found: dict[int, Tensor]) -> Any:
+    if isinstance(packed, _Like):
+        if packed.place not in found:
+            found[packed.place] = packed.made(fill, sizes)
+        return found[packed.place]
+    if isinstance(packed, _Plain):
+        return sizes.get(packed.value, packed.value) if packed.kind is int else packed.value
+    items = [_unpacked(one, fill, sizes, found) for one in packed.items]
+    if packed.kind is dict:
+        return dict(zip(packed.names, items, strict=True))
+    return slice(*items) if packed.kind is slice else packed.kind(items)
+
+
+@functools.lru_cache(_ASKS)
+def _answer(target: Any, given: _Given, autocast: Any) -> str:
+    """What eager says of a call that it refuses, within that state of autocast, or ""."""
+    likes = given.likes
+    smaller = _smaller([like.shape for like in likes])
+    problem = _raised(target, given, "ones", smaller)
+    if problem is None:
+        return ""
+    if sum(math.prod(like.shape) for like in likes) > _MOST:
+        if not isinstance(problem, (NotImplementedError, IndexError)):
+            return ""
+        sizes = smaller
+    else:
+        sizes = {}
+    for fill in ("ones", "zeros", "identity"):
+        problem = _raised(target, given, fill, sizes)
+        if problem is None or isinstance(problem, LinAlgError):  # which only values raise
+            return ""
+    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+
+
+def _smaller(shapes: Sequence[tuple[int, ...]]) -> dict[int, int]:
+    """A small size for each large one, distinct for distinct ones: in their ratios, or else multiples of 32 as such."""
+    large = sorted({n for shape in shapes for n in shape if n > _SMALL})
+    common = math.gcd(*large) // 8
+    if common > 1:
+        return {n: n // common for n in large}
+    return {n: _SMALL * (k + 1) if n % _SMALL == 0 else _SMALL + 1 + 2 * k for k, n in enumerate(large)}
+
+
+def _raised(target: Any, given: _Given, fill: str, sizes: dict[int, int]) -> Exception | None:
+    args, kwargs = given.made(fill, sizes)
+    try:
+        if isinstance(target, str):
+            getattr(args[0], target)(*args[1:], **kwargs)
+        else:
+            target(*args, **kwargs)
+    except Exception as problem:
+        return problem
+    return None

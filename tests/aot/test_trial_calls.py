@@ -1,0 +1,133 @@
+"""Calls that eager refuses and tracing takes raise eager's exception; calls that values alone refuse are compiled."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import lamina
+
+
+@pytest.fixture(autouse=True)
+def apart() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def floats(*shape: int) -> Tensor:
+    return torch.randn(shape)
+
+
+def doubles(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def whole(*shape: int) -> Tensor:
+    return torch.ones(shape, dtype=torch.int64)
+
+
+REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+    (lambda x: F.softmax(x, dim=2), (floats(3, 4),)),
+    (lambda x: F.softmin(x.exp(), dim=100), (floats(3, 4),)),
+    (lambda x: x.log_softmax(2), (floats(2100, 2200),)),
+    (lambda x: F.softmax(x.unsqueeze(0), 3), (floats(300, 300),)),
+    (lambda x, w: F.layer_norm(x, (4,), w), (doubles(3, 4), floats(4))),
+    (lambda x, w: F.group_norm(x, 2, w), (doubles(3, 4, 5), floats(4))),
+    (lambda x, m: F.batch_norm(x, m, m), (floats(3, 4), doubles(4).abs())),
+    (lambda x, t: F.cross_entropy(x, t), (floats(3, 4), torch.ones(3, dtype=torch.int32))),
+    (lambda x, t: F.binary_cross_entropy(x.sigmoid(), t), (floats(3), torch.ones(3).double())),
+    (lambda x: F.relu(x), (torch.ones(3, dtype=torch.bool),)),
+    (lambda x: x.abs(), (torch.ones(3, dtype=torch.bool),)),
+    (lambda x: x.frac() + 1, (whole(3),)),
+    (lambda x: F.hardsigmoid(x), (whole(3),)),
+    (lambda x: F.interpolate(x, scale_factor=2), (whole(1, 2, 3),)),
+    (lambda x: F.avg_pool3d(x, 2, divisor_override=0), (floats(1, 2, 4, 4, 4),)),
+    (lambda x, i, s: x.index_add(0, i, s), (floats(3, 2), whole(2), floats(2))),
+    (lambda x, o: torch.aminmax(x, dim=0, out=o), (floats(5, 5), (floats(5), doubles(5)))),
+    (lambda e, x: torch.cat([e, x], out=x), (floats(0), floats(4, 6))),
+    (lambda x, o: torch.complex(x, x, out=o), (doubles(3), torch.zeros(3, dtype=torch.complex64))),
+    (lambda x, o: torch.multinomial(x, 2, out=o), (doubles(1, 2).abs(), doubles(1, 2))),
+]
+
+
+def raised(function: Callable[..., Any], *arguments: Any) -> Exception | None:
+    try:
+        function(*arguments)
+    except Exception as problem:
+        return problem
+    return None
+
+
+@pytest.mark.parametrize("case", range(len(REFUSED)))
+def test_what_eager_refuses_is_refused(case: int) -> None:
+    function, arguments = REFUSED[case]
+    eager = raised(function, *arguments)
+    assert eager is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ours = raised(lamina.compile(function), *arguments)
+    assert type(ours) is type(eager)
+    assert str(ours) == str(eager)
+
+
+def test_it_is_said_what_eager_refuses() -> None:
+    with pytest.warns(lamina.LaminaWarning, match="softmax is refused by eager: IndexError: Dimension out of range"):
+        raised(lamina.compile(REFUSED[0][0]), *REFUSED[0][1])
+
+
+def inverse(x: Tensor) -> Tensor:
+    return torch.linalg.inv(x) @ torch.linalg.cholesky(x)
+
+
+def tensor_inverse(x: Tensor) -> Tensor:
+    return torch.linalg.tensorinv(x.reshape(2, 2, 4), ind=2)
+
+
+def divided(x: Tensor) -> Tensor:
+    return (7 // x) + x % 5
+
+
+def drawn(x: Tensor) -> Tensor:
+    return torch.multinomial(x.abs(), 3).float()
+
+
+def chosen(x: Tensor) -> Tensor:
+    return F.embedding(x.long(), torch.eye(3)) + F.one_hot(x.long(), 3)
+
+
+def in_low_precision(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        y = x @ x
+        return y @ x
+
+
+VALUES = [
+    (inverse, torch.eye(4) * 2 + 1),
+    (tensor_inverse, torch.eye(4) * 2 + 1),
+    (divided, torch.tensor([3, 4])),
+    (chosen, torch.tensor([0, 2])),
+    (in_low_precision, torch.eye(4)),
+]
+
+
+@pytest.mark.parametrize(("function", "x"), VALUES)
+def test_what_only_values_refuse_is_compiled(function: Callable[..., Any], x: Tensor) -> None:
+    compiled: Any = lamina.compile(function, options={"numerics": "eager"})
+    torch.testing.assert_close(compiled(x), function(x), rtol=0, atol=1e-6)
+    assert not compiled.record.decisions("eager")
+
+
+def test_asking_draws_no_random_numbers() -> None:
+    x = torch.rand(2, 5)
+    compiled = lamina.compile(drawn, options={"numerics": "eager"})
+    torch.manual_seed(3)
+    ours = compiled(x)
+    torch.manual_seed(3)
+    assert torch.equal(ours, drawn(x))
