@@ -20,6 +20,26 @@ import torch.nn.functional as F
 from lamina.testing.fuzz import attempt, backward, pause, sample, unbacked
 """
 
+KERNELS = {
+    "column sums before and after rows": """
+def f(x, y):
+    return torch.addcmul(y, F.layer_norm(x, x.shape[-1:]), x, value=0.5)
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    for rows in (4, 9):
+        x, y = sample(rows, 3, seed=1, grad=True), sample(6, rows, 3, seed=7, grad=True)
+        out = attempt(g, x, y)
+        yield out, backward(out), x.grad, y.grad
+""",
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_kernels_compile(name: str, dynamic: bool) -> None:
+    assert not check(HEAD + KERNELS[name].replace("DYNAMIC", str(dynamic)), "lamina").differences
+
+
 SIZES_OF_DATA = {
     "a sum of indices": "(torch.zeros(int((x > 0).sum()), 2) + 1).nonzero().sum()",
     "a reduction of a transposed result": "x.nonzero().t().float().amax(0)",

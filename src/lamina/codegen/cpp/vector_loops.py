@@ -89,7 +89,8 @@ class VectorLoops(Scans):
         vector = facts.vector
         assert vector is not None
         low, high = self.bounds(vector)
-        text.open(f"auto {axis}_rows = [&](int64 first, auto count) STEP {{")
+        rows, at = f"{sums[0].outs[0]}_rows", f"{sums[0].outs[0]}_at"  # another phase may have a loop over this axis
+        text.open(f"auto {rows} = [&](int64 first, auto count) STEP {{")
         text.open(f"strip<1>({low}, {high}, [&](int64 {vector}, auto n, int k) STEP {{")
         for eqn in sums:
             acc = self.accumulator(eqn)
@@ -106,12 +107,12 @@ class VectorLoops(Scans):
             self.targets[eqn.outs[0]] = "array"
         text.close("});")
         text.close("};")
-        text.add(f"int64 {axis}_at = {begin};")
-        text.open(f"for (; {axis}_at + 4 <= {end}; {axis}_at += 4) {{")
-        text.add(f"{axis}_rows({axis}_at, Times<4>{{}});")
-        self.drain_now_and_then(text, axis, f"({axis}_at - {begin})")
+        text.add(f"int64 {at} = {begin};")
+        text.open(f"for (; {at} + 4 <= {end}; {at} += 4) {{")
+        text.add(f"{rows}({at}, Times<4>{{}});")
+        self.drain_now_and_then(text, axis, f"({at} - {begin})")
         text.close()
-        text.add(f"for (; {axis}_at < {end}; ++{axis}_at) {axis}_rows({axis}_at, Times<1>{{}});")
+        text.add(f"for (; {at} < {end}; ++{at}) {rows}({at}, Times<1>{{}});")
         return True
 
     def block_rows(self, axis: str, opened: frozenset[str], known: frozenset[str], goals: list[Goal]) -> int:
