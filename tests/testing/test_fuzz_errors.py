@@ -20,6 +20,34 @@ import torch.nn.functional as F
 from lamina.testing.fuzz import attempt, backward, pause, sample, unbacked
 """
 
+DETACHED = {
+    "a part": "v = (x * 2)[1:]; return v.detach(), v",
+    "a transposed tensor": "v = (x * 2).t(); return v, v.detach()",
+    "what was written to": "u = F.silu(x).add_(1); v = u[1:]; v[v > 1] = 0; return u, v, v.detach()",
+    "a part, several times": "v = (x * 2)[1:]; w = v.detach(); return w, v, v.detach(), w.detach(), w",
+    "repeated rows": "v = x.repeat(2, 1)[:-1]; w = v.repeat(2, 1)[:-1]; return v, w, w.detach()",
+}
+
+
+@pytest.mark.parametrize("name", DETACHED)
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+def test_results_that_are_others_without_a_history(name: str, numerics: str) -> None:
+    """AOTAutograd made them of the others by the views that had led to those, which the others have already."""
+    program = f"""
+def f(x):
+    {DETACHED[name]}
+def program(compile):
+    g = compile(f, options={{"numerics": "{numerics}"}})
+    for size in (4, 4, 3):
+        x = sample(size, size, grad=True)
+        out = attempt(g, x)
+        yield out
+        yield attempt(out[0].detach().zero_), out
+        yield backward(out), x.grad
+"""
+    assert not check(HEAD + program, "lamina:interp").differences
+
+
 KERNELS = {
     "column sums before and after rows": """
 def f(x, y):

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot.captured import example, may_be_alike, memory
 from lamina.aot.torch_private import graph_module, never_captured
 from lamina.base.source import operation_name
-from lamina.base.symbolic.torch_private import is_fake
+from lamina.base.symbolic.torch_private import is_fake, is_sure
 
 __all__ = ["Distinct", "distinct", "without_identities"]
 
@@ -73,16 +74,18 @@ class Distinct:
     """A graph that returns each tensor once, and none of its inputs, and where the results of the original are.
 
     ``places`` has the number of a result, or -1-i for input i. ``twins`` are results that lie in the memory of an
-    earlier one, perhaps at the same place, which are objects of their own in eager.
+    earlier one, perhaps at the same place, which are objects of their own in eager. ``detached`` are results that
+    others become without their history; they are no results of the graph and count after its own.
     """
 
     gm: GraphModule
     places: tuple[int, ...]
     twins: tuple[tuple[int, int], ...]
+    detached: tuple[int, ...]
 
     def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled`` with the results of the original graph."""
-        places, twins = self.places, self.twins
+        places, twins, detached = self.places, self.twins, self.detached
 
         def run(*inputs: Any) -> Any:
             results = compiled(*inputs)
@@ -91,6 +94,8 @@ class Distinct:
                 for one, other in twins:
                     if results[one] is results[other]:
                         results[other] = results[one].view_as(results[one])
+            if detached:
+                results = [*results, *[results[place].detach() for place in detached]]
             return tuple([results[place] if place >= 0 else inputs[-1 - place] for place in places])
 
         never_captured(run)
@@ -111,10 +116,13 @@ def distinct(gm: GraphModule) -> Distinct | None:
     inputs = {_object(n): i for i, n in enumerate(gm.graph.find_nodes(op="placeholder")) if is_fake(example(n))}
     given = [_object(one) for one in returned]
     objects = list(dict.fromkeys(one for one in given if one not in inputs))
-    results = [last[one] for one in objects]
+    without = _detached([last[one] for one in objects])
+    results = [last[one] for place, one in enumerate(objects) if place not in without]
+    detached = tuple(results.index(last[objects[place]]) for place in without.values())
     twins = _twins(results)
     if len(results) == len(returned) and not twins:
         return None
+    objects = [one for place, one in enumerate(objects) if place not in without] + [objects[place] for place in without]
     places = tuple(-1 - inputs[one] if one in inputs else objects.index(one) for one in given)
     graph = Graph()
     made: dict[Node, Any] = {}
@@ -124,13 +132,35 @@ def distinct(gm: GraphModule) -> Distinct | None:
         else:
             made[node] = graph.node_copy(node, made.__getitem__)
             made[node].meta = node.meta
-    return Distinct(graph_module(gm, graph), places, twins)
+    return Distinct(graph_module(gm, graph), places, twins, detached)
 
 
 def _object(node: Node) -> Any:
     """What tells the tensor of ``node`` from others; the node itself if nothing does."""
     value = example(node)
     return id(value) if is_fake(value) else node
+
+
+def _detached(results: Sequence[Node]) -> dict[int, int]:
+    """Places of results that are others without a history, and of those others.
+
+    AOTAutograd makes the one of the other at each call, by all the views that lead to either.
+    """
+    found: dict[int, int] = {}
+    for (i, one), (j, other) in itertools.permutations(enumerate(map(example, results)), 2):
+        if j in found or memory(one) is None or memory(one) != memory(other):
+            continue
+        if one.requires_grad and not other.requires_grad and _are_alike(one, other):
+            found[j] = i
+    return found
+
+
+def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one memory have the same elements; run-time sizes are then guarded to be alike or not."""
+    if not may_be_alike(one, other) or one.is_conj() != other.is_conj() or one.is_neg() != other.is_neg():
+        return False
+    places = ((*x.shape, *x.stride(), x.storage_offset()) for x in (one, other))
+    return all(is_sure(a == b) for a, b in zip(*places, strict=True))
 
 
 def _twins(results: Sequence[Node]) -> tuple[tuple[int, int], ...]:

@@ -95,16 +95,19 @@ def without_bases(values: Iterable[Any], known: frozenset[int]) -> list[Any]:
     """``values``, the results of a graph that autograd did not see, with tensors that are views of nothing inside it.
 
     What is a view of a tensor inside the graph is one to autograd, which lets nobody write to the view that a custom
-    function returns. Views of the inputs, whose memory is ``known``, stay what they are, and so share their versions;
-    so do values in one memory, none of which autograd may then take for a gradient to add to.
+    function returns, nor to what shares its memory. Views of the inputs, whose memory is ``known``, stay what they are,
+    and so share their versions. Values in one memory share theirs as well.
     """
     values = list(values)
     own = Counter(storage_of(v) for v in values if isinstance(v, Tensor) and v.layout is torch.strided)
-    alone = frozenset(memory for memory, count in own.items() if count == 1) - known
-    return [v.data if isinstance(v, Tensor) and _has_base(v, alone) else v for v in values]
+    made: dict[int, Tensor] = {}
+    for value in values:
+        if isinstance(value, Tensor) and id(value) not in made and _has_base(value, known):
+            made[id(value)] = value.data if own[storage_of(value)] == 1 else value.detach()
+    return [made.get(id(value), value) for value in values]
 
 
-def _has_base(value: Tensor, alone: frozenset[int]) -> bool:
+def _has_base(value: Tensor, known: frozenset[int]) -> bool:
     if not value._is_view() or value.is_inference() or value.layout is not torch.strided:
         return False
-    return storage_of(value) in alone
+    return storage_of(value) not in known
