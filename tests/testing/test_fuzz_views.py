@@ -134,6 +134,15 @@ def program(compile):
     for grad in (False, True):
         yield compile(f)(sample(3, 4, grad=grad))
 """,
+    "a detached result before and after views that have a history": """
+def f(x):
+    v, w, u = x * 2, x * 3, x * 4
+    return v.detach(), v.unsqueeze(0), w.t(), w.detach(), w, u.data.view(-1), u.view(-1)
+def program(compile):
+    x = sample(3, 4, grad=True)
+    out = compile(f)(x)
+    yield out, backward(out), x.grad
+""",
     "a write of nothing to an argument": """
 def f(x, k):
     x.view(1)[0:0].zero_()

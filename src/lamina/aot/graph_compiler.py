@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.captured import may_be_alike
 from lamina.aot.checkpointed import partition_checkpointed
 from lamina.aot.function import without_gradients
 from lamina.aot.joint import prepare, unsupported
@@ -18,6 +20,7 @@ from lamina.aot.region import CompileRegion, Region, RegionInput
 from lamina.aot.saved import with_planned_strides
 from lamina.aot.source import annotate_sources
 from lamina.aot.torch_private import asks_for_another_capture, static_input_indices
+from lamina.base.aliasing import viewed
 from lamina.base.decision import Decision
 from lamina.base.halves import as_halves
 from lamina.base.recovery import recover
@@ -66,6 +69,8 @@ class GraphCompiler:
         """Whether inputs that were leaves no longer are."""
         self.differentiable: tuple[bool, ...] = ()
         """Which inputs require a gradient."""
+        self.results = 0
+        """How many results the forward has before what it saves."""
         self.reached: list[bool] = []
         """Which inputs get a gradient in the joint graph."""
 
@@ -87,6 +92,8 @@ class GraphCompiler:
             inputs = self._inputs(gm, kind)
             region = Region(gm, tuple(example_inputs), kind, f"{self.name}_{kind}", inputs)
             compiled = self._compiled_region(region)
+            if kind == "forward":
+                compiled = _apart(compiled, _in_one_memory(gm, self.results))
             if kind == "inference" and any(self.differentiable):
                 compiled = without_gradients(compiled)
             self.seconds += time.perf_counter() - start
@@ -142,6 +149,7 @@ class GraphCompiler:
     ) -> tuple[GraphModule, GraphModule]:
         """The forward and the backward of a joint graph."""
         start = time.perf_counter()
+        self.results = num_fwd_outputs
         static = list(static_inputs)
         gradients: Sequence[Any] = joint.graph.output_node().args[0][num_fwd_outputs:]  # type: ignore[index,assignment]
         self.reached = [g is not None for g in gradients]
@@ -220,6 +228,32 @@ def device_of(gm: GraphModule) -> str:
 
 def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
+
+
+def _in_one_memory(gm: GraphModule, results: int) -> tuple[tuple[int, int], ...]:
+    """Pairs of the first ``results`` outputs that kernels may return as one tensor: one is ``detach`` of the other."""
+    outputs: Any = gm.graph.output_node().args[0]
+    memories: dict[Node, list[int]] = {}
+    for place, node in enumerate(outputs[:results]):
+        if isinstance(node, Node) and _is_tensor(node.meta.get("val")):
+            memories.setdefault(viewed(node), []).append(place)
+    pairs = (pair for places in memories.values() for pair in itertools.combinations(places, 2))
+    return tuple((i, j) for i, j in pairs if may_be_alike(outputs[i].meta["val"], outputs[j].meta["val"]))
+
+
+def _apart(compiled: Callable[..., Any], pairs: Sequence[tuple[int, int]]) -> Callable[..., Any]:
+    """``compiled`` with the results at ``pairs`` as two tensors: autograd gives only one of them a history."""
+    if not pairs:
+        return compiled
+
+    def call(arguments: list[Any]) -> list[Any]:
+        results = list(compiled(arguments))
+        for one, other in pairs:
+            if results[one] is results[other]:
+                results[other] = results[one].detach()
+        return results
+
+    return _boxed(call)
 
 
 def _emptied(arguments: list[Any]) -> list[Any]:
