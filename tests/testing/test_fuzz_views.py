@@ -143,6 +143,18 @@ def program(compile):
     out = compile(f)(x)
     yield out, backward(out), x.grad
 """,
+    "a write that gives another argument a history": """
+def f(x, y, w):
+    y.add_(w)
+    return x * 2, x + y
+def program(compile):
+    for dynamic in (False, True):
+        for share in (lambda x: x.view_as(x), lambda x: x[:], lambda x: x, lambda x: x[1:]):
+            x, w = sample(4, 3), sample(3, seed=1, grad=True)
+            y = share(x)
+            out = attempt(compile(f, dynamic=dynamic), x, y, w)
+            yield out, x, y, backward((out, x)), w.grad
+""",
     "a write of nothing to an argument": """
 def f(x, k):
     x.view(1)[0:0].zero_()

@@ -112,9 +112,9 @@ def _compiled(
     graphs.parameters = tuple(is_static(node) for node in gm.graph.find_nodes(op="placeholder"))
     notes.place = _place(gm)
     graphs.writable = tuple(not (isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf) for x in example_inputs)
-    refused = refusal(gm, graphs.options.numerics == "eager")
-    if refused is not None:
-        notes.refuse(refused)
+    limit = refusal(gm, graphs.options.numerics == "eager")
+    if limit is not None:
+        notes.refuse(limit)
         return gm.forward
     state = read_state(keeping_layouts(gm))
     if state.refused:
@@ -132,11 +132,15 @@ def _compiled(
         return state.applied(compiled, gm.forward if job.by_hand else None)
     if graphs.options.numerics == "fast" or not draws_numbers(state.gm):
         compiled = raising_as_captured(compiled, state.gm, notes.tell, graphs.options.strict)
-    sized = not any(isinstance(x, torch.SymInt) for x in example_inputs)
-    if sized and shares_storage(example_inputs, graphs.written):
-        overlapping, apart = overlapping_inputs(example_inputs)
-        guard_overlap(gm, overlapping, apart)
-        if not set(overlapping).isdisjoint(graphs.written):
+    if shares_storage(example_inputs, graphs.written):
+        if any(isinstance(x, torch.SymInt) for x in example_inputs):
+            # What is written gets a history, which all views of the memory then have and a functional graph has not.
+            refused = torch.is_grad_enabled() and any(graphs.differentiable)
+        else:
+            overlapping, apart = overlapping_inputs(example_inputs)
+            guard_overlap(gm, overlapping, apart)
+            refused = not set(overlapping).isdisjoint(graphs.written)
+        if refused:
             notes.refuse(Refusal("an input that it writes to shares memory with another", SHARED_INPUT))
             return gm.forward
     return state.applied(serving_alike(compiled, state.gm.forward, example_inputs, graphs.written, notes.tell))
