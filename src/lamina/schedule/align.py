@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from lamina.ir.index import Atom, Axis, Div, Expr, Loaded, Mod, as_expr, prod
 
@@ -32,13 +33,24 @@ def bare_axis(expr: Expr) -> Axis | None:
 
 
 def disjoint(left: Sequence[Expr], right: Sequence[Expr]) -> bool:
-    """Whether two indices provably never name the same element: slices side by side along some dimension."""
+    """Whether two indices provably never name the same element.
+
+    They are slices side by side along some dimension, or places that take turns along it.
+    """
     for e, f in zip(left, right, strict=True):
+        if _take_turns(e, f):
+            return True
         lower, upper = (e, f) if e.const <= f.const else (f, e)
         axis, other = bare_axis(lower - lower.const), bare_axis(upper - upper.const)
         if axis is not None and other is not None and (as_expr(upper.const - lower.const) - axis.extent).nonnegative():
             return True
     return False
+
+
+def _take_turns(e: Expr, f: Expr) -> bool:
+    """Whether all that is added to the constants of two places is a multiple of what the constants do not differ by."""
+    step = gcd(*(coef for _, coef in (*e.terms, *f.terms)))
+    return e.const != f.const if step == 0 else (e.const - f.const) % step != 0
 
 
 class _Binder:

@@ -25,6 +25,8 @@ __all__ = ["inline_producers"]
 
 _CHEAP = 4
 """Cost up to which several readers each do the work again; twice that for a single one, thrice if nothing is loaded."""
+_PICKED = 24
+"""Cost up to which a reader of some places of a dimension, whose loop fits no other, does the work again there."""
 _MANY = 256
 """Sums over one small tensor from which on it is worth a kernel, or a place in another one, to have it at hand."""
 _PLACES = 16
@@ -40,6 +42,7 @@ def inline_producers(
     """``steps`` with cheap producers copied into the nests that read them; producers nobody reads are gone."""
     uses = _Uses.of(steps)
     cheap: dict[str, Nest] = {}
+    costly: dict[str, Nest] = {}
     decisions: list[Decision] = []
     result: list[Step] = []
     for number, step in enumerate(steps):
@@ -48,12 +51,15 @@ def inline_producers(
             continue
         nest = _without_units(step)
         nest = Nest(nest.name, nest.axes, simplify(nest.body, numerics))
-        nest = settled(_inlined(nest, cheap, buffers, numerics, decisions), numerics)
+        found = {**cheap, **{b: p for b, p in costly.items() if _picks(nest, b, p, buffers)}}
+        nest = settled(_inlined(nest, found, buffers, numerics, decisions), numerics)
         result.append(nest)
         facts = Facts.of(nest)
         complete = all(uses.last_write.get(b, -1) < number for b in facts.loads)
         if facts.pure and complete and _is_cheap(facts, uses, buffers):
             cheap[next(iter(facts.stores))] = nest
+        elif facts.pure and complete and _is_computable(facts, uses, buffers):
+            costly[next(iter(facts.stores))] = nest
     return live_steps(result, buffers.fixed), tuple(decisions)
 
 
@@ -116,6 +122,27 @@ def _is_cheap(facts: Facts, uses: _Uses, buffers: BufferFacts) -> bool:
     limit = _CHEAP if uses.readers[name] > 1 else 2 * _CHEAP
     large = [b for b in facts.loads if 8 * buffers.bytes[b] >= size]
     return facts.cost <= limit and len(large) <= 2 and len(facts.loads) <= 4 and not grows
+
+
+def _is_computable(facts: Facts, uses: _Uses, buffers: BufferFacts) -> bool:
+    """Whether readers that pick elements of a nest's result may each compute what they pick."""
+    (name,) = facts.stores
+    if uses.writes[name] != 1 or name in buffers.fixed or name in buffers.library_reads or buffers.on_gpu(name):
+        return False
+    return facts.cost * uses.readers[name] <= _PICKED and len(facts.loads) <= 4
+
+
+def _picks(nest: Nest, name: str, producer: Nest, buffers: BufferFacts) -> bool:
+    """Whether the nest reads single places along a dimension of ``name``, all in all hardly more than there are.
+
+    Its loops then are others than the producer's, and the two cannot be one kernel in any other way.
+    """
+    places = {eqn.index for eqn in nest.body if isinstance(eqn, Load) and eqn.buffer == name}
+    shape = buffers.buffers[name].shape
+    if not all(any(not e.terms and n != 1 for e, n in zip(index, shape, strict=True)) for index in places):
+        return False
+    points = len(places) * estimate(prod(a.extent for a in nest.axes))
+    return bool(places) and points <= 2 * estimate(prod(a.extent for a in producer.axes))
 
 
 def _why_stored(nest: Nest, name: str, producer: Nest, buffers: BufferFacts) -> str:

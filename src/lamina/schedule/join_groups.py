@@ -104,13 +104,14 @@ class Joiner:
             if name not in first.writes and name not in second.writes:
                 hints.append((size, a.loads[name][0], b.loads[name][0]))
                 continue
-            if name in b.masked or (name in first.writes and self.graph.has_several_writers(name)):
-                return None
             left = a.stores.get(name, a.loads.get(name, [])) if name in first.writes else a.loads[name]
             right = b.loads.get(name, []) + b.stores.get(name, [])
             pairs = [(p, q) for p in left for q in right]
             near = [(p, q) for p, q in pairs if not disjoint(p, q)]
-            if name not in b.loads and not near:
+            apart = name not in b.loads and not near
+            if not apart and (name in b.masked or (name in first.writes and self.graph.has_several_writers(name))):
+                return None
+            if apart:
                 hints += [(size, p, q) for p, q in pairs]
             elif all(sum(q is other for _, other in near) == 1 for q in right):
                 required += near  # each place is one of several that the first nest touches

@@ -28,6 +28,7 @@ from lamina.schedule.memo import Memo
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import order
 from lamina.schedule.products import place_products
+from lamina.schedule.short_axes import unrolled
 from lamina.schedule.simplify import rename
 from lamina.schedule.target import Target
 from lamina.schedule.tile import choose
@@ -116,7 +117,7 @@ class _Kernels:
         if isinstance(step, LibraryCall):
             return step
         names = tuple(nest.name for nest in step)
-        flat = self.memo.of("flat", step, lambda: _streams(_general(flatten(step, self.buffers))))
+        flat = self.memo.of("flat", step, lambda: _streams(_general(self.flat(step))))
         if len(step) > 1:
             joined = len(step) == 2 and paired_axes(*flat.nests) is not None
             why = "the last program of each result joins it: one launch" if joined else "independent: one launch"
@@ -131,6 +132,11 @@ class _Kernels:
             self.decisions.append(Decision("share", (*names, kernel.name), True, "an equal kernel exists"))
         stored = tuple(sorted({b for nest in step for b in writes(nest)}))
         return KernelCall(names[0], kernel.name, flat.buffers, flat.sizes, stored, step)
+
+    def flat(self, step: tuple[Nest, ...]) -> Flat:
+        """The nests as a kernel has them: flat and, for a CPU, without short innermost axes."""
+        flat = flatten(step, self.buffers)
+        return flat if isinstance(self.target, GpuTarget) else unrolled(flat)
 
     def kernel(self, step: tuple[Nest, ...], flat: Flat, approximate: bool) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))

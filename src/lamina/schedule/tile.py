@@ -17,6 +17,8 @@ _GRAIN_OPS = 60_000
 """Instructions (by ``Op.cost``) below which starting other threads costs more than it gains."""
 _KEEP_COST = 8
 _TILE = 64
+_FURTHEST = 4
+"""Elements so far apart are read and written by whole vectors, if not as fast as neighbours."""
 _SCALAR_ONLY = ("uint16", "uint32", "uint64")
 
 
@@ -243,8 +245,9 @@ class _Chooser:
                 axes = expr.axes()
                 weight = self.size(tuple(axes)) * (3 if isinstance(eqn, Store) else 2)
                 for name in axes & score.keys():
-                    if expr.coefficient(Axis(name, self.axis[name].extent)) == 1:
-                        score[name] += weight
+                    factor = expr.coefficient(Axis(name, self.axis[name].extent))
+                    if factor is not None and factor.is_int and 1 <= factor.const <= _FURTHEST:
+                        score[name] += weight * (_FURTHEST * _FURTHEST if factor.const == 1 else 1)
         best = max(score, key=lambda a: (score[a], self.names.index(a)), default=None)
         if best is None or score[best] == 0:
             return None

@@ -121,6 +121,7 @@ class Facts:
         self.checks: list[int] = []
         self.guards: list[tuple[int, ...]] = []
         self.check_number: dict[int, int] = {}
+        self.stores = {p: e for p, e in enumerate(self.body) if isinstance(e, Store)}
         for position, eqn in enumerate(self.body):
             self.note(position, eqn)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.base.dtypes import DTYPES
@@ -22,6 +23,9 @@ from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Index, Load, Random, Store
 
 __all__ = ["Array", "Statements"]
+
+STEPS = (2, 3, 4)
+"""Distances of elements that are read and written by whole vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,38 @@ class Statements:
             return None
         return expr.coefficient(Axis(axis, self.facts.extent[axis]))
 
+    def step(self, expr: Expr) -> int:
+        """The factor of the vector axis in an index if the elements lie a few apart, else 0."""
+        factor = self.stride(expr)
+        return factor.const if factor is not None and factor.is_int and factor.const in STEPS else 0
+
+    def turns(self, stores: Sequence[Store]) -> dict[int, tuple[int, ...]]:
+        """Stores whose elements take turns in memory, as the parts of a stack do: place of the last to all in turn."""
+        rows: dict[tuple[str, Expr], dict[int, int]] = {}
+        count = Counter(eqn.buffer for eqn in stores)
+        for place, eqn in enumerate(stores):
+            expr = eqn.index[0]
+            if eqn.mode == "set" and eqn.mask is None and self.step(expr):
+                row = rows.setdefault((eqn.buffer, expr - expr.const), {})
+                if expr.const in row:
+                    return {}
+                row[expr.const] = place
+        found = {}
+        for (buffer, base), row in rows.items():
+            step, begin = self.step(base), min(row)
+            if count[buffer] == step and sorted(row) == list(range(begin, begin + step)):
+                places = tuple(row[begin + k] for k in range(step))
+                found[max(places)] = places
+        return found
+
+    def store_turns(self, stores: Sequence[Store]) -> str:
+        """One statement for stores that take turns in memory, in their order there."""
+        first = stores[0]
+        kind, made = SHORT[self.dtypes[first.buffer]], vector_type(self.dtypes[first.buffer])
+        values = ", ".join(self.value(eqn.value, True) for eqn in stores)
+        where = self.at(first.buffer, first.index[0])
+        return f"{{ const {made} turn[] = {{{values}}}; turns_{kind}<{len(stores)}>({where}, turn, n); }}"
+
     def lanes(self, expr: Expr) -> tuple[str, str]:
         """An index for lane ``k``: what to declare first, and the index itself."""
         axis = self.facts.vector
@@ -157,6 +193,8 @@ class Statements:
             return f"masked_{kind}({where}, {self.value(eqn.mask, True)}, {fill}, n)"
         if eqn.mask is None and self.stride(expr) == -1:
             return f"backward_{kind}({self.at(eqn.buffer, expr)}, n)"
+        if eqn.mask is None and self.step(expr):
+            return f"stepped_{kind}<{self.step(expr)}>({self.at(eqn.buffer, expr)}, n)"
         declare, index = self.lanes(expr)
         text = f"load_{kind}({eqn.buffer} + {index})"
         if eqn.mask is not None:

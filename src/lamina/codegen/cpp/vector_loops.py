@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from lamina.codegen.cpp.accumulate import accumulator
@@ -11,7 +12,7 @@ from lamina.codegen.cpp.scans import Scans
 from lamina.codegen.cpp.segments import cuts, decided
 from lamina.codegen.cpp.text import Goal, Scope, Text
 from lamina.ir.index import prod
-from lamina.ir.loops import Check, Compute, Constant, Random, Reduce, Scan, Store
+from lamina.ir.loops import Check, Compute, Constant, Load, Random, Reduce, Scan, Store
 from lamina.ir.ops import OPS
 
 __all__ = ["VectorLoops"]
@@ -207,14 +208,19 @@ class VectorLoops(Scans):
         as_goal = {g.position: g for g in goals}
         keeps = {g.position for g in goals if g.name}
         lines: list[str] = []
-        for position in sorted(self.needed(known, goals) | set(as_goal)):
+        places = sorted(self.needed(known, goals) | set(as_goal))
+        turns = self.turns(places)
+        joined = {one for row in turns.values() for one in row}
+        for position in places:
             eqn = facts.body[position]
             if position in keeps:
                 goal = as_goal[position]
                 lines += self.advance(eqn) if isinstance(eqn, Scan) else [self.write.define(position)]
                 lines.append(self.write.array_store(goal.name, self.arrays[goal.name]))
+            elif position in turns:
+                lines.append(self.write.store_turns([facts.stores[one] for one in turns[position]]))
             elif isinstance(eqn, Store):
-                lines.append(self.write.store(eqn, True))
+                lines += [] if position in joined else [self.write.store(eqn, True)]
             elif isinstance(eqn, Check):
                 number = self.first_check + facts.check_number[position]
                 cond = self.write.value(eqn.cond, True)
@@ -230,6 +236,21 @@ class VectorLoops(Scans):
                 else:
                     lines.append(self.write.define(position))
         return lines
+
+    def turns(self, places: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Stores of the loop whose elements take turns in memory: position of the last of them to all, in that order.
+
+        What is read from such memory behind the first of them is read where it was.
+        """
+        stores = [p for p in places if p in self.facts.stores]
+        found = self.write.turns([self.facts.stores[p] for p in stores])
+        turns = {stores[last]: tuple(stores[k] for k in row) for last, row in found.items()}
+        read = [(p, e.buffer) for p in places if isinstance(e := self.facts.body[p], Load)]
+        return {
+            last: row
+            for last, row in turns.items()
+            if not any(min(row) < p < last and b == self.facts.stores[last].buffer for p, b in read)
+        }
 
     def random_runs(self, text: Text) -> list[str]:
         """Declarations of what vector loops in ``text`` keep of random numbers drawn for consecutive indices.

@@ -1,0 +1,76 @@
+// Elements that lie two, three or four apart, and vectors whose elements take turns in memory. Nothing before the first
+// element or behind the last is touched: of the S vectors that hold a vector's elements the last ends with its last.
+template <int... K> struct Each {};
+#if LANES == 8
+typedef Each<0, 1, 2, 3> EachOfHalf;
+typedef Each<0, 1, 2, 3, 4, 5, 6, 7> EachLane;
+#else
+typedef Each<0, 1, 2, 3, 4, 5, 6, 7> EachOfHalf;
+typedef Each<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15> EachLane;
+#endif
+constexpr int held_from(int s, int l, int j) { return j < s - 1 ? j * l : s * (l - 1) + 1 - l; }
+// Where lane k comes from when the j-th of the vectors joins those before it: what is there already stays.
+constexpr int taken_from(int s, int l, int j, int k) {
+  int at = s * k, in = at / l < s - 1 ? at / l : s - 1;
+  if (in == j) return l + at - held_from(s, l, j);
+  return j > 1 ? k : in == 0 ? at : 0;
+}
+template <int S, int L, class V, class LOAD, int... K> static INLINE V stepped(const LOAD& load, Each<K...>) {
+  V v = __builtin_shufflevector(load(0), load(held_from(S, L, 1)), taken_from(S, L, 1, K)...);
+  if constexpr (S > 2) v = __builtin_shufflevector(v, load(held_from(S, L, 2)), taken_from(S, L, 2, K)...);
+  if constexpr (S > 3) v = __builtin_shufflevector(v, load(held_from(S, L, 3)), taken_from(S, L, 3, K)...);
+  return v;
+}
+// Where lane k of the j-th vector in memory comes from when the q-th of S vectors joins those before it.
+constexpr int put_from(int s, int l, int j, int q, int k) {
+  int at = j * l + k;
+  if (at % s == q) return l + at / s;
+  return q > 1 ? k : at % s == 0 ? at / s : 0;
+}
+template <int S, int L, int J, class V, int... K> static INLINE V turn(const V* x, Each<K...>) {
+  V v = __builtin_shufflevector(x[0], x[1], put_from(S, L, J, 1, K)...);
+  if constexpr (S > 2) v = __builtin_shufflevector(v, x[2], put_from(S, L, J, 2, K)...);
+  if constexpr (S > 3) v = __builtin_shufflevector(v, x[3], put_from(S, L, J, 3, K)...);
+  return v;
+}
+template <int S, int L, class V, class STORE, class EACH> static INLINE void take_turns(const V* x, const STORE& store, EACH each) {
+  store(0, turn<S, L, 0>(x, each));
+  store(L, turn<S, L, 1>(x, each));
+  if constexpr (S > 2) store(2 * L, turn<S, L, 2>(x, each));
+  if constexpr (S > 3) store(3 * L, turn<S, L, 3>(x, each));
+}
+// stepped_T<S>(p, n): p[0], p[S], p[2 * S], ...; turns_T<S>(p, x, n): p[S * k + j] = lane k of x[j].
+#define STEPS(T, V, GATHER)                                                                         \
+  template <int S> static INLINE V stepped_##T(const T* p, All) {                                   \
+    return stepped<S, LANES, V>([&](int64 k) STEP { return load_##T(p + k, all); }, EachLane{});    \
+  }                                                                                                 \
+  template <int S> static INLINE void turns_##T(T* p, const V* x, All) {                            \
+    take_turns<S, LANES>(x, [&](int64 k, V v) STEP { store_##T(p + k, v, all); }, EachLane{});      \
+  }                                                                                                 \
+  STEPS_LEFT(T, V, GATHER)
+#define STEPS_LEFT(T, V, GATHER)                                                                    \
+  template <int S> static INLINE V stepped_##T(const T* p, Some n) {                                \
+    return GATHER(n.count, [&](int64 k) STEP { return load_##T(p + k * S); });                      \
+  }                                                                                                 \
+  template <int S> static INLINE void turns_##T(T* p, const V* x, Some n) {                         \
+    for (int64 k = 0; k < n.count; ++k)                                                             \
+      for (int j = 0; j < S; ++j) store_##T(p + k * S + j, lane(x[j], k));                          \
+  }
+#define WIDE_STEPS(T, V, H, U, GATHER)                                                              \
+  template <int S> static INLINE V stepped_##T(const T* p, All) {                                   \
+    auto half = [&](const T* q) STEP {                                                              \
+      return stepped<S, HALF, H>([&](int64 k) STEP { return (H) * (const U*)(q + k); }, EachOfHalf{}); \
+    };                                                                                              \
+    return V{half(p), half(p + S * HALF)};                                                          \
+  }                                                                                                 \
+  template <int S> static INLINE void turns_##T(T* p, const V* x, All) {                            \
+    H low[S], high[S];                                                                              \
+    for (int j = 0; j < S; ++j) { low[j] = x[j].lo; high[j] = x[j].hi; }                            \
+    take_turns<S, HALF>(low, [&](int64 k, H v) STEP { *(U*)(p + k) = v; }, EachOfHalf{});           \
+    take_turns<S, HALF>(high, [&](int64 k, H v) STEP { *(U*)(p + S * HALF + k) = v; }, EachOfHalf{}); \
+  }                                                                                                 \
+  STEPS_LEFT(T, V, GATHER)
+STEPS(f32, vf32, lanes_f32) STEPS(bf16, vf32, lanes_f32) STEPS(f16, vf32, lanes_f32)
+STEPS(int8, vi32, lanes_int32) STEPS(uint8, vi32, lanes_int32) STEPS(int16, vi32, lanes_int32) STEPS(int32, vi32, lanes_int32)
+STEPS(flag, vflag, lanes_flag)
+WIDE_STEPS(f64, vf64, hf64, uf64, lanes_f64) WIDE_STEPS(int64, vi64, hi64, ui64, lanes_int64)

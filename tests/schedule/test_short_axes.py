@@ -1,0 +1,89 @@
+"""Short innermost axes and elements that take turns in memory: programs on several shapes, types and instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import lamina
+
+Program = Callable[..., Any]
+
+
+def corners(a: Tensor, b: Tensor) -> Tensor:
+    """The area in which each box of one set meets each of another."""
+    low = torch.maximum(a[:, None, :2], b[None, :, :2])
+    size = (torch.minimum(a[:, None, 2:], b[None, :, 2:]) - low).clamp(min=0)
+    return size[..., 0] * size[..., 1]
+
+
+PROGRAMS: dict[str, tuple[Program, tuple[tuple[int, ...], ...]]] = {
+    "corners of boxes": (corners, ((9, 4), (21, 4))),
+    "stack of two": (lambda a, b: torch.stack([a * b, a - b], -1), ((5, 37), (5, 37))),
+    "stack of three": (lambda a, b: torch.stack([a * b, a - b, a], -1), ((5, 37), (5, 37))),
+    "stack of four": (lambda a, b: torch.stack([a * b, a - b, a, b.exp()], -1) * 2, ((33,), (33,))),
+    "pairs that are turned": (
+        lambda x, c, s: torch.stack([x[..., 0::2] * c - x[..., 1::2] * s, x[..., 1::2] * c + x[..., 0::2] * s], -1),
+        ((3, 7, 34), (7, 17), (7, 17)),
+    ),
+    "pairs that are turned and joined": (
+        lambda x, c: torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2) * c + x,
+        ((3, 7, 34), (7, 34)),
+    ),
+    "every third": (lambda x: x[:, 1::3] * 2 + x[:, 0::3], ((4, 60),)),
+    "pixels out of channels": (lambda x: F.pixel_shuffle(x, 2) * 2, ((2, 12, 5, 19),)),
+    "pixels into channels": (lambda x: F.pixel_unshuffle(x, 3) + 1, ((2, 2, 9, 51),)),
+    "rows of three": (lambda x: x / (x.norm(dim=-1, keepdim=True) + 1), ((41, 3),)),
+    "rows of four": (lambda x: x.softmax(-1), ((5, 41, 4),)),
+    "sums of two": (lambda x: (x * 2).sum(-1), ((5, 41, 2),)),
+    "places of the largest of three": (lambda x: x.argmax(-1), ((41, 3),)),
+    "a vector product": (lambda a, b: torch.cross(a, b, dim=-1), ((41, 3), (41, 3))),
+    "products of small matrices": (lambda a, b: (a[..., None] * b[:, None, :]).sum(1), ((41, 3), (41, 3))),
+    "channels last": (
+        lambda x: (x.permute(0, 2, 3, 1) * 2 + 1).contiguous(),
+        ((2, 3, 9, 11),),
+    ),
+    "a short axis that is broadcast": (lambda a, b: a[..., None] * b, ((37,), (3,))),
+    "the picked and the whole": (lambda a: ((s := (a * 2).tanh())[..., 0] + s[..., 1], s), ((37, 2),)),
+    "written in turns": (lambda a: a.clone().index_fill_(-1, torch.tensor([1]), 3.0) + 1, ((19, 2),)),
+}
+
+
+def _written(a: Tensor, b: Tensor) -> Tensor:
+    a[:, 0] = b[:, 1] * 2
+    a[:, 1] += a[:, 0]
+    return a * b
+
+
+PROGRAMS["columns that are written"] = (_written, ((37, 2), (37, 2)))
+
+
+def _check(name: str, dtype: torch.dtype, **options: Any) -> None:
+    function, shapes = PROGRAMS[name]
+    torch.manual_seed(0)
+    arguments = [(torch.randn(s) * 3).to(dtype) for s in shapes]
+    compiled = lamina.compile(function, options={"strict": True, **options})
+    given, expected_given = ([x.clone() for x in arguments] for _ in range(2))
+    found, expected = compiled(*given), function(*expected_given)
+    pairs = zip([found, *given], [expected, *expected_given], strict=True)
+    for ours, eagers in pairs:
+        torch.testing.assert_close(ours, eagers)
+        for one, other in zip(*(x if isinstance(x, tuple) else (x,) for x in (ours, eagers)), strict=True):
+            assert one.stride() == other.stride()
+
+
+@pytest.mark.parametrize("simd", ["auto", "avx2", "plain"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_short_axes(name: str, simd: str) -> None:
+    _check(name, torch.float32, simd=simd)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8])
+@pytest.mark.parametrize("name", ["stack of two", "stack of three", "every third", "columns that are written"])
+def test_elements_that_take_turns(name: str, dtype: torch.dtype) -> None:
+    _check(name, dtype)
