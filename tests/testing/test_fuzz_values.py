@@ -41,6 +41,37 @@ def program(compile):
     for k in (4, 3, 2, 6):
         yield g(sample(5), sample(5, 6), k)
 """,
+    "a list of tensors is written to after one of them was saved": """
+def f(x):
+    v = x.sigmoid()
+    torch._foreach_mul_([v, x * 2], 2.0)
+    return v * 1
+def program(compile):
+    x = sample(3, grad=True)
+    yield attempt(backward, compile(f)(x)), x.grad
+    x = sample(4, grad=True)
+    yield attempt(backward, compile(f, dynamic=True)(x)), x.grad
+""",
+    "a list of inputs is written to after one of them was saved": """
+def f(x, y):
+    v = x * y
+    torch._foreach_add_([y], [x.detach()])
+    return v * 1
+def program(compile):
+    for dynamic in (False, True):
+        x, y = sample(3, grad=True), sample(3, seed=1)
+        yield attempt(backward, compile(f, dynamic=dynamic)(x, y)), x.grad, y
+""",
+    "a list of tensors is written to, and nothing needs the old values": """
+def f(x, y):
+    v = x * 3
+    torch._foreach_add_([v, y], [x, x.detach()])
+    return v.exp()
+def program(compile):
+    for dynamic in (False, True):
+        x, y = sample(3, grad=True), sample(3, seed=1)
+        yield attempt(backward, compile(f, dynamic=dynamic)(x, y)), x.grad, y
+""",
 }
 
 

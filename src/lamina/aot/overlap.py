@@ -14,7 +14,7 @@ from lamina.base.aliasing import writes_first
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import is_fake, is_zero
 
-__all__ = ["inputs_written", "overlapping_write", "overlaps"]
+__all__ = ["inputs_written", "overlapping_write", "overlaps", "tensors_written"]
 
 _RESHAPES = frozenset(
     str.split("as_strided_ resize_ resize_as_ set_ set_data squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_")
@@ -60,12 +60,12 @@ def overlapping_write(gm: GraphModule) -> str:
 
 def inputs_written(gm: GraphModule) -> tuple[int, ...]:
     """Places of the inputs in whose memory a captured call writes, as far as its name and arguments tell."""
-    written = {_storage(one) for node in gm.graph.nodes for one in _written(node)} - {None}
+    written = {_storage(one) for node in gm.graph.nodes for one in tensors_written(node)} - {None}
     return tuple(i for i, node in enumerate(gm.graph.find_nodes(op="placeholder")) if _storage(node) in written)
 
 
 def _why_refused(node: Node, shared: set[Any]) -> str:
-    written = _written(node)
+    written = tensors_written(node)
     if not written:
         return ""
     for one in written:
@@ -97,7 +97,7 @@ def _is_of_windows(node: Node) -> bool:
         node = viewed
 
 
-def _written(node: Node) -> list[Node]:
+def tensors_written(node: Node) -> list[Node]:
     """The tensors that a captured call writes to, one as often as it is written to."""
     if node.op not in ("call_function", "call_method"):
         return []

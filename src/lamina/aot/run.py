@@ -19,6 +19,7 @@ from lamina.aot.function import (
 from lamina.aot.graph_compiler import GraphCompiler, PartPass, Pass, device_of
 from lamina.aot.identities import distinct, without_identities
 from lamina.aot.layouts import keeping_layouts
+from lamina.aot.list_writes import with_versions
 from lamina.aot.notes import Notes
 from lamina.aot.overlap import inputs_written
 from lamina.aot.refusals import SHARED_INPUT, STATE_SWITCHED, Refusal, refusal
@@ -231,7 +232,7 @@ class _Job:
 
         def compiled(graph: GraphModule) -> Callable[..., Any]:
             return run_aot_autograd(
-                graph,
+                with_versions(graph),
                 example_inputs,
                 forward=self.graphs.compiler("forward"),
                 backward=self.graphs.kept_backward,
