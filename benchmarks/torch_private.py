@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -11,9 +12,9 @@ from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, set_eval_fr
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 from torch._functorch.aot_autograd import make_boxed_func
-from torch._inductor import list_mode_options
+from torch._inductor import list_mode_options, metrics
 
-__all__ = ["aot_backend", "graph_count", "mode_options", "reset_graph_count", "within_entry"]
+__all__ = ["aot_backend", "graph_count", "kernels_of_inductor", "mode_options", "reset_graph_count", "within_entry"]
 
 
 def aot_backend(compile_graph: Callable[..., Callable[..., Any]]) -> Any:
@@ -28,6 +29,13 @@ def aot_backend(compile_graph: Callable[..., Callable[..., Any]]) -> Any:
 def mode_options() -> dict[str, dict[str, Any]]:
     """The modes of torch.compile, and the options of Inductor that each stands for."""
     return list_mode_options()
+
+
+@contextmanager
+def kernels_of_inductor() -> Iterator[Callable[[], int]]:
+    """Gives a function that says how many kernels Inductor has generated since, or taken from its cache."""
+    before = metrics.generated_kernel_count
+    yield lambda: int(metrics.generated_kernel_count - before)
 
 
 def graph_count() -> int:

@@ -1,0 +1,259 @@
+"""One program measured: every rival on inputs of its own, compared with eager, then timed by turns in this process."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.compilers import compile_function
+from benchmarks.gpu_timing import alternate_events
+from benchmarks.sweeping.case import Problem, Row, Skipped, Variant
+from benchmarks.torch_private import kernels_of_inductor
+from lamina.base.accuracy import judge_alone
+from lamina.base.reference import copied, in_double
+from lamina.bench import alternate
+from lamina.testing import judge, tensors
+from tests.ops.check import record_counts
+
+__all__ = ["SLOWER", "Finding", "Timer", "measure", "timed_by_turns"]
+
+SLOWER = 1.05
+"""A program is slower where the better rival takes less than the subject's time divided by this."""
+
+LEAST_MS, MOST_MS = {"cpu": 0.1, "cuda": 0.02}, 100.0
+"""Programs that eager runs faster are not worth timing, or are a matter of calls; slower ones take the run's time."""
+
+AGAIN = 2
+"""How often what was slower is timed once more; the median counts."""
+
+Timer = Callable[[Mapping[str, Callable[[], Any]], Variant, float], Mapping[str, Sequence[float]]]
+"""Milliseconds of each callable, one a round or one median each."""
+
+
+@dataclass(slots=True)
+class Finding:
+    """What became of a row: its status is "timed", "skipped" or "differs", later perhaps "crash" or "failed"."""
+
+    name: str
+    status: str
+    detail: str = ""
+    kinds: tuple[str, ...] = ()
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    speedups: dict[str, float] = field(default_factory=dict)
+    first_seconds: dict[str, float] = field(default_factory=dict)
+    kernels: int = 0
+    libraries: int = 0
+    graphs: int = 0
+    rival_kernels: int = 0
+    fallback: str = ""
+    decisions: tuple[str, ...] = ()
+    text: str = ""
+
+    @property
+    def best(self) -> float:
+        """The subject's speed over that of the better rival."""
+        return min(self.speedups.values(), default=1.0)
+
+    @property
+    def slower(self) -> bool:
+        return self.status == "timed" and self.best < 1 / SLOWER
+
+
+@dataclass(slots=True)
+class _Rival:
+    problem: Problem
+    call: Callable[[], Any]
+    compiled: Any = None
+
+
+def timed_by_turns(calls: Mapping[str, Callable[[], Any]], variant: Variant, seconds: float) -> dict[str, list[float]]:
+    """Milliseconds: on a CPU of each round, on a GPU the median by its own clock on a flushed cache."""
+    if variant.device == "cuda":
+        found = alternate_events(calls, 50, seconds * len(calls), host_us=1000)
+        return {name: [value] for name, value in found.items()}
+    rivals = alternate(calls, seconds=seconds, warmup=2)
+    return {m.name: [s * 1e3 for s in m.samples] for m in rivals.measurements}
+
+
+def measure(
+    row: Row,
+    subject: str,
+    rivals: Sequence[str],
+    seconds: float,
+    timer: Timer = timed_by_turns,
+    reached: Callable[[str], object] = str,
+) -> Finding:
+    """Build, compare and time a row; ``rivals`` has eager, the subject, and whatever else it is compared with.
+
+    ``reached`` is told which rival is about to run first.
+
+    A rival that fails, or is further from eager than rounding explains, is left out and named in the detail; where
+    that is the subject, nothing is timed.
+    """
+    torch.compiler.reset()
+    finding = Finding(row.name, "timed", text=row.case.text, kinds=row.case.kinds)
+    try:
+        eager = _rival(row, "eager")
+        expected = _warmed(eager, row, timer)
+    except Skipped as problem:
+        finding.status, finding.detail = "skipped", str(problem)
+        return finding
+    calls = {"eager": eager.call}
+    for name in rivals:
+        if name == "eager":
+            continue
+        reached(name)
+        complaint, call = _compared(row, name, name == subject, expected, finding)
+        if call is not None and not complaint:
+            calls[name] = call
+        elif name == subject:
+            finding.status, finding.detail = "failed" if call is None else "differs", complaint
+            return finding
+        else:
+            finding.detail += f"{name}: {complaint} "
+    _time(finding, calls, row.variant, subject, seconds, timer)
+    return finding
+
+
+def _time(
+    finding: Finding,
+    calls: Mapping[str, Callable[[], Any]],
+    variant: Variant,
+    subject: str,
+    seconds: float,
+    timer: Timer,
+) -> None:
+    tries: list[tuple[float, dict[str, float], dict[str, float]]] = []
+    for _ in range(1 + AGAIN):
+        times = timer(calls, variant, seconds)
+        medians = {name: statistics.median(found) for name, found in times.items()}
+        ratios = {
+            name: statistics.median(a / b for a, b in zip(found, times[subject], strict=True))
+            for name, found in times.items()
+            if name != subject
+        }
+        tries.append((min(ratios.values()), medians, ratios))
+        if len(tries) == 1 and tries[0][0] >= 1 / SLOWER:
+            break
+    tries.sort(key=lambda t: t[0])
+    _, finding.milliseconds, finding.speedups = tries[len(tries) // 2]
+
+
+def _rival(row: Row, name: str) -> _Rival:
+    problem = row.case.make(row.variant)
+    options = {"numerics": "eager"} if problem.random and name != "eager" else None
+    compiled = compile_function(name)(problem.function, dynamic=False, options=options)
+    cotangents: list[Tensor] = []
+
+    def forward() -> list[Tensor]:
+        return tensors(compiled(*problem.args))
+
+    def training() -> list[Tensor]:
+        outputs = forward()
+        ends = [t for t in outputs if t.requires_grad]
+        if not cotangents:
+            cotangents.extend(_cotangent(t) for t in ends)
+        found = torch.autograd.grad(ends, problem.leaves, cotangents, allow_unused=True)
+        return [*outputs, *(g for g in found if g is not None)]
+
+    return _Rival(problem, training if row.variant.training else forward, compiled)
+
+
+def _cotangent(output: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(output.shape, generator=generator).to(output.dtype).to(output.device)
+
+
+def _warmed(eager: _Rival, row: Row, timer: Timer) -> list[Tensor]:
+    """Eager's results, of a program that is worth timing."""
+    training = row.variant.training
+    if training and not eager.problem.leaves:
+        raise Skipped("no input gets a gradient")
+    try:
+        torch.manual_seed(1)
+        results = [t.detach().clone() for t in eager.call()]
+        if training and not any(t.requires_grad for t in tensors(eager.problem.function(*eager.problem.args))):
+            raise Skipped("no result has a gradient")
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as problem:
+        raise Skipped(f"eager raises {type(problem).__name__}: {str(problem)[:100]}") from None
+    if timer is timed_by_turns:
+        _worth_timing(eager.call, row.variant.device)
+    return results
+
+
+def _worth_timing(call: Callable[[], Any], device: str) -> None:
+    took = []
+    for _ in range(3):
+        start = time.perf_counter()
+        call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        took.append(1e3 * (time.perf_counter() - start))
+    if not LEAST_MS[device] <= min(took) <= MOST_MS:
+        raise Skipped(f"eager takes {'less' if min(took) < LEAST_MS[device] else 'more'} time than is worth measuring")
+
+
+def _compared(
+    row: Row, name: str, is_subject: bool, expected: Sequence[Tensor], finding: Finding
+) -> tuple[str, Callable[[], Any] | None]:
+    """What is wrong with a rival, "" if nothing is, and its call, None if it raised."""
+    start = time.perf_counter()
+    try:
+        with kernels_of_inductor() as counted:
+            rival = _rival(row, name)
+            torch.manual_seed(1)
+            results = [t.detach().clone() for t in rival.call()]
+    except Exception as problem:
+        text = str(problem).strip().splitlines()
+        return f"{type(problem).__name__}: {text[0][:160] if text else ''}", None
+    finding.first_seconds[name] = round(time.perf_counter() - start, 2)
+    if is_subject:
+        finding.graphs, finding.kernels, finding.libraries, finding.fallback = record_counts(rival.compiled)
+        finding.decisions = _refused(rival.compiled)
+    else:
+        finding.rival_kernels = max(finding.rival_kernels, counted())
+    if rival.problem.random:
+        return "", rival.call
+    return _difference(results, expected, row), rival.call
+
+
+def _refused(compiled: Any) -> tuple[str, ...]:
+    """What Lamina decided against, each ground once: where a slow program's cause is looked for first."""
+    record = getattr(compiled, "record", None)
+    found = [] if record is None else [f"{d.kind}: {d.reason}"[:160] for d in record.decisions() if not d.taken]
+    return tuple(dict.fromkeys(found))[:12]
+
+
+def _difference(results: Sequence[Tensor], expected: Sequence[Tensor], row: Row) -> str:
+    if len(results) != len(expected):
+        return f"{len(results)} results, eager has {len(expected)}"
+    rough = [judge_alone(a, b) for a, b in zip(results, expected, strict=True)]
+    if not any(rough):
+        return ""
+    exact = _exact(row)
+    if exact is None or [t.shape for t in exact] != [t.shape for t in expected]:
+        return next(filter(None, rough))
+    # Eager may be as far from the exact result: sums of many numbers in bf16 are.
+    return next(filter(None, map(judge, results, expected, exact)), "")
+
+
+def _exact(row: Row) -> list[Tensor] | None:
+    problem = row.case.make(row.variant)
+    args = copied(problem.args, wide=True)
+    leaves = [t for t in tensors(args) if t.requires_grad]
+    with suppress(Exception), in_double():
+        outputs = tensors(problem.function(*args))
+        ends = [t for t in outputs if t.requires_grad]
+        if not row.variant.training:
+            return outputs
+        cotangents = [_cotangent(t.to(row.variant.torch_dtype)).double() for t in ends]
+        found = torch.autograd.grad(ends, leaves, cotangents, allow_unused=True)
+        return [*outputs, *(g for g in found if g is not None)]
+    return None
