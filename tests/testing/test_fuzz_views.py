@@ -143,6 +143,15 @@ def program(compile):
     out = compile(f)(x)
     yield out, backward(out), x.grad
 """,
+    "a detached result before the only view that has a history": """
+def f(x):
+    v = x * 2
+    return v.detach(), v.unsqueeze(0)
+def program(compile):
+    x = sample(3, 4, grad=True)
+    out = compile(f)(x)
+    yield out, backward(out), x.grad
+""",
     "a write that gives another argument a history": """
 def f(x, y, w):
     y.add_(w)
