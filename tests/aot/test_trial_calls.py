@@ -131,3 +131,54 @@ def test_asking_draws_no_random_numbers() -> None:
     ours = compiled(x)
     torch.manual_seed(3)
     assert torch.equal(ours, drawn(x))
+
+
+def absent_labels(x: Tensor) -> Tensor:
+    labels = torch.tensor([[0, 2, -1, 1], [3, -1, 0, 0], [-1, 0, 0, 0]])
+    return F.multilabel_margin_loss(x, labels, reduction="none")
+
+
+def labels_of_one(x: Tensor) -> Tensor:
+    return F.multilabel_margin_loss(x[0], torch.tensor([0, 2, -1, 1]), reduction="none")
+
+
+def class_of_one(x: Tensor) -> Tensor:
+    return F.multi_margin_loss(x[0], torch.tensor(1), reduction="none")
+
+
+@pytest.mark.filterwarnings("ignore:lamina leaves")
+@pytest.mark.parametrize("loss", [absent_labels, labels_of_one, class_of_one])
+def test_margin_losses_are_those_of_eager(loss: Callable[[Tensor], Tensor]) -> None:
+    x = floats(3, 4).requires_grad_()
+    ours, eager = lamina.compile(loss)(x), loss(x)
+    assert ours.shape == eager.shape
+    torch.testing.assert_close(ours, eager)
+    gradients = [torch.autograd.grad(result.sum(), x)[0] for result in (ours, eager)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.filterwarnings("ignore:lamina leaves")
+@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("both", [True, False])
+def test_unpooled_images_are_laid_out_as_in_eager(images: int, both: bool) -> None:
+    last = floats(images, 3, 4, 4).to(memory_format=torch.channels_last)
+    pooled, places = F.max_pool2d(last, 2, return_indices=True)
+    pooled = pooled if both else pooled.contiguous()
+
+    def unpooled(x: Tensor) -> Tensor:
+        return F.max_unpool2d(x, places, 2)
+
+    ours, eager = lamina.compile(unpooled)(pooled), unpooled(pooled)
+    assert torch.equal(ours, eager)
+    assert ours.stride() == eager.stride()
+
+
+def test_a_usual_call_is_not_left_to_eager() -> None:
+    layers = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2)
+    )
+    images = floats(1, 3, 20, 20).to(memory_format=torch.channels_last)
+    compiled: Any = lamina.compile(layers.eval())
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(images), layers(images))
+    assert not compiled.record.decisions("eager")

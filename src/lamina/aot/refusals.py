@@ -15,7 +15,7 @@ from lamina.aot.overlap import overlapping_write
 from lamina.aot.refused_calls import refused_call
 from lamina.aot.replayed import unknown_view
 from lamina.aot.strides import misplaced_result
-from lamina.aot.trial_calls import call_refused_by_eager
+from lamina.aot.trial_calls import other_in_eager
 from lamina.aot.windows import look_elsewhere
 
 __all__ = ["SHARED_INPUT", "STATE_SWITCHED", "Refusal", "refusal"]
@@ -36,7 +36,7 @@ _CHECKS = (
     (overlapping_write, "clone what is read or written to before the write"),
     (assumed_size, "reshape or index the tensor so that its size is the same whatever the data"),
     (refused_call, "do not call it so"),
-    (call_refused_by_eager, "do not call it so"),
+    (other_in_eager, "call it in a way that eager takes, and whose result tracing knows"),
     (inexact_integers, "compute the integer before the compiled function is called"),
     (leaf_made, "make the leaf before the compiled function is called, or take the view where gradients are on"),
     (unknown_view, "return the input, or a clone of the view"),

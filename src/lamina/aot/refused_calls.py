@@ -1,4 +1,4 @@
-"""Captured calls that eager refuses and tracing takes."""
+"""Captured calls that eager refuses and tracing takes, and one of which tracing makes something else."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from lamina.base.symbolic.torch_private import is_guarded
 __all__ = ["refused_call"]
 
 
+_MISTOLD = frozenset({"multilabel_margin_loss", "multilabel_margin_loss_forward"})
+"""Calls that torch, in 2.11 to 2.13, traces by a formula that takes absent labels for label 0."""
+
+
 def refused_call(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: a call that raises there alone, or ""."""
+    """Why the captured graph is eager's to run: a call that raises there alone or is traced wrongly, or ""."""
     for node in gm.graph.nodes:
+        if node.op == "call_function" and operation_name(node.target) in _MISTOLD:
+            return f"{source_of(node)} counts labels behind the last one when it is traced"
         if node.op != "call_function" or operation_name(node.target) not in ("pad", "constant_pad_nd"):
             continue
         if _cuts_too_much(node):

@@ -1,7 +1,8 @@
-"""Captured calls that eager refuses, found by asking it: each distinct call is made once, with tensors made up for it.
+"""Captured calls of which eager makes something else than tracing does: each is made once, with tensors made up for it.
 
 Meta functions check less than the kernels behind them: mixed dtypes, dtypes without a kernel, a dimension out of range,
-an ``out`` of another type. What tracing lets through would be compiled and compute something where eager raises.
+an ``out`` of another type. What tracing lets through would be compiled and compute something where eager raises. Some
+tell another rank or other strides than the kernels give.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from lamina.aot.captured import tensors
 from lamina.aot.torch_private import (
     ENTER_AUTOCAST,
     EXIT_AUTOCAST,
@@ -31,7 +33,7 @@ from lamina.aot.torch_private import (
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import depends_on_data, hint, is_fake
 
-__all__ = ["call_refused_by_eager"]
+__all__ = ["other_in_eager"]
 
 _UNTRIED = frozenset(
     str.split(
@@ -52,8 +54,8 @@ _ASKS = 4096
 """Calls whose answers are kept."""
 
 
-def call_refused_by_eager(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: a call of it on the CPU that raises there, or "".
+def other_in_eager(gm: GraphModule) -> str:
+    """Why the captured graph is eager's to run: a call on the CPU that raises there or gives another result, or "".
 
     A call is made with small sizes first; if it raises, with its own sizes and several contents. It counts as refused
     if it raises with all of them.
@@ -72,13 +74,13 @@ def call_refused_by_eager(gm: GraphModule) -> str:
                 entered[node] = ENTER_AUTOCAST(*node.args)
             elif node.target is EXIT_AUTOCAST and node.args[0] in entered:
                 EXIT_AUTOCAST(entered.pop(node.args[0]))
-            elif why := _refused(node):
-                return f"{source_of(node)} is refused by eager: {why}"
+            elif why := _differs(node):
+                return f"{source_of(node)} {why}"
     return ""
 
 
-def _refused(node: Node) -> str:
-    """What eager says of a call that it refuses; "" of others, and where it is not asked."""
+def _differs(node: Node) -> str:
+    """In what eager differs from tracing for a call; "" if in nothing that was seen, and where it is not asked."""
     name = operation_name(node.target)
     if node.op not in ("call_function", "call_method") or name in _UNTRIED or not node.all_input_nodes:
         return ""
@@ -89,7 +91,32 @@ def _refused(node: Node) -> str:
         given = _Given((_packed(node.args, places), _packed(node.kwargs, places)))
     except _UnknownError:
         return ""
-    return _answer(node.target, given, autocast_key()) if given.likes else ""
+    if not given.likes:
+        return ""
+    answer = _answer(node.target, given, autocast_key())
+    if answer.refused:
+        return f"is refused by eager: {answer.refused}"
+    traced = tensors(node)
+    if len(traced) != len(answer.results):
+        return ""
+    laid_out = all(like.dense for like in given.likes)
+    for one, eager in zip(traced, answer.results, strict=True):
+        if is_fake(one) and one.layout is torch.strided and (why := _other_kind(one, eager, laid_out)):
+            return why
+    return ""
+
+
+def _other_kind(traced: Tensor, eager: _Like, laid_out: bool) -> str:
+    """In what a traced result differs from eager's, whose sizes may be smaller; ``laid_out``: in strides as well."""
+    if traced.dtype != eager.dtype or traced.dim() != len(eager.shape):
+        return f"gives {eager.dtype} of {len(eager.shape)} dimensions, traced {traced.dtype} of {traced.dim()}"
+    if not laid_out or any(depends_on_data(n) for n in (*traced.shape, *traced.stride())):
+        return ""
+    ours = _like(0, traced)
+    if 0 in (*traced.stride(), *eager.shape):
+        return ""
+    traced_order, order = ([i for i in like.order if ours.shape[i] > 1] for like in (ours, eager))
+    return "has other strides than tracing tells" if traced_order != order else ""
 
 
 def _is_internal(name: str) -> bool:
@@ -104,13 +131,14 @@ class _UnknownError(Exception):
 class _Like:
     """A tensor as a trial knows it: its dtype, its sizes, and its dimensions in the order in which memory holds them.
 
-    Operands of one ``place`` are one tensor.
+    Operands of one ``place`` are one tensor. ``dense`` says that sizes and order tell its strides.
     """
 
     place: int
     dtype: torch.dtype
     shape: tuple[int, ...]
     order: tuple[int, ...]
+    dense: bool
 
     def made(self, fill: str, sizes: dict[int, int]) -> Tensor:
         """A tensor like it whose sizes are those that ``sizes`` has for its own."""
@@ -166,9 +194,7 @@ def _operand(node: Node, place: int) -> _Like | _Plain:
         raise _UnknownError
     if any(depends_on_data(n) for n in (*value.shape, *value.stride())):
         raise _UnknownError
-    steps = [hint(step) for step in value.stride()]
-    order = sorted(range(len(steps)), key=lambda i: -steps[i])
-    return _Like(place, value.dtype, tuple(map(hint, value.shape)), tuple(order))
+    return _like(place, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,25 +235,33 @@ def _unpacked(packed: Any, fill: str, sizes: dict[int, int], found: dict[int, Te
     return slice(*items) if packed.kind is slice else packed.kind(items)
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What eager makes of a call: why it is ``refused``, or else what its tensors are like, of whatever sizes."""
+
+    refused: str = ""
+    results: tuple[_Like, ...] = ()
+
+
 @functools.lru_cache(_ASKS)
-def _answer(target: Any, given: _Given, autocast: Any) -> str:
-    """What eager says of a call that it refuses, within that state of autocast, or ""."""
+def _answer(target: Any, given: _Given, autocast: Any) -> _Answer:
+    """What eager makes of a call within that state of autocast."""
     likes = given.likes
     smaller = _smaller([like.shape for like in likes])
-    problem = _raised(target, given, "ones", smaller)
+    problem, results = _tried(target, given, "ones", smaller)
     if problem is None:
-        return ""
+        return _Answer("", results)
     if sum(math.prod(like.shape) for like in likes) > _MOST:
         if not isinstance(problem, (NotImplementedError, IndexError)):
-            return ""
+            return _Answer()
         sizes = smaller
     else:
         sizes = {}
     for fill in ("ones", "zeros", "identity"):
-        problem = _raised(target, given, fill, sizes)
+        problem, results = _tried(target, given, fill, sizes)
         if problem is None or isinstance(problem, LinAlgError):  # which only values raise
-            return ""
-    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+            return _Answer("", results)
+    return _Answer(f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}")
 
 
 def _smaller(shapes: Sequence[tuple[int, ...]]) -> dict[int, int]:
@@ -239,13 +273,21 @@ def _smaller(shapes: Sequence[tuple[int, ...]]) -> dict[int, int]:
     return {n: _SMALL * (k + 1) if n % _SMALL == 0 else _SMALL + 1 + 2 * k for k, n in enumerate(large)}
 
 
-def _raised(target: Any, given: _Given, fill: str, sizes: dict[int, int]) -> Exception | None:
+def _tried(target: Any, given: _Given, fill: str, sizes: dict[int, int]) -> tuple[Exception | None, tuple[_Like, ...]]:
+    """What a call raises, and what its results are like."""
     args, kwargs = given.made(fill, sizes)
     try:
-        if isinstance(target, str):
-            getattr(args[0], target)(*args[1:], **kwargs)
-        else:
-            target(*args, **kwargs)
+        value = getattr(args[0], target)(*args[1:], **kwargs) if isinstance(target, str) else target(*args, **kwargs)
     except Exception as problem:
-        return problem
-    return None
+        return problem, ()
+    results = value if isinstance(value, (tuple, list)) else (value,)
+    return None, tuple(_like(0, one) for one in results if isinstance(one, Tensor) and one.layout is torch.strided)
+
+
+def _like(place: int, tensor: Tensor) -> _Like:
+    shape, steps = [hint(n) for n in tensor.shape], [hint(step) for step in tensor.stride()]
+    order = sorted(range(len(steps)), key=lambda i: -steps[i])
+    dense, step = True, 1
+    for i in reversed(order):
+        dense, step = dense and steps[i] == step, step * shape[i]
+    return _Like(place, tensor.dtype, tuple(shape), tuple(order), dense)
