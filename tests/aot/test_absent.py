@@ -10,10 +10,16 @@ import torch
 
 import lamina
 
+WAYS: dict[str, dict[str, Any]] = {
+    "sizes that are known": {"dynamic": False},
+    "sizes that vary": {"dynamic": True},
+    "eager's order": {"dynamic": False, "options": {"numerics": "eager"}},
+}
 
-def _gradients(function: Callable[..., Any], place: int, compile: bool) -> tuple[torch.Tensor | None, ...]:
-    """The gradients of the inputs for the output at ``place`` alone."""
-    called = lamina.compile(function, dynamic=False) if compile else function
+
+def _gradients(function: Callable[..., Any], place: int, way: dict[str, Any] | None) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of the inputs for the output at ``place`` alone; compiled in some ``way``, or by eager."""
+    called = function if way is None else lamina.compile(function, **way)
     inputs = [torch.tensor([0.0, 1.0, 2.0]), torch.tensor([3.0, -1.0, 0.5])]
     for x in inputs:
         x.requires_grad_()
@@ -31,21 +37,23 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_an_output_without_a_gradient_adds_nothing(name: str, place: int) -> None:
-    ours, eagers = (_gradients(PROGRAMS[name], place, compile) for compile in (True, False))
+def test_an_output_without_a_gradient_adds_nothing(name: str, place: int, way: str) -> None:
+    ours, eagers = (_gradients(PROGRAMS[name], place, how) for how in (WAYS[way], None))
     assert [g is None for g in ours] == [g is None for g in eagers]
     for mine, theirs in zip(ours, eagers, strict=True):
         if theirs is not None:
             torch.testing.assert_close(mine, theirs, equal_nan=True)
 
 
-def test_outputs_with_and_without_gradients_take_turns() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_outputs_with_and_without_gradients_take_turns(way: str) -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x * 2, x.reciprocal()
 
-    compiled = lamina.compile(function, dynamic=False)
+    compiled = lamina.compile(function, **WAYS[way])
     for wanted in ((0,), (1,), (0, 1), (0,), (0, 1), (1,)):
         ours, eagers = (torch.tensor([0.0, 1.0, 2.0], requires_grad=True) for _ in range(2))
         torch.stack([compiled(ours)[i] for i in wanted]).sum().backward()

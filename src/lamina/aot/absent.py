@@ -22,7 +22,8 @@ def without_absent(backward: GraphModule, tangents: Collection[str], absent: Col
     """A copy of ``backward`` without those of its ``tangents``, names of placeholders, that are ``absent``.
 
     What depends on gradients only through absent ones is none, as eager does not run it; of a sum the other term is
-    left, and any other operation gets zeros. None if the graph has effects besides its results.
+    left, and any other operation gets zeros. None if the graph has effects besides its results, or if the zeros would
+    have symbolic sizes.
     """
     if any(
         n.op not in ("placeholder", "call_function", "output", "get_attr") or n.is_impure() for n in _inner(backward)
@@ -40,8 +41,8 @@ def without_absent(backward: GraphModule, tangents: Collection[str], absent: Col
                 none.add(node)
         elif node.op == "output":
             node.args = (torch.fx.map_arg(node.args[0], lambda n: None if n in none else n),)
-        else:
-            _visit(node, flowing, none)
+        elif not _visit(node, flowing, none):
+            return None
     graph.eliminate_dead_code()
     for node in graph.find_nodes(op="placeholder"):
         if node in none:
@@ -70,11 +71,14 @@ def _inner(gm: GraphModule) -> list[Node]:
     return [n for n in gm.graph.nodes if n.op not in ("placeholder", "output")]
 
 
-def _visit(node: Node, flowing: set[Node], none: set[Node]) -> None:
-    """Enter ``node`` where it belongs, with what is left of it where only some of its gradients are there."""
+def _visit(node: Node, flowing: set[Node], none: set[Node]) -> bool:
+    """Enter ``node`` where it belongs, with what is left of it where only some of its gradients are there.
+
+    False if it wants zeros that cannot be made.
+    """
     operands = [n for n in node.all_input_nodes if n in flowing]
     if not operands:
-        return
+        return True
     flowing.add(node)
     missing = [n for n in operands if n in none]
     if len(missing) == len(operands):
@@ -83,9 +87,13 @@ def _visit(node: Node, flowing: set[Node], none: set[Node]) -> None:
         (other, *more) = [n for n in node.args if n not in missing] or [None]
         if node.target in _SUMS and isinstance(other, Node) and not more and not node.kwargs and _alike(node, other):
             node.replace_all_uses_with(other)
-            return
+            return True
         for operand in missing:
+            value = operand.meta.get("val")
+            if not isinstance(value, torch.Tensor) or not all(isinstance(n, int) for n in value.shape):
+                return False
             node.replace_input_with(operand, _zeros(node, operand))
+    return True
 
 
 def _alike(node: Node, other: Node) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.arriving import Arriving
+from lamina.aot.backwards import Boxed
 from lamina.aot.captured import may_be_alike
 from lamina.aot.checkpointed import partition_checkpointed
 from lamina.aot.function import without_gradients
@@ -19,8 +21,10 @@ from lamina.aot.partition import Partition, partition
 from lamina.aot.region import CompileRegion, Region, RegionInput
 from lamina.aot.saved import with_planned_strides
 from lamina.aot.source import annotate_sources
-from lamina.aot.torch_private import asks_for_another_capture, static_input_indices
+from lamina.aot.tangents import copied
+from lamina.aot.torch_private import asks_for_another_capture, static_input_indices, without_autocast
 from lamina.base.aliasing import viewed
+from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.halves import as_halves
 from lamina.base.recovery import recover
@@ -52,6 +56,8 @@ class GraphCompiler:
         self.reread: tuple[int, ...] = ()
         self.rereading: GraphModule | None = None
         self.seconds = 0.0
+        self.arriving = Arriving()
+        """Which gradients are not there in a backward that AOTAutograd runs."""
         self.begun = False
         """Whether the graph is differentiated, so that what fails now is ours."""
         self.saves = False
@@ -76,9 +82,24 @@ class GraphCompiler:
 
     def kept_backward(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """What AOTAutograd, which keeps the saved tensors, calls to compile a backward."""
+        tangents = [n.name for n in gm.graph.find_nodes(op="placeholder") if role(n, "") == "tangent"]
+        pristine = copied(gm) if len(tangents) > 1 else None
+        usual = self._planned(gm, example_inputs)
+        return usual if pristine is None else self.arriving.served(usual, pristine, tangents, self._partial)
+
+    def _planned(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Boxed:
         compiled = self.compiler("backward")(gm, example_inputs)
         saved = [v if role(n, "") != "tangent" else None for n, v in _placeholder_values(gm)]
         return with_planned_strides(compiled, saved)
+
+    def _partial(self, gm: GraphModule) -> Boxed | None:
+        """A backward compiled while another runs, for fewer gradients; None where that fails."""
+        try:
+            with torch.no_grad(), without_autocast(), collector_held(lasting=True):
+                return self._planned(gm, [value for _, value in _placeholder_values(gm)])
+        except Exception as error:
+            self.without(error, "backward", f"{self.name}_backward")
+        return None
 
     def compiler(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
         """What AOTAutograd calls to compile a graph of ``kind``."""

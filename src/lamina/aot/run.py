@@ -197,7 +197,10 @@ class _Job:
             kept = history_of_results()  # what AOTAutograd returns as a view of an input is so outside of the graph
             self.outside = self._without_gradient([g or i in kept for i, g in enumerate(self.graphs.reached)])
         self.notes.record.add(self.notes.name, "aot", time.perf_counter() - start - self.graphs.seconds)
-        return without_history(compiled, gm.forward if self.by_hand else undone(gm)) if self.graphs.saves else compiled
+        if not self.graphs.saves:
+            return compiled
+        watched = self.graphs.arriving.watched(compiled)
+        return without_history(watched, gm.forward if self.by_hand else undone(gm))
 
     def _without_gradient(self, has: Sequence[bool]) -> tuple[int, ...]:
         """Inputs that require a gradient and, as ``has`` says, get none; none of a graph that gives no gradients."""
