@@ -182,3 +182,18 @@ def test_a_usual_call_is_not_left_to_eager() -> None:
     with torch.no_grad():
         torch.testing.assert_close(compiled(images), layers(images))
     assert not compiled.record.decisions("eager")
+
+
+def test_attention_with_a_learned_bias_is_not_left_to_eager() -> None:
+    bias = torch.nn.Parameter(floats(1, 2, 5, 5))
+
+    def attended(x: Tensor) -> Tensor:
+        heads = x.view(2, 5, 2, 4).transpose(1, 2)
+        return F.scaled_dot_product_attention(heads, heads, heads, attn_mask=bias).transpose(1, 2)
+
+    compiled: Any = lamina.compile(attended)
+    x = floats(2, 5, 8)
+    ours, eager = compiled(x), attended(x)
+    torch.testing.assert_close(ours, eager)
+    assert ours.stride() == eager.stride()
+    assert not compiled.record.decisions("eager")

@@ -47,6 +47,11 @@ _UNTRIED = frozenset(
 )
 """Views, copies and constants, which meta functions check in full, and calls whose kernels trust integers in memory."""
 
+_OTHER_KERNELS = frozenset(
+    str.split("gru lstm multi_head_attention_forward rnn_relu rnn_tanh scaled_dot_product_attention")
+)
+"""Calls whose kernels, and with them the strides of results, depend on which operands require a gradient."""
+
 _SMALL = 32
 _MOST = 1 << 22
 """Elements of the operands of a call that is made in its own size, where a smaller one was refused."""
@@ -99,7 +104,7 @@ def _differs(node: Node) -> str:
     traced = tensors(node)
     if len(traced) != len(answer.results):
         return ""
-    laid_out = all(like.dense for like in given.likes)
+    laid_out = name not in _OTHER_KERNELS and all(like.dense for like in given.likes)
     for one, eager in zip(traced, answer.results, strict=True):
         if is_fake(one) and one.layout is torch.strided and (why := _other_kind(one, eager, laid_out)):
             return why
