@@ -121,3 +121,26 @@ def test_a_question_that_only_data_answer_is_a_failure_like_others(monkeypatch: 
     torch.compiler.reset()
     with unbacked(), pytest.raises(lamina.LaminaError, match=DataDependentGuard.__name__):
         lamina.compile(f, options={"strict": True})(x)
+
+
+ASSUMED = {
+    "one row for all": "torch.where(y > 0, x.repeat_interleave(torch.arange(x.shape[0]), 0), 0.5)",
+    "one row, and sizes read later": "(y + x[x.sum(1) > THRESHOLD]).reshape(-1, y.shape[0]).sum(0)",
+    "no row at all": "x[x.sum(1) > 1e9] + y",
+}
+
+
+@pytest.mark.parametrize("name", ASSUMED)
+@pytest.mark.parametrize("target", ["lamina", "lamina:interp"])
+def test_sizes_that_tracing_takes_to_fit(name: str, target: str) -> None:
+    """The captured graph asserts the size, so it cannot stand for the program: eager broadcasts one row to all."""
+    program = f"""
+def f(x, y):
+    return {ASSUMED[name].replace("THRESHOLD", "x.sum(1).sort().values[-2]")}
+def program(compile):
+    g = compile(f)
+    for rows in (2, 2, 3):
+        with unbacked():
+            yield attempt(g, sample(rows, 8), sample(rows, 8, seed=1, grad=True))
+"""
+    assert not check(HEAD + program, target).differences

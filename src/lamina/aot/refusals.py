@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torch.fx import GraphModule
 
-from lamina.aot.assumed_sizes import assumed_size
 from lamina.aot.dead_calls import dead_call
 from lamina.aot.inexact_integers import inexact_integers
 from lamina.aot.layouts import lost_layout
@@ -17,6 +16,7 @@ from lamina.aot.replayed import unknown_view
 from lamina.aot.strides import misplaced_result
 from lamina.aot.trial_calls import other_in_eager
 from lamina.aot.windows import look_elsewhere
+from lamina.base.assumed_sizes import assumed_size
 
 __all__ = ["SHARED_INPUT", "STATE_SWITCHED", "Refusal", "refusal"]
 

@@ -24,6 +24,7 @@ from torch._guards import Guard, Source, TracingContext
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn.modules import module as modules
 
+from lamina.base.assumed_sizes import assumed_size
 from lamina.capture.facts import reads
 
 __all__ = ["guard_unguarded", "refused"]
@@ -89,6 +90,8 @@ def refused(gm: torch.fx.GraphModule) -> str:
     context, tx = TracingContext.try_get(), _translator()
     if context is None or tx is None:
         return ""
+    if not tx.one_graph and (why := assumed_size(gm, of_tensors=True)):
+        return why
     codes = reads.users_own(context.traced_code)
     names = reads.names_read(codes)
     given = [tx.f_locals.get(name) for name in tx.f_code.co_varnames[: tx.f_code.co_argcount]]
