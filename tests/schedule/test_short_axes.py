@@ -87,3 +87,49 @@ def test_short_axes(name: str, simd: str) -> None:
 @pytest.mark.parametrize("name", ["stack of two", "stack of three", "every third", "columns that are written"])
 def test_elements_that_take_turns(name: str, dtype: torch.dtype) -> None:
     _check(name, dtype)
+
+
+GRADIENTS: dict[str, tuple[Program, tuple[tuple[int, ...], ...]]] = {
+    "pairs that are turned": PROGRAMS["pairs that are turned"],
+    "gates that take turns": (lambda x: x[..., ::2] * F.silu(x[..., 1::2]), ((5, 64),)),
+    "every third": (lambda x: x[:, 1::3] * x[:, 0::3], ((4, 60),)),
+    "every third of an odd row": (lambda x: x[:, ::3] * 2, ((4, 61),)),
+    "elements that are repeated": (lambda x: x.repeat_interleave(2, -1) * 2, ((5, 33),)),
+    "pixels that are repeated": (lambda x: F.interpolate(x, scale_factor=2) * 2, ((2, 3, 9, 17),)),
+    "rows of three": PROGRAMS["rows of three"],
+    "stack of three": PROGRAMS["stack of three"],
+    "corners of boxes": PROGRAMS["corners of boxes"],
+    "a vector product": PROGRAMS["a vector product"],
+}
+
+
+@pytest.mark.parametrize("simd", ["auto", "plain"])
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name: str, simd: str) -> None:
+    function, shapes = GRADIENTS[name]
+    torch.manual_seed(0)
+    ours = [(torch.randn(s) * 3).requires_grad_() for s in shapes]
+    eagers = [x.detach().clone().requires_grad_() for x in ours]
+    found = lamina.compile(function, options={"strict": True, "simd": simd})(*ours)
+    expected = function(*eagers)
+    tangent = torch.randn_like(expected)
+    for one, other in zip(
+        (found, *torch.autograd.grad(found, ours, tangent)),
+        (expected, *torch.autograd.grad(expected, eagers, tangent)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+        assert one.stride() == other.stride()
+
+
+def test_a_zero_that_a_gradient_leaves_out_keeps_its_sign() -> None:
+    """Eager adds the zeros of one slice's gradient to the other's: a negative zero becomes a positive one."""
+    x = torch.randn(3, 64, requires_grad=True)
+
+    def f(x: Tensor) -> Tensor:
+        return x[:, ::2] * 2 + x[:, 1::2]
+
+    tangent = torch.full((3, 32), -0.0)
+    (found,) = torch.autograd.grad(lamina.compile(f)(x), x, tangent)
+    (expected,) = torch.autograd.grad(f(x), x, tangent)
+    assert torch.equal(torch.signbit(found), torch.signbit(expected))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
-from lamina.ir.loops import LoopProgram, Step
+from lamina.ir.loops import LoopProgram, Nest, Step
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts
 from lamina.schedule.dead_code import live_steps
@@ -20,6 +20,7 @@ from lamina.schedule.errors import checked_first
 from lamina.schedule.group import Group
 from lamina.schedule.in_place import update_in_place
 from lamina.schedule.inline_producers import inline_producers
+from lamina.schedule.interleave import undivided
 from lamina.schedule.join_groups import WAITS, Joiner
 from lamina.schedule.lifetimes import Lifetimes
 from lamina.schedule.overwrite import overwrite_results
@@ -46,6 +47,7 @@ def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
     updated = split_concats(updated)
     buffers = BufferFacts.of(updated)
     steps, inlined = inline_producers(live_steps(updated.steps, buffers.fixed), buffers, numerics)
+    steps = [_for_vectors(step, buffers) for step in steps]
     grouping = _Grouping(steps, buffers, numerics)
     for number, step in enumerate(steps):
         grouping.add(number, step)
@@ -54,6 +56,13 @@ def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
     kept = tuple(b for b in updated.buffers if b.name in used)
     result = replace(updated, steps=tuple(steps), buffers=kept)
     return Fused(result, (*in_place, *overwritten, *inlined, *grouping.decisions))
+
+
+def _for_vectors(step: Step, buffers: BufferFacts) -> Step:
+    """A nest for a CPU with neighbours that read one element in one point."""
+    if not isinstance(step, Nest) or any(map(buffers.on_gpu, stored(step))):
+        return step
+    return undivided(step, buffers.buffers)
 
 
 class _Grouping:

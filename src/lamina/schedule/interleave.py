@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from lamina.ir.access import contiguous_axes
 from lamina.ir.index import Axis, Div, Expr, Mod, as_expr
-from lamina.ir.loops import Buffer, Load, Nest, Store
+from lamina.ir.loops import Buffer, Load, Nest, Reduce, Scan, Store
 from lamina.schedule.fold import fold
 from lamina.schedule.settle import settle
 from lamina.schedule.simplify import simplify
 
-__all__ = ["interleave", "sliding_axes"]
+__all__ = ["interleave", "sliding_axes", "undivided"]
 
 _MOST = 4
 """Neighbours that share a point at most."""
@@ -31,6 +31,8 @@ _LEAST = 2
 """Loads at places divided by the step that are worth it: one alone is no more than the memory it reads."""
 _MANY = 2
 """Loads at divided places for each contiguous access that is given up."""
+_SHORTEST = 8
+"""Quotients of an axis that are worth a vector loop."""
 _EQUATIONS, _MOST_EQUATIONS = 400, 2400
 """The most equations of a nest, and of one whose windows overlap."""
 
@@ -57,6 +59,32 @@ def interleave(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
                 made = _folded(nest, axis, step, _MOST_EQUATIONS, (3, 5))
                 return nest if made is None else made
     return nest
+
+
+def undivided(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
+    """For a CPU: the nest with a point for each quotient of a contiguous axis that places are divided in.
+
+    The gradient of every second element, an image whose pixels are repeated: lane by lane, each would look which place
+    it is. Now remainders are numbers, and vectors read what the quotients are the places of.
+    """
+    if any(isinstance(e, Scan) for e in nest.body):
+        return nest
+    reduced = {name for e in nest.body if isinstance(e, Reduce) for name in e.axes}
+    for axis in nest.axes:
+        step = _step(nest, axis, 1) if axis.name not in reduced else 0
+        if step < 2 or axis.extent.const < _SHORTEST * step or not _stored_along(nest, axis, buffers):
+            continue
+        folded = fold(nest, axis, step, near=True)
+        if folded is not None and len(folded.body) <= _EQUATIONS:
+            return replace(folded, body=simplify(settle(folded.body), "exact"))
+    return nest
+
+
+def _stored_along(nest: Nest, axis: Axis, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether every store goes to contiguous memory along the axis."""
+    stores = [e for e in nest.body if isinstance(e, Store)]
+    places = [sum((i * s for i, s in zip(e.index, buffers[e.buffer].strides, strict=True)), as_expr(0)) for e in stores]
+    return bool(stores) and all(place.coefficient(axis) == 1 for place in places)
 
 
 def sliding_axes(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Axis]:
@@ -95,8 +123,8 @@ def _overlap(nest: Nest, axis: Axis) -> int:
     return max((len(found) for found in shifts.values() if max(found) - min(found) < 2 * len(found)), default=0)
 
 
-def _step(nest: Nest, axis: Axis) -> int:
-    """The number by which several loads divide their place along the axis, if its length is a multiple; else 0."""
+def _step(nest: Nest, axis: Axis, least: int = _LEAST) -> int:
+    """The number by which ``least`` loads divide their place along the axis, if its length is a multiple; else 0."""
     if not axis.extent.is_int:
         return 0
     steps: dict[int, int] = {}
@@ -105,7 +133,7 @@ def _step(nest: Nest, axis: Axis) -> int:
             for step in {_divisor(a, axis) for e in eqn.index if e.terms for a in e.atoms()} - {0}:
                 steps[step] = steps.get(step, 0) + 1
     best = max(steps, key=lambda s: steps[s], default=0)
-    return best if best and steps[best] >= _LEAST and axis.extent.const % best == 0 else 0
+    return best if best and steps[best] >= least and axis.extent.const % best == 0 else 0
 
 
 def _divisor(atom: object, axis: Axis) -> int:

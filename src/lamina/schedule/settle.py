@@ -66,6 +66,9 @@ def _value(
     if eqn.op in ("lt", "ge") and first in places and others[0] in places:
         under = _less(places[first], places[others[0]])
         return None if under is None else Constant(eqn.out, under == (eqn.op == "lt"), "bool", eqn.origin)
+    if eqn.op in ("eq", "ne") and first in places and others[0] in places:
+        apart = _differ(places[first], places[others[0]])
+        return None if apart is None else Constant(eqn.out, apart == (eqn.op == "ne"), "bool", eqn.origin)
     if eqn.op == "isnan" and first in known:
         return Constant(eqn.out, math.isnan(known[first].value), "bool", eqn.origin)
     if eqn.op in ("and", "or") and eqn.dtype == "bool":
@@ -91,6 +94,14 @@ def _value(
 def _constant(name: str, value: float | bool, dtype: str, origin: Origin) -> Constant:
     kind = DTYPES[dtype].kind
     return Constant(name, {"float": float, "bool": bool}.get(kind, int)(value), dtype, origin)
+
+
+def _differ(one: Expr, other: Expr) -> bool | None:
+    """Whether two places differ, where that is certain."""
+    distance = one - other
+    if not distance.terms:
+        return distance.const != 0
+    return True if one.below(other) or other.below(one) else None
 
 
 def _less(one: Expr, other: Expr) -> bool | None:
