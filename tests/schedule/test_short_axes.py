@@ -67,6 +67,7 @@ def _check(name: str, dtype: torch.dtype, **options: Any) -> None:
     function, shapes = PROGRAMS[name]
     torch.manual_seed(0)
     arguments = [(torch.randn(s) * 3).to(dtype) for s in shapes]
+    torch.compiler.reset()
     compiled = lamina.compile(function, options={"strict": True, **options})
     given, expected_given = ([x.clone() for x in arguments] for _ in range(2))
     found, expected = compiled(*given), function(*expected_given)
