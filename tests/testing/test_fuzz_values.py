@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from lamina.testing.fuzz import check
@@ -79,3 +82,27 @@ def program(compile):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_are_eagers(name: str, target: str) -> None:
     assert check(HEAD + PROGRAMS[name], target).differences == ()
+
+
+def off_by(part: float) -> Callable[..., Any]:
+    """A compile function whose programs' results are off by a part of their value."""
+
+    def compile(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *inputs: function(*inputs) * (1 + part)
+
+    return compile
+
+
+in_the_last_digits, in_the_first_half = off_by(1e-14), off_by(1e-7)
+
+DOUBLES = """
+def f(x):
+    return x.exp()
+def program(compile):
+    yield compile(f)(sample(5, dtype=torch.float64))
+"""
+
+
+def test_rounding_in_float64_is_not_judged_by_a_run_that_is_eagers_own() -> None:
+    assert check(HEAD + DOUBLES, f"{__name__}:in_the_last_digits").ok
+    assert check(HEAD + DOUBLES, f"{__name__}:in_the_first_half").kind == "value"

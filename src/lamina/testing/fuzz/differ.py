@@ -172,7 +172,7 @@ def _strides(seen: Seen) -> tuple[int, ...]:
 
 
 def _values(path: str, theirs: Tensor, mine: Tensor, exact: Tensor | None) -> list[Difference]:
-    if exact is None or exact.shape != theirs.shape:
+    if exact is None or exact.shape != theirs.shape or _says_nothing(theirs, exact):
         exact = theirs.to(torch.complex128 if theirs.is_complex() else torch.float64)
         complaint = judge(mine, theirs, exact)
         # With nothing to judge by, a result of which half of the digits agree is left alone.
@@ -192,6 +192,11 @@ def _values(path: str, theirs: Tensor, mine: Tensor, exact: Tensor | None) -> li
         if wrong.any():
             return [Difference("zero sign", path, f"{int(wrong.sum())} of {wrong.numel()} zeros have the other sign")]
     return []
+
+
+def _says_nothing(theirs: Tensor, exact: Tensor) -> bool:
+    """Whether the double-precision run is eager's own: of a float64 result it cannot tell how far eager is off."""
+    return theirs.dtype in (torch.float64, torch.complex128) and torch.equal(theirs, exact)
 
 
 def _half_the_digits(tensor: Tensor) -> float:
