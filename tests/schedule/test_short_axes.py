@@ -134,3 +134,26 @@ def test_a_zero_that_a_gradient_leaves_out_keeps_its_sign() -> None:
     (found,) = torch.autograd.grad(lamina.compile(f)(x), x, tangent)
     (expected,) = torch.autograd.grad(f(x), x, tangent)
     assert torch.equal(torch.signbit(found), torch.signbit(expected))
+
+
+@pytest.mark.parametrize("shape", [(41, 3), (3, 1), (41, 2), (5, 1, 4)], ids=str)
+def test_a_sum_of_negative_zeros_is_a_positive_one(shape: tuple[int, ...]) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.sum(-1)
+
+    x = torch.full(shape, -0.0)
+    torch.compiler.reset()
+    assert torch.equal(torch.signbit(lamina.compile(f)(x)), torch.signbit(f(x)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("a", "b", "dim"), [((4, 3), (4, 3), -1), ((2, 3, 5), (1, 3, 1), 1), ((2, 3, 40), (2, 3, 40), 1)]
+)
+def test_vector_products(dtype: torch.dtype, a: tuple[int, ...], b: tuple[int, ...], dim: int) -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return torch.linalg.cross(x, y, dim=dim) * 2
+
+    x, y = ((torch.randn(s) * 4).to(dtype) for s in (a, b))
+    torch.compiler.reset()
+    torch.testing.assert_close(lamina.compile(f, options={"strict": True})(x, y), f(x, y))

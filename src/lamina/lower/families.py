@@ -12,6 +12,7 @@ from lamina.lower import (
     concat,
     convolution,
     creation,
+    cross,
     foreach,
     indexing,
     losses,
@@ -39,7 +40,7 @@ __all__ = ["LOADED"]
 LOADED = (
     *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, matrix_vector, nll_loss, norms, row_digest),
-    *(arrangement, asserts, concat, convolution, indexing, padding, pooling, scan, scatter, strided, topk),
+    *(arrangement, asserts, concat, convolution, cross, indexing, padding, pooling, scan, scatter, strided, topk),
     *(upsample, views),
 )
 """The rule files."""

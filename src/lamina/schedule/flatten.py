@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
+from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Atom, Axis, Div, Expr, Loaded, Mod, Size, as_expr
 from lamina.ir.loops import (
     Buffer,
@@ -20,13 +21,14 @@ from lamina.ir.loops import (
     Index,
     Load,
     Nest,
+    Origin,
     Random,
     Reduce,
     Scan,
     Store,
 )
 
-__all__ = ["Flat", "flatten"]
+__all__ = ["Flat", "alone", "flatten"]
 
 _MIN_RUN = 8
 """Shortest run of consecutive elements worth an axis of its own."""
@@ -326,10 +328,19 @@ class _Flattener:
             return (Reduce(outs, eqn.op, value, axes, eqn.dtype),)
         if eqn.op in ("argmax", "argmin"):
             return (Constant(outs[0], 0, eqn.dtype),)
+        if eqn.op == "sum":
+            return alone(outs[0], value, eqn.dtype)
         first = Compute(outs[0], "identity", (value,), eqn.dtype)
         if eqn.op != "welford":
             return (first,)
         return (first, Compute(outs[1], "sub", (value, value), eqn.dtype))
+
+
+def alone(out: str, value: str, dtype: str, origin: Origin = ()) -> tuple[Equation, ...]:
+    """The sum of one value: a sum begins with zero, so that a negative zero becomes a positive one."""
+    if not DTYPES[dtype].is_float:
+        return (Compute(out, "identity", (value,), dtype, origin),)
+    return (Constant(f"{out}_begin", 0.0, dtype, origin), Compute(out, "add", (f"{out}_begin", value), dtype, origin))
 
 
 def _size_rank(coef: Expr) -> tuple[int, int]:

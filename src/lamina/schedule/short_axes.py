@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from lamina.ir.index import Axis
 from lamina.ir.loops import Compute, Equation, Nest, Reduce, Scan, Store
-from lamina.schedule.flatten import Flat
+from lamina.schedule.flatten import Flat, alone
 from lamina.schedule.fold import fold
 from lamina.schedule.simplify import rename, simplify
 
@@ -42,7 +42,7 @@ def _unrolled(nest: Nest) -> Nest:
     if made is None:
         return nest
     gone = next(a for a in made.axes if a.name == axis.name)
-    body = [_without(rename(eqn, {}, {gone: 0}), axis.name) for eqn in made.body]
+    body = [one for eqn in made.body for one in _without(rename(eqn, {}, {gone: 0}), axis.name)]
     return Nest(nest.name, tuple(a for a in made.axes if a != gone), tuple(simplify(body, "exact")))
 
 
@@ -59,11 +59,13 @@ def _goes_on(nest: Nest, outer: Axis, axis: Axis) -> bool:
     return bool(stores)
 
 
-def _without(eqn: Equation, axis: str) -> Equation:
+def _without(eqn: Equation, axis: str) -> tuple[Equation, ...]:
     """An equation of a nest of which ``axis`` has one point, for the nest without it."""
     if not isinstance(eqn, Reduce) or axis not in eqn.axes:
-        return eqn
+        return (eqn,)
     left = tuple(a for a in eqn.axes if a != axis)
     if left:
-        return replace(eqn, axes=left)
-    return Compute(eqn.outs[0], "identity", (eqn.value,), eqn.dtype, eqn.origin)
+        return (replace(eqn, axes=left),)
+    if eqn.op == "sum":
+        return alone(eqn.outs[0], eqn.value, eqn.dtype, eqn.origin)
+    return (Compute(eqn.outs[0], "identity", (eqn.value,), eqn.dtype, eqn.origin),)
