@@ -74,7 +74,8 @@ def _work(args: argparse.Namespace, journal: Journal, until: float) -> None:
             if remaining < args.limit:  # it was the run's time that ended, not the row's
                 journal.stop(row.name)
                 return
-            finding = Finding(row.name, "skipped", "over the limit of seconds", row.case.kinds)
+            told = f"over the limit of seconds at {journal.begun[row.name]}"
+            finding = Finding(row.name, "skipped", told, row.case.kinds)
         except Exception as problem:  # of the instrument: the row is lost, the sweep is not
             text = f"{type(problem).__name__}: {problem}"[:200]
             finding = Finding(row.name, "skipped", f"could not be measured: {text}", row.case.kinds)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = ["DTYPES", "MODES", "Case", "Problem", "Row", "Skipped", "Variant", "shuffled", "variants"]
 
@@ -24,13 +24,15 @@ class Skipped(Exception):
 class Problem:
     """One rival's copy: a function with a code object of its own, its arguments and what gets gradients.
 
-    ``random`` programs draw numbers, so that only the kinds of their results can be compared.
+    ``random`` programs draw numbers, so that results cannot be compared. ``module`` is what the function calls with
+    positional and named arguments, where it has parameters, the first of ``leaves``.
     """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     leaves: tuple[Tensor, ...] = ()
     random: bool = False
+    module: nn.Module | None = None
 
 
 @dataclass(frozen=True, slots=True)

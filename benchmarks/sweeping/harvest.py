@@ -41,7 +41,7 @@ LIMITS = {
 }
 """The largest value of each setting of a configuration."""
 
-IMAGE, WORDS, LENGTH, BATCH = 224, 1000, 128, 1
+IMAGE, WORDS, LENGTH = 224, 1000, 128
 
 TRANSFORMERS = (
     "albert", "bart", "bert", "bloom", "convbert", "convnext", "deberta-v2", "deit", "distilbert", "electra", "esm",
@@ -123,10 +123,10 @@ def _detached(leaf: Any) -> Any:
 
 
 @lru_cache(maxsize=4)
-def _parts(library: str, model: str) -> list[Harvested]:
+def _parts(library: str, model: str, batch: int) -> list[Harvested]:
     torch.manual_seed(0)
     try:
-        made, inputs = _made(library, model)
+        made, inputs = _made(library, model, batch)
         return harvested(made.eval(), inputs)
     except Skipped:
         raise
@@ -139,12 +139,12 @@ def _library(name: str) -> Any:
     return import_module(name)
 
 
-def _made(library: str, model: str) -> tuple[nn.Module, dict[str, Any]]:
+def _made(library: str, model: str, batch: int) -> tuple[nn.Module, dict[str, Any]]:
     if library == "timm":
-        return _library("timm").create_model(model, pretrained=False), {"x": torch.randn(BATCH, 3, IMAGE, IMAGE)}
+        return _library("timm").create_model(model, pretrained=False), {"x": torch.randn(batch, 3, IMAGE, IMAGE)}
     if library == "torchvision":
         made = _library("torchvision.models").get_model(model, weights=None)
-        return made, {"x": torch.randn(BATCH, 3, IMAGE, IMAGE)}
+        return made, {"x": torch.randn(batch, 3, IMAGE, IMAGE)}
     transformers = _library("transformers")
     config = _configuration(transformers, model)
     with torch.device("meta"):
@@ -155,8 +155,8 @@ def _made(library: str, model: str) -> tuple[nn.Module, dict[str, Any]]:
     if getattr(made, "main_input_name", "input_ids") == "pixel_values":
         size = getattr(config, "image_size", IMAGE)
         sides = size if isinstance(size, (list, tuple)) else (size, size)
-        return made, {"pixel_values": torch.randn(BATCH, getattr(config, "num_channels", 3), *sides)}
-    tokens = torch.randint(5, WORDS, (BATCH, LENGTH))
+        return made, {"pixel_values": torch.randn(batch, getattr(config, "num_channels", 3), *sides)}
+    tokens = torch.randint(5, WORDS, (batch, LENGTH))
     inputs = {"input_ids": tokens}
     return made, inputs | ({"decoder_input_ids": tokens} if config.is_encoder_decoder else {})
 
@@ -184,7 +184,7 @@ def _special(config: Any) -> list[int]:
 
 
 def _problem(library: str, model: str, place: int, variant: Variant) -> Problem:
-    parts = _parts(library, model)
+    parts = _parts(library, model, max(1, round(variant.scale / 4)))
     if place >= len(parts):
         raise Skipped("the model has fewer kinds of submodules")
     part = parts[place]
@@ -204,4 +204,4 @@ def _problem(library: str, model: str, place: int, variant: Variant) -> Problem:
     args, kwargs = mapped(part.args, placed), mapped(part.kwargs, placed)
     function: Callable[..., Any] = private_copy(program)
     leaves = (*module.parameters(), *(t for t in tensors((args, kwargs)) if t.requires_grad))
-    return Problem(function, (args, kwargs), leaves if variant.training else ())
+    return Problem(function, (args, kwargs), leaves if variant.training else (), module=module)

@@ -22,7 +22,7 @@ __all__ = ["Repeat", "between", "cases", "repeated"]
 ELEMENTS = 1 << 19
 """So many elements the largest tensor of a sample gets, where eager takes no longer than it may; times ``scale``."""
 
-LONGEST, LEAST = 0.05, 2e-4
+LONGEST, LEAST = 0.05, {"cpu": 2e-4, "cuda": 5e-5}
 """Seconds that eager may take for an operator, and those it takes at least if it is worth timing."""
 
 PATIENCE = 8.0
@@ -109,8 +109,8 @@ def _plan(name: str, dtype: torch.dtype, device: str, scale: float) -> tuple[Rep
         raise Skipped("the sample has no elements")
     slow = False
     for repeat, times in _ways(max(2, int(ELEMENTS * scale) // elements)):
-        took, random = _tried(operator.op, sample, repeat, times)
-        if LEAST <= took <= LONGEST:
+        took, random = _tried(operator.op, sample, repeat, times, device)
+        if LEAST[device] <= took <= LONGEST:
             return repeat, times, random
         slow = slow or took > LONGEST
     raise Skipped("the sample can only be enlarged to a longer time" if slow else "the sample cannot be enlarged")
@@ -122,26 +122,31 @@ def _ways(times: int) -> Iterator[tuple[Repeat, int]]:
             yield from ((repeat, count) for repeat in (_everywhere, _batch, _first, _last))
 
 
-def _tried(operator: Callable[..., Any], sample: Sample, repeat: Repeat, times: int) -> tuple[float, bool]:
+def _tried(operator: Callable[..., Any], sample: Sample, repeat: Repeat, times: int, device: str) -> tuple[float, bool]:
     """Seconds that eager takes, none where it refuses, and whether it draws random numbers."""
     try:
         with at_most(PATIENCE), torch.no_grad():
             arguments = repeated(sample, repeat, times)
-            start = time.perf_counter()
             with DrawsWatch() as watch:
-                between(operator, *arguments)
-            first = time.perf_counter() - start
+                first = _seconds(lambda: between(operator, *arguments), device)
             if first > 20 * LONGEST:
                 return first, watch.draws
-            start = time.perf_counter()
-            between(operator, *arguments)
-            return time.perf_counter() - start, watch.draws
+            return _seconds(lambda: between(operator, *arguments), device), watch.draws
     except Skipped:
         raise
     except TookTooLong:
         return PATIENCE, False
     except Exception:  # this operator takes no samples repeated so
         return 0.0, False
+
+
+def _seconds(call: Callable[[], Any], device: str) -> float:
+    synchronise = torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronise()
+    start = time.perf_counter()
+    call()
+    synchronise()
+    return time.perf_counter() - start
 
 
 def _problem(name: str, variant: Variant) -> Problem:

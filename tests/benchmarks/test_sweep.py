@@ -246,6 +246,22 @@ def test_submodules_are_harvested_once_of_each_class_with_their_arguments() -> N
     assert parts[0].args[0].shape == (4, 8)
 
 
+@pytest.mark.parametrize("mode", ["forward", "training"])
+def test_a_submodules_reference_has_its_parameters_in_double_precision(mode: str) -> None:
+    torch.manual_seed(0)
+    block = _Block().to(torch.bfloat16)
+
+    def make(variant: Variant) -> Problem:
+        x = torch.linspace(-1, 1, 32).reshape(4, 8).to(variant.torch_dtype).requires_grad_(variant.training)
+        leaves = (*block.parameters(), x) if variant.training else ()
+        return Problem(lambda args, kwargs: block(*args, **kwargs), ((x,), {"gain": 0.5}), leaves, module=block)
+
+    found = measuring._exact(Row(Case("test/block", (), make), Variant("bf16", mode)))
+    assert found is not None
+    assert [t.dtype for t in found] == [torch.float64] * (4 if mode == "training" else 1)
+    assert not torch.equal(found[0], block(make(Variant("bf16", mode)).args[0][0], gain=0.5).double())
+
+
 def test_the_command_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,3 +285,16 @@ def test_inductors_kernels_are_counted() -> None:
         assert counted() == 0
         compiled(torch.randn(31))
         assert counted() == 1
+
+
+def test_on_a_gpu_its_own_clock_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def events(calls: Mapping[str, Any], samples: int, seconds: float, host_us: float) -> dict[str, float]:
+        asked.append(list(calls))
+        return dict.fromkeys(calls, 0.5)
+
+    monkeypatch.setattr(measuring, "alternate_events", events)
+    calls = {"eager": lambda: 1, "lamina": lambda: 2}
+    assert measuring.timed_by_turns(calls, Variant("bf16", "forward", "cuda"), 0.1) == {"eager": [0.5], "lamina": [0.5]}
+    assert asked == [["eager", "lamina"]]
