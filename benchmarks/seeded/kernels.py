@@ -49,8 +49,8 @@ KERNELS = (
         "column sums drop the rows beyond a multiple of four",
         "off-by-one bound",
         f"{_CPP}/vector_loops.py",
-        "{axis}_at < {end}; ++{axis}_at) {axis}_rows",
-        "{axis}_at < {end} - 1; ++{axis}_at) {axis}_rows",
+        "{at} < {end}; ++{at}) {rows}(",
+        "{at} < {end} - 1; ++{at}) {rows}(",
         ("tests/semantics/test_small_kernels.py::test_sums_of_columns",),
     ),
     Bug(
