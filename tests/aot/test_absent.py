@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -75,3 +76,26 @@ def test_a_second_backward_that_needs_nothing_saved_runs_as_in_eager() -> None:
     torch.testing.assert_close(y.grad, torch.ones(3).exp())
     with pytest.raises(RuntimeError, match="second time"):
         curved.sum().backward()
+
+
+def _shifted(x: torch.Tensor) -> torch.Tensor:
+    return x - 1 + x
+
+
+def _scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@pytest.mark.parametrize("function", [_shifted, _scaled])
+def test_with_sizes_that_vary_a_second_backward_is_refused_where_eager_refuses_it(function: Any) -> None:
+    compiled = lamina.compile(function, dynamic=True)
+    for size in (3, 5):
+        gradients = []
+        for each in (compiled, function):
+            x = torch.ones(2, size, requires_grad=True)
+            loss = each(x).sum()
+            loss.backward()
+            with pytest.raises(RuntimeError, match="second time") if function is _scaled else nullcontext():
+                loss.backward()
+            gradients.append(x.grad)
+        torch.testing.assert_close(*gradients)

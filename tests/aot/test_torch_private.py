@@ -1,6 +1,7 @@
 """The private torch names of the front half exist and mean what we take them to mean."""
 
 import operator
+import types
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,8 @@ def test_outside_a_compilation_there_is_nothing_to_find():
     assert decomp_private.current_trace() is None
     assert aot_private.static_input_indices() == frozenset()
     assert aot_private.backend_fakes([torch.ones(2)]) == (None, [])
+    aot_private.runs_again()
+    assert isinstance(torch.autograd.Function._backward_cls.saved_tensors, types.GetSetDescriptorType)
 
 
 def test_modes_are_seen():

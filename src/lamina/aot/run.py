@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from lamina.aot.calls import Unsuitable
 from lamina.aot.eager import eager_is_best
+from lamina.aot.eager_history import eager_saves
 from lamina.aot.errors import draws_numbers, raising_as_captured
 from lamina.aot.fixed_integers import fixed_integers, wants_numbers
 from lamina.aot.function import (
@@ -34,6 +35,7 @@ from lamina.aot.torch_private import (
     guard_overlap,
     history_of_results,
     run_aot_autograd,
+    runs_again,
     written_inputs,
 )
 from lamina.aot.traits import is_static
@@ -193,6 +195,8 @@ class _Job:
                     raise
                 self.notes.tell(why)
                 return gm.forward
+            if self.graphs.saves and not self.graphs.saves_tensors and not eager_saves(gm, example_inputs):
+                runs_again()
             self.graphs.written = written_inputs(len(example_inputs))
             kept = history_of_results()  # what AOTAutograd returns as a view of an input is so outside of the graph
             self.outside = self._without_gradient([g or i in kept for i, g in enumerate(self.graphs.reached)])
