@@ -99,3 +99,37 @@ def test_with_sizes_that_vary_a_second_backward_is_refused_where_eager_refuses_i
                 loss.backward()
             gradients.append(x.grad)
         torch.testing.assert_close(*gradients)
+
+
+def _viewed(x: torch.Tensor) -> torch.Tensor:
+    return x.t().reshape(-1) - 1
+
+
+def _broadcast(x: torch.Tensor) -> torch.Tensor:
+    return (x[:1] + x).flatten()
+
+
+def _written(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[:, 1:].sub_(1)
+    return y + x
+
+
+@pytest.mark.parametrize("function", [_shifted, _viewed, _broadcast, _written])
+def test_asking_what_eager_saves_adds_no_guard(function: Any) -> None:
+    torch.compiler.reset()
+    compiled = lamina.compile(function, dynamic=True)
+    torch._dynamo.utils.counters.clear()
+    for size in (5, 7, 9, 4, 3):
+        loss = compiled(torch.ones(3, size, requires_grad=True)).sum()
+        loss.backward()
+        loss.backward()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize(("function", "taken"), [(_shifted, True), (_scaled, False)])
+def test_the_record_says_whether_a_backward_may_run_again(function: Any, taken: bool) -> None:
+    compiled: Any = lamina.compile(function, dynamic=True)
+    compiled(torch.ones(2, 3, requires_grad=True)).sum().backward()
+    decisions = compiled.record.decisions("second backward")
+    assert [d.taken for d in decisions] == [taken]

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot.torch_private import backend_fakes, flatten, tracing_state
+from lamina.aot.torch_private import flatten, mode_apart, tracing_state
+from lamina.base.symbolic.torch_private import hint
 
 __all__ = ["eager_saves"]
 
@@ -16,23 +17,31 @@ __all__ = ["eager_saves"]
 def eager_saves(gm: GraphModule, example_inputs: Sequence[Any]) -> bool:
     """Whether a node of the history that eager records for ``gm`` saves a tensor: a second backward is then refused.
 
-    The graph runs once on fake tensors. True where it does not run so, or has a node that is not torch's own.
+    The graph runs once on fake tensors of a mode of its own. True where it does not run so, or has a node that is not
+    torch's own.
     """
-    places = [i for i, x in enumerate(example_inputs) if isinstance(x, torch.Tensor)]
-    mode, fakes = backend_fakes([example_inputs[i] for i in places])
-    if mode is None:
-        return True
-    given = list(example_inputs)
+    mode = mode_apart()
     try:
         with tracing_state(mode), torch.enable_grad():
-            for place, fake in zip(places, fakes, strict=True):
-                leaf = fake.detach().clone()
-                given[place] = leaf.requires_grad_().view_as(leaf) if fake.requires_grad else leaf
+            given = [_likely(x) for x in example_inputs]
             results, _ = flatten(gm(*given))
-            written = [given[i] for i in places]
-            return any(_saves(node) for node in _history([*results, *written]))
+            return any(_saves(node) for node in _history([*results, *given]))
     except Exception:
         return True
+
+
+def _likely(value: Any) -> Any:
+    """A tensor, or an integer, as the graph is likely to be given: of sizes that are numbers, so no guard is added."""
+    if isinstance(value, torch.SymInt):
+        return hint(value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    sizes, strides = [hint(n) for n in value.shape], [hint(n) for n in value.stride()]
+    leaf = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+    if not value.requires_grad:
+        return leaf
+    copy = leaf.requires_grad_().clone()  # a graph may write to it, as to no leaf nor a view of one
+    return copy if copy.stride() == leaf.stride() else leaf.view_as(leaf)
 
 
 def _history(tensors: Sequence[Any]) -> list[Any]:

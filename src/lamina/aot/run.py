@@ -195,8 +195,8 @@ class _Job:
                     raise
                 self.notes.tell(why)
                 return gm.forward
-            if self.graphs.saves and not self.graphs.saves_tensors and not eager_saves(gm, example_inputs):
-                runs_again()
+            if self.graphs.saves and not self.graphs.saves_tensors:
+                self.run_again(gm, example_inputs)
             self.graphs.written = written_inputs(len(example_inputs))
             kept = history_of_results()  # what AOTAutograd returns as a view of an input is so outside of the graph
             self.outside = self._without_gradient([g or i in kept for i, g in enumerate(self.graphs.reached)])
@@ -266,6 +266,15 @@ class _Job:
                 self.notes.decided("fixed integers", True, why)
                 return result
         raise refusal
+
+    def run_again(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
+        """Let a backward that reads no saved tensor run again where eager's may."""
+        if eager_saves(gm, example_inputs):
+            self.notes.decided("second backward", False, "eager saves a tensor for it")
+        elif runs_again():
+            self.notes.decided("second backward", True, "neither the graph nor eager saves a tensor for it")
+        else:
+            self.notes.decided("second backward", False, "AOTAutograd's function was not found")
 
     def left_to_eager(self, stitched: Stitched) -> bool:
         """Whether the captured graph itself is the fastest program, which is then in the record."""

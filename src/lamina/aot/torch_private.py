@@ -20,12 +20,14 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import StorageOverlap, TracingContext, detect_fake_mode
 from torch._ops import OpOverload
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
+    ShapeEnv,
     find_symbol_binding_fx_nodes,
 )
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
@@ -72,6 +74,7 @@ __all__ = [
     "is_written_to",
     "is_zero_tensor",
     "keep_for_backward",
+    "mode_apart",
     "never_captured",
     "overlapping",
     "plain_dispatch",
@@ -151,17 +154,19 @@ def written_inputs(count: int) -> tuple[int, ...]:
     return places if len(metadata.input_info) == count or not places else tuple(range(count))
 
 
-def runs_again() -> None:
+def runs_again() -> bool:
     """Let the backward of the graph just compiled by AOTAutograd, which saves no tensor, run any number of times.
 
     It asks for its saved tensors even where there are none, and torch refuses that question once the node has run.
+    False where that backward is not found.
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     for function in reversed(torch.autograd.Function.__subclasses__()):
         if metadata is not None and getattr(function, "metadata", None) is metadata:
             function._backward_cls.saved_tensors = ()  # type: ignore[attr-defined]
-            return
+            return True
+    return False
 
 
 def asks_for_another_capture(error: Exception) -> bool:
@@ -313,6 +318,11 @@ def backend_fakes(inputs: Sequence[torch.Tensor]) -> tuple[Any, list[torch.Tenso
     if mode is None:
         return None, []
     return mode, [x if is_fake(x) else mode.from_tensor(x, static_shapes=True) for x in inputs]
+
+
+def mode_apart() -> Any:
+    """A FakeTensorMode that shares no symbols with the capture: what runs in it adds no guards there."""
+    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
 
 def plain_dispatch() -> bool:
