@@ -115,6 +115,10 @@ static INLINE vf64 to_vf64(vf32 x) {
 static INLINE vf64 to_vf64(vi32 x) {
   return vf64{__builtin_convertvector(low_half(x), hf64), __builtin_convertvector(high_half(x), hf64)};
 }
+#if LANES == 16
+static INLINE vf64 to_vf64(vi64 x) { return vf64{__builtin_convertvector(x.lo, hf64), __builtin_convertvector(x.hi, hf64)}; }
+static INLINE vf32 to_vf32(vi64 x) { return joined(__builtin_convertvector(x.lo, hf32), __builtin_convertvector(x.hi, hf32)); }
+#else
 // 64-bit integers up to 2^51 go through the mantissa of 2^52 + 2^51; larger ones lane by lane.
 static INLINE bool mantissa_holds(vi64 x) {
   hi64 far = ((x.lo + (1ll << 51)) | (x.hi + (1ll << 51))) >> 52;
@@ -131,14 +135,16 @@ static INLINE vf64 to_vf64(vi64 x) {
   for (int k = 0; k < HALF; ++k) { r.lo[k] = (f64)x.lo[k]; r.hi[k] = (f64)x.hi[k]; }
   return r;
 }
-static INLINE vf32 to_vf32(vf64 x) { return joined(__builtin_convertvector(x.lo, hf32), __builtin_convertvector(x.hi, hf32)); }
-static INLINE vf32 to_vf32(vi32 x) { return __builtin_convertvector(x, vf32); }
+static INLINE vf32 to_vf32(vf64 x);
 static INLINE vf32 to_vf32(vi64 x) {
   if (__builtin_expect(mantissa_holds(x), 1)) return to_vf32(to_vf64(x));
   vf32 r;
   for (int k = 0; k < HALF; ++k) { r[k] = (f32)x.lo[k]; r[k + HALF] = (f32)x.hi[k]; }
   return r;
 }
+#endif
+static INLINE vf32 to_vf32(vf64 x) { return joined(__builtin_convertvector(x.lo, hf32), __builtin_convertvector(x.hi, hf32)); }
+static INLINE vf32 to_vf32(vi32 x) { return __builtin_convertvector(x, vf32); }
 static INLINE vi64 to_vi64(vi32 x) { return wide_mask(x); }
 static INLINE vi64 to_vi64(vf64 x) {
   vi64 r;
@@ -192,8 +198,17 @@ static INLINE h8 narrow8(vi32 x) {
   return r;
 }
 #else
+// GCC 12 writes a conversion of a vector of bytes, either way, as sixteen moves of one byte.
+#ifdef __clang__
+typedef uint8 n8 __attribute__((vector_size(LANES)));
 static INLINE vi32 signed8(h8 x) { return __builtin_convertvector(x, vi32); }
-static INLINE vi32 unsigned8(h8 x) { return signed8(x) & 255; }
+static INLINE vi32 unsigned8(h8 x) { return __builtin_convertvector((n8)x, vi32); }
+static INLINE h8 narrow8(vi32 x) { return __builtin_convertvector(x, h8); }
+#else
+static INLINE vi32 signed8(h8 x) { return (vi32)__builtin_ia32_pmovsxbd512_mask((bytes16)x, vi32{}, -1); }
+static INLINE vi32 unsigned8(h8 x) { return (vi32)__builtin_ia32_pmovzxbd512_mask((bytes16)x, vi32{}, -1); }
+static INLINE h8 narrow8(vi32 x) { return (h8)__builtin_ia32_pmovdb512_mask(x, bytes16{}, -1); }
+#endif
 static INLINE vi32 signed16(h16 x) { typedef int16 t __attribute__((vector_size(32))); return __builtin_convertvector((t)x, vi32); }
 static INLINE vu32 unsigned16(h16 x) { return __builtin_convertvector(x, vu32); }
 static INLINE vf32 half_to_float(h16 x) {
@@ -205,34 +220,26 @@ static INLINE h16 float_to_half(vf32 x) {
   return (h16)__builtin_ia32_vcvtps2ph512_mask(x, 0, t{}, -1);
 }
 static INLINE h16 narrow16(vi32 x) { return __builtin_convertvector(x, h16); }
-static INLINE h8 narrow8(vi32 x) { return __builtin_convertvector(x, h8); }
 #endif
 static INLINE vf32 round_f16(vf32 x) { return half_to_float(float_to_half(x)); }
 
 // The first few elements of a row, without touching what lies behind them.
+#if LANES == 8
 template <class V, class T> static INLINE V first_few(const T* p, int64 count) {
   V v = {};
-  if (count & (LANES / 2)) {
-    __builtin_memcpy(&v, p, LANES / 2 * sizeof(T));
-    int64 k = LANES / 2;
-    if (LANES == 16 && (count & 4)) { __builtin_memcpy((T*)&v + k, p + k, 4 * sizeof(T)); k += 4; }
-    if (count & 2) { __builtin_memcpy((T*)&v + k, p + k, 2 * sizeof(T)); k += 2; }
-    if (count & 1) ((T*)&v)[k] = p[k];
-  } else {
-    int64 k = 0;
-    if (LANES == 16 && (count & 4)) { __builtin_memcpy((T*)&v, p, 4 * sizeof(T)); k = 4; }
-    if (count & 2) { __builtin_memcpy((T*)&v + k, p + k, 2 * sizeof(T)); k += 2; }
-    if (count & 1) ((T*)&v)[k] = p[k];
-  }
+  int64 k = 0;
+  if (count & 4) { __builtin_memcpy(&v, p, 4 * sizeof(T)); k = 4; }
+  if (count & 2) { __builtin_memcpy((T*)&v + k, p + k, 2 * sizeof(T)); k += 2; }
+  if (count & 1) ((T*)&v)[k] = p[k];
   return v;
 }
 template <class V, class T> static INLINE void keep_few(T* p, V v, int64 count) {
   int64 k = 0;
-  if (count & (LANES / 2)) { __builtin_memcpy(p, &v, LANES / 2 * sizeof(T)); k = LANES / 2; }
-  if (LANES == 16 && (count & 4)) { __builtin_memcpy(p + k, (T*)&v + k, 4 * sizeof(T)); k += 4; }
+  if (count & 4) { __builtin_memcpy(p, &v, 4 * sizeof(T)); k = 4; }
   if (count & 2) { __builtin_memcpy(p + k, (T*)&v + k, 2 * sizeof(T)); k += 2; }
   if (count & 1) p[k] = ((T*)&v)[k];
 }
+#endif
 static INLINE vf32 load_f32(const f32* p, All) { return *(const uf32*)p; }
 static INLINE vi32 load_int32(const int32* p, All) { return *(const ui32*)p; }
 static INLINE vf64 load_f64(const f64* p, All) { return vf64{*(const uf64*)p, *(const uf64*)(p + HALF)}; }
@@ -257,24 +264,41 @@ static INLINE void store_f64(f64* p, vf64 x, Some n) {
   __builtin_ia32_maskstorepd256((hf64*)(p + HALF), (m64)m.hi, x.hi);
 }
 #else
-static INLINE vf32 load_f32(const f32* p, Some n) { return first_few<vf32>(p, n.count); }
-static INLINE vi32 load_int32(const int32* p, Some n) { return first_few<vi32>(p, n.count); }
-static INLINE void store_f32(f32* p, vf32 x, Some n) { keep_few(p, x, n.count); }
-static INLINE void store_int32(int32* p, vi32 x, Some n) { keep_few(p, x, n.count); }
-static INLINE vf64 load_f64(const f64* p, Some n) { return first_few<vf64>(p, n.count); }
-static INLINE void store_f64(f64* p, vf64 x, Some n) { keep_few(p, x, n.count); }
+// Masked moves touch no memory in lanes that do not count.
+static INLINE int32 few_bits(Some n) { return (1 << n.count) - 1; }
+static INLINE vf32 load_f32(const f32* p, Some n) { return __builtin_ia32_loadups512_mask(p, vf32{}, few_bits(n)); }
+static INLINE vi32 load_int32(const int32* p, Some n) { return (vi32)load_f32((const f32*)p, n); }
+static INLINE void store_f32(f32* p, vf32 x, Some n) { __builtin_ia32_storeups512_mask(p, x, few_bits(n)); }
+static INLINE void store_int32(int32* p, vi32 x, Some n) { store_f32((f32*)p, (vf32)x, n); }
+static INLINE vf64 load_f64(const f64* p, Some n) {
+  int32 m = few_bits(n);
+  return vf64{__builtin_ia32_loadupd512_mask(p, hf64{}, m & 255), __builtin_ia32_loadupd512_mask(p + HALF, hf64{}, m >> 8)};
+}
+static INLINE void store_f64(f64* p, vf64 x, Some n) {
+  int32 m = few_bits(n);
+  __builtin_ia32_storeupd512_mask(p, x.lo, m & 255);
+  __builtin_ia32_storeupd512_mask(p + HALF, x.hi, m >> 8);
+}
 #endif
 static INLINE vi64 load_int64(const int64* p, Some n) { vf64 x = load_f64((const f64*)p, n); return vi64{(hi64)x.lo, (hi64)x.hi}; }
 static INLINE void store_int64(int64* p, vi64 x, Some n) { store_f64((f64*)p, vf64{(hf64)x.lo, (hf64)x.hi}, n); }
 
 static INLINE h16 raw16(const void* p, All) { return *(const uh16*)p; }
-static INLINE h16 raw16(const void* p, Some n) { return first_few<h16>((const uint16*)p, n.count); }
 static INLINE void keep16(void* p, h16 x, All) { *(uh16*)p = x; }
-static INLINE void keep16(void* p, h16 x, Some n) { keep_few((uint16*)p, x, n.count); }
 static INLINE h8 raw8(const void* p, All) { return *(const uh8*)p; }
-static INLINE h8 raw8(const void* p, Some n) { return first_few<h8>((const int8*)p, n.count); }
 static INLINE void keep8(void* p, h8 x, All) { *(uh8*)p = x; }
+#if LANES == 8
+static INLINE h16 raw16(const void* p, Some n) { return first_few<h16>((const uint16*)p, n.count); }
+static INLINE void keep16(void* p, h16 x, Some n) { keep_few((uint16*)p, x, n.count); }
+static INLINE h8 raw8(const void* p, Some n) { return first_few<h8>((const int8*)p, n.count); }
 static INLINE void keep8(void* p, h8 x, Some n) { keep_few((int8*)p, x, n.count); }
+#else
+typedef short s16x16 __attribute__((vector_size(32)));
+static INLINE h16 raw16(const void* p, Some n) { return (h16)__builtin_ia32_loaddquhi256_mask((const short*)p, s16x16{}, few_bits(n)); }
+static INLINE void keep16(void* p, h16 x, Some n) { __builtin_ia32_storedquhi256_mask((short*)p, (s16x16)x, few_bits(n)); }
+static INLINE h8 raw8(const void* p, Some n) { return (h8)__builtin_ia32_loaddquqi128_mask((const char*)p, bytes16{}, few_bits(n)); }
+static INLINE void keep8(void* p, h8 x, Some n) { __builtin_ia32_storedquqi128_mask((char*)p, (bytes16)x, few_bits(n)); }
+#endif
 #define MEMORY(T, V, LOAD, KEEP)                                                                    \
   template <class N> static INLINE V load_##T(const T* p, N n) { return LOAD; }                     \
   template <class N> static INLINE void store_##T(T* p, V x, N n) { KEEP; }

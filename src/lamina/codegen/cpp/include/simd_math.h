@@ -31,9 +31,6 @@ S1(sleef_tanh, tanh, u10)
 S1(sleef_asinh, asinh, u10) S1(sleef_acosh, acosh, u10) S1(atanh_, atanh, u10)
 S1(sleef_erf, erf, u10) S1(erfc_, erfc, u15)
 S2(pow_, pow, u10) S2(atan2_, atan2, u10) S2(hypot_, hypot, u05)
-// SLEEF's sinh and cosh overflow before their results do.
-MAP1(sinh_, vf32, f32, sinh_) MAP1(sinh_, vf64, f64, sinh_) MAP1(cosh_, vf32, f32, cosh_) MAP1(cosh_, vf64, f64, cosh_)
-MAP1(asinh_, vf32, f32, asinh_) MAP1(asinh_, vf64, f64, asinh_) MAP1(acosh_, vf32, f32, acosh_) MAP1(acosh_, vf64, f64, acosh_)
 static INLINE vf64 exp_(vf64 x) { return sleef_exp(x); }
 static INLINE vf64 log_(vf64 x) { return sleef_log(x); }
 static INLINE vf64 tanh_(vf64 x) { return sleef_tanh(x); }
@@ -65,12 +62,23 @@ static INLINE vf32 exp_inside(vf32 x) {
   vf32 p = exp_parts(x, k);
   return (vf32)((vi32)p + (k << 23));
 }
-// 2^n in two factors, so that results may be infinite or denormal.
+// Results below the normal numbers are rounded as integers: arithmetic on them takes several times as long.
+static inline vf32 exp_tiny(vf32 p, vi32 k) {
+  vi32 bits = (vi32)p, drop = minimum_int(splat_int32(25), -126 - k + (127 - (bits >> 23)));
+  vi32 whole = (bits & 0x7fffff) | 0x800000;
+  return (vf32)((whole + ((1 << (drop - 1)) - 1) + ((whole >> drop) & 1)) >> drop);
+}
 static INLINE vf32 exp_(vf32 x) {
   vi32 k;
-  vf32 p = exp_parts(smaller(splat_f32(89.0f), larger(splat_f32(-104.0f), x)), k);
-  vi32 a = k >> 1;
-  return p * (vf32)((a + 127) << 23) * (vf32)((k - a + 127) << 23);
+  vf32 p = exp_parts(larger(splat_f32(-104.0f), x), k);
+  vf32 y = select(x > 88.7228317f, splat_f32(__builtin_inff()), (vf32)((vi32)p + (k << 23)));
+  vflag low = x < -87.3365402f;
+  if (__builtin_expect(any_lane(low), 0)) {
+    y = select(low, vf32{}, y);
+    low = low & (x > -103.98f);
+    if (any_lane(low)) y = select(low, exp_tiny(p, k), y);
+  }
+  return y;
 }
 static INLINE vf32 sigmoid_(vf32 x) { return 1.0f / (1.0f + exp_(-x)); }
 static INLINE vf32 log_(vf32 x) {

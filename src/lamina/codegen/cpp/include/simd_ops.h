@@ -1,7 +1,5 @@
 // Operations on vectors that follow torch to the letter: NaN, signed zeros, integer wrap-around, division by zero.
 #define MAP_INT(V, T)                                                                                        \
-  MAP2(trunc_div, V, T, trunc_div<T>) MAP2(floor_div, V, T, floor_div<T>)                                    \
-  MAP2(fmod_int, V, T, fmod_int<T>) MAP2(floor_mod, V, T, floor_mod<T>)                                      \
   MAP2(shift_left, V, T, shift_left<T>) MAP2(shift_right, V, T, shift_right<T>)
 MAP_INT(vi32, int32) MAP_INT(vi64, int64)
 #define INTEGERS(V, T)                                                                                       \
@@ -59,13 +57,6 @@ static INLINE vf64 smaller(vf64 a, vf64 b) { return vf64{smaller(a.lo, b.lo), sm
   static INLINE V rsqrt_(V x) { return splat_##T(1) / sqrt_(x); }                                             \
   static INLINE V trunc_div_float(V a, V b) { return trunc_(a / b); }
 FLOATS(vf32, f32, __builtin_inff()) FLOATS(vf64, f64, __builtin_inf())
-MAP2(fmod_, vf32, f32, fmod_) MAP2(fmod_, vf64, f64, fmod_)
-MAP2(mod_, vf32, f32, mod_) MAP2(mod_, vf64, f64, mod_)
-MAP2(floor_div_float, vf32, f32, floor_div_float) MAP2(floor_div_float, vf64, f64, floor_div_float)
-MAP2(nextafter_, vf32, f32, nextafter_) MAP2(nextafter_, vf64, f64, nextafter_)
-MAP1(erfinv_, vf32, f32, erfinv_) MAP1(erfinv_, vf64, f64, erfinv_)
-MAP1(digamma_, vf32, f32, digamma_) MAP1(digamma_, vf64, f64, digamma_)
-MAP1(lgamma_, vf32, f32, lgamma_) MAP1(lgamma_, vf64, f64, lgamma_)
 
 // ---- combining lanes, always in the same order ----------------------------------------------------------------------
 #define FOLD(NAME, V, T, H, EXPR)                                         \
