@@ -28,7 +28,7 @@ from benchmarks.gpt import batch, private_gpt
 from benchmarks.report import RESULTS, print_table, write_results
 from lamina.bench import alternate
 
-__all__ = ["Sample", "main"]
+__all__ = ["COMPILERS", "MARK", "Sample", "counting_compilers", "main"]
 
 COMPILERS = ("g++", "gcc", "c++", "cc", "clang++", "clang")
 MARK = "RESULT "
@@ -107,7 +107,7 @@ def _child_steady(rivals: Sequence[str], layers: int, seconds: float) -> None:
     print(MARK + json.dumps(result))
 
 
-def _counting_compilers(folder: Path) -> Path:
+def counting_compilers(folder: Path) -> Path:
     """A folder of scripts named as the C++ compilers, each of which notes its arguments and runs the real one."""
     folder.mkdir()
     for name in COMPILERS:
@@ -141,7 +141,7 @@ def _run(arguments: Sequence[str], caches: Path, compilers: Path) -> dict[str, A
 def _measure(rival: str, layers: int, caches: tuple[str, ...], steps: int) -> list[Sample]:
     samples = []
     with tempfile.TemporaryDirectory() as folder:
-        compilers = _counting_compilers(Path(folder) / "bin")
+        compilers = counting_compilers(Path(folder) / "bin")
         log = compilers / "log"
         for cache in caches:
             log.write_text("", encoding="utf-8")
@@ -227,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _steady(rivals: Sequence[str], layers: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        compilers = _counting_compilers(Path(folder) / "bin")
+        compilers = counting_compilers(Path(folder) / "bin")
         arguments = ["--child-steady", *rivals, "--layers", str(layers), "--steady", str(seconds)]
         return _run(arguments, Path(folder), compilers)
 

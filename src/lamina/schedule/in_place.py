@@ -35,21 +35,65 @@ class _Refused(Exception):
     """Why an input's update stays a copy."""
 
 
+class _Steps:
+    """A program's steps at lasting positions (None: gone), its buffers, and which positions read and write each.
+
+    A model has an update for each of its normalisation layers, so one that looked at every step would take a time
+    that grows with the square of the model.
+    """
+
+    def __init__(self, program: LoopProgram) -> None:
+        self.steps: list[Step | None] = [None] * len(program.steps)
+        self.buffers = program.buffer_map()
+        self.returned = {o.buffer for o in program.outputs if isinstance(o, BufferView)}
+        self.readers: dict[str, set[int]] = {}
+        self.writers: dict[str, set[int]] = {}
+        for position, step in enumerate(program.steps):
+            self.put(position, step)
+
+    def put(self, position: int, step: Step | None) -> None:
+        """Have ``step``, or none, at a position."""
+        for held, now, names in ((self.readers, step, reads), (self.writers, step, writes)):
+            before = self.steps[position]
+            for name in names(before) if before is not None else ():
+                held[name].discard(position)
+            for name in names(now) if now is not None else ():
+                held.setdefault(name, set()).add(position)
+        self.steps[position] = step
+
+    def reading(self, name: str) -> list[int]:
+        """Positions of the steps that read a buffer, in order."""
+        return sorted(self.readers.get(name, ()))
+
+    def writing(self, name: str) -> list[int]:
+        """Positions of the steps that write a buffer, in order."""
+        return sorted(self.writers.get(name, ()))
+
+    def program(self, program: LoopProgram) -> LoopProgram:
+        """``program`` with these steps and buffers; itself where nothing changed."""
+        steps = tuple(step for step in self.steps if step is not None)
+        if steps == program.steps:
+            return program
+        return replace(program, steps=steps, buffers=tuple(b for b in program.buffers if b.name in self.buffers))
+
+
 def update_in_place(program: LoopProgram, numerics: str) -> tuple[LoopProgram, tuple[Decision, ...]]:
     """``program`` with updates of inputs in place where that is sound, and what was decided about each."""
     decisions: list[Decision] = []
-    for step in program.steps:
-        moved = _whole_copy(step, program.buffer_map())
-        if moved is None or program.buffer_map()[moved[1]].kind != "input":
+    steps = _Steps(program)
+    for position in range(len(program.steps)):
+        step = steps.steps[position]
+        moved = _whole_copy(step, steps.buffers) if step is not None else None
+        if moved is None or steps.buffers[moved[1]].kind != "input":
             continue
         source, target = moved
         try:
-            program = _Rewrite(program, numerics, step, source, target).run()
+            _Rewrite(steps, numerics, position, source, target).run()
         except _Refused as why:
             decisions.append(Decision("in place", (source, target), False, str(why)))
         else:
             decisions.append(Decision("in place", (source, target), True, "nothing reads the old value afterwards"))
-    return program, tuple(decisions)
+    return steps.program(program), tuple(decisions)
 
 
 def _whole_copy(step: Step, buffers: dict[str, Buffer]) -> tuple[str, str] | None:
@@ -68,17 +112,15 @@ def _whole_copy(step: Step, buffers: dict[str, Buffer]) -> tuple[str, str] | Non
 
 
 class _Rewrite:
-    """One input's update; ``last`` is the step that copies ``source`` into the input ``target``."""
+    """One input's update; the step at ``last`` copies ``source`` into the input ``target``."""
 
-    def __init__(self, program: LoopProgram, numerics: str, last: Step, source: str, target: str) -> None:
-        self.program, self.numerics, self.last = program, numerics, last
+    def __init__(self, steps: _Steps, numerics: str, last: int, source: str, target: str) -> None:
+        self.steps, self.numerics, self.last = steps, numerics, last
         self.source, self.target = source, target
-        self.steps = list(program.steps)
-        self.buffers = program.buffer_map()
 
-    def run(self) -> LoopProgram:
-        """The program without the copy. Raises ``_Refused``."""
-        if [s for s in self.steps if self.target in writes(s)] != [self.last]:
+    def run(self) -> None:
+        """Take the copy out of the steps. Raises ``_Refused``, and then has changed nothing."""
+        if self.steps.writing(self.target) != [self.last]:
             raise _Refused("the input is written more than once")
         updates: dict[str, _Update] = {}
         name = self.source
@@ -86,41 +128,50 @@ class _Rewrite:
             self._require_plain(name)
             updates[name] = self._update(name)
             name = updates[name].old
-        gone = {self.steps.index(self.last)} | {u.copy for u in updates.values() if u.copy is not None}
+        gone = {self.last} | {u.copy for u in updates.values() if u.copy is not None}
         for new, update in updates.items():
             self._require_unread(update, new, gone)
-        made = {u.first: u.nest for u in updates.values() if u.nest is not None}
-        steps = [made.get(k) or s for k, s in enumerate(self.steps) if k not in gone]
-        moved = tuple(renamed(s, updates.keys(), self.target) for s in steps)
-        buffers = tuple(b for b in self.program.buffers if b.name not in updates)
-        return replace(self.program, steps=moved, buffers=buffers)
+        for position in gone:
+            self.steps.put(position, None)
+        for update in updates.values():
+            if update.nest is not None and update.first not in gone:
+                self.steps.put(update.first, update.nest)
+        for position in {k for new in updates for k in (*self.steps.reading(new), *self.steps.writing(new))}:
+            self.steps.put(position, renamed(self._step(position), updates.keys(), self.target))
+        for new in updates:
+            del self.steps.buffers[new]
+
+    def _step(self, position: int) -> Step:
+        step = self.steps.steps[position]
+        assert step is not None, "a step that is gone reads and writes nothing"
+        return step
 
     def _require_plain(self, name: str) -> None:
         """``name`` may live in the input's memory."""
-        buffer, target = self.buffers[name], self.buffers[self.target]
-        if buffer.kind != "temp" or any(isinstance(o, BufferView) and o.buffer == name for o in self.program.outputs):
+        buffer, target = self.steps.buffers[name], self.steps.buffers[self.target]
+        if buffer.kind != "temp" or name in self.steps.returned:
             raise _Refused("the new value is returned, or is that of another input")
         if buffer.shape != target.shape or buffer.dtype != target.dtype:
             raise _Refused("the new value has another shape or type on the way")
-        calls = [s for s in self.steps if isinstance(s, LibraryCall) and name in reads(s) | writes(s)]
-        if any(name in writes(call) for call in calls):
+        if any(isinstance(self._step(k), LibraryCall) for k in self.steps.writing(name)):
             raise _Refused("a library call makes the new value")
-        if calls and buffer.strides != target.strides:
+        read = any(isinstance(self._step(k), LibraryCall) for k in self.steps.reading(name))
+        if read and buffer.strides != target.strides:
             raise _Refused("a library call reads the new value in another layout")
 
     def _update(self, name: str) -> _Update:
-        writers = [k for k, s in enumerate(self.steps) if name in writes(s)]
-        first = self.steps[writers[0]]
-        copied = _whole_copy(first, self.buffers)
+        writers = self.steps.writing(name)
+        first = self._step(writers[0])
+        copied = _whole_copy(first, self.steps.buffers)
         if copied is not None and len(writers) > 1:
-            if any(copied[0] in reads(self.steps[k]) for k in writers[1:]):
+            if any(copied[0] in reads(self._step(k)) for k in writers[1:]):
                 raise _Refused("what is written depends on the old value beside it")
             return _Update(copied[0], writers[0], writers[1], None)
         if len(writers) > 1 or not isinstance(first, Nest):
             raise _Refused("the new value is not the old one with a part replaced")
         if any(isinstance(e, Reduce | Scan) for e in first.body):
             raise _Refused("the new value comes from a reduction")
-        found = restricted(first, name, self.buffers[name], self.numerics)
+        found = restricted(first, name, self.steps.buffers[name], self.numerics)
         if found is None:
             raise _Refused("the new value is not the old one with a part replaced")
         old, nest = found
@@ -131,13 +182,13 @@ class _Rewrite:
 
     def _require_unread(self, update: _Update, new: str, gone: set[int]) -> None:
         """Nothing reads the old value once the new one begins to be written."""
-        for k, step in enumerate(self.steps):
-            if k > update.first and k not in gone and update.old in reads(step):
-                raise _Refused("the old value is read after the update")
-            if k > update.first and k not in gone and update.old != self.target and update.old in writes(step):
-                raise _Refused("the old value is written after the update")
-            if k < update.first and k != update.copy and new in reads(step):
-                raise _Refused("the new value is read before it is complete")
+        if any(k > update.first and k not in gone for k in self.steps.reading(update.old)):
+            raise _Refused("the old value is read after the update")
+        old = self.steps.writing(update.old) if update.old != self.target else []
+        if any(k > update.first and k not in gone for k in old):
+            raise _Refused("the old value is written after the update")
+        if any(k < update.first and k != update.copy for k in self.steps.reading(new)):
+            raise _Refused("the new value is read before it is complete")
 
 
 def renamed(step: Step, old: Iterable[str], new: str) -> Step:
