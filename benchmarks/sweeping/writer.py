@@ -96,7 +96,7 @@ class Writer:
         """A new value, which becomes the present one; Unfit where torch refuses it or it gets too large or empty."""
         try:
             value = eval(expression, {"torch": torch, "F": F}, self.values)
-        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as problem:
+        except (RuntimeError, AssertionError, IndexError, ValueError, TypeError, NotImplementedError) as problem:
             raise Unfit(str(problem)) from None
         if not isinstance(value, Tensor) or not 0 < value.numel() <= LARGEST * self.elements:
             raise Unfit
