@@ -26,7 +26,7 @@ def test_outside_a_compilation_there_is_nothing_to_find():
     assert decomp_private.current_trace() is None
     assert aot_private.static_input_indices() == frozenset()
     assert aot_private.backend_fakes([torch.ones(2)]) == (None, [])
-    assert not aot_private.runs_again()
+    assert aot_private.aot_function() is None
     assert isinstance(torch.autograd.Function._backward_cls.saved_tensors, types.GetSetDescriptorType)
 
 

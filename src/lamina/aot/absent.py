@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot.tangents import copied
 
-__all__ = ["needs_saved", "without_absent", "without_saved"]
+__all__ = ["needs_saved", "without_absent", "without_saved", "without_unread"]
 
 _SUMS = (torch.ops.aten.add.Tensor, torch.ops.prims.add.default)
 
@@ -58,13 +58,19 @@ def needs_saved(backward: GraphModule, tangents: Collection[str]) -> bool:
 
 
 def without_saved(backward: GraphModule, tangents: Collection[str]) -> GraphModule:
-    """A copy of ``backward`` that takes its ``tangents`` only; it reads no other input."""
+    """A copy of ``backward`` that takes its ``tangents``, and what else is named, only; it reads no other input."""
     copy = copied(backward)
     for node in copy.graph.find_nodes(op="placeholder"):
         if node.name not in tangents:
             copy.graph.erase_node(node)
     copy.recompile()
     return copy
+
+
+def without_unread(backward: GraphModule, saved: Collection[str]) -> GraphModule:
+    """``backward`` as a graph that takes no ``saved`` tensor which it does not read."""
+    read = [n.name for n in backward.graph.find_nodes(op="placeholder") if n.users or n.name not in saved]
+    return without_saved(backward, read)
 
 
 def _inner(gm: GraphModule) -> list[Node]:

@@ -1,12 +1,14 @@
-"""Which gradients arrive at a region that AOTAutograd has differentiated.
+"""Which gradients arrive at a region that AOTAutograd has differentiated, and after which others.
 
 Its autograd function is handed zeros for a gradient that is not there. Times a derivative that is infinite these are
 NaN, where eager does not run the derivative at all; so the backward is told which gradients are not there, by a hook
-of its node that sees them first.
+of its node that sees them first. It also asks for its saved tensors, if there are any or not, and torch refuses that
+question once a backward has freed them; where eager's nodes allow another backward, it is given what it needs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,35 +16,64 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot.absent import without_absent
+from lamina.aot.absent import without_absent, without_unread
 from lamina.aot.backwards import Boxed
-from lamina.aot.torch_private import never_captured
+from lamina.aot.eager_history import Again
+from lamina.aot.torch_private import (
+    graph_is_kept,
+    never_captured,
+    node_class,
+    saved_tensors,
+    serve_nothing,
+    serve_saved,
+)
 
 __all__ = ["Arriving"]
+
+
+class _Now(threading.local):
+    """What a backward in progress in this thread knows."""
+
+    found: tuple[int, tuple[int, ...]] | None = None
+    """How many gradients may arrive, and the numbers of those that are not there; None if all are."""
+    freed: RuntimeError | None = None
+    """Torch's error for saved tensors that are freed, or written to, in whose place the backward gets None."""
 
 
 class Arriving:
     """The gradients of one region's results that are not there in the backward that is about to run."""
 
     def __init__(self) -> None:
-        self._now = threading.local()
+        self._now = _Now()
         self._hooks: dict[tuple[int, ...], Callable[[Sequence[Any]], None]] = {}
+        self._node: type | None = None
+        self._single = False
 
-    def watched(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """``compiled``, whose results note which of their gradients are not there."""
+    def watched(self, compiled: Callable[..., Any], written: Sequence[int] = ()) -> Callable[..., Any]:
+        """``compiled``, whose results, and inputs ``written`` to, note which of their gradients are not there."""
 
         def run(*inputs: Any) -> Any:
             results = compiled(*inputs)
+            wanted = self._node
             node: Any = None
-            places: list[int] = []
-            for result in results:
-                made_by = result.grad_fn if isinstance(result, torch.Tensor) else None
-                if made_by is not None:
-                    node = node or made_by
-                    if made_by is node:
-                        places.append(result.output_nr)
-            if len(places) > 1:
-                node.register_prehook(self._hook(tuple(sorted(set(places)))))
+            places = set()
+            for tensor in (*results, *(inputs[i] for i in written)) if written else results:
+                made_by = tensor.grad_fn if isinstance(tensor, torch.Tensor) else None
+                if made_by is None:
+                    continue
+                if type(made_by) is wanted:
+                    node = made_by
+                    places.add(tensor.output_nr)
+                    continue
+                for behind, place in made_by.next_functions:  # of a view, or of what copied the value
+                    if type(behind) is wanted:
+                        node = behind
+                        places.add(place)
+            if self._single:
+                if node is not None:
+                    node.set_materialize_grads(False)
+            elif len(places) > 1:
+                node.register_prehook(self._hook(tuple(sorted(places))))
             return results
 
         never_captured(run)
@@ -58,9 +89,64 @@ class Arriving:
             self._hooks[places] = hook
         return self._hooks[places]
 
+    def watch(self, function: Any) -> None:
+        """Take nodes of AOTAutograd's ``function`` for those of the region."""
+        self._node = node_class(function)
+
+    def follow(self, function: Any, again: Again, tangents: int) -> None:
+        """Let backwards of AOTAutograd's ``function``, which takes so many gradients, follow others as eager's do."""
+
+        def there() -> list[int]:
+            found = self._now.found
+            absent = found[1] if found is not None and found[0] == tangents else ()
+            return [k for k in range(tangents) if k not in absent]
+
+        def saved(ctx: Any) -> Any:
+            self._now.freed = None
+            if not ctx.ran:
+                tensors = saved_tensors(ctx)
+                ctx.saves = len(tensors)
+                return tensors
+            if again.refused(ctx, there()):
+                self._now.found = None
+                return saved_tensors(ctx)  # torch raises its error for that
+            if ctx.kept is not None:
+                tensors, self._now.freed = ctx.kept.unchanged()
+                return tensors
+            if ctx.saves:
+                try:
+                    return saved_tensors(ctx)
+                except RuntimeError as error:
+                    if len(there()) == tangents:
+                        raise
+                    self._now.freed = error
+            return (None,) * ctx.saves
+
+        def clears(ctx: Any) -> None:
+            if not graph_is_kept():
+                if ctx.ran or self._now.found is not None:
+                    again.goes(ctx, there(), not ctx.ran)
+                ctx.ran = True
+
+        def nothing(ctx: Any) -> None:
+            if not graph_is_kept():
+                if not ctx.ran:
+                    with contextlib.suppress(RuntimeError):  # where one was written to, nothing is kept
+                        ctx.saves = len(saved_tensors(ctx))
+                again.goes(ctx, (), not ctx.ran)
+                ctx.ran = True
+
+        never_captured(saved)
+        never_captured(clears)
+        never_captured(nothing)
+        if tangents == 1:
+            self._single = True
+            serve_nothing(function, nothing)
+        serve_saved(function, saved, clears)
+
     def absent(self, tangents: int) -> tuple[int, ...]:
         """Numbers of the gradients, of so many in all, that are not there now; none if that is not known."""
-        found = getattr(self._now, "found", None)
+        found = self._now.found
         self._now.found = None
         return found[1] if found is not None and found[0] == tangents else ()
 
@@ -76,23 +162,32 @@ class Arriving:
         ``usual`` runs with the zeros where there is no such graph.
         """
         names = [n.name for n in backward.graph.find_nodes(op="placeholder")]
+        saved = {n.name for n in backward.graph.find_nodes(op="placeholder") if isinstance(n.meta["val"], torch.Tensor)}
+        saved.difference_update(tangents)
         lock = threading.Lock()
-        made: dict[tuple[int, ...], Boxed | None] = {}
+        made: dict[tuple[int, ...], tuple[Boxed | None, list[int]]] = {}
 
-        def without(absent: tuple[int, ...]) -> Boxed | None:
+        def without(absent: tuple[int, ...]) -> tuple[Boxed | None, list[int]]:
             with lock:
                 if absent not in made:
                     graph = without_absent(backward, tangents, [tangents[k] for k in absent])
-                    made[absent] = None if graph is None else compile(graph)
+                    if graph is None:
+                        made[absent] = None, []
+                        return made[absent]
+                    graph = without_unread(graph, saved)
+                    taken = {n.name for n in graph.graph.find_nodes(op="placeholder")}
+                    made[absent] = compile(graph), [i for i, name in enumerate(names) if name in taken]
             return made[absent]
 
         def run(arguments: list[Any]) -> Any:
-            absent = self.absent(len(tangents))
-            compiled = without(absent) if absent else None
+            absent, freed = self.absent(len(tangents)), self._now.freed
+            self._now.freed = None
+            compiled, taken = without(absent) if absent else (None, [])
+            left = arguments if compiled is None else [arguments[i] for i in taken]
+            if freed is not None and any(a is None for a in left):
+                raise freed
             if compiled is None:
                 return usual(arguments)
-            gone = {tangents[k] for k in absent}
-            left = [a for name, a in zip(names, arguments, strict=True) if name not in gone]
             arguments.clear()
             return compiled(left)
 

@@ -22,12 +22,14 @@ Strides = tuple[tuple[int, ...] | None, ...]
 class Backward:
     """A compiled backward: ``run`` takes the saved tensors, unless it is ``alone``, and the gradients.
 
-    It is ``partial`` if it was made for gradients some of which are not there: those it does not take.
+    It is ``partial`` if it was made for gradients some of which are not there: those it does not take. ``reads`` are
+    the saved tensors that it makes use of, by their places; None for all.
     """
 
     run: Boxed
     alone: bool = False
     partial: bool = False
+    reads: tuple[int, ...] | None = None
 
 
 CompileBackward = Callable[[Strides | None], Backward | None]

@@ -1,59 +1,194 @@
-"""What eager's own history of a captured graph keeps: whether it can be gone through twice."""
+"""What eager's own history of a captured graph holds: which of its results can be differentiated after which others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot.torch_private import flatten, mode_apart, tracing_state
+from lamina.aot.notes import Notes
+from lamina.aot.torch_private import autocast_states, flatten, graph_is_kept, mode_apart, saved_tensors, tracing_state
 from lamina.base.symbolic.torch_private import hint
 
-__all__ = ["eager_saves"]
+__all__ = ["Again", "Held", "held_by_eager"]
+
+Held = tuple[frozenset[int], ...]
+"""For each tensor the nodes behind it that hold tensors, by numbers of theirs."""
 
 
-def eager_saves(gm: GraphModule, example_inputs: Sequence[Any]) -> bool:
-    """Whether a node of the history that eager records for ``gm`` saves a tensor: a second backward is then refused.
+class Again:
+    """Which backwards of a region may follow others, and what is kept for them.
 
-    The graph runs once on fake tensors of a mode of its own. True where it does not run so, or has a node that is not
-    torch's own.
+    Eager has a node for each operation. A backward frees what the nodes hold that it goes through, and refuses a node
+    that held something and was gone through before. A region has one node for all its results, which answers as eager's
+    would. What eager holds is found when it is first asked for: by a backward that not all results have a gradient in,
+    or by a second one.
+
+    A context has the attributes ``freed``, the nodes gone through (None: all, if it ran), and ``kept``, the saved
+    tensors where a later backward may want them although torch frees those of the context.
     """
-    mode = mode_apart()
+
+    def __init__(self, find: Callable[[], Held | None], notes: Notes) -> None:
+        self._find, self._notes = find, notes
+        self._lock = threading.Lock()
+        self._found: tuple[Held | None] | None = None
+
+    def held(self) -> Held | None:
+        """What eager holds for each of the differentiable results; None if that is not known."""
+        with self._lock:
+            if self._found is None:
+                held = self._find()
+                self._found = (held,)
+                if held is None:
+                    self._notes.decided("second backward", False, "what eager saves for it is not known")
+                else:
+                    which = ", ".join(str(k) for k, nodes in enumerate(held) if nodes) or "none"
+                    why = f"eager saves tensors for these of {len(held)} results with a gradient: {which}"
+                    self._notes.decided("second backward", not all(held), why)
+        return self._found[0]
+
+    def refused(self, ctx: Any, there: Collection[int]) -> bool:
+        """Whether eager refuses a backward for the results ``there`` after the earlier ones of ``ctx``."""
+        held = self.held()
+        if held is None:
+            return False
+        freed = ctx.freed
+        return any(held[k] and (freed is None or not held[k].isdisjoint(freed)) for k in there)
+
+    def goes(self, ctx: Any, there: Collection[int], first: bool) -> None:
+        """Note that a backward for some of the results begins, the ``first`` or not; keep what another may want."""
+        if graph_is_kept():
+            return
+        held = self.held()
+        if held is None or (ctx.freed is None and not first):
+            return
+        ctx.freed = frozenset().union(ctx.freed or (), *(held[k] for k in there))
+        rest = [k for k in range(len(held)) if k not in there]
+        if not any(held[k] and held[k].isdisjoint(ctx.freed) for k in rest):
+            ctx.kept = None
+        elif first:
+            ctx.kept = Kept.of(ctx)
+
+
+class Kept:
+    """Saved tensors that outlive a backward. They have no history, so they do not keep alive what made them."""
+
+    __slots__ = ("_given", "_tensors", "_versions")
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = [t.detach() for t in tensors]
+        self._versions = [_version(t) for t in tensors]
+
+    @classmethod
+    def of(cls, ctx: Any) -> Kept | None:
+        """The saved tensors of a context; None where one of them was written to."""
+        try:
+            return cls(saved_tensors(ctx))
+        except RuntimeError:
+            return None
+
+    def tensors(self, read: Collection[int] | None = None) -> list[torch.Tensor]:
+        """The tensors; nobody has written to those that are ``read`` (None: all)."""
+        for place in range(len(self._tensors)) if read is None else read:
+            error = self.changed(place)
+            if error is not None:
+                raise error
+        return list(self._tensors)
+
+    def changed(self, place: int) -> RuntimeError | None:
+        """Autograd's error for a tensor that somebody has written to."""
+        tensor, version = self._tensors[place], self._versions[place]
+        if _version(tensor) == version:
+            return None
+        return RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{tensor.type()} {list(tensor.shape)}] is at version {_version(tensor)}; expected version {version} "
+            "instead."
+        )
+
+    def unchanged(self) -> tuple[list[torch.Tensor | None], RuntimeError | None]:
+        """The tensors, None for each that somebody has written to, and autograd's error for one of those."""
+        errors = [self.changed(place) for place in range(len(self._tensors))]
+        tensors = [None if error else tensor for tensor, error in zip(self._tensors, errors, strict=True)]
+        return tensors, next(filter(None, errors), None)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def held_by_eager(
+    gm: GraphModule, example_inputs: Sequence[Any], places: Sequence[tuple[str, int]]
+) -> Callable[[], Held | None]:
+    """A function that finds what eager's history holds behind the "result" or the "input", after ``gm``, at each place.
+
+    The graph runs once on fake tensors of a mode of its own, in the modes there are now. None where it does not run so.
+    A node that is not torch's own counts as one that holds tensors.
+    """
     try:
-        with tracing_state(mode), torch.enable_grad():
-            given = [_likely(x) for x in example_inputs]
-            results, _ = flatten(gm(*given))
-            return any(_saves(node) for node in _history([*results, *given]))
-    except Exception:
-        return True
+        likely = [_likely(x) for x in example_inputs]
+    except Exception:  # an integer that only a run tells
+        return lambda: None
+    autocast = autocast_states()
+
+    def find() -> Held | None:
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(torch.inference_mode(False))
+                stack.enter_context(tracing_state(mode_apart()))
+                for state in autocast:
+                    stack.enter_context(torch.autocast(**state))
+                stack.enter_context(torch.enable_grad())
+                given = [make() for make in likely]
+                results, _ = flatten(gm(*given))
+                tensors = [(results if kind == "result" else given)[i] for kind, i in places]
+                return _numbered([{n for n in _history(t) if _saves(n)} for t in tensors])
+        except Exception:
+            return None
+
+    return find
 
 
-def _likely(value: Any) -> Any:
-    """A tensor, or an integer, as the graph is likely to be given: of sizes that are numbers, so no guard is added."""
+def _numbered(nodes: Sequence[set[Any]]) -> Held:
+    numbers = {node: k for k, node in enumerate(set().union(*nodes))}
+    return tuple(frozenset(numbers[n] for n in found) for found in nodes)
+
+
+def _likely(value: Any) -> Callable[[], Any]:
+    """Makes a tensor or integer as the graph is likely to be given. Its sizes are numbers, so no guard is added."""
     if isinstance(value, torch.SymInt):
-        return hint(value)
+        number = hint(value)
+        return lambda: number
     if not isinstance(value, torch.Tensor):
-        return value
+        return lambda: value
     sizes, strides = [hint(n) for n in value.shape], [hint(n) for n in value.stride()]
-    leaf = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
-    if not value.requires_grad:
-        return leaf
-    copy = leaf.requires_grad_().clone()  # a graph may write to it, as to no leaf nor a view of one
-    return copy if copy.stride() == leaf.stride() else leaf.view_as(leaf)
+    dtype, device, requires_grad = value.dtype, value.device, value.requires_grad
+
+    def make() -> torch.Tensor:
+        leaf = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+        if not requires_grad:
+            return leaf
+        copy = leaf.requires_grad_().clone()  # a graph may write to it, as to no leaf nor a view of one
+        return copy if copy.stride() == leaf.stride() else leaf.view_as(leaf)
+
+    return make
 
 
-def _history(tensors: Sequence[Any]) -> list[Any]:
-    """Every node behind the tensors."""
-    stack = [t.grad_fn for t in tensors if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+def _history(tensor: Any) -> set[Any]:
+    """Every node behind a tensor."""
+    first = tensor.grad_fn if isinstance(tensor, torch.Tensor) else None
+    stack = [] if first is None else [first]
     seen = set(stack)
     while stack:
         for node, _ in stack.pop().next_functions:
             if node is not None and node not in seen:
                 seen.add(node)
                 stack.append(node)
-    return list(seen)
+    return seen
 
 
 def _saves(node: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import is_inference_mode_enabled
 
 from lamina.aot.backwards import Backwards, Boxed, CompileBackward, Tangent
+from lamina.aot.eager_history import Again
 from lamina.aot.reuse import Returned, all_unchanged
 from lamina.aot.torch_private import (
     SET_GRAD,
@@ -138,8 +139,10 @@ def training_function(
     tangents: Sequence[Tangent | None],
     tangents_of: Sequence[frozenset[int] | None],
     mutated: Sequence[int],
+    *,
     rereads: Sequence[int] = (),
     compile_rereading: CompileBackward | None = None,
+    again: Again,
     name: str = "graph",
     where: str = "",
 ) -> Callable[..., Any]:
@@ -151,8 +154,8 @@ def training_function(
     gradient, ``tangents_of`` for each input the outputs its gradient comes from: where none of those has a gradient,
     neither has the input. Of the results ``rereads`` the last of the saved tensors are digests; while they
     exist unchanged, which nothing here sees to, the backward of ``compile_rereading`` runs, which takes the digests and
-    them. Differentiating twice (``create_graph=True``) raises ``DoubleBackward``, with the ``name`` of the region and
-    ``where`` it is in the user's code, when it comes to that.
+    them. ``again`` knows which backwards may follow others. Differentiating twice (``create_graph=True``) raises
+    ``DoubleBackward``, with the ``name`` of the region and ``where`` it is in the user's code, when it comes to that.
     """
     constant_of = _items([i for i, t in enumerate(tangents) if t is None])
     constant = None in tangents
@@ -160,7 +163,7 @@ def training_function(
     wanted_of = _items([i for i, s in enumerate(tangents_of) if s is not None])
     rereading = compile_rereading is not None
     run_backward = _backward_function(
-        compile_backward, compile_rereading, tangents, tangents_of, len(rereads), (name, where)
+        compile_backward, compile_rereading, tangents, tangents_of, len(rereads), again, (name, where)
     )
 
     class Compiled(torch.autograd.Function):
@@ -185,7 +188,7 @@ def training_function(
 
         backward = staticmethod(run_backward)
 
-    direct = direct_apply(Compiled, strides=None)
+    direct = direct_apply(Compiled, strides=None, freed=None, kept=None)
     apply: Callable[..., Any] = Compiled.apply
 
     # Dynamo does not guard on inference mode, in which there is no history even where gradients are on.
@@ -212,6 +215,7 @@ def _backward_function(
     tangents: Sequence[Tangent | None],
     tangents_of: Sequence[frozenset[int] | None],
     rereads: int,
+    again: Again,
     region: tuple[str, str],
 ) -> Callable[..., Any]:
     """What the engine calls with a context and the gradients of all outputs.
@@ -229,7 +233,12 @@ def _backward_function(
     def run_backward(ctx: Any, *gradients: Any) -> Any:
         if is_grad_enabled():
             return refuse(ctx, gradients)
-        if not graph_is_kept():
+        kept = ctx.kept
+        first = bool(ctx.anchors)  # there is an input with a gradient, until a backward frees what is saved
+        if not first:
+            if again.refused(ctx, there(gradients)):
+                return ctx.saved_tensors  # torch raises its error for that
+        elif not graph_is_kept():
             ctx.anchors = ()
         incoming: Sequence[Any] = taken_of(gradients) if constant else gradients
         made, returned = backwards, None
@@ -240,13 +249,15 @@ def _backward_function(
         if backward is None:
             backward, incoming = made.search(incoming)
             absent = {i for i in taken if gradients[i] is None}
+        if backward.partial or absent or not first:
+            again.goes(ctx, there(gradients), first)
         if backward.partial:
             incoming = [gradient for gradient in incoming if gradient is not None]
         strides = ctx.strides
         if strides is None or backward.alone:
             arguments = list(incoming)
         else:
-            saved = ctx.saved_tensors
+            saved = ctx.saved_tensors if kept is None else kept.tensors(backward.reads)
             if strides:
                 saved = [_restored(t, stride) for t, stride in zip(saved, strides, strict=True)]
             if rereading is None:
@@ -265,6 +276,10 @@ def _backward_function(
         if absent:
             return tuple(None if s and s <= absent else g for g, s in zip(found, tangents_of, strict=True))
         return tuple(found)
+
+    def there(gradients: Sequence[Any]) -> list[int]:
+        """Which of the gradients that the backward takes are there."""
+        return [k for k, i in enumerate(taken) if gradients[i] is not None]
 
     def refuse(ctx: Any, gradients: Sequence[Any]) -> Any:
         """The gradients, as what cannot be differentiated again."""

@@ -62,8 +62,6 @@ class GraphCompiler:
         """Whether the graph is differentiated, so that what fails now is ours."""
         self.saves = False
         """Whether there is a graph that saves something for a backward."""
-        self.saves_tensors = True
-        """Whether the backward reads a tensor of the forward."""
         self.static_names: frozenset[str] = frozenset()
         self.static: frozenset[int] | None = None
         self.parameters: tuple[bool, ...] = ()
@@ -201,7 +199,6 @@ class GraphCompiler:
         self.notes.record.stages.append(Stage(self.name, "partition", result, seconds, result.decisions))
         self.seconds += seconds
         forward, backward = self.partitioned(result.forward, "forward"), self.partitioned(result.backward, "backward")
-        self.saves_tensors = any(role(n, "saved") == "saved" for n in backward.graph.find_nodes(op="placeholder"))
         as_halves(forward, backward, *([] if self.rereading is None else [self.rereading]))
         return forward, backward
 

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from lamina.aot.calls import Unsuitable
 from lamina.aot.eager import eager_is_best
-from lamina.aot.eager_history import eager_saves
+from lamina.aot.eager_history import Again, held_by_eager
 from lamina.aot.errors import draws_numbers, raising_as_captured
 from lamina.aot.fixed_integers import fixed_integers, wants_numbers
 from lamina.aot.function import (
@@ -31,11 +31,13 @@ from lamina.aot.state import read_state, undone, without_history
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.stitched import compile_stitched
 from lamina.aot.torch_private import (
+    aot_function,
     asks_for_another_capture,
+    differentiable_places,
     guard_overlap,
     history_of_results,
     run_aot_autograd,
-    runs_again,
+    without_donations,
     written_inputs,
 )
 from lamina.aot.traits import is_static
@@ -172,6 +174,8 @@ class _Job:
         """Whether the program switches the grad mode by other means than ``with`` statements."""
         self.outside: tuple[int, ...] = ()
         """Inputs that require a gradient and get none from this graph."""
+        self.written_with_history: tuple[int, ...] = ()
+        """Inputs that the graph writes to and that get a history by that."""
 
     def compiled(
         self, gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
@@ -184,7 +188,11 @@ class _Job:
                 self.graphs.written = stitched.mutated
                 self.outside = self._without_gradient([s is not None for s in stitched.tangents_of])
                 self.notes.record.add(self.notes.name, "aot", time.perf_counter() - start)
-                return compile_stitched(self.graphs, stitched) if not self.left_to_eager(stitched) else gm.forward
+                if self.left_to_eager(stitched):
+                    return gm.forward
+                places = [("result", i) for i in stitched.differentiable]
+                again = Again(held_by_eager(gm, example_inputs, places), self.notes)
+                return compile_stitched(self.graphs, stitched, again)
             self.graphs.written = inputs_written(gm)
             self.graphs.careful = True  # nothing asks whether inputs are leaves
             try:
@@ -195,15 +203,15 @@ class _Job:
                     raise
                 self.notes.tell(why)
                 return gm.forward
-            if self.graphs.saves and not self.graphs.saves_tensors:
-                self.run_again(gm, example_inputs)
             self.graphs.written = written_inputs(len(example_inputs))
+            if self.graphs.saves:
+                self.follow(gm, example_inputs)
             kept = history_of_results()  # what AOTAutograd returns as a view of an input is so outside of the graph
             self.outside = self._without_gradient([g or i in kept for i, g in enumerate(self.graphs.reached)])
         self.notes.record.add(self.notes.name, "aot", time.perf_counter() - start - self.graphs.seconds)
         if not self.graphs.saves:
             return compiled
-        watched = self.graphs.arriving.watched(compiled)
+        watched = self.graphs.arriving.watched(compiled, self.written_with_history)
         return without_history(watched, gm.forward if self.by_hand else undone(gm))
 
     def _without_gradient(self, has: Sequence[bool]) -> tuple[int, ...]:
@@ -267,14 +275,22 @@ class _Job:
                 return result
         raise refusal
 
-    def run_again(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
-        """Let a backward that reads no saved tensor run again where eager's may."""
-        if eager_saves(gm, example_inputs):
-            self.notes.decided("second backward", False, "eager saves a tensor for it")
-        elif runs_again():
-            self.notes.decided("second backward", True, "neither the graph nor eager saves a tensor for it")
-        else:
+    def follow(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
+        """Let backwards of what AOTAutograd made follow others where eager's may."""
+        function = aot_function()
+        if function is None:
             self.notes.decided("second backward", False, "AOTAutograd's function was not found")
+            return
+        without_donations(function)
+        self.graphs.arriving.watch(function)
+        places = differentiable_places(function)
+        if places is None:
+            self.notes.decided("second backward", False, "what AOTAutograd takes gradients of is not known")
+            return
+        known = len(function.metadata.input_info) == len(example_inputs)  # else it takes some inputs as one
+        find = held_by_eager(gm, example_inputs, places) if known else lambda: None
+        self.graphs.arriving.follow(function, Again(find, self.notes), len(places))
+        self.written_with_history = tuple(i for kind, i in places if kind == "input" and known)
 
     def left_to_eager(self, stitched: Stitched) -> bool:
         """Whether the captured graph itself is the fastest program, which is then in the record."""

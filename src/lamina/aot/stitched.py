@@ -10,6 +10,7 @@ from torch.fx import GraphModule
 
 from lamina.aot.absent import needs_saved, without_absent, without_saved
 from lamina.aot.backwards import Backward, CompileBackward, Strides, Tangent
+from lamina.aot.eager_history import Again
 from lamina.aot.function import (
     for_leaves,
     inference_function,
@@ -24,8 +25,8 @@ from lamina.base.collector import collector_held
 __all__ = ["compile_stitched"]
 
 
-def compile_stitched(graphs: GraphCompiler, stitched: Stitched) -> Callable[..., Any]:
-    """Partition and compile a stitched graph."""
+def compile_stitched(graphs: GraphCompiler, stitched: Stitched, again: Again) -> Callable[..., Any]:
+    """Partition and compile a stitched graph, some of whose backwards may follow others, as ``again`` knows."""
     graphs.static = frozenset(stitched.static)
     inputs = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if role(n, "") != "tangent"]
     if not stitched.differentiable:
@@ -33,14 +34,14 @@ def compile_stitched(graphs: GraphCompiler, stitched: Stitched) -> Callable[...,
         return inference_function(compiled, stitched.mutated, stitched.trained)
     tangents = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if role(n, "") == "tangent"]
     joint = graphs.prepared(stitched.joint)
-    usual = _training(graphs, stitched, joint, inputs, tangents)
+    usual = _training(graphs, stitched, joint, inputs, tangents, again)
     if not graphs.trusted:
         return usual
 
     def without_trust() -> Callable[..., Any]:
         with torch.no_grad(), without_autocast(), collector_held(lasting=True):
             graphs.careful, graphs.reread, graphs.rereading = True, (), None
-            return _training(graphs, stitched, joint, inputs, tangents)
+            return _training(graphs, stitched, joint, inputs, tangents, again)
 
     return for_leaves(usual, graphs.trusted, without_trust)
 
@@ -51,6 +52,7 @@ def _training(
     joint: GraphModule,
     inputs: Sequence[Any],
     tangents: Sequence[torch.Tensor],
+    again: Again,
 ) -> Callable[..., Any]:
     graphs.begun = True
     forward, backward = graphs.split(joint, None, stitched.results, stitched.static)
@@ -70,6 +72,7 @@ def _training(
         stitched.mutated,
         rereads=graphs.reread,
         compile_rereading=rereading,
+        again=again,
         name=graphs.name,
         where=graphs.notes.place,
     )
@@ -101,10 +104,11 @@ def _compile_backward(graphs: GraphCompiler, backward: GraphModule) -> CompileBa
                 alone = strides is not None and not needs_saved(graph, gradients)
                 if alone:
                     graph = without_saved(graph, gradients)
-                inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
-                return Backward(
-                    graphs.compiler("backward")(graph, inputs), alone, strides is not None and None in strides
-                )
+                places = graph.graph.find_nodes(op="placeholder")
+                reads = tuple(i for i, n in enumerate(places) if n.users and n.name not in gradients)
+                partial = strides is not None and None in strides
+                run = graphs.compiler("backward")(graph, [n.meta["val"] for n in places])
+                return Backward(run, alone, partial, reads)
         except Exception as error:
             graphs.without(error, "backward", f"{graphs.name}_backward")
         return Backward(graphs.as_aten(backward)) if strides is None else None

@@ -15,6 +15,12 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 from torch._dynamo.utils import preserve_rng_state
+from torch._functorch._aot_autograd.descriptors import (
+    InputMutationAOTOutput,
+    IntermediateBaseAOTOutput,
+    PlainAOTInput,
+    PlainAOTOutput,
+)
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, has_metadata_mutation, to_fun
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import StorageOverlap, TracingContext, detect_fake_mode
@@ -48,13 +54,16 @@ __all__ = [
     "STATELESS",
     "STATIC_INPUT",
     "Recording",
+    "aot_function",
     "asks_for_another_capture",
     "autocast_enabled",
     "autocast_key",
+    "autocast_states",
     "autograd_decomposes",
     "backend_fakes",
     "binding_nodes",
     "detect_fake_mode",
+    "differentiable_places",
     "direct_apply",
     "dispatch_is_watched",
     "flatten",
@@ -76,12 +85,15 @@ __all__ = [
     "keep_for_backward",
     "mode_apart",
     "never_captured",
+    "node_class",
     "overlapping",
     "plain_dispatch",
     "random_numbers_kept",
     "run_aot_autograd",
-    "runs_again",
+    "saved_tensors",
     "saving_is_hooked",
+    "serve_nothing",
+    "serve_saved",
     "static_input_indices",
     "switches_state",
     "to_functional",
@@ -91,6 +103,7 @@ __all__ = [
     "transforms_are_active",
     "unflatten",
     "without_autocast",
+    "without_donations",
     "without_function_modes",
     "written_inputs",
 ]
@@ -154,19 +167,92 @@ def written_inputs(count: int) -> tuple[int, ...]:
     return places if len(metadata.input_info) == count or not places else tuple(range(count))
 
 
-def runs_again() -> bool:
-    """Let the backward of the graph just compiled by AOTAutograd, which saves no tensor, run any number of times.
-
-    It asks for its saved tensors even where there are none, and torch refuses that question once the node has run.
-    False where that backward is not found.
-    """
+def aot_function() -> Any:
+    """The autograd function of the graph just compiled by AOTAutograd; None if it is not found."""
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
-    for function in reversed(torch.autograd.Function.__subclasses__()):
-        if metadata is not None and getattr(function, "metadata", None) is metadata:
-            function._backward_cls.saved_tensors = ()  # type: ignore[attr-defined]
-            return True
-    return False
+    found = (f for f in reversed(torch.autograd.Function.__subclasses__()) if getattr(f, "metadata", None) is metadata)
+    return None if metadata is None else next(found, None)
+
+
+def without_donations(function: Any) -> None:
+    """Note that AOTAutograd's ``function`` donates no buffer: it asks for the setting again when it runs.
+
+    What it does not know it takes for donated, and refuses a backward that retains the graph.
+    """
+    function.metadata.bw_donated_idxs = []
+
+
+def differentiable_places(function: Any) -> tuple[tuple[str, int], ...] | None:
+    """What each gradient that AOTAutograd's ``function`` takes is of: the "result", or the written "input", at a place.
+
+    The place of a result may be that of a view of what the gradient is of. None if that is not known.
+    """
+    places = []
+    for description in getattr(function.metadata, "traced_tangents_descs", ()):
+        output: Any = getattr(description, "output", None)
+        if isinstance(output, IntermediateBaseAOTOutput):
+            output = output.base_of
+        written = isinstance(output, InputMutationAOTOutput)
+        plain = output.mutated_input if written else output
+        if not isinstance(plain, (PlainAOTInput, PlainAOTOutput)):
+            return None
+        places.append(("input" if written else "result", plain.idx))
+    return tuple(places) or None
+
+
+def node_class(function: Any) -> type:
+    """The class of the nodes, and contexts, of an autograd function."""
+    found: type = function._backward_cls
+    return found
+
+
+def serve_saved(function: Any, saved: Callable[[Any], Any], clears: Callable[[Any], None]) -> None:
+    """Let contexts of ``function`` answer with ``saved``, and call ``clears`` before theirs are given up."""
+    node: Any = node_class(function)
+
+    usual = node.maybe_clear_saved_tensors
+
+    def clear(ctx: Any) -> None:
+        clears(ctx)
+        usual(ctx)
+
+    never_captured(clear)
+    node.saved_tensors = property(saved)
+    node.maybe_clear_saved_tensors = clear
+    node.freed = node.kept = None
+    node.ran, node.saves = False, 1  # as long as it is not known how many
+
+
+def serve_nothing(function: Any, nothing: Callable[[Any], None]) -> None:
+    """Call ``nothing`` with a context of ``function`` that no gradient arrives at; its backward is then not run.
+
+    That shows in contexts that are not to make zeros of what is not there.
+    """
+    node: Any = node_class(function)
+    for name in ("apply", "apply_boxed"):
+        usual = getattr(node, name, None)
+        if usual is not None:
+            setattr(node, name, _unless_nothing(usual, nothing))
+
+
+def _unless_nothing(usual: Callable[..., Any], nothing: Callable[[Any], None]) -> Callable[..., Any]:
+    def apply(ctx: Any, *arguments: Any) -> Any:
+        gradients = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list) else arguments
+        for gradient in gradients:
+            if gradient is not None:
+                return usual(ctx, *arguments)
+        nothing(ctx)
+        return (None,) * len(ctx.needs_input_grad)
+
+    never_captured(apply)
+    return apply
+
+
+def saved_tensors(ctx: Any) -> Any:
+    """What a context holds; torch refuses the question once a backward has freed it."""
+    descriptor: Any = torch._C._FunctionBase.saved_tensors
+    return descriptor.__get__(ctx)
 
 
 def asks_for_another_capture(error: Exception) -> bool:
@@ -388,6 +474,15 @@ def dispatch_is_watched() -> bool:
 def autocast_key() -> tuple[bool, torch.dtype]:
     """What tells the state of the CPU's autocast from another."""
     return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+
+def autocast_states() -> list[dict[str, Any]]:
+    """The states of autocast in this thread, as arguments of ``torch.autocast``."""
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    return [
+        {"device_type": d, "dtype": torch.get_autocast_dtype(d), "enabled": torch.is_autocast_enabled(d)}
+        for d in devices
+    ]
 
 
 _PUBLIC = ("torch", "torch.functional", "torch.nn.functional", "_operator")
