@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import lamina
+
 from .harness import check, outcome
 from .samples import DTYPES, check_samples
 
@@ -74,3 +76,28 @@ def test_padding_that_only_products_read(symbolic: bool) -> None:
     found = outcome(both, [torch.randn(5, 6), torch.randn(9, 4)], symbolic)
     assert not found.complaints, found.complaints
     assert found.nests == 6  # the values, two sides of each dimension, and the exponentials
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+@pytest.mark.parametrize(
+    ("shape", "pad"),
+    [
+        ((3, 7, 9), (2, 3)),
+        ((2, 3, 7, 9), (2, 1, 0, 3)),
+        ((2, 3, 7, 9), (-1, 2, 1, 1)),
+        ((2, 3, 6, 7, 9), (1, 2, 3, 0, 2, 2)),
+        ((2, 2, 40, 33), (8, 8, 5, 5)),
+    ],
+)
+def test_gradients_of_edges(mode: str, shape: tuple[int, ...], pad: tuple[int, ...]) -> None:
+    """Every element adds up what was copied from it, corners from all their dimensions."""
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        return F.pad(x, pad, mode=mode) * 2
+
+    x = torch.randn(shape, requires_grad=True)
+    want = padded(x)
+    cotangent = torch.randn_like(want)
+    got = lamina.compile(padded, options={"strict": True})(x)
+    (ours,), (eager,) = (torch.autograd.grad(y, x, cotangent) for y in (got, want))
+    torch.testing.assert_close(ours, eager, rtol=1e-5, atol=1e-5)

@@ -96,13 +96,18 @@ def _replicated(place: Value, last: Value) -> Value:
 
 
 def _folded(
-    b: NestBuilder, shape: Sequence[Expr], pad: Sequence[int | Expr], fold: Fold, skipped: int = 0
+    b: NestBuilder,
+    shape: Sequence[Expr],
+    pad: Sequence[int | Expr],
+    fold: Fold,
+    skipped: int = 0,
+    at: Sequence[Expr] | None = None,
 ) -> list[Expr]:
-    """For the nest's position in the padded tensor, the place in one of ``shape`` that it copies.
+    """For a position in the padded tensor, by default the nest's, the place in one of ``shape`` that it copies.
 
     The last ``skipped`` dimensions are left as they are.
     """
-    place = list(b.axes)
+    place = list(b.axes if at is None else at)
     for k in range(skipped, len(pad) // 2):
         dim = len(shape) - 1 - k
         shifted = place[dim] - as_expr(pad[2 * k])
@@ -137,6 +142,46 @@ def _padded_piece(
     return out
 
 
+def _gathered_edges(
+    low: Lowering,
+    node: Node,
+    grad: TensorValue,
+    shape: Sequence[Expr],
+    pad: Sequence[int | Expr],
+    fold: Fold,
+    mirror: int,
+) -> TensorValue:
+    """The gradient: that of the middle, to which each dimension's edges are added, the last dimension's first.
+
+    What is beyond an edge of a dimension covers the whole of those before it and the middle of those behind it, so
+    that all but the last dimension's edges are rows in memory.
+    """
+    out, rank = low.result(node), len(shape)
+    low_edge = [as_expr(0)] * (rank - len(pad) // 2) + [as_expr(p) for p in reversed(pad[::2])]
+    high_edge = [as_expr(0)] * (rank - len(pad) // 2) + [as_expr(p) for p in reversed(pad[1::2])]
+    b = low.nest(node, shape)
+    middle = b.load(grad, [a + e for a, e in zip(b.axes, low_edge, strict=True)])
+    b.store(out, middle + 0.0)  # eager adds to zeros
+    low.finish(b)
+    for dim in reversed(range(rank - len(pad) // 2, rank)):
+        for start, length, above in (
+            (as_expr(0), low_edge[dim], False),
+            (low_edge[dim] + shape[dim], high_edge[dim], True),
+        ):
+            if length == 0:
+                continue
+            b = low.nest(node, [*grad.shape[:dim], length, *shape[dim + 1 :]])
+            behind = [b.axes[k] + low_edge[k] for k in range(dim + 1, rank)]
+            at = [*b.axes[:dim], b.axes[dim] + start, *behind]
+            place = _folded(b, shape, pad, fold, rank - 1 - dim + mirror, at)
+            place[dim + 1 :] = b.axes[dim + 1 :]
+            if mirror:
+                place[dim] = shape[dim] - 2 - b.axes[dim] if above else low_edge[dim] - b.axes[dim]
+            b.store(out, b.load(grad, at), place, "add")
+            low.finish(b)
+    return out
+
+
 def _register(name: str, rank: int, fold: Fold, mirror: int) -> None:
     """``mirror``: 1 where what lies beyond an edge runs backwards from it, 0 where the edge is repeated."""
 
@@ -162,6 +207,8 @@ def _register(name: str, rank: int, fold: Fold, mirror: int) -> None:
         low: Lowering, node: Node, grad: TensorValue, x: TensorValue, pad: Sequence[int | Expr]
     ) -> TensorValue:
         low.plain(grad.dtype)
+        if low.numerics != "eager" and all(as_expr(p).nonnegative() for p in pad):  # sums in another order
+            return _gathered_edges(low, node, grad, x.shape, pad, fold, mirror)
         out = filled(low, node)
         b = low.nest(node, grad.shape)
         b.store(out, b.load(grad), _folded(b, x.shape, pad, fold), "add")

@@ -14,6 +14,7 @@ from lamina.base.decision import Decision
 from lamina.ir.loops import LoopProgram, Nest, Step
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts
+from lamina.schedule.checked_places import check_places_once
 from lamina.schedule.dead_code import live_steps
 from lamina.schedule.dependence_graph import DependenceGraph
 from lamina.schedule.errors import checked_first
@@ -51,11 +52,13 @@ def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
     grouping = _Grouping(steps, buffers, numerics)
     for number, step in enumerate(steps):
         grouping.add(number, step)
-    steps = checked_first(live_steps(grouping.graph.ordered(updated.name), buffers.fixed), buffers.inputs)
+    steps = live_steps(grouping.graph.ordered(updated.name), buffers.fixed)
+    steps, places, checked = check_places_once(steps, buffers.buffers)
+    steps = checked_first(steps, buffers.inputs)
     used = buffers.fixed.union(*(loaded(s) for s in steps), *(stored(s) for s in steps))
-    kept = tuple(b for b in updated.buffers if b.name in used)
+    kept = tuple(b for b in (*updated.buffers, *places) if b.name in used)
     result = replace(updated, steps=tuple(steps), buffers=kept)
-    return Fused(result, (*in_place, *overwritten, *inlined, *grouping.decisions))
+    return Fused(result, (*in_place, *overwritten, *inlined, *grouping.decisions, *checked))
 
 
 def _for_vectors(step: Step, buffers: BufferFacts) -> Step:
