@@ -166,3 +166,11 @@ def test_nothing_to_index() -> None:
         found = outcome(fn, [X, empty])
         assert not found.complaints
         assert not found.library
+
+
+@pytest.mark.parametrize(("shape", "nests"), [((2, 7, 6, 16), 1), ((2, 7, 6, 15), 2), ((2, 7, 3, 4), 4)])
+def test_rolled_rows_are_read_where_they_were(shape: tuple[int, ...], nests: int) -> None:
+    """A row takes one remainder; within short rows each element would, so that these are moved in pieces."""
+    found = outcome(lambda x: aten.roll(x, [-3, 2], [1, 2]), [torch.randn(shape)])
+    assert not found.complaints
+    assert found.nests == nests

@@ -8,7 +8,7 @@ from itertools import product
 from torch.fx import Node
 
 from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Expr, as_expr
+from lamina.ir.index import Expr, as_expr, prod
 from lamina.lower.builder import NestBuilder, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.positions import (
@@ -29,6 +29,9 @@ from lamina.lower.values import TensorValue, broadcast_index
 __all__ = ["advanced_position", "in_dimension", "out_of_range", "unravelled"]
 
 OUT_OF_RANGE = "index out of range in self"
+_LONG_ROW = 16
+"""Elements of a row from which on one remainder a row is little beside moving it."""
+
 _FEW_ROWS = 2
 """Rows of an embedding whose gradients are sums of their own: each takes registers for a tile."""
 
@@ -259,16 +262,27 @@ def roll(
 
 
 def _rolled(low: Lowering, node: Node, x: TensorValue, turns: Sequence[Expr]) -> TensorValue:
-    """Each dimension in two pieces, the end moved to the front: no place needs a remainder."""
+    """Long rows are taken from where they were, by a remainder, so that a reader takes them there too without a copy.
+
+    A dimension of short steps is in two pieces, the end moved to the front: within vectors no place has a remainder.
+    """
     out = low.result(node)
     low.plain(x.dtype)
-    parts = [
-        [(n - turn, as_expr(0), turn), (as_expr(0), turn, n - turn)] if turn != 0 else [(turn, turn, n)]
-        for turn, n in zip(turns, x.shape, strict=True)
-    ]
+    parts = []
+    for dim, (turn, n) in enumerate(zip(turns, x.shape, strict=True)):
+        row = prod(x.shape[dim + 1 :])
+        if turn == 0 or not row.is_int or row.const >= _LONG_ROW:
+            parts.append([(n - turn, as_expr(0), n)])
+        else:
+            parts.append([(n - turn, as_expr(0), turn), (as_expr(0), turn, n - turn)])
     for piece in product(*parts):
         b = low.nest(node, [length for _, _, length in piece])
-        value = b.load(x, [axis + source for axis, (source, _, _) in zip(b.axes, piece, strict=True)])
+        rows = zip(b.axes, piece, turns, x.shape, strict=True)
+        place = [
+            axis if turn == 0 else (axis + source) % n if length == n else axis + source
+            for axis, (source, _, length), turn, n in rows
+        ]
+        value = b.load(x, place)
         b.store(out, value, [axis + target for axis, (_, target, _) in zip(b.axes, piece, strict=True)])
         low.finish(b)
     return out
