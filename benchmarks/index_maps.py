@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compile", default="lamina", type=compiler_name, metavar="NAME")
-    parser.add_argument("--rows", nargs="*", default=[], metavar="TEXT", help="programs whose name contains one of these")
+    parser.add_argument("--rows", nargs="*", default=[], metavar="TEXT", help="parts of programs' names")
     parser.add_argument("--modes", nargs="*", default=["forward", "training"], choices=["forward", "training"])
     parser.add_argument("--rivals", nargs="*", default=["torch"], type=compiler_name, metavar="NAME")
     parser.add_argument("--seconds", type=float, default=0.5)

@@ -14,7 +14,7 @@ from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
 from lamina.testing import FLOOR_ULPS, judge, tensors
 
-from .torch_private import traced
+from .torch_private import FakeTensorMode, traced
 
 __all__ = ["Outcome", "check", "outcome"]
 
@@ -54,11 +54,22 @@ def _copies(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [a.detach().clone(memory_format=torch.preserve_format).requires_grad_(a.requires_grad) for a in args]
 
 
-def outcome(fn: Callable[..., Any], args: Sequence[torch.Tensor], symbolic: bool = False) -> Outcome:
-    """Compare ``fn(*args)`` with the interpreted program, strides included, floats against double precision."""
+def _for_a_gpu(fn: Callable[..., Any], args: Sequence[torch.Tensor]) -> LoopProgram:
+    """The program for tensors on a GPU, with its buffers moved to the CPU."""
+    with FakeTensorMode():
+        given = [torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device="cuda") for a in args]
+        program = lower(traced(fn, given), "test")
+    return replace(program, buffers=tuple(replace(b, device="cpu") for b in program.buffers))
+
+
+def outcome(fn: Callable[..., Any], args: Sequence[torch.Tensor], symbolic: bool = False, gpu: bool = False) -> Outcome:
+    """Compare ``fn(*args)`` with the interpreted program, strides included, floats against double precision.
+
+    With ``gpu`` the program is the one that there would be for a GPU.
+    """
     eager = tensors(fn(*_copies(args)))
     exact = tensors(fn(*[_double(a) for a in _copies(args)]))
-    program = lower(traced(fn, _copies(args), symbolic), "test")
+    program = _for_a_gpu(fn, args) if gpu else lower(traced(fn, _copies(args), symbolic), "test")
     sized, values = _sized(program, _copies(args))
     ours = list(run_program(sized, [v.detach() if isinstance(v, torch.Tensor) else v for v in values]))
     ours = [v for v in ours if isinstance(v, torch.Tensor)]
@@ -73,9 +84,9 @@ def outcome(fn: Callable[..., Any], args: Sequence[torch.Tensor], symbolic: bool
     return Outcome(tuple(complaints), nests, library)
 
 
-def check(fn: Callable[..., Any], *args: torch.Tensor, symbolic: bool = False) -> None:
+def check(fn: Callable[..., Any], *args: torch.Tensor, symbolic: bool = False, gpu: bool = False) -> None:
     """Assert that the results agree and that everything ran in nests."""
-    found = outcome(fn, args, symbolic)
+    found = outcome(fn, args, symbolic, gpu)
     assert not found.complaints, found.complaints
     assert not found.library, found.library
     assert found.nests

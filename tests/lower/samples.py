@@ -73,13 +73,13 @@ def samples(name: str, dtype: torch.dtype, most: int) -> Iterator[Sample]:
         yield call, found
 
 
-def check_samples(name: str, dtype: torch.dtype, most: int = 4, symbolic: bool = False) -> None:
+def check_samples(name: str, dtype: torch.dtype, most: int = 4, symbolic: bool = False, gpu: bool = False) -> None:
     """Assert that samples agree with eager, and that at least one of them ran without any library call."""
     if dtype not in named(name).dtypes:
         pytest.skip(f"eager has no {dtype}")
     ours = 0
     for fn, given in samples(name, dtype, most):
-        found = outcome(fn, given, symbolic)
+        found = outcome(fn, given, symbolic, gpu)
         assert not found.complaints, ([tuple(t.shape) for t in given], found.complaints)
         ours += not found.library
     assert ours

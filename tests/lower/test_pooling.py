@@ -122,3 +122,19 @@ def test_on_a_gpu_elements_look_for_the_windows_that_chose_them(window: tuple[An
     assert len(program.steps) == (2 if window[0] == (7, 7) else 1)  # an element in 49 windows has its gradient added
     here = replace(program, buffers=tuple(replace(b, device="cpu") for b in program.buffers))
     torch.testing.assert_close(run_program(here, given)[0], backward(*given))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [(3, 4), (2, 5)])
+def test_means_of_large_windows_are_sums_of_sums_of_rows(size: tuple[int, int], dtype: torch.dtype) -> None:
+    """Where neighbours in a row are neighbours in memory; channels that are innermost are whole vectors already."""
+    for pool in (
+        lambda x: aten._adaptive_avg_pool2d(x, list(size)),
+        lambda x: aten.avg_pool2d(x, [5, size[1]], [2, 3], [2, 1], True, False),
+        lambda x: aten.avg_pool2d(x, [5, size[1]], [2, 3], [2, 1], True, True),
+    ):
+        for x, nests in ((X, 2), (X.to(memory_format=torch.channels_last), 1)):
+            found = outcome(pool, [x.to(dtype)])
+            assert not found.complaints
+            assert not found.library
+            assert found.nests == nests

@@ -27,7 +27,7 @@ MODES: list[dict[str, Any]] = [
     + [f"nn.functional.{name}" for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "unfold")],
 )
 def test_samples(name: str, dtype: torch.dtype) -> None:
-    check_samples(name, dtype)
+    check_samples(name, dtype, gpu="interpolate" in name)
 
 
 X = torch.randn(2, 3, 10, 11)
@@ -36,12 +36,24 @@ X = torch.randn(2, 3, 10, 11)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("size", [(20, 22), (30, 11), (13, 17), (5, 4), (1, 1)])
 def test_sizes(size: tuple[int, int], mode: dict[str, Any]) -> None:
-    check(lambda x: F.interpolate(x, size, **mode), X)
+    check(lambda x: F.interpolate(x, size, **mode), X, gpu=True)
 
 
 @pytest.mark.parametrize("mode", MODES[:3], ids=str)
 def test_a_given_scale_is_used_as_given(mode: dict[str, Any]) -> None:
-    check(lambda x: F.interpolate(x, scale_factor=1.7, **mode), X)
+    check(lambda x: F.interpolate(x, scale_factor=1.7, **mode), X, gpu=True)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_on_cpus_uneven_places_within_rows_are_left_to_the_library(mode: dict[str, Any]) -> None:
+    """Whole vectors of channels are weighted in nests; so are images whose neighbours come from even steps."""
+    found = outcome(lambda x: F.interpolate(x, (17, 17), **mode), [X])
+    assert not found.complaints
+    assert [op.startswith("aten.") and "upsample" in op for op, _ in found.library] == [True]
+    check(lambda x: F.interpolate(x, (17, 17), **mode), X.to(memory_format=torch.channels_last))
+    check(lambda x: F.interpolate(x, (17, 11), **mode), X)
+    if mode["mode"] == "nearest":
+        check(lambda x: F.interpolate(x, (17, 22), **mode), X)
 
 
 @pytest.mark.parametrize("exact", ["", "_exact"])

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from torch._C import _jit_get_all_schemas
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
-__all__ = ["OpInfo", "op_db", "tagged_operations", "traced"]
+__all__ = ["FakeTensorMode", "OpInfo", "op_db", "tagged_operations", "traced"]
 
 
 def traced(fn: Callable[..., Any], args: Sequence[torch.Tensor], symbolic: bool = False) -> GraphModule:

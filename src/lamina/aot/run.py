@@ -26,6 +26,7 @@ from lamina.aot.overlap import inputs_written
 from lamina.aot.refusals import SHARED_INPUT, STATE_SWITCHED, Refusal, refusal
 from lamina.aot.region import CompileRegion
 from lamina.aot.replayed import replayed_views
+from lamina.aot.resampling import whole_resampling
 from lamina.aot.shared_memory import overlapping_inputs, serving_alike, shares_storage
 from lamina.aot.state import read_state, undone, without_history
 from lamina.aot.stitch import Stitched, stitch
@@ -127,7 +128,7 @@ def _compiled(
         return gm.forward
     graphs.differentiable = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
     job.empty = frozenset(i for i, x in enumerate(example_inputs) if isinstance(x, torch.Tensor) and x.numel() == 0)
-    with state.entered():
+    with state.entered(), whole_resampling():
         compiled = job.compiled(state.gm, example_inputs, decompositions)
     if compiled == state.gm.forward:
         return gm.forward

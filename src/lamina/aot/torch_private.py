@@ -11,6 +11,7 @@ import torch._functorch.config as functorch_config
 import torch.utils._pytree as pytree
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._C._dynamo.guards import compute_overlapping_tensors
+from torch._decomp.decompositions import upsample_compute_output_size
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
@@ -66,6 +67,7 @@ __all__ = [
     "differentiable_places",
     "direct_apply",
     "dispatch_is_watched",
+    "dispatched_in_python",
     "flatten",
     "forward_grad_enabled",
     "forward_of",
@@ -89,6 +91,7 @@ __all__ = [
     "overlapping",
     "plain_dispatch",
     "random_numbers_kept",
+    "resampled_size",
     "run_aot_autograd",
     "saved_tensors",
     "saving_is_hooked",
@@ -429,6 +432,27 @@ def tracing_state(fake_mode: Any) -> Iterator[None]:
     unseen = torch.autograd.graph.saved_tensors_hooks(_itself, _itself)
     with preserve_rng_state(), fake_mode, enable_python_dispatcher(), unseen:
         yield
+
+
+# The result's sizes from those of the input and either wanted sizes or factors.
+resampled_size: Callable[..., Any] = upsample_compute_output_size
+
+
+@contextlib.contextmanager
+def dispatched_in_python(op: Any, changed: Callable[..., Any] | None) -> Iterator[None]:
+    """Inside, ``changed(function)`` stands for each Python function that takes ``op`` apart; None: C++'s kernels do."""
+    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+    before = {key: op.py_kernels.pop(key) for key in keys if key in op.py_kernels}
+    if changed is not None:
+        op.py_kernels.update({key: changed(function) for key, function in before.items()})
+    op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for key in keys:
+            op.py_kernels.pop(key, None)
+        op.py_kernels.update(before)
+        op._dispatch_cache.clear()
 
 
 def _itself(tensor: torch.Tensor) -> torch.Tensor:

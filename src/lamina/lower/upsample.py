@@ -47,6 +47,18 @@ class Resize:
         found: list[int] = places.to(torch.int64).clamp(max=self.source - 1).tolist()
         return found
 
+    def repeats(self, exact: bool) -> int | None:
+        """How often each source element comes, one after the other, if all come equally often."""
+        count = self.result // self.source
+        even = self.result % self.source == 0 and self.nearest(exact) == [k // count for k in range(self.result)]
+        return count if even else None
+
+    def step(self, exact: bool) -> int | None:
+        """How far apart the source elements are that are taken, if they are evenly so."""
+        far = self.source // self.result
+        even = self.source % self.result == 0 and self.nearest(exact) == [k * far for k in range(self.result)]
+        return far if even else None
+
 
 Share = tuple[Expr, Value | None]
 """A source place and the weight it has (``None``: all of it)."""
@@ -64,16 +76,15 @@ def _rounded(value: float, dtype: str) -> float:
 
 
 def _nearest(b: NestBuilder, at: Expr, resize: Resize, exact: bool) -> Expr:
-    source, result = resize.source, resize.result
-    places = resize.nearest(exact)
-    if result % source == 0 and places == [k * source // result for k in range(result)]:
-        return at // (result // source)
-    if source % result == 0 and places == [k * (source // result) for k in range(result)]:
-        return at * (source // result)
+    repeats, step = resize.repeats(exact), resize.step(exact)
+    if repeats is not None:
+        return at // repeats
+    if step is not None:
+        return at * step
     v = b.index(at).to("float32")
     ratio = resize.ratio("float32")
     place = ((v + 0.5) * ratio if exact else v * ratio).op("floor").to("int64")
-    return b.loaded(place.op("minimum", source - 1), as_expr(source))
+    return b.loaded(place.op("minimum", resize.source - 1), as_expr(resize.source))
 
 
 def _linear(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str) -> list[Share]:
@@ -108,6 +119,19 @@ def _shares(
     return [_linear(b, at, size, corners, dtype) for at, size in along]
 
 
+def _is_innermost(node: Node) -> bool:
+    """Whether results that are next to each other in memory differ in the last dimension's place."""
+    value: torch.Tensor = node.meta["val"]
+    return value.stride(-1) == 1 or value.shape[1] == 1
+
+
+def _is_even(resize: Resize, corners: bool | None, exact: bool) -> bool:
+    """Whether places go on in even steps."""
+    if corners is not None:
+        return resize.source == resize.result
+    return resize.repeats(exact) is not None or resize.step(exact) is not None
+
+
 def _resampled(
     low: Lowering,
     node: Node,
@@ -121,6 +145,10 @@ def _resampled(
     low.plain(x.dtype)
     kin = opmath(x.dtype) if corners is not None else x.dtype
     sizes = _sizes(x.shape[-rank:], out.shape[-rank:], scales)
+    if low.buffers[x.buffer].device == "cpu" and _is_innermost(node) and not _is_even(sizes[-1], corners, exact):
+        raise Decline(
+            "neighbours in memory come from places in no even steps; ATen took a third to a tenth of the time"
+        )
     b = low.nest(node, out.shape)
     shares = _shares(b, sizes, corners, exact, kin)
     total: Value | None = None
@@ -149,10 +177,7 @@ def _nearest_backward(
 
 def _repeats(sizes: Sequence[Resize], exact: bool) -> bool:
     """Whether every source element is repeated the same number of times."""
-    return all(
-        n.result % n.source == 0 and n.nearest(exact) == [k * n.source // n.result for k in range(n.result)]
-        for n in sizes
-    )
+    return all(n.repeats(exact) is not None for n in sizes)
 
 
 def _summed_blocks(

@@ -17,7 +17,7 @@ from lamina.lower.positions import all_of, inside
 from lamina.lower.rules import Decline
 from lamina.lower.values import TensorValue
 
-__all__ = ["Adaptive", "Fixed", "Number", "Sliding", "Span", "fixed_spans", "spread"]
+__all__ = ["Adaptive", "Fixed", "Number", "Single", "Sliding", "Span", "fixed_spans", "spread"]
 
 _UNROLLED = 27
 """Windows with more elements than this are looped over instead of written out."""
@@ -150,6 +150,29 @@ class Adaptive:
             return None
         exists = inside(b, output, as_expr(self.result))
         return all_of([exists, b.index(self._first(output)) <= b.index(place)])
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """Windows of one element each, as they lie."""
+
+    size: int = 1
+    covers: int = 1
+
+    def place(self, output: Expr, j: Expr | int) -> Expr:
+        return output
+
+    def valid(self, b: NestBuilder, output: Expr, j: Expr | int) -> Value | None:
+        return None
+
+    def count(self, b: NestBuilder, output: Expr, dtype: str) -> Value | int:
+        return 1
+
+    def output(self, place: Expr, j: Expr | int) -> Expr:
+        return place
+
+    def holds(self, b: NestBuilder, place: Expr, j: Expr | int) -> Value | None:
+        return None
 
 
 def spread(value: Sequence[int] | int, rank: int) -> tuple[int, ...]:

@@ -1,0 +1,74 @@
+"""Resampling is one operation of a traced graph, and so is its gradient; outside of tracing torch is as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import lamina
+from lamina.aot.resampling import whole_resampling
+
+aten = torch.ops.aten
+NAMES = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+NAMES += ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact2d")
+
+FORMS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "linear": ((2, 3, 9), {"scale_factor": 2.0}),
+    "bilinear": ((2, 3, 9, 7), {"scale_factor": 1.7}),
+    "bilinear_corners": ((2, 3, 9, 7), {"size": (13, 5), "align_corners": True}),
+    "bilinear_recomputed": ((2, 3, 9, 7), {"scale_factor": 1.7, "recompute_scale_factor": True}),
+    "bicubic": ((2, 3, 9, 7), {"size": (18, 14)}),
+    "trilinear": ((1, 2, 4, 5, 3), {"size": (8, 7, 6)}),
+    "nearest": ((2, 3, 9, 7), {"scale_factor": 2.0}),
+    "nearest_odd": ((2, 3, 9, 7), {"scale_factor": 1.7}),
+    "nearest-exact": ((2, 3, 9, 7), {"size": (11, 12)}),
+}
+
+
+def _kernels() -> list[dict[Any, Any]]:
+    return [dict(getattr(getattr(aten, n), o).py_kernels) for n in NAMES for o in ("vec", "default")]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_values_and_gradients_are_eagers(form: str, dynamic: bool) -> None:
+    torch.compiler.reset()
+    shape, rest = FORMS[form]
+    mode = form.partition("_")[0]
+    before = _kernels()
+
+    def resample(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x * 2, mode=mode, **rest) + 1
+
+    compiled = lamina.compile(resample, dynamic=dynamic, options={"strict": True})
+    for longer in (0, 2) if dynamic else (0,):
+        ours = torch.randn(*shape[:-1], shape[-1] + longer, requires_grad=True)
+        theirs = ours.detach().clone().requires_grad_()
+        found, expected = compiled(ours), resample(theirs)
+        cotangent = torch.randn_like(expected)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(found, ours, cotangent), torch.autograd.grad(expected, theirs, cotangent)
+        )
+    assert _kernels() == before
+    parts = [s.value for s in compiled.record.stages if s.name == "partition"]
+    assert parts
+    for part in () if dynamic else parts:  # C++ has no shapes of gradients for sizes that are symbols
+        for graph in (part.forward, part.backward):
+            calls = {str(n.target) for n in graph.graph.nodes if n.op == "call_function"}
+            assert any("upsample" in call for call in calls)
+            assert not any("index" in call for call in calls)
+
+
+def test_it_is_entered_again_and_left_in_any_order() -> None:
+    before = _kernels()
+    first, second = whole_resampling(), whole_resampling()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert _kernels() != before
+    second.__exit__(None, None, None)
+    assert _kernels() == before
