@@ -59,7 +59,8 @@ def _with_sizes(operation: Any, corners: bool) -> Callable[..., Any]:
             sizes = resampled_size(x.size(), size, factors)
             if any(isinstance(n, torch.SymInt) for n in (*x.shape, *sizes)):
                 return apart(x, size, *rest)
-            return operation(x, sizes, *rest[:-1], *(factors or [None] * len(sizes)))
+            given: Sequence[float | None] = factors or [None] * len(sizes)
+            return operation(x, sizes, *rest[:-1], *given)
 
         def with_corners(x: torch.Tensor, output_size: Any, align_corners: bool, scale_factors: Any) -> Any:
             return whole(x, output_size, align_corners, scale_factors)
