@@ -17,6 +17,33 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+def _writes_past_autograd(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    memory = y.detach()
+    memory[0] = -1.5
+    return x * 2, memory + x, x.exp()
+
+
+def _writes_to_data(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    y.data.mul_(2)
+    return x.exp()
+
+
+@pytest.mark.parametrize("way", [{}, *WAYS.values()])
+@pytest.mark.parametrize("function", [_writes_past_autograd, _writes_to_data])
+def test_an_input_written_to_past_autograd_gets_no_gradient(function: Any, way: dict[str, Any]) -> None:
+    torch.compiler.reset()
+    compiled = lamina.compile(function, **way)
+    for size in (3, 5):
+        for before in (False, True):
+            found = []
+            for each in (compiled, function):
+                x, y = (torch.ones(size, requires_grad=True) for _ in range(2))
+                results = each(x, y * 1 if before else y)
+                sum(r.sum() for r in (results if isinstance(results, tuple) else (results,))).backward()
+                found.append((x.grad, y.grad, y.detach()))
+            torch.testing.assert_close(*found)
+
+
 def _gradients(function: Callable[..., Any], place: int, way: dict[str, Any] | None) -> tuple[torch.Tensor | None, ...]:
     """The gradients of the inputs for the output at ``place`` alone; compiled in some ``way``, or by eager."""
     called = function if way is None else lamina.compile(function, **way)

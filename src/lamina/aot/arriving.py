@@ -45,56 +45,42 @@ class Arriving:
 
     def __init__(self) -> None:
         self._now = _Now()
-        self._hooks: dict[tuple[int, ...], Callable[[Sequence[Any]], None]] = {}
         self._node: type | None = None
-        self._single = False
+        self._hook: Callable[[Sequence[Any]], None] | None = None
 
     def watched(self, compiled: Callable[..., Any], written: Sequence[int] = ()) -> Callable[..., Any]:
-        """``compiled``, whose results, and inputs ``written`` to, note which of their gradients are not there."""
+        """``compiled``, of whose results, and inputs ``written`` to, the node notes which gradients are not there."""
+        wanted, hook = self._node, self._hook
+        if wanted is None:
+            return compiled
 
         def run(*inputs: Any) -> Any:
             results = compiled(*inputs)
-            wanted = self._node
-            node: Any = None
-            places = set()
-            for tensor in (*results, *(inputs[i] for i in written)) if written else results:
-                made_by = tensor.grad_fn if isinstance(tensor, torch.Tensor) else None
-                if made_by is None:
-                    continue
-                if type(made_by) is wanted:
-                    node = made_by
-                    places.add(tensor.output_nr)
-                    continue
-                for behind, place in made_by.next_functions:  # of a view, or of what copied the value
-                    if type(behind) is wanted:
-                        node = behind
-                        places.add(place)
-            if self._single:
-                if node is not None:
-                    node.set_materialize_grads(False)
-            elif len(places) > 1:
-                node.register_prehook(self._hook(tuple(sorted(places))))
+            node = _node_behind(results, wanted) or _node_behind([inputs[i] for i in written], wanted)
+            if node is None:
+                return results
+            if hook is None:
+                node.set_materialize_grads(False)
+            else:
+                node.register_prehook(hook)
             return results
 
         never_captured(run)
         return run
 
-    def _hook(self, places: tuple[int, ...]) -> Callable[[Sequence[Any]], None]:
-        if places not in self._hooks:
+    def _noting(self, places: Sequence[int]) -> Callable[[Sequence[Any]], None]:
+        def hook(gradients: Sequence[Any]) -> None:
+            absent = tuple(k for k, place in enumerate(places) if gradients[place] is None)
+            self._now.found = (len(places), absent) if absent else None
 
-            def hook(gradients: Sequence[Any]) -> None:
-                absent = tuple(k for k, place in enumerate(places) if gradients[place] is None)
-                self._now.found = (len(places), absent) if absent else None
+        return hook
 
-            self._hooks[places] = hook
-        return self._hooks[places]
+    def follow(self, function: Any, again: Again, places: Sequence[int]) -> None:
+        """Let backwards of AOTAutograd's ``function``, which gets gradients at ``places``, follow others as eager's do.
 
-    def watch(self, function: Any) -> None:
-        """Take nodes of AOTAutograd's ``function`` for those of the region."""
-        self._node = node_class(function)
-
-    def follow(self, function: Any, again: Again, tangents: int) -> None:
-        """Let backwards of AOTAutograd's ``function``, which takes so many gradients, follow others as eager's do."""
+        A single gradient that is not there is seen by the node itself, which costs less than a hook.
+        """
+        tangents = len(places)
 
         def there() -> list[int]:
             found = self._now.found
@@ -139,9 +125,11 @@ class Arriving:
         never_captured(saved)
         never_captured(clears)
         never_captured(nothing)
+        self._node = node_class(function)
         if tangents == 1:
-            self._single = True
             serve_nothing(function, nothing)
+        else:
+            self._hook = self._noting(places)
         serve_saved(function, saved, clears)
 
     def absent(self, tangents: int) -> tuple[int, ...]:
@@ -193,3 +181,17 @@ class Arriving:
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
+
+
+def _node_behind(tensors: Sequence[Any], wanted: type) -> Any:
+    """The node of a class behind one of the tensors, or behind a view of what it made or a copy; None without one."""
+    for tensor in tensors:
+        made_by = tensor.grad_fn if isinstance(tensor, torch.Tensor) else None
+        if made_by is None:
+            continue
+        if type(made_by) is wanted:
+            return made_by
+        for behind, _ in made_by.next_functions:
+            if type(behind) is wanted:
+                return behind
+    return None

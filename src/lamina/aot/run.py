@@ -283,15 +283,15 @@ class _Job:
             self.notes.decided("second backward", False, "AOTAutograd's function was not found")
             return
         without_donations(function)
-        self.graphs.arriving.watch(function)
-        places = differentiable_places(function)
-        if places is None:
+        known = differentiable_places(function)
+        if known is None:
             self.notes.decided("second backward", False, "what AOTAutograd takes gradients of is not known")
             return
-        known = len(function.metadata.input_info) == len(example_inputs)  # else it takes some inputs as one
-        find = held_by_eager(gm, example_inputs, places) if known else lambda: None
-        self.graphs.arriving.follow(function, Again(find, self.notes), len(places))
-        self.written_with_history = tuple(i for kind, i in places if kind == "input" and known)
+        places, given = known
+        alike = len(function.metadata.input_info) == len(example_inputs)  # else it takes some inputs as one
+        find = held_by_eager(gm, example_inputs, places) if alike else lambda: None
+        self.graphs.arriving.follow(function, Again(find, self.notes), given)
+        self.written_with_history = tuple(i for kind, i in places if kind == "input" and alike)
 
     def left_to_eager(self, stitched: Stitched) -> bool:
         """Whether the captured graph itself is the fastest program, which is then in the record."""

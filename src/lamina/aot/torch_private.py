@@ -186,22 +186,31 @@ def without_donations(function: Any) -> None:
     function.metadata.bw_donated_idxs = []
 
 
-def differentiable_places(function: Any) -> tuple[tuple[str, int], ...] | None:
-    """What each gradient that AOTAutograd's ``function`` takes is of: the "result", or the written "input", at a place.
+def differentiable_places(function: Any) -> tuple[tuple[tuple[str, int], ...], tuple[int, ...]] | None:
+    """What each gradient that AOTAutograd's ``function`` takes is of, and where its node gets it.
 
-    The place of a result may be that of a view of what the gradient is of. None if that is not known.
+    That is the "result", or the written "input", at a place; for a result, which may be a view of what the gradient is
+    of. None if that is not known.
     """
-    places = []
-    for description in getattr(function.metadata, "traced_tangents_descs", ()):
+    metadata = function.metadata
+    written = list(metadata.mutated_inp_runtime_indices)
+    bases = len(written) + len(metadata.output_info)
+    places, given = [], []
+    for description in getattr(metadata, "traced_tangents_descs", ()):
         output: Any = getattr(description, "output", None)
-        if isinstance(output, IntermediateBaseAOTOutput):
-            output = output.base_of
-        written = isinstance(output, InputMutationAOTOutput)
-        plain = output.mutated_input if written else output
-        if not isinstance(plain, (PlainAOTInput, PlainAOTOutput)):
+        if isinstance(output, InputMutationAOTOutput) and isinstance(output.mutated_input, PlainAOTInput):
+            places.append(("input", output.mutated_input.idx))
+            given.append(written.index(output.mutated_input.idx))
+        elif isinstance(output, PlainAOTOutput):
+            places.append(("result", output.idx))
+            given.append(len(written) + output.idx)
+        elif isinstance(output, IntermediateBaseAOTOutput) and isinstance(output.base_of, PlainAOTOutput):
+            places.append(("result", output.base_of.idx))
+            given.append(bases)
+            bases += 1
+        else:
             return None
-        places.append(("input" if written else "result", plain.idx))
-    return tuple(places) or None
+    return (tuple(places), tuple(given)) if places else None
 
 
 def node_class(function: Any) -> type:
