@@ -173,6 +173,47 @@ def test_an_input_that_eager_does_not_save_may_be_written_to_before_the_backward
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
+WRITES = {
+    "data": lambda p: p.data.mul_(2),
+    "detach": lambda p: p.detach().zero_(),
+    "no grad": lambda p: _without_gradients(p.neg_),
+}
+OF_LEAVES = {
+    "gelu of a sum": (lambda x, w, b: F.gelu(x + b) * w, (0, 2)),
+    "bias of a product": (lambda x, w, b: F.gelu(x @ torch.ones(8, 8) + b) + w, (0, 1, 2)),
+    "two functions": (lambda x, w, b: x.exp().sigmoid() + w.exp().sigmoid() + b, (0, 1, 2)),
+    "activation of a norm": (lambda x, w, b: F.silu(F.group_norm(x, 1, w, b)), (2,)),
+    "norm and relu": (lambda x, w, b: F.relu(F.batch_norm(x, None, None, w, b, True)).tanh(), (2,)),
+    "sum and tanh": (lambda x, w, b: torch.relu(x * 2 + b).tanh() + w, (0, 1, 2)),
+}
+
+
+def _without_gradients(function: Callable[[], object]) -> None:
+    with torch.no_grad():
+        function()
+
+
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("name", OF_LEAVES)
+def test_a_leaf_that_eager_does_not_save_may_be_written_to_before_the_backward(
+    name: str, write: str, numerics: str
+) -> None:
+    function, places = OF_LEAVES[name]
+    compiled = lamina.compile(function, options={"numerics": numerics})
+    torch.manual_seed(0)
+    start = [torch.randn(8, 8), torch.randn(8), torch.randn(8)]
+    for place in places:
+        gradients = []
+        for run in (function, compiled):
+            leaves = [x.clone().requires_grad_() for x in start]
+            y = run(*leaves)
+            WRITES[write](leaves[place])
+            y.square().sum().backward()
+            gradients.append([x.grad for x in leaves])
+        torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-4)
+
+
 def test_an_input_that_eager_saves_may_not() -> None:
     compiled = lamina.compile(lambda x, b: x * b)
     a, b = torch.randn(4, requires_grad=True), torch.randn(4)

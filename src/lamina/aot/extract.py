@@ -23,13 +23,15 @@ class Effects:
     """Nodes of a joint graph that count for what they do: random draws, checks, writes to inputs.
 
     ``forward`` and ``backward`` list them by side in the joint graph's order; ``copies`` are those of the forward
-    that write to inputs, ``mutated`` the inputs they write to.
+    that write to inputs, ``mutated`` the inputs they write to. Of the inputs ``copied``,
+    those included, a copy is saved.
     """
 
     forward: tuple[Node, ...]
     backward: tuple[Node, ...]
     copies: tuple[Node, ...]
     mutated: frozenset[Node]
+    copied: frozenset[Node]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def extract(
     """The forward graph returns its outputs, then saved tensors, then saved symbols; the backward graph takes the
     symbols, the tensors and the tangents, in AOTAutograd's order.
 
-    A saved input that the forward mutates is saved as a clone made before the mutation. For each of ``reuses`` the
+    An input of ``effects.copied`` is saved as a clone, which is made before any mutation. For each of ``reuses`` the
     forward returns a digest after the saved tensors; before the tangents a second backward takes those, and then
     the tensors, which it computes again where their digest is another one.
     """
@@ -78,7 +80,7 @@ def extract(
     kept = [*results[:forward_outputs], *tensors, *symbols]
     _body(forward, made, [n for n in (*kept, *effects.forward) if n not in effects.copies], joint.graph, lazily=False)
     digests = [_call(forward, reuse.node, row_digest, made[reuse.node]) for reuse in reuses]
-    clones = {n: _clone(forward, n, made[n]) for n in tensors if n in effects.mutated}
+    clones = {n: _clone(forward, n, made[n]) for n in tensors if n in effects.copied}
     _body(forward, made, effects.copies, joint.graph, lazily=False)
     handed = [*(clones.get(n) or made[n] for n in tensors), *digests, *(made[n] for n in symbols)]
     forward.output((*(made[n] if isinstance(n, Node) else n for n in results[:forward_outputs]), *handed))
@@ -109,7 +111,7 @@ def _backward(
     for node in passed.tensors:
         # What the forward made is the backward's to write over, once it finds that nobody else holds it.
         made[node].meta["donated"] = node.op == "call_function"
-        if node in effects.mutated:
+        if node in effects.copied:
             made[node].meta["val"] = _copied(node)
     digests = [_placeholder(backward, reuse.node, f"{reuse.node.name}_digest") for reuse in reuses]
     seen = [_placeholder(backward, reuse.node, f"{reuse.node.name}_seen") for reuse in reuses]
@@ -210,7 +212,7 @@ def _body(graph: Graph, made: dict[Node, Node], roots: Sequence[Any], joint: Gra
 
 
 def _clone(graph: Graph, old: Node, source: Node) -> Node:
-    """A copy of an input, which the backward needs as it was before the forward's mutations."""
+    """A copy of an input, which the backward needs as the forward found it."""
     clone = graph.call_function(torch.ops.aten.clone.default, (source,))
     clone.meta = {**old.meta, "source": old.meta.get("source", ""), "val": _copied(old)}
     return clone

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
@@ -28,7 +27,6 @@ from lamina.errors import DoubleBackward
 
 __all__ = [
     "detaching",
-    "for_leaves",
     "inference_function",
     "training_function",
     "without_gradients",
@@ -80,38 +78,6 @@ def detaching(compiled: Callable[..., Any], places: Sequence[int]) -> Callable[.
             given[i] = given[i].detach()
         return compiled(*given)
 
-    never_captured(run)
-    return run
-
-
-def for_leaves(
-    compiled: Callable[..., Any], trusted: Sequence[int], make_other: Callable[[], Callable[..., Any]]
-) -> Callable[..., Any]:
-    """``compiled`` while the inputs at ``trusted`` are leaves, else what ``make_other`` makes, once.
-
-    Autograd lets nobody write to a leaf that requires a gradient; other inputs may be written to before the backward.
-    """
-    lock = threading.Lock()
-    made: list[Callable[..., Any]] = []
-
-    def other() -> Callable[..., Any]:
-        with lock:
-            if not made:
-                made.append(make_other())
-        return made[0]
-
-    (only, *more) = trusted
-
-    def run_one(*inputs: Any) -> Any:
-        return compiled(*inputs) if inputs[only].is_leaf else other()(*inputs)
-
-    def run_all(*inputs: Any) -> Any:
-        for i in trusted:
-            if not inputs[i].is_leaf:
-                return other()(*inputs)
-        return compiled(*inputs)
-
-    run = run_all if more else run_one
     never_captured(run)
     return run
 

@@ -67,12 +67,6 @@ class GraphCompiler:
         self.parameters: tuple[bool, ...] = ()
         self.written: tuple[int, ...] = ()
         """Places of the inputs that the graph writes to."""
-        self.writable: tuple[bool, ...] = ()
-        """Which inputs the user may write to after the forward: not leaves that require a gradient, autograd says."""
-        self.trusted: tuple[int, ...] = ()
-        """Inputs that are saved only since nobody writes to leaves."""
-        self.careful = False
-        """Whether inputs that were leaves no longer are."""
         self.differentiable: tuple[bool, ...] = ()
         """Which inputs require a gradient."""
         self.results = 0
@@ -189,9 +183,8 @@ class GraphCompiler:
             device = device_of(joint)
             rereads = self.rereads and self.static is not None and device == "cuda"  # AOTAutograd knows only saved ones
             later = () if self.static is not None else self.written
-            writable = [i for i, may in enumerate(self.writable) if may or self.careful]
-            result = partition(joint, num_fwd_outputs, static, device, rereads, writable, later)
-            self.trusted = result.trusted
+            result = partition(joint, num_fwd_outputs, static, device, rereads, later)
+            self.static_names -= set(result.copied)
             self.reread = result.rereads
             if result.rereading is not None:
                 self.rereading = self.partitioned(result.rereading, "backward")

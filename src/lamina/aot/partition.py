@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -42,8 +42,8 @@ class Partition:
     rereads: tuple[int, ...] = ()
     """Results of the forward that ``rereading``, a second backward, takes besides, after a digest of each."""
     rereading: GraphModule | None = None
-    trusted: tuple[int, ...] = ()
-    """Inputs that are saved though eager would not save them: a write to one after the forward would be an error."""
+    copied: tuple[str, ...] = ()
+    """Inputs of which a copy is saved, so that a write to one after the forward leaves the gradients alone."""
 
     def text(self) -> str:
         """Both graphs, after a line for each decision."""
@@ -58,18 +58,16 @@ def partition(
     static: Sequence[int],
     device: str,
     rereads: bool = False,
-    writable: Sequence[int] = (),
     written: Sequence[int] = (),
 ) -> Partition:
     """Split ``joint`` after its first ``forward_outputs`` outputs.
 
     ``static`` are the positions of parameters and buffers among the forward's inputs; ``device`` the type of device
-    whose costs count. ``rereads``: a backward may read what was returned, while that is unchanged. ``writable`` are the
-    inputs that the user may write to before the backward, ``written`` those that are written to when the forward is
-    through, without a node in ``joint``. Raises ``OverflowError`` for a graph whose backward needs what cannot be had
-    twice.
+    whose costs count. ``rereads``: a backward may read what was returned, while that is unchanged. ``written`` are the
+    inputs that are written to when the forward is through, without a node in ``joint``. Raises ``OverflowError`` for a
+    graph whose backward needs what cannot be had twice.
     """
-    view = _Joint(joint, forward_outputs, static, writable, written)
+    view = _Joint(joint, forward_outputs, static, written)
     network, vertices = _network(view, CostModel.of(device))
     _, sink_side = network.min_cut()
     saved, recomputed = list[Node](), list[Node]()
@@ -85,18 +83,19 @@ def partition(
         again = view.refused.intersection(recomputed)
         roots = [*wanted, *view.effects.backward]
         reuses = find_reuses(results[:forward_outputs], again, saved, roots, view.forward_nodes, view.kinds)
+    copied = view.effects.copied
     split: Split = extract(joint, forward_outputs, saved, view.effects, reuses)
     decisions = (*_decisions(view, saved, recomputed), *(_reread(reuse) for reuse in reuses))
     return Partition(
         split.forward,
         split.backward,
         tuple(n.name for n in split.saved),
-        sum(bytes_of(n.meta["val"]) for n in split.saved if n.name not in view.static_names),
+        sum(bytes_of(n.meta["val"]) for n in split.saved if n in copied or n.name not in view.static_names),
         tuple(n.name for n in recomputed if view.needed_forward(n) and view.kinds[n].kind != "view"),
         decisions,
         tuple(reuse.output for reuse in reuses),
         split.rereading,
-        tuple(i for i, n in enumerate(view.primals) if n in saved and n not in view.asked and i not in set(static)),
+        tuple(n.name for n in split.saved if n in copied),
     )
 
 
@@ -108,7 +107,6 @@ class _Joint:
         joint: GraphModule,
         forward_outputs: int,
         static: Sequence[int],
-        writable: Sequence[int],
         written: Sequence[int],
     ) -> None:
         self.nodes = [n for n in joint.graph.nodes if n.op != "output"]
@@ -116,7 +114,6 @@ class _Joint:
         self.forward_results = {n for n in outputs[:forward_outputs] if isinstance(n, Node)}
         backward_results = [n for n in outputs[forward_outputs:] if isinstance(n, Node)]
         primals = [n for n in self.nodes if n.op == "placeholder" and "tangents" not in str(n.target)]
-        self.primals = primals
         self.static_names = {primals[i].name for i in static if i < len(primals)}
         self.written_later = frozenset(primals[i] for i in written if i < len(primals))
         self.after = self._after_tangents()
@@ -129,7 +126,8 @@ class _Joint:
         self.relevant = _ancestors(self.demanded)
         self.asked: set[Node] = set(self.demanded)
         """What eager saves, as far as backward formulas ask for it, and what that is a view of."""
-        self.refused = self._refused(primals, set(static), set(writable), outputs)
+        self.refused = self._refused(primals)
+        self.effects = replace(self.effects, copied=self.effects.copied | self.refused.intersection(primals))
         self._materialised()
 
     def needed_forward(self, node: Node) -> bool:
@@ -144,17 +142,14 @@ class _Joint:
                 after.add(node)
         return after
 
-    def _refused(self, primals: list[Node], static: set[int], writable: set[int], outputs: Sequence[Any]) -> set[Node]:
-        """Tensors that are not to be saved because eager would not save them, and the user may write to them.
+    def _refused(self, primals: Sequence[Node]) -> set[Node]:
+        """Tensors that are not saved as they are because eager would not save them, and the user may write to them.
 
-        Those are returned tensors, buffers and writable inputs that no backward formula asks for: saving one only to
-        compute something else again would make a later in-place write an error that eager does not raise.
+        Those are inputs and returned tensors that no backward formula asks for: with one of them saved only to compute
+        something else again, a later write would be an error that eager does not raise, or, where no version counts it
+        (``.data``, an optimizer's kernel), a wrong gradient. Leaves are written to as well, where gradients are off.
         """
-        gradients = outputs[-len(primals) :] if primals else ()
-        trained = {p for p, gradient in zip(primals, gradients, strict=False) if gradient is not None}
-        kept = self.effects.mutated  # of which the forward keeps copies
-        visible = {n for i, n in enumerate(primals) if i in writable and n not in kept}
-        visible |= {n for i, n in enumerate(primals) if i in static and n not in trained}
+        visible = {n for n in primals if n not in self.effects.copied} | self.forward_results
         asked = self.asked
         for node in reversed(self.nodes):
             views = node.op != "placeholder" and self.kinds[node].kind == "view"
@@ -162,7 +157,6 @@ class _Joint:
                 visible.update(node.all_input_nodes)
             if node not in self.forward_nodes or (views and node in asked):
                 asked.update(node.all_input_nodes)
-        visible |= self.forward_results
         return visible - asked
 
     def _effects(self) -> Effects:
@@ -171,7 +165,7 @@ class _Joint:
         forward = [n for n in impure if n not in set(backward)]
         copies = tuple(n for n in forward if n.target is torch.ops.aten.copy_.default)
         mutated = self.written_later.union(n.args[0] for n in copies if isinstance(n.args[0], Node))
-        return Effects(tuple(forward), tuple(backward), copies, mutated)
+        return Effects(tuple(forward), tuple(backward), copies, mutated, mutated)
 
     def _materialised(self) -> None:
         """Find the values that reach memory whatever is saved.
@@ -257,11 +251,11 @@ def _save_capacity(view: _Joint, model: CostModel, node: Node) -> int:
         return 1
     if not isinstance(value, torch.Tensor):
         return INFINITE
-    if node in view.refused:
+    if node in view.refused and node not in view.effects.copied:
         return INFINITE
     size = bytes_of(value)
     if node.op == "placeholder":
-        if node in view.effects.mutated:
+        if node in view.effects.copied:
             return _capacity(model.save(size, written=False, kept=False)) + 1
         return 1 if node.name in view.static_names else _capacity(model.save(size, written=True, kept=True)) + 1
     if _is_view(view, node) or (view.kinds[node].kind == "random" and not view.needed_forward(node)):
@@ -317,7 +311,10 @@ def _reread(reuse: Reuse) -> Decision:
 
 def _why_saved(view: _Joint, node: Node) -> str:
     if node.op == "placeholder":
-        return "mutated by the forward: a copy is kept" if node in view.effects.mutated else "an input, alive anyway"
+        if node in view.effects.mutated:
+            return "mutated by the forward: a copy is kept"
+        kept = node in view.effects.copied
+        return "an input that eager does not save: a copy is kept" if kept else "an input, alive anyway"
     if node in view.forward_results:
         return "an output, alive anyway"
     kind = view.kinds[node].kind

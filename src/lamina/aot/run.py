@@ -117,7 +117,6 @@ def _compiled(
     graphs, notes = job.graphs, job.notes
     graphs.parameters = tuple(is_static(node) for node in gm.graph.find_nodes(op="placeholder"))
     notes.place = _place(gm)
-    graphs.writable = tuple(not (isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf) for x in example_inputs)
     limit = refusal(gm, graphs.options.numerics == "eager")
     if limit is not None:
         notes.refuse(limit)
@@ -195,7 +194,6 @@ class _Job:
                 again = Again(held_by_eager(gm, example_inputs, places), self.notes)
                 return compile_stitched(self.graphs, stitched, again)
             self.graphs.written = inputs_written(gm)
-            self.graphs.careful = True  # nothing asks whether inputs are leaves
             try:
                 compiled = self.differentiated(gm, example_inputs, decompositions)
             except Exception as error:

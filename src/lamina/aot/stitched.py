@@ -11,11 +11,7 @@ from torch.fx import GraphModule
 from lamina.aot.absent import needs_saved, without_absent, without_saved
 from lamina.aot.backwards import Backward, CompileBackward, Strides, Tangent
 from lamina.aot.eager_history import Again
-from lamina.aot.function import (
-    for_leaves,
-    inference_function,
-    training_function,
-)
+from lamina.aot.function import inference_function, training_function
 from lamina.aot.graph_compiler import GraphCompiler, role
 from lamina.aot.stitch import Stitched
 from lamina.aot.tangents import restrided
@@ -34,16 +30,7 @@ def compile_stitched(graphs: GraphCompiler, stitched: Stitched, again: Again) ->
         return inference_function(compiled, stitched.mutated, stitched.trained)
     tangents = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if role(n, "") == "tangent"]
     joint = graphs.prepared(stitched.joint)
-    usual = _training(graphs, stitched, joint, inputs, tangents, again)
-    if not graphs.trusted:
-        return usual
-
-    def without_trust() -> Callable[..., Any]:
-        with torch.no_grad(), without_autocast(), collector_held(lasting=True):
-            graphs.careful, graphs.reread, graphs.rereading = True, (), None
-            return _training(graphs, stitched, joint, inputs, tangents, again)
-
-    return for_leaves(usual, graphs.trusted, without_trust)
+    return _training(graphs, stitched, joint, inputs, tangents, again)
 
 
 def _training(
