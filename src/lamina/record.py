@@ -34,9 +34,11 @@ class Record:
     stages: list[Stage] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        """Each stage in a line, without its value."""
+        """Each stage in a line, without its value but with the summary that it may have."""
         lines = [f"Record of {self.name}: {len(self.stages)} stages"]
-        lines += [f"  {s.region:24} {s.name:12} {s.seconds:7.3f} s  {len(s.decisions)} decisions" for s in self.stages]
+        for s in self.stages:
+            summary = getattr(s.value, "summary", None) or f"{len(s.decisions)} decisions"
+            lines.append(f"  {s.region:24} {s.name:12} {s.seconds:7.3f} s  {summary}")
         return "\n".join(lines)
 
     def step(self, region: str, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

@@ -609,3 +609,19 @@ def test_function_names_and_letters_are_checked() -> None:
     for name, parameters in (("a-b", "p"), ("f", "px")):
         with pytest.raises(BadArgument):
             KernelFunction(name, parameters)
+
+
+def test_first_arguments_of_a_kernel_are_given_for_the_caller(compiler: Compiler, cache: Cache) -> None:
+    source = "static void fill(long long a, long long b, long long* o, long long n) { o[0] = a * 100 + b * 10 + n; }"
+    function = (KernelFunction("fill", "qqpq"),)
+    units = [KernelUnit(f"fill{a}", source, function, arguments=(a, 7)) for a in (3, 4)]
+    built = build(units, compiler, cache)
+    assert built.compiled == 1, "arguments are no part of a kernel's identity"
+    out = torch.zeros(1, dtype=torch.int64)
+    for a in (3, 4):
+        kernel = built.kernels[f"fill{a}"]
+        assert kernel.parameters == "pq"
+        kernel(out.data_ptr(), 5)
+        assert out.item() == a * 100 + 75
+    with pytest.raises(BadArgument):
+        KernelUnit("wrong", source, (KernelFunction("fill", "pqpq"),), arguments=(1, 2))

@@ -158,4 +158,3 @@ def test_flattening_is_little_work() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 20_000
-

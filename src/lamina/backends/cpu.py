@@ -22,8 +22,9 @@ from lamina.backends.regions import (
 from lamina.base.decision import Decision
 from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
+from lamina.codegen.cpp.sharing import Shared, shared_kernels
 from lamina.codegen.host import HostKernel, HostProgram, emit_host
-from lamina.ir.plan import Kernel, KernelCall, Plan
+from lamina.ir.plan import KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
 from lamina.record import Record, Stage
@@ -59,6 +60,7 @@ class CpuBackend:
             record.step(region, "verify", verify_plan, plan)
         host: HostProgram = record.step(region, "host", emit_host, plan)
         units = record.step(region, "codegen", self.units, plan, host)
+        record.stages.append(Stage(region, "codegen", None, 0.0, _sharing(units)))
         building = Later(build_threads, lambda running: self.build(region, units, running))
         if self.options.mode != "default":
             why = f"mode {self.options.mode!r} is about GPUs, and this runs on the CPU"
@@ -72,17 +74,19 @@ class CpuBackend:
         return loaded_later(region, load, record, gm, strict, _is_repeatable(plan))
 
     def units(self, plan: Plan, host: HostProgram) -> list[KernelUnit]:
-        """The source of each distinct kernel of a plan."""
+        """The source of each distinct kernel of a plan; those that differ only in sizes have one source."""
         launched = {k.name: k for k in host.kernels}
-        return [self.unit(kernel, launched[kernel.name]) for kernel in plan.kernels]
+        shared = shared_kernels({kernel.name: emit(kernel, self.target) for kernel in plan.kernels})
+        return [self.unit(name, of, launched[name]) for name, of in shared.items()]
 
-    def unit(self, kernel: Kernel, how: HostKernel) -> KernelUnit:
-        source = emit(kernel, self.target)
-        function = KernelFunction(kernel.name, how.parameters, how.checked)
+    def unit(self, name: str, shared: Shared, how: HostKernel) -> KernelUnit:
+        """The kernel ``name``, whose text is ``shared``."""
+        parameters = "q" * len(shared.sizes) + how.parameters
+        function = KernelFunction(shared.function, parameters, how.checked)
         exact = self.options.numerics == "eager"
         # Eager rounds a product before it adds to it.
         flags = ("-ffp-contract=off",) if exact else ()
-        return KernelUnit(kernel.name, source, (function,), prelude(self.isa, exact), flags)
+        return KernelUnit(name, shared.source, (function,), prelude(self.isa, exact), flags, shared.sizes)
 
     def build(self, region: str, units: list[KernelUnit], running: Running) -> BuildResult:
         """Look the kernels up in the cache and compile what is missing."""
@@ -97,6 +101,16 @@ class CpuBackend:
             running=running,
             patience=Patience(lambda what: warn_once(f"lamina waits for a lock of its cache: {what}"), running.check),
         )
+
+
+def _sharing(units: list[KernelUnit]) -> tuple[Decision, ...]:
+    """Which kernels are another's with other sizes."""
+    pairs = [(unit, unit.functions[0].name) for unit in units if unit.arguments]
+    return tuple(
+        Decision("share", (unit.name, of), True, f"it is {of} with sizes {', '.join(map(str, unit.arguments))}")
+        for unit, of in pairs
+        if unit.name != of
+    )
 
 
 def _is_repeatable(plan: Plan) -> bool:

@@ -43,6 +43,12 @@ class BuildResult:
     seconds: float
     damages: tuple[Miss, ...]
 
+    @property
+    def summary(self) -> str:
+        """How many kernels were compiled, at how many milliseconds each, and how many were there."""
+        each = f" ({self.seconds / self.compiled * 1e3:.0f} ms each)" if self.compiled else ""
+        return f"{self.compiled} kernels compiled{each}, {self.reused} reused"
+
 
 def build_kernels(
     units: Sequence[KernelUnit],
@@ -121,7 +127,7 @@ def _results(
             continue
         for function, launch in zip(unit.functions, build.loaded[identity], strict=True):
             name = unit.name if len(unit.functions) == 1 else f"{unit.name}.{function.name}"
-            kernels[name] = Kernel(name, function.parameters, launch)
+            kernels[name] = Kernel(name, function.parameters, launch, unit.arguments)
     return kernels, errors
 
 

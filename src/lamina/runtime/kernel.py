@@ -6,6 +6,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from lamina.errors import BadArgument, LaminaError
 from lamina.runtime.cache import digest
@@ -72,7 +73,8 @@ class KernelUnit:
     ``name`` is what the caller calls it, and no part of its identity: units that differ only in their name, the names
     of their functions or in ``//`` comments are compiled once. ``source`` defines the ``functions``, best as static
     ones; it is compiled inside a namespace of its own after ``prelude``, which stands at global scope and is shared by
-    units that have the same text. ``flags`` are added to the compiler's.
+    units that have the same text. ``flags`` are added to the compiler's. ``arguments``, no part of its identity either,
+    are what its only function gets for its first parameters: integers, in front of what a host program gives.
     """
 
     name: str
@@ -80,6 +82,15 @@ class KernelUnit:
     functions: tuple[KernelFunction, ...]
     prelude: str = ""
     flags: tuple[str, ...] = ()
+    arguments: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.arguments and not (
+            len(self.functions) == 1 and self.functions[0].parameters.startswith("q" * len(self.arguments))
+        ):
+            raise BadArgument(
+                f"kernel {self.name!r} has no one function that begins with {len(self.arguments)} integers"
+            )
 
 
 class Kernel:
@@ -87,14 +98,16 @@ class Kernel:
 
     A host program calls ``launch(pack(a.data_ptr(), ..., n))``, with both names bound beforehand;
     ``kernel(a.data_ptr(), ..., n)`` is the same and easier to read. Both give back the code of a checked function.
-    The GIL is released while the kernel runs. Pointers are not checked.
+    The GIL is released while the kernel runs. Pointers are not checked. ``first`` are the function's first arguments,
+    which callers do not give.
     """
 
     __slots__ = ("launch", "name", "pack", "parameters")
 
-    def __init__(self, name: str, parameters: str, launch: Callable[[bytes], int]) -> None:
-        self.name, self.parameters, self.launch = name, parameters, launch
-        self.pack: Callable[..., bytes] = struct.Struct("@" + "".join(_FORMATS[p] for p in parameters)).pack
+    def __init__(self, name: str, parameters: str, launch: Callable[[bytes], int], first: tuple[int, ...] = ()) -> None:
+        self.name, self.parameters, self.launch = name, parameters[len(first) :], launch
+        pack: Callable[..., bytes] = struct.Struct("@" + "".join(_FORMATS[p] for p in parameters)).pack
+        self.pack = partial(pack, *first) if first else pack
 
     def __call__(self, *arguments: float) -> int:
         return self.launch(self.pack(*arguments))

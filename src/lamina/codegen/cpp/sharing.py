@@ -1,0 +1,124 @@
+"""Kernels of one region whose texts differ only in sizes, as one text with those sizes as parameters.
+
+A network repeats a loop nest at several widths and resolutions. Scheduling and code generation see constants, so what
+they prove holds; only afterwards are the numbers that differ turned into parameters, where a constant brings no speed:
+bounds of outer loops and of long vector loops, strides and offsets of addresses, divisors outside of vector loops, and
+what decides on threads. Others (short loops, tiles, vector remainders, strides of the vector axis) stay constants, and
+kernels that differ in such a one stay apart. A kernel that no other resembles keeps all its constants.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+__all__ = ["Shared", "shared_kernels"]
+
+_LONG = 64
+"""A vector loop over so many points gains nothing when the compiler knows their number."""
+_SHORT = 8
+"""Other loops are unrolled by the compiler up to so many rounds, where it knows their number."""
+_PARAMETERS = 24
+
+_COMMENT = re.compile(r"[ \t]*//[^\n]*")
+_ADDRESS = re.compile(r"\b(?:load_|store_|__builtin_prefetch)\w*\(")
+_LITERAL = re.compile(r"(?<![\w.])\d+(?![\w.])")
+_FACTOR = re.compile(r"(\w+|\))\*$")
+_STRIP = re.compile(r"\bstrip\w*<\d+>\(0, (\d+), \[&\]\(int64 (\w+)")
+_LOOP = re.compile(r"\bfor \(int64 (\w+) = 0; \1 < (\d+); ")
+_THREADS = re.compile(r"\b(?:thread_count|share)\((\d+)(?=, )")
+_FLAT = re.compile(r"\brest % \((\d+)\)|\brest /= (\d+);|\+\+\w+ == (\d+) \?")
+_COUNT = re.compile(r"^\s*const f32 \w+ = (?:\w+ / (\d+\.0f);|(\d+\.0f) [-+] 1\.0f;|\(f32\)\(int64\)\((\d+)\);)")
+_EXACT = 2**24
+"""Whole numbers below are the same as ``float``."""
+_DEFINED = re.compile(r"(?:static|extern)\b[^;()]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A kernel as a text that others have too: ``function`` is its name there, ``sizes`` its own first arguments."""
+
+    source: str
+    function: str
+    sizes: tuple[int, ...] = ()
+
+
+def shared_kernels(sources: Mapping[str, str]) -> dict[str, Shared]:
+    """Each kernel, by name, with the text that it shares with those it resembles, or its own.
+
+    ``sources`` are texts by the name of the kernel, which begins the names of all functions of its text.
+    """
+    forms: dict[tuple[str, ...], list[tuple[str, list[str]]]] = {}
+    for name, source in sources.items():
+        pieces = _pieces(source)
+        fixed = tuple(re.sub(rf"\b{name}(?=\b|_)", "@", _COMMENT.sub("", text)) for text in pieces[::2])
+        forms.setdefault(fixed, []).append((name, pieces))
+    found = {name: Shared(source, name) for name, source in sources.items()}
+    for members in forms.values():
+        columns = list(zip(*(pieces[1::2] for _, pieces in members), strict=True))
+        varied = list(dict.fromkeys(values for values in columns if len(set(values)) > 1))
+        name, pieces = members[0]
+        if not 0 < len(varied) <= _PARAMETERS or re.search(r"\bn\d", sources[name]):
+            continue
+        text = _with_parameters(_general(pieces, columns, varied), name, len(varied))
+        for place, (other, _) in enumerate(members):
+            sizes = tuple(int(values[place].removesuffix(".0f")) for values in varied)
+            found[other] = Shared(text, name, sizes)
+    return found
+
+
+def _general(pieces: list[str], columns: list[tuple[str, ...]], varied: list[tuple[str, ...]]) -> str:
+    """The text of ``pieces`` with parameters for the numbers that vary."""
+    made = list(pieces)
+    for position, values in enumerate(columns):
+        if values in varied:
+            parameter = f"n{varied.index(values)}"
+            made[2 * position + 1] = f"(f32){parameter}" if values[0].endswith(".0f") else parameter
+    return "".join(made)
+
+
+def _pieces(source: str) -> list[str]:
+    """The text cut at the numbers that may become parameters: text, number, text, number, ..., text."""
+    pieces, done = list[str](), 0
+    vectors = {match[2] for match in _STRIP.finditer(source)}
+    start = 0
+    for line in source.splitlines(keepends=True):
+        code = line.partition("//")[0]
+        for begin, end in sorted(set(_places(code, vectors))):
+            pieces += [source[done : start + begin], source[start + begin : start + end]]
+            done = start + end
+        start += len(line)
+    return [*pieces, source[done:]]
+
+
+def _places(line: str, vectors: set[str]) -> Iterator[tuple[int, int]]:
+    """Where a line has a number that may become a parameter of type ``int64``."""
+    yield from (match.span(1) for match in _STRIP.finditer(line) if int(match[1]) >= _LONG)
+    yield from (match.span(2) for match in _LOOP.finditer(line) if int(match[2]) > _SHORT)
+    yield from (match.span(1) for match in _THREADS.finditer(line))
+    yield from (match.span(match.lastindex or 0) for match in _FLAT.finditer(line))
+    for match in _COUNT.finditer(line):
+        place = match.lastindex or 0
+        if int(match[place].removesuffix(".0f")) < _EXACT:
+            yield match.span(place)
+    if not _ADDRESS.search(line):
+        return
+    for match in _LITERAL.finditer(line):
+        before = line[: match.start()]
+        factor = _FACTOR.search(before)
+        offset = before.endswith(" + ") and not line.startswith("*", match.end())
+        if offset or (factor and factor[1] not in vectors and int(match[0]) > _SHORT):
+            yield match.span()
+
+
+def _with_parameters(source: str, name: str, count: int) -> str:
+    """The text with ``n0, n1, ...`` as first parameters of all functions of the kernel, and passed on at each call."""
+
+    def given(match: re.Match[str]) -> str:
+        line = source[source.rfind("\n", 0, match.start()) + 1 : match.start()]
+        kind = "int64 " if _DEFINED.fullmatch(line) else ""
+        rest = "" if source.startswith(")", match.end()) else ", "
+        return match[0] + ", ".join(f"{kind}n{k}" for k in range(count)) + rest
+
+    return re.sub(rf"\b{name}\w*\(", given, source)

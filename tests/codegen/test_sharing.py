@@ -1,0 +1,118 @@
+"""Kernels that differ in sizes share one text: the same bits as apart, and apart where a number must stay constant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lamina
+from lamina.backends import cpu
+from lamina.codegen.cpp.sharing import Shared, shared_kernels
+
+SIZES = ((2, 24, 64), (2, 40, 64), (3, 24, 100), (2, 9, 129), (2, 17, 65), (4, 33, 1), (0, 12, 70), (2, 12, 0))
+
+
+def text(name: str, length: int, rows: int = 20, lanes: str = "i1") -> str:
+    return f"""static int64 {name}_part0(f32* b0, int64 begin, int64 end) {{
+  for (int64 i0 = 0; i0 < {rows}; ++i0) {{  // {name}: {length} points
+    strip_even<1>(0, {length}, [&](int64 {lanes}, auto n, int k) STEP {{
+      store_f32(b0 + i0*{length} + {lanes}*3 + {rows + 100}, v, n);
+    }});
+    const f32 v4 = v2 / {length}.0f;
+    const f32 v5 = v4 + {rows}.0f;
+  }}
+}}
+
+extern "C" int64 {name}(void* b0_) {{
+  return {name}_part0(b0, 0, 1);
+}}
+"""
+
+
+def test_what_differs_becomes_a_parameter_in_every_function() -> None:
+    found = shared_kernels({"add_12": text("add_12", 128), "mul_34": text("mul_34", 4096)})
+    assert found["add_12"].source == found["mul_34"].source
+    assert found["add_12"].function == found["mul_34"].function == "add_12"
+    assert sorted(zip(found["add_12"].sizes, found["mul_34"].sizes, strict=True)) == [(128, 4096)] * 2
+    source = found["add_12"].source
+    assert "static int64 add_12_part0(int64 n0, int64 n1, f32* b0, int64 begin, int64 end) {" in source
+    assert 'extern "C" int64 add_12(int64 n0, int64 n1, void* b0_) {' in source
+    assert "return add_12_part0(n0, n1, b0, 0, 1);" in source
+    assert "strip_even<1>(0, n0, " in source and "i0*n0 + i1*3 + 120" in source and "v2 / (f32)n1;" in source
+    assert "i0 < 20;" in source, "what all have stays a constant"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        text("b", 32),  # a short vector loop
+        text("b", 128, rows=7),  # a short loop, and a number that is added to a value
+        text("b", 128, rows=30),  # a number that is added to a value
+        text("b", 128).replace("i1*3", "i1*5"),  # a stride of the vector axis
+        text("b", 128).replace("strip_even<1>", "strip_even<4>"),
+        text("b", 128).replace("strip_even", "strip"),
+        text("b", 2**24 + 1).replace("i0*16777217", "i0*128").replace("(0, 16777217", "(0, 128"),
+    ],
+)
+def test_constants_that_matter_keep_kernels_apart(other: str) -> None:
+    sources = {"a": text("a", 128), "b": other}
+    assert shared_kernels(sources) == {name: Shared(source, name) for name, source in sources.items()}
+
+
+def test_a_kernel_that_no_other_resembles_keeps_its_text() -> None:
+    assert shared_kernels({"a": text("a", 128)}) == {"a": Shared(text("a", 128), "a")}
+    assert shared_kernels({}) == {}
+
+
+def _normalised(*xs: Tensor) -> list[Tensor]:
+    return [nn.functional.relu(x - x.mean(2, keepdim=True)) * x.sum((0, 2), keepdim=True) for x in xs]
+
+
+def _joined(*xs: Tensor) -> list[Tensor]:
+    return [torch.cat([x * 2, x.sin()], 1) for x in xs]
+
+
+def _turned(*xs: Tensor) -> list[Tensor]:
+    return [x.transpose(1, 2) * 2 + x.transpose(1, 2).contiguous().exp() for x in xs]
+
+
+def _windows(*xs: Tensor) -> list[Tensor]:
+    return [nn.functional.pad(x, (1, 2)).cumsum(2).roll(3, 1) for x in xs]
+
+
+def _extremes(*xs: Tensor) -> list[Tensor]:
+    return [x.amax(1) + x.softmax(1).argmax(1) for x in xs if x.numel()]
+
+
+@pytest.mark.parametrize("function", [_normalised, _joined, _turned, _windows, _extremes])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_results_are_those_of_kernels_apart(
+    function: Callable[..., list[Tensor]], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    xs = [torch.randn(size).to(dtype) for size in SIZES]
+    outcomes = []
+    for share in (shared_kernels, lambda sources: {name: Shared(text, name) for name, text in sources.items()}):
+        torch.compiler.reset()
+        monkeypatch.setattr(cpu, "shared_kernels", share)
+        compiled = lamina.compile(function, options={"strict": True, "cache_dir": str(tmp_path)})
+        outcomes.append(compiled(*xs))
+    for one, other, eager in zip(outcomes[0], outcomes[1], function(*xs), strict=True):
+        assert torch.equal(one, other)
+        torch.testing.assert_close(one, eager, rtol=2e-2, atol=2e-2)
+
+
+def test_the_layers_of_a_network_share_kernels_and_the_record_says_so(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.SiLU()) for a, b in ((3, 16), (16, 24))]
+    model = nn.Sequential(*layers).train()
+    compiled = lamina.compile(model, options={"strict": True, "cache_dir": str(tmp_path)})
+    compiled(torch.randn(2, 3, 64, 64))
+    made = [stage.value for stage in compiled.record.stages if stage.name == "build"]
+    assert sum(build.compiled for build in made) < sum(len(build.kernels) for build in made)
+    assert any("with sizes" in decision.reason for decision in compiled.record.decisions("share"))
+    assert "kernels compiled (" in repr(compiled.record) and "ms each)" in repr(compiled.record)
