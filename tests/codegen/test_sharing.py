@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def test_what_differs_becomes_a_parameter_in_every_function() -> None:
     assert "static int64 add_12_part0(int64 n0, int64 n1, f32* b0, int64 begin, int64 end) {" in source
     assert 'extern "C" int64 add_12(int64 n0, int64 n1, void* b0_) {' in source
     assert "return add_12_part0(n0, n1, b0, 0, 1);" in source
-    assert "strip_even<1>(0, n0, " in source and "i0*n0 + i1*3 + 120" in source and "v2 / (f32)n1;" in source
+    for part in ("strip_even<1>(0, n0, ", "i0*n0 + i1*3 + 120", "v2 / (f32)n1;"):
+        assert part in source
     assert "i0 < 20;" in source, "what all have stays a constant"
 
 
@@ -89,30 +91,38 @@ def _extremes(*xs: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("function", [_normalised, _joined, _turned, _windows, _extremes])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("numerics", ["eager", "fast"])
 def test_results_are_those_of_kernels_apart(
-    function: Callable[..., list[Tensor]], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    function: Callable[..., list[Tensor]],
+    numerics: str,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     torch.manual_seed(0)
     xs = [torch.randn(size).to(dtype) for size in SIZES]
-    outcomes = []
+    outcomes, tolerance = [], 3e-2 if dtype is torch.bfloat16 else 1e-4
     for share in (shared_kernels, lambda sources: {name: Shared(text, name) for name, text in sources.items()}):
         torch.compiler.reset()
         monkeypatch.setattr(cpu, "shared_kernels", share)
-        compiled = lamina.compile(function, options={"strict": True, "cache_dir": str(tmp_path)})
+        compiled = lamina.compile(function, options={"strict": True, "cache_dir": str(tmp_path), "numerics": numerics})
         outcomes.append(compiled(*xs))
     for one, other, eager in zip(outcomes[0], outcomes[1], function(*xs), strict=True):
-        assert torch.equal(one, other)
-        torch.testing.assert_close(one, eager, rtol=2e-2, atol=2e-2)
+        # Fast kernels may round a product before it is added or not, as the compiler finds it shorter.
+        assert torch.equal(one, other) or numerics == "fast"
+        torch.testing.assert_close(one, eager, rtol=tolerance, atol=tolerance)
 
 
 def test_the_layers_of_a_network_share_kernels_and_the_record_says_so(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    layers = [nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.SiLU()) for a, b in ((3, 16), (16, 24))]
+    layers = [
+        nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.SiLU()) for a, b in ((3, 16), (16, 16), (16, 24))
+    ]
     model = nn.Sequential(*layers).train()
     compiled = lamina.compile(model, options={"strict": True, "cache_dir": str(tmp_path)})
     compiled(torch.randn(2, 3, 64, 64))
     made = [stage.value for stage in compiled.record.stages if stage.name == "build"]
     assert sum(build.compiled for build in made) < sum(len(build.kernels) for build in made)
     assert any("with sizes" in decision.reason for decision in compiled.record.decisions("share"))
-    assert "kernels compiled (" in repr(compiled.record) and "ms each)" in repr(compiled.record)
+    assert re.search(r"kernels compiled \(\d+ ms each\), \d+ reused", repr(compiled.record))

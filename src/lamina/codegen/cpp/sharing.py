@@ -4,7 +4,8 @@ A network repeats a loop nest at several widths and resolutions. Scheduling and 
 they prove holds; only afterwards are the numbers that differ turned into parameters, where a constant brings no speed:
 bounds of outer loops and of long vector loops, strides and offsets of addresses, divisors outside of vector loops, and
 what decides on threads. Others (short loops, tiles, vector remainders, strides of the vector axis) stay constants, and
-kernels that differ in such a one stay apart. A kernel that no other resembles keeps all its constants.
+kernels that differ in such a one stay apart. A kernel that no other resembles keeps all its constants. Results are the
+same but for what a compiler that may contract ``a * b + c`` chooses to contract.
 """
 
 from __future__ import annotations
