@@ -1,0 +1,42 @@
+"""Rolls, resampling and pooling with what reads them: kernels for a GPU in Triton's interpreter, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.codegen.triton.harness import Interpreter
+from tests.codegen.triton.test_plans import run
+from tests.codegen.triton.test_pools import planned
+
+
+def shifted_windows(x: Tensor) -> Tensor:
+    x = torch.roll(x, (-3, 2), (1, 2))
+    return x.view(2, 2, 4, 2, 4, 16).permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, 16) * 2
+
+
+MAPS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
+    "shifted windows": (shifted_windows, (2, 8, 8, 16)),
+    "rolled short rows": (lambda x: torch.roll(x, (1, -2), (0, 1)) * 2 + x, (5, 7)),
+    "bilinear": (lambda x: torch.ops.aten.upsample_bilinear2d(x, [13, 17], False) * 2, (2, 3, 7, 9)),
+    "bilinear, corners": (lambda x: torch.ops.aten.upsample_bilinear2d(x, [13, 17], True) * 2, (2, 3, 7, 9)),
+    "nearest": (lambda x: F.interpolate(x, (13, 18)) + 1, (2, 3, 7, 9)),
+    "uneven means": (lambda x: torch.ops.aten._adaptive_avg_pool2d(x, [3, 4]) * 2, (2, 3, 10, 11)),
+}
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("name", MAPS)
+def test_values(interpreter: Interpreter, name: str, form: torch.memory_format) -> None:
+    function, shape = MAPS[name]
+    if len(shape) != 4 and form is torch.channels_last:
+        pytest.skip("two dimensions have no channels")
+    x = torch.randn(shape)
+    if name != "shifted windows":  # eager's view needs rows as they are
+        x = x.contiguous(memory_format=form)
+    ours = run(planned(function, (x,)), interpreter, (x,))
+    torch.testing.assert_close(ours[0], function(x))
