@@ -138,3 +138,13 @@ def test_means_of_large_windows_are_sums_of_sums_of_rows(size: tuple[int, int], 
             assert not found.complaints
             assert not found.library
             assert found.nests == nests
+
+
+@pytest.mark.parametrize("size", [(3, 4), (7, 5), (4, 20)])
+def test_gradients_of_uneven_means_go_to_columns_and_then_to_rows(size: tuple[int, int]) -> None:
+    for form, nests in ((torch.contiguous_format, 2), (torch.channels_last, 1)):
+        given = [torch.randn(2, 3, *size).contiguous(memory_format=form), X.contiguous(memory_format=form)]
+        found = outcome(lambda g, x: aten._adaptive_avg_pool2d_backward(g, x), given)
+        assert not found.complaints
+        assert not found.library
+        assert found.nests == nests

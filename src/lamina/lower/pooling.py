@@ -277,19 +277,54 @@ def _window_mean_backward(
     out = low.result(node)
     low.plain(grad.dtype)
     kin = opmath(grad.dtype)
+    if _uneven_rows(low, node, grad, spans):
+        return _shares_of_rows(low, node, grad, out, spans)
     s = Sliding(low, node, out.shape, [span.covers for span in spans])
+    if divisor is None:
+        s.b.store(out, _shares(s, spans, grad, kin), s.at)
+        low.finish(s.b)
+        return out
+    values = []
+    for number in s.numbers:
+        outputs = [span.output(a, j) for span, a, j in zip(spans, s.inner, number, strict=True)]
+        values.append(s.b.load(grad, [*s.outer, *outputs], s.holds(spans, number)).to(kin) / divisor)
+    s.b.store(out, s.total("add", values), s.at)
+    low.finish(s.b)
+    return out
+
+
+def _uneven_rows(low: Lowering, node: Node, grad: TensorValue, spans: Sequence[Span]) -> bool:
+    """Whether rows of gradients are spread over the columns first: a row's places and counts, which are in no even
+    steps, are then computed for the windows' rows only.
+    """
+    uneven = all(isinstance(s, Adaptive) for s in spans) and prod(as_expr(s.covers) for s in spans).const > 1
+    rows = node.meta["val"].stride(-1) == 1
+    return uneven and rows and len(spans) > 1 and low.buffers[grad.buffer].device == "cpu"
+
+
+def _shares(s: Sliding, spans: Sequence[Span], grad: TensorValue, kin: str) -> Value:
+    """What the element at the nest's position gets of the windows it is in."""
     values = []
     for number in s.numbers:
         outputs = [span.output(a, j) for span, a, j in zip(spans, s.inner, number, strict=True)]
         exists = s.holds(spans, number)
-        value = s.b.load(grad, [*s.outer, *outputs], exists).to(kin)
-        if divisor is not None:
-            values.append(value / divisor)
-            continue
         counts = [span.count(s.b, o, kin) for span, o in zip(spans, outputs, strict=True)]
-        share = value / s.area(counts, kin)
+        share = s.b.load(grad, [*s.outer, *outputs], exists).to(kin) / s.area(counts, kin)
         values.append(share if exists is None else s.b.where(exists, share, 0))
-    s.b.store(out, s.total("add", values), s.at)
+    return s.total("add", values)
+
+
+def _shares_of_rows(
+    low: Lowering, node: Node, grad: TensorValue, out: TensorValue, spans: Sequence[Span]
+) -> TensorValue:
+    kin = opmath(grad.dtype)
+    *above, last = spans
+    columns = low.buffer(f"{node.name}_columns", kin, [*grad.shape[:-1], out.shape[-1]])
+    s = Sliding(low, node, columns.shape, [*(1 for _ in above), last.covers])
+    s.b.store(columns, _shares(s, [*(Single() for _ in above), last], grad, kin), s.at)
+    low.finish(s.b)
+    s = Sliding(low, node, out.shape, [*(span.covers for span in above), 1])
+    s.b.store(out, _shares(s, [*above, Single()], columns, kin), s.at)
     low.finish(s.b)
     return out
 
