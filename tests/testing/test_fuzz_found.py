@@ -198,6 +198,21 @@ def test_a_gradient_of_what_was_written_over_is_compared() -> None:
     assert check(program, f"{__name__}:keeps_wrong_copies").kind == "value"
 
 
+def test_a_view_that_torch_tells_nothing_of_is_seen() -> None:
+    program = f"""{HEAD}
+def program(compile):
+    x = sample(4, grad=True) * 1
+    with torch.inference_mode():
+        view = compile(lambda x: x[:2])(x)
+    yield view
+    yield attempt(x.mul_, 2)
+"""
+    seen = observe(program, compile_function("none"))
+    assert seen.leaves["0"].leaf is not None
+    assert seen.late["0"].leaf is None
+    assert seen.late["0"].value.equal(seen.leaves["0"].value * 2)
+
+
 def test_what_autograd_refuses_is_in_the_record() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         v = x.abs()

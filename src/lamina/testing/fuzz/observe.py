@@ -35,7 +35,8 @@ class Seen:
     kind: str
     stride: tuple[int, ...]
     requires_grad: bool
-    leaf: bool
+    leaf: bool | None
+    """None where torch refuses to tell: a view made in inference mode whose base was written to outside of it."""
     inference: bool
 
 
@@ -170,9 +171,16 @@ def _seen(tensor: Tensor) -> Seen:
         f"{type(tensor).__name__} {tensor.layout} {tensor.is_conj()} {tensor.is_neg()}",
         tuple(tensor.stride()) if strided else (),
         tensor.requires_grad,
-        tensor.is_leaf,
+        _is_leaf(tensor),
         tensor.is_inference(),
     )
+
+
+def _is_leaf(tensor: Tensor) -> bool | None:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return None
 
 
 def _finish(trace: Trace, live: list[tuple[str, Tensor, int]]) -> None:
