@@ -127,6 +127,37 @@ def program(compile):
             ),
         },
     ),
+    "turns": Whole(
+        0.5,
+        "results of one function differentiated one after another, again, or with the graph retained",
+        """
+def f(x, y):
+    t = <trunk>
+    <write>
+    return <one>, <other>, <third>
+
+
+def program(compile):
+    g = compile(f<how>)
+    for size in (3, 5):
+        x, y = sample(2, size, seed=1, grad=True), sample(2, size, seed=2, grad=True)
+        out = attempt(g, x, y)
+        yield out
+        yield backward(out[<first>]<keep>), backward(out[<second>]), backward(out[<last>])
+""",
+        {
+            "trunk": ("x + y", "(x * y).tanh()", "x * 2", "x.detach() * y"),
+            "write": ("", "", "y.detach()[0] = 1", "y.data.mul_(2)"),
+            "one": ("t.sin()", "t[0]", "x - 1", "x * 2"),
+            "other": ("y.exp()", "t.t()", "t.cos()", "y / 4"),
+            "third": ("x + y", "t", "x.exp()"),
+            "how": ("", ", dynamic=True", ", dynamic=False"),
+            "first": ("0", "1", "2", ":2"),
+            "second": ("0", "1", "2", "1:"),
+            "last": ("0", "1", "2", ":"),
+            "keep": ("", "", ", retain_graph=True"),
+        },
+    ),
     "module_class": Whole(
         0.7,
         "compiled modules that are changed from outside",
