@@ -51,7 +51,9 @@ def inline_producers(
             continue
         nest = _without_units(step)
         nest = Nest(nest.name, nest.axes, simplify(nest.body, numerics))
-        found = {**cheap, **{b: p for b, p in costly.items() if _picks(nest, b, p, buffers)}}
+        loaded = {e.buffer for e in nest.body if isinstance(e, Load)}
+        picked = {b: p for b, p in costly.items() if b in loaded and _picks(nest, b, p, buffers)}
+        found = {**cheap, **picked}
         nest = settled(_inlined(nest, found, buffers, numerics, decisions), numerics)
         result.append(nest)
         facts = Facts.of(nest)

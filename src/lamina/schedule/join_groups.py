@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lamina.ir.access import contiguous_axes
 from lamina.ir.index import Atom, Expr, as_expr
-from lamina.ir.loops import Check, Nest, Reduce, Scan, Store, axes_of_values, operands
+from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, operands
 from lamina.schedule.align import Alignment, align, disjoint
 from lamina.schedule.buffer_facts import BufferFacts
 from lamina.schedule.dependence_graph import DependenceGraph
@@ -150,6 +150,8 @@ class Joiner:
 
     def _shares_reads(self, nest: Nest) -> bool:
         """Whether the nest reads windows on a GPU of which neighbours that share a point read less."""
+        if not any(isinstance(e, Load) and self.buffers.on_gpu(e.buffer) for e in nest.body):
+            return False  # counting places costs more, and is asked of each pair of groups
         many = any(n > FEW_PLACES and self.buffers.on_gpu(b) for b, n in places(nest).items())
         return many and bool(sliding_axes(nest, self.buffers.buffers))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ctypes import c_float
 
 import torch
 
@@ -92,7 +93,7 @@ def _shortest(number: float, single: str) -> str:
         return repr(number)
     for digits in range(1, 10):
         text = f"{number:.{digits}g}"
-        if float(torch.tensor(float(text), dtype=torch.float32)) == number:
+        if c_float(float(text)).value == number:
             return text if any(c in text for c in ".e") else text + ".0"
     return repr(number)
 
