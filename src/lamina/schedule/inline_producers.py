@@ -17,6 +17,7 @@ from lamina.schedule.buffer_facts import BufferFacts, estimate
 from lamina.schedule.dead_code import live_steps
 from lamina.schedule.group import Facts
 from lamina.schedule.inline import inline_into
+from lamina.schedule.inline_parts import with_parts
 from lamina.schedule.settle import settled
 from lamina.schedule.simplify import rename, simplify
 from lamina.schedule.windows import FEW_PLACES, places
@@ -62,6 +63,7 @@ def inline_producers(
             cheap[next(iter(facts.stores))] = nest
         elif facts.pure and complete and _is_computable(facts, uses, buffers):
             costly[next(iter(facts.stores))] = nest
+    result = with_parts(live_steps(result, buffers.fixed), buffers, numerics, decisions)
     return live_steps(result, buffers.fixed), tuple(decisions)
 
 

@@ -1,0 +1,97 @@
+"""Costly values of which readers use parts only are computed where the parts are read, instead of whole and stored.
+
+The loops of such readers are others than the producer's, so that the two cannot be one kernel in any other way: a
+channel of an image, the halves of a gate, every second element. All readers together may do no more of the work than
+the producer did, so that what is stored and read again is saved at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.base.decision import Decision
+from lamina.ir.index import Axis, Expr, Size, prod
+from lamina.ir.loops import LibraryCall, Load, Nest, Step
+from lamina.schedule.accesses import loaded, stored
+from lamina.schedule.buffer_facts import BufferFacts, estimate
+from lamina.schedule.group import Facts
+from lamina.schedule.inline import inline_into
+from lamina.schedule.settle import settled
+
+__all__ = ["with_parts"]
+
+_LOADS = 4
+"""Tensors that a producer may read: each of them is read where the parts are, in the order of the reader's loops."""
+
+
+def with_parts(steps: Sequence[Step], buffers: BufferFacts, numerics: str, decisions: list[Decision]) -> list[Step]:
+    """``steps`` with producers copied into the readers of their parts, on CPUs; notes what was decided.
+
+    Producers that nobody reads any more are still there.
+    """
+    result = list(steps)
+    writers: dict[str, list[int]] = {}
+    readers: dict[str, set[int]] = {}
+    for number, step in enumerate(steps):
+        for written in stored(step):
+            writers.setdefault(written, []).append(number)
+        for read in loaded(step):
+            readers.setdefault(read, set()).add(number)
+    for number, producer in enumerate(result):
+        if isinstance(producer, LibraryCall):
+            continue
+        name = _result(producer, buffers)
+        if name is None or len(writers[name]) > 1 or not readers.get(name):
+            continue
+        if any(writers.get(b, [-1])[-1] >= number for b in loaded(producer)):
+            continue  # what it reads is written over before its readers run
+        users = sorted(readers[name])
+        if not _pays(producer, name, [result[n] for n in users], buffers):
+            continue
+        changed = {n: inline_into(_nest(result[n]), name, producer, numerics) for n in users}
+        for n, nest in changed.items():
+            if nest is None:
+                continue
+            decisions.append(Decision("inline", (producer.name, nest.name), True, "its readers read parts of it"))
+            result[n] = settled(nest, numerics)
+            for other in loaded(producer):
+                readers[other].add(n)
+    return result
+
+
+def _nest(step: Step) -> Nest:
+    assert isinstance(step, Nest)
+    return step
+
+
+def _result(producer: Nest, buffers: BufferFacts) -> str | None:
+    """The one tensor that the nest makes, where every element of it may be computed anywhere on its own."""
+    facts = Facts.of(producer)
+    if not facts.pure or not facts.loads or len(facts.loads) > _LOADS:
+        return None
+    (name,) = facts.stores
+    given = name in buffers.fixed or name in buffers.library_reads or buffers.on_gpu(name)
+    return None if given else name
+
+
+def _pays(producer: Nest, name: str, users: Sequence[Step], buffers: BufferFacts) -> bool:
+    """Whether all readers read parts, and together no more places than there are."""
+    shape, read = buffers.buffers[name].shape, 0
+    for user in users:
+        if isinstance(user, LibraryCall):
+            return False
+        loads = [eqn for eqn in user.body if isinstance(eqn, Load) and eqn.buffer == name]
+        if not loads or not all(eqn.mask is None and _is_part(eqn.index, shape) for eqn in loads):
+            return False
+        facts = Facts.of(user)
+        if facts.scans or facts.scatters:
+            return False  # its loop goes one by one
+        read += len({eqn.index for eqn in loads}) * estimate(prod(a.extent for a in user.axes))
+    return read <= estimate(prod(a.extent for a in producer.axes))
+
+
+def _is_part(index: tuple[Expr, ...], shape: Sequence[Expr]) -> bool:
+    """Whether an index goes over axes, without division, and leaves out places of some dimension."""
+    if not all(isinstance(atom, Axis | Size) for e in index for atom in e.atoms()):
+        return False
+    return any(e.bounds() != (0, n - 1) for e, n in zip(index, shape, strict=True))
