@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -96,6 +97,8 @@ def _hf_words(name: str, size: int) -> tuple[nn.Module, Inputs]:
 
 
 def _transformers(family: str, given: Mapping[str, Any]) -> nn.Module:
+    with contextlib.suppress(ImportError):
+        _import_torchvision()  # transformers imports it where it is there
     library = import_module("transformers")
     config = getattr(library, f"{family.removesuffix('Encoder')}Config")(**given)
     model: nn.Module = getattr(library, f"{family}Model")(config)

@@ -60,7 +60,8 @@ class CpuBackend:
             record.step(region, "verify", verify_plan, plan)
         host: HostProgram = record.step(region, "host", emit_host, plan)
         units = record.step(region, "codegen", self.units, plan, host)
-        record.stages.append(Stage(region, "codegen", None, 0.0, _sharing(units)))
+        if sharing := _sharing(units):
+            record.stages.append(Stage(region, "codegen", None, 0.0, sharing))
         building = Later(build_threads, lambda running: self.build(region, units, running))
         if self.options.mode != "default":
             why = f"mode {self.options.mode!r} is about GPUs, and this runs on the CPU"

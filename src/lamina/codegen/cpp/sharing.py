@@ -25,7 +25,8 @@ _PARAMETERS = 24
 _COMMENT = re.compile(r"[ \t]*//[^\n]*")
 _ADDRESS = re.compile(r"\b(?:load_|store_|__builtin_prefetch)\w*\(")
 _LITERAL = re.compile(r"(?<![\w.])\d+(?![\w.])")
-_FACTOR = re.compile(r"(\w+|\))\*$")
+_FACTOR = re.compile(r"(\bi\w*|\)|\(int64\)\w+)\*$")
+"""What a stride stands after: numbers of 64 bits, not vectors of fewer, which no parameter fits."""
 _STRIP = re.compile(r"\bstrip\w*<\d+>\(0, (\d+), \[&\]\(int64 (\w+)")
 _LOOP = re.compile(r"\bfor \(int64 (\w+) = 0; \1 < (\d+); ")
 _THREADS = re.compile(r"\b(?:thread_count|share)\((\d+)(?=, )")
