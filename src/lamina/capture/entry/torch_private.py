@@ -149,6 +149,19 @@ def _can_be_entered(wrapper: Any, cells: dict[str, CellType]) -> bool:
     )
 
 
+_UNSOUND = (
+    "use_recursive_dict_tags_for_guards",
+    "skip_tensor_guards_with_matching_dict_tags",
+    "skip_guards_on_constant_func_defaults",
+)
+"""Settings by which guards are passed over where a dictionary is as it was, though what it holds may have changed.
+
+A buffer that begins to require gradients, a parameter with other data, a default that was replaced: older versions of
+torch use the compiled code of what was there before.
+"""
+_SETTINGS = {"record_runtime_overhead": False, **{name: False for name in _UNSOUND if hasattr(config, name)}}
+
+
 class _Callback(CatchErrorsWrapper):
     """Compiles a frame under settings that torch's wrapper has around each whole call.
 
@@ -184,7 +197,7 @@ class _Callback(CatchErrorsWrapper):
             return self._left_to_python(frame.f_code, why)
         with contextlib.ExitStack() as stack:
             stack.callback(autocast_kept())  # Dynamo calls its setters while it traces
-            stack.enter_context(config.patch(record_runtime_overhead=False))
+            stack.enter_context(config.patch(_SETTINGS))
             for enter in self.settings:
                 stack.callback(enter())
             try:

@@ -100,6 +100,30 @@ def shadowing_attributes(kinds: Iterable[type], names: frozenset[str]) -> Check 
     return _all_absent([(scope, name) for (_, name), scope in absent.items()])
 
 
+def constant_attributes(kinds: Iterable[type], names: frozenset[str]) -> Check | None:
+    """``names`` that are found as immutable values on one of ``kinds``, where a call finds the same objects."""
+    found: dict[tuple[type, str], object] = {}
+    for kind in kinds:
+        for name in names:
+            base = next((base for base in kind.__mro__ if name in vars(base)), None)
+            if base is not None and base.__flags__ & _MUTABLE and isinstance(vars(base)[name], _IMMUTABLE):
+                found[base, name] = vars(base)[name]
+    if not found:
+        return None
+    held = tuple((vars(base), name, value) for (base, name), value in found.items())
+
+    def check() -> bool:
+        for scope, name, value in held:  # noqa: SIM110  (a generator takes twice as long)
+            if scope.get(name, held) is not value:
+                return False
+        return True
+
+    return check
+
+
+_IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device)
+
+
 def _passed_over(kind: type, names: frozenset[str]) -> Iterator[tuple[type, str]]:
     """Classes in which a lookup of each of ``names`` on ``kind`` finds nothing before it finds something."""
     for name in names:

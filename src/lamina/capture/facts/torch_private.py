@@ -140,6 +140,8 @@ def _missing(source: Source, variable: VariableTracker, guarded: bool, zeros: bo
         return [GuardBuilder.ID_MATCH]
     if zeros and guarded and isinstance(value, (float, complex)) and _zero_signs(value):
         return [functools.partial(_guard_signs, value)]
+    if value is None and vars(variable).get("user_cls") is OrderedDict:  # as 2.11 and 2.12 hold one
+        return [GuardBuilder.SEQUENCE_LENGTH if _HOOKS_OF_ALL in source.name else _guard_order]
     if isinstance(value, OrderedDict):
         if any(value is hooks for hooks in _GLOBAL_HOOKS):
             return [GuardBuilder.SEQUENCE_LENGTH]
@@ -151,7 +153,10 @@ def _missing(source: Source, variable: VariableTracker, guarded: bool, zeros: bo
 _TELL_ZEROS_APART = frozenset({"atan2", "arctan2", "copysign", "signbit", "phase", "str", "repr", "format", "hex"})
 """Functions whose results differ between zero and negative zero, so that graphs may differ that hold neither."""
 
-_GLOBAL_HOOKS = tuple(v for k, v in vars(modules).items() if k.startswith("_global_") and isinstance(v, OrderedDict))
+_HOOKS_OF_ALL = "_global_"
+_GLOBAL_HOOKS = tuple(
+    v for k, v in vars(modules).items() if k.startswith(_HOOKS_OF_ALL) and isinstance(v, OrderedDict)
+)
 
 _OF_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "_base": lambda tensor: tensor._base is None,
@@ -185,12 +190,16 @@ def _surroundings(
     scopes.update({v.__code__: v.__globals__ for v in values if isinstance(v, types.FunctionType)})
     used = {str(n.target) for n in gm.graph.nodes if n.op == "call_method"} | _operators(gm)
     methods = _methods(own, traced)
+    read = [v for v in values if isinstance(v, type)]
+    read += [kind for v in variables if isinstance(kind := vars(v).get("class_type"), type)]
+    asked = [kind for kind in dict.fromkeys(read) if kind.__module__.split(".")[0] not in _KNOWN]
     checks = {
         "methods of " + ", ".join(sorted({kind.__qualname__ for kind, *_ in methods})): (
             functools.partial(_unchanged, methods) if methods else None
         ),
         "globals that hide builtins": reads.absent_names((code, scopes[code]) for code in codes if code in scopes),
         "attributes that hide others": reads.shadowing_attributes(own, names),
+        "attributes of classes": None if _CLASSES_ARE_GUARDED else reads.constant_attributes(asked, names),
         "imported modules": reads.imported_modules(codes),
         "registered classes": reads.subclasses(classes, [v for v in values if isinstance(v, type)]),
         "methods of tensors": reads.patched_methods(frozenset(used)) if used else None,
@@ -199,6 +208,8 @@ def _surroundings(
     return functools.partial(_guard_all, tuple(kept.values()), "; ".join(kept)) if kept else None
 
 
+_CLASSES_ARE_GUARDED = not torch.__version__.startswith("2.11.")
+"""Whether Dynamo guards what it reads of a class itself, as ``Model.scale``; 2.11 does so for what instances have."""
 _KNOWN = ("torch", "builtins", "collections")
 
 
