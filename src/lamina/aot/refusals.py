@@ -10,6 +10,7 @@ from lamina.aot.dead_calls import dead_call
 from lamina.aot.inexact_integers import inexact_integers
 from lamina.aot.layouts import lost_layout
 from lamina.aot.leaves import leaf_made
+from lamina.aot.out_of_range import out_of_range
 from lamina.aot.overlap import overlapping_write
 from lamina.aot.refused_calls import refused_call
 from lamina.aot.replayed import unknown_view
@@ -36,6 +37,7 @@ _CHECKS = (
     (overlapping_write, "clone what is read or written to before the write"),
     (assumed_size, "reshape or index the tensor so that its size is the same whatever the data"),
     (refused_call, "do not call it so"),
+    (out_of_range, "ask for elements that are there"),
     (other_in_eager, "call it in a way that eager takes, and whose result tracing knows"),
     (inexact_integers, "compute the integer before the compiled function is called"),
     (leaf_made, "make the leaf before the compiled function is called, or take the view where gradients are on"),
