@@ -49,7 +49,17 @@ def rows_of(args: argparse.Namespace) -> list[Row]:
         found += harvest.cases()
     kinds = variants(args.dtypes, args.modes, args.device, args.scale)
     rows = [Row(case, variant) for case in found for variant in kinds]
-    return shuffled([row for row in rows if args.only in row.name])
+    number, count = args.share
+    return shuffled([row for row in rows if args.only in row.name])[number::count]
+
+
+def _share(text: str) -> tuple[int, int]:
+    """``2/8``: the third of eight parts."""
+    number, _, count = text.partition("/")
+    found = int(number), int(count)
+    if not 0 <= found[0] < found[1]:
+        raise ValueError(text)
+    return found
 
 
 def _left(rows: Sequence[Row], journal: Journal, slower: bool) -> list[Row]:
@@ -116,6 +126,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="*", default=list(DTYPES), choices=list(DTYPES))
     parser.add_argument("--modes", nargs="*", default=list(MODES), choices=MODES)
     parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--share", type=_share, default=(0, 1), metavar="N/COUNT", help="every COUNTth row from N on")
     parser.add_argument("--slower", action="store_true", help="only rows that were slower when last measured")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--scale", type=float, default=None, help="times the elements; default 1, on a GPU 32")
