@@ -95,8 +95,8 @@ SCHEDULES = (
         "input updated in place with a later reader",
         "dropped guard",
         f"{_SCHEDULE}/in_place.py",
-        "if k > update.first and k not in gone and update.old in reads(step):",
-        "if k < 0 and update.old in reads(step):",
+        "any(k > update.first and k not in gone for k in self.steps.reading(update.old))",
+        "any(k < 0 for k in self.steps.reading(update.old))",
         ("tests/schedule/test_in_place.py",),
     ),
     Bug(
