@@ -12,6 +12,20 @@ from lamina.testing.fuzz import attempt, backward, pause, sample, unbacked
 """
 
 PROGRAMS = {
+    "a view of another argument whose base has sizes of its own": """
+def f(x0, x1):
+    x0.relu_()
+    x1[0:] += 0
+
+def program(compile):
+    g = compile(f)
+    x0 = sample(0)
+    x1 = x0[: x0.numel()]
+    yield attempt(g, x0, x1)
+    x0 = sample(2)
+    x1 = x0.view_as(x0)
+    yield attempt(g, x0, x1), x0
+""",
     "a view at a run-time place of a written input with gaps": """
 def f(x, k):
     v = x.narrow(0, k, 1)

@@ -19,7 +19,7 @@ from lamina.aot.trial_calls import other_in_eager
 from lamina.aot.windows import look_elsewhere
 from lamina.base.assumed_sizes import assumed_size
 
-__all__ = ["SHARED_INPUT", "STATE_SWITCHED", "Refusal", "refusal"]
+__all__ = ["BASE_OF_VIEW", "SHARED_INPUT", "STATE_SWITCHED", "Refusal", "refusal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Refusal:
 
 STATE_SWITCHED = "switch it outside of the compiled function, or by a with statement around all of it"
 SHARED_INPUT = "pass a clone of one of them"
+BASE_OF_VIEW = "pass a clone of the view, or the tensor itself"
 
 _CHECKS = (
     (overlapping_write, "clone what is read or written to before the write"),

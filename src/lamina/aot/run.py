@@ -23,7 +23,7 @@ from lamina.aot.layouts import keeping_layouts
 from lamina.aot.list_writes import with_versions
 from lamina.aot.notes import Notes
 from lamina.aot.overlap import inputs_written
-from lamina.aot.refusals import SHARED_INPUT, STATE_SWITCHED, Refusal, refusal
+from lamina.aot.refusals import BASE_OF_VIEW, SHARED_INPUT, STATE_SWITCHED, Refusal, refusal
 from lamina.aot.region import CompileRegion
 from lamina.aot.replayed import replayed_views
 from lamina.aot.resampling import whole_resampling
@@ -47,7 +47,7 @@ from lamina.base.collector import collector_held
 from lamina.base.modes import SWITCHED_BY_HAND
 from lamina.base.recovery import brief, raised_within
 from lamina.base.source import place_in
-from lamina.base.symbolic.torch_private import DataDependentGuard
+from lamina.base.symbolic.torch_private import DataDependentGuard, LaterGuards
 from lamina.errors import LaminaError
 from lamina.options import Options
 from lamina.record import Record
@@ -127,9 +127,14 @@ def _compiled(
         return gm.forward
     graphs.differentiable = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
     job.empty = frozenset(i for i, x in enumerate(example_inputs) if isinstance(x, torch.Tensor) and x.numel() == 0)
+    guards = LaterGuards()
     with state.entered(), whole_resampling():
         compiled = job.compiled(state.gm, example_inputs, decompositions)
     if compiled == state.gm.forward:
+        return gm.forward
+    if guards.unreadable():
+        guards.drop()
+        notes.refuse(Refusal("it is right for some sizes only of what an input is a view of", BASE_OF_VIEW))
         return gm.forward
     if job.outside:
         compiled = detaching(compiled, job.outside)

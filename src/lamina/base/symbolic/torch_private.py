@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
@@ -14,10 +15,12 @@ from torch.fx.experimental.symbolic_shapes import (
     guard_or_true,
     statically_known_true,
 )
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.functions import FloorDiv, IntTrueDiv
 
 __all__ = [
     "DataDependentGuard",
+    "LaterGuards",
     "contiguous",
     "depends_on_data",
     "has_symbols",
@@ -36,6 +39,41 @@ __all__ = [
 
 DataDependentGuard = GuardOnDataDependentSymNode
 """Raised where tracing must know a number that only a run tells."""
+
+
+class LaterGuards:
+    """Guards on sizes that are added to the current capture from now on."""
+
+    def __init__(self) -> None:
+        context = TracingContext.try_get()
+        mode = context.fake_mode if context is not None else None
+        self._env = mode.shape_env if mode is not None else None
+        self._before = len(self._env.guards) if self._env is not None else 0
+
+    def unreadable(self) -> str:
+        """A symbol among them that no input has, so that capture could not check the guard; "" if there is none.
+
+        AOTAutograd makes symbols of its own for what an input is a view of, which is no input.
+        """
+        if self._env is None or not self._env.tracked_fakes:
+            return ""
+        added = {s for guard in self._env.guards[self._before :] for s in guard.expr.free_symbols}
+        if not added:
+            return ""
+        read = {s for tracked in self._env.tracked_fakes for s in _symbols_within(tracked.fake)}
+        return next((str(s) for s in sorted(added - read, key=str) if s in self._env.var_to_range), "")
+
+    def drop(self) -> None:
+        """Take them back: the program that they were for is not used."""
+        if self._env is not None:
+            del self._env.guards[self._before :]
+
+
+def _symbols_within(value: Any) -> list[Any]:
+    if is_traceable_wrapper_subclass(value):
+        names, _ = value.__tensor_flatten__()
+        return [*free_symbols(value), *(s for name in names for s in _symbols_within(getattr(value, name)))]
+    return list(free_symbols(value))
 
 
 def contiguous(tensor: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
