@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import lamina
 from lamina.errors import (
@@ -64,7 +65,7 @@ def _rewritten(**options: object) -> object:
 
 
 def _slope(x: torch.Tensor) -> torch.Tensor:
-    (found,) = torch.autograd.grad((x * x.sin()).sum(), x, create_graph=True)
+    (found,) = torch.autograd.grad((x * x.sin() + 0.0 * F.dropout(x)).sum(), x, create_graph=True)
     return found.square().sum()
 
 

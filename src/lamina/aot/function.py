@@ -10,6 +10,7 @@ import torch
 from torch import is_inference_mode_enabled
 
 from lamina.aot.backwards import Backwards, Boxed, CompileBackward, Tangent
+from lamina.aot.differentiable import Rerun
 from lamina.aot.eager_history import Again
 from lamina.aot.reuse import Returned, all_unchanged
 from lamina.aot.torch_private import (
@@ -109,6 +110,7 @@ def training_function(
     rereads: Sequence[int] = (),
     compile_rereading: CompileBackward | None = None,
     again: Again,
+    rerun: Rerun,
     name: str = "graph",
     where: str = "",
 ) -> Callable[..., Any]:
@@ -120,8 +122,9 @@ def training_function(
     gradient, ``tangents_of`` for each input the outputs its gradient comes from: where none of those has a gradient,
     neither has the input. Of the results ``rereads`` the last of the saved tensors are digests; while they
     exist unchanged, which nothing here sees to, the backward of ``compile_rereading`` runs, which takes the digests and
-    them. ``again`` knows which backwards may follow others. Differentiating twice (``create_graph=True``) raises
-    ``DoubleBackward``, with the ``name`` of the region and ``where`` it is in the user's code, when it comes to that.
+    them. ``again`` knows which backwards may follow others, ``rerun`` gives gradients that can be differentiated again
+    (``create_graph=True``). Where it does not, that raises ``DoubleBackward``, with the ``name`` of the region and
+    ``where`` it is in the user's code, when it comes to that.
     """
     constant_of = _items([i for i, t in enumerate(tangents) if t is None])
     constant = None in tangents
@@ -129,7 +132,7 @@ def training_function(
     wanted_of = _items([i for i, s in enumerate(tangents_of) if s is not None])
     rereading = compile_rereading is not None
     run_backward = _backward_function(
-        compile_backward, compile_rereading, tangents, tangents_of, len(rereads), again, (name, where)
+        compile_backward, compile_rereading, tangents, tangents_of, len(rereads), again, rerun, (name, where)
     )
 
     class Compiled(torch.autograd.Function):
@@ -143,8 +146,8 @@ def training_function(
                 ctx.save_for_backward(*saved)
                 # What the user's hooks give back holds the same values, not always at the same places.
                 ctx.strides = [t.stride() for t in saved] if saving_is_hooked(True) else ()
-            # Kept as they are, unchecked: only a second differentiation asks for them, and is refused.
-            ctx.anchors = wanted_of(inputs)
+            ctx.anchors = wanted_of(inputs)  # kept as they are: only a second differentiation asks for them
+            ctx.taken = rerun.taken(inputs)
             if rereading:
                 ctx.returned = [Returned(values[place]) for place in rereads]
             ctx.set_materialize_grads(False)
@@ -182,6 +185,7 @@ def _backward_function(
     tangents_of: Sequence[frozenset[int] | None],
     rereads: int,
     again: Again,
+    rerun: Rerun,
     region: tuple[str, str],
 ) -> Callable[..., Any]:
     """What the engine calls with a context and the gradients of all outputs.
@@ -198,7 +202,7 @@ def _backward_function(
     # one function, without torch's in front of it.
     def run_backward(ctx: Any, *gradients: Any) -> Any:
         if is_grad_enabled():
-            return refuse(ctx, gradients)
+            return differentiable(ctx, gradients)
         kept = ctx.kept
         first = bool(ctx.anchors)  # there is an input with a gradient, until a backward frees what is saved
         if not first:
@@ -247,11 +251,13 @@ def _backward_function(
         """Which of the gradients that the backward takes are there."""
         return [k for k, i in enumerate(taken) if gradients[i] is not None]
 
-    def refuse(ctx: Any, gradients: Sequence[Any]) -> Any:
-        """The gradients, as what cannot be differentiated again."""
+    def differentiable(ctx: Any, gradients: Sequence[Any]) -> Any:
+        """The gradients, as functions of the inputs; what refuses to be differentiated again where that cannot be."""
         anchors = ctx.anchors
         with torch.no_grad():
             found = run_backward(ctx, *gradients)
+        if anchors and (again_differentiable := rerun.gradients(ctx.taken, anchors, gradients)) is not None:
+            return again_differentiable
         return _refusing(region, (*anchors, *(g for g in gradients if g is not None and g.requires_grad)), found)
 
     never_captured(run_backward)

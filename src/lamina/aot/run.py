@@ -197,7 +197,7 @@ class _Job:
                     return gm.forward
                 places = [("result", i) for i in stitched.differentiable]
                 again = Again(held_by_eager(gm, example_inputs, places), self.notes)
-                return compile_stitched(self.graphs, stitched, again)
+                return compile_stitched(self.graphs, stitched, gm, again)
             self.graphs.written = inputs_written(gm)
             try:
                 compiled = self.differentiated(gm, example_inputs, decompositions)

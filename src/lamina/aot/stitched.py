@@ -10,6 +10,7 @@ from torch.fx import GraphModule
 
 from lamina.aot.absent import needs_saved, without_absent, without_saved
 from lamina.aot.backwards import Backward, CompileBackward, Strides, Tangent
+from lamina.aot.differentiable import Rerun
 from lamina.aot.eager_history import Again
 from lamina.aot.function import inference_function, training_function
 from lamina.aot.graph_compiler import GraphCompiler, role
@@ -21,8 +22,10 @@ from lamina.base.collector import collector_held
 __all__ = ["compile_stitched"]
 
 
-def compile_stitched(graphs: GraphCompiler, stitched: Stitched, again: Again) -> Callable[..., Any]:
-    """Partition and compile a stitched graph, some of whose backwards may follow others, as ``again`` knows."""
+def compile_stitched(
+    graphs: GraphCompiler, stitched: Stitched, captured: GraphModule, again: Again
+) -> Callable[..., Any]:
+    """Partition and compile what was stitched of ``captured``; backwards may follow others as ``again`` knows."""
     graphs.static = frozenset(stitched.static)
     inputs = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if role(n, "") != "tangent"]
     if not stitched.differentiable:
@@ -30,7 +33,8 @@ def compile_stitched(graphs: GraphCompiler, stitched: Stitched, again: Again) ->
         return inference_function(compiled, stitched.mutated, stitched.trained)
     tangents = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if role(n, "") == "tangent"]
     joint = graphs.prepared(stitched.joint)
-    return _training(graphs, stitched, joint, inputs, tangents, again)
+    rerun = Rerun(captured, [s is not None for s in stitched.tangents_of], stitched.mutated, graphs.notes)
+    return _training(graphs, stitched, joint, inputs, tangents, again, rerun)
 
 
 def _training(
@@ -40,6 +44,7 @@ def _training(
     inputs: Sequence[Any],
     tangents: Sequence[torch.Tensor],
     again: Again,
+    rerun: Rerun,
 ) -> Callable[..., Any]:
     graphs.begun = True
     forward, backward = graphs.split(joint, None, stitched.results, stitched.static)
@@ -60,6 +65,7 @@ def _training(
         rereads=graphs.reread,
         compile_rereading=rereading,
         again=again,
+        rerun=rerun,
         name=graphs.name,
         where=graphs.notes.place,
     )

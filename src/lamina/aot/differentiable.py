@@ -1,0 +1,109 @@
+"""Gradients of a region that can be differentiated again, from its captured graph under autograd."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from lamina.aot.errors import draws_numbers
+from lamina.aot.notes import Notes
+from lamina.aot.torch_private import autocast_states, flatten, forward_of, transforms_are_active
+from lamina.base.recovery import brief
+from lamina.base.torch_private import HigherOrderOperator
+
+__all__ = ["Rerun", "Taken"]
+
+Taken = tuple[tuple[int, ...], Sequence[Any]]
+"""The versions of a call's inputs, and weak references to those that get no gradient."""
+
+_VERSION = attrgetter("_version")
+
+
+class Rerun:
+    """The captured graph of a region, run again where its gradients are to be differentiated (``create_graph=True``).
+
+    That gives eager's gradients with eager's history. It needs the inputs as the forward had them: those with a
+    gradient are kept by the region, the others must still be alive, and none may have been written to since. A graph
+    that draws numbers, writes to an input or calls graphs within is not run again.
+    """
+
+    def __init__(self, gm: GraphModule, with_gradient: Sequence[bool], mutated: Sequence[int], notes: Notes) -> None:
+        self._gm, self._notes = gm, notes
+        self._with_gradient = tuple(with_gradient)
+        self._others = tuple(i for i, wanted in enumerate(with_gradient) if not wanted)
+        self._mode, self._autocast = torch.is_grad_enabled(), autocast_states()
+        self._told = False
+        self.limit = _limit(gm, mutated)
+        """Why the graph is never run again, "" if it may be."""
+
+    def taken(self, inputs: Sequence[Any]) -> Taken | None:
+        """What a call's inputs are known by later; None where one of them has no version."""
+        if self.limit:
+            return None
+        try:
+            return tuple(map(_VERSION, inputs)), [weakref.ref(inputs[i]) for i in self._others] if self._others else ()
+        except RuntimeError:  # a tensor of inference mode
+            return None
+
+    def gradients(
+        self, taken: Taken | None, anchors: Sequence[torch.Tensor], arriving: Sequence[Any]
+    ) -> tuple[Any, ...] | None:
+        """The gradients of all inputs for the ``arriving`` ones of all results, None where they cannot be had.
+
+        ``anchors`` are the inputs with a gradient.
+        """
+        found, why = None, self.limit
+        if not why:
+            inputs = None if taken is None or transforms_are_active() else self._inputs(taken, anchors)
+            if inputs is None:
+                why = "an input of its forward was written to since, or is gone"
+            else:
+                try:
+                    found = self._differentiated(inputs, arriving)
+                except Exception as error:
+                    why = f"the captured graph does not give them: {brief(error)}"
+        if not self._told:
+            self._told = True
+            reason = "its gradients are differentiated again: they come from the captured graph, run under autograd"
+            self._notes.decided("second derivative", found is not None, why or reason)
+        return found
+
+    def _inputs(self, taken: Taken, anchors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        versions, references = taken
+        wanted, others = iter(anchors), iter(references)
+        inputs = [next(wanted) if has else next(others)() for has in self._with_gradient]
+        alive = [t for t in inputs if t is not None]
+        return alive if len(alive) == len(inputs) and tuple(map(_VERSION, alive)) == versions else None
+
+    def _differentiated(self, inputs: Sequence[torch.Tensor], arriving: Sequence[Any]) -> tuple[Any, ...]:
+        given = [t.view_as(t) if has else t for t, has in zip(inputs, self._with_gradient, strict=True)]
+        with contextlib.ExitStack() as modes:
+            for state in self._autocast:
+                modes.enter_context(torch.autocast(**state))
+            modes.enter_context(torch.set_grad_enabled(self._mode))
+            results, _ = flatten(forward_of(self._gm)(*given))
+        pairs = [(r, g) for r, g in zip(results, arriving, strict=True) if g is not None and r.requires_grad]
+        wanted = [t for t, has in zip(given, self._with_gradient, strict=True) if has]
+        values = [g for _, g in pairs]
+        found = iter(
+            torch.autograd.grad([r for r, _ in pairs], wanted, values, create_graph=True, allow_unused=True)
+            if pairs
+            else [None] * len(wanted)
+        )
+        return tuple(next(found) if has else None for has in self._with_gradient)
+
+
+def _limit(gm: GraphModule, mutated: Sequence[int]) -> str:
+    if mutated:
+        return "it writes to an input"
+    if draws_numbers(gm):
+        return "it draws random numbers"
+    if any(n.op == "get_attr" or isinstance(n.target, HigherOrderOperator) for n in gm.graph.nodes):
+        return "it calls graphs within, or holds constants"
+    return ""

@@ -1,0 +1,134 @@
+"""Gradients with ``create_graph=True``: those of the captured graph, with eager's history, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import lamina
+from lamina.errors import DoubleBackward
+
+Function = Callable[..., Any]
+
+
+def _leaf(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def _embedded(w: Tensor, places: Tensor) -> Tensor:
+    return F.embedding(places, w).pow(3).sum(0)
+
+
+def _partly_without(w: Tensor, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        scale = w.exp()
+    return (x * w).tanh() * scale
+
+
+PROGRAMS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
+    "product": (lambda x, w: (x @ w).tanh(), (_leaf(3, 4), _leaf(4, 2, seed=1))),
+    "an input without a gradient": (_embedded, (_leaf(5, 4), torch.tensor([1, 2, 2]))),
+    "a part without gradients": (_partly_without, (_leaf(4), _leaf(4, seed=1))),
+    "norm": (lambda x: F.layer_norm(x, (4,)).exp(), (_leaf(3, 4),)),
+    "no second derivative": (lambda x, w: x * 3 + w, (_leaf(4), _leaf(4, seed=1))),
+}
+
+
+def _derivatives(function: Function, inputs: Sequence[Tensor], order: int) -> list[list[Tensor | None]]:
+    wanted = [t for t in inputs if t.requires_grad]
+    value = function(*inputs).sum()
+    found: list[list[Tensor | None]] = []
+    for _ in range(order):
+        if not value.requires_grad:
+            break
+        found.append(list(torch.autograd.grad(value, wanted, create_graph=True, allow_unused=True)))
+        value = sum(((g * g).sum() for g in found[-1] if g is not None), torch.zeros(()))
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_derivatives_of_derivatives_are_eagers(name: str) -> None:
+    function, inputs = PROGRAMS[name]
+    compiled = lamina.compile(function, dynamic=False)
+    ours, eager = (_derivatives(f, inputs, 3) for f in (compiled, function))
+    assert len(ours) == len(eager)
+    for mine, theirs in zip(ours, eager, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            assert (a is None) is (b is None)
+            if a is not None and b is not None:
+                assert a.requires_grad is b.requires_grad
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    (decision,) = compiled.record.decisions("second derivative")
+    assert decision.taken
+
+
+def test_the_incoming_gradient_gets_one_too() -> None:
+    x, v = _leaf(4), _leaf(4, seed=2)
+    (first,) = torch.autograd.grad(lamina.compile(lambda x: x**3, dynamic=False)(x), x, v, create_graph=True)
+    for mine, theirs in zip(torch.autograd.grad(first.sum(), (x, v)), (6 * x * v, 3 * x**2), strict=True):
+        torch.testing.assert_close(mine, theirs.detach())
+
+
+def test_a_gradient_penalty_trains_as_in_eager() -> None:
+    losses = []
+    for compile in (lambda m: m, lambda m: lamina.compile(m, dynamic=False)):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+        critic, optimizer = compile(model), torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(3):
+            x = _leaf(3, 4, seed=step)
+            (slope,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
+            loss = ((slope.norm(dim=1) - 1) ** 2).mean() + critic(x.detach()).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    assert losses[:3] == pytest.approx(losses[3:], rel=1e-4)
+
+
+def _written(w: Tensor) -> None:
+    with torch.no_grad():
+        w.mul_(2)
+
+
+def _left(w: Tensor) -> None:
+    assert w.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("function", "after", "why"),
+    [
+        (lambda x, w: (x * w).pow(3), _written, "written to"),
+        (lambda x, w: x.pow(3) + w, _written, "written to"),
+        (lambda x, w: F.dropout(x * w).pow(3), _left, "random"),
+    ],
+)
+def test_what_cannot_be_run_again_is_refused(function: Function, after: Function, why: str) -> None:
+    x, w = _leaf(4), _leaf(4, seed=1)
+    compiled = lamina.compile(function, dynamic=False)
+    out = compiled(x, w)
+    after(w)
+    try:
+        (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    except RuntimeError as error:
+        assert "modified by an inplace operation" in str(error)  # noqa: PT017
+        return
+    with pytest.raises(DoubleBackward, match="cannot be differentiated twice"):
+        torch.autograd.grad(first.sum(), x)
+    (decision,) = compiled.record.decisions("second derivative")
+    assert not decision.taken
+    assert why in decision.reason
+
+
+def test_an_input_without_a_gradient_is_not_kept_for_it() -> None:
+    compiled = lamina.compile(lambda x, scale: x.pow(3) + scale, dynamic=False)
+    x = _leaf(4)
+    out = compiled(x, torch.ones(4))
+    (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    with pytest.raises(DoubleBackward):
+        torch.autograd.grad(first.sum(), x)
