@@ -18,9 +18,9 @@ from lamina.ir.loops import Buffer, Nest, Store
 from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import Kernel, Schedule
 from lamina.runtime.toolchain import compile_flags, find_compiler, link_flags
+from lamina.schedule.cpu_space import choose
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.target import Target
-from lamina.schedule.tile import choose
 
 
 def dense(name: str, dtype: str, shape: Sequence[Expr | int]) -> Buffer:
@@ -63,7 +63,8 @@ def build(cases: Sequence[Case], target: Target, folder: Path, precise: bool = F
     assert compiler is not None
     (folder / "libtorch_cpu.so").write_bytes(compiler.stub)
     output = folder / "kernels.so"
-    flags = [*compile_flags(target.isa), str(source), *link_flags(str(folder / "libtorch_cpu.so"))]
+    rounded = ["-ffp-contract=off"] if precise else []
+    flags = [*compile_flags(target.isa), *rounded, str(source), *link_flags(str(folder / "libtorch_cpu.so"))]
     done = subprocess.run([compiler.path, *flags, "-o", str(output)], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr[:6000])

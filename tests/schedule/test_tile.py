@@ -6,9 +6,9 @@ import pytest
 
 from lamina.ir.loops import Buffer
 from lamina.ir.plan import Schedule
+from lamina.schedule.cpu_space import candidates, choose
 from lamina.schedule.flatten import flatten
 from lamina.schedule.target import Target
-from lamina.schedule.tile import candidates, choose
 from tests.codegen.harness import dense
 from tests.codegen.writer import Body
 
@@ -21,7 +21,7 @@ def chosen(body: Body, *buffers: Buffer, target: Target = TARGET) -> Schedule:
     nest = flat.nests[0]
     dtypes = {f"b{k}": d for k, d in enumerate(flat.dtypes)}
     schedule = choose(nest, dtypes, target)
-    assert candidates(nest, dtypes, target)[0] == schedule
+    assert candidates(nest, dtypes, target)[0].schedule == schedule
     assert sorted((*schedule.outer, *schedule.inner)) == sorted(a.name for a in nest.axes)
     assert (schedule.width > 0) == (schedule.vector is not None)
     if schedule.vector is not None and schedule.inner:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 
-from lamina.tune.measure import Sampler, in_turns, race
+from lamina.tune.measure import Sampler, beside_others, in_turns, race
 
 
 class Clock:
@@ -140,3 +141,44 @@ def test_one_that_fails_drops_out_of_the_turns() -> None:
     assert results[0].reason == "ValueError: no such tile"
     assert not results[0].skipped
     assert [m.samples for m in results] == [0, 14, 14]
+
+
+def drawn(*microseconds: float) -> Sampler:
+    """Gives these times one after the other, again and again."""
+    times = cycle(microseconds)
+    return lambda samples: [next(times) for _ in range(samples)]
+
+
+def test_other_work_that_meets_half_of_the_samples_does_not_decide() -> None:
+    first, second = beside_others({"a": drawn(9.0, 900.0), "b": drawn(10.0)}, None, 10.0)
+    assert (first.microseconds, second.microseconds) == (9.0, 10.0)
+
+
+def test_one_that_is_faster_in_half_of_the_rounds_has_no_figure() -> None:
+    first, second = beside_others({"a": drawn(10.0), "b": drawn(9.0, 11.0)}, None, 10.0)
+    assert first.microseconds == 10.0
+    assert second.microseconds is None
+    assert second.reason == "faster than the best guess in 8 of 15 rounds"
+    assert not second.skipped
+
+
+def test_rounds_leave_out_what_is_far_slower_but_never_the_first() -> None:
+    clock = Clock()
+    figures = {"a": 20.0, "b": 10.0, "c": 12.0, "d": 30.0}
+    results = beside_others({n: clock.candidate(n, us) for n, us in figures.items()}, None, 10.0, clock)
+    assert {m.label: m.microseconds for m in results} == figures
+    assert [clock.count(n) for n in "abcd"] == [15, 15, 6, 3]
+
+
+def test_rounds_whose_time_is_over_leave_the_first_alone() -> None:
+    clock = Clock()
+    results = beside_others({n: clock.candidate(n, us, 1.0) for n, us in (("a", 7.0), ("b", 6.0))}, None, 3.0, clock)
+    assert [m.microseconds for m in results] == [7.0, None]
+    assert results[1].skipped
+
+
+def test_one_that_fails_has_no_further_round() -> None:
+    clock = Clock()
+    results = beside_others({"a": broken, "b": clock.candidate("b", 4.0)}, None, 10.0, clock)
+    assert [m.microseconds for m in results] == [None, 4.0]
+    assert "no such tile" in results[0].reason

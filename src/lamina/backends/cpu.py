@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch.fx import GraphModule
 
+from lamina.backends.cpu_tuning import CpuTuning
 from lamina.backends.first_step import Loaded
 from lamina.backends.regions import (
     Boxed,
@@ -20,11 +23,12 @@ from lamina.backends.regions import (
     warn_once,
 )
 from lamina.base.decision import Decision
+from lamina.base.recovery import recover
 from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
 from lamina.codegen.cpp.sharing import Shared, shared_kernels
 from lamina.codegen.host import HostKernel, HostProgram, emit_host
-from lamina.ir.plan import KernelCall, Plan
+from lamina.ir.plan import Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
 from lamina.record import Record, Stage
@@ -39,6 +43,7 @@ from lamina.schedule.errors import repeatable
 from lamina.schedule.fuse import Fused
 from lamina.schedule.plan import make_plan
 from lamina.schedule.target import Target
+from lamina.tune.values import policy_of
 
 __all__ = ["CpuBackend"]
 
@@ -59,20 +64,53 @@ class CpuBackend:
         if self.options.verify is True:
             record.step(region, "verify", verify_plan, plan)
         host: HostProgram = record.step(region, "host", emit_host, plan)
+        tuning = self.tuning(plan, host, record)
+        plan = plan if tuning is None else tuning.plan
         units = record.step(region, "codegen", self.units, plan, host)
         if sharing := _sharing(units):
             record.stages.append(Stage(region, "codegen", None, 0.0, sharing))
-        building = Later(build_threads, lambda running: self.build(region, units, running))
-        if self.options.mode != "default":
+        trials = [] if tuning is None else tuning.units
+        building = Later(build_threads, lambda running: self.build(region, [*units, *trials], running))
+        if self.options.mode == "reduce-overhead":
             why = f"mode {self.options.mode!r} is about GPUs, and this runs on the CPU"
             record.stages.append(Stage(region, "mode", None, 0.0, (Decision("mode", (region,), False, why),)))
+        kernels = _Kernels(self, plan, host, units, building, tuning, record)
         strict = self.options.strict
         if self.options.verify == "first":
-            sources = {unit.name: unit.source for unit in units}
-            noted = Loaded(plan, lambda *step: _launch(building, *step), sources, ".cpp")
-            record.stages.append(Stage(region, "steps", noted, 0.0))
-        load = functools.partial(_load, region, host, building, record, gm, strict)
+            kernels.note_steps()
+        load = functools.partial(_load, region, host, kernels, record, gm, strict)
         return loaded_later(region, load, record, gm, strict, _is_repeatable(plan))
+
+    def tuning(self, plan: Plan, host: HostProgram, record: Record) -> CpuTuning | None:
+        """The tuning of a region's kernels, in the modes that ask for it."""
+        if not self.options.mode.startswith("max-autotune"):
+            return None
+        launched = {k.name: k for k in host.kernels}
+
+        def unit(name: str, kernel: Kernel) -> KernelUnit:
+            return self.unit(name, Shared(emit(kernel, self.target), kernel.name), launched[kernel.name])
+
+        try:
+            exact = self.options.numerics == "eager"
+            tuning = CpuTuning(plan, self.target, self.cache, policy_of(self.options.mode), unit, exact)
+        except Exception as error:
+            self.untuned(error, plan.name, record)
+            return None
+        if not tuning.open:
+            record.step(plan.name, "tune", lambda: tuning.tuned)
+        return tuning
+
+    def untuned(self, error: Exception, region: str, record: Record) -> None:
+        """Go on with the schedules that were planned, which strict mode does not allow."""
+        recover(
+            error,
+            doing="timing schedules",
+            region=region,
+            instead="it uses those that were planned, which it has not timed",
+            strict=self.options.strict,
+            note=lambda decision: record.stages.append(Stage(region, "tune", None, 0.0, (decision,))),
+            kind="tune",
+        )
 
     def units(self, plan: Plan, host: HostProgram) -> list[KernelUnit]:
         """The source of each distinct kernel of a plan; those that differ only in sizes have one source."""
@@ -120,22 +158,80 @@ def _is_repeatable(plan: Plan) -> bool:
     return repeatable(steps, {b.name: b for b in plan.buffers})
 
 
-def _launch(
-    building: Later[BuildResult], step: KernelCall, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
-) -> None:
-    """Run one kernel by itself."""
-    addresses = [buffers[name].data_ptr() for name in step.buffers]
-    building.result().kernels[step.kernel](*addresses, *(int(size.evaluate(sizes)) for size in step.sizes))
+class _Kernels:
+    """The kernels of one region. Where their schedules are to be timed, that happens when they are first wanted."""
+
+    def __init__(
+        self,
+        backend: CpuBackend,
+        plan: Plan,
+        host: HostProgram,
+        units: list[KernelUnit],
+        building: Later[BuildResult],
+        tuning: CpuTuning | None,
+        record: Record,
+    ) -> None:
+        self.backend, self.plan, self.host, self.units = backend, plan, host, units
+        self.building, self.record = building, record
+        self.tuning = tuning if tuning is not None and tuning.open else None
+        self.built: BuildResult | None = None
+        self.lock = threading.RLock()
+
+    def result(self) -> BuildResult:
+        """The loaded kernels, waited for. Raises ``OSError`` where no folder can be written."""
+        with self.lock:
+            if self.built is None:
+                built = self.building.result()
+                self.record.stages.append(Stage(self.plan.name, "build", built, built.seconds))
+                self.built = built if self.tuning is None else self.tuned(self.tuning, built)
+        return self.built
+
+    def tuned(self, tuning: CpuTuning, built: BuildResult) -> BuildResult:
+        """The kernels with the schedules that are fastest, or those that were ``built``, with the candidates."""
+        region, backend = self.plan.name, self.backend
+        errors = {unit.name: built.errors[unit.name] for unit in self.units if unit.name in built.errors}
+        built = replace(built, errors=errors)
+        if errors:
+            why = "kernels were not built beside their candidates, and are built alone"
+            self.record.stages.append(Stage(region, "tune", None, 0.0, (Decision("tune", (region,), False, why),)))
+            return backend.build(region, self.units, Running())
+        try:
+            tuned = self.record.step(region, "tune", tuning.finish, built)
+            self.record.stages.append(Stage(region, "candidates", None, 0.0, tuned.candidates))
+            plan = tuning.plan
+            units = backend.units(plan, self.host)
+            chosen = backend.build(region, units, Running())
+        except Exception as error:
+            backend.untuned(error, region, self.record)
+            return built
+        finally:
+            self.tuning = None
+        self.record.stages.append(Stage(region, "build chosen", chosen, chosen.seconds))
+        if chosen.errors:
+            return built
+        self.plan, self.units = plan, units
+        if backend.options.verify is True:
+            self.record.step(region, "verify", verify_plan, plan)
+        if backend.options.verify == "first":
+            self.note_steps()
+        return chosen
+
+    def note_steps(self) -> None:
+        """Keep what runs the kernels one by one, for who looks for a wrong one."""
+        noted = Loaded(self.plan, self.launch, {unit.name: unit.source for unit in self.units}, ".cpp")
+        self.record.stages.append(Stage(self.plan.name, "steps", noted, 0.0))
+
+    def launch(self, step: KernelCall, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+        """Run one kernel by itself."""
+        addresses = [buffers[name].data_ptr() for name in step.buffers]
+        self.result().kernels[step.kernel](*addresses, *(int(size.evaluate(sizes)) for size in step.sizes))
 
 
-def _load(
-    region: str, host: HostProgram, building: Later[BuildResult], record: Record, gm: GraphModule, strict: bool
-) -> Boxed:
+def _load(region: str, host: HostProgram, kernels: _Kernels, record: Record, gm: GraphModule, strict: bool) -> Boxed:
     try:
-        built = building.result()
+        built = kernels.result()
     except OSError as refusal:  # no folder at all can be written
         return instead(region, str(refusal), gm, strict, record)
-    record.stages.append(Stage(region, "build", built, built.seconds))
     if built.errors:
         name, error = next(iter(built.errors.items()))
         return instead(region, f"{len(built.errors)} kernels not built, {name}: {error}", gm, strict, record)

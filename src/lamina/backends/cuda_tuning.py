@@ -16,7 +16,6 @@ import torch
 from lamina.backends.cuda_bench import KernelBench
 from lamina.backends.product_choice import Library, ProductChoice
 from lamina.backends.regions import Boxed
-from lamina.base.decision import Decision
 from lamina.codegen.host_cuda import CudaHost, CudaLaunch, emit_cuda_host
 from lamina.codegen.triton.emit import emit
 from lamina.ir.alike import alike
@@ -36,9 +35,9 @@ from lamina.schedule.gpu_target import GpuTarget
 from lamina.tune.choose import guess, measured, remembered, worth_asking, worth_timing
 from lamina.tune.kernels import axis_lengths, label_of, moved_bytes, sizes_known, untimeable
 from lamina.tune.measure import Sampler
-from lamina.tune.values import Candidate, Choice, Policy, Task
+from lamina.tune.values import Candidate, Choice, Policy, Task, Tuned
 
-__all__ = ["RegionTuning", "Tuned", "triton_unit"]
+__all__ = ["RegionTuning", "triton_unit"]
 
 _VERSION = "2"
 _LIBRARY = "library"
@@ -63,28 +62,6 @@ def triton_unit(launch: CudaLaunch) -> TritonUnit:
         source.checks,
         source.scratch,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """The choices made for one region's kernels, in the plan's order."""
-
-    choices: tuple[Choice, ...]
-
-    @property
-    def decisions(self) -> tuple[Decision, ...]:
-        """One for each kernel."""
-        return tuple(choice.decision for choice in self.choices)
-
-    def text(self) -> str:
-        """A line for each kernel and each of its candidates."""
-        lines: list[str] = []
-        for choice in self.choices:
-            lines.append(f"{choice.task.subject}: {choice.winner.label} ({choice.source}: {choice.reason})")
-            for m in choice.measurements:
-                figure = m.reason if m.microseconds is None else f"{m.microseconds:.2f} us, {m.samples} samples"
-                lines.append(f"    {m.label}: {figure}")
-        return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True, slots=True)

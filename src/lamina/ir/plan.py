@@ -24,7 +24,10 @@ class Schedule:
     register's size in bytes (0: scalar code). ``tile`` gives block sizes of blocked axes: their blocks are shared
     among threads as well; two of them turn transposed operands. ``kept`` are the values that stay in a row buffer
     between phases (the others that cross a phase are computed again). ``parallel`` is the number of points below
-    which one thread does all. ``prefetch`` asks for the next row while the last pass over a row runs.
+    which one thread does all. ``prefetch`` asks for the next row while the last pass over a row runs. ``unroll`` is
+    the number of vectors that a vector loop works on at a time, each with an accumulator of its own, and of rows that
+    column sums add up in registers (0: as many as the cost of the loop suggests). ``streamed``: what is only written
+    goes past the caches.
     """
 
     kind: str
@@ -36,6 +39,8 @@ class Schedule:
     kept: tuple[str, ...] = ()
     parallel: int = 0
     prefetch: bool = False
+    unroll: int = 0
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

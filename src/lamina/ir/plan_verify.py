@@ -17,6 +17,7 @@ from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Place, Plan, Schedul
 __all__ = ["verify_plan"]
 
 _KINDS = ("pointwise", "rows", "columns", "mixed", "scan", "serial")
+_UNROLLS = (0, 1, 2, 4, 8)
 _GPU_KINDS = ("pointwise", "rows", "loops", "columns", "mixed", "scan", "product")
 
 
@@ -84,6 +85,16 @@ def _schedule(what: str, s: Schedule, axes: set[str], values: set[str]) -> None:
         raise InvalidIR(f"{what}: the schedule tiles or vectorises {_list(strange - axes)}, no axis of it")
     if set(s.kept) - values:
         raise InvalidIR(f"{what}: the schedule keeps {_list(set(s.kept) - values)}, no value of it")
+    if any(size < 1 for _, size in s.tile) or len({axis for axis, _ in s.tile}) != len(s.tile):
+        raise InvalidIR(f"{what}: the schedule's tiles are {s.tile}")
+    if s.unroll not in _UNROLLS:
+        raise InvalidIR(f"{what}: the schedule unrolls {s.unroll} times, not one of {', '.join(map(str, _UNROLLS))}")
+    if (s.width > 0) != (s.vector is not None):
+        raise InvalidIR(f"{what}: the schedule's vectors have {s.width} bytes along {s.vector}")
+    if s.vector is not None and s.vector != named[-1]:
+        raise InvalidIR(f"{what}: the schedule's vector axis {s.vector} is not the innermost")
+    if s.streamed and not s.width:
+        raise InvalidIR(f"{what}: the schedule streams, and has no vectors")
 
 
 def _gpu_schedule(what: str, s: GpuSchedule, axes: set[str]) -> None:

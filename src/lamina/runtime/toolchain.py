@@ -38,6 +38,7 @@ __all__ = [
     "compile_flags",
     "find_compiler",
     "host_isa",
+    "host_processor",
     "isa_of",
     "link_flags",
     "look_for_compiler",
@@ -177,6 +178,17 @@ def host_isa() -> str:
     except OSError:
         return "plain"
     return isa_of(text)
+
+
+@memoised
+def host_processor() -> str:
+    """The name of this machine's processor, as /proc/cpuinfo has it, else the architecture's."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:(.*)$", text, re.MULTILINE)
+    return found.group(1).strip() if found else platform.machine()
 
 
 def isa_of(cpuinfo: str) -> str:

@@ -16,6 +16,7 @@ from lamina.ir.last import paired_axes
 from lamina.ir.loops import BufferView, Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
 from lamina.schedule.approximate import approximates, hidden_by_rounding
+from lamina.schedule.cpu_space import choose
 from lamina.schedule.errors import inputs_in_memory
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
@@ -31,7 +32,6 @@ from lamina.schedule.products import place_products
 from lamina.schedule.short_axes import unrolled
 from lamina.schedule.simplify import rename
 from lamina.schedule.target import Target
-from lamina.schedule.tile import choose
 
 __all__ = ["make_plan"]
 

@@ -11,13 +11,14 @@ _VECTOR_BYTES = {"avx512": 64, "avx2": 32, "plain": 0}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A CPU: its instruction set, register size in bytes (0: no SIMD), threads, and cache bytes of one core."""
+    """A CPU: its instruction set, register size in bytes (0: no SIMD), threads, cache bytes of one core, and of all."""
 
     isa: str = "avx2"
     vector_bytes: int = 32
     threads: int = 1
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024
+    llc_bytes: int = 32 * 1024 * 1024
 
     @classmethod
     def of(cls, isa: str, threads: int, l1_bytes: int = 32 * 1024, l2_bytes: int = 512 * 1024) -> Target:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import gcd
 
 from lamina.ir.index import Axis, Expr, Loaded, as_expr, prod
@@ -11,30 +11,28 @@ from lamina.ir.ops import OPS
 from lamina.ir.plan import Schedule
 from lamina.schedule.target import Target
 
-__all__ = ["candidates", "choose"]
+__all__ = ["Chooser"]
 
 _GRAIN_OPS = 60_000
 """Instructions (by ``Op.cost``) below which starting other threads costs more than it gains."""
 _KEEP_COST = 8
+_KEEP_CHEAP = 3
+"""The same where rows along one axis have 16-bit numbers: to widen them again takes as long as to compute with them."""
 _TILE = 64
 _FURTHEST = 4
 """Elements so far apart are read and written by whole vectors, if not as fast as neighbours."""
+_HALVES = ("float16", "bfloat16")
 _SCALAR_ONLY = ("uint16", "uint32", "uint64")
 
 
-def choose(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Schedule:
-    """The schedule to use when nothing is measured."""
-    return candidates(nest, dtypes, target)[0]
+class Chooser:
+    """Chooses a nest's schedule by rules, beside a given vector axis where there is one.
 
+    ``dtypes`` gives each flat buffer's element type.
+    """
 
-def candidates(nest: Nest, dtypes: Mapping[str, str], target: Target) -> list[Schedule]:
-    """Ways to iterate the nest, best first. ``dtypes`` gives each flat buffer's element type."""
-    return [_Chooser(nest, dtypes, target).schedule()]
-
-
-class _Chooser:
-    def __init__(self, nest: Nest, dtypes: Mapping[str, str], target: Target) -> None:
-        self.nest, self.dtypes, self.target = nest, dtypes, target
+    def __init__(self, nest: Nest, dtypes: Mapping[str, str], target: Target, vector: str | None = None) -> None:
+        self.nest, self.dtypes, self.target, self.given = nest, dtypes, target, vector
         self.names = [a.name for a in nest.axes]
         self.axis = {a.name: a for a in nest.axes}
         self.values = axes_of_values(nest)
@@ -164,14 +162,17 @@ class _Chooser:
 
     def mixed(self, outer: tuple[str, ...], vector: str | None, width: int) -> Schedule:
         """Threads share an axis that is reduced: each sums for itself, and the sums are joined in order."""
+        return next(self.sharings(vector, width), None) or self.rows("rows", outer, vector, width)
+
+    def sharings(self, vector: str | None, width: int) -> Iterator[Schedule]:
+        """A schedule for each axis that threads may share although it is reduced."""
         for name in self.names:
             if name == vector and len(self.names) > 1:
                 continue
-            shared = (name,)
-            if all(not (set(shared) & r) or self.splits(name, r) for r in self.reduces) and self.size(shared) > 1:
+            if all(name not in r or self.splits(name, r) for r in self.reduces) and self.size((name,)) > 1:
                 inner = tuple(self.ordered([a for a in self.names if a != name], vector))
-                return Schedule("mixed", shared, inner, vector, width, kept=self.kept(inner), parallel=self.grain())
-        return self.rows("rows", outer, vector, width)
+                kept = self.kept(inner)
+                yield Schedule("mixed", (name,), inner, vector, width, kept=kept, parallel=self.grain())
 
     def splits(self, name: str, axes: frozenset[str]) -> bool:
         """Whether every reduction over these axes may be shared along ``name``."""
@@ -184,13 +185,14 @@ class _Chooser:
         """Accumulating stores whose places may collide."""
         return [e for e in self.nest.body if isinstance(e, Store) and e.mode == "add" and self.collides(e)]
 
-    def collides(self, eqn: Store) -> bool:
-        """Whether two points of the nest may store to one place."""
+    def collides(self, eqn: Store, over: Iterable[str] | None = None) -> bool:
+        """Whether two points of the nest, or of the axes ``over`` which the store runs, may store to one place."""
         expr = eqn.index[0]
         if any(not isinstance(a, Axis) for a in expr.atoms()):
             return True
         reach = 0
-        factors = {n: expr.coefficient(Axis(n, self.axis[n].extent)) for n in self.names}
+        names = self.names if over is None else over
+        factors = {n: expr.coefficient(Axis(n, self.axis[n].extent)) for n in names}
         for name, factor in sorted(factors.items(), key=lambda item: _guess(item[1] or as_expr(0))):
             extent = self.axis[name].extent
             if factor is None or not factor.is_int or not extent.is_int or factor.const <= reach:
@@ -234,10 +236,20 @@ class _Chooser:
 
     def vector(self) -> str | None:
         """The axis along which most accesses are contiguous."""
-        if not self.target.vector_bytes or not self.names:
+        if self.given is not None:
+            return self.given
+        score = self.scores()
+        best = max(score, key=lambda a: (score[a], self.names.index(a)), default=None)
+        if best is None or score[best] == 0:
             return None
-        if any(d in _SCALAR_ONLY for d in self.all_dtypes()):
+        if self.size((best,)) < 3 and self.axis[best].extent.is_int:
             return None
+        return best
+
+    def scores(self) -> dict[str, int]:
+        """Of each axis that may be the vector axis, how many accesses are contiguous along it, by their weight."""
+        if not self.target.vector_bytes or any(d in _SCALAR_ONLY for d in self.all_dtypes()):
+            return {}
         score = dict.fromkeys(self.names, 0)
         for eqn in self.nest.body:
             if isinstance(eqn, Load | Store):
@@ -248,12 +260,7 @@ class _Chooser:
                     factor = expr.coefficient(Axis(name, self.axis[name].extent))
                     if factor is not None and factor.is_int and 1 <= factor.const <= _FURTHEST:
                         score[name] += weight * (_FURTHEST * _FURTHEST if factor.const == 1 else 1)
-        best = max(score, key=lambda a: (score[a], self.names.index(a)), default=None)
-        if best is None or score[best] == 0:
-            return None
-        if self.size((best,)) < 3 and self.axis[best].extent.is_int:
-            return None
-        return best
+        return score
 
     def all_dtypes(self) -> set[str]:
         found = {self.dtypes[e.buffer] for e in self.nest.body if isinstance(e, Load | Store)}
@@ -279,18 +286,25 @@ class _Chooser:
                 cost += 1
         return max(_GRAIN_OPS * 8 // cost // 4, 1024)
 
-    def kept(self, inner: tuple[str, ...]) -> tuple[str, ...]:
-        """Values that cost much, vary inside a row, and are needed again after a reduction."""
+    def kept(self, inner: tuple[str, ...], least: int | None = None) -> tuple[str, ...]:
+        """Values that cost ``least`` or more, vary inside a row, and are needed again after a reduction."""
+        if least is None:
+            halves = any(isinstance(e, Load) and self.dtypes[e.buffer] in _HALVES for e in self.nest.body)
+            least = _KEEP_CHEAP if halves and len(inner) == 1 else _KEEP_COST
+        return tuple(n for n in self.crossing(inner, least) if self.row_bytes(n, inner) <= self.target.l2_bytes // 2)
+
+    def crossing(self, inner: tuple[str, ...], least: int) -> dict[str, int]:
+        """Values that cost ``least`` or more and are needed again after a reduction inside a row, with that cost."""
         phase: dict[str, int] = {}
         cost: dict[str, int] = {}
-        wanted: dict[str, None] = {}
+        wanted: dict[str, int] = {}
         moments = any(isinstance(e, Reduce) and e.op == "welford" for e in self.nest.body)
         for eqn in self.nest.body:
             names = operands(eqn)
             when = max((phase[n] for n in names), default=0)
             for name in names:
-                if phase[name] < when and cost[name] >= _KEEP_COST and self.values[name] & set(inner):
-                    wanted[name] = None
+                if phase[name] < when and cost[name] >= least and self.values[name] & set(inner):
+                    wanted[name] = cost[name]
             price = sum(cost[n] for n in names if n not in wanted)
             if isinstance(eqn, Compute):
                 price += OPS[eqn.op].cost
@@ -303,7 +317,7 @@ class _Chooser:
             for name in defined(eqn):
                 phase[name] = when + isinstance(eqn, Reduce)
                 cost[name] = 0 if isinstance(eqn, Reduce) else price
-        return tuple(n for n in wanted if self.row_bytes(n, inner) <= self.target.l2_bytes // 2)
+        return wanted
 
     def row_bytes(self, name: str, inner: tuple[str, ...]) -> int:
         return self.size(tuple(a for a in inner if a in self.values[name])) * 4

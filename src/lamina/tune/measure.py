@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from lamina.tune.values import ENOUGH, Measurement
 
-__all__ = ["Sampler", "Timing", "in_turns", "race"]
+__all__ = ["Sampler", "Timing", "beside_others", "in_turns", "race"]
 
 Sampler = Callable[[int], Sequence[float]]
 """Runs a candidate so many times, each on a cold cache, and gives the microseconds of each run."""
@@ -33,6 +33,13 @@ _LONG = 500.0
 
 _FAR = 1.12
 """Candidates this far from the fastest after one turn have no second."""
+
+_ROUNDS = 15
+_NEAR = {3: 1.25, 6: 1.1}
+"""After so many rounds, how many times as long as the fastest a candidate may take to stay."""
+
+_AGREE = 0.75
+"""Share of the rounds in which another must be faster than the first to count as faster."""
 
 
 @dataclass(slots=True)
@@ -128,3 +135,52 @@ def in_turns(
     return tuple(
         Measurement(r.label, r.median if r.times else None, len(r.times), r.reason, r.skipped) for r in runners
     )
+
+
+def beside_others(
+    samplers: Mapping[str, Sampler],
+    bound: float | None,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[Measurement, ...]:
+    """Time candidates on a processor that may have other work: that only adds time, to one sample more than to another.
+
+    Each runs once in every round; far slower ones have no further round. A figure is the lower quartile, and another
+    than the first has one only if it was faster in three quarters of the rounds, or is slower. Where time was over
+    after a few rounds the first stands alone.
+    """
+    begun = clock()
+    runners = [_Runner(label, sampler) for label, sampler in samplers.items()]
+    turn, rounds = runners, 0
+    while rounds < _ROUNDS and turn and (clock() - begun <= seconds or not rounds):
+        for runner in turn if rounds % 2 == 0 else turn[::-1]:
+            runner.run(1)
+        rounds += 1
+        turn = [r for r in turn if r.times]
+        if rounds in _NEAR and turn:
+            limit = _NEAR[rounds] * min(min(r.times) for r in turn)
+            turn = [r for r in turn if r is runners[0] or min(r.times) <= limit]
+            if turn == runners[:1]:
+                break
+    standing = next((r for r in runners if r.times), None)
+    for runner in runners:
+        if runner is standing or standing is None or not runner.times:
+            continue
+        if rounds < _FEWEST and clock() - begun > seconds:
+            runner.times.clear()
+            runner.reason, runner.skipped = f"not timed: {seconds:g} s were over", True
+            continue
+        pairs = list(zip(runner.times, standing.times, strict=False))
+        faster = sum(mine < other for mine, other in pairs)
+        ahead = len(pairs) >= _FEWEST and _low(runner.times) < _low(standing.times)
+        if ahead and faster < _AGREE * len(pairs):
+            runner.reason = f"faster than the best guess in {faster} of {len(pairs)} rounds"
+    return tuple(
+        Measurement(r.label, _low(r.times) if r.times and not r.reason else None, len(r.times), r.reason, r.skipped)
+        for r in runners
+    )
+
+
+def _low(times: Sequence[float]) -> float:
+    """The lower quartile."""
+    return statistics.quantiles(times, n=4, method="inclusive")[0] if len(times) > 1 else times[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 from lamina.base.decision import Decision
 
-__all__ = ["ENOUGH", "Candidate", "Choice", "Measurement", "Policy", "Task", "policy_of"]
+__all__ = ["ENOUGH", "Candidate", "Choice", "Measurement", "Policy", "Task", "Tuned", "policy_of"]
 
 ENOUGH = 0.97
 """Share of the bound from which on no other candidate is looked at."""
@@ -87,6 +87,43 @@ class Choice:
                 facts.append(("share", round(bound / times[self.winner.label], 3)))
         taken = self.winner.label != self.task.candidates[0].label
         return Decision("tune", (self.task.subject,), taken, f"{self.source}: {self.reason}", tuple(facts))
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The choices made for one region's kernels, in the plan's order."""
+
+    choices: tuple[Choice, ...]
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One for each kernel."""
+        return tuple(choice.decision for choice in self.choices)
+
+    @property
+    def candidates(self) -> tuple[Decision, ...]:
+        """One for each candidate that was to be timed: taken if it won."""
+        return tuple(
+            Decision(
+                "candidate",
+                (choice.task.subject, m.label),
+                m.label == choice.winner.label,
+                m.reason if m.microseconds is None else f"{m.microseconds:.1f} us",
+                () if m.microseconds is None else (("us", round(m.microseconds, 2)), ("samples", m.samples)),
+            )
+            for choice in self.choices
+            for m in choice.measurements
+        )
+
+    def text(self) -> str:
+        """A line for each kernel and each of its candidates."""
+        lines: list[str] = []
+        for choice in self.choices:
+            lines.append(f"{choice.task.subject}: {choice.winner.label} ({choice.source}: {choice.reason})")
+            for m in choice.measurements:
+                figure = m.reason if m.microseconds is None else f"{m.microseconds:.2f} us, {m.samples} samples"
+                lines.append(f"    {m.label}: {figure}")
+        return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,12 @@ def _atomic(text: str) -> str:
     return text if text.isdigit() or text.isidentifier() else f"({text})"
 
 
+def _settle(text: Text, written: Text) -> None:
+    """Let what was written past the caches be there for other threads."""
+    if any(" stream_" in line for line in written.lines):
+        text.add("settle_streams();")
+
+
 class _NestWriter(Region):
     """One nest: the code of the calling thread, and a function for each loop that threads share."""
 
@@ -106,6 +112,7 @@ class _NestWriter(Region):
         for line in self.random_runs(inside):
             main.add(line)
         main.lines += inside.lines
+        _settle(main, inside)
         if noted:
             main.add("if (failed) return failed;")
         main.close()
@@ -132,6 +139,7 @@ class _NestWriter(Region):
         for line in self.random_runs(body):
             part.add(line)
         part.lines += body.lines
+        _settle(part, body)
         part.add("return failed;")
         part.close()
         self.parts.append("\n".join([*part.lines, ""]))

@@ -19,7 +19,7 @@ ROWS = 32
 """Rows of a column sum added up one by one before they go into the total. Eager adds up 16, then 16 such sums, ..."""
 
 BLOCKED_ROWS = 128
-"""The same where four rows at a time are added up in registers."""
+"""The same where a few rows at a time, a power of two, are added up in registers."""
 
 
 class Reductions(Prefetches):

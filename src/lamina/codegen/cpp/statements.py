@@ -22,10 +22,13 @@ from lamina.codegen.cpp.facts import Facts, fits_32
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Index, Load, Random, Store
 
-__all__ = ["Array", "Statements"]
+__all__ = ["STREAMED", "Array", "Statements"]
 
 STEPS = (2, 3, 4)
 """Distances of elements that are read and written by whole vectors."""
+
+STREAMED = ("float32", "int32")
+"""Element types whose vectors can be written past the caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,8 @@ class Statements:
         if self.stride(expr) == 1:
             where = self.at(eqn.buffer, expr)
             if eqn.mask is None:
-                return f"store_{kind}({where}, {self.added(eqn, f'load_{kind}({where}, n)', value, True)}, n);"
+                how = "stream" if self.streams(eqn) else "store"
+                return f"{how}_{kind}({where}, {self.added(eqn, f'load_{kind}({where}, n)', value, True)}, n);"
             if eqn.mode == "set":
                 return f"store_masked_{kind}({where}, {value}, {self.value(eqn.mask, True)}, n);"
         declare, index = self.lanes(expr)
@@ -235,6 +239,12 @@ class Statements:
             cond = f"lane({eqn.mask}, k)" if self.is_vector(eqn.mask) else self.value(eqn.mask, False)
             text = f"if ({cond}) {text}"
         return f"for (int64 k = 0; k < lane_count(n); ++k) {{ {declare}{text} }}"
+
+    def streams(self, eqn: Store) -> bool:
+        """Whether vectors of the store go past the caches: of four bytes an element, and never read by the nest."""
+        if not self.facts.schedule.streamed or eqn.mode != "set" or self.dtypes[eqn.buffer] not in STREAMED:
+            return False
+        return not any(isinstance(e, Load) and e.buffer == eqn.buffer for e in self.facts.body)
 
     def added(self, eqn: Store, old: str, value: str, vector: bool) -> str:
         if eqn.mode == "set":

@@ -20,6 +20,8 @@ __all__ = ["VectorLoops"]
 _BLOCK = 4096
 _WINDOW = 32
 _MOST_CUTS = 6
+_ROWS = 4
+"""Rows that a column sum adds up in registers, unless the schedule has another number."""
 
 
 class VectorLoops(Scans):
@@ -82,7 +84,7 @@ class VectorLoops(Scans):
         known: frozenset[str],
         goals: list[Goal],
     ) -> bool:
-        """Column sums of cheap values: four rows are added up in registers before memory is touched."""
+        """Column sums of cheap values: some rows are added up in registers before memory is touched."""
         facts, text = self.facts, scope.text
         sums = self.column_sums(axis, opened, known, goals)
         if not sums:
@@ -109,8 +111,9 @@ class VectorLoops(Scans):
         text.close("});")
         text.close("};")
         text.add(f"int64 {at} = {begin};")
-        text.open(f"for (; {at} + 4 <= {end}; {at} += 4) {{")
-        text.add(f"{rows}({at}, Times<4>{{}});")
+        together = facts.schedule.unroll or _ROWS
+        text.open(f"for (; {at} + {together} <= {end}; {at} += {together}) {{")
+        text.add(f"{rows}({at}, Times<{together}>{{}});")
         self.drain_now_and_then(text, axis, f"({at} - {begin})")
         text.close()
         text.add(f"for (; {at} < {end}; ++{at}) {rows}({at}, Times<1>{{}});")
@@ -140,7 +143,7 @@ class VectorLoops(Scans):
             one_row = facts.axes_at(position) <= opened | {axis}
             if isinstance(eqn, Reduce | Scan | Check | Random) or (one_row and not isinstance(eqn, Constant)):
                 return []
-        return sums if self.unroll(known, goals) == 4 else []
+        return sums if self.suggested(known, goals) == _ROWS and facts.schedule.unroll != 1 else []
 
     def strip(
         self,
@@ -158,7 +161,7 @@ class VectorLoops(Scans):
         if not folding and self.segments(text, axis, known, goals, begin, end):
             return
         body = self.vector_body(known, goals)
-        unroll = self.unroll(known, goals) if folding else 1
+        unroll = self.facts.schedule.unroll or (self.suggested(known, goals) if folding else 1)
         extent = self.facts.extent[axis]
         blocks = not self.short(axis) and any(self.targets[self.out(p)] == "total" for p in folding)
         if blocks:
@@ -260,7 +263,7 @@ class VectorLoops(Scans):
         drawn = [e.out for e in self.facts.body if isinstance(e, Random)]
         return [f"PhiloxRun {out}_run;" for out in drawn if any(f"{out}_run.at(" in line for line in text.lines)]
 
-    def unroll(self, known: frozenset[str], goals: list[Goal]) -> int:
+    def suggested(self, known: frozenset[str], goals: list[Goal]) -> int:
         """How many accumulators: enough to hide an addition's latency behind cheap work."""
         cost = 0
         for position in self.needed(known, goals):

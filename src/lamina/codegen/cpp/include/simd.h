@@ -248,6 +248,22 @@ static INLINE void store_f32(f32* p, vf32 x, All) { *(uf32*)p = x; }
 static INLINE void store_int32(int32* p, vi32 x, All) { *(ui32*)p = x; }
 static INLINE void store_f64(f64* p, vf64 x, All) { *(uf64*)p = x.lo; *(uf64*)(p + HALF) = x.hi; }
 static INLINE void store_int64(int64* p, vi64 x, All) { *(ui64*)p = x.lo; *(ui64*)(p + HALF) = x.hi; }
+// Whole aligned vectors go past the caches, others by them; settle_streams() comes before another thread reads them.
+#if defined(__x86_64__)
+static INLINE void stream_f32(f32* p, vf32 x, All n) {
+  if ((uint64)p % WIDTH) return store_f32(p, x, n);
+#if LANES == 8
+  __builtin_ia32_movntps256(p, x);
+#else
+  __builtin_ia32_movntps512(p, x);
+#endif
+}
+static INLINE void settle_streams() { __builtin_ia32_sfence(); }
+#else
+static INLINE void stream_f32(f32* p, vf32 x, All n) { store_f32(p, x, n); }
+static INLINE void settle_streams() {}
+#endif
+static INLINE void stream_int32(int32* p, vi32 x, All n) { stream_f32((f32*)p, (vf32)x, n); }
 #if LANES == 8
 typedef long long m64 __attribute__((vector_size(WIDTH)));
 static INLINE vf32 load_f32(const f32* p, Some n) { return __builtin_ia32_maskloadps256((const vf32*)p, lanes(n)); }
@@ -280,6 +296,8 @@ static INLINE void store_f64(f64* p, vf64 x, Some n) {
   __builtin_ia32_storeupd512_mask(p + HALF, x.hi, m >> 8);
 }
 #endif
+static INLINE void stream_f32(f32* p, vf32 x, Some n) { store_f32(p, x, n); }
+static INLINE void stream_int32(int32* p, vi32 x, Some n) { store_int32(p, x, n); }
 static INLINE vi64 load_int64(const int64* p, Some n) { vf64 x = load_f64((const f64*)p, n); return vi64{(hi64)x.lo, (hi64)x.hi}; }
 static INLINE void store_int64(int64* p, vi64 x, Some n) { store_f64((f64*)p, vf64{(hf64)x.lo, (hf64)x.hi}, n); }
 

@@ -103,6 +103,11 @@ FOLD_EXTREME(fold_max, >) FOLD_EXTREME(fold_min, <)
 // strip(begin, end, step): step(i, n, k) on LANES elements at a time, UNROLL of them before k starts again at 0.
 template <int UNROLL, class F> static INLINE void strip(int64 begin, int64 end, const F& step) {
   int64 i = begin;
+  if constexpr (UNROLL == 8)
+    for (; i + 8 * LANES <= end; i += 8 * LANES) {
+      step(i, all, 0); step(i + LANES, all, 1); step(i + 2 * LANES, all, 2); step(i + 3 * LANES, all, 3);
+      step(i + 4 * LANES, all, 4); step(i + 5 * LANES, all, 5); step(i + 6 * LANES, all, 6); step(i + 7 * LANES, all, 7);
+    }
   if constexpr (UNROLL == 4)
     for (; i + 4 * LANES <= end; i += 4 * LANES) {
       step(i, all, 0); step(i + LANES, all, 1); step(i + 2 * LANES, all, 2); step(i + 3 * LANES, all, 3);
@@ -115,6 +120,11 @@ template <int UNROLL, class F> static INLINE void strip(int64 begin, int64 end, 
 // The same where end - begin is known to be a multiple of LANES.
 template <int UNROLL, class F> static INLINE void strip_even(int64 begin, int64 end, const F& step) {
   int64 i = begin;
+  if constexpr (UNROLL == 8)
+    for (; i + 8 * LANES <= end; i += 8 * LANES) {
+      step(i, all, 0); step(i + LANES, all, 1); step(i + 2 * LANES, all, 2); step(i + 3 * LANES, all, 3);
+      step(i + 4 * LANES, all, 4); step(i + 5 * LANES, all, 5); step(i + 6 * LANES, all, 6); step(i + 7 * LANES, all, 7);
+    }
   if constexpr (UNROLL == 4)
     for (; i + 4 * LANES <= end; i += 4 * LANES) {
       step(i, all, 0); step(i + LANES, all, 1); step(i + 2 * LANES, all, 2); step(i + 3 * LANES, all, 3);

@@ -1,0 +1,212 @@
+"""How long a schedule takes on a CPU: instructions, waiting for the sum before, bytes and threads.
+
+The constants describe a core of today in round numbers, and were corrected where candidates that were timed came in
+another order (``docs/design/051``). They rank candidates of one nest; they do not predict times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Axis, Expr, Loaded
+from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, axes_of_values, operands
+from lamina.ir.ops import OPS
+from lamina.ir.plan import Schedule
+from lamina.schedule.target import Target
+from lamina.schedule.tile import Chooser
+
+__all__ = ["CostModel"]
+
+_PER_NS = 8.0
+"""Instructions of a core in a nanosecond, those that nothing waits for."""
+_LATENCY = 1.3
+"""Nanoseconds until a sum can be added to."""
+_FOLD = 5.0
+"""Nanoseconds to join the lanes of a vector."""
+_ROW = 4.0
+"""Nanoseconds around each vector loop."""
+_START = 4000.0
+"""Nanoseconds to start and join the other threads."""
+_RANDOM = 30
+_STRIDED = 2.0
+"""Instructions for each element of a vector whose elements lie apart."""
+_TURNED = 3.0
+"""Instructions for each vector of an operand that is turned in tiles."""
+_SPEED = {"l2": 30.0, "llc": 12.0, "memory": 6.0}
+"""Bytes in a nanosecond that a core gets from there."""
+_SHARED = 1.7
+"""How many cores' share of the memory all of them together get."""
+_LINE = 64
+_OVERLAP = 0.3
+"""Share of the shorter of computing and moving that is not hidden behind the longer."""
+
+
+class CostModel:
+    """What to expect of schedules of one nest; ``lengths`` gives each axis its length."""
+
+    def __init__(self, nest: Nest, dtypes: Mapping[str, str], target: Target, lengths: Mapping[str, int]) -> None:
+        self.nest, self.dtypes, self.target, self.lengths = nest, dtypes, target, lengths
+        self.values = axes_of_values(nest)
+        self.extent = {a.name: a.extent for a in nest.axes}
+        self.reduced = frozenset(a for e in nest.body if isinstance(e, Reduce) for a in e.axes)
+        self.chooser = Chooser(nest, dtypes, target)
+        moments = sum(isinstance(e, Reduce) and e.op == "welford" for e in nest.body)
+        self.phases = self.chooser.phases() + min(moments, 1)
+        self.bytes = {e.buffer: self.touched(e) for e in nest.body if isinstance(e, Load | Store)}
+
+    def __call__(self, schedule: Schedule) -> float:
+        """Microseconds."""
+        busy, moved = self.computing(schedule), self.moving(schedule)
+        team = self.threads(schedule)
+        points = self.points(frozenset(self.lengths))
+        alone = 1 if team == 1 else 1 / team
+        memory = moved / min(team, _SHARED) if sum(self.bytes.values()) > self.target.llc_bytes else moved * alone
+        busy *= alone
+        joined = _START if self.target.threads > 1 and points >= schedule.parallel and self.units(schedule) > 1 else 0.0
+        if schedule.kind == "mixed":
+            joined += team * self.points(frozenset(schedule.inner) - self.reduced) / 2
+        return (max(busy, memory) + _OVERLAP * min(busy, memory) + joined) / 1000
+
+    # ---- threads ------------------------------------------------------------------------------------------------
+
+    def units(self, schedule: Schedule) -> int:
+        """Pieces of work that threads share."""
+        units = self.points(frozenset(schedule.outer))
+        for axis, size in schedule.tile:
+            units *= -(-self.lengths[axis] // size)
+        return units if schedule.outer or schedule.tile else 1
+
+    def threads(self, schedule: Schedule) -> float:
+        """How many times as fast the threads are as one."""
+        units, most = self.units(schedule), self.target.threads
+        if most == 1 or units == 1 or self.points(frozenset(self.lengths)) < schedule.parallel:
+            return 1.0
+        return units / -(-units // most)
+
+    # ---- computing ----------------------------------------------------------------------------------------------
+
+    def points(self, axes: frozenset[str]) -> int:
+        return prod(self.lengths[a] for a in axes)
+
+    def computing(self, schedule: Schedule) -> float:
+        """Nanoseconds of one thread that does all of it."""
+        lanes = max(schedule.width // 4, 1)
+        vector = schedule.vector if schedule.width else None
+        total = 0.0
+        for eqn in self.nest.body:
+            axes, cost = self.work(eqn, schedule, lanes)
+            points = self.points(axes)
+            if vector in axes and vector is not None:
+                points //= self.lengths[vector]
+                points *= -(-self.lengths[vector] // lanes)
+            total += points * cost
+        total += self.again(schedule, lanes)
+        return total / _PER_NS + self.waiting(schedule, lanes)
+
+    def work(self, eqn: object, schedule: Schedule, lanes: int) -> tuple[frozenset[str], float]:
+        """Axes that an equation runs over, and instructions each time, of a vector where they include its axis."""
+        if isinstance(eqn, Load | Store):
+            index = eqn.index[0]
+            axes = frozenset(index.axes()).union(*(self.values[n] for n in operands(eqn)))
+            phases = self.phases if isinstance(eqn, Load) and axes & self.reduced else 1
+            return axes, phases * self.access(index, self.dtypes[eqn.buffer], schedule, lanes)
+        if isinstance(eqn, Compute):
+            return self.values[eqn.out], OPS[eqn.op].cost * self.wide(eqn.dtype)
+        if isinstance(eqn, Random):
+            return self.values[eqn.out], _RANDOM
+        if isinstance(eqn, Reduce):
+            axes = self.values[eqn.value] | frozenset(eqn.axes)
+            kept = schedule.vector is not None and schedule.vector not in eqn.axes
+            rows = schedule.unroll or 4
+            cost = (1 + 2 / rows if kept else 1.0) * (3 if eqn.op == "welford" else 1)
+            return axes, cost * self.wide(eqn.dtype)
+        if isinstance(eqn, Scan):
+            return self.values[eqn.out], float(lanes if eqn.axis == schedule.vector else 2)
+        return frozenset(), 0.0
+
+    def wide(self, dtype: str) -> int:
+        return 2 if DTYPES[dtype].size == 8 else 1
+
+    def access(self, index: Expr, dtype: str, schedule: Schedule, lanes: int) -> float:
+        step = self.step(index, schedule.vector)
+        if step in (0, 1, -1) or lanes == 1:
+            return float(self.wide(dtype))
+        if len(schedule.tile) == 2:
+            return _TURNED
+        return 2.0 * (step or 1) if step in (2, 3, 4) else _STRIDED * lanes
+
+    def step(self, index: Expr, axis: str | None) -> int | None:
+        """Elements from one point of ``axis`` to the next, ``None`` where that is not a number."""
+        if axis is None or any(isinstance(a, Loaded) and axis in self.values[a.name] for a in index.atoms()):
+            return None if axis is not None else 0
+        factor = index.coefficient(Axis(axis, self.extent[axis]))
+        return factor.const if factor is not None and factor.is_int else None
+
+    def again(self, schedule: Schedule, lanes: int) -> float:
+        """Instructions for values that several phases need and that are not kept, and for keeping the others."""
+        if self.phases == 1:
+            return 0.0
+        crossing = self.chooser.crossing(schedule.inner, 2)
+        total = 0.0
+        for name, price in crossing.items():
+            count = self.points(self.values[name]) / (lanes if schedule.vector in self.values[name] else 1)
+            total += count * (2.0 if name in schedule.kept else price)
+        return total
+
+    def waiting(self, schedule: Schedule, lanes: int) -> float:
+        """Nanoseconds in which a sum waits for itself, and around vector loops."""
+        vector = schedule.vector
+        if vector is None or not schedule.width:
+            return 0.0
+        total = self.points(frozenset(self.lengths) - {vector}) * _ROW / 4
+        for eqn in self.nest.body:
+            if isinstance(eqn, Reduce) and vector in eqn.axes:
+                axes = self.values[eqn.value] | frozenset(eqn.axes)
+                rows = self.points(axes - {vector})
+                steps = -(-self.lengths[vector] // lanes)
+                unroll = schedule.unroll or 4
+                whole = axes - frozenset(eqn.axes)
+                total += self.points(whole) * (_FOLD + unroll * _LATENCY)
+                total += rows * (steps // unroll + steps % unroll) * _LATENCY / 4
+        return total
+
+    # ---- moving -------------------------------------------------------------------------------------------------
+
+    def touched(self, eqn: Load | Store) -> int:
+        axes = set(eqn.index[0].axes())
+        for atom in eqn.index[0].atoms():
+            if isinstance(atom, Loaded):
+                axes |= self.values[atom.name]
+        return self.points(frozenset(axes)) * DTYPES[self.dtypes[eqn.buffer]].size
+
+    def moving(self, schedule: Schedule) -> float:
+        """Nanoseconds in which one thread moves all bytes."""
+        every, team = sum(self.bytes.values()), self.target.threads
+        where = "l2" if every <= self.target.l2_bytes * team else "llc" if every <= self.target.llc_bytes else "memory"
+        row = self.points(frozenset(schedule.inner)) * 4
+        for axis, size in schedule.tile:
+            row = row // self.lengths[axis] * min(size, self.lengths[axis])
+        times = self.phases if row > self.target.l2_bytes // 2 else 1
+        total = 0.0
+        for eqn in self.nest.body:
+            if not isinstance(eqn, Load | Store):
+                continue
+            count = self.touched(eqn) * self.waste(eqn, schedule)
+            if isinstance(eqn, Load):
+                total += count * (times if self.values[eqn.out] & self.reduced else 1)
+            else:
+                total += count * 2
+        return total / _SPEED[where]
+
+    def waste(self, eqn: Load | Store, schedule: Schedule) -> float:
+        """Lines that are fetched again, since what else is in them is wanted too late."""
+        step = self.step(eqn.index[0], schedule.vector)
+        if step in (0, 1, -1) or len(schedule.tile) == 2 or schedule.vector is None:
+            return 1.0
+        size = DTYPES[self.dtypes[eqn.buffer]].size
+        lines = self.lengths[schedule.vector] * _LINE
+        if lines <= self.target.l1_bytes // 2:
+            return 1.0
+        return 2.0 if lines <= self.target.l2_bytes // 2 else _LINE / size / 2
