@@ -155,3 +155,11 @@ def test_a_forked_child_has_its_own_memory() -> None:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert tensor.tolist() == [1] * 4
+
+
+def test_views_that_are_made_in_inference_mode_outlive_it() -> None:
+    workspace = Workspace(256)
+    with torch.inference_mode():
+        made = workspace.typed(torch.float32)
+    assert not made.is_inference()
+    assert not workspace.tensor(0, (2,), (1,), torch.float32).is_inference()

@@ -48,5 +48,11 @@ def may_be_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one memory may have the same elements in the same order: no number tells them apart."""
     if one.dtype != other.dtype or one.dim() != other.dim():
         return False
-    places = ((*x.shape, *x.stride(), x.storage_offset()) for x in (one, other))
+    places = [(*x.shape, x.storage_offset(), *_steps(x)) for x in (one, other)]
     return all(not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in zip(*places, strict=True))
+
+
+def _steps(tensor: torch.Tensor) -> list[Any]:
+    """The strides, None where a dimension may have a single element, whose stride says nothing."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return [step if isinstance(size, int) and size != 1 else None for size, step in sizes]

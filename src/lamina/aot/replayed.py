@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot.captured import example, fakes, memory
 from lamina.aot.overlap import inputs_written
+from lamina.aot.past_autograd import written_past_autograd
 from lamina.aot.torch_private import SET_GRAD, graph_module, never_captured, switches_state
 from lamina.base.aliasing import writes_first
 from lamina.base.source import source_of
@@ -62,7 +63,7 @@ def replayed_views(gm: GraphModule) -> Replayed | None:
     """The graph and its views of written inputs apart; None if it has none or one that is not known (see below)."""
     returned = _returned(gm)
     viewing = _viewing(gm, returned)
-    if not viewing or _unknown(gm, viewing):
+    if not viewing or _unknown(gm, viewing) or written_past_autograd(gm):
         return None
     made = list(dict.fromkeys(viewing))
     kept = [one for one in returned if one not in made]

@@ -97,6 +97,7 @@ __all__ = [
     "saving_is_hooked",
     "serve_nothing",
     "serve_saved",
+    "share_history",
     "static_input_indices",
     "switches_state",
     "to_functional",
@@ -325,6 +326,11 @@ def is_leaf(tensor: torch.Tensor) -> bool:
     except RuntimeError:
         made = torch._C._autograd._get_creation_meta(tensor)
         return bool(made == torch._C._autograd.CreationMeta.NO_GRAD_MODE)
+
+
+def share_history(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one memory are the same object or views of which autograd knows that."""
+    return one is other or any(a is b for a in (one, one._base) for b in (other, other._base) if a is not None)
 
 
 def binding_nodes(graph: Graph) -> dict[Any, Node]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.symbolic.torch_private import is_positive, is_zero
 from lamina.rewrite.rebuild import call_for, written_anew
 
 __all__ = ["open_log_softmax"]
@@ -40,8 +41,10 @@ def open_log_softmax(gm: GraphModule) -> GraphModule:
 
 
 def _for_losses(node: Node) -> bool:
-    targets = _read_by(node)
-    return targets <= set(_READERS) and bool(targets & set(_LOSSES)) and 0 not in node.meta["val"].shape
+    targets, shape = _read_by(node), node.meta["val"].shape
+    if not (targets <= set(_READERS) and targets & set(_LOSSES)):
+        return False
+    return is_positive(shape[node.args[1]]) and not any(is_zero(size) for size in shape)
 
 
 def _read_by(node: Node) -> set[object]:

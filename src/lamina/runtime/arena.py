@@ -52,7 +52,8 @@ class Workspace:
         """All of the workspace as a vector of ``dtype``."""
         typed = self._typed.get(dtype)
         if typed is None:
-            typed = self._typed[dtype] = self._bytes.view(dtype)
+            with torch.inference_mode(False):  # a view that is made in the mode is an inference tensor
+                typed = self._typed[dtype] = self._bytes.view(dtype)
         return typed
 
     def tensor(self, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

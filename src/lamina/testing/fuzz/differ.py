@@ -12,7 +12,7 @@ from torch import Tensor
 from lamina.base.accuracy import judge
 from lamina.testing.fuzz.observe import Raised, Seen, Trace
 
-__all__ = ["KINDS", "WRITTEN_OVER", "Difference", "differences", "undecided"]
+__all__ = ["KINDS", "WRITTEN_OVER", "Difference", "differences", "undecided", "unstable"]
 
 KINDS = (
     "crash",
@@ -94,10 +94,11 @@ def undecided(eager: Trace, exact: Trace | None) -> bool:
     """Whether rounding turned a step in eager itself, so that nothing certain can be said of the values."""
     if exact is None or eager.leaves.keys() != exact.leaves.keys():
         return True
-    return any(_unstable(a, exact.leaves[path]) for path, a in eager.leaves.items())
+    return any(unstable(a, exact.leaves[path]) for path, a in eager.leaves.items())
 
 
-def _unstable(eager: Any, exact: Any) -> bool:
+def unstable(eager: Any, exact: Any) -> bool:
+    """Whether eager is so far from the double-precision result that only a turned step explains it."""
     if isinstance(eager, Seen) and isinstance(exact, Seen):
         if eager.value.shape != exact.value.shape:
             return True

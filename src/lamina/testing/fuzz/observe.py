@@ -8,7 +8,7 @@ import itertools
 import linecache
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,10 +89,19 @@ def load(source: str) -> Callable[[CompileFunction], Iterator[Any]]:
     return program  # type: ignore[no-any-return]
 
 
-def observe(source: str, compile: CompileFunction, *, draw: int = 0, wide: bool = False, kept: bool = False) -> Trace:
+def observe(
+    source: str,
+    compile: CompileFunction,
+    *,
+    draw: int = 0,
+    wide: bool = False,
+    kept: bool = False,
+    within: AbstractContextManager[Any] | None = None,
+) -> Trace:
     """Run a program's text with this compile function; with ``wide`` in double precision.
 
-    With ``kept`` autograd saves copies, so that no write to what it would save is in the way of a gradient.
+    With ``kept`` autograd saves copies, so that no write to what it would save is in the way of a gradient. The
+    program runs ``within`` a context, if one is given.
 
     The state of the process (modes, default dtype, random numbers) is the same afterwards.
     """
@@ -101,7 +110,8 @@ def observe(source: str, compile: CompileFunction, *, draw: int = 0, wide: bool 
         for number, value in enumerate(load(source)(compile)):
             yield str(number), value
 
-    with drawing(draw), saved_tensors_hooks(_copied, _as_it_is) if kept else nullcontext():
+    hooks = saved_tensors_hooks(_copied, _as_it_is) if kept else nullcontext()
+    with drawing(draw), hooks, within or nullcontext():
         return traced(shown, wide=wide)
 
 

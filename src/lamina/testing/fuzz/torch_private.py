@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch._dynamo.config
+from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["unbacked"]
+__all__ = ["TorchDispatchMode", "unbacked"]
 
 
 def unbacked() -> Any:

@@ -69,10 +69,35 @@ def loss(values: Any) -> Tensor:
 
 
 def backward(values: Any, **kwargs: Any) -> Exception | None:
-    """Differentiate ``loss(values)``, if anything in it has a gradient; the exception if that raises."""
+    """Differentiate ``loss(values)``, if anything in it has a gradient; the exception if that raises.
+
+    Which leaves have their gradient when one raises is the order of the autograd engine: they get back what they had.
+    """
     total = loss(values)
-    failure: Exception | None = attempt(total.backward, **kwargs) if total.requires_grad else None
+    if not total.requires_grad:
+        return None
+    before = [(leaf, None if leaf.grad is None else leaf.grad.clone()) for leaf in _leaves(total)]
+    failure: Exception | None = attempt(total.backward, **kwargs)
+    if failure is not None:
+        for leaf, gradient in before:
+            leaf.grad = gradient
     return failure
+
+
+def _leaves(result: Tensor) -> list[Tensor]:
+    """The leaves that a backward of ``result`` reaches."""
+    seen: set[Any] = set()
+    found: list[Tensor] = []
+    stack: list[Any] = [result.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        stack += [behind for behind, _ in node.next_functions]
+    return found
 
 
 def _nothing() -> None:

@@ -1,0 +1,119 @@
+"""Eager with other roundings, or with its elements elsewhere in vectors: what of a result is no property of eager's.
+
+Where a program is ill-conditioned, or a sign of zero depends on where an element lies, one run of eager says too
+little: eager's own error may be small by luck. So what differs is compared with further runs of eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lamina.base.reference import WIDE, mapped
+from lamina.testing.fuzz.torch_private import TorchDispatchMode
+
+__all__ = ["PLACES", "Elsewhere", "RandomRounding"]
+
+_LANES = 64
+"""More elements than the widest vector holds of the narrowest type."""
+
+_LOW_BITS = 0xFFF
+"""Of a float64, of which there is no wider one: a result in which one of these bits is set was rounded."""
+
+
+class RandomRounding(TorchDispatchMode):
+    """Inside, what an operation had to round is rounded up or down at random: Monte Carlo arithmetic.
+
+    An exact result stays as it is. Where eager is off by more than a rounding, the error may have the other sign.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        floats = [t for t in _tensors((args, given)) if t.is_floating_point() and t.layout is torch.strided]
+        if not floats or func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
+            return func(*args, **given)
+        wide = mapped((args, given), _widened)
+        results = func(*args, **given)
+        made = [t for t in _tensors(results) if t.is_floating_point() and t.layout is torch.strided]
+        try:
+            exact = [t for t in _tensors(func(*wide[0], **wide[1])) if t.is_floating_point()]
+        except Exception:
+            return results  # an operation that knows no double precision: its rounding stays eager's
+        for result, right in zip(made, exact, strict=False):
+            if result.shape == right.shape and result.numel():
+                result.data.copy_(self._rounded(result.data, right))
+        return results
+
+    def _rounded(self, result: Tensor, exact: Tensor) -> Tensor:
+        chosen = torch.rand(result.shape, generator=self._generator) < 0.5
+        if result.dtype == torch.float64:
+            inexact = (result.contiguous().view(torch.int64) & _LOW_BITS) != 0
+            up = torch.rand(result.shape, generator=self._generator) < 0.5
+            towards = torch.where(up, torch.inf, -torch.inf).to(result.dtype)
+            return torch.where(chosen & inexact, torch.nextafter(result, towards), result)
+        gap = exact - result.double()
+        other = (exact + gap).to(result.dtype)
+        beside = torch.nextafter(result, torch.where(gap > 0, torch.inf, -torch.inf).to(result.dtype))
+        other = torch.where(other == result, beside, other)
+        return torch.where(chosen & (gap != 0) & torch.isfinite(gap) & torch.isfinite(other), other, result)
+
+
+class Elsewhere(TorchDispatchMode):
+    """Inside, pointwise operations find their elements ``placed`` elsewhere: see ``PLACES``."""
+
+    def __init__(self, placed: Callable[[Tensor, Sequence[int]], Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._placed = placed
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        operands = _tensors((args, given))
+        pointwise = torch.Tag.pointwise in func.tags and torch.Tag.nondeterministic_seeded not in func.tags
+        if not pointwise or "out" in given or not operands:
+            return func(*args, **given)
+        shape = torch.broadcast_shapes(*(t.shape for t in operands))  # type: ignore[no-untyped-call]
+        moved = mapped((args, given), lambda leaf: self._placed(leaf, shape) if isinstance(leaf, Tensor) else leaf)
+        results = func(*args, **given)
+        for result, other in zip(_tensors(results), _tensors(func(*moved[0], **moved[1])), strict=True):
+            if result.dtype == other.dtype and result.shape == shape:
+                result.data.copy_(other.reshape(result.numel(), -1)[:, 0].reshape(shape))
+        return results
+
+
+def _in_vectors(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """Each element as often as one vector takes, so that none is in the remainder of a loop."""
+    return tensor.detach().expand(shape).reshape(-1, 1).repeat(1, _LANES).flatten()
+
+
+def _one_by_one(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """Elements with a gap behind each, which no vector loads."""
+    flat = tensor.detach().expand(shape).reshape(-1, 1)
+    return flat.repeat(1, 2)[:, 0]
+
+
+PLACES = (_in_vectors, _one_by_one)
+"""Places of elements: all in vectors, and all outside of them."""
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    mapped(value, lambda leaf: found.append(leaf) if isinstance(leaf, Tensor) else None)
+    return found
+
+
+def _widened(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        kept = leaf.detach().clone()
+        return kept.to(WIDE.get(leaf.dtype, leaf.dtype))
+    return WIDE.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf

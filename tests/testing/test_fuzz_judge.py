@@ -1,0 +1,120 @@
+"""What of a result is no property of eager's: rounding of ill-conditioned programs, signs of some zeros, gradients
+of a backward that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from lamina.testing.fuzz import check
+from lamina.testing.fuzz.otherwise import PLACES, Elsewhere, RandomRounding
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from lamina.testing.fuzz import attempt, backward, sample
+"""
+
+ALMOST_EQUAL = """
+def f(x):
+    v = F.layer_norm(x, x.shape[-1:])
+    v = F.linear(v, v)
+    return F.layer_norm(v + v, v.shape[-1:]).sigmoid()
+def program(compile):
+    yield compile(f)(sample(3, 3))
+"""
+
+ZEROS = """
+def f(x):
+    return torch.minimum(x * 0, -x * 0)
+def program(compile):
+    g = compile(f)
+    for n in (4, 10, 33):
+        yield g(sample(n))
+"""
+
+SIGNED = """
+def f(x):
+    return x * 0
+def program(compile):
+    yield compile(f)(sample(10))
+"""
+
+
+def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    """A compile function whose programs' results are changed."""
+
+    def compile(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *inputs: change(function(*inputs))
+
+    return compile
+
+
+def _in_the_middle(result: torch.Tensor) -> torch.Tensor:
+    noise = torch.linspace(-1, 1, result.numel()).reshape(result.shape)
+    return result + noise * 3e-5
+
+
+a_little = changed(_in_the_middle)
+much = changed(lambda result: result * 1.001)
+other_signs = changed(lambda result: torch.where(result == 0, -result, result))
+
+
+@pytest.mark.parametrize("target", ["lamina", "lamina:interp", f"{__name__}:a_little"])
+def test_rounding_that_eager_amplifies_is_no_difference(target: str) -> None:
+    assert check(HEAD + ALMOST_EQUAL, target).ok
+
+
+def test_more_than_what_eager_amplifies_is_a_difference() -> None:
+    assert check(HEAD + ALMOST_EQUAL, f"{__name__}:much").kind == "value"
+    assert check(HEAD + SIGNED.replace("x * 0", "x.exp()"), f"{__name__}:a_little").kind == "value"
+
+
+def test_signs_of_zeros_are_compared_where_eager_has_one() -> None:
+    assert check(HEAD + ZEROS, f"{__name__}:other_signs").ok
+    assert check(HEAD + ZEROS, "lamina").ok
+    assert check(HEAD + SIGNED, f"{__name__}:other_signs").kind == "zero sign"
+
+
+def test_exact_results_are_not_rounded_otherwise() -> None:
+    x = torch.arange(-8.0, 8.0).reshape(4, 4)
+    for dtype in (torch.float32, torch.float64):
+        given = x.to(dtype)
+        with RandomRounding(0):
+            exact, inexact = given @ given, (given / 3).exp()
+        assert exact.equal(given @ given)
+        right = (given / 3).exp()
+        assert not inexact.equal(right)
+        torch.testing.assert_close(inexact, right)
+
+
+def test_elements_elsewhere_have_the_same_values() -> None:
+    x, y = torch.arange(-8.0, 8.0).reshape(4, 4).t(), torch.arange(4.0)
+    for place in PLACES:
+        with Elsewhere(place):
+            result = x * y + 1
+            written = torch.ones(4, 4).mul_(y)
+        assert result.equal(x * y + 1)
+        assert result.stride() == (x * y + 1).stride()
+        assert written.equal(torch.ones(4, 4) * y)
+
+
+def test_a_backward_that_fails_leaves_no_gradients() -> None:
+    program = """
+def f(x, y):
+    return x.exp() * 2, y * 3
+def program(compile):
+    x, y = sample(3, grad=True), sample(3, seed=1, grad=True)
+    out = compile(f)(x, y)
+    backward(out[1], retain_graph=True)
+    yield y.grad.clone()
+    other = x.detach().requires_grad_()
+    v = other.exp()
+    v.detach().zero_()
+    yield attempt(backward, (out[1], v)), y.grad, other.grad
+"""
+    assert check(HEAD + program, "eager").ok
