@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from tempfile import mkdtemp
 from types import FunctionType
 from typing import Any
 
@@ -12,9 +14,33 @@ from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, set_eval_fr
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 from torch._functorch.aot_autograd import make_boxed_func
+from torch._higher_order_ops.associative_scan import associative_scan as scan_by
+from torch._higher_order_ops.map import map as each
+from torch._higher_order_ops.out_dtype import out_dtype
+from torch._higher_order_ops.print import print as print_op
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch._inductor import list_mode_options, metrics
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
-__all__ = ["aot_backend", "graph_count", "kernels_of_inductor", "mode_options", "reset_graph_count", "within_entry"]
+__all__ = [
+    "TwoTensor",
+    "aot_backend",
+    "each",
+    "graph_count",
+    "group_of_one",
+    "kernels_of_inductor",
+    "mode_options",
+    "out_dtype",
+    "print_op",
+    "reset_graph_count",
+    "scan",
+    "scan_by",
+    "while_loop",
+    "within_entry",
+]
 
 
 def aot_backend(compile_graph: Callable[..., Callable[..., Any]]) -> Any:
@@ -65,3 +91,22 @@ def within_entry(compiled: Any) -> tuple[Callable[..., Any], Callable[..., Any]]
             set_eval_frame(before)
 
     return code, guarded
+
+
+class _Group:
+    """Tensors distributed over a group of processes that is this one."""
+
+    def __init__(self) -> None:
+        place = f"file://{mkdtemp()}/group"
+        torch.distributed.init_process_group("gloo", init_method=place, rank=0, world_size=1)
+        self.mesh = init_device_mesh("cpu", (1,))
+
+    def distribute(self, x: torch.Tensor) -> Any:
+        return distribute_tensor(x, self.mesh, [Shard(0)])
+
+    def from_local(self, x: torch.Tensor) -> Any:
+        return DTensor.from_local(x, self.mesh, [Shard(0)], run_check=False)
+
+
+group_of_one = cache(_Group)
+"""The group, made when first asked for."""

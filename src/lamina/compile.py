@@ -19,6 +19,7 @@ from lamina.backends.kernels import begin, is_ours
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
+from lamina.base.decision import Decision
 from lamina.base.lowering import lowerings_key
 from lamina.base.recovery import is_internal, recover
 from lamina.base.torch_private import fresh_symbols_dropped
@@ -29,6 +30,7 @@ from lamina.decomp.table import decompositions
 from lamina.errors import BadArgument, LaminaError
 from lamina.options import Options
 from lamina.record import Record, Stage
+from lamina.rewrite.inlined import inlined
 from lamina.rewrite.own_passes import OwnPasses
 from lamina.rewrite.rewriting import Rewriting
 from lamina.rewrite.user_rules import check_rules
@@ -178,6 +180,7 @@ def compile_graph(
     was captured, and a warning and the record say why; with the option strict ``StageFailed`` is raised.
     """
     try:
+        gm = _with_bodies(gm, example_inputs, record, name)
         return _compiled(gm, example_inputs, options, record, backend, name)
     except Exception as error:
         if not is_internal(error) or asks_for_another_capture(error):
@@ -191,6 +194,20 @@ def compile_graph(
             note=lambda decision: record.stages.append(Stage(name, "aten", decision.reason, 0.0, (decision,))),
         )
     return gm.forward
+
+
+def _with_bodies(gm: GraphModule, example_inputs: Sequence[Any], record: Record, name: str) -> GraphModule:
+    """``gm`` with the regions that its user marked to be compiled once in the place of their calls."""
+    with fresh_symbols_dropped(example_inputs):
+        found = inlined(gm)
+    if found is None:
+        return gm
+    why = f"{found.calls} calls of marked regions inlined: what is alike is traced and built once in any case"
+    decisions = [Decision("nested region", (name,), True, why)] if found.calls else []
+    if found.kept:
+        decisions.append(Decision("nested region", found.kept, False, "a size in it is known only at run time"))
+    record.stages.append(Stage(name, "inline", None, 0.0, tuple(decisions)))
+    return found.gm
 
 
 def _compiled(

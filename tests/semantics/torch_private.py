@@ -8,9 +8,22 @@ from typing import Any
 import torch
 import torch._dynamo.config as dynamo_config
 from torch._dynamo.decorators import mark_unbacked
+from torch._higher_order_ops.map import map as each
+from torch._higher_order_ops.out_dtype import out_dtype
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["check", "mark_unbacked", "sizes_from_data_captured", "tree_leaves"]
+__all__ = [
+    "check",
+    "each",
+    "mark_unbacked",
+    "out_dtype",
+    "scan",
+    "sizes_from_data_captured",
+    "tree_leaves",
+    "while_loop",
+]
 
 check = torch._check
 """What a program asserts of its numbers."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
 from lamina.backends.api import Backend
+from lamina.backends.bodies import compile_bodies
 from lamina.backends.cpu import CpuBackend
 from lamina.backends.cuda import CudaBackend
 from lamina.backends.first_call import checked_first_call
@@ -39,6 +41,9 @@ __all__ = ["KERNELS", "KERNEL_OPTIONS", "Executor", "begin", "compile_region", "
 KERNEL_OPTIONS = ("mode", "simd", "cxx", "jobs", "progress")
 """Options that say how kernels are made, and mean nothing to a backend that makes none of ours."""
 
+_MOST_CUTS = 4
+"""Times that a segment is cut again, where what is left of it cannot be lowered either."""
+
 Executor = Callable[[Fused, Record, GraphModule], Callable[[list[Any]], Any]]
 """Turns a fused program into a callable that takes one list of inputs and returns the list of outputs."""
 
@@ -48,8 +53,20 @@ def compile_region(
 ) -> Callable[..., Any]:
     """Lower, fuse and build one functional graph; run it as ATen calls, with one warning, when that fails."""
     del example_inputs
+    return _compiled(gm, name, options, record, kernels)
+
+
+def _compiled(
+    gm: GraphModule,
+    name: str,
+    options: Options,
+    record: Record,
+    kernels: str,
+    refused: Mapping[str, str] = MappingProxyType({}),
+) -> Boxed:
+    """A graph in one piece or in segments, the nodes ``refused`` being called between those."""
     try:
-        pieces = cut(gm, name)
+        pieces = cut(gm, name, refused)
     except CannotCut as refusal:
         return _as_aten(gm, name, str(refusal), record)
     except Exception as error:
@@ -60,6 +77,9 @@ def compile_region(
     record.stages.append(Stage(name, "segments", pieces, 0.0, pieces.decisions))
     for piece in pieces.segments:
         setattr(pieces.outer, piece.name, _Call(_whole(piece.gm, piece.name, options, record, kernels)))
+    bodies = compile_bodies(pieces.outer, name, lambda body, inner: _compiled(body, inner, options, record, kernels))
+    if bodies:
+        record.stages.append(Stage(name, "bodies", None, 0.0, bodies))
     return aten_calls(pieces.outer)
 
 
@@ -81,6 +101,8 @@ def _whole(gm: GraphModule, name: str, options: Options, record: Record, kernels
         run = _with_floats(gm, executor(kernels, options)(fused, record, gm))
         return checked_first_call(run, gm, name, options, record)
     except CannotLower as refusal:
+        if refusal.nodes and name.count("_segment") < _MOST_CUTS:
+            return _compiled(gm, name, options, record, kernels, refusal.nodes)
         return _as_aten(gm, name, str(refusal), record)
     except (RuleFailed, WrongLowering):
         raise

@@ -8,8 +8,9 @@ so that kernels, libraries and memory of a segment are planned as for sizes that
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -77,24 +78,26 @@ class _Found:
     reasons: dict[Node, str] = field(default_factory=dict)
     binders: dict[Any, Node] = field(default_factory=dict)
     levels: dict[Node, int] = field(default_factory=dict)
+    refused: dict[Node, str] = field(default_factory=dict)
 
 
-def cut(gm: GraphModule, name: str) -> Segments | None:
+def cut(gm: GraphModule, name: str, refused: Mapping[str, str] = MappingProxyType({})) -> Segments | None:
     """``gm`` in segments named after ``name``; None if nothing in it cuts. ``gm`` itself is not changed.
 
+    The nodes ``refused``, by name and with a reason, run between segments, and so does what takes such an input.
     Raises ``CannotCut`` where a size is known only as part of an expression.
     """
     limits = any(not e.is_symbol for node in gm.graph.nodes for e in leaves_in(node.meta.get("val")).values())
-    if not limits and not any(_cuts_by_itself(gm, node) for node in gm.graph.nodes):
+    if not limits and not refused and not any(_cuts_by_itself(gm, node) for node in gm.graph.nodes):
         return None
     graph = Graph()
     nodes: dict[Node, Node] = {}
     for node in gm.graph.nodes:
         nodes[node] = graph.node_copy(node, lambda n: nodes[n])
     work = GraphModule(gm, graph)
-    found = _Found()
+    found = _Found(refused={nodes[node]: refused[node.name] for node in nodes if node.name in refused})
     _classify(work, found)
-    if not found.reasons and not limits:
+    if not found.reasons and not found.refused and not limits:
         return None
     _order(work.graph, found)
     return _Cutter(work, name, found).run()
@@ -139,6 +142,9 @@ def _classify(gm: GraphModule, found: _Found) -> None:
 
 def _reason(node: Node, makes_symbols: bool, found: _Found) -> str:
     """Why a call runs between segments; "" if it does not."""
+    for given in (node, *node.all_input_nodes):
+        if given in found.refused and (given is node or given.op in ("placeholder", "get_attr")):
+            return found.refused[given]
     if node.target is operator.getitem:
         return "part of what runs between kernels" if found.kinds.get(node.args[0]) is _OUTER else ""  # type: ignore[arg-type]
     if str(node.target).startswith(_ASSERTIONS):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 __all__ = ["RULES", "CannotLower", "Decline", "rule"]
@@ -15,7 +16,14 @@ RULES: dict[str, Rule] = {}
 
 
 class CannotLower(Exception):
-    """A graph that holds something no loop program can express; it runs as ATen calls instead."""
+    """A graph that holds something no loop program can express; it runs as ATen calls instead.
+
+    ``nodes`` are the nodes at fault and why, where it is known that the rest can be lowered without them.
+    """
+
+    def __init__(self, why: str, nodes: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(why)
+        self.nodes = nodes
 
 
 class Decline(Exception):

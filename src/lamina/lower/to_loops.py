@@ -37,6 +37,7 @@ __all__ = ["CannotLower", "is_lowered_wrapper", "is_size_float", "lower"]
 MOST_LITERALS = 64
 """Constants of more elements than this are not worth a kernel's text."""
 
+_UNKNOWN_SIZE = "a size that index expressions cannot hold"
 _BIT_VIEWS = (torch.ops.aten.view.dtype, torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default)
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 _ANY_DTYPE = frozenset(("aten._to_copy.default", "aten.clone.default", "aten.copy.default", "aten.where.self"))
@@ -51,7 +52,7 @@ def lower(gm: GraphModule, region: str, numerics: str = "fast") -> LoopProgram:
     try:
         program = _lower(gm, region, numerics)
     except UnknownSize as why:
-        raise CannotLower(f"a size that index expressions cannot hold: {why}") from why
+        raise CannotLower(f"{_UNKNOWN_SIZE}: {why}") from why
     _require_known_sizes(program)
     return program
 
@@ -75,20 +76,37 @@ def _lower(gm: GraphModule, region: str, numerics: str) -> LoopProgram:
     env: dict[Node, Any] = {}
     inputs: list[str | SizeInput | None] = []
     outputs: tuple[BufferView | Expr | None, ...] = ()
+    refused: dict[Node, str] = {}
+    without: set[Node] = set()
     for node in gm.graph.nodes:
+        if refused and (node.op == "output" or not without.isdisjoint(node.all_input_nodes)):
+            without.add(node)
+            if node.op == "call_function" and (size := _unknown_size(node.meta.get("val"))):
+                refused[node] = size
+            continue
         low.sources.append(Source(node.name, _operation(node), str(node.meta.get("source", ""))))
-        if node.op == "placeholder":
-            inputs.append(_placeholder(low, env, node))
-        elif node.op == "get_attr":
-            env[node] = _constant(low, node, getattr(gm, str(node.target), None))
-        elif node.op == "call_function":
-            env[node] = _call(low, env, node)
+        if node.op in ("placeholder", "get_attr", "call_function"):
+            try:
+                if node.op == "placeholder":
+                    inputs.append(_placeholder(low, env, node))
+                elif node.op == "get_attr":
+                    env[node] = _constant(low, node, getattr(gm, str(node.target), None))
+                else:
+                    env[node] = _call(low, env, node)
+            except CannotLower as why:
+                refused[node] = str(why)
+            except UnknownSize as why:
+                refused[node] = f"{_UNKNOWN_SIZE}: {why}"
+            if node in refused:
+                without.add(node)
         elif node.op == "output":
             values = zip(_flatten(node.args[0]), _flatten(_arguments(env, node.args[0])), strict=True)
             outputs = tuple(_output(low, node, value, result) for result, value in values)
             _require_aliases(env, node, outputs)
         else:
             raise CannotLower(f"{node.op} {node.target}")
+    if refused:
+        raise CannotLower(next(iter(refused.values())), {node.name: why for node, why in refused.items()})
     used = {o.buffer for o in outputs if isinstance(o, BufferView)}
     buffers = tuple(
         b
@@ -97,6 +115,16 @@ def _lower(gm: GraphModule, region: str, numerics: str) -> LoopProgram:
         for b in low.buffers.values()
     )
     return LoopProgram(region, tuple(inputs), buffers, tuple(low.steps), outputs, tuple(low.sources))
+
+
+def _unknown_size(val: Any) -> str:
+    """Why a tensor's sizes or steps cannot be held; "" if they can."""
+    try:
+        if isinstance(val, torch.Tensor) and val.layout is torch.strided:
+            _ = [expr_of(n) for n in val.shape], [stride_of(s) for s in val.stride()]
+    except UnknownSize as why:
+        return f"{_UNKNOWN_SIZE}: {why}"
+    return ""
 
 
 def _placeholder(low: Lowering, env: dict[Node, Any], node: Node) -> str | SizeInput | None:
@@ -285,7 +313,8 @@ def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferV
             base = viewed(result)
             other = base.op != "placeholder" and owners.setdefault(base, made.buffer) != made.buffer
             if other and _reads_bits(result, base):
-                raise CannotLower(f"{result.target} is an output in the memory of another, read as another type")
+                why = f"{result.target} is an output in the memory of another, read as another type"
+                raise CannotLower(why, {result.name: why})
     for result, made in zip(results, outputs, strict=True):
         if not isinstance(result, Node) or not isinstance(made, BufferView):
             continue
@@ -294,9 +323,8 @@ def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferV
             continue
         symbolic = has_symbols(result.meta["val"]) or has_symbols(base.meta["val"])
         if symbolic and isinstance(env[base], TensorValue) and env[base].buffer != made.buffer:
-            raise CannotLower(
-                f"{result.target} of {base.name} is an output, and its strides are known only at run time"
-            )
+            why = f"{result.target} of {base.name} is an output, and its strides are known only at run time"
+            raise CannotLower(why, {result.name: why})
 
 
 def _reads_bits(node: Node, base: Node) -> bool:

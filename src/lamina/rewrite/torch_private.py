@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_
 
 __all__ = [
     "DEVICE_OF",
+    "INVOKE_SUBGRAPH",
     "SAFE_SOFTMAX",
     "SET_GRAD",
     "DispatchMode",
@@ -48,6 +49,9 @@ DEVICE_OF = torch.ops.prim.device.default
 
 SAFE_SOFTMAX = torch.ops.aten._safe_softmax.default
 """A softmax that gives zeros for a row of minus infinity, as attention does."""
+
+INVOKE_SUBGRAPH = torch.ops.higher_order.invoke_subgraph
+"""What a call of a region marked with ``torch.compiler.nested_compile_region`` is captured as."""
 
 SET_GRAD = torch._C._set_grad_enabled
 """The call by which a captured graph switches gradients on and off."""

@@ -63,9 +63,10 @@ def _places(nest: Nest) -> dict[str, Expr]:
     other: set[str] = set()
     for eqn in nest.body:
         used = list(operands(eqn))
-        for atom in (a for e in _indices(eqn) for a in e.atoms()):
-            if isinstance(atom, Loaded) and as_expr(atom) in _indices(eqn):
-                found[atom.name] = atom.bound
+        whole = [(a, e) for e in _indices(eqn) for a in e.atoms() if isinstance(a, Loaded) and e == as_expr(a)]
+        for atom, _ in whole:
+            found[atom.name] = atom.bound
+            if atom.name in used:  # several dimensions may have one index
                 used.remove(atom.name)
         other.update(used)
     return {name: bound for name, bound in found.items() if name not in other}
