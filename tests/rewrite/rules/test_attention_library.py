@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import lamina
 from lamina.record import Record
 from lamina.rewrite.rules import attention_library as module
 from lamina.rewrite.rules.attention_call import LIBRARY
@@ -78,7 +79,8 @@ def calls(gm: GraphModule) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_masks_that_are_known(name: str) -> None:
+def test_masks_that_are_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SKIPPING", ("cpu",))
     mask, expected = MASKS[name]
     inputs = [torch.randn(2, 4, 6, 8, generator=torch.Generator().manual_seed(k)).requires_grad_() for k in range(3)]
 
@@ -91,6 +93,50 @@ def test_masks_that_are_known(name: str) -> None:
     torch.testing.assert_close(found, exact)
     for mine, theirs in zip(gradients(found, inputs), gradients(exact, inputs), strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+def by_number(q: Tensor) -> Tensor:
+    return q.new_zeros(q.shape[-2], q.shape[-2]).masked_fill(torch.ones(q.shape[-2], q.shape[-2]).triu(1).bool(), -1e4)
+
+
+def _last_is_infinite(q: Tensor, k: Tensor, v: Tensor) -> None:
+    del q
+    k[..., -1, :] = math.inf
+    v[..., -1, :] = math.nan
+
+
+def _scores_are_large(q: Tensor, k: Tensor, v: Tensor) -> None:
+    del v
+    for x in (q, k):
+        x.mul_(500)
+
+
+@pytest.mark.parametrize("spoil", [_last_is_infinite, _scores_are_large])
+@pytest.mark.parametrize("mask", [later, added, by_number])
+def test_a_causal_mask_is_eagers_whatever_it_hides(
+    mask: Callable[[Tensor], Tensor], spoil: Callable[..., None]
+) -> None:
+    q, k, v = (torch.randn(2, 4, 6, 8, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    spoil(q, k, v)
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return sdpa(q, k, v, attn_mask=mask(q))
+
+    found, _ = run_changed(function, [q, k, v], rewritten(Record()))
+    torch.testing.assert_close(found, function(q, k, v), equal_nan=True)
+    torch.compiler.reset()
+    torch.testing.assert_close(lamina.compile(function)(q, k, v), function(q, k, v), equal_nan=True)
+
+
+def test_numbers_that_hide_are_assumed_to_be_far_only_where_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SKIPPING", ("cpu",))
+    q = torch.randn(2, 4, 6, 8)
+    for finite, kept in ((False, True), (True, False)):
+        compiled = lamina.compile(lambda q: sdpa(q, q, q, by_number(q)), options={"assume_finite": finite})
+        compiled(q)
+        said = [d for d in compiled.record.decisions("rewrite") if d.subject[0] == "simplify_library_attention"]
+        assert (not said) is kept
+        torch.compiler.reset()
 
 
 def test_a_causal_mask_of_other_sizes_stays() -> None:

@@ -14,7 +14,10 @@ from lamina.rewrite.numbers import fold_factors
 from lamina.rewrite.passes import merge_common, remove_dead_code, remove_no_ops
 from lamina.rewrite.rules.activations import ACTIVATIONS, ACTIVATIONS_OF_FINITE
 from lamina.rewrite.rules.attention import use_library_attention, use_library_attention_unchecked
-from lamina.rewrite.rules.attention_library import simplify_library_attention
+from lamina.rewrite.rules.attention_library import (
+    simplify_library_attention,
+    simplify_library_attention_unchecked,
+)
 from lamina.rewrite.rules.attention_one_query import open_attention_of_one_query
 from lamina.rewrite.rules.chains import join_casts, join_permutations, join_views
 from lamina.rewrite.rules.dropout import without_dropout
@@ -61,7 +64,10 @@ AFTER_RULES: tuple[CapturedRewrite, ...] = (
 """Run after the rules, in order: what looks for the whole functions that rules have put in place of their parts."""
 
 UNCHECKED: Mapping[CapturedRewrite, CapturedRewrite] = MappingProxyType(
-    {use_library_attention: use_library_attention_unchecked}
+    {
+        use_library_attention: use_library_attention_unchecked,
+        simplify_library_attention: simplify_library_attention_unchecked,
+    }
 )
 """What stands for a rewrite with the option ``assume_finite``, under its name."""
 

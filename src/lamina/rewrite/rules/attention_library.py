@@ -1,10 +1,12 @@
 """Calls of the library's attention, so that it can take its fastest kernels.
 
 Flash attention takes no mask, and a mask that is one number repeated along the keys is taken by no fused kernel at
-all. So a mask that is known while compiling and hides nothing goes, and one that hides exactly what comes later is
-said by ``is_causal``. Libraries of models make such masks where they are compiled, though they leave them out where
-they are not. Heads of keys and values that are repeated for several heads of queries are read where they lie
-(``enable_gqa``), neither written nor kept as often as they are used.
+all. So a mask that is known while compiling and hides nothing goes. One that hides exactly what comes later is said by
+``is_causal``, which skips keys that a mask lets take part: a hidden number competes with scores as low, and what is
+not finite behind it reaches the result. That is only for GPUs, by numbers that no scores come near, and wherever all
+values may be taken as finite (``assume_finite``). Libraries of models make such masks where they are compiled, though
+they leave them out where they are not. Heads of keys and values that are repeated for several heads of queries are
+read where they lie (``enable_gqa``), neither written nor kept as often as they are used.
 """
 
 from __future__ import annotations
@@ -29,18 +31,33 @@ from lamina.rewrite.rules.spelling import fake_of, spelled, written
 from lamina.rewrite.rules.torch_private import shares_heads
 from lamina.rewrite.torch_private import plain_dispatch
 
-__all__ = ["simplify_library_attention"]
+__all__ = ["simplify_library_attention", "simplify_library_attention_unchecked"]
 
 _DEVICES = ("cuda",)
 _SHARING = (torch.bfloat16,)
 """Dtypes in which kernels share keys between heads. (float16: on an H200 gradients of keys were off by 5 % of the
 largest where causal, with 64 features a head.)"""
 
-_NOTHING, _LATER = "nothing", "what comes later"
+_SKIPPING = ("cuda",)
+"""Devices on which ``is_causal`` says what a mask of minus infinities or the like says: flash attention needs it."""
+
+_BEYOND = -1e30
+"""Numbers from here on hide whatever does not overflow."""
+
+_NOTHING, _LATER, _LATER_BY_NUMBERS = "nothing", "what comes later", "what comes later, by finite numbers"
 
 
 def simplify_library_attention(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
     """Each ``scaled_dot_product_attention`` without the mask, and the repeated heads, that it can do without."""
+    return _simplified(gm, decisions, finite=False)
+
+
+def simplify_library_attention_unchecked(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
+    """The same where all values are finite, and far above the numbers that hide."""
+    return _simplified(gm, decisions, finite=True)
+
+
+def _simplified(gm: GraphModule, decisions: list[Decision], finite: bool) -> GraphModule:
     calls = [node for node in gm.graph.nodes if node.target in LIBRARY]
     if not calls or not plain_dispatch():
         return gm
@@ -52,7 +69,7 @@ def simplify_library_attention(gm: GraphModule, decisions: list[Decision]) -> Gr
         if given is None:
             continue
         call = _Call(node, given)
-        reasons = [*call.without_mask(masks), *call.with_shared_heads(writes)]
+        reasons = [*call.without_mask(masks, finite), *call.with_shared_heads(writes)]
         if reasons:
             found[node] = call.write
             subject = ("simplify_library_attention", source_of(node))
@@ -68,16 +85,16 @@ class _Call:
     given: dict[str, Any]
     heads: Mapping[str, _Heads] | None = None
 
-    def without_mask(self, masks: _Masks) -> list[str]:
+    def without_mask(self, masks: _Masks, finite: bool) -> list[str]:
         """Leave out a mask that says nothing, or what ``is_causal`` says as well; why."""
         mask = self.given["attn_mask"]
         query, key = fake_of(self.given["query"]), fake_of(self.given["key"])
         if not isinstance(mask, Node) or query is None or key is None or self.given["is_causal"] is not False:
             return []
         hides = masks.hides(mask, (query.shape[-2], key.shape[-2]))
-        if not hides:
+        if not hides or not (hides == _NOTHING or finite or (hides == _LATER and query.device.type in _SKIPPING)):
             return []
-        self.given["attn_mask"], self.given["is_causal"] = None, hides == _LATER
+        self.given["attn_mask"], self.given["is_causal"] = None, hides != _NOTHING
         return [f"its mask hides {hides}"]
 
     def with_shared_heads(self, writes: Sequence[Node]) -> list[str]:
@@ -133,7 +150,7 @@ class _Masks:
         self._found: dict[tuple[Node, Any], str] = {}
 
     def hides(self, mask: Node, sizes: tuple[Any, Any]) -> str:
-        """``_NOTHING``, ``_LATER`` of as many queries as keys, or "" for anything else."""
+        """``_NOTHING``, one of ``_LATER`` for as many queries as keys, or "" for anything else."""
         if not all(type(n) is int for n in sizes):
             return ""
         if (mask, sizes) not in self._found:
@@ -150,8 +167,10 @@ def _hides(mask: Tensor, queries: int, keys: int) -> str:
         return _NOTHING
     if queries != keys or tuple(hidden.shape[-2:]) != (queries, keys):
         return ""
-    later = torch.ones(queries, keys, dtype=torch.bool).triu(1)
-    return _LATER if bool((hidden == later).all()) else ""
+    if not bool((hidden == torch.ones(queries, keys, dtype=torch.bool).triu(1)).all()):
+        return ""
+    beyond = mask.dtype == torch.bool or bool((mask[hidden] <= _BEYOND).all())
+    return _LATER if beyond else _LATER_BY_NUMBERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,38 @@ def program(compile):
             "mode": ("torch.no_grad()", "torch.no_grad()", "torch.enable_grad()"),
         },
     ),
+    "library": Whole(
+        0.3,
+        "the library's attention with masks that are known while compiling",
+        """
+N = <keys>
+
+
+def f(q, k, v):
+    hidden = <mask>
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=<given>)
+
+
+def program(compile):
+    g = compile(f)
+    q, k, v = (sample(1, 2, N, 16, seed=n)<large> for n in range(3))
+    <spoil>
+    out = attempt(g, q, k, v)
+    yield out, backward(out), q.grad
+""",
+        {
+            "keys": ("8", "64"),
+            "mask": ("torch.ones(N, N).triu(1).bool()", "torch.ones(N, N).triu(N).bool()", "torch.arange(N) > N - 3"),
+            "hide": ("-1e4", "-1e9", "-torch.inf", "torch.finfo(torch.float32).min"),
+            "given": (
+                "torch.zeros(N, N).masked_fill(hidden, <hide>)",
+                "torch.where(hidden, <hide>, torch.zeros(N, N))",
+                "~hidden.expand(N, N)",
+            ),
+            "large": ("", "", " * 100"),
+            "spoil": ("", "", "v[:, :, -1] = torch.nan", "k[:, :, -1] = torch.inf", "q.requires_grad_()"),
+        },
+    ),
     "losses": Whole(
         0.7,
         "two losses over one tensor, one of them detached",
