@@ -16,6 +16,7 @@ from lamina.aot.torch_private import asks_for_another_capture
 from lamina.backends.api import Backend
 from lamina.backends.frozen import note_unfrozen, run_frozen
 from lamina.backends.kernels import begin, is_ours
+from lamina.backends.proved import proved
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.settings import check_arguments, options_for, torch_settings
@@ -181,7 +182,8 @@ def compile_graph(
     """
     try:
         gm = _with_bodies(gm, example_inputs, record, name)
-        return _compiled(gm, example_inputs, options, record, backend, name)
+        compile = functools.partial(_compiled, gm, example_inputs, options, record, backend, name)
+        return proved(gm, example_inputs, compile, backend, options, record, name)
     except Exception as error:
         if not is_internal(error) or asks_for_another_capture(error):
             raise

@@ -18,7 +18,7 @@ from lamina.base.symbolic.torch_private import hint
 from lamina.base.thin_products import thin_dimension
 from lamina.base.torch_private import OpOverload
 
-__all__ = ["CostModel", "OpClass", "bytes_of", "classify", "operation_name"]
+__all__ = ["CostModel", "OpClass", "bytes_of", "class_of", "classify", "operation_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,11 @@ def classify(node: Node) -> OpClass:
     if (small := thin_dimension(node)) is not None:
         return _THIN_SUM if small == "inner" else _THIN_REDUCTION
     return _CLASSES.get(target._schema.name.partition("::")[2], _LIBRARY)
+
+
+def class_of(name: str) -> OpClass:
+    """The class of the operation with this name of ATen's; a thing without a row is a library call."""
+    return _CLASSES.get(name, _LIBRARY)
 
 
 def _elements(value: torch.Tensor) -> int:

@@ -1,0 +1,190 @@
+"""The option compare_eager: whether a captured graph runs compiled or by eager, as its own first calls show.
+
+What one process found is kept in the cache, so that another one runs the faster way from its first call on.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from lamina.aot.torch_private import autocast_states, forward_of, never_captured
+from lamina.backends.api import Backend
+from lamina.backends.call_clock import GpuTimer, HostTimer, Timer
+from lamina.backends.kernels import is_ours
+from lamina.backends.regions import open_cache
+from lamina.backends.turns import Doubt, Turns, entry
+from lamina.backends.turns_wanted import Subject, doubt_of, not_comparable, not_wanted, returns_views, subject_of
+from lamina.base.decision import Decision
+from lamina.base.recovery import brief
+from lamina.base.torch_private import memory_of, without_bases
+from lamina.ir.plan import Plan
+from lamina.options import Options
+from lamina.record import Record, Stage
+from lamina.runtime.cache import Cache, digest
+from lamina.runtime.toolchain import host_isa
+from lamina.tune.contest import RULES, Contest, Rules, Verdict
+
+__all__ = ["proved"]
+
+_SETTLE, _SETTLE_GPU = 3, 24
+"""Calls before the first that is timed: kernels are loaded, memory is touched, CUDA graphs are recorded or not."""
+
+
+def proved(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    compile: Callable[[], Callable[..., Any]],
+    backend: Backend,
+    options: Options,
+    record: Record,
+    name: str,
+    *,
+    timer: Timer | None = None,
+    rules: Rules = RULES,
+) -> Callable[..., Any]:
+    """What ``compile`` makes of the graph ``gm``, or ``gm`` run by eager where its first calls show that to be faster.
+
+    A decision of kind "turns" says whether it is tried and why, one of kind "eager" what was found, with the figures.
+    """
+    if not options.compare_eager or not is_ours(backend) or backend.name == "interp":
+        return compile()
+
+    notes = _Notes(record, name)
+    refused = not_wanted(options) or not_comparable(gm, example_inputs)
+    if refused:
+        notes.turns(Doubt(False, refused))
+        return compile()
+    subject = subject_of(gm, example_inputs)
+    cache, key = open_cache(options), _key(gm, example_inputs, options, backend, subject)
+    found = _remembered(cache, key)
+    if found is not None:
+        faster, reason = found
+        notes.found(faster, f"found before: {reason}")
+        return _by_eager(gm, subject) if faster else compile()
+    captured = _by_eager(gm, subject)
+    compiled = compile()
+    if any(d.taken and name in d.subject for d in record.decisions("eager")):
+        notes.turns(Doubt(False, "it is left to eager"))
+        return compiled
+
+    def doubt(seconds: float) -> Doubt:
+        try:
+            return doubt_of(subject, _plans(record, name), seconds)
+        except Exception as error:
+            return Doubt(False, f"what it costs is not known: {brief(error)}")
+
+    def told(what: Doubt | Verdict, contest: Contest) -> None:
+        if isinstance(what, Doubt):
+            notes.turns(what)
+            return
+        notes.verdict(what, contest)
+        if what.sure:
+            cache.write_note(key, {"kind": "turns", "eager": what.other, "reason": what.reason})
+
+    gpu = subject.device.type == "cuda"
+    usual: Timer = GpuTimer(subject.device.index or 0) if gpu else HostTimer()
+    return entry(
+        Turns(
+            compiled,
+            captured,
+            training=subject.training,
+            timer=timer or usual,
+            contest=Contest(rules),
+            settle=_SETTLE_GPU if gpu else _SETTLE,
+            doubt=doubt,
+            told=told,
+        )
+    )
+
+
+def _by_eager(gm: GraphModule, subject: Subject) -> Callable[..., Any]:
+    """The graph as it was captured; its results are, as compiled ones are, views of its inputs or of nothing."""
+    forward = forward_of(gm)
+    if subject.training or not returns_views(gm):
+        return forward
+
+    def run(*inputs: Any) -> Any:
+        return tuple(without_bases(forward(*inputs), memory_of(inputs)))
+
+    never_captured(run)
+    return run
+
+
+class _Notes:
+    """What the record is told of one graph."""
+
+    def __init__(self, record: Record, name: str) -> None:
+        self.record, self.name = record, name
+
+    def turns(self, doubt: Doubt) -> None:
+        """Whether it is compared with eager."""
+        reason = doubt.reason if doubt.wanted else f"not compared with eager: {doubt.reason}"
+        self._add("turns", doubt.wanted, reason, doubt.facts)
+
+    def verdict(self, verdict: Verdict, contest: Contest) -> None:
+        """What the comparison found."""
+        facts = (
+            ("compiled_us", round(1e6 * contest.usual_median, 1)),
+            ("eager_us", round(1e6 * contest.other_median, 1)),
+            ("pairs", len(contest.other)),
+            ("lost_us", round(1e6 * contest.lost, 1)),
+        )
+        self.found(verdict.other, verdict.reason, facts)
+
+    def found(self, eager: bool, reason: str, facts: tuple[tuple[str, int | float | str], ...] = ()) -> None:
+        """Whether eager runs it."""
+        self._add("eager", eager, f"{reason}; {'eager runs it' if eager else 'it runs compiled'}", facts)
+
+    def _add(self, kind: str, taken: bool, reason: str, facts: tuple[tuple[str, int | float | str], ...]) -> None:
+        decision = Decision(kind, (self.name,), taken, reason, facts)
+        self.record.stages.append(Stage(self.name, kind, None, 0.0, (decision,)))
+
+
+def _plans(record: Record, name: str) -> list[Plan]:
+    """The plans of the regions of a graph, those of its backward included if it is compiled."""
+    stages = (s for s in record.stages if s.name == "plan" and s.region.startswith(f"{name}_"))
+    return [s.value for s in stages if isinstance(s.value, Plan)]
+
+
+def _remembered(cache: Cache, key: str) -> tuple[bool, str] | None:
+    """Whether eager is faster, and in what words an earlier process said so."""
+    kept: Mapping[str, Any] | None = cache.note(key)
+    if kept is None or not isinstance(kept.get("eager"), bool) or not isinstance(kept.get("reason"), str):
+        return None
+    return kept["eager"], kept["reason"]
+
+
+def _key(gm: GraphModule, example_inputs: Sequence[Any], options: Options, backend: Backend, subject: Subject) -> str:
+    """All that the faster way depends on: the graph, its inputs, the options, the machine and this very Lamina."""
+    facts = [f"{x.dtype} {tuple(x.shape)} {tuple(x.stride())} {x.requires_grad}" for x in example_inputs]
+    device = torch.cuda.get_device_name(subject.device) if subject.device.type == "cuda" else _processor()
+    machine = f"{device} {host_isa()} {torch.get_num_threads()} {torch.__version__}"
+    modes = f"{subject.training} {autocast_states()} {backend.name}"
+    return digest("turns", gm.code, *facts, repr(options.key()), machine, modes, _this_lamina())
+
+
+@functools.cache
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith("model name")), platform.processor())
+
+
+@functools.cache
+def _this_lamina() -> str:
+    """What tells the files of this package from those of another version."""
+    folder = Path(__file__).parents[1]
+    files = ((str(f.relative_to(folder)), f.stat()) for f in sorted(folder.rglob("*.*")) if f.suffix in _SOURCES)
+    return digest(*(f"{name} {about.st_size} {about.st_mtime_ns}" for name, about in files))
+
+
+_SOURCES = frozenset((".py", ".h"))

@@ -1,0 +1,229 @@
+"""A compiled graph that proves itself: its first calls are taken in turns with the graph as it was captured.
+
+Each call is made once, one way or the other. As soon as it is known which way is faster, the entry is that way itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lamina.aot.torch_private import dispatch_is_watched, never_captured, saving_is_hooked, transforms_are_active
+from lamina.backends.call_clock import Span, Timer, watch_backward
+from lamina.base.recovery import brief
+from lamina.base.symbolic.torch_private import is_fake
+from lamina.runtime.torch_private import is_capturing
+from lamina.tune.contest import Contest, Verdict
+
+__all__ = ["Doubt", "Turns", "entry"]
+
+_PATIENCE = 50
+"""Calls for which a time, such as that of a backward, is waited for."""
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Whether, and why or why not, a graph is to be compared with eager, which is estimated to take ``seconds``."""
+
+    wanted: bool
+    reason: str
+    facts: tuple[tuple[str, int | float | str], ...] = ()
+    seconds: float = 0.0
+
+
+class Turns:
+    """The calls of one graph until it is known which way is faster.
+
+    ``compiled`` and ``captured`` are the two ways. ``training``: calls have a backward, whose time counts. After
+    ``settle`` calls a few of the compiled way are timed, then ``doubt`` is asked, given how long they took. ``told``
+    gets the doubt, and the verdict, which is followed.
+    """
+
+    def __init__(
+        self,
+        compiled: Function,
+        captured: Function,
+        *,
+        training: bool,
+        timer: Timer,
+        contest: Contest,
+        settle: int,
+        doubt: Callable[[float], Doubt],
+        told: Callable[[Doubt | Verdict, Contest], None],
+    ) -> None:
+        self.compiled, self.captured, self.training = compiled, captured, training
+        self.timer, self.contest, self.settle = timer, contest, settle
+        self.doubt, self.told = doubt, told
+        self.current: Function = self.call
+        self.switch: Callable[[Function], None] = lambda winner: None
+        self.calls = self._sleep = 0
+        self._waited = 0
+        self._open: tuple[bool, Span, int] | None = None
+        self._pair: dict[bool, float] = {}
+        self._pairs = 0
+        self._asked = self._warm = False
+        self._passed = 0
+        self._guard = threading.Lock()
+
+    def call(self, *inputs: Any) -> Any:
+        """One call; those that run beside it, or within it, are the compiled way's and do not count."""
+        if self.calls < self._sleep:
+            self.calls += 1
+            return self.compiled(*inputs)
+        if not self._guard.acquire(blocking=False):
+            self._passed += 1
+            return self.compiled(*inputs)
+        try:
+            return self._call(inputs)
+        finally:
+            self._guard.release()
+
+    def _call(self, inputs: Sequence[Any]) -> Any:
+        if self.current != self.call or _is_unusual(inputs) or (self.training and torch.is_inference_mode_enabled()):
+            return self.compiled(*inputs)
+        if self.training and saving_is_hooked(True):
+            # A checkpoint compares what a second run saves with what the first one saved.
+            self._end(Verdict(False, "hooks on saved tensors see what it saves", sure=False))
+            return self.compiled(*inputs)
+        self.calls += 1
+        if self.calls <= self.settle:
+            return self.compiled(*inputs)
+        other = self._next()
+        if other is None:
+            return self.compiled(*inputs)
+        return self._timed(other, inputs)
+
+    def _next(self) -> bool | None:
+        """Whether the next call is the other way's, None if it is not timed."""
+        if self._open is not None and not self._read():
+            self._waited += 1
+            if self._waited > _PATIENCE:
+                self._end(
+                    Verdict(False, f"its time, or its backward's, was not known after {_PATIENCE} calls", sure=False)
+                )
+            return None
+        self._waited = 0
+        if self.current != self.call:
+            return None
+        contest = self.contest
+        if len(contest.usual) < contest.rules.enough:
+            return False
+        if not self._asked and not self._wanted():
+            return None
+        if len(self._pair) == 1:
+            return not next(iter(self._pair))
+        needed = contest.affordable()
+        if needed > contest.rules.most:
+            self._end(contest.too_dear())
+            return None
+        if needed > self.calls:
+            self._sleep = needed
+            return None
+        return True if not self._warm else self._pairs % 2 == 1
+
+    def _wanted(self) -> bool:
+        self._asked = True
+        doubt = self.doubt(self.contest.usual_median)
+        self.contest.foreseen = doubt.seconds
+        self.told(doubt, self.contest)
+        if not doubt.wanted:
+            self._take(self.compiled)
+        return doubt.wanted
+
+    def _timed(self, other: bool, inputs: Sequence[Any]) -> Any:
+        started, passed = self.timer.mark(), self._passed
+        span = Span(self.timer, self.timer.mark())
+        if other:
+            try:
+                results = self.captured(*inputs)
+            except Exception as error:  # nothing was written to, so that the compiled way can make the call
+                self._end(Verdict(False, f"eager raised {brief(error)}", sure=False))
+                return self.compiled(*inputs)
+        else:
+            results = self.compiled(*inputs)
+        span.end = self.timer.mark()
+        if not self.training or not _records(results) or watch_backward(inputs, results, span):
+            self._open = other, span, passed
+        else:
+            self._end(Verdict(False, "its results have no history that tells when a backward ends", sure=False))
+        if self.timer.of_host:
+            done = self.timer.mark()
+            self.contest.lost += (done - started) - (span.end - span.begin)
+        return results
+
+    def _read(self) -> bool:
+        """Hand the time of the last timed call to the contest; False while it is not known."""
+        assert self._open is not None
+        other, span, passed = self._open
+        seconds = span.seconds()
+        if seconds is None:
+            return False
+        self._open = None
+        if passed == self._passed:  # nothing ran beside it
+            self._count(other, seconds)
+        return True
+
+    def _count(self, other: bool, seconds: float) -> None:
+        contest, verdict = self.contest, None
+        if other and not self._warm:
+            self._warm = True
+            contest.warmed(seconds)
+        elif not self._warm:
+            verdict = contest.settled(seconds)
+        else:
+            self._pair[other] = seconds
+            if len(self._pair) == 2:
+                verdict = contest.pair(self._pair[False], self._pair[True], self.calls)
+                self._pair.clear()
+                self._pairs += 1
+        if verdict is not None:
+            self._end(verdict)
+
+    def _end(self, verdict: Verdict) -> None:
+        self._open = None
+        self._take(self.captured if verdict.other else self.compiled)
+        self.told(verdict, self.contest)
+
+    def _take(self, winner: Function) -> None:
+        """Run ``winner`` from now on; what only the other way needs is let go."""
+        self.current = self.compiled = self.captured = winner
+        self.switch(winner)
+
+
+def entry(turns: Turns) -> Function:
+    """What Dynamo calls: ``turns`` at first, then the winner, with nothing in between but this call."""
+    current: Function = turns.call
+
+    def run(*inputs: Any) -> Any:
+        return current(*inputs)
+
+    def switch(winner: Function) -> None:
+        nonlocal current
+        current = winner
+
+    turns.switch = switch
+    never_captured(run)
+    return run
+
+
+def _records(results: Any) -> bool:
+    """Whether a call has a backward."""
+    return any(isinstance(t, Tensor) and t.requires_grad for t in results)
+
+
+def _is_unusual(inputs: Sequence[Any]) -> bool:
+    """Whether a call is not one of those that are to be compared: traced, recorded, watched or deterministic."""
+    return (
+        dispatch_is_watched()
+        or transforms_are_active()
+        or torch.are_deterministic_algorithms_enabled()
+        or any(is_fake(x) for x in inputs)
+        or (any(isinstance(x, Tensor) and x.is_cuda for x in inputs) and is_capturing())
+    )

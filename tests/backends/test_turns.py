@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from lamina.backends.call_clock import GpuTimer, HostTimer, Span, watch_backward
+from lamina.backends.turns import Doubt, Turns, entry
+from lamina.tune.contest import Contest, Verdict
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+class Clock:
+    """Seconds that only the functions under test let pass."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.calls: list[str] = []
+
+    def now(self) -> float:
+        return self.seconds
+
+    def taking(self, name: str, seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*inputs: Any) -> Any:
+            self.calls.append(name)
+            self.seconds += seconds
+            return function(*inputs)
+
+        return run
+
+    def slow(self, name: str, forward: float, backward: float) -> Callable[..., Any]:
+        """A function of one tensor whose forward and backward let time pass."""
+        clock = self
+
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Any:
+                clock.seconds += forward
+                return x * 2
+
+            @staticmethod
+            def backward(ctx: Any, *gradients: Tensor) -> Any:
+                clock.seconds += backward
+                return gradients[0] * 2
+
+        def run(x: Tensor) -> Any:
+            clock.calls.append(name)
+            return (Double.apply(x),)
+
+        return run
+
+
+class Told:
+    """What a trial says."""
+
+    def __init__(self) -> None:
+        self.doubts: list[Doubt] = []
+        self.verdicts: list[Verdict] = []
+
+    def __call__(self, what: Doubt | Verdict, contest: Contest) -> None:
+        if isinstance(what, Doubt):
+            self.doubts.append(what)
+        else:
+            self.verdicts.append(what)
+
+
+def made(
+    clock: Clock,
+    compiled: Callable[..., Any],
+    captured: Callable[..., Any],
+    told: Told,
+    training: bool = False,
+    wanted: bool = True,
+) -> tuple[Turns, Callable[..., Any]]:
+    turns = Turns(
+        compiled,
+        captured,
+        training=training,
+        timer=HostTimer(clock.now),
+        contest=Contest(),
+        settle=3,
+        doubt=lambda seconds: Doubt(wanted, "asked for"),
+        told=told,
+    )
+    return turns, entry(turns)
+
+
+def pair(clock: Clock, compiled: float, captured: float) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    return (
+        clock.taking("compiled", compiled, lambda x: (x + 1,)),
+        clock.taking("captured", captured, lambda x: (x + 1,)),
+    )
+
+
+@pytest.mark.parametrize(("captured", "winner"), [(0.5e-3, "captured"), (1.5e-3, "compiled"), (1e-3, "compiled")])
+def test_each_call_is_made_once_and_the_faster_way_is_kept(captured: float, winner: str) -> None:
+    clock, told = Clock(), Told()
+    _, run = made(clock, *pair(clock, 1e-3, captured), told)
+    x = torch.ones(3)
+    for count in range(1, 300):
+        (result,) = run(x)
+        assert torch.equal(result, x + 1)
+        assert len(clock.calls) == count
+    assert clock.calls[:6] == ["compiled"] * 6
+    assert clock.calls[6] == "captured"
+    assert set(clock.calls[-100:]) == {winner}
+    assert [v.other for v in told.verdicts] == [winner == "captured"]
+    assert len(told.doubts) == 1
+    lost = sum(captured - 1e-3 for name in clock.calls[:100] if name == "captured" and winner == "compiled")
+    assert lost <= 0.02 * 100 * 1e-3 * 1.001
+
+
+def test_afterwards_the_entry_is_the_winner() -> None:
+    clock, told = Clock(), Told()
+    compiled, captured = pair(clock, 1e-3, 0.5e-3)
+    turns, run = made(clock, compiled, captured, told)
+    while not told.verdicts:
+        run(torch.ones(3))
+    (cell,) = (c for c in run.__closure__ or ())
+    assert cell.cell_contents is captured
+    assert turns.compiled is captured  # nothing holds what was compiled any longer
+
+
+def test_what_is_not_wanted_is_never_tried() -> None:
+    clock, told = Clock(), Told()
+    _, run = made(clock, *pair(clock, 1e-3, 0.5e-3), told, wanted=False)
+    for _ in range(50):
+        run(torch.ones(3))
+    assert set(clock.calls) == {"compiled"}
+    assert not told.verdicts
+
+
+def test_an_error_of_eager_ends_it() -> None:
+    clock, told = Clock(), Told()
+
+    def refuses(x: Tensor) -> Any:
+        raise torch.OutOfMemoryError("no memory")
+
+    _, run = made(clock, pair(clock, 1e-3, 1e-3)[0], refuses, told)
+    for _ in range(50):
+        (result,) = run(torch.ones(3))
+        assert torch.equal(result, torch.full((3,), 2.0))
+    assert not told.verdicts[0].other
+    assert not told.verdicts[0].sure
+    assert "no memory" in told.verdicts[0].reason
+
+
+def test_an_error_of_the_compiled_way_is_the_callers_and_ends_nothing() -> None:
+    clock, told = Clock(), Told()
+    fails = True
+
+    def sometimes(x: Tensor) -> Any:
+        if fails:
+            raise IndexError("out of range")
+        return (x + 1,)
+
+    _, run = made(clock, clock.taking("compiled", 1e-3, sometimes), pair(clock, 1e-3, 0.5e-3)[1], told)
+    for _ in range(5):
+        with pytest.raises(IndexError):
+            run(torch.ones(3))
+    fails = False
+    for _ in range(50):
+        run(torch.ones(3))
+    assert told.verdicts[0].other
+
+
+@pytest.mark.parametrize(("forward", "backward", "other"), [(2e-3, 0.1e-3, True), (0.5e-3, 3e-3, False)])
+def test_the_backward_counts(forward: float, backward: float, other: bool) -> None:
+    clock, told = Clock(), Told()
+    compiled, captured = clock.slow("compiled", 2e-3, 1e-3), clock.slow("captured", forward, backward)
+    _, run = made(clock, compiled, captured, told, training=True)
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(300):
+        (result,) = run(x)
+        clock.seconds += 5e-3  # what the program does between is nobody's
+        (gradient,) = torch.autograd.grad(result.sum(), x)
+        assert torch.equal(gradient, torch.full((3,), 2.0))
+    assert [v.other for v in told.verdicts] == [other]
+
+
+def test_a_backward_that_never_runs_is_not_waited_for() -> None:
+    clock, told = Clock(), Told()
+    ways = clock.slow("compiled", 1e-3, 1e-3), clock.slow("captured", 1e-3, 1e-3)
+    _, run = made(clock, *ways, told, training=True)
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(100):
+        run(x)
+    assert set(clock.calls) == {"compiled"}
+    assert not told.verdicts[0].sure
+
+
+def test_a_checkpoint_gets_the_same_way_twice() -> None:
+    clock, told = Clock(), Told()
+    ways = clock.slow("compiled", 1e-3, 1e-3), clock.slow("captured", 0.1e-3, 0.1e-3)
+    _, run = made(clock, *ways, told, training=True)
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(30):
+        checkpoint(lambda t: run(t)[0], x, use_reentrant=False).sum().backward()
+    assert set(clock.calls) == {"compiled"}
+    assert "saved tensors" in told.verdicts[0].reason
+
+
+def test_calls_within_or_beside_a_call_are_the_compiled_ways_and_do_not_count() -> None:
+    clock, told = Clock(), Told()
+    depth = 0
+
+    def nested(x: Tensor) -> Any:
+        nonlocal depth
+        if depth < 1:
+            depth += 1
+            run(x)
+            depth -= 1
+        clock.seconds += 1e-3
+        return (x + 1,)
+
+    compiled = clock.taking("compiled", 0.0, nested)
+    captured = clock.taking("captured", 0.0, nested)
+    _, run = made(clock, compiled, captured, told)
+    for _ in range(100):
+        run(torch.ones(3))
+    assert not told.verdicts  # no call was alone
+
+
+def test_threads_share_a_trial() -> None:
+    clock, told = Clock(), Told()
+    _, run = made(clock, *pair(clock, 1e-3, 0.5e-3), told)
+    wrong: list[Any] = []
+
+    def work() -> None:
+        for _ in range(400):
+            (result,) = run(torch.ones(3))
+            if not torch.equal(result, torch.full((3,), 2.0)):
+                wrong.append(result)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(clock.calls) == 1600
+    assert len(told.verdicts) <= 1
+
+
+def test_deterministic_algorithms_end_turns_while_they_are_asked_for() -> None:
+    clock, told = Clock(), Told()
+    _, run = made(clock, *pair(clock, 1e-3, 0.5e-3), told)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(50):
+            run(torch.ones(3))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert set(clock.calls) == {"compiled"}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_backward_is_marked_from_its_first_node_to_its_last(device: str) -> None:
+    timer = HostTimer() if device == "cpu" else GpuTimer(0)
+    x = torch.randn(64, 64, device=device, requires_grad=True)
+    w = (torch.randn(64, 64, device=device, requires_grad=True) * 2).requires_grad_()
+    span = Span(timer, timer.mark())
+    y = torch.relu(x @ w)
+    z = y.sum(0)
+    span.end = timer.mark()
+    assert watch_backward([x, w], [y, z], span)
+    assert span.first is None
+    (z * 2).sum().backward()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    seconds = span.seconds()
+    assert seconds is not None
+    assert seconds > 0
+    assert not watch_backward([x, w], [x, w], Span(timer, timer.mark()))
+    assert not watch_backward([x.detach()], [y.detach()], Span(timer, timer.mark()))
