@@ -47,7 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Clock]:
     torch.compiler.reset()
     made = Clock(0.2e-3)
     forward_of = module.forward_of
-    monkeypatch.setattr(module, "HostTimer", lambda: HostTimer(lambda: made.seconds))
+    monkeypatch.setattr(module, "HostTimer", lambda: HostTimer(lambda: made.seconds, lambda: made.seconds, lambda: 0))
     monkeypatch.setattr(module, "Turns", made.turns)
     monkeypatch.setattr(module, "forward_of", lambda gm: made.captured(forward_of(gm)))
     monkeypatch.setattr(module, "doubt_of", doubted)

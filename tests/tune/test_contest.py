@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from lamina.tune.contest import RULES, Contest, Verdict
+from lamina.tune.contest import RULES, Contest, Taken, Verdict
 
 Noise = Callable[[], float]
 
@@ -27,24 +27,28 @@ def played(usual: float, other: float, noise: Noise, first: float = 1.0, calls: 
     lost = 0.0
     others = 0
     warm = False
-    pair: list[float] = []
+    pair: list[Taken] = []
+
+    def taken(seconds: float) -> Taken:
+        return Taken(seconds + noise() * seconds, seconds, waited=True)
+
     for call in range(1, calls + 1):
         verdict: Verdict | None = None
         if len(contest.usual) < RULES.enough:
-            verdict = contest.settled(usual + noise() * usual)
+            verdict = contest.settled(taken(usual))
         elif not pair and contest.affordable() > call:
             continue
         elif not warm or pair:
-            seconds = other * (1.0 if warm else first) + noise() * other
+            call_of_other = taken(other * (1.0 if warm else first))
             lost += (other * (1.0 if warm else first) - usual) if call <= 100 else 0.0
             others += 1
             if not warm:
-                contest.warmed(seconds)
+                contest.warmed(call_of_other)
                 warm = True
             else:
-                verdict = contest.pair(pair.pop(), seconds, call)
+                verdict = contest.pair(pair.pop(), call_of_other, call)
         else:
-            pair.append(usual + noise() * usual)
+            pair.append(taken(usual))
         if verdict is not None:
             return Played(verdict, call, others, lost)
     return Played(None, calls, others, lost)
@@ -84,23 +88,27 @@ def test_a_tie_is_the_compiled_graphs() -> None:
     assert not exact.other
 
 
+def undisturbed(seconds: float) -> Taken:
+    return Taken(seconds, seconds)
+
+
 def test_the_first_call_of_the_other_way_waits_until_it_is_paid_for() -> None:
     contest = Contest()
     for _ in range(RULES.enough):
-        assert contest.settled(1e-3) is None
+        assert contest.settled(undisturbed(1e-3)) is None
     assert contest.affordable() == 0
     contest.foreseen = 3e-3
     assert contest.affordable() == pytest.approx((3 * RULES.doubted - 1) / RULES.share, abs=1)
-    contest.warmed(2e-3)
+    contest.warmed(undisturbed(2e-3))
     assert contest.affordable() == 0
-    contest.pair(1e-3, 2e-3, 10)
+    contest.pair(undisturbed(1e-3), undisturbed(2e-3), 10)
     assert contest.lost == pytest.approx(2e-3)
     assert contest.affordable() == pytest.approx(3 / RULES.share, abs=1)
 
 
 def test_calls_that_a_clock_would_disturb_are_not_compared() -> None:
     contest = Contest()
-    verdicts = [contest.settled(RULES.shortest / 2) for _ in range(RULES.enough)]
+    verdicts = [contest.settled(undisturbed(RULES.shortest / 2)) for _ in range(RULES.enough)]
     assert verdicts[:-1] == [None] * (RULES.enough - 1)
     assert verdicts[-1] is not None
     assert not verdicts[-1].other
@@ -110,10 +118,35 @@ def test_calls_that_a_clock_would_disturb_are_not_compared() -> None:
 def test_a_contest_ends_undecided() -> None:
     contest = Contest(replace(RULES, wins=100, losses=100, slower=100.0))
     for number in range(RULES.pairs):
-        verdict = contest.pair(1e-3, 0.9e-3 if number % 2 else 1.1e-3, 0)
+        verdict = contest.pair(undisturbed(1e-3), undisturbed(0.9e-3 if number % 2 else 1.1e-3), 0)
     assert verdict is not None
     assert not verdict.other
-    late = Contest(replace(RULES, wins=100)).pair(1e-3, 0.5e-3, RULES.most)
+    late = Contest(replace(RULES, wins=100)).pair(undisturbed(1e-3), undisturbed(0.5e-3), RULES.most)
     assert late is not None
     assert not late.sure
     assert not Contest().too_dear().sure
+
+
+def test_what_other_programs_take_is_no_loss() -> None:
+    contest = Contest()
+    for _ in range(RULES.enough):
+        contest.settled(Taken(5e-3, 1e-3))
+    contest.warmed(Taken(50e-3, 1e-3))
+    assert contest.lost == pytest.approx(0.0)
+    assert contest.affordable() == 0
+    contest.looks += 3e-3
+    assert contest.affordable() == pytest.approx(3 / RULES.share)
+
+
+def test_what_was_given_to_other_programs_does_not_decide() -> None:
+    contest = Contest()
+    draw = random.Random(0)
+    for _ in range(RULES.wins):
+        verdict = contest.pair(Taken(draw.random() + 1e-3, 1e-3), Taken(draw.random() + 1e-3, 0.8e-3), 0)
+    assert verdict is not None
+    assert verdict.other
+    waiting = Contest()
+    for _ in range(RULES.losses):
+        verdict = waiting.pair(Taken(2e-3, 1e-3), Taken(3e-3, 0.8e-3, waited=True), 0)
+    assert verdict is not None
+    assert not verdict.other

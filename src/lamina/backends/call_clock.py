@@ -5,6 +5,7 @@ On a GPU the marks are events, which the host does not wait for.
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from lamina.tune.contest import Taken
+
 __all__ = ["GpuTimer", "HostTimer", "Span", "Timer", "watch_backward"]
 
 
@@ -23,29 +26,37 @@ class Timer(Protocol):
 
     @property
     def of_host(self) -> bool:
-        """Whether marks are seconds of the host."""
+        """Whether marks are of the host's time."""
 
     def mark(self) -> Any:
         """A mark at this point of the work."""
 
-    def seconds(self, begin: Any, end: Any) -> float | None:
-        """Seconds from one mark to another; None as long as that is not known."""
+    def taken(self, begin: Any, end: Any) -> Taken | None:
+        """The time from one mark to another; None as long as that is not known."""
+
+
+def _waits() -> int:
+    """How many times this thread has waited for something, other than a processor."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 @dataclass(frozen=True, slots=True)
 class HostTimer:
-    """Marks are readings of a clock."""
+    """Marks are readings of a clock, of the time in which this thread ran, and of how many times it has waited."""
 
     now: Callable[[], float] = time.perf_counter
+    at_work: Callable[[], float] = time.thread_time
+    waits: Callable[[], int] = _waits
     of_host: bool = True
 
-    def mark(self) -> float:
-        """The time now."""
-        return self.now()
+    def mark(self) -> tuple[float, float, int]:
+        """What they say."""
+        return self.now(), self.at_work(), self.waits()
 
-    def seconds(self, begin: float, end: float) -> float | None:
-        """Their difference."""
-        return end - begin
+    def taken(self, begin: tuple[float, float, int], end: tuple[float, float, int]) -> Taken:
+        """The differences."""
+        seconds = end[0] - begin[0]
+        return Taken(seconds, min(seconds, end[1] - begin[1]), end[2] > begin[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +72,12 @@ class GpuTimer:
         event.record(torch.cuda.current_stream(self.device))
         return event
 
-    def seconds(self, begin: Any, end: Any) -> float | None:
-        """Seconds between two events; None while the GPU has not reached the second."""
+    def taken(self, begin: Any, end: Any) -> Taken | None:
+        """The time between two events; None while the GPU has not reached the second."""
         if not end.query():
             return None
-        milliseconds: float = begin.elapsed_time(end)
-        return milliseconds / 1e3
+        seconds: float = begin.elapsed_time(end) / 1e3
+        return Taken(seconds, seconds)
 
 
 @dataclass(slots=True)
@@ -81,16 +92,19 @@ class Span:
     last: Any = None
     guard: threading.Lock = field(default_factory=threading.Lock)
 
-    def seconds(self) -> float | None:
-        """How long the call took with its backward; None while that is not known."""
-        forward = self.timer.seconds(self.begin, self.end)
+    def taken(self) -> Taken | None:
+        """What the call took with its backward; None while that is not known."""
+        forward = self.timer.taken(self.begin, self.end)
         if forward is None or not self.trained:
             return forward
         with self.guard:
             if self.first is None or self.last is None:
                 return None
-            backward = self.timer.seconds(self.first, self.last)
-        return None if backward is None else forward + backward
+            backward = self.timer.taken(self.first, self.last)
+        if backward is None:
+            return None
+        waited = forward.waited or backward.waited
+        return Taken(forward.seconds + backward.seconds, forward.busy + backward.busy, waited)
 
     def backward_begins(self, _gradients: Any) -> None:
         """A hook before nodes: marks the first of them."""

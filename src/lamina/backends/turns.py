@@ -18,7 +18,7 @@ from lamina.backends.call_clock import Span, Timer, watch_backward
 from lamina.base.recovery import brief
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.runtime.torch_private import is_capturing
-from lamina.tune.contest import Contest, Verdict
+from lamina.tune.contest import Contest, Taken, Verdict
 
 __all__ = ["Doubt", "Turns", "entry"]
 
@@ -66,7 +66,7 @@ class Turns:
         self.calls = self._sleep = 0
         self._waited = 0
         self._open: tuple[bool, Span, int] | None = None
-        self._pair: dict[bool, float] = {}
+        self._pair: dict[bool, Taken] = {}
         self._pairs = 0
         self._asked = self._warm = False
         self._passed = 0
@@ -130,7 +130,7 @@ class Turns:
 
     def _wanted(self) -> bool:
         self._asked = True
-        doubt = self.doubt(self.contest.usual_median)
+        doubt = self.doubt(min(call.own for call in self.contest.usual))
         self.contest.foreseen = doubt.seconds
         self.told(doubt, self.contest)
         if not doubt.wanted:
@@ -154,31 +154,32 @@ class Turns:
         else:
             self._end(Verdict(False, "its results have no history that tells when a backward ends", sure=False))
         if self.timer.of_host:
-            done = self.timer.mark()
-            self.contest.lost += (done - started) - (span.end - span.begin)
+            whole, call = self.timer.taken(started, self.timer.mark()), self.timer.taken(span.begin, span.end)
+            if whole is not None and call is not None:
+                self.contest.looks += whole.busy - call.busy
         return results
 
     def _read(self) -> bool:
         """Hand the time of the last timed call to the contest; False while it is not known."""
         assert self._open is not None
         other, span, passed = self._open
-        seconds = span.seconds()
-        if seconds is None:
+        taken = span.taken()
+        if taken is None:
             return False
         self._open = None
         if passed == self._passed:  # nothing ran beside it
-            self._count(other, seconds)
+            self._count(other, taken)
         return True
 
-    def _count(self, other: bool, seconds: float) -> None:
+    def _count(self, other: bool, taken: Taken) -> None:
         contest, verdict = self.contest, None
         if other and not self._warm:
             self._warm = True
-            contest.warmed(seconds)
+            contest.warmed(taken)
         elif not self._warm:
-            verdict = contest.settled(seconds)
+            verdict = contest.settled(taken)
         else:
-            self._pair[other] = seconds
+            self._pair[other] = taken
             if len(self._pair) == 2:
                 verdict = contest.pair(self._pair[False], self._pair[True], self.calls)
                 self._pair.clear()
