@@ -16,7 +16,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("LAMINA_PROGRESS", "0")
     # What is tested are compiled graphs, at each call.
-    os.environ.setdefault("LAMINA_COMPARE_EAGER", "0")
+    os.environ.setdefault("LAMINA_COMPARE_EAGER", "off")
     # Worker processes inherit the environment, so that one kernel is compiled once for all of them.
     if CACHE not in os.environ:
         os.environ[CACHE] = tempfile.mkdtemp(prefix="lamina-test-")

@@ -121,7 +121,9 @@ def _step(function: Callable[..., Any], x: Tensor, training: bool) -> Callable[[
 
 def _compiled(case: Case, compare: bool) -> Any:
     torch.compiler.reset()
-    return lamina.compile(private_copy(case.function), dynamic=False, options={"compare_eager": compare})
+    return lamina.compile(
+        private_copy(case.function), dynamic=False, options={"compare_eager": "cpu" if compare else "off"}
+    )
 
 
 @dataclass(frozen=True, slots=True)

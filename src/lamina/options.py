@@ -51,13 +51,14 @@ class Options:
     freeze: bool = _knob(
         False, "in inference, keep what parameters and buffers alone give until one changes", "LAMINA_FREEZE"
     )
-    compare_eager: bool = _knob(
-        True,
-        "where estimates do not tell whether a compiled graph is faster than eager, take some of its first calls in "
-        "turns with eager, and go on with what is faster; what was found is kept in the cache. Both ways round "
-        "differently; with numerics eager, strict, verify, deterministic algorithms, random numbers or writes to "
-        "inputs nothing is tried",
+    compare_eager: str = _knob(
+        "cpu",
+        "on which devices a compiled graph takes some of its first calls in turns with eager where estimates do not "
+        "tell which is faster; the faster way is kept, in the cache as well. The two ways round differently; "
+        "with numerics eager, strict, verify, deterministic algorithms, random numbers or writes to inputs nothing is "
+        "tried",
         "LAMINA_COMPARE_EAGER",
+        ("off", "cpu", "all"),
         key=False,
     )
     fuel: int = _knob(1_000_000, "stop after so many rewrites in each graph, to find a wrong one", "LAMINA_FUEL")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import lamina
 from lamina.backends import proved as module
 from lamina.backends.call_clock import HostTimer
 from lamina.backends.turns import Doubt, Turns
-from lamina.backends.turns_wanted import doubt_of
+from lamina.backends.turns_wanted import Estimate, Subject, estimate_of
 
 CALLS = 80
 
@@ -50,17 +51,24 @@ def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Clock]:
     monkeypatch.setattr(module, "HostTimer", lambda: HostTimer(lambda: made.seconds, lambda: made.seconds, lambda: 0))
     monkeypatch.setattr(module, "Turns", made.turns)
     monkeypatch.setattr(module, "forward_of", lambda gm: made.captured(forward_of(gm)))
-    monkeypatch.setattr(module, "doubt_of", doubted)
+    monkeypatch.setattr(module, "estimate_of", doubted)
     monkeypatch.setenv("LAMINA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("LAMINA_COMPARE_EAGER", "1")
+    monkeypatch.setenv("LAMINA_COMPARE_EAGER", "cpu")
     yield made
     torch.compiler.reset()
 
 
-def doubted(*given: Any) -> Doubt:
-    """All that has kernels is in doubt."""
-    found = doubt_of(*given)
-    return Doubt(bool(found.facts), found.reason, found.facts)
+class Doubted(Estimate):
+    """Of what has kernels, in doubt whatever it costs."""
+
+    def doubt(self, seconds: float) -> Doubt:
+        found = super().doubt(seconds)
+        return Doubt(not self.refused, found.reason, found.facts)
+
+
+def doubted(*given: Any) -> Estimate:
+    found = estimate_of(*given)
+    return Doubted(**{f.name: getattr(found, f.name) for f in fields(found)})
 
 
 def decided(compiled: Any) -> list[tuple[str, bool]]:
@@ -246,7 +254,7 @@ def test_sizes_that_change_and_deterministic_algorithms_leave_graphs_compiled(cl
 
 
 def test_the_option_turns_it_off(clock: Clock) -> None:
-    compiled = lamina.compile(norm, options={"compare_eager": False})
+    compiled = lamina.compile(norm, options={"compare_eager": "off"})
     for _ in range(CALLS):
         compiled(torch.ones(8, 32))
     assert clock.by_eager == 0
@@ -254,10 +262,10 @@ def test_the_option_turns_it_off(clock: Clock) -> None:
 
 
 def test_a_failure_of_the_estimates_leaves_the_graph_compiled(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*given: Any) -> Doubt:
+    def fails(*given: Any) -> Estimate:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(module, "doubt_of", fails)
+    monkeypatch.setattr(module, "estimate_of", fails)
     compiled = lamina.compile(norm)
     for _ in range(CALLS):
         compiled(torch.ones(8, 32))
@@ -265,22 +273,23 @@ def test_a_failure_of_the_estimates_leaves_the_graph_compiled(clock: Clock, monk
     assert "not known" in reasons(compiled)
 
 
-def test_estimates_are_sure_of_what_saves_much_and_runs_as_expected(clock: Clock) -> None:
-    seen: list[tuple[Any, ...]] = []
+def many(x: Tensor) -> Tensor:
+    return ((x + 1) * x - 2 * x).relu() * x + 3
 
-    def doubt(*given: Any) -> Doubt:
-        seen.append(given)
-        return Doubt(False, "")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "doubt_of", doubt)
-        for function, shape in ((lambda x: ((x + 1) * x - 2 * x).relu() * x + 3, (512, 512)), (norm, (512, 512))):
-            compiled = lamina.compile(function)
-            for _ in range(CALLS):
-                compiled(torch.randn(shape))
-    (subject, plans, _), (other, others, _) = seen
-    assert not doubt_of(subject, plans, 1e-6).wanted
-    assert doubt_of(subject, plans, 1e-2).wanted
-    assert doubt_of(other, others, 1.0).wanted
-    assert "longer than expected" in doubt_of(other, others, 1e-6).reason
-    assert not doubt_of(other, [], 1.0).wanted
+@pytest.mark.parametrize(("function", "sure"), [(many, True), (norm, False)])
+def test_estimates_are_sure_of_what_saves_much_and_runs_as_expected(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], sure: bool
+) -> None:
+    seen: list[Estimate] = []
+    monkeypatch.setattr(module, "estimate_of", lambda *given: seen.append(estimate_of(*given)) or seen[-1])
+    compiled = lamina.compile(function)
+    for _ in range(5):
+        compiled(torch.randn(512, 512))
+    (estimate,) = seen
+    as_expected = estimate.ours / estimate.speed
+    assert not estimate.doubt(as_expected).wanted
+    assert ("sure" in estimate.doubt(as_expected).reason) == sure
+    assert estimate.doubt(5 * as_expected).wanted
+    assert estimate.doubt(5 * as_expected).seconds == estimate.theirs / estimate.speed
+    assert estimate_of(Subject(0, 0.0, 0, 0, torch.device("cpu"), False), []).refused

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -85,7 +85,7 @@ def made(
         timer=HostTimer(clock.now, clock.now, lambda: 0),
         contest=Contest(),
         settle=3,
-        doubt=lambda seconds: Doubt(wanted, "asked for"),
+        estimate=lambda: lambda seconds: Doubt(wanted, "asked for"),
         told=told,
     )
     return turns, entry(turns)
@@ -258,6 +258,55 @@ def test_deterministic_algorithms_end_turns_while_they_are_asked_for() -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     assert set(clock.calls) == {"compiled"}
+
+
+class Event:
+    """An event of a GPU that has reached the first ``reached`` of them."""
+
+    made: ClassVar[list[Event]] = []
+    reached = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.made.append(self)
+        self.number = len(self.made)
+
+    def record(self, stream: object) -> None:
+        assert stream == "the stream of 0"
+
+    def query(self) -> bool:
+        return self.number <= Event.reached
+
+    def elapsed_time(self, end: Event) -> float:
+        assert end.query()
+        return float(end.number - self.number)
+
+
+def test_times_of_a_gpu_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Event, "made", [])
+    monkeypatch.setattr(Event, "reached", 0)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
+    clock, told = Clock(), Told()
+    turns = Turns(
+        *pair(clock, 1e-3, 1e-3),
+        training=False,
+        timer=GpuTimer(0),
+        contest=Contest(),
+        settle=3,
+        estimate=lambda: lambda seconds: Doubt(True, "asked for"),
+        told=told,
+    )
+    run = entry(turns)
+    for _ in range(20):
+        run(torch.ones(3))
+    assert len(Event.made) == 2  # nothing more is timed while the first time is not there
+    assert not turns.contest.usual
+    for _ in range(100):
+        Event.reached = len(Event.made)
+        run(torch.ones(3))
+    assert turns.contest.usual[0].seconds == 1e-3
+    assert not told.verdicts[0].other
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -20,7 +20,15 @@ from lamina.backends.call_clock import GpuTimer, HostTimer, Timer
 from lamina.backends.kernels import is_ours
 from lamina.backends.regions import open_cache
 from lamina.backends.turns import Doubt, Turns, entry
-from lamina.backends.turns_wanted import Subject, doubt_of, not_comparable, not_wanted, returns_views, subject_of
+from lamina.backends.turns_wanted import (
+    Estimate,
+    Subject,
+    estimate_of,
+    not_comparable,
+    not_wanted,
+    returns_views,
+    subject_of,
+)
 from lamina.base.decision import Decision
 from lamina.base.recovery import brief
 from lamina.base.torch_private import memory_of, without_bases
@@ -53,11 +61,11 @@ def proved(
 
     A decision of kind "turns" says whether it is tried and why, one of kind "eager" what was found, with the figures.
     """
-    if not options.compare_eager or not is_ours(backend) or backend.name == "interp":
+    if options.compare_eager == "off" or not is_ours(backend) or backend.name == "interp":
         return compile()
 
     notes = _Notes(record, name)
-    refused = not_wanted(options) or not_comparable(gm, example_inputs)
+    refused = not_wanted(options) or not_comparable(gm, example_inputs, options.compare_eager == "all")
     if refused:
         notes.turns(Doubt(False, refused))
         return compile()
@@ -74,11 +82,11 @@ def proved(
         notes.turns(Doubt(False, "it is left to eager"))
         return compiled
 
-    def doubt(seconds: float) -> Doubt:
+    def estimate() -> Callable[[float], Doubt]:
         try:
-            return doubt_of(subject, _plans(record, name), seconds)
+            return estimate_of(subject, _plans(record, name)).doubt
         except Exception as error:
-            return Doubt(False, f"what it costs is not known: {brief(error)}")
+            return Estimate(f"what it costs is not known: {brief(error)}").doubt
 
     def told(what: Doubt | Verdict, contest: Contest) -> None:
         if isinstance(what, Doubt):
@@ -98,7 +106,7 @@ def proved(
             timer=timer or usual,
             contest=Contest(rules),
             settle=_SETTLE_GPU if gpu else _SETTLE,
-            doubt=doubt,
+            estimate=estimate,
             told=told,
         )
     )

@@ -25,6 +25,9 @@ __all__ = ["Doubt", "Turns", "entry"]
 _PATIENCE = 50
 """Calls for which a time, such as that of a backward, is waited for."""
 
+_LOOK = 5e-6
+"""Seconds of the host that two looks at its clocks take."""
+
 Function = Callable[..., Any]
 
 
@@ -42,8 +45,8 @@ class Turns:
     """The calls of one graph until it is known which way is faster.
 
     ``compiled`` and ``captured`` are the two ways. ``training``: calls have a backward, whose time counts. After
-    ``settle`` calls a few of the compiled way are timed, then ``doubt`` is asked, given how long they took. ``told``
-    gets the doubt, and the verdict, which is followed.
+    ``settle`` calls a few of the compiled way are timed, then there is a doubt or none: ``estimate``, which is called
+    in the last of the former, tells, given how long they took. ``told`` gets it, and the verdict, which is followed.
     """
 
     def __init__(
@@ -55,12 +58,13 @@ class Turns:
         timer: Timer,
         contest: Contest,
         settle: int,
-        doubt: Callable[[float], Doubt],
+        estimate: Callable[[], Callable[[float], Doubt]],
         told: Callable[[Doubt | Verdict, Contest], None],
     ) -> None:
         self.compiled, self.captured, self.training = compiled, captured, training
         self.timer, self.contest, self.settle = timer, contest, settle
-        self.doubt, self.told = doubt, told
+        self.estimate, self.told = estimate, told
+        self._doubt: Callable[[float], Doubt] | None = None
         self.current: Function = self.call
         self.switch: Callable[[Function], None] = lambda winner: None
         self.calls = self._sleep = 0
@@ -94,6 +98,8 @@ class Turns:
             return self.compiled(*inputs)
         self.calls += 1
         if self.calls <= self.settle:
+            if self.calls == self.settle:
+                self._doubt = self.estimate()
             return self.compiled(*inputs)
         other = self._next()
         if other is None:
@@ -129,8 +135,9 @@ class Turns:
         return True if not self._warm else self._pairs % 2 == 1
 
     def _wanted(self) -> bool:
+        assert self._doubt is not None
         self._asked = True
-        doubt = self.doubt(min(call.own for call in self.contest.usual))
+        doubt = self._doubt(min(call.own for call in self.contest.usual))
         self.contest.foreseen = doubt.seconds
         self.told(doubt, self.contest)
         if not doubt.wanted:
@@ -138,7 +145,7 @@ class Turns:
         return doubt.wanted
 
     def _timed(self, other: bool, inputs: Sequence[Any]) -> Any:
-        started, passed = self.timer.mark(), self._passed
+        passed = self._passed
         span = Span(self.timer, self.timer.mark())
         if other:
             try:
@@ -154,9 +161,8 @@ class Turns:
         else:
             self._end(Verdict(False, "its results have no history that tells when a backward ends", sure=False))
         if self.timer.of_host:
-            whole, call = self.timer.taken(started, self.timer.mark()), self.timer.taken(span.begin, span.end)
-            if whole is not None and call is not None:
-                self.contest.looks += whole.busy - call.busy
+            looked = self.timer.taken(span.end, self.timer.mark()) if self.training else None
+            self.contest.looks += _LOOK if looked is None else _LOOK + looked.busy
         return results
 
     def _read(self) -> bool:

@@ -31,7 +31,7 @@ from lamina.ir.loops import Nest, storage_bytes
 from lamina.ir.plan import KernelCall, Plan, Schedule
 from lamina.options import Options
 
-__all__ = ["Subject", "doubt_of", "not_comparable", "not_wanted", "returns_views", "subject_of"]
+__all__ = ["Estimate", "Subject", "estimate_of", "not_comparable", "not_wanted", "returns_views", "subject_of"]
 
 _CALL = 20_000
 """Bytes that memory moves in the time that a call or a launch takes besides its work, about 2 us."""
@@ -91,13 +91,18 @@ def not_wanted(options: Options) -> str:
     return ""
 
 
-def not_comparable(gm: GraphModule, example_inputs: Sequence[Any]) -> str:
-    """Why a call may not be made either way, or "": the ways differ in more than rounding, or sizes change."""
+def not_comparable(gm: GraphModule, example_inputs: Sequence[Any], everywhere: bool) -> str:
+    """Why a call may not be made either way, or "": the ways differ in more than rounding, or sizes change.
+
+    ``everywhere``: on a GPU too.
+    """
     if not example_inputs or not all(is_fake(x) or type(x) in (Tensor, Parameter) for x in example_inputs):
         return "it has inputs that are no plain tensors of fixed sizes"
     devices = {x.device for x in example_inputs}
-    if len(devices) != 1 or devices.pop().type not in ("cpu", "cuda"):
+    if len(devices) != 1 or (device := devices.pop().type) not in ("cpu", "cuda"):
         return "it works on several devices, or on none that is known"
+    if device == "cuda" and not everywhere:
+        return "it works on a GPU, and the option compare_eager does not ask for that"
     if draws_numbers(gm):
         return "it draws random numbers"
     for node in gm.graph.nodes:
@@ -208,42 +213,63 @@ _OTHER_NAMES |= {"log_softmax": "_log_softmax", "pad": "constant_pad_nd", "rms_n
 """Names in ATen of what is called by other names in captured graphs."""
 
 
-def doubt_of(subject: Subject, plans: Iterable[Plan], seconds: float) -> Doubt:
-    """Whether eager may be faster than the plans of a graph, its backward's included, whose calls take ``seconds``."""
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a graph costs either way, in bytes, where ``refused`` is ""; ``speed`` in bytes a second."""
+
+    refused: str = ""
+    ours: float = 1.0
+    theirs: float = 1.0
+    speed: float = 1.0
+    facts: tuple[tuple[str, int | float | str], ...] = ()
+    scalar: tuple[str, ...] = ()
+
+    def doubt(self, seconds: float) -> Doubt:
+        """Whether eager may be faster than compiled calls, which take ``seconds``."""
+        if self.refused:
+            return Doubt(False, self.refused)
+        ratio, times = self.theirs / self.ours, seconds * self.speed / self.ours
+        expected = 1e6 * self.ours / self.speed
+        facts = (*self.facts, ("expected_us", round(expected, 1)), ("compiled_us", round(1e6 * seconds, 1)))
+        said = f"by estimates eager costs {ratio:.1f} times as much"
+        if ratio >= (_SURE if times <= _AS_EXPECTED else _SURE_EVEN_SO):
+            return Doubt(False, f"estimates are sure: {said}", facts)
+        if times <= _AS_EXPECTED:
+            if ratio >= _NO_LESS:
+                return Doubt(False, f"{said}, and kernels take no longer than expected", facts)
+        else:
+            said += f", and kernels take {times:.1f} times as long as expected"
+        if self.scalar:
+            said += f", {len(self.scalar)} of them without vectors ({self.scalar[0]})"
+        return Doubt(True, said, facts, self.theirs / self.speed)
+
+
+def estimate_of(subject: Subject, plans: Iterable[Plan]) -> Estimate:
+    """What a graph with these plans costs, its backward's included."""
     plans = list(plans)
     if not plans:
-        return Doubt(False, "none of it was compiled to kernels")
+        return Estimate("none of it was compiled to kernels")
     if any(_writes_to_inputs(plan) for plan in plans):
-        return Doubt(False, "it writes to its inputs")
+        return Estimate("it writes to its inputs")
     free = _free_bytes(subject.device)
     if subject.made > _SHARE_OF_MEMORY * free:
-        return Doubt(False, f"eager makes {subject.made} bytes of results, and {free} are free")
+        return Estimate(f"eager makes {subject.made} bytes of results, and {free} are free")
     moved = sum(map(_moved, plans))
     launches = sum(len(plan.steps) for plan in plans)
-    ours = moved + _CALL * launches + _FUNCTION * subject.training + subject.work
-    theirs = subject.moved + _CALL * subject.calls + subject.work
-    ratio = theirs / ours
-    speed = _speed(subject.device, moved)
     facts = (
         ("eager_bytes", subject.moved),
         ("our_bytes", moved),
         ("work", round(subject.work)),
         ("eager_calls", subject.calls),
         ("launches", launches),
-        ("expected_us", round(1e6 * ours / speed, 1)),
-        ("compiled_us", round(1e6 * seconds, 1)),
     )
-    as_expected = seconds <= _AS_EXPECTED * ours / speed
-    said = f"by estimates eager costs {ratio:.1f} times as much"
-    if ratio >= (_SURE if as_expected else _SURE_EVEN_SO):
-        return Doubt(False, f"estimates are sure: {said}", facts)
-    if as_expected and ratio >= _NO_LESS:
-        return Doubt(False, f"{said}, and kernels take no longer than expected", facts)
-    slower = "" if as_expected else f", and kernels take {seconds * speed / ours:.1f} times as long as expected"
-    scalar = sorted({name for plan in plans for name in _without_vectors(plan)})
-    if scalar:
-        slower += f", {len(scalar)} of them without vectors ({scalar[0]})"
-    return Doubt(True, said + slower, facts, theirs / speed)
+    return Estimate(
+        ours=moved + _CALL * launches + _FUNCTION * subject.training + subject.work + 1,
+        theirs=subject.moved + _CALL * subject.calls + subject.work,
+        speed=_speed(subject.device, moved),
+        facts=facts,
+        scalar=tuple(sorted({name for plan in plans for name in _without_vectors(plan)})),
+    )
 
 
 def _speed(device: torch.device, moved: int) -> float:

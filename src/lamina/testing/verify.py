@@ -216,7 +216,7 @@ def _record(compiled: Any) -> Any:
 
 
 def _fresh(fn: Callable[..., Any], options: dict[str, Any]) -> Any:
-    return compile(fn, options={**options, "progress": False})
+    return compile(fn, options={**options, "progress": False, "compare_eager": "off"})
 
 
 class _Job:

@@ -30,7 +30,7 @@ class Rules:
 
     share: float = 0.02
     calls: int = 100
-    doubted: float = 1.5
+    doubted: float = 3.0
     clearly: float = 0.95
     wins: int = 6
     losses: int = 4
