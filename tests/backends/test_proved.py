@@ -42,6 +42,13 @@ class Clock:
         return Turns(run, captured, **more)
 
 
+class AtOnce:
+    """Threads that are done when they are asked."""
+
+    def submit(self, function: Callable[..., Any], *given: Any) -> None:
+        function(*given)
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Clock]:
     """Graphs are all in doubt, and eager is five times as fast as compiled graphs."""
@@ -52,6 +59,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Clock]:
     monkeypatch.setattr(module, "Turns", made.turns)
     monkeypatch.setattr(module, "forward_of", lambda gm: made.captured(forward_of(gm)))
     monkeypatch.setattr(module, "estimate_of", doubted)
+    monkeypatch.setattr(module, "build_threads", AtOnce)
     monkeypatch.setenv("LAMINA_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("LAMINA_COMPARE_EAGER", "cpu")
     yield made

@@ -18,7 +18,7 @@ from lamina.aot.torch_private import autocast_states, forward_of, never_captured
 from lamina.backends.api import Backend
 from lamina.backends.call_clock import GpuTimer, HostTimer, Timer
 from lamina.backends.kernels import is_ours
-from lamina.backends.regions import open_cache
+from lamina.backends.regions import build_threads, open_cache
 from lamina.backends.turns import Doubt, Turns, entry
 from lamina.backends.turns_wanted import (
     Estimate,
@@ -94,7 +94,8 @@ def proved(
             return
         notes.verdict(what, contest)
         if what.sure:
-            cache.write_note(key, {"kind": "turns", "eager": what.other, "reason": what.reason})
+            found = {"kind": "turns", "eager": what.other, "reason": what.reason}
+            build_threads().submit(cache.write_note, key, found)  # the call that decides does not wait for the disk
 
     gpu = subject.device.type == "cuda"
     usual: Timer = GpuTimer(subject.device.index or 0) if gpu else HostTimer()
