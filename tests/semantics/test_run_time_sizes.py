@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import lamina
 from benchmarks.compilers import CompileFunction
 from lamina.record import Record
+from lamina.testing.fuzz import unbacked
 from tests.semantics.program import cotangent
 from tests.semantics.run_time_sizes import ASSERTIONS, PROGRAMS, Program
 from tests.semantics.torch_private import check, mark_unbacked, sizes_from_data_captured, tree_leaves
@@ -175,3 +177,18 @@ def test_what_torch_cannot_trace_runs_as_it_is(captured: None) -> None:
     torch.testing.assert_close(_run(compiled, (mine,)), _run(program, (theirs,)))
     (decision,) = compiled.record.decisions("eager")
     assert "only a run tells" in decision.reason
+
+
+def test_a_number_of_the_data_where_a_lowering_computes_with_it() -> None:
+    """A threshold is rounded while compiling, which a number that only a run tells cannot be."""
+
+    def function(x: Tensor, t: Tensor) -> tuple[Tensor, ...]:
+        limit = t.item()
+        return F.threshold(x, limit, 0.0), F.threshold(x, 0.0, limit), x.clamp(max=limit) * 2
+
+    torch.compiler.reset()
+    compiled = lamina.compile(function, options={"strict": True})
+    with unbacked():
+        for number in (2.0, 0.5, -1.0):
+            x = torch.linspace(-3, 3, 12).reshape(4, 3)
+            torch.testing.assert_close(compiled(x, torch.tensor(number)), function(x, torch.tensor(number)))

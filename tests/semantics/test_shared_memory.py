@@ -279,3 +279,21 @@ def _check(seed: int) -> None:
     for number, call in enumerate(program.calls):
         eager, ours = call(program.function), call(compiled)
         assert ours == eager, f"seed {seed}, call {number}:\n{program.source}"
+
+
+@pytest.mark.parametrize("apart_first", [True, False])
+def test_parts_of_one_tensor_with_a_history_have_one_version(apart_first: bool) -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(y)
+        return (x * y).sum()
+
+    def gradient(called: Callable[..., Tensor], apart: bool) -> Tensor | None:
+        base = torch.arange(8.0, requires_grad=True)
+        whole = base * 2
+        called(whole[:4], (base * 3)[4:] if apart else whole[4:]).backward()
+        return base.grad
+
+    torch.compiler.reset()
+    compiled = lamina.compile(function)
+    for apart in (apart_first, not apart_first, apart_first):
+        torch.testing.assert_close(gradient(compiled, apart), gradient(function, apart))

@@ -27,7 +27,7 @@ from lamina.aot.refusals import BASE_OF_VIEW, SHARED_INPUT, STATE_SWITCHED, Refu
 from lamina.aot.region import CompileRegion
 from lamina.aot.replayed import replayed_views
 from lamina.aot.resampling import whole_resampling
-from lamina.aot.shared_memory import overlapping_inputs, serving_alike, shares_storage
+from lamina.aot.shared_memory import overlapping_inputs, serving_alike, serving_apart_in_history, shares_storage
 from lamina.aot.state import read_state, undone, without_history
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.stitched import compile_stitched
@@ -150,9 +150,12 @@ def _compiled(
             overlapping, apart = overlapping_inputs(example_inputs)
             guard_overlap(gm, overlapping, apart)
             refused = not set(overlapping).isdisjoint(graphs.written)
+            refused = refused or shares_storage(example_inputs, job.written_with_history)
         if refused:
             notes.refuse(Refusal("an input that it writes to shares memory with another", SHARED_INPUT))
             return gm.forward
+    if job.written_with_history:
+        compiled = serving_apart_in_history(compiled, state.gm.forward, job.written_with_history, notes.tell)
     return state.applied(serving_alike(compiled, state.gm.forward, example_inputs, graphs.written, notes.tell))
 
 

@@ -15,7 +15,7 @@ import torch
 from lamina.aot.torch_private import never_captured, overlapping
 from lamina.base.torch_private import storage_of
 
-__all__ = ["overlapping_inputs", "serving_alike", "shares_storage"]
+__all__ = ["overlapping_inputs", "serving_alike", "serving_apart_in_history", "shares_storage"]
 
 Told = Callable[[str], None]
 
@@ -52,6 +52,29 @@ def serving_alike(
     if shares_storage(inputs, written):
         return _serving_same_places(compiled, eager, inputs, tensors, tell)
     return _serving_apart(compiled, eager, inputs, tensors, written, tell)
+
+
+def serving_apart_in_history(
+    compiled: Callable[..., Any], eager: Callable[..., Any], written: Sequence[int], tell: Told
+) -> Callable[..., Any]:
+    """``compiled`` for calls in which no input ``written`` to, that gets a history by it, shares its storage.
+
+    What lies in one storage has one version, also where no element is shared: the write, which comes after the forward
+    has saved the other input as it was, would look like one to that.
+    """
+    told = False
+
+    def run(*given: Any) -> Any:
+        nonlocal told
+        if not shares_storage(given, written):
+            return compiled(*given)
+        if not told:
+            told = True
+            tell("an input that it writes to, and that gets a history by that, lies in one storage with another")
+        return eager(*given)
+
+    never_captured(run)
+    return run
 
 
 def _serving_same_places(

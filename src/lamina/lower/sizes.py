@@ -26,6 +26,15 @@ class SizeFloat:
     op: str
     operands: tuple[Expr | SizeFloat | TensorValue | int | float, ...]
 
+    def _needed(self, *_: object) -> Any:
+        """A rule that computes with the number itself, or chooses by it, does not take one that only a run tells."""
+        raise UnknownSize("a float that is known only at run time")
+
+    __float__ = __int__ = __bool__ = __round__ = _needed
+    __lt__ = __le__ = __gt__ = __ge__ = _needed
+    __neg__ = __abs__ = __add__ = __radd__ = __sub__ = __rsub__ = _needed
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _needed
+
 
 class UnknownSize(Exception):
     """A symbolic size that index expressions cannot hold; its operation becomes a library call."""
