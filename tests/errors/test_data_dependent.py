@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from benchmarks.compilers import CompileFunction
+from lamina.testing.fuzz import check
 
 
 @torch.library.custom_op("lamina_test::by_counts", mutates_args=())
@@ -41,3 +43,32 @@ def test_a_gradient_that_reads_values(compile: CompileFunction) -> None:
     compile(function)(ours, counts).sum().backward()
     function(eager, counts).sum().backward()
     torch.testing.assert_close(ours.grad, eager.grad)
+
+
+_ASSERTING = """
+import torch
+from lamina.testing.fuzz import attempt
+
+
+def f(x):
+    y = x.exp()
+    assert not torch.isnan(y).any(), "not a number"
+    x.add_(1)
+    assert (y < 8).all()
+    return y * 2
+
+
+def program(compile):
+    g = compile(f, dynamic=DYNAMIC)
+    for number in (0.0, torch.nan, 3.0, 1.0):
+        x = torch.full((3,), number)
+        yield attempt(g, x), x
+"""
+
+
+@pytest.mark.parametrize("dynamic", ["False", "True"])
+def test_a_failed_assertion_on_a_tensor_is_an_assertion_error(dynamic: str) -> None:
+    """A text, since pytest writes the assertions of test modules anew."""
+    verdict = check(_ASSERTING.replace("DYNAMIC", dynamic), "lamina")
+    assert verdict.eager_raised
+    assert verdict.ok, verdict.differences

@@ -12,11 +12,11 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from lamina.aot.torch_private import forward_of, never_captured
+from lamina.aot.torch_private import ASSERT, forward_of, never_captured
 from lamina.base.recovery import brief
 from lamina.base.unwritten import is_unwritten, set_unwritten
 
-__all__ = ["draws_numbers", "raising_as_captured"]
+__all__ = ["draws_numbers", "raising_as_captured", "raising_assertions"]
 
 _DRAWS = re.compile("drop|rand|normal|noulli|multinomial|uniform|exponential|poisson|cauchy|geometric|rrelu|gumbel")
 
@@ -48,6 +48,30 @@ def raising_as_captured(
             raise raised
         tell(f"its kernels raise {brief(raised)}, and the captured graph does not")
         return results
+
+    never_captured(run)
+    return run
+
+
+class FailedAssertion(AssertionError, RuntimeError):
+    """An ``assert`` of the program's, which Dynamo captures as a call that raises ``RuntimeError``."""
+
+
+def raising_assertions(compiled: Callable[..., Any], captured: GraphModule) -> Callable[..., Any]:
+    """``compiled``, whose failed assertions on tensors are of the program's class as well as ``RuntimeError``."""
+    asserts = captured.graph.find_nodes(op="call_function", target=ASSERT)
+    messages = {node.args[1] for node in asserts if len(node.args) == 2}
+    if not messages:
+        return compiled
+
+    def run(*inputs: Any) -> Any:
+        try:
+            return compiled(*inputs)
+        except RuntimeError as error:
+            if str(error) not in messages:
+                raise
+            failed = FailedAssertion(str(error))
+        raise failed
 
     never_captured(run)
     return run

@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from lamina.aot.calls import Unsuitable
 from lamina.aot.eager import eager_is_best
 from lamina.aot.eager_history import Again, held_by_eager
-from lamina.aot.errors import draws_numbers, raising_as_captured
+from lamina.aot.errors import draws_numbers, raising_as_captured, raising_assertions
 from lamina.aot.fixed_integers import fixed_integers, wants_numbers
 from lamina.aot.function import (
     detaching,
@@ -91,9 +91,10 @@ def compile_captured(
     captured = without_identities(gm)
     once = distinct(captured)
     if once is not None:
-        return once.applied(_with_views(job, once.gm, example_inputs, decompositions))
+        return raising_assertions(once.applied(_with_views(job, once.gm, example_inputs, decompositions)), gm)
     compiled = _with_views(job, captured, example_inputs, decompositions)
-    return compiled if compiled != captured.forward else gm.forward if job.by_hand else undone(gm)
+    run = compiled if compiled != captured.forward else gm.forward if job.by_hand else undone(gm)
+    return raising_assertions(run, gm)
 
 
 def _with_views(

@@ -43,6 +43,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from lamina.base.symbolic.torch_private import is_fake
 
 __all__ = [
+    "ASSERT",
     "DEVICE_OF",
     "ENTER_AUTOCAST",
     "ENTER_INFERENCE",
@@ -363,6 +364,9 @@ RUN_WITH_RNG_STATE: Any = run_with_rng_state
 
 DEVICE_OF = torch.ops.prim.device.default
 """How a dispatch mode sees the question for a fake tensor's device: not an operation of a graph."""
+
+ASSERT = torch._assert_async
+"""What an ``assert`` on a tensor is captured as."""
 
 SET_GRAD = torch._C._set_grad_enabled
 """The call by which a captured graph switches gradients on and off."""

@@ -338,6 +338,8 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
         "= {i}.softmax(-1).to(torch.uint16) + 1",
         "= torch.arange(3).to(torch.uint16) * 2",
         "= {f}.sum(7)",
+        "assert ({v} < 4).all(), 'too large'",
+        "assert ({v} < 0).all()",
         "= {m}.inverse()",
         "= 1 // {k}",
         "= {f}.squeeze(5)",
