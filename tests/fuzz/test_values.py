@@ -12,6 +12,18 @@ from lamina.testing.fuzz import attempt, backward, pause, sample, unbacked
 """
 
 PROGRAMS = {
+    "a place from memory and a point, both compared with a number of the call": """
+def f(x, k):
+    v = x.scatter_add(0, torch.zeros_like(x).long(), x)
+    return v, v[: (k % 3)] * 2
+
+def program(compile):
+    g = compile(f)
+    for k in (1, 2, -2, 0):
+        x = sample(17, grad=True) * 1
+        out = attempt(g, x, k)
+        yield x, out, backward(out)
+""",
     "a view of another argument whose base has sizes of its own": """
 def f(x0, x1):
     x0.relu_()

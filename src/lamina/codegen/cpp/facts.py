@@ -53,10 +53,13 @@ def _small_indices(body: list[Equation]) -> list[Equation]:
     """Indices that fit in 32 bits and are only compared with such numbers are computed with 32 bits."""
     constants = {e.out: e for e in body if isinstance(e, Constant) and e.dtype == "int64" and abs(e.value) < 2**31}
     indices = {e.out for e in body if isinstance(e, Index) and e.dtype == "int64" and fits_32(e.expr)}
-    for eqn in body:
-        plain = isinstance(eqn, Compute) and eqn.op in ("eq", "ne", "lt", "le", "gt", "ge")
-        if not (plain and all(v in indices or v in constants for v in operands(eqn))):
-            indices -= set(operands(eqn))
+    before = -1
+    while len(indices) != before:  # one that is compared with a wide one is wide, and so are those compared with it
+        before = len(indices)
+        for eqn in body:
+            plain = isinstance(eqn, Compute) and eqn.op in ("eq", "ne", "lt", "le", "gt", "ge")
+            if not (plain and all(v in indices or v in constants for v in operands(eqn))):
+                indices -= set(operands(eqn))
     result: list[Equation] = []
     narrow: set[str] = set()
     for eqn in body:
