@@ -12,6 +12,21 @@ from lamina.testing.fuzz import attempt, backward, pause, sample, unbacked
 """
 
 PROGRAMS = {
+    "a place that turns out to be a number": """
+def f(x):
+    u = x.masked_fill(x > 0, 0.5)
+    v = u.scatter_add(0, torch.zeros_like(u).long(), u)
+    w = x.scatter_add(0, torch.zeros_like(x).long(), x)
+    first = torch.tensor([0, 0])
+    return w, u.index_add(0, first, u[:2]), v.index_add(0, first, v[:2])
+
+def program(compile):
+    g = compile(f, dynamic=True, options={"numerics": "eager"})
+    for n in (3, 2, 17):
+        x = sample(n, grad=True)
+        out = attempt(g, x)
+        yield out, backward(out), x.grad
+""",
     "a place from memory and a point, both compared with a number of the call": """
 def f(x, k):
     v = x.scatter_add(0, torch.zeros_like(x).long(), x)

@@ -36,6 +36,8 @@ def simplify(body: Sequence[Equation], numerics: str) -> tuple[Equation, ...]:
     stored: dict[str, int] = {}
     for eqn in body:
         eqn = rename(eqn, names) if names else eqn
+        numbers = _numbers(eqn, made)
+        eqn = rename(eqn, {}, numbers) if numbers else eqn
         if isinstance(eqn, Store):
             stored[eqn.buffer] = stored.get(eqn.buffer, 0) + 1
             kept.append(eqn)
@@ -56,6 +58,22 @@ def simplify(body: Sequence[Equation], numerics: str) -> tuple[Equation, ...]:
             made[name] = eqn
         kept.append(eqn)
     return _live(kept)
+
+
+def _numbers(eqn: Equation, made: dict[str, Equation]) -> dict[Atom, Any]:
+    """Values among an equation's indices that are known numbers; constants have no name in generated code."""
+    if isinstance(eqn, Load | Store):
+        places = eqn.index
+    elif isinstance(eqn, Index | Random):
+        places = (eqn.expr if isinstance(eqn, Index) else eqn.index,)
+    else:
+        return {}
+    found: dict[Atom, Any] = {}
+    for atom in (atom for expr in places if expr.terms for atom in expr.atoms()):
+        source = made.get(atom.name) if isinstance(atom, Loaded) else None
+        if isinstance(source, Constant):
+            found[atom] = int(source.value)
+    return found
 
 
 def _key(eqn: Equation, stored: dict[str, int]) -> Any:
