@@ -22,7 +22,7 @@ from benchmarks.report import RESULTS, geometric_mean, print_table, write_result
 from lamina.bench import Rivals, alternate
 from lamina.testing import error, judge, tensors
 
-__all__ = ["Row", "main", "measure"]
+__all__ = ["Row", "main", "measure", "rival_of"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TIE = 1.03
@@ -50,7 +50,8 @@ class _Rival:
     values: Callable[[], list[Tensor]]
 
 
-def _rival(pattern: Pattern, data: Data, compiler: Callable[..., Any] | None) -> tuple[_Rival, Any]:
+def rival_of(pattern: Pattern, data: Data, compiler: Callable[..., Any] | None) -> tuple[_Rival, Any]:
+    """A pattern on ``data`` compiled with ``compiler`` (None: eager), and the compiled function."""
     problem = pattern.build(data)
     function = private_copy(problem.function)
     compiled = function if compiler is None else compiler(function, dynamic=False)
@@ -79,12 +80,12 @@ def measure(pattern: Pattern, dtype: str, mode: str, subject: str, rivals: Seque
     torch.compiler.reset()
     row = Row(f"{pattern.name}.{dtype}.{mode}")
     stored, training = DTYPES[dtype], mode == "training"
-    exact = _rival(pattern, Data(stored, torch.float64, training), None)[0].values()
+    exact = rival_of(pattern, Data(stored, torch.float64, training), None)[0].values()
     values: dict[str, list[Tensor]] = {}
     calls: dict[str, Callable[[], Any]] = {}
     for name in rivals:
         compiler = None if name == "eager" else compile_function(name)
-        rival, compiled = _rival(pattern, Data(stored, stored, training), compiler)
+        rival, compiled = rival_of(pattern, Data(stored, stored, training), compiler)
         start = time.perf_counter()
         values[name] = rival.values()
         row.compile_seconds[name] = time.perf_counter() - start
