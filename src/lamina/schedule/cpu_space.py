@@ -54,8 +54,8 @@ def choose(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Schedule:
     if first.vector is None or len(nest.axes) < 2 or not all(a.extent.is_int for a in nest.axes):
         return first
     lengths = {a.name: a.extent.const for a in nest.axes}
-    if lengths[first.vector] >= _SHORT:
-        return first
+    if lengths[first.vector] >= _SHORT or any(isinstance(eqn, Reduce | Scan) for eqn in nest.body):
+        return first  # a reduction beside another axis may use a point of a loop that it is not in
     space = _Space(nest, dtypes, target, lengths, first)
     others = [] if space.ordered else list(space.beside())
     if not others:
