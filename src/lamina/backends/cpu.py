@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -175,13 +176,17 @@ class _Kernels:
         self.building, self.record = building, record
         self.tuning = tuning if tuning is not None and tuning.open else None
         self.built: BuildResult | None = None
-        self.lock = threading.RLock()
+        self.process, self.lock = os.getpid(), threading.RLock()
 
     def result(self) -> BuildResult:
         """The loaded kernels, waited for. Raises ``OSError`` where no folder can be written."""
+        if self.built is not None:
+            return self.built
+        built = self.building.result()  # not under the lock: a child that is forked meanwhile would find it taken
+        if self.process != os.getpid():  # as it may, where a thread of its parent's times schedules
+            self.process, self.lock = os.getpid(), threading.RLock()
         with self.lock:
             if self.built is None:
-                built = self.building.result()
                 self.record.stages.append(Stage(self.plan.name, "build", built, built.seconds))
                 self.built = built if self.tuning is None else self.tuned(self.tuning, built)
         return self.built
