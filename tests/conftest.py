@@ -22,6 +22,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--all-ops", action="store_true", help="every operator of the database, not only the fast ones")
 
 
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """A test that changes how many threads torch uses changes it for itself alone."""
+    before = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != before:
+        torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def compiler_name(request: pytest.FixtureRequest) -> str:
     """Name of the compile function under test."""

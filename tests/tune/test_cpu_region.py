@@ -52,6 +52,12 @@ class FakeBench:
         return lambda samples: [us] * samples
 
 
+@pytest.fixture(autouse=True)
+def two_threads() -> None:
+    """Schedules differ in the threads that share their loops; what a machine has decides nothing here."""
+    torch.set_num_threads(2)
+
+
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> type[FakeBench]:
     monkeypatch.setattr(CpuTuning, "bench", FakeBench)
