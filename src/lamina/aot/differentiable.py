@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot.errors import draws_numbers
+from lamina.aot.draws import draws_numbers
 from lamina.aot.notes import Notes
 from lamina.aot.torch_private import autocast_states, flatten, forward_of, transforms_are_active
 from lamina.base.recovery import brief

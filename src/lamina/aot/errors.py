@@ -6,7 +6,6 @@ graph runs in the compiled one's place: it ends in the same error, in eager's wo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,14 +15,7 @@ from lamina.aot.torch_private import ASSERT, forward_of, never_captured
 from lamina.base.recovery import brief
 from lamina.base.unwritten import is_unwritten, set_unwritten
 
-__all__ = ["draws_numbers", "raising_as_captured", "raising_assertions"]
-
-_DRAWS = re.compile("drop|rand|normal|noulli|multinomial|uniform|exponential|poisson|cauchy|geometric|rrelu|gumbel")
-
-
-def draws_numbers(gm: GraphModule) -> bool:
-    """Whether a captured graph may draw random numbers, which running it again would draw again."""
-    return any(_DRAWS.search(node.name) for node in gm.graph.nodes) or any(gm.graph.find_nodes(op="call_module"))
+__all__ = ["raising_as_captured", "raising_assertions"]
 
 
 def raising_as_captured(

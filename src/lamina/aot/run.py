@@ -10,9 +10,10 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot.calls import Unsuitable
+from lamina.aot.draws import draws_numbers
 from lamina.aot.eager import eager_is_best
 from lamina.aot.eager_history import Again, held_by_eager
-from lamina.aot.errors import draws_numbers, raising_as_captured, raising_assertions
+from lamina.aot.errors import raising_as_captured, raising_assertions
 from lamina.aot.fixed_integers import fixed_integers, wants_numbers
 from lamina.aot.function import (
     detaching,

@@ -19,7 +19,7 @@ from torch.nn import Parameter
 
 from lamina.aot.captured import argument, example, memory, tensors
 from lamina.aot.cost import CostModel, bytes_of, class_of
-from lamina.aot.errors import draws_numbers
+from lamina.aot.draws import draws_numbers
 from lamina.aot.overlap import tensors_written
 from lamina.aot.torch_private import is_torch_function, switches_state
 from lamina.backends.cuda import gpu_target
