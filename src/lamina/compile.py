@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from lamina.aot.errors import raising_assertions
 from lamina.aot.run import compile_captured
-from lamina.aot.torch_private import asks_for_another_capture
+from lamina.aot.torch_private import asks_for_another_capture, never_captured, without_function_modes
 from lamina.backends.api import Backend
 from lamina.backends.frozen import note_unfrozen, run_frozen
 from lamina.backends.kernels import begin, is_ours
@@ -26,6 +27,7 @@ from lamina.base.recovery import is_internal, recover
 from lamina.base.torch_private import fresh_symbols_dropped
 from lamina.capture.dynamo import compile_callable, guarded
 from lamina.capture.facts.torch_private import guard_unguarded
+from lamina.capture.modes.torch_private import has_function_modes
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
 from lamina.errors import BadArgument, LaminaError
@@ -146,6 +148,7 @@ class _Compiler:
         self.graphs += 1
         name = f"graph{self.graphs - 1}"
         compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name)
+        compiled = _past_function_modes(compiled) if has_function_modes() else compiled
         if self.options.dump_dir:
             self.dumps = self.dumps or _own_folder(Path(self.options.dump_dir))
             try:
@@ -165,6 +168,17 @@ class _Compiler:
 
     def __hash__(self) -> int:
         return hash(self._key)
+
+
+def _past_function_modes(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """``compiled`` where modes do not see the functions of torch that it calls: the graph has what they do already."""
+
+    def run(*inputs: Any) -> Any:
+        with without_function_modes():
+            return compiled(*inputs)
+
+    never_captured(run)
+    return run
 
 
 def compile_graph(
@@ -195,7 +209,7 @@ def compile_graph(
             strict=options.strict,
             note=lambda decision: record.stages.append(Stage(name, "aten", decision.reason, 0.0, (decision,))),
         )
-    return gm.forward
+    return raising_assertions(gm.forward, gm)
 
 
 def _with_bodies(gm: GraphModule, example_inputs: Sequence[Any], record: Record, name: str) -> GraphModule:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import lamina
 from lamina.backends import proved as module
@@ -301,3 +303,47 @@ def test_estimates_are_sure_of_what_saves_much_and_runs_as_expected(
     assert estimate.doubt(5 * as_expected).wanted
     assert estimate.doubt(5 * as_expected).seconds == estimate.theirs / estimate.speed
     assert estimate_of(Subject(0, 0.0, 0, 0, torch.device("cpu"), False), []).refused
+
+
+class Increased(TorchFunctionMode):
+    """A mode that changes what a function computes."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result + 1 if getattr(func, "__name__", "") == "mul" else result
+
+
+@pytest.mark.filterwarnings("ignore::lamina.errors.LaminaWarning")
+@pytest.mark.parametrize("failing", [False, True])
+def test_what_a_function_mode_does_is_done_once_either_way(
+    clock: Clock, failing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.mul(x, 2).tanh()
+
+    def fails(*given: Any, **more: Any) -> Any:
+        raise RuntimeError("an error of the compiler's")
+
+    if failing:
+        monkeypatch.setattr(sys.modules["lamina.compile"], "compile_captured", fails)
+    compiled = lamina.compile(function, dynamic=False)
+    x = torch.randn(4, 8)
+    with Increased():
+        for _ in range(CALLS):
+            torch.testing.assert_close(compiled(x), function(x))
+    torch.testing.assert_close(compiled(x), function(x))
+    assert failing or clock.by_eager
+
+
+def test_a_failed_assertion_is_one_either_way(clock: Clock) -> None:
+    def function(x: Tensor) -> Tensor:
+        assert (x < 100).all(), "too large"
+        return (x * 2).tanh()
+
+    compiled = lamina.compile(function, dynamic=False)
+    x = torch.randn(4, 8)
+    for _ in range(CALLS):
+        compiled(x)
+    assert decided(compiled)[-1] == ("eager", True)
+    with pytest.raises(AssertionError, match="too large"):
+        compiled(x + 1000)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -149,6 +150,58 @@ def test_an_error_of_eager_ends_it() -> None:
     assert not told.verdicts[0].other
     assert not told.verdicts[0].sure
     assert "no memory" in told.verdicts[0].reason
+
+
+def test_nothing_of_what_eager_made_lives_on_after_its_error() -> None:
+    clock, told, alive = Clock(), Told(), []
+
+    def refuses(x: Tensor) -> Any:
+        made = x * 2
+        alive.append(weakref.ref(made))
+        raise torch.OutOfMemoryError("no memory")
+
+    def compiled(x: Tensor) -> Any:
+        assert not any(one() is not None for one in alive)
+        if alive:
+            raise IndexError("out of range")
+        return (x + 1,)
+
+    _, run = made(clock, clock.taking("compiled", 1e-3, compiled), refuses, told)
+    while not told.verdicts and len(clock.calls) < 6:
+        run(torch.ones(3))
+    with pytest.raises(IndexError) as raised:
+        run(torch.ones(3))
+    assert raised.value.__context__ is None
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("what", ["estimate", "told", "mark", "watch_backward"])
+def test_what_fails_in_comparing_is_no_error_of_the_callers(
+    what: str, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: Any) -> Any:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    clock, told = Clock(), Told()
+    ways = clock.slow("compiled", 1e-3, 1e-3), clock.slow("captured", 0.1e-3, 0.1e-3)
+    turns, run = made(clock, *ways, told, training=training)
+    if what == "mark":
+        monkeypatch.setattr(Span, "taken", fails)
+    elif what == "watch_backward":
+        monkeypatch.setattr("lamina.backends.turns.watch_backward", fails)
+    else:
+        setattr(turns, what, fails)
+    x = torch.ones(3, requires_grad=training)
+    for count in range(1, 60):
+        (result,) = run(x)
+        assert torch.equal(result, torch.full((3,), 2.0))
+        assert len(clock.calls) == count
+        if training:
+            result.sum().backward()
+    if what != "watch_backward" or training:
+        assert turns.current != turns.call
+    if what in ("estimate", "mark"):
+        assert "could not be compared" in told.verdicts[0].reason
 
 
 def test_an_error_of_the_compiled_way_is_the_callers_and_ends_nothing() -> None:

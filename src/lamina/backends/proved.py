@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from lamina.aot.errors import raising_assertions
 from lamina.aot.torch_private import autocast_states, forward_of, never_captured
 from lamina.backends.api import Backend
 from lamina.backends.call_clock import GpuTimer, HostTimer, Timer
@@ -115,7 +116,7 @@ def proved(
 
 def _by_eager(gm: GraphModule, subject: Subject) -> Callable[..., Any]:
     """The graph as it was captured; its results are, as compiled ones are, views of its inputs or of nothing."""
-    forward = forward_of(gm)
+    forward = raising_assertions(forward_of(gm), gm)
     if subject.training or not returns_views(gm):
         return forward
 

@@ -5,6 +5,7 @@ Each call is made once, one way or the other. As soon as it is known which way i
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,21 +91,27 @@ class Turns:
             self._guard.release()
 
     def _call(self, inputs: Sequence[Any]) -> Any:
+        other = None
+        try:
+            other = self._planned(inputs)
+        except Exception as error:
+            self._failed(error)
+        return self.compiled(*inputs) if other is None else self._timed(other, inputs)
+
+    def _planned(self, inputs: Sequence[Any]) -> bool | None:
+        """Whether this call is the other way's, None if it is not timed."""
         if self.current != self.call or _is_unusual(inputs) or (self.training and torch.is_inference_mode_enabled()):
-            return self.compiled(*inputs)
+            return None
         if self.training and saving_is_hooked(True):
             # A checkpoint compares what a second run saves with what the first one saved.
             self._end(Verdict(False, "hooks on saved tensors see what it saves", sure=False))
-            return self.compiled(*inputs)
+            return None
         self.calls += 1
         if self.calls <= self.settle:
             if self.calls == self.settle:
                 self._doubt = self.estimate()
-            return self.compiled(*inputs)
-        other = self._next()
-        if other is None:
-            return self.compiled(*inputs)
-        return self._timed(other, inputs)
+            return None
+        return self._next()
 
     def _next(self) -> bool | None:
         """Whether the next call is the other way's, None if it is not timed."""
@@ -147,14 +154,24 @@ class Turns:
     def _timed(self, other: bool, inputs: Sequence[Any]) -> Any:
         passed = self._passed
         span = Span(self.timer, self.timer.mark())
-        if other:
-            try:
-                results = self.captured(*inputs)
-            except Exception as error:  # nothing was written to, so that the compiled way can make the call
-                self._end(Verdict(False, f"eager raised {brief(error)}", sure=False))
-                return self.compiled(*inputs)
-        else:
-            results = self.compiled(*inputs)
+        refused = ""
+        try:
+            results = (self.captured if other else self.compiled)(*inputs)
+        except Exception as error:
+            if not other:
+                raise
+            refused = brief(error)  # the error itself holds what eager has made so far
+        if refused:  # nothing was written to, so that the compiled way can make the call
+            self._end(Verdict(False, f"eager raised {refused}", sure=False))
+            return self.compiled(*inputs)
+        try:
+            self._note(other, span, passed, inputs, results)
+        except Exception as error:
+            self._failed(error)
+        return results
+
+    def _note(self, other: bool, span: Span, passed: int, inputs: Sequence[Any], results: Any) -> None:
+        """Wait for the time of a call that was made just now, and for that of its backward."""
         span.end = self.timer.mark()
         if not self.training or not _records(results) or watch_backward(inputs, results, span):
             self._open = other, span, passed
@@ -163,7 +180,6 @@ class Turns:
         if self.timer.of_host:
             looked = self.timer.taken(span.end, self.timer.mark()) if self.training else None
             self.contest.looks += _LOOK if looked is None else _LOOK + looked.busy
-        return results
 
     def _read(self) -> bool:
         """Hand the time of the last timed call to the contest; False while it is not known."""
@@ -192,6 +208,13 @@ class Turns:
                 self._pairs += 1
         if verdict is not None:
             self._end(verdict)
+
+    def _failed(self, error: Exception) -> None:
+        """End it for an error that is neither way's: the way that is taken, or was there, makes all calls."""
+        self._open = None
+        self._take(self.compiled)
+        with contextlib.suppress(Exception):  # what is told of it may be what fails
+            self.told(Verdict(False, f"they could not be compared: {brief(error)}", sure=False), self.contest)
 
     def _end(self, verdict: Verdict) -> None:
         self._open = None

@@ -13,6 +13,7 @@ from torch._dynamo.variables.ctx_manager import ContextWrappingVariable, GradMod
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._guards import TracingContext
 from torch.fx import GraphModule
+from torch.utils._device import DeviceContext
 
 from lamina.base.modes import SWITCHED_BY_HAND
 from lamina.capture.modes.handlers import caught_errors
@@ -25,7 +26,7 @@ from lamina.capture.modes.switches import (
     switches_gradients,
 )
 
-__all__ = ["refused_code", "refused_frame", "refused_trace", "traced_function"]
+__all__ = ["has_function_modes", "refused_code", "refused_frame", "refused_trace", "traced_function"]
 
 _MODES = frozenset({"autocast", "inference_mode", "set_grad_enabled"})
 
@@ -106,6 +107,15 @@ def traced_function() -> str:
     """Which function Dynamo traces now, and where it is."""
     tx = _translator()
     return "a function" if tx is None else place_of(tx.f_code)
+
+
+def has_function_modes() -> bool:
+    """Whether what Dynamo traces now is called within modes that see functions of torch, other than a default device.
+
+    They are traced with it: what they do is in the graph. Every call of the graph is within the same modes.
+    """
+    tx = _translator()
+    return tx is not None and any(type(mode) is not DeviceContext for mode in tx.output.torch_function_mode_stack)
 
 
 def _refused_code(codes: Sequence[CodeType]) -> str:
