@@ -26,6 +26,7 @@ from lamina.aot.torch_private import (
     saved_tensors,
     serve_nothing,
     serve_saved,
+    serve_sparse,
 )
 
 __all__ = ["Arriving"]
@@ -126,6 +127,7 @@ class Arriving:
         never_captured(clears)
         never_captured(nothing)
         self._node = node_class(function)
+        serve_sparse(function)
         if tangents == 1:
             serve_nothing(function, nothing)
         else:

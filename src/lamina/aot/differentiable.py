@@ -1,4 +1,4 @@
-"""Gradients of a region that can be differentiated again, from its captured graph under autograd."""
+"""Gradients of a region from its captured graph under autograd: to be differentiated again, or of sparse gradients."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ _VERSION = attrgetter("_version")
 class Rerun:
     """The captured graph of a region, run again where its gradients are to be differentiated (``create_graph=True``).
 
-    That gives eager's gradients with eager's history. It needs the inputs as the forward had them: those with a
-    gradient are kept by the region, the others must still be alive, and none may have been written to since. A graph
+    That gives eager's gradients with eager's history. It is also run again for gradients that arrive sparse: what eager
+    makes of them may be sparse, and not all formulas take them. It needs the inputs as the forward had them: those with
+    a gradient are kept by the region, the others must still be alive, and none may have been written to since. A graph
     that draws numbers, writes to an input or calls graphs within is not run again.
     """
 
@@ -38,7 +39,7 @@ class Rerun:
         self._with_gradient = tuple(with_gradient)
         self._others = tuple(i for i, wanted in enumerate(with_gradient) if not wanted)
         self._mode, self._autocast = torch.is_grad_enabled(), autocast_states()
-        self._told = False
+        self._told: set[str] = set()
         self.limit = _limit(gm, mutated)
         """Why the graph is never run again, "" if it may be."""
 
@@ -52,11 +53,12 @@ class Rerun:
             return None
 
     def gradients(
-        self, taken: Taken | None, anchors: Sequence[torch.Tensor], arriving: Sequence[Any]
+        self, taken: Taken | None, anchors: Sequence[torch.Tensor], arriving: Sequence[Any], sparse: bool = False
     ) -> tuple[Any, ...] | None:
         """The gradients of all inputs for the ``arriving`` ones of all results, None where they cannot be had.
 
-        ``anchors`` are the inputs with a gradient.
+        ``anchors`` are the inputs with a gradient. With ``sparse`` gradients arriving these are not to be
+        differentiated again, and what eager raises about them is raised.
         """
         found, why = None, self.limit
         if not why:
@@ -65,13 +67,17 @@ class Rerun:
                 why = "an input of its forward was written to since, or is gone"
             else:
                 try:
-                    found = self._differentiated(inputs, arriving)
+                    found = self._differentiated(inputs, arriving, not sparse)
                 except Exception as error:
+                    if sparse:
+                        raise
                     why = f"the captured graph does not give them: {brief(error)}"
-        if not self._told:
-            self._told = True
-            reason = "its gradients are differentiated again: they come from the captured graph, run under autograd"
-            self._notes.decided("second derivative", found is not None, why or reason)
+        kind = "sparse gradient" if sparse else "second derivative"
+        if kind not in self._told:
+            self._told.add(kind)
+            reason = "a gradient arrives sparse" if sparse else "its gradients are differentiated again"
+            reason += ": they come from the captured graph, run under autograd"
+            self._notes.decided(kind, found is not None, why or reason)
         return found
 
     def _inputs(self, taken: Taken, anchors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
@@ -81,8 +87,11 @@ class Rerun:
         alive = [t for t in inputs if t is not None]
         return alive if len(alive) == len(inputs) and tuple(map(_VERSION, alive)) == versions else None
 
-    def _differentiated(self, inputs: Sequence[torch.Tensor], arriving: Sequence[Any]) -> tuple[Any, ...]:
-        given = [t.view_as(t) if has else t for t, has in zip(inputs, self._with_gradient, strict=True)]
+    def _differentiated(
+        self, inputs: Sequence[torch.Tensor], arriving: Sequence[Any], create_graph: bool
+    ) -> tuple[Any, ...]:
+        with torch.enable_grad():
+            given = [t.view_as(t) if has else t for t, has in zip(inputs, self._with_gradient, strict=True)]
         with contextlib.ExitStack() as modes:
             for state in self._autocast:
                 modes.enter_context(torch.autocast(**state))
@@ -92,7 +101,7 @@ class Rerun:
         wanted = [t for t, has in zip(given, self._with_gradient, strict=True) if has]
         values = [g for _, g in pairs]
         found = iter(
-            torch.autograd.grad([r for r, _ in pairs], wanted, values, create_graph=True, allow_unused=True)
+            torch.autograd.grad([r for r, _ in pairs], wanted, values, create_graph=create_graph, allow_unused=True)
             if pairs
             else [None] * len(wanted)
         )

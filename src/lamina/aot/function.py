@@ -203,8 +203,8 @@ def _backward_function(
     def run_backward(ctx: Any, *gradients: Any) -> Any:
         if is_grad_enabled():
             return differentiable(ctx, gradients)
-        kept = ctx.kept
-        first = bool(ctx.anchors)  # there is an input with a gradient, until a backward frees what is saved
+        kept, anchors = ctx.kept, ctx.anchors
+        first = bool(anchors)  # there is an input with a gradient, until a backward frees what is saved
         if not first:
             if again.refused(ctx, there(gradients)):
                 return ctx.saved_tensors  # torch raises its error for that
@@ -217,6 +217,10 @@ def _backward_function(
         backward = made.usual(incoming)
         absent: set[int] = set()
         if backward is None:
+            if first and any(map(_is_sparse, incoming)):
+                again.goes(ctx, there(gradients), first)
+                if (found := rerun.gradients(ctx.taken, anchors, gradients, sparse=True)) is not None:
+                    return found
             backward, incoming = made.search(incoming)
             absent = {i for i in taken if gradients[i] is None}
         if backward.partial or absent or not first:
@@ -270,6 +274,10 @@ def _items(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         return itemgetter(*places)
     part = itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
     return lambda sequence: tuple(part(sequence))
+
+
+def _is_sparse(gradient: Any) -> bool:
+    return gradient is not None and gradient.layout is not torch.strided
 
 
 class _Once(torch.autograd.Function):

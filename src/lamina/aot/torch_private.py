@@ -98,6 +98,7 @@ __all__ = [
     "saving_is_hooked",
     "serve_nothing",
     "serve_saved",
+    "serve_sparse",
     "share_history",
     "static_input_indices",
     "switches_state",
@@ -258,6 +259,31 @@ def _unless_nothing(usual: Callable[..., Any], nothing: Callable[[Any], None]) -
                 return usual(ctx, *arguments)
         nothing(ctx)
         return (None,) * len(ctx.needs_input_grad)
+
+    never_captured(apply)
+    return apply
+
+
+def serve_sparse(function: Any) -> None:
+    """Give ``function`` gradients that arrive sparse as dense ones: AOTAutograd asks for their strides."""
+    node: Any = node_class(function)
+    for name in ("apply", "apply_boxed"):
+        usual = getattr(node, name, None)
+        if usual is not None:
+            setattr(node, name, _made_dense(usual))
+
+
+def _made_dense(usual: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(ctx: Any, *arguments: Any) -> Any:
+        boxed = len(arguments) == 1 and isinstance(arguments[0], list)
+        gradients = arguments[0] if boxed else arguments
+        for gradient in gradients:
+            if gradient is not None and gradient.layout is not torch.strided:
+                break
+        else:
+            return usual(ctx, *arguments)
+        dense = [g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients]
+        return usual(ctx, dense) if boxed else usual(ctx, *dense)
 
     never_captured(apply)
     return apply
