@@ -186,3 +186,36 @@ def test_a_checkpointed_region_saves_states_of_eagers_generator() -> None:
     assert bytes_ == 2 * 256 * 16 * 4 + 6 * torch.get_rng_state().numel()
     assert bytes_ < kept / 4
     assert backward.count("lamina.set_rng_state.default") == 12
+
+
+class _Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x * 2).sin()
+
+
+@pytest.mark.parametrize("place", ["itself", "compiled", "part"])
+def test_hooks_that_call_a_module_again_in_the_backward(place: str) -> None:
+    """Its first call is uncompiled as well, since the second one is, which has to save the same."""
+    by_hooks = pytest.importorskip("torch.distributed._composable").checkpoint
+    model, x = _Outer(), torch.randn(2, 4, requires_grad=True)
+    expected = _gradient(model(x).sum(), x)
+    compiled = lamina.compile(model)
+    by_hooks({"itself": model, "compiled": compiled, "part": model.inner}[place])
+    with pytest.warns(lamina.LaminaWarning, match="hooks of a module"):
+        out = compiled(x)
+    torch.testing.assert_close(_gradient(out.sum(), x), expected)
+    torch.testing.assert_close(_gradient(compiled(x).sum(), x), expected)
+
+
+def test_a_compiled_part_of_a_module_that_is_called_again_in_the_backward() -> None:
+    by_hooks = pytest.importorskip("torch.distributed._composable").checkpoint
+    model, x = _Outer(), torch.randn(2, 4, requires_grad=True)
+    expected = _gradient(model(x).sum(), x)
+    compiled = model.inner = lamina.compile(model.inner)
+    by_hooks(model)
+    torch.testing.assert_close(_gradient(model(x).sum(), x), expected)
+    assert compiled.record.stages

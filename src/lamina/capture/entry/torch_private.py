@@ -35,13 +35,14 @@ from torch.utils import _config_module
 
 from lamina.base.modes import autocast_kept
 from lamina.capture.modes.switches import place_of
-from lamina.capture.modes.torch_private import refused_code, refused_frame
+from lamina.capture.modes.torch_private import is_checkpointed, refused_code, refused_frame
 
 __all__ = ["improve_entry"]
 
 _dynamo: Any = eval_frame  # its stubs lack names that it takes from C, and those of other versions
 _skipped = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT)
 _this_time = _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT)
+_with_all_it_calls = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
 
 Note = Callable[[str, str, bool], None]
 """Is told of a function that Python runs since its capture failed: which function, the error, whether for good."""
@@ -185,6 +186,8 @@ class _Callback(CatchErrorsWrapper):
     ) -> None:
         super().__init__(callback._torchdynamo_orig_backend, callback.hooks)
         self.settings, self.caught, self.note, self.whole = settings, caught, note, whole
+        self.entry: CodeType | None = None
+        """The code of the function through which Python calls what is compiled here."""
         self.failed: tuple[int, CodeType, Exception] | None = None
         """The last frame whose capture failed, and the number of the call in which it did."""
         self.ran: dict[CodeType, int] = {}
@@ -195,6 +198,8 @@ class _Callback(CatchErrorsWrapper):
     def __call__(self, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
         if not self.whole and (why := refused_frame(frame.f_code)):
             return self._left_to_python(frame.f_code, why)
+        if not self.whole and is_checkpointed(self.entry):
+            return self._left_to_python(frame.f_code, _CHECKPOINTED, _with_all_it_calls)
         with contextlib.ExitStack() as stack:
             stack.callback(autocast_kept())  # Dynamo calls its setters while it traces
             stack.enter_context(config.patch(_SETTINGS))
@@ -215,12 +220,14 @@ class _Callback(CatchErrorsWrapper):
         _call_directly(made, frame.f_globals)
         return compiled
 
-    def _left_to_python(self, code: CodeType, why: str) -> ConvertFrameReturn:
+    def _left_to_python(
+        self, code: CodeType, why: str, strategy: _FrameExecStrategy = _this_time
+    ) -> ConvertFrameReturn:
         """What has Python run the frame of ``code`` this time, and that it is said once."""
         if code not in self.left:
             self.left.add(code)
             self.note(place_of(code), why, False)
-        return ConvertFrameReturn(frame_exec_strategy=_this_time, apply_to_code=False)
+        return ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=False)
 
     def finished(self) -> None:
         """Called at the end of a call without an exception while ``failed`` is set."""
@@ -235,6 +242,11 @@ class _Callback(CatchErrorsWrapper):
         if count in (1, _MOST_FAILURES):
             self.note(place_of(code), f"{type(error).__name__}: {_first_lines(error)}", count == _MOST_FAILURES)
 
+
+_CHECKPOINTED = (
+    "hooks of a module discard what it saves and call it again in the backward, uncompiled; checkpoint within what is "
+    "compiled, by torch.utils.checkpoint.checkpoint"
+)
 
 _MOST_FAILURES = 8
 """So many calls may try in vain to capture a function that Python then runs without an error; none does after them."""
@@ -392,6 +404,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
                 set_unsafe(unsafe)
                 set_callback(prior)
 
+    callback.entry = entry.__code__
     # Dynamo leaves it alone where a function that runs uncompiled calls it.
     set_code_exec_strategy(entry.__code__, _skipped)
     functools.update_wrapper(entry, wrapper)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any
@@ -26,7 +27,14 @@ from lamina.capture.modes.switches import (
     switches_gradients,
 )
 
-__all__ = ["has_function_modes", "refused_code", "refused_frame", "refused_trace", "traced_function"]
+__all__ = [
+    "has_function_modes",
+    "is_checkpointed",
+    "refused_code",
+    "refused_frame",
+    "refused_trace",
+    "traced_function",
+]
 
 _MODES = frozenset({"autocast", "inference_mode", "set_grad_enabled"})
 
@@ -38,6 +46,26 @@ def refused_frame(code: CodeType) -> str:
     if returns_gradient_mode(code):
         return f"{code.co_qualname} returns a context manager of the grad mode"
     return _refused_code([code])
+
+
+_MODULE_CALL = torch.nn.Module._call_impl.__code__
+_CHECKPOINTS = "torch.distributed._composable.checkpoint_activation"
+
+
+def is_checkpointed(entry: CodeType | None) -> bool:
+    """Whether a module that the function of ``entry`` calls has hooks that discard what it saves, to call it again.
+
+    They do so in the backward, which is not within a compiled function: what is called then would save other tensors
+    than kernels did.
+    """
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not entry:
+        if frame.f_code is _MODULE_CALL:
+            hooks = vars(frame.f_locals["self"]).get("_forward_pre_hooks") or {}
+            if any(getattr(hook, "__module__", "") == _CHECKPOINTS for hook in hooks.values()):
+                return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def refused_code(code: CodeType, made: CodeType) -> str:
