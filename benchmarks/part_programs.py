@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.torch_private import TwoTensor, each, group_of_one, out_dtype, print_op, scan, scan_by, while_loop
@@ -111,6 +111,13 @@ def map_rows(x: Tensor) -> Tensor:
 def flex(x: Tensor) -> Tensor:
     h = before(x)
     return after(flex_attention(h, h, h, score_mod=lambda s, b, head, q, k: s + (q - k) * 0.01))
+
+
+@_program(lambda: (torch.randn(1, 8, 1024, 64),), trains=False)
+def flex_causal(x: Tensor) -> Tensor:
+    h = before(x)
+    mask = create_block_mask(lambda b, head, q, k: q >= k, None, None, 1024, 1024, device="cpu")
+    return after(flex_attention(h, h, h, block_mask=mask))
 
 
 @torch.compiler.nested_compile_region

@@ -75,6 +75,19 @@ def test_random_calls_are_not_merged():
     assert count(gm, aten.rand_like.default) == 2
 
 
+def test_what_a_call_gives_back_may_be_computed_before():
+    def f(x):
+        torch.arange(4)
+        return ((torch.arange(4) + 0) * x,)
+
+    gm = graph_of(f, X)
+    assert count(gm, aten.arange.default) == 2
+    after = clean(gm)
+    assert count(after, aten.arange.default) == 1
+    assert count(after, aten.add.Tensor) == 0
+    same(gm, after, X)
+
+
 @pytest.mark.parametrize("returned", [lambda a, b: (a, b), lambda a, b: (a.view(-1), b.t())])
 def test_two_results_stay_two_tensors(returned):
     gm = graph_of(lambda x: returned(x + 1, x + 1), X)

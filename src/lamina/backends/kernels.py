@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from lamina.aot.joint import prepare
 from lamina.backends.api import Backend
+from lamina.backends.attention_tiles import tile_attention
 from lamina.backends.bodies import compile_bodies
 from lamina.backends.cpu import CpuBackend
 from lamina.backends.cuda import CudaBackend
@@ -21,11 +23,13 @@ from lamina.backends.first_call import checked_first_call
 from lamina.backends.interp import run_interpreted
 from lamina.backends.regions import Boxed, aten_calls, to_aten
 from lamina.backends.segments import CannotCut, cut
+from lamina.backends.torch_private import beside_tracing
 from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
 from lamina.base.recovery import recover
 from lamina.base.rule import NestRule
 from lamina.base.unwritten import set_unwritten
+from lamina.decomp.table import decompositions
 from lamina.errors import LaminaWarning, RuleFailed, StageFailed, WrongLowering
 from lamina.ir.loops import LibraryCall, LoopProgram
 from lamina.ir.loops_verify import verify_program
@@ -34,6 +38,7 @@ from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.gelu_products import gelu_products
 from lamina.rewrite.nests import rewrite_nests
+from lamina.rewrite.own_passes import OwnPasses
 from lamina.schedule.fuse import Fused, fuse
 
 __all__ = ["KERNELS", "KERNEL_OPTIONS", "Executor", "begin", "compile_region", "executor", "is_ours"]
@@ -77,10 +82,45 @@ def _compiled(
     record.stages.append(Stage(name, "segments", pieces, 0.0, pieces.decisions))
     for piece in pieces.segments:
         setattr(pieces.outer, piece.name, _Call(_whole(piece.gm, piece.name, options, record, kernels)))
-    bodies = compile_bodies(pieces.outer, name, lambda body, inner: _compiled(body, inner, options, record, kernels))
+
+    def inner(body: GraphModule, inner: str) -> Boxed:
+        return _compiled(body, inner, options, record, kernels)
+
+    tiles = _tiled(pieces.outer, name, options, record, inner)
+    bodies = (*tiles, *compile_bodies(pieces.outer, name, inner))
     if bodies:
         record.stages.append(Stage(name, "bodies", None, 0.0, bodies))
     return aten_calls(pieces.outer)
+
+
+def _tiled(
+    outer: GraphModule, name: str, options: Options, record: Record, compile: Callable[[GraphModule, str], Boxed]
+) -> tuple[Decision, ...]:
+    """Attention with functions of scores in tiles. With ``numerics="eager"`` it is torch's: tiles round otherwise."""
+    if options.numerics != "fast":
+        return ()
+    rules = decompositions(options.numerics)
+
+    def tile(graph: GraphModule, inner: str) -> Boxed:
+        prepare(graph)
+        for change in OwnPasses(options, record, inner, dict(rules)).joint():
+            graph = change(graph)
+        return compile(graph, inner)
+
+    try:
+        with beside_tracing():
+            return tile_attention(outer, name, rules, tile)
+    except Exception as error:
+        recover(
+            error,
+            doing="making tiles of attention",
+            region=name,
+            instead="it stays a call",
+            strict=options.strict,
+            note=lambda decision: record.stages.append(Stage(name, "bodies", None, 0.0, (decision,))),
+            kind="body",
+        )
+        return ()
 
 
 def _whole(gm: GraphModule, name: str, options: Options, record: Record, kernels: str) -> Boxed:

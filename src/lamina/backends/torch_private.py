@@ -4,29 +4,52 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch._dynamo.backends.registry import list_backends, lookup_backend
+from torch._dynamo.source import ConstantSource
 from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._higher_order_ops.flex_attention import _permute_strides
 from torch._inductor import list_mode_options, list_options
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.sym_node import SymNode
-from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    free_symbols,
+    free_unbacked_symbols,
+)
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
+    "FLEX_ATTENTION",
+    "FLEX_ATTENTION_BACKWARD",
+    "Special",
     "as_number",
+    "beside_tracing",
+    "has_data_sizes",
     "inductor_modes",
     "inductor_options",
+    "laid_out_like",
     "number_symbol",
     "outside_of_tracing",
+    "places_as_indices",
+    "symbolic_trace",
     "symbols_in",
     "takes_one_list",
     "torch_backend",
     "torch_backend_names",
     "traced_apart",
 ]
+
+FLEX_ATTENTION = torch.ops.higher_order.flex_attention
+FLEX_ATTENTION_BACKWARD = torch.ops.higher_order.flex_attention_backward
 
 
 def torch_backend_names(without: Sequence[str] = ()) -> list[str]:
@@ -55,6 +78,13 @@ def traced_apart(example_inputs: Sequence[Any]) -> Iterator[None]:
     """A compilation inside another one: what it notes of the graph it traces does not reach the outer one."""
     mode = detect_fake_mode([x for x in example_inputs if isinstance(x, torch.Tensor)])
     with tracing(None if mode is None else TracingContext(mode)):
+        yield
+
+
+@contextlib.contextmanager
+def beside_tracing() -> Iterator[None]:
+    """A graph is traced, rewritten and compiled beside the one that AOTAutograd works on."""
+    with _disable_current_modes(), tracing(None), torch.no_grad():
         yield
 
 
@@ -101,3 +131,56 @@ def as_number(expression: Any, like: Any) -> torch.SymInt:
         numbers = [n for n in parts if isinstance(n, (torch.SymInt, torch.Tensor, tuple, list)) and symbols_in(n)]
         return as_number(expression, numbers[0])
     return torch.SymInt(SymNode(expression, like.node.shape_env, int, None))  # type: ignore[no-untyped-call]
+
+
+def places_as_indices() -> contextlib.AbstractContextManager[Any]:
+    """Within it ``x[i]`` with a tensor ``i`` without dimensions is a gather, as ``flex_attention`` takes it."""
+    return TransformGetItemToIndex()
+
+
+class Special(Exception):
+    """A graph that was traced with examples holds only for some sizes. Says for which."""
+
+
+def symbolic_trace(
+    function: Callable[..., Any],
+    examples: Sequence[tuple[int, int | None] | tuple[torch.Tensor, tuple[int, ...]]],
+    rules: Mapping[Any, Callable[..., Any]],
+) -> GraphModule:
+    """``function`` as a graph of ATen operations, taken apart by ``rules``.
+
+    Its arguments are integers, each with the least that it may be, and tensors with the dimensions of theirs that may
+    have any size from 2 on; equal sizes among those are one symbol. Raises ``Special`` if the graph holds for fewer.
+    """
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    given: list[Any] = []
+    for place, (example, free) in enumerate(examples):
+        source = ConstantSource(f"input{place}")
+        if isinstance(example, int):
+            symbol = env.create_symbol(example, source, dynamic_dim=DimDynamic.DYNAMIC, positive=None)
+            number = env.create_symintnode(symbol, hint=example, source=source)
+            assert not isinstance(free, int) or number >= free
+            given.append(number)
+            continue
+        assert isinstance(free, tuple)
+        sizes = [DimDynamic.DUCK if dim in free else DimDynamic.STATIC for dim in range(example.dim())]
+        context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
+        given.append(mode.from_tensor(example, source=source, symbolic_context=context))
+    known = len(env.guards)
+    with mode:
+        made = make_fx(function, decomposition_table=dict(rules))(*given)
+    if len(env.guards) > known:
+        raise Special(f"{env.guards[-1].expr} was assumed")
+    return made
+
+
+def has_data_sizes(value: torch.Tensor) -> bool:
+    """Whether a size of a fake tensor is one that only data tell, and so may be 0 or 1."""
+    return bool(free_unbacked_symbols(value))
+
+
+def laid_out_like(out: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """``out``, contiguous, in the order of strides that eager's attention takes from its queries."""
+    found: torch.Tensor = _permute_strides(out, query.stride())
+    return found

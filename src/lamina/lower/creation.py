@@ -147,7 +147,9 @@ def _same_device(node: Node, source: Node) -> None:
 
 
 @rule("aten._to_copy.default", "prims.convert_element_type.default")
-def to_copy(low: Lowering, node: Node, x: TensorValue, *dtype: Any, **options: Any) -> TensorValue:
+def to_copy(low: Lowering, node: Node, x: TensorValue | float, *dtype: Any, **options: Any) -> TensorValue:
+    if not isinstance(x, TensorValue):  # a number in the place of a tensor, as function transforms write it
+        return _filled(low, node, x)
     assert isinstance(node.args[0], Node)
     _same_device(node, node.args[0])
     if _rounds_on_purpose(node):

@@ -12,6 +12,7 @@ from lamina.base.recovery import recover
 from lamina.options import Options
 from lamina.record import Record, Stage
 from lamina.rewrite.aligned_products import align_products
+from lamina.rewrite.attention_tables import drop_block_tables
 from lamina.rewrite.cpu_epilogues import cpu_epilogues
 from lamina.rewrite.custom import lower_custom
 from lamina.rewrite.epilogues import library_epilogues
@@ -49,6 +50,7 @@ class OwnPasses:
         if not self.fast:
             return (self.lower_custom, self._safely(self.clean))
         ours: tuple[Pass, ...] = (
+            *((drop_block_tables,) if self.ours else ()),
             widen_products,
             open_log_softmax,
             open_group_norm,

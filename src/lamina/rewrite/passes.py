@@ -104,6 +104,8 @@ def clean(gm: GraphModule, without: Container[str] = ()) -> GraphModule:
         _find_no_ops(gm.graph, stand_in, visible)
     if "merge_common" not in without:
         _find_common(gm.graph, stand_in, visible)
+        for node, other in stand_in.items():  # what a call gives back may be computed before
+            stand_in[node] = stand_in.get(other, other)
     return rebuild(gm, stand_in)
 
 

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_
 
 __all__ = [
     "DEVICE_OF",
+    "FLEX_ATTENTIONS",
     "INVOKE_SUBGRAPH",
     "SAFE_SOFTMAX",
     "SET_GRAD",
@@ -49,6 +50,12 @@ DEVICE_OF = torch.ops.prim.device.default
 
 SAFE_SOFTMAX = torch.ops.aten._safe_softmax.default
 """A softmax that gives zeros for a row of minus infinity, as attention does."""
+
+FLEX_ATTENTIONS: dict[Any, int] = {
+    torch.ops.higher_order.flex_attention: 4,
+    torch.ops.higher_order.flex_attention_backward: 9,
+}
+"""Attention with functions of scores, and the place of the block mask among the arguments."""
 
 INVOKE_SUBGRAPH = torch.ops.higher_order.invoke_subgraph
 """What a call of a region marked with ``torch.compiler.nested_compile_region`` is captured as."""
