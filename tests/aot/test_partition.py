@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from lamina.aot import graph_compiler
+from lamina.aot.autograd.torch_private import torch_partition
 from lamina.aot.flow import INFINITE, Network
 from lamina.aot.partition import Partition, partition
-from lamina.aot.torch_private import torch_partition
 
 from .models import GPT, Residual
 from .reference import Reference, operations

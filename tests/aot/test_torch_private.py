@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from lamina.aot import torch_private as aot_private
+from lamina.aot.autograd import torch_private as autograd_private
 from lamina.base.symbolic import torch_private as symbolic
 from lamina.capture import torch_private as capture_private
 from lamina.decomp import torch_private as decomp_private
@@ -16,7 +17,7 @@ from lamina.rewrite import torch_private as rewrite_private
 
 
 def test_every_listed_name_exists():
-    for module in (symbolic, aot_private, capture_private, decomp_private, rewrite_private):
+    for module in (symbolic, aot_private, autograd_private, capture_private, decomp_private, rewrite_private):
         for name in module.__all__:
             assert getattr(module, name) is not None
 
@@ -24,9 +25,9 @@ def test_every_listed_name_exists():
 def test_outside_a_compilation_there_is_nothing_to_find():
     assert capture_private.guard_empty_hooks() == 0
     assert decomp_private.current_trace() is None
-    assert aot_private.static_input_indices() == frozenset()
+    assert autograd_private.static_input_indices() == frozenset()
     assert aot_private.backend_fakes([torch.ones(2)]) == (None, [])
-    assert aot_private.aot_function() is None
+    assert autograd_private.aot_function() is None
     assert isinstance(torch.autograd.Function._backward_cls.saved_tensors, types.GetSetDescriptorType)
 
 

@@ -17,17 +17,10 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot.absent import without_absent, without_unread
+from lamina.aot.autograd.torch_private import node_class, saved_tensors, serve_nothing, serve_saved, serve_sparse
 from lamina.aot.backwards import Boxed
 from lamina.aot.eager_history import Again
-from lamina.aot.torch_private import (
-    graph_is_kept,
-    never_captured,
-    node_class,
-    saved_tensors,
-    serve_nothing,
-    serve_saved,
-    serve_sparse,
-)
+from lamina.aot.torch_private import graph_is_kept, never_captured
 
 __all__ = ["Arriving"]
 

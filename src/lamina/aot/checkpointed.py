@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.autograd.torch_private import torch_partition
 from lamina.aot.torch_private import (
     RUN_AND_SAVE_RNG_STATE,
     RUN_WITH_RNG_STATE,
     detect_fake_mode,
     is_checkpointed,
     keep_for_backward,
-    torch_partition,
 )
 from lamina.base.rng_state import rng_state, set_rng_state
 

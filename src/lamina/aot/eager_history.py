@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from lamina.aot.autograd.torch_private import saved_tensors
 from lamina.aot.notes import Notes
-from lamina.aot.torch_private import autocast_states, flatten, graph_is_kept, mode_apart, saved_tensors, tracing_state
+from lamina.aot.torch_private import autocast_states, flatten, graph_is_kept, mode_apart, tracing_state
 from lamina.base.symbolic.torch_private import hint
 
 __all__ = ["Again", "Held", "held_by_eager"]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import is_inference_mode_enabled
 
+from lamina.aot.autograd.torch_private import direct_apply
 from lamina.aot.backwards import Backwards, Boxed, CompileBackward, Tangent
 from lamina.aot.differentiable import Rerun
 from lamina.aot.eager_history import Again
@@ -16,7 +17,6 @@ from lamina.aot.reuse import Returned, all_unchanged
 from lamina.aot.torch_private import (
     SET_GRAD,
     autocast_enabled,
-    direct_apply,
     graph_is_kept,
     is_grad_enabled,
     never_captured,

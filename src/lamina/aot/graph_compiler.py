@@ -11,6 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot.arriving import Arriving
+from lamina.aot.autograd.torch_private import static_input_indices
 from lamina.aot.backwards import Boxed
 from lamina.aot.captured import may_be_alike
 from lamina.aot.checkpointed import partition_checkpointed
@@ -22,7 +23,7 @@ from lamina.aot.region import CompileRegion, Region, RegionInput
 from lamina.aot.saved import with_planned_strides
 from lamina.aot.source import annotate_sources
 from lamina.aot.tangents import copied
-from lamina.aot.torch_private import asks_for_another_capture, static_input_indices, without_autocast
+from lamina.aot.torch_private import asks_for_another_capture, without_autocast
 from lamina.base.aliasing import viewed
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision

@@ -9,6 +9,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from lamina.aot.autograd.torch_private import (
+    aot_function,
+    differentiable_places,
+    history_of_results,
+    run_aot_autograd,
+    without_donations,
+    written_inputs,
+)
 from lamina.aot.calls import Unsuitable
 from lamina.aot.draws import draws_numbers
 from lamina.aot.eager import eager_is_best
@@ -32,16 +40,7 @@ from lamina.aot.shared_memory import overlapping_inputs, serving_alike, serving_
 from lamina.aot.state import read_state, undone, without_history
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.stitched import compile_stitched
-from lamina.aot.torch_private import (
-    aot_function,
-    asks_for_another_capture,
-    differentiable_places,
-    guard_overlap,
-    history_of_results,
-    run_aot_autograd,
-    without_donations,
-    written_inputs,
-)
+from lamina.aot.torch_private import asks_for_another_capture, guard_overlap
 from lamina.aot.traits import is_static
 from lamina.aot.windows import returns_windows
 from lamina.base.collector import collector_held
@@ -55,7 +54,7 @@ from lamina.record import Record
 
 __all__ = ["compile_captured"]
 
-_TRACED_BY = (__name__, "lamina.aot.torch_private")
+_TRACED_BY = (__name__, "lamina.aot.torch_private", "lamina.aot.autograd.torch_private")
 """Modules that lead to AOTAutograd; others of Lamina's hold the rules that it applies while it traces."""
 
 

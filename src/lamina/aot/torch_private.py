@@ -1,4 +1,4 @@
-"""Every private torch name that ahead-of-time autograd uses, with the versions it was read in (2.11 to 2.13)."""
+"""Private torch names that tracing, its modes and captured graphs need, as read in torch 2.11 to 2.13."""
 
 from __future__ import annotations
 
@@ -7,23 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch._functorch.config as functorch_config
 import torch.utils._pytree as pytree
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 from torch._dynamo.utils import preserve_rng_state
-from torch._functorch._aot_autograd.descriptors import (
-    InputMutationAOTOutput,
-    IntermediateBaseAOTOutput,
-    PlainAOTInput,
-    PlainAOTOutput,
-)
 from torch._functorch._aot_autograd.functional_utils import from_fun, has_data_mutation, has_metadata_mutation, to_fun
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import StorageOverlap, TracingContext, detect_fake_mode
 from torch._ops import OpOverload
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
@@ -56,7 +47,6 @@ __all__ = [
     "STATELESS",
     "STATIC_INPUT",
     "Recording",
-    "aot_function",
     "asks_for_another_capture",
     "autocast_enabled",
     "autocast_key",
@@ -65,8 +55,6 @@ __all__ = [
     "backend_fakes",
     "binding_nodes",
     "detect_fake_mode",
-    "differentiable_places",
-    "direct_apply",
     "dispatch_is_watched",
     "dispatched_in_python",
     "flatten",
@@ -78,7 +66,6 @@ __all__ = [
     "graph_module",
     "guard_overlap",
     "has_changed_metadata",
-    "history_of_results",
     "is_checkpointed",
     "is_grad_enabled",
     "is_leaf",
@@ -88,228 +75,27 @@ __all__ = [
     "keep_for_backward",
     "mode_apart",
     "never_captured",
-    "node_class",
     "overlapping",
     "plain_dispatch",
     "random_numbers_kept",
     "resampled_size",
-    "run_aot_autograd",
-    "saved_tensors",
     "saving_is_hooked",
-    "serve_nothing",
-    "serve_saved",
-    "serve_sparse",
     "share_history",
-    "static_input_indices",
     "switches_state",
     "to_functional",
-    "torch_partition",
     "traced_nodes",
     "tracing_state",
     "transforms_are_active",
     "unflatten",
     "without_autocast",
-    "without_donations",
     "without_function_modes",
-    "written_inputs",
 ]
-
-Compiler = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
-Partition = Callable[..., tuple[GraphModule, GraphModule]]
-
-_SETTINGS = {
-    # A donated buffer makes backward(retain_graph=True) an error where eager allows it.
-    "donated_buffer": False,
-    # Gradients are computed where the user calls backward, as a rule outside of the forward's autocast.
-    "backward_pass_autocast": "off",
-}
-
-
-def run_aot_autograd(
-    gm: GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    forward: Compiler,
-    backward: Compiler,
-    inference: Compiler,
-    partition: Partition,
-    decompositions: dict[Any, Callable[..., Any]],
-    as_results: bool = True,
-) -> Callable[..., Any]:
-    """Trace, differentiate and partition ``gm`` with torch's AOTAutograd and compile the pieces with the given ones.
-
-    ``as_results``: gradients that arrive get the strides of the results they belong to.
-    """
-    backend = aot_autograd(
-        fw_compiler=forward,
-        bw_compiler=backward,
-        inference_compiler=inference,
-        partition_fn=partition,
-        decompositions=decompositions,
-        keep_inference_input_mutations=True,
-    )
-    with _settings(guess_tangent_strides_as_outputs=as_results):
-        compiled: Callable[..., Any] = backend(gm, example_inputs)
-    return compiled
-
-
-@contextlib.contextmanager
-def _settings(**more: bool) -> Iterator[None]:
-    """AOTAutograd's settings for one compilation; those this torch does not know are left out."""
-    with functorch_config.patch({k: v for k, v in (_SETTINGS | more).items() if hasattr(functorch_config, k)}):
-        yield
-
-
-def written_inputs(count: int) -> tuple[int, ...]:
-    """Places of the inputs, ``count`` in all, that the graph just compiled by AOTAutograd writes to.
-
-    All of them where some lie in one storage that it writes to: it takes these as one input.
-    """
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
-    if metadata is None:
-        return tuple(range(count))
-    places = tuple(i for i, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata)
-    return places if len(metadata.input_info) == count or not places else tuple(range(count))
-
-
-def aot_function() -> Any:
-    """The autograd function of the graph just compiled by AOTAutograd; None if it is not found."""
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
-    found = (f for f in reversed(torch.autograd.Function.__subclasses__()) if getattr(f, "metadata", None) is metadata)
-    return None if metadata is None else next(found, None)
-
-
-def without_donations(function: Any) -> None:
-    """Note that AOTAutograd's ``function`` donates no buffer: it asks for the setting again when it runs.
-
-    What it does not know it takes for donated, and refuses a backward that retains the graph.
-    """
-    function.metadata.bw_donated_idxs = []
-
-
-def differentiable_places(function: Any) -> tuple[tuple[tuple[str, int], ...], tuple[int, ...]] | None:
-    """What each gradient that AOTAutograd's ``function`` takes is of, and where its node gets it.
-
-    That is the "result", or the written "input", at a place; for a result, which may be a view of what the gradient is
-    of. None if that is not known.
-    """
-    metadata = function.metadata
-    written = list(metadata.mutated_inp_runtime_indices)
-    bases = len(written) + len(metadata.output_info)
-    places, given = [], []
-    for description in getattr(metadata, "traced_tangents_descs", ()):
-        output: Any = getattr(description, "output", None)
-        if isinstance(output, InputMutationAOTOutput) and isinstance(output.mutated_input, PlainAOTInput):
-            places.append(("input", output.mutated_input.idx))
-            given.append(written.index(output.mutated_input.idx))
-        elif isinstance(output, PlainAOTOutput):
-            places.append(("result", output.idx))
-            given.append(len(written) + output.idx)
-        elif isinstance(output, IntermediateBaseAOTOutput) and isinstance(output.base_of, PlainAOTOutput):
-            places.append(("result", output.base_of.idx))
-            given.append(bases)
-            bases += 1
-        else:
-            return None
-    return (tuple(places), tuple(given)) if places else None
-
-
-def node_class(function: Any) -> type:
-    """The class of the nodes, and contexts, of an autograd function."""
-    found: type = function._backward_cls
-    return found
-
-
-def serve_saved(function: Any, saved: Callable[[Any], Any], clears: Callable[[Any], None]) -> None:
-    """Let contexts of ``function`` answer with ``saved``, and call ``clears`` before theirs are given up."""
-    node: Any = node_class(function)
-
-    usual = node.maybe_clear_saved_tensors
-
-    def clear(ctx: Any) -> None:
-        clears(ctx)
-        usual(ctx)
-
-    never_captured(clear)
-    node.saved_tensors = property(saved)
-    node.maybe_clear_saved_tensors = clear
-    node.freed = node.kept = None
-    node.ran, node.saves = False, 1  # as long as it is not known how many
-
-
-def serve_nothing(function: Any, nothing: Callable[[Any], None]) -> None:
-    """Call ``nothing`` with a context of ``function`` that no gradient arrives at; its backward is then not run.
-
-    That shows in contexts that are not to make zeros of what is not there.
-    """
-    node: Any = node_class(function)
-    for name in ("apply", "apply_boxed"):
-        usual = getattr(node, name, None)
-        if usual is not None:
-            setattr(node, name, _unless_nothing(usual, nothing))
-
-
-def _unless_nothing(usual: Callable[..., Any], nothing: Callable[[Any], None]) -> Callable[..., Any]:
-    def apply(ctx: Any, *arguments: Any) -> Any:
-        gradients = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list) else arguments
-        for gradient in gradients:
-            if gradient is not None:
-                return usual(ctx, *arguments)
-        nothing(ctx)
-        return (None,) * len(ctx.needs_input_grad)
-
-    never_captured(apply)
-    return apply
-
-
-def serve_sparse(function: Any) -> None:
-    """Give ``function`` gradients that arrive sparse as dense ones: AOTAutograd asks for their strides."""
-    node: Any = node_class(function)
-    for name in ("apply", "apply_boxed"):
-        usual = getattr(node, name, None)
-        if usual is not None:
-            setattr(node, name, _made_dense(usual))
-
-
-def _made_dense(usual: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(ctx: Any, *arguments: Any) -> Any:
-        boxed = len(arguments) == 1 and isinstance(arguments[0], list)
-        gradients = arguments[0] if boxed else arguments
-        for gradient in gradients:
-            if gradient is not None and gradient.layout is not torch.strided:
-                break
-        else:
-            return usual(ctx, *arguments)
-        dense = [g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients]
-        return usual(ctx, dense) if boxed else usual(ctx, *dense)
-
-    never_captured(apply)
-    return apply
-
-
-def saved_tensors(ctx: Any) -> Any:
-    """What a context holds; torch refuses the question once a backward has freed it."""
-    descriptor: Any = torch._C._FunctionBase.saved_tensors
-    return descriptor.__get__(ctx)
 
 
 def asks_for_another_capture(error: Exception) -> bool:
     """Whether Dynamo reads ``error`` as an answer: trace again, break the graph, or refuse as the user asked."""
     answers = (TorchDynamoException, ConstraintViolationError)
     return isinstance(error, (*answers, *exceptions_allowed_to_be_fallback))
-
-
-def history_of_results() -> frozenset[int]:
-    """Inputs that results of the graph being compiled by AOTAutograd are views of, or are, and those it writes to."""
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
-    if metadata is None:
-        return frozenset()
-    bases = {info.base_idx for info in metadata.output_info if info.base_idx is not None}
-    written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata}
-    return frozenset(bases | written)
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> set[int]:
@@ -329,13 +115,6 @@ def guard_overlap(gm: GraphModule, overlapping: Sequence[int], apart: Sequence[i
         return
     guard = StorageOverlap([sources[i] for i in overlapping], [sources[i] for i in apart])  # type: ignore[misc]
     context.guards_context.aotautograd_guards.append(guard)
-
-
-def static_input_indices() -> frozenset[int]:
-    """Positions of parameters and buffers among the inputs of the graph being compiled."""
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
-    return frozenset() if metadata is None else frozenset(metadata.static_input_indices or ())
 
 
 def graph_module(root: GraphModule, graph: Graph) -> GraphModule:
@@ -373,13 +152,6 @@ def is_checkpointed(node: Node) -> bool:
 def keep_for_backward(node: Node) -> None:
     """Exempt ``node`` from the user's activation checkpointing: its value is saved."""
     node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-
-
-def torch_partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
-    """Torch's own min-cut partitioner, for what ours leaves to it; states of generators are passed as tensors."""
-    with functorch_config.patch(graphsafe_rng_functionalization=False):
-        forward, backward = min_cut_rematerialization_partition(joint, inputs, **keywords)
-    return forward, backward
 
 
 RUN_AND_SAVE_RNG_STATE: Any = run_and_save_rng_state
@@ -635,18 +407,3 @@ def never_captured(function: Any) -> None:
     strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
     set_code_exec_strategy(function.__code__, strategy)
     function.never_captured = True
-
-
-def direct_apply(function: type[torch.autograd.Function], **attributes: Any) -> Callable[..., Any]:
-    """``function.apply`` without what torch does in Python for function transforms, for when there are none.
-
-    That is two microseconds, and a look at each argument for a wrapper that outlived its transform. The backward is
-    called without torch's Python in front of it, which asks which of two names the user gave it, with a ctx
-    that has these ``attributes`` until the forward sets others.
-    """
-    node: Any = function._backward_cls
-    node.apply = function.backward
-    for name, value in attributes.items():
-        setattr(node, name, value)
-    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-    return apply

@@ -154,9 +154,7 @@ _TELL_ZEROS_APART = frozenset({"atan2", "arctan2", "copysign", "signbit", "phase
 """Functions whose results differ between zero and negative zero, so that graphs may differ that hold neither."""
 
 _HOOKS_OF_ALL = "_global_"
-_GLOBAL_HOOKS = tuple(
-    v for k, v in vars(modules).items() if k.startswith(_HOOKS_OF_ALL) and isinstance(v, OrderedDict)
-)
+_GLOBAL_HOOKS = tuple(v for k, v in vars(modules).items() if k.startswith(_HOOKS_OF_ALL) and isinstance(v, OrderedDict))
 
 _OF_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "_base": lambda tensor: tensor._base is None,

@@ -1,0 +1,1 @@
+"""Torch's AOTAutograd, and the autograd functions that it and Lamina make."""

@@ -1,0 +1,259 @@
+"""Private torch names for AOTAutograd and for autograd functions, as read in torch 2.11 to 2.13."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch._functorch.config as functorch_config
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.descriptors import (
+    InputMutationAOTOutput,
+    IntermediateBaseAOTOutput,
+    PlainAOTInput,
+    PlainAOTOutput,
+)
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
+from torch.fx import GraphModule
+
+from lamina.aot.torch_private import never_captured
+
+__all__ = [
+    "aot_function",
+    "differentiable_places",
+    "direct_apply",
+    "history_of_results",
+    "node_class",
+    "run_aot_autograd",
+    "saved_tensors",
+    "serve_nothing",
+    "serve_saved",
+    "serve_sparse",
+    "static_input_indices",
+    "torch_partition",
+    "without_donations",
+    "written_inputs",
+]
+
+Compiler = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
+Partition = Callable[..., tuple[GraphModule, GraphModule]]
+
+_SETTINGS = {
+    # A donated buffer makes backward(retain_graph=True) an error where eager allows it.
+    "donated_buffer": False,
+    # Gradients are computed where the user calls backward, as a rule outside of the forward's autocast.
+    "backward_pass_autocast": "off",
+}
+
+
+def run_aot_autograd(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    forward: Compiler,
+    backward: Compiler,
+    inference: Compiler,
+    partition: Partition,
+    decompositions: dict[Any, Callable[..., Any]],
+    as_results: bool = True,
+) -> Callable[..., Any]:
+    """Trace, differentiate and partition ``gm`` with torch's AOTAutograd and compile the pieces with the given ones.
+
+    ``as_results``: gradients that arrive get the strides of the results they belong to.
+    """
+    backend = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        partition_fn=partition,
+        decompositions=decompositions,
+        keep_inference_input_mutations=True,
+    )
+    with _settings(guess_tangent_strides_as_outputs=as_results):
+        compiled: Callable[..., Any] = backend(gm, example_inputs)
+    return compiled
+
+
+@contextlib.contextmanager
+def _settings(**more: bool) -> Iterator[None]:
+    """AOTAutograd's settings for one compilation; those this torch does not know are left out."""
+    with functorch_config.patch({k: v for k, v in (_SETTINGS | more).items() if hasattr(functorch_config, k)}):
+        yield
+
+
+def written_inputs(count: int) -> tuple[int, ...]:
+    """Places of the inputs, ``count`` in all, that the graph just compiled by AOTAutograd writes to.
+
+    All of them where some lie in one storage that it writes to: it takes these as one input.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return tuple(range(count))
+    places = tuple(i for i, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata)
+    return places if len(metadata.input_info) == count or not places else tuple(range(count))
+
+
+def aot_function() -> Any:
+    """The autograd function of the graph just compiled by AOTAutograd; None if it is not found."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    found = (f for f in reversed(torch.autograd.Function.__subclasses__()) if getattr(f, "metadata", None) is metadata)
+    return None if metadata is None else next(found, None)
+
+
+def without_donations(function: Any) -> None:
+    """Note that AOTAutograd's ``function`` donates no buffer: it asks for the setting again when it runs.
+
+    What it does not know it takes for donated, and refuses a backward that retains the graph.
+    """
+    function.metadata.bw_donated_idxs = []
+
+
+def differentiable_places(function: Any) -> tuple[tuple[tuple[str, int], ...], tuple[int, ...]] | None:
+    """What each gradient that AOTAutograd's ``function`` takes is of, and where its node gets it.
+
+    That is the "result", or the written "input", at a place; for a result, which may be a view of what the gradient is
+    of. None if that is not known.
+    """
+    metadata = function.metadata
+    written = list(metadata.mutated_inp_runtime_indices)
+    bases = len(written) + len(metadata.output_info)
+    places, given = [], []
+    for description in getattr(metadata, "traced_tangents_descs", ()):
+        output: Any = getattr(description, "output", None)
+        if isinstance(output, InputMutationAOTOutput) and isinstance(output.mutated_input, PlainAOTInput):
+            places.append(("input", output.mutated_input.idx))
+            given.append(written.index(output.mutated_input.idx))
+        elif isinstance(output, PlainAOTOutput):
+            places.append(("result", output.idx))
+            given.append(len(written) + output.idx)
+        elif isinstance(output, IntermediateBaseAOTOutput) and isinstance(output.base_of, PlainAOTOutput):
+            places.append(("result", output.base_of.idx))
+            given.append(bases)
+            bases += 1
+        else:
+            return None
+    return (tuple(places), tuple(given)) if places else None
+
+
+def node_class(function: Any) -> type:
+    """The class of the nodes, and contexts, of an autograd function."""
+    found: type = function._backward_cls
+    return found
+
+
+def serve_saved(function: Any, saved: Callable[[Any], Any], clears: Callable[[Any], None]) -> None:
+    """Let contexts of ``function`` answer with ``saved``, and call ``clears`` before theirs are given up."""
+    node: Any = node_class(function)
+
+    usual = node.maybe_clear_saved_tensors
+
+    def clear(ctx: Any) -> None:
+        clears(ctx)
+        usual(ctx)
+
+    never_captured(clear)
+    node.saved_tensors = property(saved)
+    node.maybe_clear_saved_tensors = clear
+    node.freed = node.kept = None
+    node.ran, node.saves = False, 1  # as long as it is not known how many
+
+
+def serve_nothing(function: Any, nothing: Callable[[Any], None]) -> None:
+    """Call ``nothing`` with a context of ``function`` that no gradient arrives at; its backward is then not run.
+
+    That shows in contexts that are not to make zeros of what is not there.
+    """
+    node: Any = node_class(function)
+    for name in ("apply", "apply_boxed"):
+        usual = getattr(node, name, None)
+        if usual is not None:
+            setattr(node, name, _unless_nothing(usual, nothing))
+
+
+def _unless_nothing(usual: Callable[..., Any], nothing: Callable[[Any], None]) -> Callable[..., Any]:
+    def apply(ctx: Any, *arguments: Any) -> Any:
+        gradients = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list) else arguments
+        for gradient in gradients:
+            if gradient is not None:
+                return usual(ctx, *arguments)
+        nothing(ctx)
+        return (None,) * len(ctx.needs_input_grad)
+
+    never_captured(apply)
+    return apply
+
+
+def serve_sparse(function: Any) -> None:
+    """Give ``function`` gradients that arrive sparse as dense ones: AOTAutograd asks for their strides."""
+    node: Any = node_class(function)
+    for name in ("apply", "apply_boxed"):
+        usual = getattr(node, name, None)
+        if usual is not None:
+            setattr(node, name, _made_dense(usual))
+
+
+def _made_dense(usual: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(ctx: Any, *arguments: Any) -> Any:
+        boxed = len(arguments) == 1 and isinstance(arguments[0], list)
+        gradients = arguments[0] if boxed else arguments
+        for gradient in gradients:
+            if gradient is not None and gradient.layout is not torch.strided:
+                break
+        else:
+            return usual(ctx, *arguments)
+        dense = [g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients]
+        return usual(ctx, dense) if boxed else usual(ctx, *dense)
+
+    never_captured(apply)
+    return apply
+
+
+def saved_tensors(ctx: Any) -> Any:
+    """What a context holds; torch refuses the question once a backward has freed it."""
+    descriptor: Any = torch._C._FunctionBase.saved_tensors
+    return descriptor.__get__(ctx)
+
+
+def history_of_results() -> frozenset[int]:
+    """Inputs that results of the graph being compiled by AOTAutograd are views of, or are, and those it writes to."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return frozenset()
+    bases = {info.base_idx for info in metadata.output_info if info.base_idx is not None}
+    written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata}
+    return frozenset(bases | written)
+
+
+def static_input_indices() -> frozenset[int]:
+    """Positions of parameters and buffers among the inputs of the graph being compiled."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return frozenset() if metadata is None else frozenset(metadata.static_input_indices or ())
+
+
+def torch_partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
+    """Torch's own min-cut partitioner, for what ours leaves to it; states of generators are passed as tensors."""
+    with functorch_config.patch(graphsafe_rng_functionalization=False):
+        forward, backward = min_cut_rematerialization_partition(joint, inputs, **keywords)
+    return forward, backward
+
+
+def direct_apply(function: type[torch.autograd.Function], **attributes: Any) -> Callable[..., Any]:
+    """``function.apply`` without what torch does in Python for function transforms, for when there are none.
+
+    That is two microseconds, and a look at each argument for a wrapper that outlived its transform. The backward is
+    called without torch's Python in front of it, which asks which of two names the user gave it, with a ctx
+    that has these ``attributes`` until the forward sets others.
+    """
+    node: Any = function._backward_cls
+    node.apply = function.backward
+    for name, value in attributes.items():
+        setattr(node, name, value)
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return apply
