@@ -56,9 +56,9 @@ class Options:
         "on which devices a compiled graph takes some of its first calls in turns with eager where estimates do not "
         "tell which is faster; the faster way is kept, in the cache as well. The two ways round differently; "
         "with numerics eager, strict, verify, deterministic algorithms, random numbers or writes to inputs nothing is "
-        "tried",
+        "tried. always: from the first call on and for ever, whatever is faster, to find where the ways differ",
         "LAMINA_COMPARE_EAGER",
-        ("off", "cpu", "all"),
+        ("off", "cpu", "all", "always"),
         key=False,
     )
     fuel: int = _knob(1_000_000, "stop after so many rewrites in each graph, to find a wrong one", "LAMINA_FUEL")

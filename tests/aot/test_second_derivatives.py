@@ -34,6 +34,7 @@ PROGRAMS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     "product": (lambda x, w: (x @ w).tanh(), (_leaf(3, 4), _leaf(4, 2, seed=1))),
     "an input without a gradient": (_embedded, (_leaf(5, 4), torch.tensor([1, 2, 2]))),
     "a part without gradients": (_partly_without, (_leaf(4), _leaf(4, seed=1))),
+    "an input that is detached": (lambda x, w: (x.exp() + w.detach()).square(), (_leaf(4), _leaf(4, seed=1))),
     "norm": (lambda x: F.layer_norm(x, (4,)).exp(), (_leaf(3, 4),)),
     "no second derivative": (lambda x, w: x * 3 + w, (_leaf(4), _leaf(4, seed=1))),
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -20,7 +21,7 @@ from lamina.base.torch_private import HigherOrderOperator
 __all__ = ["Rerun", "Taken"]
 
 Taken = tuple[tuple[int, ...], Sequence[Any]]
-"""The versions of a call's inputs, and weak references to those that get no gradient."""
+"""The versions of a call's inputs, and what gives those that get no gradient, as long as they are alive."""
 
 _VERSION = attrgetter("_version")
 
@@ -34,10 +35,19 @@ class Rerun:
     that draws numbers, writes to an input or calls graphs within is not run again.
     """
 
-    def __init__(self, gm: GraphModule, with_gradient: Sequence[bool], mutated: Sequence[int], notes: Notes) -> None:
+    def __init__(
+        self,
+        gm: GraphModule,
+        with_gradient: Sequence[bool],
+        mutated: Sequence[int],
+        notes: Notes,
+        detached: Sequence[bool] = (),
+    ) -> None:
         self._gm, self._notes = gm, notes
         self._with_gradient = tuple(with_gradient)
         self._others = tuple(i for i, wanted in enumerate(with_gradient) if not wanted)
+        self._detached = frozenset(i for i, is_detached in enumerate(detached) if is_detached) & frozenset(self._others)
+        """Inputs that are made for each call, in the memory of the user's: nobody else keeps them."""
         self._mode, self._autocast = torch.is_grad_enabled(), autocast_states()
         self._told: set[str] = set()
         self.limit = _limit(gm, mutated)
@@ -48,9 +58,12 @@ class Rerun:
         if self.limit:
             return None
         try:
-            return tuple(map(_VERSION, inputs)), [weakref.ref(inputs[i]) for i in self._others] if self._others else ()
+            return tuple(map(_VERSION, inputs)), [self._reference(i, inputs[i]) for i in self._others]
         except RuntimeError:  # a tensor of inference mode
             return None
+
+    def _reference(self, place: int, given: torch.Tensor) -> Callable[[], torch.Tensor | None]:
+        return functools.partial(_itself, given) if place in self._detached else weakref.ref(given)
 
     def gradients(
         self, taken: Taken | None, anchors: Sequence[torch.Tensor], arriving: Sequence[Any], sparse: bool = False
@@ -106,6 +119,10 @@ class Rerun:
             else [None] * len(wanted)
         )
         return tuple(next(found) if has else None for has in self._with_gradient)
+
+
+def _itself(given: torch.Tensor) -> torch.Tensor:
+    return given
 
 
 def _limit(gm: GraphModule, mutated: Sequence[int]) -> str:

@@ -33,7 +33,8 @@ def compile_stitched(
         return inference_function(compiled, stitched.mutated, stitched.trained)
     tangents = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if role(n, "") == "tangent"]
     joint = graphs.prepared(stitched.joint)
-    rerun = Rerun(captured, [s is not None for s in stitched.tangents_of], stitched.mutated, graphs.notes)
+    reached = [s is not None for s in stitched.tangents_of]
+    rerun = Rerun(captured, reached, stitched.mutated, graphs.notes, graphs.differentiable)
     return _training(graphs, stitched, joint, inputs, tangents, again, rerun)
 
 

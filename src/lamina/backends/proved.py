@@ -6,6 +6,7 @@ What one process found is kept in the cache, so that another one runs the faster
 from __future__ import annotations
 
 import functools
+import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -45,6 +46,12 @@ __all__ = ["proved"]
 _SETTLE, _SETTLE_GPU = 3, 24
 """Calls before the first that is timed: kernels are loaded, memory is touched, CUDA graphs are recorded or not."""
 
+_NEVER = 10**12
+_ALWAYS = Rules(
+    share=float(_NEVER), slower=math.inf, wins=_NEVER, losses=_NEVER, enough=0, pairs=_NEVER, most=_NEVER, shortest=0.0
+)
+"""The rules under which turns never end, the first of them eager's."""
+
 
 def proved(
     gm: GraphModule,
@@ -62,17 +69,18 @@ def proved(
 
     A decision of kind "turns" says whether it is tried and why, one of kind "eager" what was found, with the figures.
     """
-    if options.compare_eager == "off" or not is_ours(backend) or backend.name == "interp":
+    always = options.compare_eager == "always"
+    if options.compare_eager == "off" or not is_ours(backend) or (backend.name == "interp" and not always):
         return compile()
 
     notes = _Notes(record, name)
-    refused = not_wanted(options) or not_comparable(gm, example_inputs, options.compare_eager == "all")
+    refused = not_wanted(options) or not_comparable(gm, example_inputs, options.compare_eager in ("all", "always"))
     if refused:
         notes.turns(Doubt(False, refused))
         return compile()
     subject = subject_of(gm, example_inputs)
     cache, key = open_cache(options), _key(gm, example_inputs, options, backend, subject)
-    found = _remembered(cache, key)
+    found = None if always else _remembered(cache, key)
     if found is not None:
         faster, reason = found
         notes.found(faster, f"found before: {reason}")
@@ -84,6 +92,8 @@ def proved(
         return compiled
 
     def estimate() -> Callable[[float], Doubt]:
+        if always:
+            return lambda taken: Doubt(True, "the option compare_eager asks for it")
         try:
             return estimate_of(subject, _plans(record, name)).doubt
         except Exception as error:
@@ -106,8 +116,8 @@ def proved(
             captured,
             training=subject.training,
             timer=timer or usual,
-            contest=Contest(rules),
-            settle=_SETTLE_GPU if gpu else _SETTLE,
+            contest=Contest(_ALWAYS if always else rules),
+            settle=0 if always else _SETTLE_GPU if gpu else _SETTLE,
             estimate=estimate,
             told=told,
         )

@@ -47,7 +47,8 @@ class Turns:
 
     ``compiled`` and ``captured`` are the two ways. ``training``: calls have a backward, whose time counts. After
     ``settle`` calls a few of the compiled way are timed, then there is a doubt or none: ``estimate``, which is called
-    in the last of the former, tells, given how long they took. ``told`` gets it, and the verdict, which is followed.
+    in the last of the former, or later if there is none, tells, given how long they took. ``told`` gets it, and the
+    verdict, which is followed.
     """
 
     def __init__(
@@ -142,9 +143,9 @@ class Turns:
         return True if not self._warm else self._pairs % 2 == 1
 
     def _wanted(self) -> bool:
-        assert self._doubt is not None
         self._asked = True
-        doubt = self._doubt(min(call.own for call in self.contest.usual))
+        ask = self._doubt or self.estimate()
+        doubt = ask(min((call.own for call in self.contest.usual), default=0.0))
         self.contest.foreseen = doubt.seconds
         self.told(doubt, self.contest)
         if not doubt.wanted:

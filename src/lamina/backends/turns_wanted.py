@@ -77,7 +77,7 @@ def not_wanted(options: Options) -> str:
     """Why these options, or this process, leave no choice between compiled graphs and eager, or ""."""
     if options.numerics != "fast":
         return "numerics are eager's, bit by bit, where kernels have them"
-    if options.strict or options.verify is not False:
+    if (options.strict and options.compare_eager != "always") or options.verify is not False:
         return "compiled code is asked for: strict or verify is set"
     passes = options.passes != type(options.passes)()
     if options.rules or passes:

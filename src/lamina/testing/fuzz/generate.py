@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lamina.errors import BadArgument
+from lamina.testing.fuzz.nested import NESTED
 from lamina.testing.fuzz.templates import BLOCKS, TEMPLATES
 from lamina.testing.fuzz.whole import WHOLE
 from lamina.testing.fuzz.writer import Writer
@@ -17,6 +18,8 @@ HEADER = (
     "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
     "from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked\n"
 )
+_WHOLE = {**WHOLE, **NESTED}
+"""Entire programs, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ INGREDIENTS: dict[str, Ingredient] = {
         Ingredient("aliasing", 1.5, "arguments that share memory in some calls", "writes", ("alias",)),
         Ingredient("late", 1, "arguments written between forward and backward", "products", ("late",)),
         Ingredient("detached", 1, "detached inputs and a second loss", "detached", ("detached",)),
-        *(Ingredient(name, item.weight, item.what, whole=True) for name, item in WHOLE.items()),
+        *(Ingredient(name, item.weight, item.what, whole=True) for name, item in _WHOLE.items()),
     )
 }
 """Everything that programs are made of, by name."""
@@ -85,7 +88,7 @@ def generate(seed: int, only: Sequence[str] = ()) -> str:
     pool = [INGREDIENTS[name] for name in only] if only else list(INGREDIENTS.values())
     first = rng.choices(pool, [item.weight for item in pool])[0]
     if first.whole:
-        return WHOLE[first.name].write(rng)
+        return _WHOLE[first.name].write(rng)
     parts = [i for i in pool if not i.whole]
     chosen = [first, *rng.choices(parts, [i.weight for i in parts], k=rng.choice((0, 1, 1, 2)))]
     return _Program(rng, list(dict.fromkeys(chosen))).text()

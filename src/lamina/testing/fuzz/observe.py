@@ -6,10 +6,12 @@ import dataclasses
 import hashlib
 import itertools
 import linecache
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -78,9 +80,10 @@ def load(source: str) -> Callable[[CompileFunction], Iterator[Any]]:
     """The function ``program`` of a program's text. Raises ``BadArgument`` where there is none."""
     name = f"<program {next(_numbers)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    space: dict[str, Any] = {"__name__": "random_program"}
-    exec(compile(source, name, "exec"), space)
-    program = space.get("program")
+    # Dynamo imports the module whose globals a function has, to read them from inside of another function.
+    module = sys.modules["random_program"] = ModuleType("random_program")
+    exec(compile(source, name, "exec"), module.__dict__)
+    program = module.__dict__.get("program")
     if not callable(program):
         raise BadArgument(
             "the file has no function 'program'",

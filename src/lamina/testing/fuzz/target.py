@@ -17,6 +17,8 @@ __all__ = ["LAMINA", "compile_function", "is_lamina"]
 
 LAMINA = "lamina"
 """Lamina's own: C++ kernels. "lamina:BACKEND" names another of its backends, such as its interpreter "interp"."""
+_TURNS = "turns"
+"""The interpreter, with calls of each graph in turns with eager: ``compare_eager="always"``."""
 
 
 def is_lamina(name: str) -> bool:
@@ -25,7 +27,8 @@ def is_lamina(name: str) -> bool:
 
 
 def compile_function(name: str) -> Callable[..., Any]:
-    """``none`` leaves functions as they are, ``lamina`` and ``lamina:BACKEND`` compile with Lamina, strictly.
+    """``none`` leaves functions as they are, ``lamina`` and ``lamina:BACKEND`` compile with Lamina, strictly; under
+    ``lamina:turns`` every graph that may be takes its calls in turns with eager.
 
     ``package.module:function`` is a function like ``torch.compile``; keywords that it has no parameters for are left
     out. Any other name is a backend of torch.compile. Raises ``BadArgument`` for a name that is none of them.
@@ -34,7 +37,8 @@ def compile_function(name: str) -> Callable[..., Any]:
         return _unchanged
     family, _, backend = name.partition(":")
     if family == LAMINA:
-        made = partial(_with_lamina, backend or LAMINA)
+        turns = {"compare_eager": "always"} if backend == _TURNS else {}
+        made = partial(_with_lamina, "interp" if turns else backend or LAMINA, turns)
         made(abs)
         return made
     if backend:
@@ -52,10 +56,11 @@ def _unchanged(function: Any = None, **_: Any) -> Any:
     return function
 
 
-def _with_lamina(backend: str, function: Any, *, options: Mapping[str, Any] | None = None, **keywords: Any) -> Any:
-    return compile(
-        function, backend=backend, options={"progress": False, "strict": True, **(options or {})}, **keywords
-    )
+def _with_lamina(
+    backend: str, more: Mapping[str, Any], function: Any, *, options: Mapping[str, Any] | None = None, **keywords: Any
+) -> Any:
+    given = {"progress": False, "strict": True, **more, **(options or {})}
+    return compile(function, backend=backend, options=given, **keywords)
 
 
 def _with_torch(backend: str, function: Any, *, options: Mapping[str, Any] | None = None, **keywords: Any) -> Any:

@@ -1,13 +1,16 @@
-"""The private torch names that observing a program takes (2.11 to 2.13)."""
+"""The private torch names that programs, and observing them, take (2.11 to 2.13)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch._dynamo.config
+from torch._higher_order_ops.map import map as each
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["TorchDispatchMode", "unbacked"]
+__all__ = ["TorchDispatchMode", "each", "scan", "unbacked", "while_loop"]
 
 
 def unbacked() -> Any:

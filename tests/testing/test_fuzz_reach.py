@@ -1,0 +1,63 @@
+"""Faults that are put into Lamina where only operations with graphs, second gradients or calls in turns come by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from lamina.aot.differentiable import Rerun
+from lamina.backends import proved
+from lamina.backends.attention_tiles import _Plan
+from lamina.backends.bodies import _Body
+from lamina.testing.fuzz import check, generate
+
+
+def _off(value: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda t: t + 1 if t.is_floating_point() else t, value)
+
+
+def _body(patch: pytest.MonkeyPatch) -> None:
+    right = _Body.forward
+    patch.setattr(_Body, "forward", lambda self, *inputs: _off(right(self, *inputs)))
+
+
+def _tiles(patch: pytest.MonkeyPatch) -> None:
+    right = _Plan.spans
+    patch.setattr(_Plan, "spans", lambda *given: [[*cut[:3], cut[3], cut[4] - 1] for cut in right(*given)])
+
+
+def _second(patch: pytest.MonkeyPatch) -> None:
+    right = Rerun._differentiated
+    patch.setattr(Rerun, "_differentiated", lambda *given: _off(right(*given)))
+
+
+def _turns(patch: pytest.MonkeyPatch) -> None:
+    right = proved._by_eager
+
+    def wrong(*given: Any) -> Any:
+        run = right(*given)
+        return lambda *inputs: _off(run(*inputs))
+
+    patch.setattr(proved, "_by_eager", wrong)
+
+
+@pytest.mark.parametrize(
+    ("fault", "ingredient", "seed", "target"),
+    [
+        (_body, "higher", 0, "lamina:interp"),
+        (_tiles, "higher", 30, "lamina:interp"),
+        (_second, "second", 0, "lamina:interp"),
+        (_turns, "pointwise", 1, "lamina:turns"),
+    ],
+)
+def test_a_fault_is_within_reach(
+    fault: Any, ingredient: str, seed: int, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = generate(seed, [ingredient])
+    assert check(source, target).ok
+    with monkeypatch.context() as patch:
+        fault(patch)
+        assert check(source, target).kind == "value"
