@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,13 +11,13 @@ from torch.utils import _pytree as pytree
 
 from lamina.aot.differentiable import Rerun
 from lamina.backends import proved
-from lamina.backends.attention_tiles import _Plan
+from lamina.backends.attention_tiles import _Tiled
 from lamina.backends.bodies import _Body
 from lamina.testing.fuzz import check, generate
 
 
 def _off(value: Any) -> Any:
-    return pytree.tree_map_only(torch.Tensor, lambda t: t + 1 if t.is_floating_point() else t, value)
+    return pytree.tree_map_only(torch.Tensor, lambda t: t * math.nan if t.is_floating_point() else t, value)
 
 
 def _body(patch: pytest.MonkeyPatch) -> None:
@@ -25,8 +26,8 @@ def _body(patch: pytest.MonkeyPatch) -> None:
 
 
 def _tiles(patch: pytest.MonkeyPatch) -> None:
-    right = _Plan.spans
-    patch.setattr(_Plan, "spans", lambda *given: [[*cut[:3], cut[3], cut[4] - 1] for cut in right(*given)])
+    right = _Tiled.whole
+    patch.setattr(_Tiled, "whole", lambda *given: _off(right(*given)))
 
 
 def _second(patch: pytest.MonkeyPatch) -> None:
