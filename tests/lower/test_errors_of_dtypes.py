@@ -19,6 +19,8 @@ REFUSED: dict[str, tuple[Function, Tensor]] = {
     "argmin of booleans": (lambda x: x.argmin(0), torch.ones(2, 2, dtype=torch.bool)),
     "adaptive mean of integers": (lambda x: F.adaptive_avg_pool2d(x, 2), torch.ones(1, 1, 4, 4, dtype=torch.int64)),
     "adaptive mean of volumes": (lambda x: F.adaptive_avg_pool3d(x, 2), torch.ones(1, 4, 4, 4, dtype=torch.int64)),
+    "running sum in booleans": (lambda x: torch.cumsum(x, 0, dtype=torch.bool), torch.tensor([True, False])),
+    "running product in booleans": (lambda x: x.cumprod(0, dtype=torch.bool), torch.tensor([True, False])),
     "mean of windows of int32": (lambda x: F.avg_pool2d(x, 2), torch.ones(1, 1, 4, 4, dtype=torch.int32)),
 }
 UNSIGNED: dict[str, Function] = {
