@@ -394,3 +394,15 @@ def test_codes_are_read_as_they_are():
     assert reads.compares_identity([compares.__code__])
     assert not reads.compares_identity([constant.__code__])
     assert not reads.users_own([torch.nn.Linear.forward.__code__])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_dtype_of_numbers_drawn_by_tensors_of_two_dtypes(way):
+    def scale(mean, deviation):
+        drawn = torch.normal(mean, deviation)
+        return drawn.float() * (2 if drawn.dtype == torch.float16 else 3)
+
+    mean, deviation = torch.ones(3, dtype=torch.float16), torch.zeros(3)
+    with pytest.warns(LaminaWarning, match="of two dtypes"):
+        found = WAYS[way](scale)(mean, deviation)
+    assert torch.equal(found, scale(mean, deviation))

@@ -107,6 +107,8 @@ def refused(gm: torch.fx.GraphModule) -> str:
             if name in vars(_value(variable)):
                 kind = type(_value(variable)).__qualname__
                 return f"an attribute {name} hides what is registered under this name in a module of class {kind}"
+    if not tx.one_graph and any(map(_draws_in_two_dtypes, gm.graph.nodes)):
+        return "torch.normal of tensors of two dtypes gives that of the first, and is captured as if it were promoted"
     transforms = {"_grad_increment_nesting", "_vmap_increment_nesting", "_jvp_increment_nesting"}
     if any(getattr(n.target, "__name__", "") in transforms for n in gm.graph.nodes) and any(
         # Asking isinstance() of a variable that was not used yet would go on tracing.
@@ -115,6 +117,13 @@ def refused(gm: torch.fx.GraphModule) -> str:
     ):
         return "a custom autograd function within a transform of torch.func is captured without its derivative"
     return ""
+
+
+def _draws_in_two_dtypes(node: torch.fx.Node) -> bool:
+    if node.target is not torch.normal or node.kwargs.get("out") is not None:
+        return False
+    values = [n.meta.get("example_value") for n in node.all_input_nodes]
+    return len({v.dtype for v in values if isinstance(v, torch.Tensor)}) > 1
 
 
 def _registered(variable: VariableTracker, names: frozenset[str]) -> list[str]:
