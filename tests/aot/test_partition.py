@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 import random
 
 import pytest
@@ -270,3 +271,17 @@ def test_a_thin_product_s_operand_is_widened_again_on_a_gpu(monkeypatch):
     on_cpu, _ = partition_of(lambda x, w: F.linear(x.float(), w.float()).softmax(-1), x, w)
     assert {"primals_1", "_to_copy"} & set(on_cpu.saved) == {"_to_copy"}
     assert {"primals_1", "_to_copy"} & set(found[0].saved) == {"primals_1"}
+
+
+@pytest.mark.parametrize("extreme", ["amax", "vector_norm"])
+def test_what_a_maximum_was_taken_of_is_not_computed_again(extreme):
+    """Its gradient looks for the elements that equal it: computed again they may be rounded otherwise."""
+
+    def function(x, y):
+        made = (x * y + x).abs()
+        return made.amax(-1) if extreme == "amax" else torch.linalg.vector_norm(made, math.inf, dim=-1)
+
+    x, y = (torch.randn(64, 64, requires_grad=True) for _ in range(2))
+    part, _ = partition_of(function, x, y)
+    assert "add" not in part.recomputed
+    assert "add" in part.saved

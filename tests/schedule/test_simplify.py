@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lamina.ir.index import Axis, as_expr
-from lamina.ir.loops import Compute, Equation, Load, Store
+from lamina.ir.loops import Compute, Constant, Equation, Load, Store
 from lamina.schedule.simplify import simplify
 
 AT = (as_expr(Axis("i", as_expr(8))),)
@@ -32,3 +32,33 @@ def test_a_rounding_to_half_precision_stays_with_eager_numerics(numerics: str, c
         Store("out", AT, "z"),
     ]
     assert sum(isinstance(e, Compute) for e in simplify(body, numerics)) == casts
+
+
+@pytest.mark.parametrize(("op", "casts"), [("eq", 2), ("lt", 2), ("add", 0)])
+def test_two_values_that_are_compared_are_rounded_as_in_memory(op: str, casts: int) -> None:
+    body: list[Equation] = [
+        Load("x", "b", AT, "float32"),
+        Load("other", "c", AT, "float32"),
+        Compute("y", "cast", ("x",), "bfloat16"),
+        Compute("z", "cast", ("y",), "float32"),
+        Compute("found", op, ("z", "other"), "bool" if op != "add" else "float32"),
+        Compute("sum", "add", ("z", "z"), "float32"),
+        Store("out", AT, "found"),
+        Store("sums", AT, "sum"),
+    ]
+    once = simplify(body, "fast")
+    assert simplify(once, "fast") == once
+    assert sum(isinstance(e, Compute) and e.op == "cast" for e in once) == casts
+    assert next(e for e in once if isinstance(e, Compute) and e.out == "sum").ins == ("x", "x")
+
+
+def test_a_value_that_is_compared_with_a_number_is_not_rounded() -> None:
+    body: list[Equation] = [
+        Load("x", "b", AT, "float32"),
+        Compute("y", "cast", ("x",), "bfloat16"),
+        Compute("z", "cast", ("y",), "float32"),
+        Constant("bound", 0.5, "float32"),
+        Compute("found", "lt", ("z", "bound"), "bool"),
+        Store("out", AT, "found"),
+    ]
+    assert not any(isinstance(e, Compute) and e.op == "cast" for e in simplify(body, "fast"))

@@ -6,6 +6,7 @@ and the last elements of a sigmoid's chunk, which eager computes without vectors
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -60,3 +61,23 @@ def test_a_small_model_is_equal_to_the_last_bit(compile: CompileFunction, dtype:
 
     for mine, theirs in zip(run(compiled), run(model), strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("extreme", ["amax", "amin", "max", "vector_norm", "aminmax"])
+def test_the_gradient_of_a_maximum_finds_its_elements(compile: CompileFunction, extreme: str) -> None:
+    """Values inside a kernel are not rounded, what was saved is: none equalled the maximum, gradients were NaN."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        made = x * y + 0.3 * x
+        if extreme == "max":
+            return made.max()
+        if extreme == "vector_norm":
+            return torch.linalg.vector_norm(made, math.inf, dim=-1)
+        found = getattr(made, extreme)(dim=-1)
+        return torch.stack(found) if extreme == "aminmax" else found
+
+    torch.manual_seed(0)
+    inputs = [torch.randn(37, 129).bfloat16().requires_grad_() for _ in range(2)]
+    gradients = torch.autograd.grad(compile(function, dynamic=False)(*inputs).float().sum(), inputs)
+    assert all(g.isfinite().all() for g in gradients)
+    assert all(g.count_nonzero() > 0 for g in gradients)

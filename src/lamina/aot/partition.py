@@ -18,6 +18,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot.cost import CostModel, OpClass, bytes_of, classify
+from lamina.aot.equal_values import compared_values
 from lamina.aot.extract import Effects, Split, extract
 from lamina.aot.flow import INFINITE, Network
 from lamina.aot.reuse import Reuse, find_reuses
@@ -128,6 +129,7 @@ class _Joint:
         """What eager saves, as far as backward formulas ask for it, and what that is a view of."""
         self.refused = self._refused(primals)
         self.effects = replace(self.effects, copied=self.effects.copied | self.refused.intersection(primals))
+        self.compared = compared_values(self.nodes, self.kinds) - self.refused
         self._materialised()
 
     def needed_forward(self, node: Node) -> bool:
@@ -270,7 +272,7 @@ def _recompute_capacity(view: _Joint, model: CostModel, node: Node) -> int:
     if not view.needed_forward(node):
         return 0
     kind = view.kinds[node]
-    if kind.kind in ("library", "random"):
+    if kind.kind in ("library", "random") or node in view.compared:
         return INFINITE
     cost = model.recompute(node, kind)
     value = node.meta.get("val")
@@ -327,6 +329,8 @@ def _why_saved(view: _Joint, node: Node) -> str:
         return "a random draw"
     if kind == "reduction":
         return "a reduction would read its input again"
+    if node in view.compared:
+        return "compared with a result that was made of it: computed again it may be rounded otherwise"
     if node in view.written:
         return "reaches memory in the forward anyway"
     return "its operations cost more than a write and a read"

@@ -25,17 +25,26 @@ from lamina.ir.loops import (
 __all__ = ["rename", "simplify"]
 
 
+_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
 def simplify(body: Sequence[Equation], numerics: str) -> tuple[Equation, ...]:
     """An equivalent body: duplicates merged, casts cancelled (with numerics "fast" also a rounding to a half type and
     back), equations nobody needs removed. Loads after a store to the same buffer are kept apart.
+
+    Two values that are compared are rounded as they are in memory: an element is the largest of its row, or as large
+    as the k-th, only where both sides are the numbers that were stored.
     """
     same: dict[Any, str] = {}
     names: dict[str, str] = {}
+    rounded: dict[str, str] = {}
     made: dict[str, Equation] = {}
     kept: list[Equation] = []
     stored: dict[str, int] = {}
     for eqn in body:
-        eqn = rename(eqn, names) if names else eqn
+        compares = isinstance(eqn, Compute) and eqn.op in _COMPARE and not any(_is_constant(made, n) for n in eqn.ins)
+        known = rounded if compares else names
+        eqn = rename(eqn, known) if known else eqn
         numbers = _numbers(eqn, made)
         eqn = rename(eqn, {}, numbers) if numbers else eqn
         if isinstance(eqn, Store):
@@ -46,12 +55,15 @@ def simplify(body: Sequence[Equation], numerics: str) -> tuple[Equation, ...]:
             source = _cast_source(eqn, made, numerics)
             if source is not None:
                 names[eqn.out] = source
-                continue
+                if not _rounds(eqn, made):
+                    rounded[eqn.out] = rounded.get(source, source)
+                    continue
         key = _key(eqn, stored)
         if key is not None:
             found = same.get(key)
             if found is not None:
-                names[eqn.out] = found  # type: ignore[union-attr]
+                rounded[eqn.out] = found  # type: ignore[union-attr]
+                names.setdefault(eqn.out, found)  # type: ignore[union-attr]
                 continue
             same[key] = eqn.out  # type: ignore[union-attr]
         for name in defined(eqn):
@@ -88,6 +100,17 @@ def _key(eqn: Equation, stored: dict[str, int]) -> Any:
     if isinstance(eqn, Random):
         return ("random", eqn.seed, eqn.stream, eqn.index, eqn.dtype)
     return None
+
+
+def _is_constant(made: dict[str, Equation], name: str) -> bool:
+    return isinstance(made.get(name), Constant)
+
+
+def _rounds(eqn: Compute, made: dict[str, Equation]) -> bool:
+    """Whether a cast takes back one to a half type, which rounded."""
+    source = made[eqn.ins[0]]
+    rounding = isinstance(source, Compute) and source.op == "cast" and source.dtype in ("bfloat16", "float16")
+    return rounding and eqn.dtype == "float32"
 
 
 def _cast_source(eqn: Compute, made: dict[str, Equation], numerics: str) -> str | None:
