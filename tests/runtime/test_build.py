@@ -395,6 +395,25 @@ def clock_after(path: Path, words: int = 1) -> Clock:
     return Clock(lambda: 3600.0 if path.exists() and len(path.read_text().split()) >= words else 0.0)
 
 
+def clock_after_the_end(path: Path, words: int) -> Clock:
+    """The same for processes that write their number last: each is waited for until it has ended."""
+
+    def now() -> float:
+        written = path.read_text().split() if path.exists() else []
+        return 3600.0 if len(written) >= words and not any(running(int(pid)) for pid in written) else 0.0
+
+    return Clock(now)
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there, one that has ended and was not yet asked for its status among them."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def test_a_compiler_that_hangs_is_stopped_with_its_children(
     compiler: Compiler, cache: Cache, scale_unit: MakeUnit, tmp_path: Path
 ) -> None:
@@ -412,14 +431,14 @@ def test_one_limit_holds_for_all_kernels_and_what_hangs_is_not_tried_again(
     script = f"""echo $$ >> {log}
         for word; do case $word in *.cpp) file=$word;; esac; done
         grep -q "x.i. . 3" $file && exec sleep 600
-        {compiler.path} "$@" && echo done >> {done} && exit 0"""
+        {compiler.path} "$@" && echo $$ >> {done} && exit 0"""
     slow = slow_compiler(tmp_path, compiler, script)
     units = [scale_unit(i) for i in range(4)]
     result = build(units, slow, cache, jobs=1, limit=Limit(300.0, clock_after(log)))
     assert sorted(result.errors) == [f"scale_{i}" for i in range(4)]
     assert len(log.read_text().split()) == 1  # all were in one file, and none was tried by itself
     # In another region each has a file of its own, and the one that hangs is found.
-    result = build(units, slow, cache, jobs=4, limit=Limit(300.0, clock_after(done, 3)))
+    result = build(units, slow, cache, jobs=4, limit=Limit(300.0, clock_after_the_end(done, 3)))
     assert list(result.errors) == ["scale_3"]
     assert scaled_by(result.kernels["scale_2"]) == 2.0
     log.write_text("")
