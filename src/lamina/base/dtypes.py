@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["DTYPES", "DType", "dtype_of", "torch_dtype"]
+__all__ = ["DTYPES", "LARGEST_E4M3", "DType", "dtype_of", "torch_dtype"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,9 @@ DTYPES: dict[str, DType] = {
         DType("float8_e5m2fnuz", "float", 1),
     )
 }
+
+LARGEST_E4M3 = float(torch.tensor(1e6, device="cpu").to(torch.float8_e4m3fn))
+"""What eager makes of numbers too large for float8_e4m3fn: the largest there is, in versions before 2.13 NaN."""
 
 
 def dtype_of(dtype: torch.dtype) -> str:

@@ -126,10 +126,10 @@ class Lowering:
     ) -> TensorValue:
         """As ``pointwise``, with the result written to ``out``, which is returned.
 
-        ``bytes_too``: floats of 8 bits are allowed, where the GPU converts them.
+        ``bytes_too``: floats of 8 bits are allowed, where kernels convert them.
         """
         kinds = (out.dtype, *(v.dtype for v in inputs if isinstance(v, TensorValue)))
-        if not (bytes_too and self.converts_bytes(out)):
+        if not (bytes_too and self.converts_bytes(out, kinds)):
             self.plain(*kinds)
         b = self.nest(node, out.shape)
         kin = opmath(out.dtype) if dtype is None else dtype
@@ -150,11 +150,13 @@ class Lowering:
                 if isinstance(value, Expr) and value.terms and not value.nonnegative():
                     raise Decline(f"an integer that may not be a number of {dtype}")
 
-    def converts_bytes(self, value: TensorValue) -> bool:
-        """Whether kernels on the value's device convert to and from floats of 8 bits (from sm_89 on)."""
+    def converts_bytes(self, value: TensorValue, dtypes: Sequence[str]) -> bool:
+        """Whether kernels on the value's device convert what of ``dtypes`` is a float of 8 bits (GPUs: from sm_89)."""
         device = torch.device(self.buffers[value.buffer].device)
-        if device.type != "cuda" or value.dtype.endswith("fnuz"):
+        if any(name.startswith("float8") and name not in ("float8_e4m3fn", "float8_e5m2") for name in dtypes):
             return False
+        if device.type != "cuda":
+            return device.type == "cpu"
         return not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 9)
 
     def promoted(self, *values: Any) -> str:

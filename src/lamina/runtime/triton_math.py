@@ -16,6 +16,8 @@ import triton.language as tl
 from triton.language.extra import libdevice as _libdevice
 from triton.runtime import interpreter
 
+from lamina.base.dtypes import LARGEST_E4M3
+
 __all__ = [
     *("digamma", "float_floor_div", "float_mod"),
     *("int_floor_div", "int_mod", "int_pow", "libdevice", "max_over", "maximum", "meet", "min_over", "minimum"),
@@ -23,6 +25,7 @@ __all__ = [
     *("shift_left", "shift_right", "to_e4m3", "to_e5m2", "uniform", "uniform_quads"),
 ]
 
+_E4M3_BEYOND = tl.constexpr(LARGEST_E4M3)
 _INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 _TORCH_NAMES = {"rint": "round", "pow": "pow", "fmod": "fmod", "expm1": "expm1", "rsqrt": "rsqrt"}
@@ -276,8 +279,9 @@ else:
 
     @triton.jit
     def to_e4m3(x):
-        """float32 to float8_e4m3fn; what does not fit becomes NaN, as in eager."""
-        return tl.where(tl.abs(x) > 464.0, float("nan"), x).to(tl.float8e4nv)
+        """float32 to float8_e4m3fn; what does not fit becomes what eager makes of it."""
+        beyond = tl.where(x < 0.0, -_E4M3_BEYOND, _E4M3_BEYOND)
+        return tl.where(tl.abs(x) > 464.0, beyond, x).to(tl.float8e4nv)
 
     @triton.jit
     def to_e5m2(x):

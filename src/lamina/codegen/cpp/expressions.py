@@ -10,7 +10,10 @@ import torch
 from lamina.base.dtypes import DTYPES, torch_dtype
 from lamina.ir.index import Atom, Div, Expr, Loaded, Mod
 
-__all__ = ["SHORT", "cast", "compute", "element", "index_text", "literal", "scalar_type", "splat", "vector_type"]
+__all__ = [
+    *("HELD_WIDE", "SHORT", "cast", "compute", "element", "index_text", "literal", "scalar_type", "splat"),
+    "vector_type",
+]
 
 SHORT = {
     "bool": "flag",
@@ -22,6 +25,8 @@ SHORT = {
     "uint32": "uint32",
     "int64": "int64",
     "uint64": "uint64",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
     "float16": "f16",
     "bfloat16": "bf16",
     "float32": "f32",
@@ -29,7 +34,9 @@ SHORT = {
 }
 """Name of each element type in generated code; also the suffix of its memory operations."""
 
-_HALF = ("float16", "bfloat16")
+HELD_WIDE = ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
+"""Floats that are narrow in memory only."""
+
 _VECTOR = {
     "bool": "vflag",
     "int8": "vi32",
@@ -37,6 +44,8 @@ _VECTOR = {
     "int16": "vi32",
     "int32": "vi32",
     "int64": "vi64",
+    "float8_e4m3fn": "vf32",
+    "float8_e5m2": "vf32",
     "float16": "vf32",
     "bfloat16": "vf32",
     "float32": "vf32",
@@ -46,8 +55,8 @@ _NARROW = ("int8", "uint8", "int16")
 
 
 def element(dtype: str) -> str:
-    """Type of an element in registers: halves are widened to float."""
-    return "f32" if dtype in _HALF else SHORT[dtype]
+    """Type of an element in registers: narrower floats are widened to float."""
+    return "f32" if dtype in HELD_WIDE else SHORT[dtype]
 
 
 def scalar_type(dtype: str) -> str:
@@ -127,7 +136,7 @@ def cast(value: str, source: str, target: str, vector: bool) -> str:
 
 def _cast_scalar(value: str, source: str, target: str) -> str:
     floating = DTYPES[source].is_float
-    if target in _HALF:
+    if target in HELD_WIDE:
         return f"round_{SHORT[target]}((f32){value})"
     if target == "bool":
         return f"({value} != 0)"
@@ -144,7 +153,7 @@ def _cast_vector(value: str, source: str, target: str) -> str:
         value, have = f"number({value})", "vi32"
     want = _VECTOR[target]
     text = value if have == want else f"to_{want}({value})"
-    if target in _HALF:
+    if target in HELD_WIDE:
         return f"round_{SHORT[target]}({text})"
     if target in _NARROW and source != "bool":
         return f"wrap_{SHORT[target]}({text})"
@@ -205,12 +214,12 @@ def compute(op: str, ins: list[str], kinds: list[str], dtype: str, vector: bool)
         text = _bool(op, ins, vector)
         return text if dtype == "bool" else cast(f"({text})", "bool", dtype, vector)
     if DTYPES[kinds[0]].is_float:
-        if dtype in _HALF and op == "trunc_div":
+        if dtype in HELD_WIDE and op == "trunc_div":
             return f"trunc_(round_{SHORT[dtype]}({ins[0]} / {ins[1]}))"
-        if dtype in _HALF and op == "nextafter":
+        if dtype in HELD_WIDE and op == "nextafter":
             raise NotImplementedError(f"nextafter of {dtype}")
         text = _float(op, ins, vector)
-        return f"round_{SHORT[dtype]}({text})" if dtype in _HALF and op not in ("identity", "neg") else text
+        return f"round_{SHORT[dtype]}({text})" if dtype in HELD_WIDE and op not in ("identity", "neg") else text
     return _int(op, ins, kinds[0], vector)
 
 

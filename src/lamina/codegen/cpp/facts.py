@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lamina.codegen.cpp.expressions import HELD_WIDE
 from lamina.ir.index import Axis, Expr, Loaded, prod
 from lamina.ir.loops import (
     Check,
@@ -177,10 +178,8 @@ class Facts:
         return min(loops) if loops else None
 
     def only_stored(self, name: str) -> bool:
-        """Whether a half value is only written to memory of its own type, so that the store does the rounding."""
-        return self.dtype[name] in ("float16", "bfloat16") and all(
-            isinstance(self.body[u], Store) for u in self.users.get(name, ())
-        )
+        """Whether a narrow float is only written to memory of its own type, so that the store does the rounding."""
+        return self.dtype[name] in HELD_WIDE and all(isinstance(self.body[u], Store) for u in self.users.get(name, ()))
 
     def constant(self, name: str) -> Constant | None:
         eqn = self.body[self.producer[name]]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
+from math import isfinite
 from pathlib import Path
+
+from lamina.base.dtypes import LARGEST_E4M3
 
 __all__ = ["prelude"]
 
@@ -16,7 +19,7 @@ def prelude(isa: str, precise: bool = False) -> str:
 
     With ``precise`` every elementary function is the one eager calls, bit for bit.
     """
-    parts = []
+    parts = [f"#define E4M3_BEYOND {0x7E if isfinite(LARGEST_E4M3) else 0x7F:#x}\n"]
     if isa == "avx512":
         parts.append("#define LAMINA_AVX512 1\n")
     if precise:

@@ -19,6 +19,8 @@ typedef uint32_t uint32;
 typedef uint64_t uint64;
 struct bf16 { uint16 bits; };
 struct f16 { uint16 bits; };
+struct e4m3 { uint8 bits; };
+struct e5m2 { uint8 bits; };
 
 extern "C" {
 int omp_get_max_threads(void);
@@ -71,6 +73,29 @@ static INLINE f16 to_f16(f32 x) {
 #endif
 }
 
+// ---- floats of 8 bits: e4m3 has no infinity, what does not fit becomes E4M3_BEYOND; e5m2 is the upper half of f16 -----
+// Subnormal results are rounded by an addition whose sum has their unit as its own, subnormal values are products.
+static INLINE e4m3 to_e4m3(f32 x) {
+  uint32 u = bits_of<uint32>(x), a = u & 0x7fffffff, r;
+  if (a >= 0x43e80001) r = a > 0x7f800000 ? 0x7f : E4M3_BEYOND;
+  else if (a < 0x3c800000) r = bits_of<uint32>(bits_of<f32>(a) + 0x1p14f) - 0x46800000;
+  else r = (a - 0x3c000000 + 0x7ffff + ((a >> 20) & 1)) >> 20;
+  return e4m3{(uint8)((u >> 24 & 0x80) | r)};
+}
+static INLINE f32 widen(e4m3 x) {
+  uint32 m = x.bits & 0x7f, sign = (uint32)(x.bits & 0x80) << 24;
+  uint32 r = m == 0x7f ? 0x7fc00000 : m < 8 ? bits_of<uint32>((f32)m * 0x1p-9f) : (m << 20) + 0x3c000000;
+  return bits_of<f32>(r | sign);
+}
+static INLINE e5m2 to_e5m2(f32 x) {
+  uint32 u = bits_of<uint32>(x), a = u & 0x7fffffff, r;
+  if (a >= 0x47800000) r = a > 0x7f800000 ? 0x7f : 0x7c;
+  else if (a < 0x38800000) r = bits_of<uint32>(bits_of<f32>(a) + 0x1p7f) - 0x43000000;
+  else r = (a - 0x38000000 + 0xfffff + ((a >> 21) & 1)) >> 21;
+  return e5m2{(uint8)((u >> 24 & 0x80) | r)};
+}
+static INLINE f32 widen(e5m2 x) { return widen(f16{(uint16)(x.bits << 8)}); }
+
 // ---- scalar loads and stores: half types widen, bool is any non-zero byte -------------------------------------------
 #define SCALAR_MEMORY(T)                                    \
   static INLINE T load_##T(const T* p) { return *p; }       \
@@ -83,6 +108,12 @@ static INLINE f32 load_bf16(const bf16* p) { return widen(*p); }
 static INLINE void store_bf16(bf16* p, f32 x) { *p = to_bf16(x); }
 static INLINE f32 load_f16(const f16* p) { return widen(*p); }
 static INLINE void store_f16(f16* p, f32 x) { *p = to_f16(x); }
+static INLINE f32 load_e4m3(const e4m3* p) { return widen(*p); }
+static INLINE void store_e4m3(e4m3* p, f32 x) { *p = to_e4m3(x); }
+static INLINE f32 load_e5m2(const e5m2* p) { return widen(*p); }
+static INLINE void store_e5m2(e5m2* p, f32 x) { *p = to_e5m2(x); }
+static INLINE f32 round_e4m3(f32 x) { return widen(to_e4m3(x)); }
+static INLINE f32 round_e5m2(f32 x) { return widen(to_e5m2(x)); }
 static INLINE f32 round_bf16(f32 x) { return widen(to_bf16(x)); }
 static INLINE f32 round_f16(f32 x) { return widen(to_f16(x)); }
 

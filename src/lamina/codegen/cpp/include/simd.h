@@ -164,6 +164,24 @@ static INLINE vf32 round_bf16(vf32 x) {
   vu32 r = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
   return x != x ? splat_f32(__builtin_nanf("")) : (vf32)r;
 }
+// Floats of 8 bits, as in base.h: DROP bits of a float's fraction go; from and to are the bits in 32-bit lanes.
+#define BYTE_FLOATS(T, DROP, REBIAS, LEAST, UNIT, HELD, MOST, BEYOND, STRANGE, STRANGER)          \
+  static INLINE vi32 bits_##T(vf32 x) {                                                          \
+    vi32 a = (vi32)x & 0x7fffffff;                                                               \
+    vi32 r = (a - REBIAS + ((1 << (DROP - 1)) - 1) + ((a >> DROP) & 1)) >> DROP;                 \
+    r = select(a < LEAST, (vi32)((vf32)a + UNIT) - HELD, r);                                     \
+    return select(a >= MOST, BEYOND, r) | (((vi32)x >> 24) & 0x80);                              \
+  }                                                                                              \
+  static INLINE vf32 value_##T(vi32 b) {                                                         \
+    vi32 m = b & 0x7f, r = (m << DROP) + REBIAS;                                                 \
+    r = select(m < 1 << (23 - DROP), (vi32)(to_vf32(m) * (UNIT * 0x1p-23f)), r);                 \
+    return (vf32)(select(STRANGE, STRANGER, r) | ((b & 0x80) << 24));                            \
+  }                                                                                              \
+  static INLINE vf32 round_##T(vf32 x) { return value_##T(bits_##T(x)); }
+BYTE_FLOATS(e4m3, 20, 0x3c000000, 0x3c800000, 0x1p14f, 0x46800000, 0x43e80001,
+            select(a > 0x7f800000, splat_int32(0x7f), splat_int32(E4M3_BEYOND)), m == 0x7f, splat_int32(0x7fc00000))
+BYTE_FLOATS(e5m2, 21, 0x38000000, 0x38800000, 0x1p7f, 0x43000000, 0x47800000, select(a > 0x7f800000, splat_int32(0x7f), splat_int32(0x7c)),
+            m >= 0x7c, (m << 21) | 0x7f800000)
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 typedef uint16 h16 __attribute__((vector_size(LANES * 2)));
@@ -325,6 +343,8 @@ MEMORY(f16, vf32, half_to_float(raw16(p, n)), keep16(p, float_to_half(x), n))
 MEMORY(int16, vi32, signed16(raw16(p, n)), keep16(p, narrow16(x), n))
 MEMORY(int8, vi32, signed8(raw8(p, n)), keep8(p, narrow8(x), n))
 MEMORY(uint8, vi32, unsigned8(raw8(p, n)), keep8(p, narrow8(x), n))
+MEMORY(e4m3, vf32, value_e4m3(unsigned8(raw8(p, n))), keep8(p, narrow8(bits_e4m3(x)), n))
+MEMORY(e5m2, vf32, value_e5m2(unsigned8(raw8(p, n))), keep8(p, narrow8(bits_e5m2(x)), n))
 MEMORY(flag, vflag, signed8(raw8(p, n)) != 0, keep8(p, narrow8(x & 1), n))
 
 // ---- lane by lane: what has no vector form --------------------------------------------------------------------------

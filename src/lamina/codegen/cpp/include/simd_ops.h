@@ -278,9 +278,10 @@ template <bool MAX, class T, class V> static INLINE Best<MAX, T, int64> fold_bes
     return GATHER(count, [&](int64 k) STEP { return m[k] ? load_##T(p + k) : (E)0; });               \
   }
 LANES_AT(f32, f32, lanes_f32) LANES_AT(bf16, f32, lanes_f32) LANES_AT(f16, f32, lanes_f32) LANES_AT(f64, f64, lanes_f64)
+LANES_AT(e4m3, f32, lanes_f32) LANES_AT(e5m2, f32, lanes_f32)
 LANES_AT(int8, int32, lanes_int32) LANES_AT(uint8, int32, lanes_int32) LANES_AT(int16, int32, lanes_int32) LANES_AT(int32, int32, lanes_int32)
 LANES_AT(int64, int64, lanes_int64) LANES_AT(flag, bool, lanes_flag)
-MASKED(f32, vf32) MASKED(bf16, vf32) MASKED(f16, vf32) MASKED(f64, vf64)
+MASKED(f32, vf32) MASKED(bf16, vf32) MASKED(f16, vf32) MASKED(f64, vf64) MASKED(e4m3, vf32) MASKED(e5m2, vf32)
 MASKED(int8, vi32) MASKED(uint8, vi32) MASKED(int16, vi32) MASKED(int32, vi32) MASKED(int64, vi64) MASKED(flag, vflag)
 MAP2(logaddexp, vf32, f32, logaddexp) MAP2(logaddexp, vf64, f64, logaddexp)
 
@@ -336,6 +337,6 @@ template <> INLINE vi64 turned(vi64 x) { return vi64{half_turned(x.hi), half_tur
   static INLINE auto backward_##T(const T* p, Some n) {                                              \
     return GATHER(n.count, [&](int64 k) STEP { return load_##T(p - k); });                           \
   }
-BACKWARD(f32, lanes_f32) BACKWARD(bf16, lanes_f32) BACKWARD(f16, lanes_f32) BACKWARD(f64, lanes_f64)
+BACKWARD(f32, lanes_f32) BACKWARD(bf16, lanes_f32) BACKWARD(f16, lanes_f32) BACKWARD(f64, lanes_f64) BACKWARD(e4m3, lanes_f32) BACKWARD(e5m2, lanes_f32)
 BACKWARD(int8, lanes_int32) BACKWARD(uint8, lanes_int32) BACKWARD(int16, lanes_int32) BACKWARD(int32, lanes_int32)
 BACKWARD(int64, lanes_int64) BACKWARD(flag, lanes_flag)

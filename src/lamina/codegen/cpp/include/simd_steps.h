@@ -72,5 +72,5 @@ template <int S, int L, class V, class STORE, class EACH> static INLINE void tak
   STEPS_LEFT(T, V, GATHER)
 STEPS(f32, vf32, lanes_f32) STEPS(bf16, vf32, lanes_f32) STEPS(f16, vf32, lanes_f32)
 STEPS(int8, vi32, lanes_int32) STEPS(uint8, vi32, lanes_int32) STEPS(int16, vi32, lanes_int32) STEPS(int32, vi32, lanes_int32)
-STEPS(flag, vflag, lanes_flag)
+STEPS(flag, vflag, lanes_flag) STEPS(e4m3, vf32, lanes_f32) STEPS(e5m2, vf32, lanes_f32)
 WIDE_STEPS(f64, vf64, hf64, uf64, lanes_f64) WIDE_STEPS(int64, vi64, hi64, ui64, lanes_int64)
