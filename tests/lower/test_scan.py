@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 import lamina
 
-from .harness import check, outcome
+from .harness import check
 from .samples import check_samples
 
 
@@ -37,7 +38,56 @@ def test_a_scan_over_flattened_dimensions_stays_one_loop() -> None:
     torch.testing.assert_close(compiled(x), function(x))
 
 
-def test_scans_with_places_are_left_to_the_library() -> None:
-    found = outcome(lambda x: x.cummax(0), [torch.randn(4, 3)])
-    assert not found.complaints
-    assert found.library == (("aten.cummax.default", "a scan that carries a place along with the value"),)
+SPECIAL = [0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan")]
+
+
+def rows(dtype: torch.dtype, length: int, special: tuple[float, ...]) -> Tensor:
+    """Rows with equal elements, the second half with special ones, in all orders."""
+    g = torch.Generator().manual_seed(length)
+    x = torch.randint(-3, 4, (24, length), generator=g).double()
+    if dtype.is_floating_point:
+        where = torch.rand(12, length, generator=g) < 0.2
+        drawn = torch.tensor(special, dtype=torch.float64)[torch.randint(len(special), (12, length), generator=g)]
+        x[12:] = torch.where(where, drawn, x[12:])
+    return x.abs().to(dtype) if dtype in (torch.uint8, torch.bool) else x.to(dtype)
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "bfloat16", "int8", "uint8", "int64", "bool"])
+def test_extremes_with_places(name: str) -> None:
+    """Along rows of whole vectors and less, and along columns: the last of equal ones, signs of zeros, NaN for good."""
+    dtype = getattr(torch, name)
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return (*x.cummax(1), *x.cummin(1), *x.cummax(0), *x.t().cummin(-1))
+
+    for length in (1, 7, 16, 41):
+        x = rows(dtype, length, (0.0, -0.0, 1.0, float("inf"), float("-inf"), float("nan")))
+        compiled = lamina.compile(lambda x: function(x), options={"strict": True})
+        for ours, eager in zip(compiled(x), function(x), strict=True):
+            assert ours.dtype == eager.dtype
+            assert torch.equal(ours.isnan(), eager.isnan())
+            assert torch.equal(ours.nan_to_num(7), eager.nan_to_num(7))
+            if dtype.is_floating_point:
+                assert torch.equal(ours.signbit(), eager.signbit() & ~eager.isnan() | ours.signbit() & eager.isnan())
+
+
+def test_extremes_of_scalars_and_their_gradients() -> None:
+    check(lambda x: (*x.cummax(0), *x.cummin(-1)), torch.tensor(2.0))
+    check(lambda x: (*x.cummax(1), *x.cummin(0)), torch.randn(5, 9, requires_grad=True))
+    check(lambda x: (*x.cummax(1), *x.cummin(0)), torch.randn(5, 9), symbolic=True)
+
+
+@pytest.mark.parametrize("name", ["cumprod", "logcumsumexp"])
+@pytest.mark.parametrize("length", [5, 16, 100])
+def test_what_another_grouping_would_change(name: str, length: int) -> None:
+    """Products that overflow before a zero, zeros with signs, and sums of powers far apart are eager's."""
+    g = torch.Generator().manual_seed(0)
+    plain = torch.randn(24, length, generator=g)
+    wide = plain * 300 if name == "logcumsumexp" else 10 ** (plain * 18)
+    for x in (plain, wide, rows(torch.float32, length, SPECIAL), rows(torch.float32, length, (0.0, -0.0, -2.5))):
+        for dtype in (torch.float32, torch.float64):
+            found = lamina.compile(lambda x: getattr(x, name)(1), options={"strict": True})(x.to(dtype))
+            eager = getattr(x.to(dtype), name)(1)
+            torch.testing.assert_close(found, eager, rtol=3 * torch.finfo(dtype).eps, atol=1e-15, equal_nan=True)
+            if name == "cumprod":
+                assert torch.equal(found.signbit() | eager.isnan(), eager.signbit() | eager.isnan())

@@ -57,7 +57,6 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         *("aten.median.default", "aten.median.dim", "aten.nanmedian.default", "aten.nanmedian.dim"),
         *("aten.searchsorted.Tensor", "aten.bucketize.Tensor"),
     ),
-    "a scan that carries a place along with the value": ("aten.cummax.default", "aten.cummin.default"),
     "an input that several indices may reach is combined otherwise than by a sum": ("aten.index_reduce.default",),
     "each element reads at places that another tensor gives, several at a time": (
         *("aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default", "aten.max_unpool2d.default"),

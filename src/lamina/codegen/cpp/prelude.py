@@ -24,7 +24,7 @@ def prelude(isa: str, precise: bool = False) -> str:
         parts.append("#define LAMINA_AVX512 1\n")
     if precise:
         parts.append("#define LAMINA_PRECISE 1\n")
-    simd = ("simd.h", "accumulate.h", "simd_ops.h", "simd_steps.h", "simd_math.h", "simd_functions.h")
+    simd = ("simd.h", "accumulate.h", "simd_ops.h", "simd_steps.h", "simd_math.h", "simd_functions.h", "simd_scans.h")
     files = ("base.h", "accumulate.h") if isa == "plain" else ("base.h", *simd)
     parts += [(_FOLDER / name).read_text(encoding="utf-8") for name in files]
     return "".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lamina.base.dtypes import DTYPES
 from lamina.codegen.cpp.accumulate import accumulator
 from lamina.codegen.cpp.expressions import cast, element, scalar_type, vector_type
 from lamina.codegen.cpp.reductions import Reductions
@@ -32,8 +33,7 @@ class Scans(Reductions):
         """Declare the running value of a scan: one, or one for each point of the axes inside it."""
         inner = tuple(a for a in self.facts.order if a in self.facts.axes[eqn.out] - opened and a != eqn.axis)
         dtype = self.scan_dtype(eqn)
-        acc = accumulator("sum" if eqn.op == "logaddexp" else eqn.op, dtype)
-        start = "-__builtin_inf()" if eqn.op == "logaddexp" else acc.start_scalar()
+        start = self.scan_start(eqn.op, dtype)
         if not inner:
             lane = "int32" if self.facts.vector == eqn.axis and vector_type(dtype) == "vi32" else scalar_type(dtype)
             scope.text.add(f"{lane} {eqn.out}_s = {start};")
@@ -45,7 +45,18 @@ class Scans(Reductions):
     def scan_dtype(self, eqn: Scan) -> str:
         """Running sums and products of floats are kept in double, as eager keeps them."""
         floating = eqn.dtype in ("float16", "bfloat16", "float32")
-        return "float64" if floating and eqn.op in ("sum", "prod") else eqn.dtype
+        return "float64" if floating and eqn.op in ("sum", "prod", "logaddexp") else eqn.dtype
+
+    def scan_start(self, op: str, dtype: str) -> str:
+        """What changes nothing that comes after it."""
+        return "-__builtin_inf()" if op == "logaddexp" else accumulator(op, dtype).start_scalar()
+
+    def scan_step(self, op: str, dtype: str, before: str, value: str, vector: bool) -> str:
+        """What came before combined with a value; of equal ones, as of zeros, the later counts, as in eager."""
+        if op == "logaddexp":
+            return f"logaddexp({before}, {value})"
+        ends = (value, before) if op in ("max", "min") else (before, value)
+        return accumulator(op, dtype).join(*ends, vector)
 
     def advance(self, eqn: Scan) -> list[str]:
         """One step of a scan."""
@@ -56,10 +67,7 @@ class Scans(Reductions):
         array = self.running.get(out)
         tail = ", n" if vector else ""
         old = f"load_{element(dtype)}({array.at()}{tail})" if array else f"{out}_s"
-        if eqn.op == "logaddexp":
-            text = f"logaddexp({old}, {value})"
-        else:
-            text = accumulator(eqn.op, dtype).join(old, value, vector)
+        text = self.scan_step(eqn.op, dtype, old, value, vector)
         kind = vector_type(dtype) if vector else scalar_type(dtype)
         lines = [f"const {kind} {out}_n = {text};  // running {eqn.op} along {eqn.axis}"]
         lines.append(f"store_{element(dtype)}({array.at()}, {out}_n{tail});" if array else f"{out}_s = {out}_n;")
@@ -69,17 +77,21 @@ class Scans(Reductions):
 
     def advance_lanes(self, eqn: Scan, value: str, dtype: str) -> list[str]:
         """A scan along the vector axis: within the lanes, and from one vector to the next."""
-        out = eqn.out
-        if eqn.op == "sum" and dtype == "float64":
-            text = f"running_sum{'_back' if eqn.reverse else ''}({value}, {out}_s, n)"
-        else:
-            lane = {"vi32": "int32"}.get(vector_type(dtype) or "", scalar_type(dtype))
-            lane = "int32" if dtype == "bool" else lane
-            join = accumulator("sum" if eqn.op == "logaddexp" else eqn.op, dtype).join("p", "q", False)
-            join = "logaddexp(p, q)" if eqn.op == "logaddexp" else join
+        out, kind, back = eqn.out, vector_type(dtype), "true" if eqn.reverse else "false"
+        lane = "int32" if kind in ("vi32", "vflag") else scalar_type(dtype)
+        if dtype == "float64" and eqn.op in ("sum", "prod", "logaddexp"):
+            # What is left of a sum relative to a greater element has the digits of a float, not those of a double.
+            one_by_one = "_lanes" if eqn.op == "logaddexp" and eqn.dtype == "float64" else ""
+            text = f"running_{eqn.op}{one_by_one}<{back}>({value}, {out}_s, n)"
+        elif dtype == "bool" or (eqn.op not in ("max", "min") and DTYPES[dtype].is_float):
+            join = self.scan_step(eqn.op, dtype, "p", "q", False)
             step = f"[]({scalar_type(dtype)} p, {scalar_type(dtype)} q) STEP {{ return {join}; }}"
-            back = "true" if eqn.reverse else "false"
-            text = f"running<{vector_type(dtype)}, {lane}>({value}, {out}_s, n, {back}, {step})"
+            text = f"running_lanes<{back}, {kind}, {lane}>({value}, {out}_s, n, {step})"
+        else:
+            join = self.scan_step(eqn.op, dtype, "p", "q", True)
+            start = self.scan_start(eqn.op, dtype)
+            step = f"[]({kind} p, {kind} q) STEP {{ return {join}; }}"
+            text = f"running<{back}, {kind}, {lane}>({value}, {out}_s, n, {start}, {step})"
         result = vector_type(eqn.dtype)
         return [
             f"const {vector_type(dtype)} {out}_n = {text};  // running {eqn.op} along {eqn.axis}",

@@ -186,56 +186,6 @@ struct PhiloxRun {
     return *(const uf32*)(values + (index - start));
   }
 };
-// Inclusive running sums; carry is the sum so far and takes in the first count lanes.
-#if LANES == 8
-static INLINE hf64 prefix(hf64 x) {
-  hf64 zero = {};
-  x = x + __builtin_shufflevector(zero, x, 0, 4, 5, 6);
-  return x + __builtin_shufflevector(zero, x, 0, 1, 4, 5);
-}
-static INLINE hf64 suffix(hf64 x) {
-  hf64 zero = {};
-  x = x + __builtin_shufflevector(x, zero, 1, 2, 3, 4);
-  return x + __builtin_shufflevector(x, zero, 2, 3, 4, 5);
-}
-#else
-static INLINE hf64 prefix(hf64 x) {
-  hf64 zero = {};
-  x = x + __builtin_shufflevector(zero, x, 0, 8, 9, 10, 11, 12, 13, 14);
-  x = x + __builtin_shufflevector(zero, x, 0, 1, 8, 9, 10, 11, 12, 13);
-  return x + __builtin_shufflevector(zero, x, 0, 1, 2, 3, 8, 9, 10, 11);
-}
-static INLINE hf64 suffix(hf64 x) {
-  hf64 zero = {};
-  x = x + __builtin_shufflevector(x, zero, 1, 2, 3, 4, 5, 6, 7, 8);
-  x = x + __builtin_shufflevector(x, zero, 2, 3, 4, 5, 6, 7, 8, 9);
-  return x + __builtin_shufflevector(x, zero, 4, 5, 6, 7, 8, 9, 10, 11);
-}
-#endif
-template <class N> static INLINE vf64 running_sum(vf64 x, f64& carry, N n) {
-  if constexpr (!N::full) x = select(lanes(n), x, vf64{});
-  hf64 lo = prefix(x.lo) + carry, hi = prefix(x.hi) + lo[HALF - 1];
-  carry = hi[HALF - 1];
-  return vf64{lo, hi};
-}
-template <class N> static INLINE vf64 running_sum_back(vf64 x, f64& carry, N n) {
-  if constexpr (!N::full) x = select(lanes(n), x, vf64{});
-  hf64 hi = suffix(x.hi) + carry, lo = suffix(x.lo) + hi[0];
-  carry = lo[0];
-  return vf64{lo, hi};
-}
-// Any other running combination, lane by lane.
-template <class V, class T, class N, class F> static INLINE V running(V x, T& carry, N n, bool back, const F& join) {
-  T a[LANES];
-  __builtin_memcpy(a, &x, sizeof x);
-  int64 count = lane_count(n);
-  for (int64 j = 0; j < count; ++j) {
-    int64 k = back ? count - 1 - j : j;
-    a[k] = carry = join(carry, a[k]);
-  }
-  __builtin_memcpy(&x, a, sizeof x);
-  return x;
-}
 // The strip from its end to its beginning.
 template <class F> static INLINE void strip_back(int64 begin, int64 end, const F& step) {
   int64 i = begin + (end - begin) / LANES * LANES;
