@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.fx import GraphModule
@@ -15,10 +15,15 @@ from lamina.aot.notes import Notes
 from lamina.aot.torch_private import autocast_states, flatten, graph_is_kept, mode_apart, tracing_state
 from lamina.base.symbolic.torch_private import hint
 
-__all__ = ["Again", "Held", "held_by_eager"]
+__all__ = ["Again", "Held", "Reach", "held_by_eager", "reach_in_eager"]
 
 Held = tuple[frozenset[int], ...]
 """For each tensor the nodes behind it that hold tensors, by numbers of theirs."""
+
+Reach = Sequence[frozenset[int] | None]
+"""For each input the results that lead to it, None if it gets no gradient; -1 - i is the input i as it is after."""
+
+Found = TypeVar("Found")
 
 
 class Again:
@@ -130,13 +135,43 @@ def held_by_eager(
     The graph runs once on fake tensors of a mode of its own, in the modes there are now. None where it does not run so.
     A node that is not torch's own counts as one that holds tensors.
     """
+
+    def read(given: Sequence[Any], _: Sequence[Any], results: Sequence[Any]) -> Held:
+        tensors = [(results if kind == "result" else given)[i] for kind, i in places]
+        return _numbered([{n for n in _history(t) if _saves(n)} for t in tensors])
+
+    return _of_eager(gm, example_inputs, read)
+
+
+def reach_in_eager(
+    gm: GraphModule, example_inputs: Sequence[Any], results: Sequence[int]
+) -> Callable[[], Reach | None]:
+    """A function that finds for each input of ``gm`` which of the ``results``, or written inputs, lead to it in eager.
+
+    None where the graph does not run on fake tensors.
+    """
+
+    def read(given: Sequence[Any], beginnings: Sequence[Any], made: Sequence[Any]) -> Reach:
+        behind = {k: _history(made[k] if k >= 0 else given[-1 - k]) for k in results}
+        return [frozenset(k for k, nodes in behind.items() if node in nodes) or None for node in beginnings]
+
+    return _of_eager(gm, example_inputs, read)
+
+
+def _of_eager(
+    gm: GraphModule, example_inputs: Sequence[Any], read: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Found]
+) -> Callable[[], Found | None]:
+    """A function that runs ``gm`` on fake tensors and gives what is ``read``; None where the graph does not run so.
+
+    That is of its inputs as they are after it, the nodes behind them before, and its results.
+    """
     try:
         likely = [_likely(x) for x in example_inputs]
     except Exception:  # an integer that only a run tells
         return lambda: None
     autocast = autocast_states()
 
-    def find() -> Held | None:
+    def find() -> Found | None:
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(torch.inference_mode(False))
@@ -145,9 +180,9 @@ def held_by_eager(
                     stack.enter_context(torch.autocast(**state))
                 stack.enter_context(torch.enable_grad())
                 given = [make() for make in likely]
+                beginnings = [_node(value) for value in given]
                 results, _ = flatten(gm(*given))
-                tensors = [(results if kind == "result" else given)[i] for kind, i in places]
-                return _numbered([{n for n in _history(t) if _saves(n)} for t in tensors])
+                return read(given, beginnings, results)
         except Exception:
             return None
 
@@ -181,7 +216,7 @@ def _likely(value: Any) -> Callable[[], Any]:
 
 def _history(tensor: Any) -> set[Any]:
     """Every node behind a tensor."""
-    first = tensor.grad_fn if isinstance(tensor, torch.Tensor) else None
+    first = _node(tensor)
     stack = [] if first is None else [first]
     seen = set(stack)
     while stack:
@@ -190,6 +225,10 @@ def _history(tensor: Any) -> set[Any]:
                 seen.add(node)
                 stack.append(node)
     return seen
+
+
+def _node(value: Any) -> Any:
+    return value.grad_fn if isinstance(value, torch.Tensor) else None
 
 
 def _saves(node: Any) -> bool:

@@ -13,6 +13,7 @@ from lamina.aot.autograd.torch_private import (
     aot_function,
     differentiable_places,
     history_of_results,
+    returns_no_views,
     run_aot_autograd,
     without_donations,
     written_inputs,
@@ -20,7 +21,7 @@ from lamina.aot.autograd.torch_private import (
 from lamina.aot.calls import Unsuitable
 from lamina.aot.draws import draws_numbers
 from lamina.aot.eager import eager_is_best
-from lamina.aot.eager_history import Again, held_by_eager
+from lamina.aot.eager_history import Again, held_by_eager, reach_in_eager
 from lamina.aot.errors import raising_as_captured, raising_assertions
 from lamina.aot.fixed_integers import fixed_integers, wants_numbers
 from lamina.aot.function import (
@@ -36,11 +37,12 @@ from lamina.aot.refusals import BASE_OF_VIEW, SHARED_INPUT, STATE_SWITCHED, Refu
 from lamina.aot.region import CompileRegion
 from lamina.aot.replayed import replayed_views
 from lamina.aot.resampling import whole_resampling
+from lamina.aot.separate_histories import separating
 from lamina.aot.shared_memory import overlapping_inputs, serving_alike, serving_apart_in_history, shares_storage
 from lamina.aot.state import read_state, undone, without_history
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.stitched import compile_stitched
-from lamina.aot.torch_private import asks_for_another_capture, guard_overlap
+from lamina.aot.torch_private import asks_for_another_capture, guard_overlap, is_leaf
 from lamina.aot.traits import is_static
 from lamina.aot.windows import returns_windows
 from lamina.base.collector import collector_held
@@ -185,6 +187,8 @@ class _Job:
         """Inputs that require a gradient and get none from this graph."""
         self.written_with_history: tuple[int, ...] = ()
         """Inputs that the graph writes to and that get a history by that."""
+        self.separable: tuple[int, ...] = ()
+        """Results with a gradient of what AOTAutograd made, where none is a view; -1 - i is the written input i."""
 
     def compiled(
         self, gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
@@ -201,7 +205,10 @@ class _Job:
                     return gm.forward
                 places = [("result", i) for i in stitched.differentiable]
                 again = Again(held_by_eager(gm, example_inputs, places), self.notes)
-                return compile_stitched(self.graphs, stitched, gm, again)
+                compiled = compile_stitched(self.graphs, stitched, gm, again)
+                reach = stitched.tangents_of
+                candidates = self._with_history(example_inputs, [s is not None for s in reach])
+                return separating(compiled, candidates, stitched.differentiable, lambda: reach, self.notes)
             self.graphs.written = inputs_written(gm)
             try:
                 compiled = self.differentiated(gm, example_inputs, decompositions)
@@ -220,6 +227,10 @@ class _Job:
         if not self.graphs.saves:
             return compiled
         watched = self.graphs.arriving.watched(compiled, self.written_with_history)
+        if self.separable:
+            find = reach_in_eager(gm, example_inputs, self.separable)
+            candidates = self._with_history(example_inputs, self.graphs.reached)
+            watched = separating(watched, candidates, self.separable, find, self.notes)
         return without_history(watched, gm.forward if self.by_hand else undone(gm))
 
     def _without_gradient(self, has: Sequence[bool]) -> tuple[int, ...]:
@@ -299,6 +310,16 @@ class _Job:
         find = held_by_eager(gm, example_inputs, places) if alike else lambda: None
         self.graphs.arriving.follow(function, Again(find, self.notes), given)
         self.written_with_history = tuple(i for kind, i in places if kind == "input" and alike)
+        if alike and returns_no_views():
+            self.separable = tuple(i if kind == "result" else -1 - i for kind, i in places)
+
+    def _with_history(self, example_inputs: Sequence[Any], reached: Sequence[bool]) -> tuple[int, ...]:
+        """Inputs ``reached`` by a gradient that may have a history; parameters have none."""
+        if len(reached) != len(example_inputs):
+            return ()
+        static = self.graphs.parameters
+        given = enumerate(zip(example_inputs, reached, strict=True))
+        return tuple(i for i, (x, gets) in given if gets and not (static[i] and is_leaf(x)))
 
     def left_to_eager(self, stitched: Stitched) -> bool:
         """Whether the captured graph itself is the fastest program, which is then in the record."""

@@ -15,6 +15,7 @@ from torch._functorch._aot_autograd.descriptors import (
     PlainAOTInput,
     PlainAOTOutput,
 )
+from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.fx import GraphModule
@@ -27,13 +28,16 @@ __all__ = [
     "direct_apply",
     "history_of_results",
     "node_class",
+    "returns_no_views",
     "run_aot_autograd",
+    "running_backward",
     "saved_tensors",
     "serve_nothing",
     "serve_saved",
     "serve_sparse",
     "static_input_indices",
     "torch_partition",
+    "will_be_executed",
     "without_donations",
     "written_inputs",
 ]
@@ -230,6 +234,14 @@ def history_of_results() -> frozenset[int]:
     return frozenset(bases | written)
 
 
+def returns_no_views() -> bool:
+    """Whether every result of the graph just compiled by AOTAutograd has its memory, and its history, for itself."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    apart = (OutputType.non_alias, OutputType.unsafe_view_alias)
+    return metadata is not None and all(info.output_type in apart for info in metadata.output_info)
+
+
 def static_input_indices() -> frozenset[int]:
     """Positions of parameters and buffers among the inputs of the graph being compiled."""
     context = TracingContext.try_get()
@@ -257,3 +269,8 @@ def direct_apply(function: type[torch.autograd.Function], **attributes: Any) -> 
         setattr(node, name, value)
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return apply
+
+
+# What tells the backward in progress from another, and whether it comes to a node.
+running_backward: Callable[[], int] = torch._C._current_graph_task_id
+will_be_executed: Callable[[Any], bool] = torch._C._will_engine_execute_node

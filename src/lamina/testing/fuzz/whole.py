@@ -173,12 +173,13 @@ def program(compile):
     g = compile(f<how>)
     for size in (3, 5):
         x, y = sample(2, size, seed=1, grad=True), sample(2, size, seed=2, grad=True)
-        out = attempt(g, x, y)
+        out = attempt(g, <given>)
         yield out
         yield backward(out[<first>]<keep>), backward(out[<second>]), backward(out[<last>])
 """,
         {
             "trunk": ("x + y", "(x * y).tanh()", "x * 2", "x.detach() * y"),
+            "given": ("x, y", "x * 2, y", "x.exp(), y.exp()"),
             "write": ("", "", "y.detach()[0] = 1", "y.data.mul_(2)"),
             "one": ("t.sin()", "t[0]", "x - 1", "x * 2"),
             "other": ("y.exp()", "t.t()", "t.cos()", "y / 4"),
