@@ -94,11 +94,18 @@ def test_a_first_call_with_shared_memory_does_not_keep_others_from_kernels() -> 
     assert any(hasattr(stage.value, "kernel_count") for stage in compiled.record.stages)
 
 
+def _twice(a: Tensor) -> None:
+    torch._foreach_add_([a, a.view(2, 2).view(4)], 1.0)
+
+
 TWICE: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "one tensor twice": lambda a, b: torch._foreach_add_([a, a], 1.0),
     "each with the other": lambda a, b: torch._foreach_add_([a, b], [b, a]),
     "each with itself": lambda a, b: torch._foreach_add_([a, b], [a, b]),
     "views of one": lambda a, b: torch._foreach_mul_([a, a.view(2, 2)], 3.0),
+    "what returns its operand and its view": lambda a, b: _twice(torch.dropout(a, 0.0, True)),
+    "what is switched off and its view": lambda a, b: _twice(F.alpha_dropout(a, 0.5, False)),
+    "what a method returns and its view": lambda a, b: _twice(a.contiguous()),
     "parts of one": lambda a, b: torch._foreach_mul_([a[:3], a[2:]], 3.0),
 }
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.captured import example, fakes, memory, tensors
 from lamina.base.aliasing import writes_first
+from lamina.base.captured import example, fakes, memory, tensors
 from lamina.base.source import operation_name, source_of
 
 __all__ = ["dead_call"]

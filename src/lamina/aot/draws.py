@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.captured import argument
+from lamina.base.captured import argument
 from lamina.base.source import operation_name
 from lamina.base.torch_private import OpOverload
 

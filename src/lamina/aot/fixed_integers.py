@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.aot.captured import example
 from lamina.aot.torch_private import graph_module
+from lamina.base.captured import example
 from lamina.base.symbolic.torch_private import symbols_of
 
 __all__ = ["fixed_integers", "wants_numbers"]

@@ -13,7 +13,6 @@ from torch.fx import GraphModule, Node
 from lamina.aot.arriving import Arriving
 from lamina.aot.autograd.torch_private import static_input_indices
 from lamina.aot.backwards import Boxed
-from lamina.aot.captured import may_be_alike
 from lamina.aot.checkpointed import partition_checkpointed
 from lamina.aot.function import without_gradients
 from lamina.aot.joint import prepare, unsupported
@@ -25,6 +24,7 @@ from lamina.aot.source import annotate_sources
 from lamina.aot.tangents import copied
 from lamina.aot.torch_private import asks_for_another_capture, without_autocast
 from lamina.base.aliasing import viewed
+from lamina.base.captured import may_be_alike
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.halves import as_halves

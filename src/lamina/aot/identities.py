@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.aot.captured import example, may_be_alike, memory
 from lamina.aot.torch_private import graph_module, never_captured
+from lamina.base.captured import example, may_be_alike, memory
+from lamina.base.operands import with_operands
 from lamina.base.source import operation_name
 from lamina.base.symbolic.torch_private import is_fake, is_sure
 
@@ -35,18 +36,8 @@ def without_identities(gm: GraphModule) -> GraphModule:
 
     A copy would be another object, in other memory: a later write to one of the two would be missing in the other.
     """
-    same = {node.name for node in gm.graph.nodes if _is_identity(node)}
-    if not same:
-        return gm
-    graph = Graph()
-    made: dict[Node, Any] = {}
-    for node in gm.graph.nodes:
-        if node.name in same:
-            made[node] = made[node.args[0]]
-        else:
-            made[node] = graph.node_copy(node, made.__getitem__)
-            made[node].meta = node.meta
-    return graph_module(gm, graph)
+    same = {node: node.args[0] for node in gm.graph.nodes if _is_identity(node)}
+    return graph_module(gm, with_operands(gm, same)) if same else gm
 
 
 def _is_identity(node: Node) -> bool:

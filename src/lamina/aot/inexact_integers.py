@@ -8,7 +8,7 @@ import operator
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot.captured import argument
+from lamina.base.captured import argument
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_guarded, is_quotient, is_true
 

@@ -14,9 +14,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from lamina.aot.captured import argument, example, memory, tensors
 from lamina.aot.torch_private import graph_module
 from lamina.base.aliasing import writes_first
+from lamina.base.captured import argument, example, memory, tensors
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import contiguous, is_fake, is_sure
 

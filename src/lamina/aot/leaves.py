@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.captured import example, tensors
 from lamina.aot.torch_private import is_leaf
+from lamina.base.captured import example, tensors
 from lamina.base.source import operation_name, source_of
 
 __all__ = ["leaf_made"]

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.captured import example, memory
 from lamina.aot.windows import may_overlap
 from lamina.base.aliasing import writes_first
+from lamina.base.captured import example, memory
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import is_fake, is_zero
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot.captured import example, fakes, memory
 from lamina.aot.overlap import tensors_written
 from lamina.aot.torch_private import is_leaf, share_history
+from lamina.base.captured import example, fakes, memory
 from lamina.base.source import source_of
 
 __all__ = ["written_past_autograd"]

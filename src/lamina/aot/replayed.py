@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.aot.captured import example, fakes, memory
 from lamina.aot.overlap import inputs_written
 from lamina.aot.past_autograd import written_past_autograd
 from lamina.aot.torch_private import SET_GRAD, graph_module, never_captured, switches_state
 from lamina.base.aliasing import writes_first
+from lamina.base.captured import example, fakes, memory
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_fake
 

@@ -18,7 +18,6 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot.calls import Call, Calls, Unsuitable, Value, is_plain
-from lamina.aot.captured import example
 from lamina.aot.torch_private import (
     ENTER_AUTOCAST,
     SET_GRAD,
@@ -33,6 +32,7 @@ from lamina.aot.torch_private import (
 from lamina.aot.trace import CallTrace
 from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses
 from lamina.base.aliasing import makes_view
+from lamina.base.captured import example
 from lamina.base.source import source_of
 from lamina.base.torch_private import fresh_symbols_dropped, storage_of
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.captured import argument, example, memory
 from lamina.aot.layouts import same_strides
+from lamina.base.captured import argument, example, memory
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import DataDependentGuard, contiguous, is_fake
 

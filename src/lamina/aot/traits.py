@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from lamina.aot.captured import example
 from lamina.aot.torch_private import STATIC_INPUT
 from lamina.aot.trace import CallTrace
+from lamina.base.captured import example
 
 __all__ = ["as_assumed", "dense", "dependence", "is_static", "last_uses"]
 

@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from lamina.aot.captured import tensors
 from lamina.aot.torch_private import (
     ENTER_AUTOCAST,
     EXIT_AUTOCAST,
@@ -30,6 +29,7 @@ from lamina.aot.torch_private import (
     random_numbers_kept,
     without_function_modes,
 )
+from lamina.base.captured import tensors
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import depends_on_data, hint, is_fake
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.captured import example
+from lamina.base.captured import example
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import contiguous, hint, is_fake, is_sure, is_true
 

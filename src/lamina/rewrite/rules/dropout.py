@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.operands import with_operands
 from lamina.base.source import source_of
 from lamina.rewrite.torch_private import graph_module
 
@@ -24,18 +25,10 @@ _TRAINING_BY_DEFAULT: Mapping[Any, bool | None] = MappingProxyType(
 
 def without_dropout(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
     """``gm`` with the operand in the place of each such call; ``gm`` itself if there is none."""
-    idle = {node for node in gm.graph.nodes if node.op == "call_function" and _drops_nothing(node)}
-    if not idle:
-        return gm
-    graph = Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        if node in idle:
-            made[node] = made[_argument(node, 0, "input", None)]
-            decisions.append(Decision("rewrite", ("without_dropout", source_of(node)), True, "nothing is dropped"))
-        else:
-            made[node] = graph.node_copy(node, made.__getitem__)
-    return graph_module(gm, graph)
+    idle = {n: _argument(n, 0, "input", None) for n in gm.graph.nodes if n.op == "call_function" and _drops_nothing(n)}
+    for node in idle:
+        decisions.append(Decision("rewrite", ("without_dropout", source_of(node)), True, "nothing is dropped"))
+    return graph_module(gm, with_operands(gm, idle)) if idle else gm
 
 
 def _drops_nothing(node: Node) -> bool:
