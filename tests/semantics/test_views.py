@@ -159,3 +159,19 @@ def test_reinterpreted_bits(compile: CompileFunction) -> None:
         return x.view(torch.int32), (x * 2).view(torch.int16) & 3
 
     agree(compile, lambda: (program, (torch.randn(4, 6),)), exact=False)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 4), (2, 5, 5), (3, 8, 4), (4, 6, 6)])
+def test_a_result_that_is_another_in_a_new_shape_has_its_memory(
+    shape: tuple[int, ...], compile: CompileFunction
+) -> None:
+    """Lengths that do not divide each other need a division with rest for each index, and lie at even distances yet."""
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        one = x * 2
+        other = one.reshape(one.shape[-1], -1)
+        return one, other, other.exp().sum()
+
+    one, other, total = compile(function, dynamic=False)(x := torch.randn(shape))
+    torch.testing.assert_close((one, other, total), function(x))
+    assert other.data_ptr() == one.data_ptr()

@@ -145,6 +145,8 @@ def _linear(
     flat = as_expr(0)
     for e, stride in zip(index, steps, strict=True):
         flat = flat + e * stride
+    if any(flat.coefficient(dim) is None for dim in dims):
+        flat = _joined(flat, dims, index, steps) or flat
     strides: list[Expr] = []
     rest = flat
     for dim in dims:
@@ -162,6 +164,29 @@ def _linear(
     if any(isinstance(a, Axis) for a in rest.atoms()):
         return None
     return tuple(_nonzero(strides, tuple(d.extent for d in dims))), rest
+
+
+def _joined(flat: Expr, dims: tuple[Axis, ...], index: tuple[Expr, ...], steps: tuple[Expr, ...]) -> Expr | None:
+    """The addresses ``flat`` as a linear expression, where ``index`` is the division of one by the ``steps`` with rest.
+
+    ``s * (e // s) + e % s`` is ``e``: so are the addresses that a reshape of dense memory has, however it divides. The
+    expression is what the addresses are at 0 and 1 of each dim; divided in the same way it must give ``index``.
+    """
+    if not all(step.is_int for step in steps):
+        return None
+    nowhere: dict[Atom, Expr | int] = dict.fromkeys(dims, 0)
+    joined = start = flat.substitute(nowhere)
+    for dim in dims:
+        joined = joined + (flat.substitute({**nowhere, dim: 1}) - start) * as_expr(dim)
+    parts = sorted(((step.const, e) for e, step in zip(index, steps, strict=True) if e != 0), key=lambda p: -p[0])
+    rest = None
+    for step, e in parts:
+        if step <= 0 or (rest is not None and rest % step):
+            return None
+        if e != (joined // step if rest is None else (joined // step) % (rest // step)):
+            return None
+        rest = step
+    return joined if rest == 1 else None
 
 
 def _nonzero(strides: list[Expr], shape: tuple[Expr, ...]) -> list[Expr]:
