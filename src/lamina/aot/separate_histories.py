@@ -22,7 +22,14 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from lamina.aot.autograd.torch_private import running_backward, will_be_executed
 from lamina.aot.eager_history import Reach
 from lamina.aot.notes import Notes
-from lamina.aot.torch_private import graph_is_kept, is_grad_enabled, is_view, never_captured, transforms_are_active
+from lamina.aot.torch_private import (
+    graph_is_kept,
+    is_grad_enabled,
+    is_leaf,
+    is_view,
+    never_captured,
+    transforms_are_active,
+)
 
 __all__ = ["separating"]
 
@@ -66,8 +73,8 @@ def separating(
             partial = {i for group in groups if len(group.results) < len(differentiable) for i in group.inputs}
             candidates = tuple(i for i in candidates if i in partial)
             return run(*inputs)
-        if any(is_view(inputs[i]) for i in written):
-            return compiled(*inputs)
+        if any(is_view(inputs[i]) or (inputs[i].requires_grad and is_leaf(inputs[i])) for i in written):
+            return compiled(*inputs)  # a leaf is written to past autograd only, and stays one
         return separated(inputs)
 
     told = False

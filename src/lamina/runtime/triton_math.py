@@ -16,8 +16,6 @@ import triton.language as tl
 from triton.language.extra import libdevice as _libdevice
 from triton.runtime import interpreter
 
-from lamina.base.dtypes import LARGEST_E4M3
-
 __all__ = [
     *("digamma", "float_floor_div", "float_mod"),
     *("int_floor_div", "int_mod", "int_pow", "libdevice", "max_over", "maximum", "meet", "min_over", "minimum"),
@@ -25,7 +23,6 @@ __all__ = [
     *("shift_left", "shift_right", "to_e4m3", "to_e5m2", "uniform", "uniform_quads"),
 ]
 
-_E4M3_BEYOND = tl.constexpr(LARGEST_E4M3)
 _INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 _TORCH_NAMES = {"rint": "round", "pow": "pow", "fmod": "fmod", "expm1": "expm1", "rsqrt": "rsqrt"}
@@ -264,7 +261,7 @@ def digamma(x):
 def _eight_bits(to, held):
     """A conversion of interpreted float32 tensors by torch: the interpreter's own loses carries into the exponent."""
 
-    def call(x):
+    def call(x, largest=None):
         data = torch.from_numpy(x.handle.data.copy()).to(to).view(torch.uint8).numpy()
         kind = tl.block_type(held, list(x.shape)) if x.shape else held
         return tl.core.tensor(interpreter.TensorHandle(data, held), kind)
@@ -278,9 +275,9 @@ if _INTERPRETED:
 else:
 
     @triton.jit
-    def to_e4m3(x):
-        """float32 to float8_e4m3fn; what does not fit becomes what eager makes of it."""
-        beyond = tl.where(x < 0.0, -_E4M3_BEYOND, _E4M3_BEYOND)
+    def to_e4m3(x, largest):
+        """float32 to float8_e4m3fn; what does not fit becomes ``largest`` with its sign, as eager makes it."""
+        beyond = tl.where(x < 0.0, -largest, largest)
         return tl.where(tl.abs(x) > 464.0, beyond, x).to(tl.float8e4nv)
 
     @triton.jit

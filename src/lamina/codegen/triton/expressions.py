@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lamina.base.dtypes import DTYPES
+from lamina.base.dtypes import DTYPES, LARGEST_E4M3
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.types import HALVES, kind, lifted, literal, typed
 from lamina.ir.loops import Compute
@@ -73,7 +73,9 @@ def cast_text(text: str, source: str, to: str) -> str:
         return f"{in_float(text, source)} != 0"
     if to in ("float8_e4m3fn", "float8_e5m2"):
         wide = text if source == "float32" else f"{text}.to(tl.float32)"
-        return f"{'to_e4m3' if to == 'float8_e4m3fn' else 'to_e5m2'}({wide})"
+        if to == "float8_e4m3fn":
+            return f"to_e4m3({wide}, {literal(LARGEST_E4M3, 'float32')})"
+        return f"to_e5m2({wide})"
     value = in_float(text, source)
     if to in HALVES and source != "float32":
         value = f"{text}.to(tl.float32)"
