@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import lamina
+from tests.aot.backwards import in_turn
 
 WAYS: dict[str, dict[str, Any]] = {
     "sizes that are known": {"dynamic": False},
@@ -124,19 +125,8 @@ def _outcomes(function: Callable[..., Any], wanted: Sequence[tuple[int, ...]], k
     ``kept``: the first one retains the graph.
     """
     inputs = [torch.linspace(start, 1, 6).view(2, 3).requires_grad_() for start in (0.1, 2.0)]
-    results = function(*inputs)
-    found: list[Outcome] = []
-    for places in wanted:
-        loss = sum(results[i].sum() for i in places)
-        assert isinstance(loss, torch.Tensor)
-        try:
-            loss.backward(retain_graph=kept and not found)
-        except RuntimeError as error:
-            if "second time" not in str(error):
-                raise
-            return [*found, (False, [])]
-        found.append((True, [None if x.grad is None else x.grad.clone() for x in inputs]))
-    return found
+    found = in_turn(function(*inputs), inputs, wanted, kept)
+    return [(gradients is not None, gradients or []) for gradients in found]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import lamina
+from tests.aot.backwards import in_turn
 
 WAYS: dict[str, dict[str, Any]] = {
     "sizes that are known": {"dynamic": False},
@@ -52,19 +53,7 @@ def _outcomes(function: Function, wanted: Sequence[tuple[int, ...]], kept: bool)
     """Whether each of the backwards, for some results each, runs, and the gradients after it, until one is refused."""
     leaves = _leaves()
     given = _given(leaves)
-    results = [*function(*given), given[1]]
-    found: list[Any] = []
-    for places in wanted:
-        loss = sum(results[i].sum() for i in places)
-        assert isinstance(loss, torch.Tensor)
-        try:
-            loss.backward(retain_graph=kept and not found)
-        except RuntimeError as error:
-            if "second time" not in str(error):
-                raise
-            return [*found, None]
-        found.append([None if x.grad is None else x.grad.clone() for x in leaves])
-    return found
+    return in_turn([*function(*given), given[1]], leaves, wanted, kept)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -97,6 +86,19 @@ def test_gradients_of_some_inputs_are_found_alone_and_nothing_is_kept(way: str) 
         del given, results, mine, loss, found, leaves
         gc.collect()
         assert not any(reference() for reference in watched)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_write_is_counted_once(way: str) -> None:
+    torch.compiler.reset()
+    versions = []
+    for function in (lamina.compile(_written, backend="interp", **WAYS[way]), _written):
+        given = _given(_leaves())
+        before = [t._version for t in given]
+        function(*given)
+        versions.append([t._version - b for t, b in zip(given, before, strict=True)])
+    assert versions[0] == versions[1]
+    assert any(versions[1])
 
 
 def test_they_can_be_differentiated_again() -> None:

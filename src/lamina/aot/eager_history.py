@@ -14,6 +14,7 @@ from lamina.aot.autograd.torch_private import saved_tensors
 from lamina.aot.notes import Notes
 from lamina.aot.torch_private import autocast_states, flatten, graph_is_kept, mode_apart, tracing_state
 from lamina.base.symbolic.torch_private import hint
+from lamina.base.torch_private import version_of
 
 __all__ = ["Again", "Held", "Reach", "held_by_eager", "reach_in_eager"]
 
@@ -87,7 +88,7 @@ class Kept:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = [t.detach() for t in tensors]
-        self._versions = [_version(t) for t in tensors]
+        self._versions = [version_of(t) for t in tensors]
 
     @classmethod
     def of(cls, ctx: Any) -> Kept | None:
@@ -108,11 +109,11 @@ class Kept:
     def changed(self, place: int) -> RuntimeError | None:
         """Autograd's error for a tensor that somebody has written to."""
         tensor, version = self._tensors[place], self._versions[place]
-        if _version(tensor) == version:
+        if version_of(tensor) == version:
             return None
         return RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
-            f"[{tensor.type()} {list(tensor.shape)}] is at version {_version(tensor)}; expected version {version} "
+            f"[{tensor.type()} {list(tensor.shape)}] is at version {version_of(tensor)}; expected version {version} "
             "instead."
         )
 
@@ -121,10 +122,6 @@ class Kept:
         errors = [self.changed(place) for place in range(len(self._tensors))]
         tensors = [None if error else tensor for tensor, error in zip(self._tensors, errors, strict=True)]
         return tensors, next(filter(None, errors), None)
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def held_by_eager(

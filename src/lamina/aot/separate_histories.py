@@ -19,7 +19,7 @@ import torch
 from torch import is_inference_mode_enabled
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from lamina.aot.autograd.torch_private import running_backward, will_be_executed
+from lamina.aot.autograd.torch_private import keeping_versions, running_backward, will_be_executed
 from lamina.aot.eager_history import Reach
 from lamina.aot.notes import Notes
 from lamina.aot.torch_private import (
@@ -129,7 +129,8 @@ def _separated(
         if k >= 0:
             results[k] = _Result.apply(region, k, [results[k]], *tensors)  # type: ignore[no-untyped-call]
         else:
-            _Written.apply(region, k, inputs[-1 - k], *tensors)  # type: ignore[no-untyped-call]
+            with keeping_versions(inputs[-1 - k]):  # the region has raised it
+                _Written.apply(region, k, inputs[-1 - k], *tensors)  # type: ignore[no-untyped-call]
     return tuple(results)
 
 

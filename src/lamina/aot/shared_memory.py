@@ -62,19 +62,8 @@ def serving_apart_in_history(
     What lies in one storage has one version, also where no element is shared: the write, which comes after the forward
     has saved the other input as it was, would look like one to that.
     """
-    told = False
-
-    def run(*given: Any) -> Any:
-        nonlocal told
-        if not shares_storage(given, written):
-            return compiled(*given)
-        if not told:
-            told = True
-            tell("an input that it writes to, and that gets a history by that, lies in one storage with another")
-        return eager(*given)
-
-    never_captured(run)
-    return run
+    why = "an input that it writes to, and that gets a history by that, lies in one storage with another"
+    return _serving(compiled, eager, lambda given: not shares_storage(given, written), lambda: tell(why))
 
 
 def _serving_same_places(
@@ -82,15 +71,26 @@ def _serving_same_places(
 ) -> Callable[..., Any]:
     """For graphs made for inputs in one storage: they serve inputs at the same places of common storages."""
     made_for = _places(inputs, tensors)
+    why = "inputs share memory in another way than those that it was compiled for, and it writes to one of them"
+    return _serving(compiled, eager, lambda given: _places(given, tensors) == made_for, lambda: tell(why))
+
+
+def _serving(
+    compiled: Callable[..., Any],
+    eager: Callable[..., Any],
+    fits: Callable[[Sequence[Any]], bool],
+    refused: Callable[[], None],
+) -> Callable[..., Any]:
+    """``compiled`` for calls whose inputs ``fits``, else ``eager``; ``refused`` is called once."""
     told = False
 
     def run(*given: Any) -> Any:
         nonlocal told
-        if _places(given, tensors) == made_for:
+        if fits(given):
             return compiled(*given)
         if not told:
             told = True
-            tell("inputs share memory in another way than those that it was compiled for, and it writes to one of them")
+            refused()
         return eager(*given)
 
     never_captured(run)

@@ -27,6 +27,7 @@ __all__ = [
     "differentiable_places",
     "direct_apply",
     "history_of_results",
+    "keeping_versions",
     "node_class",
     "returns_no_views",
     "run_aot_autograd",
@@ -269,6 +270,12 @@ def direct_apply(function: type[torch.autograd.Function], **attributes: Any) -> 
         setattr(node, name, value)
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return apply
+
+
+def keeping_versions(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
+    """A context in which writes to ``tensor`` are not counted, for those that were counted where they were made."""
+    held: Any = torch.autograd._unsafe_preserve_version_counter(tensor)  # type: ignore[attr-defined]
+    return held  # type: ignore[no-any-return]
 
 
 # What tells the backward in progress from another, and whether it comes to a node.
