@@ -13,6 +13,8 @@ from torch.fx import GraphModule
 
 import lamina
 from lamina.aot.draws import draws_numbers
+from lamina.base.captured import overloads_named
+from lamina.base.torch_private import OpOverload
 
 Function = Callable[..., Any]
 
@@ -57,6 +59,7 @@ DO_NOT: dict[str, tuple[Function, Tensor]] = {
     "dropout in evaluation": (lambda x: F.dropout(x, 0.5, False) * 2, torch.ones(8)),
     "a unit vector": (lambda x: F.normalize(x, dim=0) * 2, torch.ones(8)),
     "a product": (lambda dropped: (dropped @ dropped).mean(-1).T, torch.ones(4, 4)),
+    "comparisons": (lambda x: torch.where((x == 1) & (x <= 2) | (x != 3), x, -x).tanh(), torch.ones(8)),
 }
 
 
@@ -102,3 +105,10 @@ def test_a_draw_of_any_name_is_not_compared_with_eager() -> None:
     compiled = lamina.compile(_named, dynamic=False, options={"compare_eager": "cpu"})
     compiled(torch.randn(8))
     assert "random" in compiled.record.decisions("turns")[-1].reason
+
+
+@pytest.mark.parametrize("name", ["__eq__", "__ne__", "__lt__", "__init__", "__and__", "__class__", "name", "no_such"])
+def test_any_name_of_a_call_is_looked_up(name: str) -> None:
+    """Torch 2.11 captures ``x == y`` as a call named ``__eq__``, which is a method of ATen's namespace as well."""
+    assert all(isinstance(overload, OpOverload) for overload in overloads_named(name))
+    assert bool(overloads_named(name)) == (name == "__and__")

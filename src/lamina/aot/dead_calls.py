@@ -9,7 +9,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.base.aliasing import writes_first
-from lamina.base.captured import example, fakes, memory, tensors
+from lamina.base.captured import example, fakes, memory, overloads_named, tensors
 from lamina.base.source import operation_name, source_of
 
 __all__ = ["dead_call"]
@@ -121,14 +121,7 @@ def _gives_tensors(node: Node) -> bool:
 
 
 def _draws(node: Node) -> bool:
-    return any(_RANDOM in overload.tags for overload in _overloads(node))
-
-
-def _overloads(node: Node) -> list[Any]:
-    """The operators of the call's name."""
-    packet = getattr(torch.ops.aten, operation_name(node.target), None)
-    names = getattr(packet, "overloads", None)  # of "__eq__" the namespace has a method of its own
-    return [] if names is None else [getattr(packet, name) for name in names()]
+    return any(_RANDOM in overload.tags for overload in overloads_named(operation_name(node.target)))
 
 
 def _holds(node: Node) -> bool:
@@ -146,7 +139,9 @@ def _holds(node: Node) -> bool:
         made = {t.dtype for t in tensors(node)}
         return dtypes | made <= _USUAL and (name not in _RANGES or made <= _COUNTED)
     if all(d.is_floating_point and d.itemsize > 1 for d in dtypes):
-        pointwise = any(torch.Tag.pointwise in overload.tags for overload in _overloads(node))
+        pointwise = any(
+            torch.Tag.pointwise in overload.tags for overload in overloads_named(operation_name(node.target))
+        )
         return pointwise or name in _COMPUTES | _NUMBERS | _TRUTHS or _draws(node)
     if name not in _NUMBERS | _TRUTHS or any(d.is_complex for d in dtypes):
         return False

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.base.captured import argument
+from lamina.base.captured import argument, overloads_named
 from lamina.base.source import operation_name
 from lamina.base.torch_private import OpOverload
 
@@ -54,9 +54,7 @@ def _draws(gm: GraphModule, node: Node) -> bool:
 
 @functools.cache
 def _is_tagged(name: str) -> bool:
-    packet = getattr(torch.ops.aten, name, None)
-    overloads = packet.overloads() if packet is not None else ()
-    return any(torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags for overload in overloads)
+    return any(torch.Tag.nondeterministic_seeded in overload.tags for overload in overloads_named(name))
 
 
 def _is_told_not_to(node: Node, name: str) -> bool:
