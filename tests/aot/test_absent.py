@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import lamina
+from tests.aot.backwards import in_turn
 
 WAYS: dict[str, dict[str, Any]] = {
     "sizes that are known": {"dynamic": False},
@@ -60,6 +61,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "an input of one output only": lambda x, y: (x * 2, y.exp()),
     "parts of a concatenation": lambda x, y: torch.cat((x, y)).split(3),
     "a maximum": lambda x, y: (torch.maximum(x, y), x.log() + y),
+    "a sum of both, of several layouts": lambda x, y: ((x.view(1, 3) + y).t(), x.view(3, 1).reciprocal().t()),
     "a sum of both": lambda x, y: (x.sin(), (x.sin() + y).rsqrt()),
 }
 
@@ -86,3 +88,19 @@ def test_outputs_with_and_without_gradients_take_turns(way: str) -> None:
         torch.stack([compiled(ours)[i] for i in wanted]).sum().backward()
         torch.stack([function(eagers)[i] for i in wanted]).sum().backward()
         torch.testing.assert_close(ours.grad, eagers.grad)
+
+
+def test_a_sum_of_gradients_of_several_layouts_reads_nothing_that_was_freed() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x - 1, (x + y).t(), x.exp(), torch.cat((x, y)).split(2)[1]
+
+    torch.compiler.reset()
+    compiled = lamina.compile(function, dynamic=True)
+    for size in (3, 5):
+        for wanted in [((1,), (1, 2), (1,)), ((0, 2), (3,), (1,))]:
+            found = []
+            for each in (compiled, function):
+                leaves = [torch.ones(2, size, requires_grad=True) for _ in range(2)]
+                found.append(in_turn(each(*leaves), leaves, wanted, False))
+            torch.testing.assert_close(*found)
+            assert found[0][-1] is not None

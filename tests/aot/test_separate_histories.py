@@ -40,6 +40,23 @@ def _written(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.T
     return x * 2, w.exp(), x.exp()
 
 
+def _returning_views(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    both = x.detach() * w
+    return x * 2 + y, both.t(), both
+
+
+def _past_autograd(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    made = x.detach() * w
+    w.data.mul_(2)
+    return x - 1, w.exp(), made * y
+
+
+def _written_views(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y[:, 1:].mul_(2)
+    both = x * w
+    return both.view(-1), both[0], y.sin()
+
+
 def _given(leaves: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     x, y, w = leaves
     return x.exp(), y * 1.5, w
@@ -56,8 +73,11 @@ def _outcomes(function: Function, wanted: Sequence[tuple[int, ...]], kept: bool)
     return in_turn([*function(*given), given[1]], leaves, wanted, kept)
 
 
+FUNCTIONS = [_detached, _adversarial, _overlapping, _written, _returning_views, _past_autograd, _written_views]
+
+
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("function", [_detached, _adversarial, _overlapping, _written])
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_backwards_follow_one_another_as_in_eager_where_inputs_have_a_history(function: Function, way: str) -> None:
     torch.compiler.reset()
     compiled = lamina.compile(function, backend="interp", **WAYS[way])
@@ -99,6 +119,21 @@ def test_a_write_is_counted_once(way: str) -> None:
         versions.append([t._version - b for t, b in zip(given, before, strict=True)])
     assert versions[0] == versions[1]
     assert any(versions[1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_views_of_what_an_input_is_leave_its_history_to_the_input(way: str) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.view(-1)[1:], (y * w)[:, 0], x.t().exp()
+
+    torch.compiler.reset()
+    compiled = lamina.compile(function, backend="interp", **WAYS[way])
+    for wanted in itertools.permutations([(0,), (1,), (2,)]):
+        found = []
+        for each in (compiled, function):
+            x, y, w = leaves = _leaves()
+            found.append(in_turn(each(x.exp().view(2, 3), (y * 2).view(6).view(2, 3), w), leaves, wanted, False))
+        torch.testing.assert_close(*found)
 
 
 def test_they_can_be_differentiated_again() -> None:

@@ -27,7 +27,6 @@ def test_outside_a_compilation_there_is_nothing_to_find():
     assert decomp_private.current_trace() is None
     assert autograd_private.static_input_indices() == frozenset()
     assert aot_private.backend_fakes([torch.ones(2)]) == (None, [])
-    assert autograd_private.aot_function() is None
     assert isinstance(torch.autograd.Function._backward_cls.saved_tensors, types.GetSetDescriptorType)
 
 

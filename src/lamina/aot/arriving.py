@@ -39,19 +39,20 @@ class Arriving:
 
     def __init__(self) -> None:
         self._now = _Now()
-        self._node: type | None = None
+        self._node: Any = None
         self._hook: Callable[[Sequence[Any]], None] | None = None
 
-    def watched(self, compiled: Callable[..., Any], written: Sequence[int] = ()) -> Callable[..., Any]:
-        """``compiled``, of whose results, and inputs ``written`` to, the node notes which gradients are not there."""
+    def watched(self, apply: Callable[..., Any], place: int) -> Callable[..., Any]:
+        """What a function that is followed ``apply``s, whose node notes which gradients are not there.
+
+        Its result at ``place`` has a gradient.
+        """
         wanted, hook = self._node, self._hook
-        if wanted is None:
-            return compiled
 
         def run(*inputs: Any) -> Any:
-            results = compiled(*inputs)
-            node = _node_behind(results, wanted) or _node_behind([inputs[i] for i in written], wanted)
-            if node is None:
+            results = apply(*inputs)
+            node: Any = results[place].grad_fn
+            if not isinstance(node, wanted):  # a function transform has nodes of its own
                 return results
             if hook is None:
                 node.set_materialize_grads(False)
@@ -176,17 +177,3 @@ class Arriving:
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
-
-
-def _node_behind(tensors: Sequence[Any], wanted: type) -> Any:
-    """The node of a class behind one of the tensors, or behind a view of what it made or a copy; None without one."""
-    for tensor in tensors:
-        made_by = tensor.grad_fn if isinstance(tensor, torch.Tensor) else None
-        if made_by is None:
-            continue
-        if type(made_by) is wanted:
-            return made_by
-        for behind, _ in made_by.next_functions:
-            if type(behind) is wanted:
-                return behind
-    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -16,13 +16,16 @@ from lamina.aot.torch_private import autocast_states, flatten, graph_is_kept, mo
 from lamina.base.symbolic.torch_private import hint
 from lamina.base.torch_private import version_of
 
-__all__ = ["Again", "Held", "Reach", "held_by_eager", "reach_in_eager"]
+__all__ = ["Again", "Held", "Place", "Reach", "held_by_eager", "reach_in_eager"]
 
 Held = tuple[frozenset[int], ...]
 """For each tensor the nodes behind it that hold tensors, by numbers of theirs."""
 
 Reach = Sequence[frozenset[int] | None]
-"""For each input the results that lead to it, None if it gets no gradient; -1 - i is the input i as it is after."""
+"""For each input the results that lead to it, None if it gets no gradient."""
+
+Place = tuple[str, int]
+"""The "result", or the "input" as it is after the graph, of a number."""
 
 Found = TypeVar("Found")
 
@@ -124,35 +127,37 @@ class Kept:
         return tensors, next(filter(None, errors), None)
 
 
-def held_by_eager(
-    gm: GraphModule, example_inputs: Sequence[Any], places: Sequence[tuple[str, int]]
-) -> Callable[[], Held | None]:
-    """A function that finds what eager's history holds behind the "result" or the "input", after ``gm``, at each place.
+def held_by_eager(gm: GraphModule, example_inputs: Sequence[Any], places: Sequence[Place]) -> Callable[[], Held | None]:
+    """A function that finds what eager's history holds behind each place of ``gm``.
 
     The graph runs once on fake tensors of a mode of its own, in the modes there are now. None where it does not run so.
     A node that is not torch's own counts as one that holds tensors.
     """
 
     def read(given: Sequence[Any], _: Sequence[Any], results: Sequence[Any]) -> Held:
-        tensors = [(results if kind == "result" else given)[i] for kind, i in places]
-        return _numbered([{n for n in _history(t) if _saves(n)} for t in tensors])
+        return _numbered([{n for n in _history(_at(place, given, results)) if _saves(n)} for place in places])
 
     return _of_eager(gm, example_inputs, read)
 
 
 def reach_in_eager(
-    gm: GraphModule, example_inputs: Sequence[Any], results: Sequence[int]
+    gm: GraphModule, example_inputs: Sequence[Any], places: Mapping[int, Place]
 ) -> Callable[[], Reach | None]:
-    """A function that finds for each input of ``gm`` which of the ``results``, or written inputs, lead to it in eager.
+    """A function that finds for each input of ``gm`` which of the ``places``, by their numbers, lead to it in eager.
 
     None where the graph does not run on fake tensors.
     """
 
-    def read(given: Sequence[Any], beginnings: Sequence[Any], made: Sequence[Any]) -> Reach:
-        behind = {k: _history(made[k] if k >= 0 else given[-1 - k]) for k in results}
+    def read(given: Sequence[Any], beginnings: Sequence[Any], results: Sequence[Any]) -> Reach:
+        behind = {k: _history(_at(place, given, results)) for k, place in places.items()}
         return [frozenset(k for k, nodes in behind.items() if node in nodes) or None for node in beginnings]
 
     return _of_eager(gm, example_inputs, read)
+
+
+def _at(place: Place, given: Sequence[Any], results: Sequence[Any]) -> Any:
+    kind, i = place
+    return (results if kind == "result" else given)[i]
 
 
 def _of_eager(

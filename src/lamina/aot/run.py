@@ -10,10 +10,9 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot.autograd.torch_private import (
-    aot_function,
+    Applied,
     differentiable_places,
     history_of_results,
-    returns_no_views,
     run_aot_autograd,
     without_donations,
     written_inputs,
@@ -187,8 +186,8 @@ class _Job:
         """Inputs that require a gradient and get none from this graph."""
         self.written_with_history: tuple[int, ...] = ()
         """Inputs that the graph writes to and that get a history by that."""
-        self.separable: tuple[int, ...] = ()
-        """Results with a gradient of what AOTAutograd made, where none is a view; -1 - i is the written input i."""
+        self.applied: Applied | None = None
+        """The autograd function that AOTAutograd made."""
 
     def compiled(
         self, gm: GraphModule, example_inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
@@ -226,12 +225,7 @@ class _Job:
         self.notes.record.add(self.notes.name, "aot", time.perf_counter() - start - self.graphs.seconds)
         if not self.graphs.saves:
             return compiled
-        watched = self.graphs.arriving.watched(compiled, self.written_with_history)
-        if self.separable:
-            find = reach_in_eager(gm, example_inputs, self.separable)
-            candidates = self._with_history(example_inputs, self.graphs.reached)
-            watched = separating(watched, candidates, self.separable, find, self.notes)
-        return without_history(watched, gm.forward if self.by_hand else undone(gm))
+        return without_history(compiled, gm.forward if self.by_hand else undone(gm))
 
     def _without_gradient(self, has: Sequence[bool]) -> tuple[int, ...]:
         """Inputs that require a gradient and, as ``has`` says, get none; none of a graph that gives no gradients."""
@@ -273,6 +267,7 @@ class _Job:
                 inference=self.graphs.compiler("inference"),
                 partition=self.graphs.partition,
                 decompositions=decompositions,
+                applied=lambda applied: setattr(self, "applied", applied),
                 as_results=not returns_windows(graph),
             )
 
@@ -296,10 +291,11 @@ class _Job:
 
     def follow(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
         """Let backwards of what AOTAutograd made follow others where eager's may."""
-        function = aot_function()
-        if function is None:
+        applied = self.applied
+        if applied is None:
             self.notes.decided("second backward", False, "AOTAutograd's function was not found")
             return
+        function = applied.function
         without_donations(function)
         known = differentiable_places(function)
         if known is None:
@@ -309,9 +305,12 @@ class _Job:
         alike = len(function.metadata.input_info) == len(example_inputs)  # else it takes some inputs as one
         find = held_by_eager(gm, example_inputs, places) if alike else lambda: None
         self.graphs.arriving.follow(function, Again(find, self.notes), given)
-        self.written_with_history = tuple(i for kind, i in places if kind == "input" and alike)
-        if alike and returns_no_views():
-            self.separable = tuple(i if kind == "result" else -1 - i for kind, i in places)
+        applied.call = self.graphs.arriving.watched(applied.call, given[0])
+        if alike:
+            self.written_with_history = tuple(i for kind, i in places if kind == "input")
+            candidates = self._with_history(example_inputs, self.graphs.reached)
+            reach = reach_in_eager(gm, example_inputs, dict(zip(given, places, strict=True)))
+            applied.call = separating(applied.call, candidates, given, reach, self.notes)
 
     def _with_history(self, example_inputs: Sequence[Any], reached: Sequence[bool]) -> tuple[int, ...]:
         """Inputs ``reached`` by a gradient that may have a history; parameters have none."""

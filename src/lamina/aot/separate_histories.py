@@ -19,14 +19,12 @@ import torch
 from torch import is_inference_mode_enabled
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from lamina.aot.autograd.torch_private import keeping_versions, running_backward, will_be_executed
+from lamina.aot.autograd.torch_private import running_backward, will_be_executed
 from lamina.aot.eager_history import Reach
 from lamina.aot.notes import Notes
 from lamina.aot.torch_private import (
     graph_is_kept,
     is_grad_enabled,
-    is_leaf,
-    is_view,
     never_captured,
     transforms_are_active,
 )
@@ -36,7 +34,7 @@ __all__ = ["separating"]
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Inputs that the same results lead to; of these -1 - i is the input i as the region has written it."""
+    """Inputs that the same results lead to."""
 
     results: tuple[int, ...]
     inputs: tuple[int, ...]
@@ -51,13 +49,11 @@ def separating(
 ) -> Callable[..., Any]:
     """``compiled``, whose ``differentiable`` results lead to those inputs only that they depend on, where it matters.
 
-    It does for inputs with a history, which may be any of the ``candidates``, and is then asked of ``find``. A result
-    -1 - i is the input i, to which the region writes.
+    It does for inputs with a history, which may be any of the ``candidates``, and is then asked of ``find``.
     """
     if len(differentiable) < 2 or not candidates or not is_grad_enabled():
         return compiled
     groups: tuple[_Group, ...] | None = None
-    written = tuple(-1 - k for k in differentiable if k < 0)
 
     def run(*inputs: Any) -> Any:
         nonlocal candidates, groups
@@ -73,8 +69,6 @@ def separating(
             partial = {i for group in groups if len(group.results) < len(differentiable) for i in group.inputs}
             candidates = tuple(i for i in candidates if i in partial)
             return run(*inputs)
-        if any(is_view(inputs[i]) or (inputs[i].requires_grad and is_leaf(inputs[i])) for i in written):
-            return compiled(*inputs)  # a leaf is written to past autograd only, and stays one
         return separated(inputs)
 
     told = False
@@ -112,12 +106,9 @@ def _separated(
     given = list(inputs)
     for i, tensor in zip(places, cut, strict=True):
         given[i] = tensor
-    for i in (-1 - k for k in differentiable if k < 0):
-        if given[i] is inputs[i]:
-            given[i] = inputs[i].detach()  # what is written to it gets its history from here
     edges = {i: get_gradient_edge(tensor) for i, tensor in zip(places, cut, strict=True)}
     results = list(compiled(*given))
-    made = {k: results[k] if k >= 0 else given[-1 - k] for k in differentiable}
+    made = {k: results[k] for k in differentiable}
     region = _Region({k: get_gradient_edge(tensor) for k, tensor in made.items()}, edges)
     _differentiate_originals(made[differentiable[0]].grad_fn, dict(zip(map(id, cut), places, strict=True)), inputs)
     leading: dict[int, list[torch.Tensor]] = {k: [] for k in differentiable}
@@ -126,11 +117,7 @@ def _separated(
         for k, tensor in zip(group.results, _Inputs.apply(region, group, alike, *wanted), strict=True):  # type: ignore[no-untyped-call]
             leading[k].append(tensor)
     for k, tensors in leading.items():
-        if k >= 0:
-            results[k] = _Result.apply(region, k, [results[k]], *tensors)  # type: ignore[no-untyped-call]
-        else:
-            with keeping_versions(inputs[-1 - k]):  # the region has raised it
-                _Written.apply(region, k, inputs[-1 - k], *tensors)  # type: ignore[no-untyped-call]
+        results[k] = _Result.apply(region, k, [results[k]], *tensors)  # type: ignore[no-untyped-call]
     return tuple(results)
 
 
@@ -245,17 +232,6 @@ class _Result(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         ctx.region.arrives(ctx.place, gradient)
         return None, None, None, *((gradient,) * ctx.count)
-
-
-class _Written(_Result):
-    """Leads from an input that the region has written to; to its own history as well, as in eager."""
-
-    @staticmethod
-    def forward(ctx: Any, region: _Region, place: int, written: Any, *leading: Any) -> Any:
-        ctx.region, ctx.place, ctx.count = region, place, len(leading)
-        ctx.set_materialize_grads(False)
-        ctx.mark_dirty(written)
-        return written
 
 
 for _function in (_Inputs, _Result, _Cut):

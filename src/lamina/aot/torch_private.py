@@ -70,7 +70,6 @@ __all__ = [
     "is_grad_enabled",
     "is_leaf",
     "is_torch_function",
-    "is_view",
     "is_written_to",
     "is_zero_tensor",
     "keep_for_backward",
@@ -133,11 +132,6 @@ def is_leaf(tensor: torch.Tensor) -> bool:
     except RuntimeError:
         made = torch._C._autograd._get_creation_meta(tensor)
         return bool(made == torch._C._autograd.CreationMeta.NO_GRAD_MODE)
-
-
-def is_view(tensor: torch.Tensor) -> bool:
-    """Whether autograd takes a tensor for a view: what is written to it is part of its base's history."""
-    return tensor._is_view()
 
 
 def share_history(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -15,7 +15,7 @@ from torch._functorch._aot_autograd.descriptors import (
     PlainAOTInput,
     PlainAOTOutput,
 )
-from torch._functorch._aot_autograd.schemas import OutputType
+from torch._functorch._aot_autograd.runtime_wrappers import RuntimeWrapper
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.fx import GraphModule
@@ -23,13 +23,11 @@ from torch.fx import GraphModule
 from lamina.aot.torch_private import never_captured
 
 __all__ = [
-    "aot_function",
+    "Applied",
     "differentiable_places",
     "direct_apply",
     "history_of_results",
-    "keeping_versions",
     "node_class",
-    "returns_no_views",
     "run_aot_autograd",
     "running_backward",
     "saved_tensors",
@@ -63,11 +61,13 @@ def run_aot_autograd(
     inference: Compiler,
     partition: Partition,
     decompositions: dict[Any, Callable[..., Any]],
+    applied: Callable[[Applied], None],
     as_results: bool = True,
 ) -> Callable[..., Any]:
     """Trace, differentiate and partition ``gm`` with torch's AOTAutograd and compile the pieces with the given ones.
 
-    ``as_results``: gradients that arrive get the strides of the results they belong to.
+    ``applied`` is told the autograd function that it makes, if it differentiates. ``as_results``: gradients that arrive
+    get the strides of the results they belong to.
     """
     backend = aot_autograd(
         fw_compiler=forward,
@@ -77,9 +77,47 @@ def run_aot_autograd(
         decompositions=decompositions,
         keep_inference_input_mutations=True,
     )
-    with _settings(guess_tangent_strides_as_outputs=as_results):
+    with _settings(guess_tangent_strides_as_outputs=as_results), _functions_told(applied):
         compiled: Callable[..., Any] = backend(gm, example_inputs)
     return compiled
+
+
+class Applied:
+    """AOTAutograd's autograd ``function`` for a graph, and what the graph ``call``s with its inputs: its ``apply``.
+
+    Another may be put in its place. It returns the new values of the inputs that are written to, the results, and what
+    results are views of: before inputs are written to and views are made again, which then happens to what it returns.
+    """
+
+    __slots__ = ("call", "function")
+
+    def __init__(self, apply: Any) -> None:
+        self.call: Callable[..., Any] = apply
+        self.function: Any = apply.__self__
+
+
+@contextlib.contextmanager
+def _functions_told(told: Callable[[Applied], None]) -> Iterator[None]:
+    """In this context ``told`` is given each autograd function that AOTAutograd makes."""
+    usual: Any = RuntimeWrapper.post_compile
+
+    def post_compile(self: RuntimeWrapper, compiled: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not self.trace_joint or not hasattr(compiled, "__self__"):
+            return usual(self, compiled, *arguments, **keywords)
+        applied = Applied(compiled)
+
+        def run(*inputs: Any) -> Any:
+            return applied.call(*inputs)
+
+        never_captured(run)
+        told(applied)
+        return usual(self, run, *arguments, **keywords)
+
+    RuntimeWrapper.post_compile = post_compile  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        RuntimeWrapper.post_compile = usual  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
@@ -100,14 +138,6 @@ def written_inputs(count: int) -> tuple[int, ...]:
         return tuple(range(count))
     places = tuple(i for i, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata)
     return places if len(metadata.input_info) == count or not places else tuple(range(count))
-
-
-def aot_function() -> Any:
-    """The autograd function of the graph just compiled by AOTAutograd; None if it is not found."""
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
-    found = (f for f in reversed(torch.autograd.Function.__subclasses__()) if getattr(f, "metadata", None) is metadata)
-    return None if metadata is None else next(found, None)
 
 
 def without_donations(function: Any) -> None:
@@ -235,14 +265,6 @@ def history_of_results() -> frozenset[int]:
     return frozenset(bases | written)
 
 
-def returns_no_views() -> bool:
-    """Whether every result of the graph just compiled by AOTAutograd has its memory, and its history, for itself."""
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
-    apart = (OutputType.non_alias, OutputType.unsafe_view_alias)
-    return metadata is not None and all(info.output_type in apart for info in metadata.output_info)
-
-
 def static_input_indices() -> frozenset[int]:
     """Positions of parameters and buffers among the inputs of the graph being compiled."""
     context = TracingContext.try_get()
@@ -270,12 +292,6 @@ def direct_apply(function: type[torch.autograd.Function], **attributes: Any) -> 
         setattr(node, name, value)
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return apply
-
-
-def keeping_versions(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
-    """A context in which writes to ``tensor`` are not counted, for those that were counted where they were made."""
-    held: Any = torch.autograd._unsafe_preserve_version_counter(tensor)  # type: ignore[attr-defined]
-    return held  # type: ignore[no-any-return]
 
 
 # What tells the backward in progress from another, and whether it comes to a node.
