@@ -308,6 +308,44 @@ def masked_store(n: int, c: int):
     return b, buffers, {"X": torch.randn(n, c), "Y": torch.randn(n, c)}, {}
 
 
+def masked_places(n: int, c: int, dtype: str):
+    """Elements that lie apart, under a mask that holds in no lane of some vectors, in few and in all of others."""
+    b = Body(n, c)
+    j = b.index((b.at[1] * 7 + b.at[0]) // 5)
+    mask = b.op("lt", b.load("M", *b.at, dtype="int64"), j, dtype="bool")
+    x = b.load("X", b.at[0], (b.at[1] * 3 + 2) // 4, dtype=dtype, mask=mask, fill=1)
+    b.store("Y", b.at, x)
+    given = torch.full((n, c), 10**6)
+    given[0] = -1
+    given[1:, ::9] = 3
+    x0 = (torch.randn(n, c) * 5).to(getattr(torch, dtype))
+    shapes = (("X", dtype), ("M", "int64"), ("Y", dtype))
+    return b, table(*((name, kind, (n, c)) for name, kind in shapes)), {"X": x0, "M": given}, {}
+
+
+def quotients(n: int, c: int, dtype: str):
+    """Indices of whole vectors with quotients and remainders inside each other, beside what is negative."""
+    b = Body(n, c)
+    i, j = b.at
+    found = [(j * 7 + 3) // 5, (j + i * 11) % 13 * 4 - j, ((j * 6 + i) // 9 * 9 + 2) // 4, (j - 50) // 3 + j % 2]
+    values = [b.index(expr, dtype) for expr in found]
+    b.store("Y", b.at, b.op("add", b.op("sub", values[0], values[1]), b.op("mul", values[2], values[3])))
+    return b, table(("Y", dtype, (n, c))), {}, {}
+
+
+def scattered(n: int, c: int, dtype: str, costly: bool):
+    """Elements added at loaded places of their rows, some left out; with costly values vectors pay."""
+    b = Body(n, c)
+    i = b.load("I", *b.at, dtype="int64")
+    g = b.load("G", *b.at, dtype=dtype)
+    if costly:
+        g = b.op("cast", b.op("tanh", b.op("cast", g, dtype="float32")), dtype=dtype)
+    b.store("Y", (b.at[0], b.loaded(i, c)), g, mode="add", mask=b.op("ne", i, 3, dtype="bool"))
+    g0 = (torch.randn(n, c) * 5).to(getattr(torch, dtype))
+    inputs = {"G": g0, "I": torch.randint(0, c, (n, c)), "Y": torch.zeros(n, c).to(g0)}
+    return b, table(("G", dtype, (n, c)), ("I", "int64", (n, c)), ("Y", dtype, (n, c))), inputs, {}
+
+
 def dropout(n: int, c: int, symbolic: bool = False):
     s = Size("n", 1) if symbolic else n
     b = Body(as_expr(s), c)
@@ -470,6 +508,13 @@ recipe(padding, "padding", 6, 40, 3, 10, "float32")
 recipe(padding, "padding_int8", 6, 40, 3, 10, "int8")
 recipe(padding, "padding_bf16", 6, 40, 9, 1, "bfloat16")
 recipe(masked_store, "masked_store", 6, 43)
+for kind_ in ("float32", "float64", "int64", "int32", "int8", "bool", "bfloat16"):
+    recipe(masked_places, f"masked_places_{kind_}", 5, 75, kind_)
+for kind_ in ("int64", "int32", "float32"):
+    recipe(quotients, f"quotients_{kind_}", 5, 75, kind_)
+for kind_ in ("float32", "int64", "int8", "bfloat16"):
+    recipe(scattered, f"scattered_{kind_}", 6, 43, kind_, False)
+    recipe(scattered, f"scattered_costly_{kind_}", 6, 43, kind_, True)
 recipe(dropout, "dropout", 9, 61)
 recipe(dropout, "dropout_symbolic", 9, 61, True)
 recipe(rotate_half, "rotate_half", 12, 32)

@@ -82,6 +82,9 @@ def test_gradients_of_views(symbolic: bool) -> None:
     check(lambda x: aten.unfold_backward(x, [4, 13], 1, 8, 1), X)
     check(lambda x: aten.unfold_backward(x, [4, 18], 1, 8, 2), X)
     check(lambda x: aten.unfold_backward(x, [4, 28], 1, 8, 4), X)
+    check(lambda x: aten.unfold_backward(x, [4, 63], 1, 8, 11), X)
+    check(lambda x: aten.unfold_backward(x, [4, 10, 5], 1, 8, 1), torch.randn(4, 3, 5, 8))
+    check(lambda x: aten.unfold_backward(x, [4, 32], 1, 30, 1), torch.randn(4, 3, 30))
 
 
 @pytest.mark.parametrize("padding", [-1, 0, 2])

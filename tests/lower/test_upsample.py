@@ -8,8 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lamina.ir.loops import Load, Nest
+from lamina.lower.to_loops import lower
+
 from .harness import check, outcome
 from .samples import check_samples
+from .torch_private import traced
 
 aten = torch.ops.aten
 MODES: list[dict[str, Any]] = [
@@ -75,8 +79,25 @@ def test_gradients_of_weighted_elements_are_left_to_the_library(corners: bool) -
     assert [op for op, _ in found.library] == ["aten.upsample_bilinear2d_backward.default"]
 
 
-@pytest.mark.parametrize("window", [([3, 2], [1, 2], [1, 0], [2, 1]), ([2, 2], [1, 1], [0, 0], [2, 2])])
+WINDOWS = (
+    ([3, 2], [1, 2], [1, 0], [2, 1]),
+    ([2, 2], [1, 1], [0, 0], [2, 2]),
+    ([3, 4], [1, 1], [2, 1], [1, 3]),
+    ([2, 1], [1, 1], [0, 1], [3, 2]),
+    ([5, 3], [1, 1], [1, 2], [2, 3]),
+)
+"""Sizes, dilations, paddings, steps: patches that overlap, touch, and leave out elements between them."""
+
+
+@pytest.mark.parametrize("window", WINDOWS)
 def test_patches_to_columns_and_back(window: tuple[list[int], ...]) -> None:
     for x in (X, X[0]):
         check(lambda x: aten.im2col(x, *window), x)
         check(lambda c: aten.col2im(c, [10, 11], *window), aten.im2col(x, *window))
+
+
+def test_an_element_looks_for_no_more_patches_than_it_is_in() -> None:
+    columns = torch.randn(2, 3 * 16, 9)
+    program = lower(traced(lambda c: aten.col2im(c, [12, 12], [4, 4], [1, 1], [0, 0], [4, 4]), [columns]), "test")
+    (nest,) = (step for step in program.steps if isinstance(step, Nest))
+    assert sum(isinstance(eqn, Load) for eqn in nest.body) == 1

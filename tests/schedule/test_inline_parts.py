@@ -48,6 +48,11 @@ def overlapping(x: Tensor) -> Tensor:
     return y[1:] * y[:-1] + y[1:].square()
 
 
+def row_blocks(x: Tensor) -> Tensor:
+    y = _costly(x)
+    return sum((y[..., k::8] for k in range(1, 8)), y[..., ::8])  # type: ignore[return-value]
+
+
 def _inlined(program: Program, x: Tensor) -> tuple[list[bool], Any]:
     compiled = lamina.compile(program)
     result = compiled(x)
@@ -61,6 +66,15 @@ def test_parts_are_computed_where_they_are_read(program: Program) -> None:
     taken, _ = _inlined(program, torch.randn(6, 10, 8))
     assert taken == [True] * len(taken)
     assert taken
+
+
+def test_parts_that_are_read_element_by_element_are_stored() -> None:
+    """Every eighth element of a row is loaded by itself: all of them in turn take longer than vectors stored once."""
+    taken, _ = _inlined(row_blocks, torch.randn(6, 10, 64))
+    assert not taken
+    taken, _ = _inlined(lambda x: _costly(x)[..., ::8] - 1, torch.randn(6, 10, 64))
+    assert taken
+    assert all(taken)
 
 
 @pytest.mark.parametrize("program", [whole, overlapping], ids=lambda p: p.__name__)

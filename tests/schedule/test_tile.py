@@ -105,6 +105,17 @@ def test_scatter_runs_in_order_where_it_may_collide(width: int, kind: str) -> No
     assert chosen(b, *buffers).kind == kind
 
 
+@pytest.mark.parametrize(("costly", "vector"), [(False, None), (True, "i1")])
+def test_a_scatter_that_computes_little_takes_no_vectors_apart(costly: bool, vector: str | None) -> None:
+    b = Body(50, 64)
+    g = b.op("mul", b.load("G", *b.at), 0.5)
+    value = b.op("tanh", g) if costly else g
+    b.store("Y", (b.at[0], b.loaded(b.load("I", *b.at, dtype="int64"), 9)), value, mode="add")
+    buffers = (dense("I", "int64", (50, 64)), dense("G", "float32", (50, 64)), dense("Y", "float32", (50, 9)))
+    schedule = chosen(b, *buffers)
+    assert (schedule.kind, schedule.outer, schedule.vector) == ("pointwise", ("i0",), vector)
+
+
 def test_overlapping_windows_are_not_shared() -> None:
     b = Body(50, 30)
     b.store("Y", (b.at[0] + b.at[1],), b.load("G", *b.at), mode="add")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 from lamina.ir.polynomial import Monomial, Polynomial, has_remainder, order
 
-__all__ = ["Atom", "Axis", "Div", "Expr", "Loaded", "Mod", "Size", "as_expr", "ceildiv", "prod"]
+__all__ = ["Atom", "Axis", "Div", "Expr", "Loaded", "Mod", "Size", "as_expr", "as_expr_atom", "ceildiv", "prod"]
 
 
 class _Atom:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch.fx import Node
 
@@ -110,6 +111,8 @@ def col2im(
     low.plain(x.dtype)
     spans = fixed_spans(out.shape[-2:], out.shape[-2:], size, step, pad, dilation)
     grid = _grid(out.shape[-2:], spans)
+    if all(span.dilation == 1 for span in spans):
+        return _sum_of_patches(low, node, x, out, [replace(n, result=m) for n, m in zip(spans, grid, strict=True)])
     s = Sliding(low, node, out.shape, [span.size for span in spans])
     b, (*batch, channel) = s.b, s.outer
     values = []
@@ -121,4 +124,20 @@ def col2im(
         values.append(b.load(x, [*batch, row, patches[0] * grid[1] + patches[1]], exists).to(opmath(x.dtype)))
     b.store(out, s.total("add", values), s.at)
     low.finish(b)
+    return out
+
+
+def _sum_of_patches(low: Lowering, node: Node, x: TensorValue, out: TensorValue, spans: Sequence[Fixed]) -> TensorValue:
+    """Each pixel looks at the few patches that it is in: one, where they do not overlap."""
+    s = Sliding(low, node, out.shape, [span.covers for span in spans])
+    *batch, channel = s.outer
+    values = []
+    for number in s.numbers:
+        patches = [span.output(a, k) for span, a, k in zip(spans, s.inner, number, strict=True)]
+        i, j = (span.within(a, k) for span, a, k in zip(spans, s.inner, number, strict=True))
+        row = (channel * spans[0].size + i) * spans[1].size + j
+        place = [*batch, row, patches[0] * spans[1].result + patches[1]]
+        values.append(s.b.load(x, place, s.holds(spans, number)).to(opmath(x.dtype)))
+    s.b.store(out, s.total("add", values), s.at)
+    low.finish(s.b)
     return out

@@ -309,7 +309,9 @@ def _shares(s: Sliding, spans: Sequence[Span], grad: TensorValue, kin: str) -> V
         outputs = [span.output(a, j) for span, a, j in zip(spans, s.inner, number, strict=True)]
         exists = s.holds(spans, number)
         counts = [span.count(s.b, o, kin) for span, o in zip(spans, outputs, strict=True)]
-        share = s.b.load(grad, [*s.outer, *outputs], exists).to(kin) / s.area(counts, kin)
+        share = s.b.load(grad, [*s.outer, *outputs], exists).to(kin)
+        if any(not isinstance(count, int) or count > 1 for count in counts):
+            share = share / s.area(counts, kin)
         values.append(share if exists is None else s.b.where(exists, share, 0))
     return s.total("add", values)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +36,9 @@ from lamina.lower.values import TensorValue
 from lamina.lower.views import reshaped
 
 __all__: list[str] = []
+
+_WRITTEN_OUT = 27
+"""Windows that an element is in up to which each is written out; sums over more of them are loops."""
 
 Region = Callable[[NestBuilder], tuple[Value, Sequence[Expr]]]
 """Whether the nest's position is in a region, and which element of the region's tensor it then is."""
@@ -201,13 +205,19 @@ def unfold_backward(
     if not sizes:
         return low.into(node, out, lambda v: v, grad.view([], [as_expr(0)]), dtype=grad.dtype)
     dim = dim % len(sizes)
-    b = low.nest(node, [*out.shape, as_expr(-(-size // step))])
-    *at, back = b.axes
-    window = at[dim] // step - back
-    within = at[dim] - window * step
-    valid = all_of([inside(b, window, grad.shape[dim]), inside(b, within, as_expr(size))])
-    value = b.load(grad, [*replaced(at, dim, window), within], valid).to(opmath(grad.dtype))
-    b.store(out, b.reduce("sum", value, [out.rank]), at)
+    covers = as_expr(-(-size // step))
+    looped = not covers.is_int or not 0 < covers.const <= _WRITTEN_OUT
+    b = low.nest(node, [*out.shape, covers] if looped else out.shape)
+    at = b.axes[: out.rank]
+    values = []
+    for back in [b.axes[-1]] if looped else [as_expr(k) for k in range(covers.const)]:
+        window = at[dim] // step - back
+        within = at[dim] % step + back * step
+        reached = None if within.below(size) else inside(b, within, as_expr(size))
+        valid = all_of([inside(b, window, grad.shape[dim]), reached])
+        values.append(b.load(grad, [*replaced(at, dim, window), within], valid).to(opmath(grad.dtype)))
+    total = functools.reduce(lambda one, other: one + other, values)
+    b.store(out, b.reduce("sum", total, [out.rank]) if looped else total, at)
     low.finish(b)
     return out
 

@@ -94,9 +94,13 @@ class Fixed:
     def output(self, place: Expr, j: Expr | int) -> Expr:
         return (place + self.pad) // self.step - j
 
+    def within(self, place: Expr, j: Expr | int) -> Expr:
+        """How far from its beginning the window of ``output`` has the element, with padding."""
+        return (place + self.pad) % self.step + as_expr(j) * self.step
+
     def holds(self, b: NestBuilder, place: Expr, j: Expr | int) -> Value | None:
         exists = inside(b, self.output(place, j), self.result)
-        distance = (place + self.pad) % self.step + as_expr(j) * self.step
+        distance = self.within(place, j)
         reach = (self.size - 1) * self.dilation + 1
         reached = None if distance.below(reach) else b.index(distance) < reach
         return all_of([exists, reached])

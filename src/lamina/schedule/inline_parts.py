@@ -20,6 +20,11 @@ from lamina.schedule.settle import settled
 
 __all__ = ["with_parts"]
 
+_NEAR, _APART = 4, 8
+"""Elements from one read to the next up to which whole vectors are loaded, and how many times as long as those it
+takes to load elements one by one.
+"""
+
 _LOADS = 4
 """Tensors that a producer may read: each of them is read where the parts are, in the order of the reader's loops."""
 
@@ -75,8 +80,8 @@ def _result(producer: Nest, buffers: BufferFacts) -> str | None:
 
 
 def _pays(producer: Nest, name: str, users: Sequence[Step], buffers: BufferFacts) -> bool:
-    """Whether all readers read parts, and together no more places than there are."""
-    shape, read = buffers.buffers[name].shape, 0
+    """Whether all readers read parts, and together no more places than there are; fewer, if one by one."""
+    shape, read, price = buffers.buffers[name].shape, 0, 1
     for user in users:
         if isinstance(user, LibraryCall):
             return False
@@ -87,7 +92,14 @@ def _pays(producer: Nest, name: str, users: Sequence[Step], buffers: BufferFacts
         if facts.scans or facts.scatters:
             return False  # its loop goes one by one
         read += len({eqn.index for eqn in loads}) * estimate(prod(a.extent for a in user.axes))
-    return read <= estimate(prod(a.extent for a in producer.axes))
+        if any(_is_apart(eqn.index) for eqn in loads):
+            price = _APART
+    return read * price <= estimate(prod(a.extent for a in producer.axes))
+
+
+def _is_apart(index: tuple[Expr, ...]) -> bool:
+    """Whether what is read lies apart along the last dimension, whose elements lie next to each other."""
+    return any(axes and coef > _NEAR for axes, coef in index[-1].terms) if index else False
 
 
 def _is_part(index: tuple[Expr, ...], shape: Sequence[Expr]) -> bool:

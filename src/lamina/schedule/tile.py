@@ -23,6 +23,9 @@ _FURTHEST = 4
 """Elements so far apart are read and written by whole vectors, if not as fast as neighbours."""
 _HALVES = ("float16", "bfloat16")
 _SCALAR_ONLY = ("uint16", "uint32", "uint64")
+_LIGHT, _HEAVY = 16, 8
+"""Instructions for each element of a scatter up to which vectors save less than taking them apart costs, in all and
+of an operation below which that is one or two instructions for a single element too."""
 
 
 class Chooser:
@@ -244,7 +247,18 @@ class Chooser:
             return None
         if self.size((best,)) < 3 and self.axis[best].extent.is_int:
             return None
-        return best
+        return None if self.light_scatter(best) else best
+
+    def light_scatter(self, axis: str) -> bool:
+        """Whether the nest does little but store elements at places that are computed for each point of ``axis``."""
+        stores = [e for e in self.nest.body if isinstance(e, Store)]
+        apart = all(any(isinstance(a, Loaded) and self.along(a, axis) for a in e.index[0].atoms()) for e in stores)
+        if not stores or not apart or self.reduces or self.scanned:
+            return False
+        if any(isinstance(e, Random) for e in self.nest.body):
+            return False
+        costs = [OPS[e.op].cost for e in self.nest.body if isinstance(e, Compute)]
+        return sum(costs) <= _LIGHT and max(costs, default=0) < _HEAVY
 
     def scores(self) -> dict[str, int]:
         """Of each axis that may be the vector axis, how many accesses are contiguous along it, by their weight."""

@@ -19,6 +19,7 @@ from lamina.codegen.cpp.expressions import (
     vector_type,
 )
 from lamina.codegen.cpp.facts import Facts, fits_32
+from lamina.codegen.cpp.index_vectors import index_vector
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Index, Load, Random, Store
 
@@ -200,11 +201,13 @@ class Statements:
             return f"stepped_{kind}<{self.step(expr)}>({self.at(eqn.buffer, expr)}, n)"
         declare, index = self.lanes(expr)
         text = f"load_{kind}({eqn.buffer} + {index})"
-        if eqn.mask is not None:
-            cond = f"lane({eqn.mask}, k)" if self.is_vector(eqn.mask) else self.value(eqn.mask, False)
-            text = f"{cond} ? {text} : {literal(eqn.fill, eqn.dtype)}"
         lane_kind = {"vi32": "int32"}.get(vector_type(eqn.dtype) or "", element(eqn.dtype))
         lane_kind = "flag" if eqn.dtype == "bool" else lane_kind
+        if eqn.mask is not None and self.is_vector(eqn.mask):
+            fill = splat(eqn.dtype, literal(eqn.fill, eqn.dtype))
+            return f"chosen_{lane_kind}({eqn.mask}, {fill}, n, [&](int64 k) STEP {{ {declare}return {text}; }})"
+        if eqn.mask is not None:
+            text = f"{self.value(eqn.mask, False)} ? {text} : {literal(eqn.fill, eqn.dtype)}"
         return f"lanes_{lane_kind}(lane_count(n), [&](int64 k) STEP {{ {declare}return {text}; }})"
 
     def store(self, eqn: Store, vector: bool) -> str:
@@ -229,16 +232,29 @@ class Statements:
                 return f"{how}_{kind}({where}, {self.added(eqn, f'load_{kind}({where}, n)', value, True)}, n);"
             if eqn.mode == "set":
                 return f"store_masked_{kind}({where}, {value}, {self.value(eqn.mask, True)}, n);"
-        declare, index = self.lanes(expr)
-        where = f"{eqn.buffer} + {index}"
-        one = f"lane({eqn.value}, k)" if self.is_vector(eqn.value) else self.value(eqn.value, False)
+        return self.store_each(eqn)
+
+    def store_each(self, eqn: Store) -> str:
+        """Lanes stored one by one, out of memory into which what they hold is put first: lanes are slow to get at."""
+        kind = SHORT[self.dtypes[eqn.buffer]]
+        declare, index = self.lanes(eqn.index[0])
+        apart = {a.name for a in eqn.index[0].atoms() if isinstance(a, Loaded) and self.is_vector(a.name)}
+        one = self.value(eqn.value, False)
+        if self.is_vector(eqn.value):
+            apart.add(eqn.value)
+            one = f"lane({eqn.value}, k)"
         if self.facts.dtype[eqn.value] == "bool":
             one = f"(bool){one}"
+        where = f"{eqn.buffer} + {index}"
         text = f"store_{kind}({where}, {self.added(eqn, f'load_{kind}({where})', one, False)});"
+        first = ""
         if eqn.mask is not None:
-            cond = f"lane({eqn.mask}, k)" if self.is_vector(eqn.mask) else self.value(eqn.mask, False)
-            text = f"if ({cond}) {text}"
-        return f"for (int64 k = 0; k < lane_count(n); ++k) {{ {declare}{text} }}"
+            first = f"const int32 chosen = mask_bits({eqn.mask}); "
+            text = f"if (chosen >> k & 1) {text}"
+        for name in sorted(apart):
+            first += f"const auto {name}_each = each_of({name}); "
+            text = text.replace(f"lane({name}, k)", f"{name}_each.x[k]")
+        return f"{{ {first}for (int64 k = 0; k < lane_count(n); ++k) {{ {declare}{text} }} }}"
 
     def streams(self, eqn: Store) -> bool:
         """Whether vectors of the store go past the caches: of four bytes an element, and never read by the nest."""
@@ -262,6 +278,10 @@ class Statements:
         factor = self.stride(eqn.expr)
         base = index_text(eqn.expr, {})
         if factor is None:
+            loaded = any(isinstance(a, Loaded) for a in eqn.expr.atoms())
+            whole = None if loaded or self.facts.vector is None else index_vector(eqn.expr, self.facts.vector)
+            if whole is not None:
+                return cast(whole, "int32", eqn.dtype, True)
             declare, index = self.lanes(eqn.expr)
             text = f"lanes_int64(lane_count(n), [&](int64 k) STEP {{ {declare}return {index}; }})"
             return cast(text, "int64", eqn.dtype, True)

@@ -352,6 +352,9 @@ static INLINE f32 lane(vf32 x, int64 k) { return x[k]; }
 static INLINE int32 lane(vi32 x, int64 k) { return x[k]; }
 static INLINE f64 lane(vf64 x, int64 k) { return k < HALF ? x.lo[k] : x.hi[k - HALF]; }
 static INLINE int64 lane(vi64 x, int64 k) { return k < HALF ? x.lo[k] : x.hi[k - HALF]; }
+template <class T> struct EachOf { T x[LANES]; };
+#define EACH_OF(V, T) static INLINE EachOf<T> each_of(V x) { EachOf<T> r; __builtin_memcpy(&r, &x, sizeof r); return r; }
+EACH_OF(vf32, f32) EACH_OF(vi32, int32) EACH_OF(vf64, f64) EACH_OF(vi64, int64)
 template <class V, class T, class F> static INLINE V gathered(int64 count, const F& element) {
   alignas(WIDTH) T out[LANES] = {};
   for (int64 k = 0; k < count; ++k) out[k] = element(k);
@@ -367,6 +370,29 @@ template <class F> static INLINE vflag lanes_flag(int64 n, const F& e) {
 }
 template <class F> static INLINE vf64 lanes_f64(int64 n, const F& e) { return gathered<vf64, f64>(n, e); }
 template <class F> static INLINE vi64 lanes_int64(int64 n, const F& e) { return gathered<vi64, int64>(n, e); }
+// element(k) for each lane that counts and is chosen, fill in the others; often there are none, or few.
+template <class V, class T, class N, class F> static INLINE V gathered_where(vflag m, V fill, N n, const F& element) {
+  int32 left = mask_bits(m & lanes(n));
+  if (!left) return fill;
+  alignas(WIDTH) T out[LANES];
+  __builtin_memcpy(out, &fill, sizeof fill);
+  if (left == (1 << LANES) - 1) {
+    for (int64 k = 0; k < LANES; ++k) out[k] = element(k);
+  } else {
+    for (; left; left &= left - 1) { int64 k = __builtin_ctz(left); out[k] = element(k); }
+  }
+  V v;
+  __builtin_memcpy(&v, out, sizeof v);
+  return v;
+}
+#define CHOSEN(T, V, E)                                                                           \
+  template <class N, class F> static INLINE V chosen_##T(vflag m, V fill, N n, const F& e) {      \
+    return gathered_where<V, E>(m, fill, n, e);                                                   \
+  }
+CHOSEN(f32, vf32, f32) CHOSEN(int32, vi32, int32) CHOSEN(f64, vf64, f64) CHOSEN(int64, vi64, int64)
+template <class N, class F> static INLINE vflag chosen_flag(vflag m, vflag fill, N n, const F& e) {
+  return gathered_where<vi32, int32>(m, fill, n, [&](int64 k) STEP { return -(int32)(bool)e(k); });
+}
 #define MAP1(NAME, V, T, CALL) \
   static inline V NAME(V x) { T a[LANES]; __builtin_memcpy(a, &x, sizeof x); for (int k = 0; k < LANES; ++k) a[k] = CALL(a[k]); __builtin_memcpy(&x, a, sizeof x); return x; }
 #define MAP2(NAME, V, T, CALL)                                                            \

@@ -1,0 +1,50 @@
+"""An index for all lanes of a vector at once where it follows no straight line: quotients and remainders."""
+
+from __future__ import annotations
+
+from lamina.codegen.cpp.expressions import index_text
+from lamina.codegen.cpp.facts import fits_32
+from lamina.ir.index import Atom, Axis, Div, Expr, Mod, as_expr, as_expr_atom
+
+__all__ = ["index_vector"]
+
+_MOST = 2**30
+
+
+def index_vector(expr: Expr, axis: str) -> str | None:
+    """C++ of type ``vi32`` for ``expr``, which has no loaded places, along the vector axis.
+
+    ``None`` where 32 bits do not do. Sums and products wrap around: only what is divided, and the whole, have to fit.
+    """
+    return _text(expr, axis) if _exact(expr, axis) else None
+
+
+def _exact(expr: Expr, axis: str) -> bool:
+    if not fits_32(expr) or any(abs(coef) >= _MOST for _, coef in expr.terms) or abs(expr.const) >= _MOST:
+        return False
+    return all(_divides(atom, axis) for mono, _ in expr.terms for atom in mono if axis in _axes(atom))
+
+
+def _divides(atom: Atom, axis: str) -> bool:
+    if not isinstance(atom, Div | Mod):
+        return isinstance(atom, Axis)
+    fixed = atom.den.is_int and 0 < atom.den.const < _MOST
+    return fixed and atom.num.nonnegative() and _exact(atom.num, axis)
+
+
+def _axes(atom: Atom) -> frozenset[str]:
+    if isinstance(atom, Div | Mod):
+        return atom.num.axes() | atom.den.axes()
+    return as_expr(atom).axes()
+
+
+def _text(expr: Expr, axis: str) -> str:
+    def written(atom: Atom) -> str:
+        if isinstance(atom, Div | Mod):
+            if axis not in _axes(atom):
+                return f"(int32)({index_text(as_expr_atom(atom), {})})"
+            sign = "/" if isinstance(atom, Div) else "%"
+            return f"(vi32)((vu32)({_text(atom.num, axis)}) {sign} {atom.den.const}u)"
+        return f"(LANE + (int32)({axis}))" if atom.name == axis else f"(int32)({index_text(as_expr(atom), {})})"
+
+    return expr.text(written)
