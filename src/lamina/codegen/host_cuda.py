@@ -283,6 +283,8 @@ class _CudaWriter(HostWriter):
         comment = f"{', '.join(b for b in step.buffers if b in read)} -> {', '.join(step.writes)}"
         if source.plain is not None and not {source.parameters.index(p) for p in source.must_align} <= set(assumed):
             source = source.plain
+        if source.uneven is not None and not {source.parameters.index(p) for p in source.lengths} <= set(assumed):
+            source = source.uneven
         stage: TritonSource | None = source
         while stage is not None:
             launch = self._variant(step.kernel, stage, tuple(assumed))

@@ -40,6 +40,8 @@ class Interpreter:
     ) -> tuple[list[torch.Tensor], int]:
         """Launch a kernel; its tensors afterwards and the number of a failed Check."""
         values = {f"s{k}": n for k, n in enumerate(sizes)}
+        if source.uneven is not None and any(values[name] % 16 for name in source.lengths):
+            source = source.uneven
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         eights = [t.dtype if t.is_floating_point() and t.element_size() == 1 else None for t in tensors]

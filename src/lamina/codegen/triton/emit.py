@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from lamina.codegen.triton.alike import dispatch, programs
+from lamina.codegen.triton.ends import GROUP, ends_schedule, has_ends, lengths_of_groups
 from lamina.codegen.triton.facts import Facts, size_text
 from lamina.codegen.triton.last import programs_of, write_last
 from lamina.codegen.triton.nest import NestWriter
@@ -17,7 +18,7 @@ from lamina.codegen.triton.text import Text, helpers_in
 from lamina.codegen.triton.types import signature
 from lamina.ir.alike import Alike, alike
 from lamina.ir.index import Expr, as_expr, prod
-from lamina.ir.loops import Check, Store
+from lamina.ir.loops import Check, Nest, Store
 from lamina.ir.plan import GpuSchedule, Kernel
 
 __all__ = ["TritonTarget", "emit"]
@@ -41,7 +42,6 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
     checks = sum(isinstance(e, Check) for nest in kernel.nests for e in nest.body)
     parameters, types = _arguments(kernel, dtypes, checks)
-    workspace: tuple[tuple[Expr, bool], ...] = ()
     same = alike(kernel.nests)
     if same is not None and len({tuple(dtypes[b] for b in own) for own in same.buffers}) == 1:
         return _together(kernel, same, dtypes, types)
@@ -49,6 +49,24 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         return _product(kernel, dtypes, parameters, types, target)
     if any(isinstance(s, GpuSchedule) and s.last for s in kernel.schedules):
         return _joined(kernel, dtypes, parameters, types)
+    whole = _nests(kernel, dtypes, parameters, types, with_ends=False)
+    pairs = [(n, s) for n, s in zip(kernel.nests, kernel.schedules, strict=True) if isinstance(s, GpuSchedule)]
+    lengths = [lengths_of_groups(nest) for nest, schedule in pairs if has_ends(nest, schedule)]
+    if not lengths:
+        return whole
+    if any(sizes is None for sizes in lengths):
+        return _nests(kernel, dtypes, parameters, types, with_ends=True)
+    made = _nests(replace(kernel, name=f"{kernel.name}_uneven"), dtypes, parameters, types, with_ends=True)
+    return replace(whole, uneven=made, lengths=tuple(sorted(frozenset[str]().union(*filter(None, lengths)))))
+
+
+def _nests(
+    kernel: Kernel, dtypes: dict[str, str], parameters: list[str], types: list[str], with_ends: bool
+) -> TritonSource:
+    """The source of nests that each have programs of their own. ``with_ends``: whole groups of their tiles and the rest
+    apart, where that pays.
+    """
+    workspace: tuple[tuple[Expr, bool], ...] = ()
     parts: list[Text] = []
     grids: list[Expr] = []
     schedules: list[GpuSchedule] = []
@@ -57,24 +75,22 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
     for number, (nest, schedule) in enumerate(zip(kernel.nests, kernel.schedules, strict=True)):
         assert isinstance(schedule, GpuSchedule), "the kernel is scheduled for a CPU"
         schedules.append(schedule)
-        facts = Facts(nest, schedule, dtypes)
-        facts.check()
         name = kernel.name if alone else f"{kernel.name}_{number}"
-        text = Text()
-        text.add("@triton.jit")
-        text.open(f"def {name}({', '.join(parameters if alone else [*parameters, 'pid'])}):")
-        text.add(f'"""{_describe(facts)}"""')
         if schedule.kind == "product":
+            text = _function(name, parameters, Facts(nest, schedule, dtypes), alone)
             grids.append(write_product(nest, schedule, dtypes, text, alone).programs)
             parts.append(text)
             continue
-        _indices(facts, text, alone)
-        writer = NestWriter(facts, text, done)
-        writer.run()
-        for team in writer.reductions.teams:
-            workspace = ((team.workspace(), False),)
+        if with_ends and has_ends(nest, schedule):
+            made, facts = _groups_and_rest(name, parameters, nest, schedule, dtypes, alone)
+            parts += made
+        else:
+            facts = Facts(nest, schedule, dtypes)
+            text, writer = _written(name, parameters, facts, alone, done)
+            parts.append(text)
+            for team in writer.reductions.teams:
+                workspace = ((team.workspace(), False),)
         done += sum(isinstance(e, Check) for e in nest.body)
-        parts.append(text)
         tiles = prod(facts.pieces(k) for k, b in enumerate(facts.blocks) if b.role in ("grid", "team"))
         grids.append(tiles * max(schedule.team, 1))
     if not alone:
@@ -91,8 +107,47 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         max(s.stages for s in schedules),
         (sum(grids, as_expr(0)), one, one),
         workspace,
-        bool(checks),
+        bool(done),
     )
+
+
+def _function(name: str, parameters: list[str], facts: Facts, alone: bool) -> Text:
+    """The head of the function of a nest; one that is not ``alone`` is told its program's number."""
+    facts.check()
+    text = Text()
+    text.add("@triton.jit")
+    text.open(f"def {name}({', '.join(parameters if alone else [*parameters, 'pid'])}):")
+    text.add(f'"""{_describe(facts)}"""')
+    return text
+
+
+def _written(name: str, parameters: list[str], facts: Facts, alone: bool, first_check: int) -> tuple[Text, NestWriter]:
+    """The function of a nest."""
+    text = _function(name, parameters, facts, alone)
+    _indices(facts, text, alone)
+    writer = NestWriter(facts, text, first_check)
+    writer.run()
+    return text, writer
+
+
+def _groups_and_rest(
+    name: str, parameters: list[str], nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], alone: bool
+) -> tuple[list[Text], Facts]:
+    """The functions of a nest whose tiles end at the last whole group, and the facts of those tiles."""
+    facts = Facts(nest, schedule, dtypes, part="groups")
+    rest = Facts(nest, ends_schedule(schedule), dtypes, part="rest")
+    groups, _ = _written(f"{name}_groups", parameters, facts, False, 0)
+    last, _ = _written(f"{name}_rest", parameters, rest, False, 0)
+    text = Text()
+    text.add("@triton.jit")
+    text.open(f"def {name}({', '.join(parameters if alone else [*parameters, 'pid'])}):")
+    if alone:
+        text.add("pid = tl.program_id(0)")
+    given = ", ".join([*parameters, "pid"])
+    text.add(f"{name}_groups({given})")
+    text.open("if pid == 0:")
+    text.add(f"{name}_rest({given})")
+    return [groups, last, text], facts
 
 
 def _arguments(kernel: Kernel, dtypes: dict[str, str], checks: int) -> tuple[list[str], list[str]]:
@@ -264,7 +319,9 @@ def _indices(facts: Facts, text: Text, alone: bool) -> None:
         if block.role == "team":
             continue
         start = f"{name}.to(tl.int64)" if facts.wide[k] else name
-        if block.size > 1:
+        if facts.part == "rest":
+            text.extend(facts.line_text(k, size_text(facts.extents[k] // GROUP * GROUP)))
+        elif block.size > 1:
             text.extend(facts.line_text(k, f"{start} * {block.size}"))
         else:
             text.extend(facts.line_text(k, start))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from lamina.codegen.triton.ends import GROUP
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.ir.index import Atom, Axis, Div, Expr, Loaded, Mod, Size, as_expr, ceildiv, prod
 from lamina.ir.loops import (
@@ -51,12 +52,18 @@ class Facts:
     """A nest's blocks as dimensions of a tile. Names: block ``k``'s collapsed index is ``lines[k]``.
 
     ``fresh`` are buffers that other programs of the same launch have written: not read through the first-level cache.
+    ``part``: of a nest of one block that is written as whole groups and a rest (``ends``), "groups" or "rest".
     """
 
     def __init__(
-        self, nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], fresh: frozenset[str] = frozenset()
+        self,
+        nest: Nest,
+        schedule: GpuSchedule,
+        dtypes: dict[str, str],
+        fresh: frozenset[str] = frozenset(),
+        part: str = "",
     ) -> None:
-        self.nest, self.schedule, self.buffers, self.fresh = nest, schedule, dtypes, fresh
+        self.nest, self.schedule, self.buffers, self.fresh, self.part = nest, schedule, dtypes, fresh, part
         self.body = nest.body
         self.blocks = schedule.blocks
         self.axes = {a.name: a for a in nest.axes}
@@ -148,7 +155,12 @@ class Facts:
             return extent != self.share(k) * self.schedule.team or self.share(k) % block.size != 0
         if block.role in ("loop", "team") and self.schedule.peel and len(block.axes) == 1:
             return True
-        return not extent.is_int or extent.const % block.size != 0
+        end = self.end(k)
+        return self.part == "rest" or not end.is_int or end.const % block.size != 0
+
+    def end(self, k: int) -> Expr:
+        """Where the tiles along a block end: at its extent, or at the last whole group before it."""
+        return self.extents[k] // GROUP * GROUP if self.part == "groups" else self.extents[k]
 
     def inside(self, span: Span) -> list[str]:
         """Names of the conditions that a tile's points over ``span`` exist."""
@@ -157,7 +169,8 @@ class Facts:
     def pieces(self, k: int) -> Expr:
         """Number of tiles along a block; a team's rows may begin up to an access after their first tile."""
         before = self.schedule.peel - 1 if self.blocks[k].role == "team" and self.schedule.peel else 0
-        return ceildiv(self.extents[k] + before, self.blocks[k].size)
+        extent = self.end(k) if self.end(k).is_int else self.extents[k]  # one program at least, for the rest
+        return ceildiv(extent + before, self.blocks[k].size)
 
     def share(self, k: int) -> int:
         """Points of a loop that each program of a team goes over: equal parts that begin where wide accesses may."""
@@ -218,7 +231,7 @@ class Facts:
             quads = f"tl.arange(0, {block.size // 4}){self.slots(k)}"
             lines.append(f"{line}_quads = ({start}) // 4 + {quads}" if start else f"{line}_quads = {quads}")
         if self.ragged(k):
-            end = f"{line}_end" if k == self.shared_loop else size_text(self.extents[k])
+            end = f"{line}_end" if k == self.shared_loop else size_text(self.end(k))
             lines.append(f"{line}_in = {line} < {end}")
         if len(block.axes) > 1:
             lines += self._axis_lines(block, line)

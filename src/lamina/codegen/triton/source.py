@@ -34,7 +34,8 @@ class TritonSource:
 
     ``scratch`` bytes of memory for each program follow the arguments: Triton keeps the descriptors there that a kernel
     makes. The addresses of ``must_align`` must then be multiples of 16; launches where one is not are of ``plain``,
-    another way to do the same.
+    another way to do the same. Launches where one of the sizes ``lengths`` is no multiple of 16 are of ``uneven``,
+    which takes the same arguments.
     """
 
     name: str
@@ -51,3 +52,5 @@ class TritonSource:
     scratch: int = 0
     must_align: tuple[str, ...] = ()
     plain: TritonSource | None = None
+    uneven: TritonSource | None = None
+    lengths: tuple[str, ...] = ()
