@@ -251,7 +251,7 @@ def _collect(total: dict[Monomial, int], const: int) -> Expr:
     for mono in terms:
         for atom in mono if has_remainder(mono) else ():
             if isinstance(atom, Mod):
-                joined = _join_mod(terms, mono, atom, const)
+                joined = _join_mod(terms, mono, atom, const) or _join_mods(terms, mono, atom, const)
                 if joined is not None:
                     return joined
     return Expr(tuple(sorted(terms.items(), key=order)), const)
@@ -277,6 +277,26 @@ def _join_mod(terms: dict[Monomial, int], mono: Monomial, atom: Mod, const: int)
     if rest:
         joined = joined * Expr(((tuple(rest), 1),), 0)
     return Expr(tuple(sorted(left.items(), key=order)), const) + joined
+
+
+def _join_mods(terms: dict[Monomial, int], mono: Monomial, atom: Mod, const: int) -> Expr | None:
+    """``k*(e % d) + k*d*(f % m) -> k*((d*f + e % d) % (d*m))``, where ``d*f + e % d`` is simpler than its parts.
+
+    Such are the places of a row that was cut into dimensions, where the row is now gone over in pieces of ``d``.
+    """
+    if len(mono) != 1 or not atom.den.is_int:
+        return None
+    coef, d = terms[mono], atom.den.const
+    for other, factor in terms.items():
+        (partner, *more) = other
+        if more or factor != coef * d or not isinstance(partner, Mod) or not partner.den.is_int:
+            continue
+        whole = partner.num * d + Expr(((mono, 1),), 0)
+        if any(isinstance(a, Mod) for m, _ in whole.terms for a in m):
+            continue
+        left = {m: c for m, c in terms.items() if m not in (mono, other)}
+        return Expr(tuple(sorted(left.items(), key=order)), const) + _mod(whole, partner.den * d) * coef
+    return None
 
 
 def _split(num: Expr, den: Expr) -> tuple[Expr, Expr]:

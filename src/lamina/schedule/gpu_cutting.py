@@ -79,11 +79,13 @@ class Cutting:
     def fast(self) -> str | None:
         """The axis along which most bytes are contiguous."""
         score: dict[str, int] = {}
+        runs: list[tuple[frozenset[str], str, int]] = []
         for _, offset in self.offsets:
             for name in offset.axes():
                 if offset.coefficient(self.axes[name]) == 1:
-                    score[name] = score.get(name, 0) + self.size(offset.axes())
-        return kept_instead(self.nest, score, max(score, key=lambda a: score[a], default=None))
+                    runs.append((offset.axes(), name, self.size(offset.axes())))
+                    score[name] = score.get(name, 0) + runs[-1][2]
+        return kept_instead(self.nest, runs, score, max(score, key=lambda a: score[a], default=None))
 
     def inner(self) -> frozenset[str]:
         """Of several sets of reduced axes the one whose results the others need, else the one with the fast axis."""

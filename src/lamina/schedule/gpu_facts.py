@@ -69,6 +69,7 @@ def fast_axis(nest: Nest) -> str | None:
     """The axis along which most of the bytes are contiguous."""
     score = {a.name: 0 for a in nest.axes}
     axis = {a.name: a for a in nest.axes}
+    runs: list[tuple[frozenset[str], str, int]] = []
     for eqn in nest.body:
         if isinstance(eqn, Load | Store):
             (expr,) = eqn.index
@@ -77,8 +78,9 @@ def fast_axis(nest: Nest) -> str | None:
             for name in names:
                 if expr.coefficient(axis[name]) == 1:
                     score[name] += weight
+                    runs.append((names, name, weight))
     best = max(score, key=lambda a: (score[a], list(score).index(a)), default=None)
-    best = kept_instead(nest, score, best)
+    best = kept_instead(nest, runs, score, best)
     return best if best is not None and score[best] else (nest.axes[-1].name if nest.axes else None)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.target import Target
 from tests.codegen.harness import dense
@@ -17,7 +18,10 @@ from tests.codegen.writer import Body
 APART = ("norm_backward_symbolic", "norm_softmax_backward_symbolic")
 """Rows of unknown width beside column sums: cut into two nests before they come here."""
 
-NAMES = [name for name in RECIPES if not name.startswith(APART)]
+NOT_HERE = ("scattered_int8", "scattered_costly_int8")
+"""The GPU adds no bytes to memory in one operation: such a kernel runs as ATen calls."""
+
+NAMES = [name for name in RECIPES if not name.startswith((*APART, *NOT_HERE))]
 
 
 def same(name: str, got: torch.Tensor, want: torch.Tensor) -> None:
@@ -296,3 +300,10 @@ def test_a_scan_along_a_loop_carries_its_end(interpreter: Interpreter, reverse: 
     assert "_carry" in made.source.text
     got, want = both(made, interpreter, {"X": torch.randint(-9, 9, (2, 9001))}, {})
     assert torch.equal(got["Y"], want["Y"])
+
+
+@pytest.mark.parametrize("name", NOT_HERE)
+def test_what_triton_cannot_express_is_refused(name: str) -> None:
+    spec, _, _ = RECIPES[name](name, Target.of("plain", 1))
+    with pytest.raises(UnsupportedKernel, match="atomic addition of int8"):
+        case(name, spec.nests, list(spec.buffers.values()))
