@@ -24,7 +24,7 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.schedule.gpu_facts import guess
-from lamina.schedule.gpu_fast import kept_instead
+from lamina.schedule.gpu_fast import fast_of
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.simplify import rename
 
@@ -78,14 +78,13 @@ class Cutting:
 
     def fast(self) -> str | None:
         """The axis along which most bytes are contiguous."""
-        score: dict[str, int] = {}
-        runs: list[tuple[frozenset[str], str, int]] = []
-        for _, offset in self.offsets:
-            for name in offset.axes():
-                if offset.coefficient(self.axes[name]) == 1:
-                    runs.append((offset.axes(), name, self.size(offset.axes())))
-                    score[name] = score.get(name, 0) + runs[-1][2]
-        return kept_instead(self.nest, runs, score, max(score, key=lambda a: score[a], default=None))
+        runs = [
+            (offset.axes(), name, self.size(offset.axes()))
+            for _, offset in self.offsets
+            for name in offset.axes()
+            if offset.coefficient(self.axes[name]) == 1
+        ]
+        return fast_of(self.nest, runs)
 
     def inner(self) -> frozenset[str]:
         """Of several sets of reduced axes the one whose results the others need, else the one with the fast axis."""

@@ -8,7 +8,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, Loaded, prod
 from lamina.ir.loops import Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block
-from lamina.schedule.gpu_fast import kept_instead
+from lamina.schedule.gpu_fast import fast_of
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.windows import slides
 
@@ -67,7 +67,6 @@ def guess(extent: Expr) -> int:
 
 def fast_axis(nest: Nest) -> str | None:
     """The axis along which most of the bytes are contiguous."""
-    score = {a.name: 0 for a in nest.axes}
     axis = {a.name: a for a in nest.axes}
     runs: list[tuple[frozenset[str], str, int]] = []
     for eqn in nest.body:
@@ -75,13 +74,8 @@ def fast_axis(nest: Nest) -> str | None:
             (expr,) = eqn.index
             names = expr.axes()
             weight = guess(prod(axis[a].extent for a in names)) * (3 if isinstance(eqn, Store) else 2)
-            for name in names:
-                if expr.coefficient(axis[name]) == 1:
-                    score[name] += weight
-                    runs.append((names, name, weight))
-    best = max(score, key=lambda a: (score[a], list(score).index(a)), default=None)
-    best = kept_instead(nest, runs, score, best)
-    return best if best is not None and score[best] else (nest.axes[-1].name if nest.axes else None)
+            runs += [(names, name, weight) for name in names if expr.coefficient(axis[name]) == 1]
+    return fast_of(nest, runs) or (nest.axes[-1].name if nest.axes else None)
 
 
 def power(count: int) -> int:

@@ -6,36 +6,45 @@ from collections.abc import Iterable, Mapping
 
 from lamina.ir.loops import Check, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 
-__all__ = ["kept_instead"]
+__all__ = ["fast_of"]
 
 _NARROW = 32
 """Points of a run that are too few for a tile's side."""
 
 
-def kept_instead(
-    nest: Nest, runs: Iterable[tuple[frozenset[str], str, int]], score: Mapping[str, int], best: str | None
-) -> str | None:
-    """``best``, or the axis to take for it in a nest of sums alone: one that is kept and contiguous for some operands.
+def fast_of(nest: Nest, runs: Iterable[tuple[frozenset[str], str, int]]) -> str | None:
+    """The axis along which most of the bytes are contiguous; ``None`` where nothing is.
 
-    ``score`` says how many bytes are contiguous along each axis, ``runs`` of which accesses: the axes that one varies
-    over, the one that it is contiguous along, and its bytes. Programs that own a few columns and go along the reduced
-    axes in tiles read both kinds of operands wide; those that own whole rows would read one kind element by element
-    (batch norm's backward, with a gradient in one layout and an image in another). What does not vary over the reduced
-    axes is read or written once, and says nothing: the results themselves.
+    ``runs`` are the accesses that are contiguous along an axis: the axes one varies over, that axis, and its bytes.
+    Where a nest reduces the same axes everywhere, what does not vary over them says nothing: it is read or written
+    once. Such a nest with no other contiguous access goes along what it reduces (places that are computed, as a roll's,
+    are nearly contiguous there).
     """
     sets = {frozenset(e.axes) for e in nest.body if isinstance(e, Reduce)}
-    if best is None or len(sets) != 1 or any(isinstance(e, Scan | Check) for e in nest.body):
-        return best
-    (over,) = sets
-    if best not in over or _goes_on(nest, over):
-        return best
-    beside: dict[str, int] = {}
+    over = next(iter(sets)) if len(sets) == 1 else frozenset[str]()
+    names = [a.name for a in nest.axes]
+    score: dict[str, int] = {}
     for axes, along, nbytes in runs:
-        if axes & over:
-            beside[along] = beside.get(along, 0) + nbytes
+        if not over or axes & over:
+            score[along] = score.get(along, 0) + nbytes
+    if not score:
+        return next((name for name in reversed(names) if name in over), None)
+    best = max(score, key=lambda name: (score[name], names.index(name)))
+    if best not in over or any(isinstance(e, Scan | Check) for e in nest.body) or _goes_on(nest, over):
+        return best
+    return _kept_instead(nest, over, score, best)
+
+
+def _kept_instead(nest: Nest, over: frozenset[str], score: Mapping[str, int], best: str) -> str:
+    """``best``, or the axis to take for it in a nest of sums alone: one that is kept and contiguous for some operands.
+
+    Programs that own a few columns and go along the reduced axes in tiles read both kinds of operands wide; those that
+    own whole rows would read one kind element by element (batch norm's backward, with a gradient in one layout and an
+    image in another).
+    """
     kept = [a.name for a in nest.axes if a.name not in over and (not a.extent.is_int or a.extent.const >= _NARROW)]
-    other = max(kept, key=lambda a: beside.get(a, 0), default=None)
-    return other if other is not None and 4 * beside.get(other, 0) >= score[best] else best
+    other = max(kept, key=lambda a: score.get(a, 0), default=None)
+    return other if other is not None and 4 * score.get(other, 0) >= score[best] else best
 
 
 def _goes_on(nest: Nest, over: frozenset[str]) -> bool:

@@ -55,6 +55,8 @@ with a sum beside: 113 us by 64 programs of 4 warps, 36 by 394, 29 by 788 of 2; 
 """
 _ROW_POINTS = 8192
 """Points of a row that are worth a program."""
+_ALIGNED = 64
+"""Points that unequal parts of a long row are a multiple of, so that all of them begin where wide accesses may."""
 _ONE_TILE = 512
 """Points of columns that programs hold at once: such are done before a second launch would begin."""
 _WHOLE_TILE = 128
@@ -63,8 +65,8 @@ _ROW_TILE, _ROW_TILES = 65536, 4096
 """Bytes of a row that a program reads at once, where it does nothing else and the last one joins them; its programs."""
 _WAVES = 8
 """Programs for each processor that hide the latency of walking down columns."""
-_BUSY_WAVES = 4
-"""Programs for each processor where points read so much that nothing is read ahead."""
+_COLUMN_WAVES = 4
+"""Programs for each processor that walk down columns and read ahead."""
 
 
 def spread(program: LoopProgram, target: GpuTarget, memo: Memo | None = None) -> tuple[LoopProgram, list[Decision]]:
@@ -267,14 +269,10 @@ class _Cutter(Steps):
         else:
             run = self.continued(fast, kept)
             units = self.size([a for a in kept if a not in run]) * -(-self.size(run) // ACROSS)
-            if not crossed:
-                units = -(-units // 4)  # many small programs a processor hide the latency of walking down columns
-            least, wanted = COLUMN_POINTS, processors
-            if crossed:
-                enough = wanted = _WAVES * processors  # nothing is read ahead there
+            least = COLUMN_POINTS
+            # Many small programs a processor hide the latency of walking down columns; crossed, nothing is read ahead.
+            enough = wanted = (_WAVES if crossed else _COLUMN_WAVES) * processors
             busy = len(self.large) >= MANY_LOADS
-            if busy and not crossed:
-                enough = wanted = _BUSY_WAVES * processors
             if points <= _ONE_TILE:
                 return None
             if not crossed and not busy and (found := self.columns(over, run, kept)) is not None:
@@ -311,7 +309,7 @@ class _Cutter(Steps):
         tiles = self.size([a for a in kept if a not in run]) * width // COLUMNS
         extent = self.axes[name].extent
         parts = parts_of_columns(extent.const, tiles, rows, self.target.processors)
-        return _Cut(self.axes[name], parts, as_expr(extent.const // parts)) if parts > 1 else None
+        return _Cut(self.axes[name], parts, ceildiv(extent, parts)) if parts > 1 else None
 
     def programs_of_rows(self, inner: frozenset[str]) -> int:
         """Programs of a processor that reduce whole rows and, across them, columns."""
@@ -360,7 +358,6 @@ class _Cutter(Steps):
             for a in names:
                 coef = offset.coefficient(self.axes[a])
                 steps[a] = max(steps[a], guess(coef) if coef is not None and coef != 0 else 0)
-        exact = any(self.reduce(p).op == "welford" for p in reduces)
         best: _Cut | None = None
         order = sorted(names, key=lambda a: -steps[a])
         for name in order:
@@ -368,7 +365,7 @@ class _Cutter(Steps):
             ordered = [self.reduce(p).axes for p in reduces if self.reduce(p).op.startswith("arg")]
             if any(axes[0] != name for axes in ordered) or self.stuck(axis):
                 continue
-            found = self.divided(axis, parts, len(names) > 1 and not near, exact)
+            found = self.divided(axis, parts, len(names) > 1 and not near)
             if found is not None and 2 * found.parts >= parts:
                 return found
             if best is None and (ranges := self.ranges(order, parts, reduces)) is not None:
@@ -391,6 +388,8 @@ class _Cutter(Steps):
             n, wanted = axis.extent.const, parts / count
             if 2 * n >= wanted:
                 best = min((d for d in range(1, n + 1) if n % d == 0), key=lambda d: max(d / wanted, wanted / d))
+                if 4 * best < wanted:  # no divisor is near
+                    return _Cut(axis, round(wanted), as_expr(-(-n // round(wanted))), tuple(axes[:k]))
                 if best == 1:
                     return _Cut(axes[k - 1], axes[k - 1].extent.const, as_expr(1), tuple(axes[: k - 1]))
                 return _Cut(axis, best, as_expr(n // best), tuple(axes[:k]))
@@ -401,10 +400,10 @@ class _Cutter(Steps):
         """Whether some index is not linear in the axis."""
         return any(offset.coefficient(axis) is None for _, offset in self.offsets)
 
-    def divided(self, axis: Axis, parts: int, others: bool, exact: bool) -> _Cut | None:
+    def divided(self, axis: Axis, parts: int, others: bool) -> _Cut | None:
         extent = axis.extent
         if not extent.is_int:
-            return None if exact else _Cut(axis, parts, ceildiv(extent, parts))
+            return _Cut(axis, parts, ceildiv(extent, parts))
         n = extent.const
         if others and parts <= 2 * n and n <= 4 * parts:
             return _Cut(axis, n, as_expr(1))
@@ -415,7 +414,10 @@ class _Cutter(Steps):
         if divisors:
             best = min(divisors, key=lambda d: abs(d - parts))
             return _Cut(axis, best, as_expr(n // best))
-        return None if exact else _Cut(axis, parts, as_expr(-(-n // parts)))
+        length = -(-n // parts)
+        if length >= _ROW_POINTS // 16:
+            length = -(-length // _ALIGNED) * _ALIGNED
+        return _Cut(axis, -(-n // length), as_expr(length))
 
     def partial_body(self, goals: list[int], reduces: set[int], cut: _Cut, part: Axis, rest: Axis) -> list[Equation]:
         """The equations of a part: the axis replaced, and points beyond the axis left out."""
@@ -439,6 +441,9 @@ class _Cutter(Steps):
                 body += [Compute(f"{extra}_not", "not", (guard,), "bool", new.origin)]
                 body += [Compute(extra, "or", (f"{extra}_not", new.cond), "bool", new.origin)]
                 new = replace(new, cond=extra)
+            if isinstance(new, Reduce) and new.op == "welford" and cut.axis.name in new.axes and guard is not None:
+                body += self.moments_of_part(eqn, cut, part, rest, guard)
+                continue
             if isinstance(new, Reduce) and cut.axis.name in new.axes:
                 gone = {a.name for a in cut.beside}
                 swapped = (() if cut.whole else (rest.name,)) if cut.axis.name in new.axes else ()
@@ -455,6 +460,43 @@ class _Cutter(Steps):
                     body.append(top)
             body.append(new)
         return body
+
+    def moments_of_part(self, eqn: Equation, cut: _Cut, part: Axis, rest: Axis, guard: str) -> list[Equation]:
+        """Mean and sum of squared deviations of a part that may have fewer points than the others: two sums."""
+        assert isinstance(eqn, Reduce)
+        (mean, squares), held, origin = eqn.outs, eqn.dtype, eqn.origin
+        gone = {a.name for a in cut.beside}
+        axes = tuple(rest.name if a == cut.axis.name else a for a in eqn.axes if a not in gone)
+        count, counted = self.points_of_part(eqn, cut, part)
+        wide = f"{mean}_wide"
+        return [
+            *counted,
+            Constant(f"{mean}_one", 1.0, held, origin),
+            Compute(f"{mean}_some", "maximum", (count, f"{mean}_one"), held, origin),
+            Compute(wide, "cast", (eqn.value,), held, origin),
+            Compute(f"{mean}_inside", "where", (guard, wide, f"{mean}_zero"), held, origin),
+            Reduce((f"{mean}_sum",), "sum", f"{mean}_inside", axes, held, origin),
+            Compute(mean, "div", (f"{mean}_sum", f"{mean}_some"), held, origin),
+            Compute(f"{mean}_gap", "sub", (wide, mean), held, origin),
+            Compute(f"{mean}_gap_inside", "where", (guard, f"{mean}_gap", f"{mean}_zero"), held, origin),
+            Compute(f"{mean}_gap_square", "mul", (f"{mean}_gap_inside", f"{mean}_gap_inside"), held, origin),
+            Reduce((squares,), "sum", f"{mean}_gap_square", axes, held, origin),
+        ]
+
+    def points_of_part(self, eqn: Reduce, cut: _Cut, part: Axis) -> tuple[str, list[Equation]]:
+        """The name of the number of points that a part reduces, and its equations: the last ones have fewer or none."""
+        name, held, origin = eqn.outs[0], eqn.dtype, eqn.origin
+        apart = (cut.axis.name, *(a.name for a in cut.beside))
+        others = prod(self.axes[a].extent for a in eqn.axes if a not in apart)
+        return f"{name}_count", [
+            Constant(f"{name}_zero", 0.0, held, origin),
+            Index(f"{name}_length", cut.length, held, origin),
+            Index(f"{name}_left", cut.axis.extent - as_expr(part) * cut.length, held, origin),
+            Compute(f"{name}_most", "minimum", (f"{name}_left", f"{name}_length"), held, origin),
+            Compute(f"{name}_least", "maximum", (f"{name}_most", f"{name}_zero"), held, origin),
+            Index(f"{name}_others", others, held, origin),
+            Compute(f"{name}_count", "mul", (f"{name}_least", f"{name}_others"), held, origin),
+        ]
 
     def guarded(self, eqn: Load | Store, guard: str, body: list[Equation]) -> Load | Store:
         """The access only where the point exists."""
@@ -490,6 +532,21 @@ class _Cutter(Steps):
         beside = tuple(a.name for a in cut.beside)
         over, out, held, origin = (part.name, *beside), eqn.outs[0], eqn.dtype, eqn.origin
         names = [load.out for load in loads]
+        if eqn.op == "welford" and not cut.exact:
+            count, counted = self.points_of_part(eqn, cut, part)
+            return [
+                *loads,
+                *counted,
+                Compute(f"{out}_part_sum", "mul", (names[0], count), held, origin),
+                Reduce((f"{out}_all",), "sum", f"{out}_part_sum", over, held, origin),
+                Index(f"{out}_points", prod(self.axes[a].extent for a in eqn.axes), held, origin),
+                Compute(out, "div", (f"{out}_all", f"{out}_points"), held, origin),
+                Compute(f"{out}_away", "sub", (names[0], out), held, origin),
+                Compute(f"{out}_square", "mul", (f"{out}_away", f"{out}_away"), held, origin),
+                Compute(f"{out}_spread", "mul", (f"{out}_square", count), held, origin),
+                Compute(f"{out}_own", "add", (f"{out}_spread", names[1]), held, origin),
+                Reduce((eqn.outs[1],), "sum", f"{out}_own", over, held, origin),
+            ]
         if eqn.op == "welford":
             points = prod(self.axes[a].extent for a in eqn.axes if a not in (cut.axis.name, *beside)) * cut.length
             return [

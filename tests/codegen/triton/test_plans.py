@@ -100,6 +100,13 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     "uneven column sum": (lambda x: x.sum(0), (torch.randn(1031, 24),), 1),
     "full sum": (lambda x: x.sum(), (torch.randn(33000),), 1),
     "full variance": (lambda x: x.var(), (torch.randn(64, 1024) + 30,), 1),
+    "variance of a prime number": (lambda x: x.var(), (torch.randn(65537) + 30,), 1),
+    "variances of a prime number of rows": (
+        lambda x: torch.var_mean(x, (0, 1)),
+        (torch.randn(3, 1031, 24) * 2 + 5,),
+        1,
+    ),
+    "sum of rows that have no divisor": (lambda x: (x * 2).sum((0, 1)), (torch.rand(2, 16927, 3),), 1),
     "full argmax": (lambda x: x.argmax(), (torch.randn(65536).round(decimals=1),), 1),
     "batch norm": (lambda x: F.batch_norm(x, None, None, None, None, True), (torch.randn(32, 2, 16, 32) + 9,), 1),
     "norm backward": (norm_backward, (torch.randn(96, 40), torch.randn(40), torch.randn(96, 40)), 1),
