@@ -19,13 +19,15 @@ from lamina.schedule.product_tiles import product_schedules
 from lamina.schedule.streams import streamed
 from lamina.schedule.team import shared_loop
 
-__all__ = ["choose", "fitter"]
+__all__ = ["choose", "fitter", "in_small_tiles", "small_tile"]
 
 _WINDOW_POINTS, _WINDOW_RUN, _WIDE_RESULTS = 16, 64, 4
 """Points and elements of their run in a program that sums over windows; sums of each up to which a thread takes a
 16-byte access (H200, 7x7 filters with all taps written out; 192 channels, 28 x 28: 16 x 64 and 8 elements a thread
 56 us, 4 elements 64, for seven sums 61; 384 channels, 14 x 14, seven sums: 36 and 32).
 """
+_SMALLEST, _LARGEST = 128, 2048
+"""Points of the smallest elementwise tile, and of one that is not made smaller."""
 _SCRATCH = 8192
 """Bytes of shared memory left to reductions."""
 
@@ -42,6 +44,20 @@ def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, alone: bool
     extents = {a.name: guess(a.extent) for a in nest.axes}
     shared = shared_loop(nest, dtypes, target, found, extents) if alone else None
     return streamed(nest, dtypes, target, found, extents) if shared is None else shared
+
+
+def small_tile(total: int, target: GpuTarget) -> int | None:
+    """Points of an elementwise tile of which ``total`` points make two for each processor; ``None`` for many points."""
+    points = max(_SMALLEST, power(total // target.processors // 2))
+    return points if points < _LARGEST else None
+
+
+def in_small_tiles(schedule: GpuSchedule, points: int) -> GpuSchedule:
+    """An elementwise schedule of one block with at most so many points in a tile."""
+    if schedule.kind != "pointwise" or len(schedule.blocks) != 1 or schedule.blocks[0].size <= points:
+        return schedule
+    (block,) = schedule.blocks
+    return replace(schedule, blocks=(replace(block, size=points),), warps=warps_for(points, 8))
 
 
 def fitter(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) -> Callable[[GpuSchedule], GpuSchedule]:
@@ -97,7 +113,7 @@ class _Chooser(Reductions):
         elif self.busy():
             points = min(points, BUSY_POINTS)
         if self.known(self.names):
-            points = min(points, max(128, power(total // self.target.processors // 2)))
+            points = min(points, max(_SMALLEST, power(total // self.target.processors // 2)))
         each = 64 if rare else 8 if points < 2048 else 16
         turned = self.turned()
         if turned is not None:

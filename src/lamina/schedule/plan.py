@@ -21,6 +21,7 @@ from lamina.schedule.errors import inputs_in_memory
 from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu import choose as choose_gpu
+from lamina.schedule.gpu import in_small_tiles, small_tile
 from lamina.schedule.gpu_last import last_together, with_last
 from lamina.schedule.gpu_split import spread
 from lamina.schedule.gpu_target import GpuTarget
@@ -124,10 +125,11 @@ class _Kernels:
             self.decisions.append(Decision("group", names, True, why))
         approximating = [nest.name in self.approximate for nest in step if approximates(nest)]
         approximate = bool(approximating) and all(approximating)
-        key = (flat.nests, flat.dtypes, approximate)
+        few = _few_points(flat, self.target)
+        key = (flat.nests, flat.dtypes, approximate, few)
         kernel = self.kernels.get(key)
         if kernel is None:
-            kernel = self.kernels[key] = self.kernel(step, flat, approximate)
+            kernel = self.kernels[key] = self.kernel(step, flat, approximate, few)
         else:
             self.decisions.append(Decision("share", (*names, kernel.name), True, "an equal kernel exists"))
         stored = tuple(sorted({b for nest in step for b in writes(nest)}))
@@ -138,10 +140,12 @@ class _Kernels:
         flat = flatten(step, self.buffers)
         return flat if isinstance(self.target, GpuTarget) else unrolled(flat)
 
-    def kernel(self, step: tuple[Nest, ...], flat: Flat, approximate: bool) -> Kernel:
+    def kernel(self, step: tuple[Nest, ...], flat: Flat, approximate: bool, few: int | None) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))
         dtypes = {f"b{k}": dtype for k, dtype in enumerate(flat.dtypes)}
         schedules = self.memo.of("schedules", (flat,), lambda: _schedules(flat.nests, dtypes, self.target))
+        if few is not None:
+            schedules = tuple(in_small_tiles(s, few) if isinstance(s, GpuSchedule) else s for s in schedules)
         if approximate:
             schedules = tuple(replace(s, approximate=True) if isinstance(s, GpuSchedule) else s for s in schedules)
         text = repr((flat.nests, flat.dtypes, schedules))
@@ -157,6 +161,18 @@ class _Kernels:
             if name and name not in names:
                 names.append(name)
         return "_".join(names[:4]) or "kernel"
+
+
+def _few_points(flat: Flat, target: Target | GpuTarget) -> int | None:
+    """Points of a tile with which the few points of a loop, whose length is a parameter, are shared by enough programs;
+    ``None`` where any tile does. A power of two, so that loops of about the same length share a kernel.
+    """
+    if not isinstance(target, GpuTarget) or len(flat.nests) != 1 or len(flat.nests[0].axes) != 1:
+        return None
+    extent = flat.nests[0].axes[0].extent
+    if extent.is_int or not all(size.is_int for size in flat.sizes):
+        return None
+    return small_tile(int(extent.evaluate({f"s{k}": size.const for k, size in enumerate(flat.sizes)})), target)
 
 
 def _schedules(

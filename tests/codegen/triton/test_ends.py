@@ -70,3 +70,14 @@ def test_known_lengths_have_one_kernel(tmp_path: Path) -> None:
     assert "_rest(" in rows.text
     assert "ld.global.v4.b32" in compiled(rows, tmp_path).asm["ptx"]
     assert "_rest(" not in source(lambda x, y: x.view(-1, 32) * y[:32], 32 * 1111).text
+
+
+@pytest.mark.parametrize(("length", "points"), [(100, 128), (4100, 256), (50_000, 2048), (100_000, 2048)])
+def test_few_points_are_shared_by_enough_programs(interpreter: Interpreter, length: int, points: int) -> None:
+    x = torch.randn(length)
+    plan = planned(lambda x: x * 2 + 1, x)
+    (kernel,) = plan.kernels
+    (block,) = kernel.schedules[0].blocks  # type: ignore[union-attr]
+    assert block.size <= points
+    assert length / block.size >= min(8, length / 128)
+    torch.testing.assert_close(run(plan, interpreter, (x,))[0], x * 2 + 1)
