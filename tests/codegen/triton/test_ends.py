@@ -50,7 +50,7 @@ def test_values(interpreter: Interpreter, name: str, length: int) -> None:
 
 
 def test_accesses_are_wide_at_any_length(tmp_path: Path) -> None:
-    made = source(_both, 12951)
+    made = source(_both, 200_007)
     assert made.uneven is not None
     assert made.lengths == ("s0",)
     for one in (made, made.uneven):
