@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, GraphModule
 
+import lamina
 from lamina.ir.loops import Nest, Reduce
 from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
@@ -49,6 +50,34 @@ def test_layer_norm(dtype: torch.dtype, symbolic: bool, affine: bool) -> None:
     check(both, x, w, b, g, symbolic=symbolic)
     if not symbolic:
         assert len(_nests(both, x, w, b, g)) == 2
+
+
+NORMS: dict[str, Any] = {
+    "layer": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "group": lambda x: F.group_norm(x.reshape(1, -1), 2),
+    "batch": lambda x: F.batch_norm(x[None], None, None, training=True),
+}
+
+
+@pytest.mark.parametrize("backend", ["lamina", "interp"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_norm_of_equal_values_is_exact_and_of_nearly_equal_ones_as_eagers(norm: str, backend: str) -> None:
+    compiled = lamina.compile(NORMS[norm], dynamic=False, backend=backend)
+    for value, shape in ((1.6487213, (4, 7)), (3300.1, (6, 13))):
+        assert compiled(torch.full(shape, value)).abs().max() < 1e-9
+    x = torch.randn(8, 100, generator=torch.Generator().manual_seed(0)) + 1000
+    exact = NORMS[norm](x.double())
+    assert not judge(compiled(x), NORMS[norm](x), exact)
+
+
+@pytest.mark.parametrize("backend", ["lamina", "interp"])
+def test_the_mean_of_values_whose_sum_or_distance_is_infinite_is_kept(backend: str) -> None:
+    compiled = lamina.compile(lambda x: torch.var_mean(x, -1)[1], dynamic=False, backend=backend)
+    x = torch.tensor([[3e38, 3e38, 3e38], [1.0, math.inf, 2.0], [1.0, math.nan, 2.0], [1.0, 2.0, 6.0]])
+    found = compiled(x)
+    assert found[:2].isinf().all()
+    assert found[2].isnan()
+    assert found[3] == 3
 
 
 def test_layer_norm_backward_holds_row_and_column_sums_in_one_nest() -> None:

@@ -304,3 +304,20 @@ def test_parts_of_one_tensor_with_a_history_have_one_version(apart_first: bool) 
     compiled = lamina.compile(function)
     for apart in (apart_first, not apart_first, apart_first):
         torch.testing.assert_close(gradient(compiled, apart), gradient(function, apart))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_write_to_shared_memory_raises_the_version_of_what_is_written_to(dynamic: bool | None) -> None:
+    def function(x: Tensor, y: Tensor, step: int) -> Tensor:
+        y[::step] = 0
+        return x
+
+    compiled = lamina.compile(function, backend="interp", dynamic=dynamic)
+    for size, step, one in ((4, 1, True), (4, 2, False), (1, 3, True), (5, 1, True)):
+        raised = []
+        for each in (compiled, function):
+            x = torch.ones(size, size)
+            y = x.detach() if one else x.clone()
+            each(x, y, step)
+            raised.append((x._version > 0, y._version > 0))
+        assert raised[0] == raised[1]

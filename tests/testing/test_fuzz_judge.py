@@ -45,6 +45,20 @@ def program(compile):
 """
 
 
+WRITTEN_AFTER_A_CAST = """
+def f(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        v = 3.0 / (F.linear(x, x).abs() + 1)
+    return F.layer_norm(v, v.shape[-1:]).sigmoid()
+def program(compile):
+    x = sample(5, 5, seed=5, grad=True)
+    out = compile(f)(x)
+    yield attempt(x.detach().zero_)
+    yield backward(out)
+    yield x.grad
+"""
+
+
 def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
     """A compile function whose programs' results are changed."""
 
@@ -67,6 +81,10 @@ other_signs = changed(lambda result: torch.where(result == 0, -result, result))
 @pytest.mark.parametrize("target", ["lamina", "lamina:interp", f"{__name__}:a_little"])
 def test_rounding_that_eager_amplifies_is_no_difference(target: str) -> None:
     assert check(HEAD + ALMOST_EQUAL, target).ok
+
+
+def test_what_a_cast_keeps_from_a_write_is_judged_by_the_values_before_it() -> None:
+    assert check(HEAD + WRITTEN_AFTER_A_CAST, "lamina:interp").ok
 
 
 def test_more_than_what_eager_amplifies_is_a_difference() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.overlap import inputs_written
 from lamina.base.captured import argument, example, fakes, memory
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import hint, is_guarded, is_sure
@@ -29,6 +30,7 @@ def out_of_range(gm: GraphModule) -> str:
     That numbers of a run are in range is guarded.
     """
     made: dict[Any, Any] = {}
+    written = _written(gm)
     seen = {memory(one) for node in gm.graph.nodes if node.op in ("placeholder", "get_attr") for one in fakes(node)}
     for node in gm.graph.nodes:
         if node.op not in ("call_function", "call_method"):
@@ -36,8 +38,11 @@ def out_of_range(gm: GraphModule) -> str:
         for size, place in _selected(node):
             if not (is_guarded(place < size) and is_guarded(place >= -size)):
                 return f"{source_of(node)} selects what is not there"
-        if operation_name(node.target) == "as_strided" and _reaches_too_far(node, made):
-            return f"{source_of(node)} reaches past its operand's memory"
+        if operation_name(node.target) == "as_strided":
+            if _reaches_too_far(node, made):
+                return f"{source_of(node)} reaches past its operand's memory"
+            if any(_looks_beside(node, one) for one in written):
+                return f"{source_of(node)} looks beside the elements of an input that is written to"
         for one in fakes(node):
             if one.layout is torch.strided and memory(one) not in seen:
                 made[memory(one)] = max(_reach(one), made.get(memory(one), 0), key=hint)
@@ -93,13 +98,32 @@ def _reaches_too_far(node: Node, made: Mapping[Any, Any]) -> bool:
     """Whether a view has an element behind the end of memory that the graph ``made``: what varies is then guarded.
 
     The fake memory itself has grown with the view. Of an input's memory fake tensors do not know all; eager replays
-    such a view on the input itself.
+    such a view on the input itself, unless that is written to.
     """
     view = example(node)
     end = made.get(memory(view))
     if end is None or any(is_sure(size == 0) for size in view.shape):
         return False
     return not is_guarded(_reach(view) <= end)
+
+
+def _written(gm: GraphModule) -> list[torch.Tensor]:
+    """The inputs that the graph writes to: what it computes of one later, it computes of a new tensor like it."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    values = [example(inputs[i]) for i in inputs_written(gm)]
+    return [one for one in values if isinstance(one, torch.Tensor) and one.layout is torch.strided]
+
+
+def _looks_beside(node: Node, given: torch.Tensor) -> bool:
+    """Whether a view of the memory of an input has elements before the input's first or behind its last.
+
+    That it has none is guarded.
+    """
+    view = example(node)
+    if memory(view) != memory(given) or any(is_sure(size == 0) for size in view.shape):
+        return False
+    before = is_guarded(view.storage_offset() >= given.storage_offset())
+    return not (before and is_guarded(_reach(view) <= _reach(given)))
 
 
 def _reach(tensor: torch.Tensor) -> Any:

@@ -37,7 +37,13 @@ from lamina.aot.region import CompileRegion
 from lamina.aot.replayed import replayed_views
 from lamina.aot.resampling import whole_resampling
 from lamina.aot.separate_histories import separating
-from lamina.aot.shared_memory import overlapping_inputs, serving_alike, serving_apart_in_history, shares_storage
+from lamina.aot.shared_memory import (
+    counting_writes,
+    overlapping_inputs,
+    serving_alike,
+    serving_apart_in_history,
+    shares_storage,
+)
 from lamina.aot.state import read_state, undone, without_history
 from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.stitched import compile_stitched
@@ -148,6 +154,7 @@ def _compiled(
         if any(isinstance(x, torch.SymInt) for x in example_inputs):
             # What is written gets a history, which all views of the memory then have and a functional graph has not.
             refused = torch.is_grad_enabled() and any(graphs.differentiable)
+            compiled = counting_writes(compiled, inputs_written(state.gm))
         else:
             overlapping, apart = overlapping_inputs(example_inputs)
             guard_overlap(gm, overlapping, apart)

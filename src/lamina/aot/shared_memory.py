@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from lamina.aot.torch_private import never_captured, overlapping
-from lamina.base.torch_private import storage_of
+from lamina.base.torch_private import storage_of, version_of
 
-__all__ = ["overlapping_inputs", "serving_alike", "serving_apart_in_history", "shares_storage"]
+__all__ = ["counting_writes", "overlapping_inputs", "serving_alike", "serving_apart_in_history", "shares_storage"]
 
 Told = Callable[[str], None]
 
@@ -64,6 +65,23 @@ def serving_apart_in_history(
     """
     why = "an input that it writes to, and that gets a history by that, lies in one storage with another"
     return _serving(compiled, eager, lambda given: not shares_storage(given, written), lambda: tell(why))
+
+
+def counting_writes(compiled: Callable[..., Any], written: Sequence[int]) -> Callable[..., Any]:
+    """``compiled``, of whose inputs those ``written`` to have their versions raised, where that is not done within.
+
+    AOTAutograd writes to inputs that share memory through a tensor of all of it, which has a version of its own.
+    """
+
+    def run(*given: Any) -> Any:
+        inputs = [given[i] for i in written if not given[i].is_inference()]
+        before = [version_of(x) for x in inputs]
+        results = compiled(*given)
+        increment_version([x for x, version in zip(inputs, before, strict=True) if version_of(x) == version])
+        return results
+
+    never_captured(run)
+    return run
 
 
 def _serving_same_places(

@@ -206,7 +206,9 @@ def _reduce_last(op: str, rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch
     if op in ("argmax", "argmin"):
         return (rows.argmax(-1) if op == "argmax" else rows.argmin(-1),)
     if op == "welford":
-        mean = rows.mean(-1, keepdim=True)
+        first = rows.mean(-1, keepdim=True)
+        mean = first + (rows - first).mean(-1, keepdim=True)
+        mean = torch.where(mean.isnan(), first, mean)
         return mean.squeeze(-1), (rows - mean).square().sum(-1)
     raise KeyError(op)
 

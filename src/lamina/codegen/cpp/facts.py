@@ -33,8 +33,12 @@ def prepared(nest: Nest, schedule: Schedule) -> Nest:
     """The nest with welford as two sums, and reductions over both shared and inner axes done in two steps."""
     axes = {a.name: a for a in nest.axes}
     body: list[Equation] = []
+    read = {name for eqn in nest.body for name in operands(eqn)}
     for eqn in nest.body:
-        body.extend(_two_pass(eqn, axes) if isinstance(eqn, Reduce) and eqn.op == "welford" else (eqn,))
+        if isinstance(eqn, Reduce) and eqn.op == "welford":
+            body.extend(_two_pass(eqn, axes, eqn.outs[0] in read))
+        else:
+            body.append(eqn)
     body = _small_indices(body)
     outer = set(schedule.outer)
     split: list[Equation] = []
@@ -82,22 +86,35 @@ def fits_32(expr: Expr) -> bool:
     return low is not None and low >= -(2**30) and high is not None and high.is_int and high.const < 2**30
 
 
-def _two_pass(eqn: Reduce, axes: dict[str, Axis]) -> tuple[Equation, ...]:
-    """Mean and sum of squared deviations by two sums: exact where a running update would have to be corrected."""
+def _two_pass(eqn: Reduce, axes: dict[str, Axis], reads_mean: bool) -> tuple[Equation, ...]:
+    """Mean and sum of squared deviations by two sums: exact where a running update would have to be corrected.
+
+    A mean that is read is moved by the mean of the deviations from it: times the reciprocal deviation of nearly equal
+    values its rounding is large. Of equal values it is exact. Where the sum overflows it stays as it is.
+    """
     mean, squares = eqn.outs
     kind = "float32" if eqn.dtype in ("float16", "bfloat16") else eqn.dtype
     count: Expr = prod(axes[a].extent for a in eqn.axes)
     wide = kind != eqn.dtype
     value, average, total = (f"{mean}_x", f"{mean}_f", f"{squares}_f") if wide else (eqn.value, mean, squares)
+    first = f"{mean}_0" if reads_mean else average
     steps: list[Equation] = [Compute(value, "cast", (eqn.value,), kind)] if wide else []
     steps += [
         Reduce((f"{mean}_s",), "sum", value, eqn.axes, kind),
         Index(f"{mean}_n", count, kind),
-        Compute(average, "div", (f"{mean}_s", f"{mean}_n"), kind),
-        Compute(f"{mean}_d", "sub", (value, average), kind),
+        Compute(first, "div", (f"{mean}_s", f"{mean}_n"), kind),
+        Compute(f"{mean}_d", "sub", (value, first), kind),
         Compute(f"{mean}_q", "mul", (f"{mean}_d", f"{mean}_d"), kind),
         Reduce((total,), "sum", f"{mean}_q", eqn.axes, kind),
     ]
+    if reads_mean:
+        steps += [
+            Reduce((f"{mean}_e",), "sum", f"{mean}_d", eqn.axes, kind),
+            Compute(f"{mean}_by", "div", (f"{mean}_e", f"{mean}_n"), kind),
+            Compute(f"{mean}_1", "add", (first, f"{mean}_by"), kind),
+            Compute(f"{mean}_bad", "isnan", (f"{mean}_1",), "bool"),
+            Compute(average, "where", (f"{mean}_bad", first, f"{mean}_1"), kind),
+        ]
     if wide:
         steps += [Compute(mean, "cast", (average,), eqn.dtype), Compute(squares, "cast", (total,), eqn.dtype)]
     return tuple(steps)

@@ -123,12 +123,19 @@ def _keeps_more(eager: Trace, ours: Trace) -> bool:
 
 
 def _exact(source: str, eager: Trace, draw: int, kept: bool = False) -> Trace | None:
-    """The run in double precision, None if it does not show the same things: a program may ask for dtypes."""
-    try:
-        exact = observe(source, compile_function("none"), draw=draw, wide=True, kept=kept)
-    except Exception:
-        return None
-    return exact if _alike(eager.leaves, exact.leaves) else None
+    """The run in double precision, None if it does not show the same things: a program may ask for dtypes.
+
+    A cast that eager makes, and saves, is none in double precision: what is saved is then the tensor that the program
+    writes to. Such a run is one with copies saved.
+    """
+    for copies in (True,) if kept else (False, True):
+        try:
+            exact = observe(source, compile_function("none"), draw=draw, wide=True, kept=copies)
+        except Exception:
+            return None
+        if _alike(eager.leaves, exact.leaves):
+            return exact
+    return None
 
 
 def _alike(eager: dict[str, Any], exact: dict[str, Any]) -> bool:
