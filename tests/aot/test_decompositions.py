@@ -14,7 +14,6 @@ aten = torch.ops.aten
 SAMPLES = {
     "_weight_norm_interface": lambda x: torch._weight_norm(x, torch.ones(4, 1, dtype=x.dtype), 0).sin(),
     "block_diag": lambda x: torch.block_diag(x, x.sin()),
-    "special_log_ndtr": lambda x: torch.special.log_ndtr(x.float()).to(x.dtype),
 }
 
 

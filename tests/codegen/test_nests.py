@@ -323,6 +323,18 @@ def masked_places(n: int, c: int, dtype: str):
     return b, table(*((name, kind, (n, c)) for name, kind in shapes)), {"X": x0, "M": given}, {}
 
 
+def one_place(n: int, c: int, dtype: str):
+    """An element that is the same along the vector axis, under a mask that is not."""
+    b = Body(n, c)
+    mask = b.op("lt", b.load("M", *b.at, dtype="int64"), 5, dtype="bool")
+    b.store("Y", b.at, b.load("X", b.at[0], dtype=dtype, mask=mask, fill=1))
+    given = torch.randint(0, 9, (n, c))
+    given[0] = 9
+    x0 = (torch.randn(n) * 5).to(getattr(torch, dtype))
+    shapes = (("X", dtype, (n,)), ("M", "int64", (n, c)), ("Y", dtype, (n, c)))
+    return b, table(*shapes), {"X": x0, "M": given}, {}
+
+
 def quotients(n: int, c: int, dtype: str):
     """Indices of whole vectors with quotients and remainders inside each other, beside what is negative."""
     b = Body(n, c)
@@ -509,6 +521,7 @@ recipe(padding, "padding_int8", 6, 40, 3, 10, "int8")
 recipe(padding, "padding_bf16", 6, 40, 9, 1, "bfloat16")
 recipe(masked_store, "masked_store", 6, 43)
 for kind_ in ("float32", "float64", "int64", "int32", "int8", "bool", "bfloat16"):
+    recipe(one_place, f"one_place_{kind_}", 5, 75, kind_)
     recipe(masked_places, f"masked_places_{kind_}", 5, 75, kind_)
 for kind_ in ("int64", "int32", "float32"):
     recipe(quotients, f"quotients_{kind_}", 5, 75, kind_)

@@ -150,3 +150,10 @@ def test_libraries_see_how_an_image_with_sizes_of_one_lies(shape: tuple[int, ...
     seen = torch.empty_strided(shape, [s.const for s in view.strides])
     assert seen.is_contiguous(memory_format=order)
     assert seen.stride() == image.stride()
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
+def test_erfc_of_many_doubles_is_a_call() -> None:
+    assert [c.op for c in _calls(lambda x: torch.erfc(x) * 2, torch.randn(5000).double())] == ["aten.erfc.default"]
+    assert not _calls(lambda x: torch.erfc(x) * 2, torch.randn(500).double())
+    assert not _calls(lambda x: torch.erfc(x) * 2, torch.randn(5000))

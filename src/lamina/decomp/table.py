@@ -21,7 +21,6 @@ __all__ = ["DECOMPOSED", "decompositions"]
 DECOMPOSED: dict[str, str] = {
     "_weight_norm_interface": "a norm of the weight and a product",
     "block_diag": "zeros and concatenations",
-    "special_log_ndtr": "elementwise operations on erfc",
 }
 """Operations (all functional overloads) decomposed by torch's rules, and what they become."""
 

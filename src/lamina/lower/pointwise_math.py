@@ -10,6 +10,7 @@ import torch
 from torch.fx import Node
 
 from lamina.base.dtypes import DTYPES, torch_dtype
+from lamina.base.symbolic.torch_private import is_true
 from lamina.lower.builder import Value
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.rules import Decline, rule
@@ -18,6 +19,9 @@ from lamina.lower.values import TensorValue
 __all__ = ["UNARY", "Unary"]
 
 Unary: TypeAlias = Callable[[Value], Value]
+
+_WORTH_A_CALL = 4096
+"""Elements from which on a function that the library computes faster is worth a call, and a pass over memory."""
 
 _SMALLEST = 1e-30
 """The logarithm of 1 and a number below this is the number."""
@@ -94,19 +98,31 @@ _PRIMS = (
 )
 
 
-def _register(target: str, function: Unary) -> None:
+def _better_called(low: Lowering, node: Node, name: str, x: TensorValue) -> bool:
+    """Whether MKL, by which ATen computes the function, is faster: erfc of doubles 0.86 of the time of the vector
+    function with AVX-512 and 0.51 with AVX2, which is more than another pass over memory takes.
+    """
+    if name != "erfc" or x.dtype != "float64" or low.buffers[x.buffer].device != "cpu":
+        return False
+    held: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    return held and not is_true(node.meta["val"].numel() < _WORTH_A_CALL)
+
+
+def _register(target: str, name: str) -> None:
     @rule(target)
     def unary(low: Lowering, node: Node, x: TensorValue) -> TensorValue:
-        return low.pointwise(node, function, x)
+        if _better_called(low, node, name, x):
+            raise Decline(f"{name} of doubles, which MKL computes faster")
+        return low.pointwise(node, UNARY[name], x)
 
 
-for _name, _function in UNARY.items():
-    _register(f"aten.{_name}.default", _function)
+for _name in UNARY:
+    _register(f"aten.{_name}.default", _name)
 for _alias, _name in _ALIASES.items():
-    _register(f"aten.{_alias}.default", UNARY[_name])
+    _register(f"aten.{_alias}.default", _name)
 for _name in _PRIMS:
-    _register(f"prims.{_name}.default", UNARY[_name])
-_register("prims.erf_inv.default", UNARY["erfinv"])
+    _register(f"prims.{_name}.default", _name)
+_register("prims.erf_inv.default", "erfinv")
 
 
 @rule("aten.round.decimals")

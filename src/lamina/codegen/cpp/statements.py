@@ -195,6 +195,8 @@ class Statements:
             if not self.is_vector(eqn.mask):
                 return f"({self.value(eqn.mask, False)} ? load_{kind}({where}, n) : {fill})"
             return f"masked_{kind}({where}, {self.value(eqn.mask, True)}, {fill}, n)"
+        if self.stride(expr) == 0:
+            return self.repeated(eqn)
         if eqn.mask is None and self.stride(expr) == -1:
             return f"backward_{kind}({self.at(eqn.buffer, expr)}, n)"
         if eqn.mask is None and self.step(expr):
@@ -209,6 +211,17 @@ class Statements:
         if eqn.mask is not None:
             text = f"{self.value(eqn.mask, False)} ? {text} : {literal(eqn.fill, eqn.dtype)}"
         return f"lanes_{lane_kind}(lane_count(n), [&](int64 k) STEP {{ {declare}return {text}; }})"
+
+    def repeated(self, eqn: Load) -> str:
+        """One element in all lanes: a load that varies along the vector axis by its mask only."""
+        one = f"load_{SHORT[self.dtypes[eqn.buffer]]}({self.at(eqn.buffer, eqn.index[0])})"
+        every = splat(eqn.dtype, one)
+        if eqn.mask is None:
+            return every
+        fill = splat(eqn.dtype, literal(eqn.fill, eqn.dtype))
+        if not self.is_vector(eqn.mask):
+            return f"({self.value(eqn.mask, False)} ? {every} : {fill})"
+        return f"(any_lane({eqn.mask} & lanes(n)) ? select({eqn.mask}, {every}, {fill}) : {fill})"
 
     def store(self, eqn: Store, vector: bool) -> str:
         if eqn.mask in self.decided:

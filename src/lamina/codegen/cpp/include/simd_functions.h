@@ -104,12 +104,12 @@ static INLINE vf64 nextafter_(vf64 x, vf64 y) {
   vf64 near = select(x == y, y, vf64{(hf64)r.lo, (hf64)r.hi});
   return select((x != x) | (y != y), x + y, near);
 }
-MAP1(digamma_, vf32, f32, digamma_) MAP1(digamma_, vf64, f64, digamma_)
 S1(sleef_lgamma, lgamma, u10)
 
 #ifdef LAMINA_PRECISE
 #define ONE_BY_ONE(NAME) MAP1(NAME, vf32, f32, NAME) MAP1(NAME, vf64, f64, NAME)
-ONE_BY_ONE(sinh_) ONE_BY_ONE(cosh_) ONE_BY_ONE(asinh_) ONE_BY_ONE(acosh_) ONE_BY_ONE(erfinv_) ONE_BY_ONE(lgamma_)
+ONE_BY_ONE(sinh_) ONE_BY_ONE(cosh_) ONE_BY_ONE(asinh_) ONE_BY_ONE(acosh_) ONE_BY_ONE(erfinv_) ONE_BY_ONE(lgamma_) ONE_BY_ONE(digamma_)
+static INLINE vf32 erfc_(vf32 x) { return sleef_erfc(x); }
 #else
 static INLINE vf32 lgamma_(vf32 x) { return sleef_lgamma(x); }
 static INLINE vf64 lgamma_(vf64 x) { return sleef_lgamma(x); }
@@ -202,4 +202,68 @@ static INLINE vf64 erfinv_(vf64 x) {
   }
   return select(abs_(x) == one, x * splat_f64(__builtin_inf()), p * x);
 }
+
+// erfc(x) = exp(-x^2) Q(y) / (x + 3) with y = (x - 3) / (x + 3), for floats, in double; x^2 is exact.
+static constexpr Series<f64, 8> EXP_NEAR{{
+  0.00019907569310848288, 0.0013948578326459795, 0.008333283538708528, 0.041666218319291945, 0.16666666786308587,
+  0.5000000107729166, 0.999999999995509, 0.9999999999595618}};
+static constexpr Series<f64, 12> ERFC_F32{{
+  4.044582949111931e-05, 9.793393487155918e-05, -0.00028666324430510267, -0.0005471304633073619,
+  0.0030370645629112375, -0.0012122544509967426, -0.02682760669027172, 0.11952772725845573, -0.3104672454177095,
+  0.5902283582802254, -0.8833944532814693, 1.0740069070849312}};
+static INLINE vf32 erfc_(vf32 x) {
+  const vf64 magic = splat_f64(6755399441055744.0), one = splat_f64(1);
+  vf64 v = to_vf64(x), t = smaller(splat_f64(10.5), abs_(v)), s = t * t;
+  vf64 n = round_(s * splat_f64(-1.44269504088896341)), k = n + magic;
+  vf64 e = polynomial(n * splat_f64(-0.69314718055994530942) - s, EXP_NEAR, splat_f64);
+  e = vf64{(hf64)((hi64)e.lo + ((hi64)k.lo << 52)), (hf64)((hi64)e.hi + ((hi64)k.hi << 52))};
+  vf64 u = one / (t + splat_f64(3)), z = e * u * polynomial(one - splat_f64(6) * u, ERFC_F32, splat_f64);
+  return to_vf32(select(v < vf64{}, splat_f64(2) - z, z));
+}
+
+// digamma(x) from that of x + k, within [10, 11) or beyond 10, where it is a series in 1 / x^2. Near 10.5 it is TOP, its
+// rounding error and a polynomial times the distance: in what is small beside the sum little is lost where they cancel.
+static constexpr f64 DIGAMMA_TOP = 2.3030010342976865, DIGAMMA_LOW = -1.69232674551662e-16;
+static constexpr Series<f64, 10> DIGAMMA_NEAR{{
+  -9.61049919583285e-12, 1.0763791732786627e-10, -1.213645397217338e-09, 1.396072155219115e-08,
+  -1.6380954231561206e-07, 1.97539896954324e-06, -2.4794171625361953e-05, 0.00033168103952372865,
+  -0.004987572123857585, 0.09991695605912673}};
+static constexpr Series<f64, 7> DIGAMMA_FAR{{
+  8.33333333333333333333e-2, -2.10927960927960927961e-2, 7.57575757575757575758e-3, -4.16666666666666666667e-3,
+  3.96825396825396825397e-3, -8.33333333333333333333e-3, 8.33333333333333333333e-2}};
+static inline vf64 digamma_far(vf64 x) {
+  vf64 z = splat_f64(1) / (x * x);
+  return log_(x) - splat_f64(0.5) / x - z * polynomial(z, DIGAMMA_FAR, splat_f64);
+}
+static inline vf64 digamma_reflected(vf64 x, vf64 positive) {
+  vf64 part = x - trunc_(x), pi = splat_f64(3.14159265358979323846);
+  vf64 y = positive - pi / tan_(pi * part);
+  return select(part == vf64{}, splat_f64(__builtin_nan("")), y);
+}
+// With QUOTIENT the sum of 1 / (x + k) is one quotient, not as exact where it cancels: for floats.
+template <bool QUOTIENT> static inline vf64 digamma_any(vf64 v) {
+  const vf64 one = splat_f64(1), ten = splat_f64(10);
+  vflag below = v < vf64{};
+  vf64 x = select(below, one - v, v), sum = vf64{}, den = one, y = vf64{};
+  vflag low = x < ten;
+  if (any_lane(low)) {
+    for (vflag more = low; any_lane(more); more = x < ten) {
+      if constexpr (QUOTIENT) {
+        sum = select(more, sum * x + den, sum);
+        den = select(more, den * x, den);
+      } else {
+        sum = select(more, sum + one / x, sum);
+      }
+      x = select(more, x + one, x);
+    }
+    if constexpr (QUOTIENT) sum = sum / den;
+    vf64 z = x - splat_f64(10.5), rest = z * polynomial(z, DIGAMMA_NEAR, splat_f64) + splat_f64(DIGAMMA_LOW);
+    y = (splat_f64(DIGAMMA_TOP) - sum) + rest;
+  }
+  if (!every_lane(low)) y = select(low, y, digamma_far(x));
+  if (any_lane(below)) y = select(below, digamma_reflected(v, y), y);
+  return select(v == vf64{}, copysign_(splat_f64(__builtin_inf()), -v), y);
+}
+static inline vf64 digamma_(vf64 x) { return digamma_any<false>(x); }
+static inline vf32 digamma_(vf32 x) { return to_vf32(digamma_any<true>(to_vf64(x))); }
 #endif

@@ -29,12 +29,13 @@ S1(sin_, sin, u10) S1(cos_, cos, u10) S1(tan_, tan, u10)
 S1(asin_, asin, u10) S1(acos_, acos, u10) S1(atan_, atan, u10)
 S1(sleef_tanh, tanh, u10)
 S1(sleef_asinh, asinh, u10) S1(sleef_acosh, acosh, u10) S1(atanh_, atanh, u10)
-S1(sleef_erf, erf, u10) S1(erfc_, erfc, u15)
+S1(sleef_erf, erf, u10) S1(sleef_erfc, erfc, u15)
 S2(pow_, pow, u10) S2(atan2_, atan2, u10) S2(hypot_, hypot, u05)
 static INLINE vf64 exp_(vf64 x) { return sleef_exp(x); }
 static INLINE vf64 log_(vf64 x) { return sleef_log(x); }
 static INLINE vf64 tanh_(vf64 x) { return sleef_tanh(x); }
 static INLINE vf64 erf_(vf64 x) { return sleef_erf(x); }
+static INLINE vf64 erfc_(vf64 x) { return sleef_erfc(x); }
 static INLINE vf64 sigmoid_(vf64 x) { return splat_f64(1) / (splat_f64(1) + sleef_exp(-x)); }
 
 #ifdef LAMINA_PRECISE
