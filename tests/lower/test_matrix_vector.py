@@ -24,6 +24,7 @@ PRODUCTS: dict[str, Callable[..., Tensor]] = {
     "mm, one column": lambda a, b, x: b[0].t() @ a[0].t(),
     "addmm": lambda a, b, x: torch.addmm(x[:5], a[0], b[0]),
     "mv": lambda a, b, x: torch.mv(b[0].t(), x),
+    "dot": lambda a, b, x: torch.dot(x, x * 2) + torch.vdot(x, x),
     "bmm": lambda a, b, x: torch.bmm(a, b),
     "bmm, one column": lambda a, b, x: torch.bmm(b.transpose(1, 2), a.transpose(1, 2)),
     "heads that share a matrix": lambda a, b, x: torch.bmm(a.repeat(2, 1, 1), b.repeat_interleave(2, 0)),

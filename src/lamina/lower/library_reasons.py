@@ -35,7 +35,7 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
     ),
     _PRODUCT: (
         *("aten.baddbmm.default", "aten.addbmm.default"),
-        *("aten.addmv.default", "aten.dot.default", "aten.vdot.default", "lamina.mm_odd_rows.default"),
+        *("aten.addmv.default", "lamina.mm_odd_rows.default"),
     ),
     _RANDOM: (
         *("aten.rand.default", "aten.randn.default", "aten.randperm.default", "aten.native_dropout.default"),

@@ -61,6 +61,17 @@ def mv(low: Lowering, node: Node, a: TensorValue, x: TensorValue) -> TensorValue
     return out
 
 
+@rule("aten.dot.default", "aten.vdot.default")
+def dot(low: Lowering, node: Node, a: TensorValue, x: TensorValue) -> TensorValue:
+    if not _suits(low, a, x):
+        raise Decline(_REASON)
+    out = low.result(node)
+    b = low.nest(node, a.shape)
+    (k,) = b.axes
+    _store(low, b, out, _loaded(b, a, [k], out.dtype) * _loaded(b, x, [k], out.dtype), [], None)
+    return out
+
+
 def _product(
     low: Lowering, node: Node, a: TensorValue, b: TensorValue, added: TensorValue | None, more: dict[str, Any]
 ) -> TensorValue:
