@@ -25,6 +25,7 @@ from benchmarks.sweeping.grammar import cases
 from lamina.errors import LaminaError
 from lamina.ir.index import prod
 from lamina.ir.plan import GpuSchedule, KernelCall, Plan
+from lamina.lower.rules import CannotLower
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_cost import CostModel
@@ -105,7 +106,7 @@ def look(chosen: Sequence[Case], each: float = EACH) -> tuple[list[Idle], Counte
         for mode in ("forward", "training"):
             try:
                 plan = planned(case, mode)
-            except (LaminaError, RuntimeError, NotImplementedError) as problem:
+            except (LaminaError, CannotLower, RuntimeError, NotImplementedError) as problem:
                 counts[f"not planned: {type(problem).__name__}"] += 1
                 continue
             counts["planned"] += 1

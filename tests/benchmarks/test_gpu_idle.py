@@ -1,4 +1,4 @@
-"""Programs whose nests once left most of a GPU idle are shared by enough of its programs; and a nest that is not is told."""
+"""Programs whose nests once left most of a GPU idle are shared by enough programs; and a nest that is not is told."""
 
 from __future__ import annotations
 
