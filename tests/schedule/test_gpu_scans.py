@@ -20,7 +20,6 @@ from lamina.schedule.gpu_target import GpuTarget
 from tests.lower.torch_private import traced
 
 TARGET = GpuTarget(approximate=True)
-NUMBERS = torch.rand(8192, 3, generator=torch.Generator().manual_seed(0))
 
 
 def on(program: LoopProgram, device: str) -> LoopProgram:
@@ -33,7 +32,7 @@ def cut(function: Callable[..., Any], args: list[Tensor], target: GpuTarget = TA
     made, _ = spread(fused, target)
     verify_program(made)
     for got, want in zip(run_program(on(made, "cpu"), args), function(*args), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3, equal_nan=True)
     return made
 
 
@@ -48,37 +47,83 @@ def scans(program: LoopProgram) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: (x.cumsum(0),),
-        lambda x: ((x * 1e-3 + 1).cumprod(0),),
-        lambda x: ((x > 0.5).cumsum(0) - 1,),
-        lambda x: (x.t().contiguous().cumsum(1) * 2 + x.t(),),
-        lambda x: ((x[:, :1] == torch.arange(3)).to(torch.int64).cumsum(0),),
-        lambda x: (x.reshape(-1).cumsum(0),),
-    ],
-)
-def test_a_long_scan_is_one_of_parts(function: Callable[..., Any]) -> None:
-    parts, inside = scans(cut(function, [NUMBERS]))
-    assert parts * inside in (8192, 3 * 8192)
-    assert inside <= 2048
+LONG: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "columns": (lambda x: (x.cumsum(0),), (32768, 3)),
+    "products": (lambda x: ((x * 1e-3 + 0.9995).cumprod(0),), (100003,)),
+    "counts": (lambda x: ((x > 0.5).cumsum(0) - 1,), (32768, 3)),
+    "rows": (lambda x: (x.t().contiguous().cumsum(1) * 2 + x.t(),), (65536, 3)),
+    "a row": (lambda x: (x.reshape(-1).cumsum(0),), (40000, 3)),
+    "a row of no equal parts": (lambda x: (x.cumsum(0),), (100003,)),
+    "from its end": (lambda x: (x.flip(0).cumsum(0).flip(0),), (100003,)),
+    "from their ends": (lambda x: (x.flip(0).cumsum(0).flip(0),), (30011, 3)),
+    "logarithms": (lambda x: (x.logcumsumexp(1),), (3, 40001)),
+    "in the middle": (lambda x: (x.cumsum(1),), (2, 30001, 3)),
+    "two": (lambda x: (x.cumsum(0), (x * 2).cumsum(0)), (65536,)),
+    "one of another": (lambda x: ((x.cumsum(0) * 1e-5).cumsum(0),), (65537,)),
+    "greatest": (lambda x: tuple(x.round(decimals=3).cummax(0)), (65537,)),
+    "least": (lambda x: tuple(x.cummin(0)), (50001, 2)),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_scan_is_one_of_parts(name: str) -> None:
+    function, shape = LONG[name]
+    points = scans(cut(function, [torch.rand(shape, generator=torch.Generator().manual_seed(0))]))
+    assert len(points) > 1
+    assert max(points) <= 4096
+
+
+@pytest.mark.parametrize("place", [0, 65536])
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+@pytest.mark.parametrize("name", ["cumsum", "logcumsumexp", "cummax", "cummin"])
+def test_values_that_are_not_finite(name: str, value: float, place: int) -> None:
+    x = torch.rand(65537, generator=torch.Generator().manual_seed(0))
+    x[place] = value
+    results = [0, 1] if name.startswith("cumm") else [...]
+    assert len(scans(cut(lambda x: tuple(getattr(x, name)(0)[r] for r in results), [x]))) > 1
+
+
+def test_nothing_before_the_first_parts() -> None:
+    x = torch.full((65537,), -float("inf"))
+    x[60000:] = 0.5
+    assert len(scans(cut(lambda x: (x.logcumsumexp(0),), [x]))) > 1
+
+
+@pytest.mark.parametrize("size", [1, 4095, 4096, 70001])
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_row_of_unknown_length_is_cut(size: int, flipped: bool) -> None:
+    def sums(x: Tensor) -> Tensor:
+        return x.flip(0).cumsum(0).flip(0) if flipped else x.cumsum(0)
+
+    program = lower(traced(sums, [torch.rand(3000)], symbolic=True), "t")
+    made, decisions = spread(on(fuse(program).program, "cuda:0"), TARGET)
+    verify_program(made)
+    assert any(d.taken and "scan in parts" in d.subject for d in decisions)
+    x = torch.rand(size)
+    (got,) = run_program(on(made, "cpu"), [x])
+    torch.testing.assert_close(got, sums(x), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(
     ("function", "shape"),
     [
         (lambda x: (x.cumsum(0),), (1024, 3)),  # short
-        (lambda x: (x.cumsum(0),), (4099, 2)),  # no parts of equal length
-        (lambda x: (x.cumsum(0),), (4096, 600)),  # enough scans for all processors
-        (lambda x: (x.logcumsumexp(0),), (8192, 2)),
+        (lambda x: (x.cumsum(0),), (16384,)),  # a tile
+        (lambda x: (x.cumsum(0),), (1024, 4096)),  # as much memory as is moved in that time
+        (lambda x: (x.cumsum(1),), (600, 20000)),  # enough rows for all processors
     ],
 )
-def test_a_scan_stays_whole(function: Callable[..., Any], shape: tuple[int, int]) -> None:
-    assert scans(cut(function, [torch.rand(shape)])) == [shape[0]]
+def test_a_scan_stays_whole(function: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    along = 1 if shape == (600, 20000) else 0
+    assert scans(cut(function, [torch.rand(shape)])) == [shape[along]]
 
 
 def test_sums_of_floats_keep_eagers_order_where_that_is_asked_for() -> None:
     exact = GpuTarget(approximate=False)
-    assert scans(cut(lambda x: (x.cumsum(0),), [NUMBERS], exact)) == [8192]
-    assert len(scans(cut(lambda x: ((x > 0.5).cumsum(0),), [NUMBERS], exact))) == 2
+    x = torch.rand(65536)
+    fused = on(fuse(lower(traced(lambda x: (x.cumsum(0),), [x]), "t")).program, "cuda:0")
+    made, decisions = spread(fused, exact)
+    assert made is not None
+    assert scans(made) == [65536]
+    assert [d.reason for d in decisions] == ["the order in which its floats are combined is kept"]
+    assert len(scans(cut(lambda x: ((x > 0.5).cumsum(0),), [x], exact))) == 2

@@ -74,7 +74,8 @@ def fast_axis(nest: Nest) -> str | None:
             (expr,) = eqn.index
             names = expr.axes()
             weight = guess(prod(axis[a].extent for a in names)) * (3 if isinstance(eqn, Store) else 2)
-            runs += [(names, name, weight) for name in names if expr.coefficient(axis[name]) == 1]
+            # From the last to the first element is as contiguous as from the first to the last.
+            runs += [(names, name, weight) for name in names if expr.coefficient(axis[name]) in (1, -1)]
     return fast_of(nest, runs) or (nest.axes[-1].name if nest.axes else None)
 
 

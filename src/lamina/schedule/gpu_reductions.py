@@ -20,6 +20,7 @@ from lamina.schedule.gpu_facts import (
     short_row_warps,
     warps_for,
 )
+from lamina.schedule.scan_tiles import scan_schedule
 
 __all__ = ["Reductions"]
 
@@ -259,21 +260,4 @@ class Reductions(NestFacts):
         return min(self.sets, key=lambda s: self.size(s), default=None)
 
     def scan(self) -> GpuSchedule:
-        (along,) = self.scanned
-        length = self.size((along,))
-        rest = self.ordered([a for a in self.names if a != along])
-        if self.fast == along or not rest:
-            outer = (Block(rest, 1, "grid"),) if rest else ()
-            short = self.known([along]) and length <= 4096
-            block = Block((along,), max(power(length), 2), "whole") if short else Block((along,), 2048, "loop")
-            return GpuSchedule("scan", (*outer, block), warps_for(block.size, 8), 1, False, 0, self.approximate)
-        assert self.fast is not None
-        slow = self.ordered([a for a in rest if a != self.fast])
-        across = min(power(self.size((self.fast,))), 32)
-        programs = self.size(slow) * -(-self.size((self.fast,)) // across)
-        while across > 1 and 4 * programs <= self.target.processors:  # few columns: narrow accesses, but side by side
-            across, programs = across // 2, 2 * programs
-        high = min(power(length), 64 if programs >= self.target.processors else max(64, 8192 // across))
-        outer = (Block(slow, 1, "grid"),) if slow else ()
-        blocks = (*outer, Block((along,), high, "loop"), Block((self.fast,), across, "grid"))
-        return GpuSchedule("scan", blocks, warps_for(high * across, 16), 1, False, 0, self.approximate)
+        return scan_schedule(self)

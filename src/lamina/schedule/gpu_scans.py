@@ -1,26 +1,25 @@
 """Long scans of which there are few, cut into parts that programs go through side by side.
 
-A program goes along a scan from its start to its end. Where there are fewer scans than a GPU has processors, parts are
-combined first, then the parts' results are scanned, and each part goes on from what is before it.
+Parts are combined first, then the parts' results are scanned, and each part goes on from what is before it. A scan of
+what another one gives (the place of a running maximum) is combined once the first one is known, in launches of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from lamina.base.decision import Decision
-from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Atom, Axis, Expr, as_expr, prod
 from lamina.ir.loops import (
     Buffer,
-    Check,
     Compute,
     Constant,
     Equation,
     Index,
     Load,
     Nest,
-    Random,
     Reduce,
     Scan,
     Store,
@@ -28,120 +27,233 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
+from lamina.schedule.gpu_cutting import neutral
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.scan_parts import ScanParts, needed, parts_of_scans
 from lamina.schedule.simplify import rename
 
 __all__ = ["scan_in_parts"]
 
-_NEUTRAL = {"sum": 0, "prod": 1}
-_COMPUTED = {"sum": "add", "prod": "mul"}
-_LONG = 4096
-"""Points of a scan from which two more launches are worth it."""
-_PART = 2048
-"""Most points of a part, and the fewest for which one is worth a program."""
-_LEAST = 256
+_COMPUTED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 
 def scan_in_parts(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget, decisions: list[Decision]) -> list[Nest]:
-    """The nest, or three that do its work. Buffers for the parts' results are added to ``buffers``."""
-    cut = _cut(nest, target)
+    """The nest, or those that do its work. Buffers for the parts' results are added to ``buffers``."""
+    cut = parts_of_scans(nest, buffers, target)
     if cut is None:
         return [nest]
-    scan, length = cut
-    (along,) = [a for a in nest.axes if a.name == scan.axis]
-    parts, inside = Axis(f"{along.name}_part", along.extent // length), Axis(along.name, as_expr(length))
-    place: dict[Atom, Expr | int] = {along: as_expr(parts) * length + as_expr(inside)}
-    axes = tuple(x for a in nest.axes for x in ((parts, inside) if a == along else (a,)))
-    over = axes_of_values(nest)[scan.value]
-    kept = tuple(a for a in axes if a != inside and (a == parts or a.name in over))
-    device = next(buffers[e.buffer].device for e in nest.body if isinstance(e, Load | Store))
-    totals = _buffer(f"{nest.name}_totals", scan.dtype, kept, device, buffers)
-    before = _buffer(f"{nest.name}_before", scan.dtype, kept, device, buffers)
-    programs = parts.extent * prod(a.extent for a in nest.axes if a != along)
-    reason = f"{programs} parts, each from what is before it"
-    decisions.append(Decision("cut", (nest.name, "scan in parts"), True, reason))
-    body = [rename(e, {}, place) for e in nest.body]
-    made = {name: e for e in body for name in defined(e)}
-    at = tuple(as_expr(a) for a in kept)
-    origin = scan.origin
-    first: list[Equation] = [
-        *_needed(body, made, scan.value),
-        Reduce(("total",), scan.op, scan.value, (inside.name,), scan.dtype, origin),
-        Store(totals, at, "total", origin=origin),
-    ]
-    second: list[Equation] = [
-        Load("total", totals, at, scan.dtype, origin=origin),
-        Scan("upto", scan.op, "total", parts.name, scan.dtype, origin=origin),
-        Store(before, at, "upto", origin=origin),
-    ]
-    third: list[Equation] = []
-    previous = tuple(as_expr(a) - 1 if a == parts else as_expr(a) for a in kept)
-    own, part, one, later, past = (f"{scan.out}_{w}" for w in ("own", "part", "one", "later", "past"))
-    for eqn in body:
-        if not isinstance(eqn, Scan):
-            third.append(eqn)
-            continue
-        third += [
-            replace(eqn, out=own, axis=inside.name),
-            Index(part, as_expr(parts), "int64", origin),
-            Constant(one, 1, "int64", origin),
-            Compute(later, "ge", (part, one), "bool", origin),
-            Load(past, before, previous, scan.dtype, later, _NEUTRAL[scan.op], origin),
-            Compute(eqn.out, _COMPUTED[scan.op], (past, own), scan.dtype, origin),
+    subject = (nest.name, "scan in parts")
+    if isinstance(cut, str):
+        decisions.append(Decision("cut", subject, False, cut))
+        return [nest]
+    first, last = _InParts(nest, cut, buffers).nests()
+    programs = cut.count * prod(a.extent for a in nest.axes if a != cut.axis)
+    decisions.append(Decision("cut", subject, True, f"{programs} parts, each from what is before it"))
+    if not cut.axis.extent.is_int:  # nothing says that the parts are many
+        return [*first, *last]
+    return [*(n for one in first for n in scan_in_parts(one, buffers, target, decisions)), *last]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Parts of one length: the axis of their numbers (none for a single one), that of their points, and the number."""
+
+    part: Axis | None
+    inside: Axis
+    number: Expr
+
+    def axes(self, nest: Nest, along: Axis) -> tuple[Axis, ...]:
+        """The nest's axes over these parts."""
+        own = (self.inside,) if self.part is None else (self.part, self.inside)
+        return tuple(x for a in nest.axes for x in (own if a == along else (a,)))
+
+
+class _InParts:
+    """The nests of one nest's parts: those of full length, and a shorter one at the end of the axis."""
+
+    def __init__(self, nest: Nest, cut: ScanParts, buffers: dict[str, Buffer]) -> None:
+        self.nest, self.cut, self.buffers = nest, cut, buffers
+        self.values = axes_of_values(nest)
+        self.reverse = any(e.reverse for e in nest.body if isinstance(e, Scan))
+        along = cut.axis
+        part = Axis(f"{along.name}_part", cut.count)
+        self.full = _Piece(part, Axis(along.name, as_expr(cut.length)), as_expr(part))
+        short = _Piece(None, Axis(along.name, cut.rest), cut.count)
+        self.short = None if cut.rest == 0 else short
+        self.pieces = [self.full] if self.short is None else [self.full, short]
+        # What comes first in a scan must be known; the end of one that goes on to there need not.
+        self.first = self.pieces if self.reverse else [self.full]
+        self.numbers = Axis(part.name, cut.count + (len(self.first) - 1))
+        self.device = next(buffers[e.buffer].device for e in nest.body if isinstance(e, Load | Store))
+
+    def nests(self) -> tuple[list[Nest], list[Nest]]:
+        """The nests that combine parts and scan the results, for each level of scans, and those that store."""
+        before: dict[str, str] = {}
+        made: list[Nest] = []
+        for level, scans in enumerate(self.levels()):
+            mark = f"{self.nest.name}_{{}}{level or ''}"
+            totals = {e.out: self.temporary(f"{e.out}_totals", e) for e in scans}
+            for piece in self.first:
+                own = self.totals(piece, scans, totals, before)
+                made.append(replace(own, name=mark.format("totals" if piece is self.full else "end")))
+            before |= {e.out: self.temporary(f"{e.out}_before", e) for e in scans}
+            made.append(replace(self.before(scans, totals, before), name=mark.format("before")))
+        stores = []
+        for piece in self.pieces:
+            name = self.nest.name if piece is self.full else f"{self.nest.name}_last"
+            stores.append(Nest(name, piece.axes(self.nest, self.cut.axis), tuple(self.body(piece, before))))
+        return made, stores
+
+    def totals(self, piece: _Piece, scans: list[Scan], totals: Mapping[str, str], before: Mapping[str, str]) -> Nest:
+        """What parts come to."""
+        body = self.upwards(needed(self.body(piece, before), [e.value for e in scans]), piece.inside)
+        kept: set[str] = {piece.inside.name}
+        for scan in scans:
+            total = f"{scan.out}_total"
+            body += _combined(scan, total, piece.inside)
+            body.append(Store(totals[scan.out], self.place(scan, piece.number), total, origin=scan.origin))
+            kept |= self.values[scan.value]
+        axes = piece.axes(self.nest, self.cut.axis)
+        return Nest("", tuple(a for a in axes if a == piece.part or a.name in kept), tuple(body))
+
+    def upwards(self, body: list[Equation], inside: Axis) -> list[Equation]:
+        """The equations from the last to the first point, where that is how operands lie in memory: for wide accesses.
+
+        A reduction of them is the same.
+        """
+        steps = {
+            coefficient
+            for e in body
+            if isinstance(e, Load)
+            for place in [
+                sum((i * s for i, s in zip(e.index, self.buffers[e.buffer].strides, strict=True)), as_expr(0))
+            ]
+            if (coefficient := place.coefficient(inside)) != 0
+        }
+        if steps != {as_expr(-1)} or any(isinstance(e, Scan) for e in body):
+            return body
+        swapped: dict[Atom, Expr | int] = {inside: inside.extent - 1 - as_expr(inside)}
+        return [rename(e, {}, swapped) for e in body]
+
+    def before(self, scans: list[Scan], totals: Mapping[str, str], before: Mapping[str, str]) -> Nest:
+        """What comes up to each part's end."""
+        body: list[Equation] = []
+        kept: set[str] = {self.numbers.name}
+        for scan in scans:
+            total, upto, at = f"{scan.out}_total", f"{scan.out}_upto", self.place(scan, as_expr(self.numbers))
+            body += [
+                Load(total, totals[scan.out], at, scan.dtype, origin=scan.origin),
+                Scan(upto, scan.op, total, self.numbers.name, scan.dtype, scan.reverse, scan.origin),
+                Store(before[scan.out], at, upto, origin=scan.origin),
+            ]
+            kept |= self.values[scan.value] - {self.cut.axis.name}
+        axes = [self.numbers if a == self.cut.axis else a for a in self.nest.axes]
+        return Nest("", tuple(a for a in axes if a.name in kept), tuple(body))
+
+    def levels(self) -> list[list[Scan]]:
+        """The scans of values alone, those of what such give, and so on."""
+        depth: dict[str, int] = {}
+        found: dict[int, list[Scan]] = {}
+        for eqn in self.nest.body:
+            deep = max((depth[n] for n in operands(eqn)), default=0)
+            if isinstance(eqn, Scan):
+                found.setdefault(deep, []).append(eqn)
+            for name in defined(eqn):
+                depth[name] = deep + isinstance(eqn, Scan)
+        return [found[deep] for deep in sorted(found)]
+
+    def body(self, piece: _Piece, before: Mapping[str, str]) -> list[Equation]:
+        """The nest's body over parts; scans that are known ``before`` each part go on from there."""
+        place = piece.number * self.cut.length + as_expr(piece.inside)
+        swapped: dict[Atom, Expr | int] = {self.cut.axis: place}
+        result: list[Equation] = []
+        for eqn in self.nest.body:
+            new = rename(eqn, {}, swapped)
+            result += self.continued(new, piece, before[new.out]) if _is_scan(new, before) else [new]
+        return result
+
+    def continued(self, eqn: Scan, piece: _Piece, buffer: str) -> list[Equation]:
+        """A part's own scan, and what is before it."""
+        own, part, edge, later, past = (f"{eqn.out}_{w}" for w in ("own", "part", "edge", "later", "past"))
+        at, origin = piece.number + (1 if self.reverse else -1), eqn.origin
+        if piece is self.short:
+            if self.reverse:
+                return [eqn]
+            first, always = as_expr(0), self.cut.count.is_int
+        else:
+            first, always = (self.cut.count - 1 if self.reverse else as_expr(0)), len(self.first) > 1
+        load = Load(past, buffer, self.place(eqn, at), eqn.dtype, origin=origin)
+        if always:
+            return [replace(eqn, out=own), load, *_joined(eqn, past, own)]
+        return [
+            replace(eqn, out=own),
+            Index(part, piece.number, "int64", origin),
+            Index(edge, first, "int64", origin),
+            Compute(later, "lt" if self.reverse else "gt", (part, edge), "bool", origin),
+            replace(load, mask=later, fill=neutral(eqn.op, eqn.dtype)),
+            *_joined(eqn, past, own),
         ]
+
+    def place(self, scan: Scan, number: Expr) -> tuple[Expr, ...]:
+        """Where the result of a part has its place."""
+        return tuple(number if a == self.cut.axis else as_expr(a) for a in self.kept(scan))
+
+    def kept(self, scan: Scan) -> list[Axis]:
+        """The axes that a scan's results vary along."""
+        over = self.values[scan.value]
+        return [a for a in self.nest.axes if a == self.cut.axis or a.name in over]
+
+    def temporary(self, name: str, scan: Scan) -> str:
+        """A new contiguous buffer with a place for the result of each part."""
+        name = f"{self.nest.name}_{name}"
+        while name in self.buffers:
+            name += "_"
+        shape = tuple(self.numbers.extent if a == self.cut.axis else a.extent for a in self.kept(scan))
+        strides: list[Expr] = []
+        step = as_expr(1)
+        for extent in reversed(shape):
+            strides.append(step)
+            step = step * extent
+        self.buffers[name] = Buffer(name, scan.dtype, shape, tuple(reversed(strides)), self.device, "temp")
+        return name
+
+
+def _is_scan(eqn: Equation, before: Mapping[str, str]) -> TypeGuard[Scan]:
+    return isinstance(eqn, Scan) and eqn.out in before
+
+
+def _combined(scan: Scan, out: str, inside: Axis) -> list[Equation]:
+    """The whole of a part. Logarithms of sums from the greatest term, as a softmax's."""
+    over, value, dtype, origin = (inside.name,), scan.value, scan.dtype, scan.origin
+    if scan.op != "logaddexp":
+        return [Reduce((out,), scan.op, value, over, dtype, origin)]
     return [
-        Nest(f"{nest.name}_totals", tuple(a for a in axes if a in kept or a == inside), tuple(first)),
-        Nest(f"{nest.name}_before", kept, tuple(second)),
-        Nest(nest.name, axes, tuple(third)),
+        Reduce((f"{out}_top",), "max", value, over, dtype, origin),
+        Compute(f"{out}_inf", "isinf", (f"{out}_top",), "bool", origin),
+        Constant(f"{out}_zero", 0.0, dtype, origin),
+        Compute(f"{out}_base", "where", (f"{out}_inf", f"{out}_zero", f"{out}_top"), dtype, origin),
+        Compute(f"{out}_away", "sub", (value, f"{out}_base"), dtype, origin),
+        Compute(f"{out}_exp", "exp", (f"{out}_away",), dtype, origin),
+        Reduce((f"{out}_sum",), "sum", f"{out}_exp", over, dtype, origin),
+        Compute(f"{out}_log", "log", (f"{out}_sum",), dtype, origin),
+        Compute(out, "add", (f"{out}_log", f"{out}_base"), dtype, origin),
     ]
 
 
-def _cut(nest: Nest, target: GpuTarget) -> tuple[Scan, int] | None:
-    """The scan to cut and the points of a part; None where that does not pay, or would change more than an order."""
-    scans = [e for e in nest.body if isinstance(e, Scan)]
-    if len(scans) != 1 or any(isinstance(e, Reduce | Check | Random) for e in nest.body):
-        return None
-    (scan,) = scans
-    if scan.op not in _NEUTRAL or scan.reverse or scan.dtype == "bool" or DTYPES[scan.dtype].size < 4:
-        return None
-    if DTYPES[scan.dtype].is_float and not target.approximate:
-        return None
-    if not all(a.extent.is_int for a in nest.axes):
-        return None
-    (length,) = [a.extent.const for a in nest.axes if a.name == scan.axis]
-    others = prod(a.extent for a in nest.axes if a.name != scan.axis).const
-    if length < _LONG or others > target.processors:
-        return None
-    stored = {e.buffer for e in nest.body if isinstance(e, Store)}
-    if any(isinstance(e, Load) and e.buffer in stored for e in nest.body):
-        return None
-    part = _PART
-    while part > _LEAST and (length % part or length // part * others < 4 * target.processors):
-        part //= 2
-    return (scan, part) if length % part == 0 else None
-
-
-def _needed(body: list[Equation], made: dict[str, Equation], goal: str) -> list[Equation]:
-    """The equations that a value needs, in order."""
-    wanted = {goal}
-    pending = [goal]
-    while pending:
-        for name in operands(made[pending.pop()]):
-            if name not in wanted:
-                wanted.add(name)
-                pending.append(name)
-    return [e for e in body if not isinstance(e, Store) and wanted & set(defined(e))]
-
-
-def _buffer(name: str, dtype: str, axes: tuple[Axis, ...], device: str, buffers: dict[str, Buffer]) -> str:
-    """A new contiguous buffer with a dimension for each axis."""
-    while name in buffers:
-        name += "_"
-    strides: list[Expr] = []
-    step = as_expr(1)
-    for axis in reversed(axes):
-        strides.append(step)
-        step = step * axis.extent
-    shape = tuple(a.extent for a in axes)
-    buffers[name] = Buffer(name, dtype, shape, tuple(reversed(strides)), device, "temp")
-    return name
+def _joined(scan: Scan, past: str, own: str) -> list[Equation]:
+    """What a scan gives of all before a part and of the part's own points."""
+    out, dtype, origin = scan.out, scan.dtype, scan.origin
+    if scan.op in _COMPUTED:
+        return [Compute(out, _COMPUTED[scan.op], (past, own), dtype, origin)]
+    return [
+        Compute(f"{out}_high", "maximum", (past, own), dtype, origin),
+        Compute(f"{out}_low", "minimum", (past, own), dtype, origin),
+        Compute(f"{out}_apart", "sub", (f"{out}_low", f"{out}_high"), dtype, origin),
+        Compute(f"{out}_share", "exp", (f"{out}_apart",), dtype, origin),
+        Compute(f"{out}_more", "log1p", (f"{out}_share",), dtype, origin),
+        Compute(f"{out}_both", "add", (f"{out}_high", f"{out}_more"), dtype, origin),
+        Compute(f"{out}_same", "eq", (f"{out}_high", f"{out}_low"), "bool", origin),
+        Compute(f"{out}_inf", "isinf", (f"{out}_high",), "bool", origin),
+        Compute(f"{out}_equal", "and", (f"{out}_same", f"{out}_inf"), "bool", origin),
+        Compute(out, "where", (f"{out}_equal", f"{out}_high", f"{out}_both"), dtype, origin),
+    ]

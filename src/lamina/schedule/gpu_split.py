@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import torch
-
 from lamina.base.decision import Decision
-from lamina.base.dtypes import DTYPES, torch_dtype
+from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Expr, as_expr, ceildiv, prod
 from lamina.ir.loops import (
     Buffer,
@@ -33,7 +31,7 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.schedule.column_tiles import COLUMNS, parts_of_columns, rows_of_tile
-from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, WIDEST, axes_of
+from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, WIDEST, axes_of, neutral
 from lamina.schedule.gpu_facts import MANY_LOADS, guess, short_row_warps
 from lamina.schedule.gpu_scans import scan_in_parts
 from lamina.schedule.gpu_steps import Steps
@@ -103,8 +101,8 @@ def _spread(whole: Nest, buffers: Mapping[str, Buffer], target: GpuTarget, memo:
     def made() -> _Spread:
         held, found = dict(buffers), _Spread([], {}, [])
         for apart in updates_apart(interleave(load_rarely(whole), held), found.decisions):
-            for nest in scan_in_parts(apart, held, target, found.decisions):
-                found.steps.extend(_Cutter(nest, held, target, found.decisions).run())
+            parts = scan_in_parts(apart, held, target, found.decisions)
+            found.steps.extend(parts if len(parts) > 1 else _Cutter(apart, held, target, found.decisions).run())
         found.buffers.update((name, held[name]) for name in held if name not in buffers)
         return found
 
@@ -452,7 +450,7 @@ class _Cutter(Steps):
                 if guard is not None:
                     value = f"{new.outs[0]}_in"
                     held = self.dtype(new.value)
-                    body.append(Constant(f"{value}_none", _neutral(new.op, held), held, new.origin))
+                    body.append(Constant(f"{value}_none", neutral(new.op, held), held, new.origin))
                     body.append(Compute(value, "where", (guard, new.value, f"{value}_none"), held, new.origin))
                 new = replace(new, axes=axes, value=value)
                 if at in reduces and new.op in ("argmax", "argmin"):
@@ -578,14 +576,3 @@ class _Cutter(Steps):
             Compute(f"{out}_at", "where", (f"{out}_here", f"{out}_place", f"{out}_far"), "int64", origin),
             Reduce(eqn.outs, "min", f"{out}_at", over, "int64", origin),
         ]
-
-
-def _neutral(op: str, dtype: str) -> int | float | bool:
-    """What changes nothing in a reduction."""
-    if op in ("any", "all"):
-        return op == "all"
-    if op in ("sum", "prod"):
-        return 1 if op == "prod" else 0
-    info = torch.finfo(torch_dtype(dtype)) if DTYPES[dtype].is_float else torch.iinfo(torch_dtype(dtype))
-    low, high = (-float("inf"), float("inf")) if DTYPES[dtype].is_float else (int(info.min), int(info.max))
-    return low if op in ("max", "argmax") else high

@@ -1,0 +1,142 @@
+"""Tiles of scans on a GPU: rows that lie along the scan, and columns beside each other in memory.
+
+A thread that holds all points of its columns combines them without asking others: seven instructions a point. Shared
+by threads of a warp a column takes 8 more with each doubling, by several warps up to 150 (counted in code for sm_90).
+So one warp takes a tile of columns, wide before tall. Rows take 8 to 15. What is best follows from the time that
+memory takes, by the cost model, and that of the instructions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.loops import Load, Store
+from lamina.ir.plan import Block, GpuSchedule
+from lamina.schedule.gpu_cost import CostModel
+from lamina.schedule.gpu_facts import NestFacts, power, warps_for
+
+__all__ = ["scan_schedule"]
+
+_WHOLE, _WIDEST = 4096, 16384
+"""Points of a row that are taken at once, where there are enough rows and where not."""
+_LOOP = (2048, 4096)
+"""Points of the tiles of longer rows."""
+_SEVERAL = 4096
+"""Points of a tile of several rows."""
+_COLUMNS = (512, 1024, 2048)
+"""Points of a tile of columns, which one warp takes."""
+_SIDE, _TURNED = 32, 4096
+"""Columns of a tile's side, where operands are contiguous along different axes, and points of the tile."""
+_EACH = (8, 16, 32)
+"""Points of a row that a thread takes."""
+_LEAST_RUN = 32
+"""Bytes of a run that one access to memory fetches at least."""
+_ISSUED = 1.1e5
+"""Instructions of threads that a processor issues in a microsecond."""
+_ALONE, _SHARED, _DOUBLED = 7, 6, 8
+"""Instructions of a point in a column of one thread; more where several have it, and with each doubling of these."""
+_ROW, _TREE, _WARP = 8, 60, 0.5
+"""Instructions of a point in a row, of a thread for its part in joining the row, and more with each warp."""
+
+
+def scan_schedule(facts: NestFacts) -> GpuSchedule:
+    """The schedule of a nest with scans along one axis."""
+    (along,) = facts.scanned
+    rest = facts.ordered([a for a in facts.names if a != along])
+    crossed = facts.turned()
+    if crossed is not None and rest:
+        return _turned(facts, along, crossed)
+    rows = facts.fast == along or not rest
+    found = _rows(facts, along, rest) if rows else _columns(facts, along)
+    cost = CostModel(facts.nest, facts.dtypes, facts.target, {a: facts.size((a,)) for a in facts.names})
+    return min(found, key=lambda s: _time(facts, cost(s).share, s, rows))
+
+
+def _time(facts: NestFacts, share: float, schedule: GpuSchedule, rows: bool) -> float:
+    """Microseconds: what memory or instructions take, whichever is more, and half of the other."""
+    points = computed = 1.0
+    for block in schedule.blocks:
+        length = facts.size(block.axes)
+        points *= length
+        computed *= -(-length // block.size) * block.size
+    moved = 0.0
+    for eqn in facts.nest.body:
+        if isinstance(eqn, Load | Store):
+            moved += facts.size(eqn.index[0].axes()) * DTYPES[facts.dtypes[eqn.buffer]].size
+    memory = moved / (1e3 * facts.target.copy_gbs * share)
+    *_, last = schedule.blocks
+    each = len(facts.nest.body) + (_of_row(schedule) if rows else _of_column(facts, last))
+    issued = computed * each / (facts.target.processors * _ISSUED)
+    return max(memory, issued) + min(memory, issued) / 2
+
+
+def _of_row(schedule: GpuSchedule) -> float:
+    """Instructions of a point in rows."""
+    points = 1
+    for block in schedule.blocks:
+        points *= block.size
+    joined = schedule.warps * _WARP if schedule.warps > 1 else 0
+    return _ROW + _TREE * 32 * schedule.warps / points + joined
+
+
+def _of_column(facts: NestFacts, block: Block) -> float:
+    """Instructions of a point in columns, of which ``block`` are beside each other."""
+    width = facts.size(block.axes)
+    wide = max(16 // facts.bytes(), 1)
+    access = math.gcd(wide, width) if facts.known(block.axes) else 1
+    threads = 32 * access // block.size
+    return _ALONE if threads <= 1 else _ALONE + _SHARED + _DOUBLED * math.log2(threads)
+
+
+def _rows(facts: NestFacts, along: str, rest: tuple[str, ...]) -> Iterator[GpuSchedule]:
+    """Several rows at once, one, or one in a loop."""
+    length, units = facts.size((along,)), facts.size(rest)
+    if facts.known([along]) and length <= (_WIDEST if units < facts.target.processors else _WHOLE):
+        tiles = [Block((along,), max(power(length), 2), "whole")]
+    else:
+        tiles = [Block((along,), size, "loop") for size in _LOOP]
+    for tile in tiles:
+        several = 1
+        while several == 1 or (rest and several * tile.size <= _SEVERAL and several < 2 * units):
+            outer = (Block(rest, several, "grid"),) if rest else ()
+            for each in _EACH:
+                yield _schedule(facts, (*outer, tile), tile.size * several, each)
+            several *= 2
+
+
+def _columns(facts: NestFacts, along: str) -> Iterator[GpuSchedule]:
+    """Tiles of one warp, of all widths that runs of memory suit."""
+    run = tuple(a for a in facts.run() if a != along)
+    slow = facts.ordered([a for a in facts.names if a != along and a not in run])
+    across, tall = power(facts.size(run)), max(power(facts.size((along,))), 2)
+    outer = (Block(slow, 1, "grid"),) if slow else ()
+    for points in _COLUMNS:
+        wide = min(across, max(_LEAST_RUN // facts.bytes(), 1))
+        while wide <= min(across, points // 2):
+            high = min(tall, points // wide)
+            blocks = (*outer, Block((along,), high, "loop"), Block(run, wide, "grid"))
+            yield GpuSchedule("scan", blocks, 1, 1, False, 0, facts.approximate)
+            wide *= 2
+
+
+def _turned(facts: NestFacts, along: str, crossed: tuple[str, str]) -> GpuSchedule:
+    """Tiles of the axes along which different operands are contiguous."""
+    tall = max(power(facts.size((along,))), 2)
+    sides = facts.ordered([a for a in crossed if a != along])
+    rest = facts.ordered([a for a in facts.names if a != along and a not in sides])
+    outer = (Block(rest, 1, "grid"),) if rest else ()
+    if len(sides) == 1:
+        wide = min(power(facts.size(sides)), 2 * _SIDE)
+        high = min(tall, _COLUMNS[-1] // wide)
+        blocks = (*outer, Block((along,), high, "loop"), Block(sides, wide, "grid"))
+        return _schedule(facts, blocks, high * wide, 64)
+    tiles = [Block((a,), min(power(facts.size((a,))), _SIDE), "grid") for a in sides]
+    lanes = tiles[0].size * tiles[1].size
+    high = max(2, min(tall, _TURNED // lanes, 16))
+    return _schedule(facts, (*outer, Block((along,), high, "loop"), *tiles), high * lanes, max(high, 16))
+
+
+def _schedule(facts: NestFacts, blocks: tuple[Block, ...], points: int, each: int) -> GpuSchedule:
+    return GpuSchedule("scan", blocks, warps_for(points, each), 1, False, 0, facts.approximate)
