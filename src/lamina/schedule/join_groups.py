@@ -15,6 +15,7 @@ from lamina.schedule.fold import fold, folds
 from lamina.schedule.group import Facts, Group, illegal, join, splits_scan
 from lamina.schedule.interleave import sliding_axes
 from lamina.schedule.lifetimes import Lifetimes
+from lamina.schedule.mirror import mirrored, read_from_their_ends
 from lamina.schedule.settle import settled
 from lamina.schedule.windows import FEW_PLACES, places
 
@@ -41,10 +42,10 @@ class Joiner:
     numerics: str
 
     def joined(self, first: Group, second: Group) -> Group | str:
-        """The joined group, with a loop folded where that is needed, or why there is none."""
+        """The joined group, with a loop folded or turned around where that is needed, or why there is none."""
         result = self._aligned(first, second)
         if isinstance(result, str):
-            return self._folded(first, second) or result
+            return self._folded(first, second) or self._mirrored(first, second) or result
         return result
 
     def _aligned(self, first: Group, second: Group) -> Group | str:
@@ -147,6 +148,20 @@ class Joiner:
                 if isinstance(result, Group):
                     return result
         return None
+
+    def _mirrored(self, first: Group, second: Group) -> Group | None:
+        """The joined group on a GPU, where the second reads from its end what the first writes: one loop turned around.
+
+        A first one that scans keeps its direction.
+        """
+        if first.nest is None or second.nest is None or not any(map(self.buffers.on_gpu, first.writes & second.reads)):
+            return None
+        axes = read_from_their_ends(first.nest, second.nest)
+        nest = mirrored(first.nest, axes) if axes else None
+        if nest is None:
+            return None
+        result = self._aligned(replace(first, nest=nest, facts=Facts.of(nest)), second)
+        return result if isinstance(result, Group) else None
 
     def _shares_reads(self, nest: Nest) -> bool:
         """Whether the nest reads windows on a GPU of which neighbours that share a point read less."""
