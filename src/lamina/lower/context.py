@@ -74,6 +74,10 @@ class Lowering:
             return self.buffer(hint, dtype_of(val.dtype), shape, device=str(val.device))
         return self.buffer(hint, dtype_of(val.dtype), shape, strides, str(val.device))
 
+    def on_gpu(self, value: TensorValue) -> bool:
+        """Whether a tensor is elsewhere than in a CPU's memory."""
+        return self.buffers[value.buffer].device != "cpu"
+
     def result(self, node: Node, position: int | None = None) -> TensorValue:
         """A new buffer for the node's result (for its ``position``-th result)."""
         val = node.meta["val"]

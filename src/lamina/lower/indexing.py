@@ -264,14 +264,15 @@ def roll(
 def _rolled(low: Lowering, node: Node, x: TensorValue, turns: Sequence[Expr]) -> TensorValue:
     """Long rows are taken from where they were, by a remainder, so that a reader takes them there too without a copy.
 
-    A dimension of short steps is in two pieces, the end moved to the front: within vectors no place has a remainder.
+    On CPUs a dimension of short steps is in two pieces, the end moved to the front: within vectors no place has a
+    remainder.
     """
-    out = low.result(node)
+    out, whole = low.result(node), low.on_gpu(x)
     low.plain(x.dtype)
     parts = []
     for dim, (turn, n) in enumerate(zip(turns, x.shape, strict=True)):
         row = prod(x.shape[dim + 1 :])
-        if turn == 0 or not row.is_int or row.const >= _LONG_ROW:
+        if whole or turn == 0 or not row.is_int or row.const >= _LONG_ROW:
             parts.append([(n - turn, as_expr(0), n)])
         else:
             parts.append([(n - turn, as_expr(0), turn), (as_expr(0), turn, n - turn)])

@@ -190,7 +190,7 @@ def _register(name: str, rank: int, fold: Fold, mirror: int) -> None:
         out = low.result(node)
         low.plain(x.dtype)
         left, right, last = as_expr(pad[0]), as_expr(pad[1]), x.shape[-1] - 1
-        if not (left.nonnegative() and right.nonnegative()):
+        if low.on_gpu(x) or not (left.nonnegative() and right.nonnegative()):
             return _padded_piece(low, node, x, out, pad, fold, as_expr(0), out.shape[-1], None)
         pieces: list[tuple[Expr, Expr, Positions]] = [
             (as_expr(0), left, lambda at: [(left - at[0]) * mirror]),

@@ -2,7 +2,8 @@
 
 Nests are taken in program order. One that only computes cheap things from few operands is copied into its readers;
 otherwise a nest joins the earlier group with which it shares the most bytes, if the two iteration spaces can be
-aligned, no third step must run between them, and the result is still one kernel.
+aligned, no third step must run between them, and the result is still one kernel. On GPUs, readers whose loops fit no
+better compute what they read again where that takes less time, and nests are grouped once more.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from lamina.schedule.interleave import undivided
 from lamina.schedule.join_groups import WAITS, Joiner
 from lamina.schedule.lifetimes import Lifetimes
 from lamina.schedule.overwrite import overwrite_results
+from lamina.schedule.recompute import recompute
 from lamina.schedule.split import split_concats
 
 __all__ = ["Fused", "fuse"]
@@ -49,16 +51,27 @@ def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
     buffers = BufferFacts.of(updated)
     steps, inlined = inline_producers(live_steps(updated.steps, buffers.fixed), buffers, numerics)
     steps = [_for_vectors(step, buffers) for step in steps]
-    grouping = _Grouping(steps, buffers, numerics)
-    for number, step in enumerate(steps):
-        grouping.add(number, step)
-    steps = live_steps(grouping.graph.ordered(updated.name), buffers.fixed)
+    steps, grouped = _grouped(steps, buffers, numerics, updated.name)
+    made, recomputed = recompute(steps, buffers, numerics)
+    if any(decision.taken for decision in recomputed):
+        steps, regrouped = _grouped(live_steps(made, buffers.fixed), buffers, numerics, updated.name)
+        recomputed = (*recomputed, *regrouped)
     steps, places, checked = check_places_once(steps, buffers.buffers)
     steps = checked_first(steps, buffers.inputs)
     used = buffers.fixed.union(*(loaded(s) for s in steps), *(stored(s) for s in steps))
     kept = tuple(b for b in (*updated.buffers, *places) if b.name in used)
     result = replace(updated, steps=tuple(steps), buffers=kept)
-    return Fused(result, (*in_place, *overwritten, *inlined, *grouping.decisions, *checked))
+    return Fused(result, (*in_place, *overwritten, *inlined, *grouped, *recomputed, *checked))
+
+
+def _grouped(
+    steps: Sequence[Step], buffers: BufferFacts, numerics: str, where: str
+) -> tuple[list[Step], tuple[Decision, ...]]:
+    """``steps`` with nests joined; ``where`` names the program."""
+    grouping = _Grouping(steps, buffers, numerics)
+    for number, step in enumerate(steps):
+        grouping.add(number, step)
+    return live_steps(grouping.graph.ordered(where), buffers.fixed), tuple(grouping.decisions)
 
 
 def _for_vectors(step: Step, buffers: BufferFacts) -> Step:

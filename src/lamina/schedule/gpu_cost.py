@@ -20,7 +20,7 @@ from lamina.ir.plan import Block, GpuSchedule
 from lamina.ir.rare import rare_branches
 from lamina.schedule.gpu_target import GpuTarget
 
-__all__ = ["Cost", "CostModel"]
+__all__ = ["Cost", "CostModel", "phases"]
 
 _LATENCY = 1.5
 """Microseconds from asking memory for something to having it, while everybody asks."""
@@ -156,8 +156,8 @@ class CostModel:
     def traffic(self, schedule: GpuSchedule, slots: int) -> float:
         """Bytes moved over the fewest possible: loops read once for each phase, from the cache where rows are short."""
         looped = {a for b in schedule.blocks if b.role == "loop" for a in b.axes}
-        phases = self.phases(looped)
-        if phases == 1:
+        rounds = phases(self.nest, looped)
+        if rounds == 1:
             return 1.0
         row = again = total = 0
         for axes, size, load in self.accesses:
@@ -173,22 +173,7 @@ class CostModel:
                 row += own
         row //= max(schedule.team, 1)
         weight = _REREAD if slots * row < _KEPT * self.target.l2_bytes else 1.0
-        return 1 + (phases - 1) * weight * again / max(total, 1)
-
-    def phases(self, looped: set[str]) -> int:
-        """How often a program goes over what it loops over; a maximum and its sum of exponentials count once."""
-        phase: dict[str, int] = {}
-        last = 0
-        tops = {n for e in self.nest.body if isinstance(e, Reduce) and e.op == "max" for n in e.outs}
-        for eqn in self.nest.body:
-            when = max((phase[n] for n in operands(eqn) if n not in tops or isinstance(eqn, Store)), default=0)
-            over = isinstance(eqn, Reduce) and not looped.isdisjoint(eqn.axes)
-            if over or (isinstance(eqn, Store) and eqn.index[0].axes() & looped):
-                last = max(last, when)
-            if not isinstance(eqn, Store | Check):
-                for name in defined(eqn):
-                    phase[name] = when + over
-        return last + 1
+        return 1 + (rounds - 1) * weight * again / max(total, 1)
 
     def programs(self, schedule: GpuSchedule) -> int:
         """How many programs run the nest."""
@@ -234,6 +219,22 @@ class CostModel:
             if isinstance(atom, Loaded):
                 found |= self.values[atom.name]
         return frozenset(found)
+
+
+def phases(nest: Nest, looped: set[str]) -> int:
+    """How often a program goes over what it loops over; a maximum and its sum of exponentials count once."""
+    phase: dict[str, int] = {}
+    last = 0
+    tops = {n for e in nest.body if isinstance(e, Reduce) and e.op == "max" for n in e.outs}
+    for eqn in nest.body:
+        when = max((phase[n] for n in operands(eqn) if n not in tops or isinstance(eqn, Store)), default=0)
+        over = isinstance(eqn, Reduce) and not looped.isdisjoint(eqn.axes)
+        if over or (isinstance(eqn, Store) and any(e.axes() & looped for e in eqn.index)):
+            last = max(last, when)
+        if not isinstance(eqn, Store | Check):
+            for name in defined(eqn):
+                phase[name] = when + over
+    return last + 1
 
 
 def _points(axes: frozenset[str], blocks: Mapping[str, Block]) -> int:

@@ -14,7 +14,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import prod
 from lamina.ir.loops import Load, Nest
 from lamina.ir.plan import Block, GpuSchedule
-from lamina.schedule.gpu_cost import CostModel
+from lamina.schedule.gpu_cost import phases
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.team import MOST_PROGRAMS, joined, reread
 
@@ -47,7 +47,7 @@ def held_loops(
         return []
     large = [e for e in nest.body if isinstance(e, Load) and e.index[0].axes() > over]
     wide = any(DTYPES[dtypes[e.buffer]].size > 2 for e in large)
-    if wide or CostModel(nest, dtypes, target, extents).phases(over) < 2:
+    if wide or phases(nest, over) < 2:
         return []
     if sum(reread(nest, dtypes, over)) * width.const > _MOST * 32 * _WARPS * MOST_PROGRAMS:
         return []

@@ -7,7 +7,7 @@ from lamina.ir.loops import Compute, Constant, Equation, Load, Nest, Store, defi
 from lamina.schedule.align import bare_axis
 from lamina.schedule.simplify import rename, simplify
 
-__all__ = ["inline_into"]
+__all__ = ["Names", "inline_into"]
 
 
 def inline_into(nest: Nest, buffer: str, producer: Nest, numerics: str) -> Nest | None:
@@ -30,7 +30,7 @@ def inline_into(nest: Nest, buffer: str, producer: Nest, numerics: str) -> Nest 
         return None
     body: list[Equation] = []
     names: dict[str, str] = {}
-    fresh = _Names(nest)
+    fresh = Names(nest)
     for eqn in nest.body:
         eqn = rename(eqn, names) if names else eqn
         if isinstance(eqn, Load) and eqn.buffer == buffer:
@@ -41,12 +41,15 @@ def inline_into(nest: Nest, buffer: str, producer: Nest, numerics: str) -> Nest 
     return Nest(nest.name, nest.axes, simplify(body, numerics))
 
 
-class _Names:
+class Names:
+    """Names of values that a nest has not."""
+
     def __init__(self, nest: Nest) -> None:
         self.taken = {name for e in nest.body for name in defined(e)}
         self.count = len(self.taken)
 
     def new(self) -> str:
+        """One more of them."""
         while f"v{self.count}" in self.taken:
             self.count += 1
         self.taken.add(f"v{self.count}")
@@ -54,7 +57,7 @@ class _Names:
 
 
 def _copy(
-    body: list[Equation], producer: Nest, store: Store, axes: dict[Atom, Expr | int], load: Load, fresh: _Names
+    body: list[Equation], producer: Nest, store: Store, axes: dict[Atom, Expr | int], load: Load, fresh: Names
 ) -> str:
     """Append the producer's equations for one load; the name of the loaded value."""
     inner = {name: fresh.new() for e in producer.body for name in defined(e)}

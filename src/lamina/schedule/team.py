@@ -13,7 +13,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, Loaded, as_expr, prod
 from lamina.ir.loops import Check, Load, Nest, Random, Reduce, Scan, Store, defined, operands
 from lamina.ir.plan import Block, GpuSchedule
-from lamina.schedule.gpu_cost import CostModel
+from lamina.schedule.gpu_cost import phases
 from lamina.schedule.gpu_target import GpuTarget
 
 __all__ = ["MOST_PROGRAMS", "joined", "reread", "shared_loop", "shared_rows"]
@@ -47,10 +47,9 @@ def shared_rows(
         return None
     if any(b.role != "grid" or b.size != 1 for b in apart) or not joined(nest, set(loops[0].axes)):
         return None
-    cost = CostModel(nest, dtypes, target, extents)
     (loop,) = loops
     width = prod(a.extent for a in nest.axes if a.name in loop.axes)
-    if not width.is_int or cost.phases(set(loop.axes)) < 2:
+    if not width.is_int or phases(nest, set(loop.axes)) < 2:
         return None
     peel = found.peel
     if peel and not _whole_groups(nest, loop.axes, peel):
@@ -82,7 +81,7 @@ def shared_loop(
     if any(isinstance(e, Reduce) and e.op == "welford" for e in nest.body):
         return None  # moments of a tile take so many registers that programs wait alone (batch norm: 201 us for 108)
     width = prod(a.extent for a in nest.axes if a.name in loop.axes)
-    if not width.is_int or CostModel(nest, dtypes, target, extents).phases(set(loop.axes)) < 2:
+    if not width.is_int or phases(nest, set(loop.axes)) < 2:
         return None
     row = sum(size * width.const for size in reread(nest, dtypes, set(loop.axes)))
     tile = _LOOP_TILE // _wide_loads(nest, loop.axes)
