@@ -228,7 +228,14 @@ class _Question:
         """Whether a nest that reduces or scans would read memory along several axes, and did not before."""
         if not any(isinstance(e, Reduce | Scan) for e in nest.body):
             return False
-        return not contiguous_axes(made, self.buffers.buffers) <= contiguous_axes(nest, self.buffers.buffers)
+        return not self.along(made) <= self.along(nest)
+
+    def along(self, nest: Nest) -> set[str]:
+        """The axes along which the nest's large operands are contiguous."""
+        accesses = [e for e in nest.body if isinstance(e, Load | Store)]
+        least = max(self.buffers.bytes[e.buffer] for e in accesses) // 8
+        large = tuple(e for e in accesses if self.buffers.bytes[e.buffer] >= least)
+        return contiguous_axes(Nest(nest.name, nest.axes, large), self.buffers.buffers)
 
     def change(self, nests: dict[int, Nest | None], readers: Sequence[int], reason: str) -> _Change:
         before = sum(self.table.cost(n, self.buffers.buffers) for n in nests)
