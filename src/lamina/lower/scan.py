@@ -39,8 +39,6 @@ _register("aten.logcumsumexp.default", "logaddexp")
 def _register_extreme(target: str, op: str) -> None:
     @rule(target)
     def extreme(low: Lowering, node: Node, x: TensorValue, dim: int) -> list[TensorValue]:
-        if low.buffers[x.buffer].device != "cpu":
-            raise Decline("a scan that carries a place along with the value")
         values, places = low.result(node, 0), low.result(node, 1)
         low.plain(x.dtype)
         b = low.nest(node, x.shape)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 
 from lamina.base.dtypes import DTYPES
-from lamina.ir.loops import Load, Store
+from lamina.ir.loops import Load, Scan, Store
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_cost import CostModel
 from lamina.schedule.gpu_facts import NestFacts, power, warps_for
@@ -101,7 +101,7 @@ def _rows(facts: NestFacts, along: str, rest: tuple[str, ...]) -> Iterator[GpuSc
         several = 1
         while several == 1 or (rest and several * tile.size <= _SEVERAL and several < 2 * units):
             outer = (Block(rest, several, "grid"),) if rest else ()
-            for each in _EACH:
+            for each in [n for n in _EACH if n <= _EACH[-1] // _words(facts)]:
                 yield _schedule(facts, (*outer, tile), tile.size * several, each)
             several *= 2
 
@@ -112,7 +112,7 @@ def _columns(facts: NestFacts, along: str) -> Iterator[GpuSchedule]:
     slow = facts.ordered([a for a in facts.names if a != along and a not in run])
     across, tall = power(facts.size(run)), max(power(facts.size((along,))), 2)
     outer = (Block(slow, 1, "grid"),) if slow else ()
-    for points in _COLUMNS:
+    for points in [n for n in _COLUMNS if n <= _COLUMNS[-1] // _words(facts)]:
         wide = min(across, max(_LEAST_RUN // facts.bytes(), 1))
         while wide <= min(across, points // 2):
             high = min(tall, points // wide)
@@ -136,6 +136,11 @@ def _turned(facts: NestFacts, along: str, crossed: tuple[str, str]) -> GpuSchedu
     lanes = tiles[0].size * tiles[1].size
     high = max(2, min(tall, _TURNED // lanes, 16))
     return _schedule(facts, (*outer, Block((along,), high, "loop"), *tiles), high * lanes, max(high, 16))
+
+
+def _words(facts: NestFacts) -> int:
+    """Registers of a number that is scanned."""
+    return max(DTYPES[e.dtype].size for e in facts.nest.body if isinstance(e, Scan)) // 8 + 1
 
 
 def _schedule(facts: NestFacts, blocks: tuple[Block, ...], points: int, each: int) -> GpuSchedule:
