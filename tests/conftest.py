@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -62,17 +62,3 @@ def compile(compile_session: CompileFunction) -> Iterator[CompileFunction]:
         warnings.filterwarnings("error", message="lamina runs")
         yield compile_session
     torch.compiler.reset()
-
-
-@pytest.fixture
-def torch_limit(request: pytest.FixtureRequest, compiler_name: str) -> Callable[[str], None]:
-    """Call it with a reason in a test of something that torch's own capture gets wrong and Lamina does not yet mend.
-
-    The test is then expected to fail, strictly: it tells when a new torch has mended it.
-    """
-
-    def expect(reason: str) -> None:
-        if compiler_name != "eager":
-            request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
-
-    return expect

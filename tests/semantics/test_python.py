@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -89,8 +89,9 @@ def test_side_effects_on_python_objects(compile: CompileFunction) -> None:
     assert [float(t[0]) for t in seen] == [2, 3, 4]
 
 
-def test_exceptions_caught_inside(compile: CompileFunction, torch_limit: Callable[[str], None]) -> None:
-    torch_limit("Dynamo sets no guard on a key that was missing, and reuses the graph when it is there")
+def test_exceptions_caught_inside(compile: CompileFunction, compiler_name: str) -> None:
+    if not compiler_name.startswith(("eager", "lamina")):
+        pytest.skip("Dynamo sets no guard on a key that was missing, and reuses the graph when it is there")
 
     def program(x: Tensor, table: dict[str, float]) -> Tensor:
         try:

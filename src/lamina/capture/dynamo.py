@@ -13,7 +13,7 @@ import torch
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
 from lamina.capture.entry.torch_private import improve_entry
-from lamina.capture.facts.torch_private import guard_unguarded, refused
+from lamina.capture.facts.torch_private import guard_unguarded, is_guarded, refused
 from lamina.capture.modes.torch_private import refused_trace, traced_function
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.torch_private import (
@@ -24,6 +24,7 @@ from lamina.capture.torch_private import (
     serve_any_hooks,
     watch_compile_start,
 )
+from lamina.capture.traces.torch_private import guard_without_graph
 from lamina.errors import LaminaError, LaminaWarning
 from lamina.record import Record, Stage
 
@@ -85,6 +86,20 @@ def guarded(gm: torch.fx.GraphModule, guard: Callable[[], object], strict: bool,
     if why:
         _note_uncaptured(record, traced_function(), why, True)
         raise leave_to_python(why)
+
+
+def _guard_empty() -> None:
+    """Guard a part of a function in which nothing is computed, or let Python run the function."""
+    empty = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
+    try:
+        guard_unguarded(empty)
+    except Exception as error:
+        doing, told = "making the guards of a part without a graph fit", lambda decision: None
+        recover(error, doing=doing, region="a function", instead="Python runs it", strict=False, note=told)
+        raise leave_to_python("its guards could not be made to fit") from error
+
+
+guard_without_graph(_guard_empty, is_guarded)
 
 
 class _Backend:

@@ -25,6 +25,8 @@ from torch.autograd import forward_ad
 from torch.fx.node import has_side_effect
 
 from lamina.base.collector import hold_collector, release_collector
+from lamina.capture.absences.torch_private import note_absences
+from lamina.capture.traces.torch_private import compiles_for_lamina, correct_traces
 
 __all__ = [
     "guard_empty_hooks",
@@ -118,16 +120,6 @@ def serve_without_tangents() -> bool:
     return forward_ad._current_level < 0
 
 
-def _is_lamina(compiler: Any) -> bool:
-    """Whether ``compiler``, in whatever Dynamo puts around a backend, is one of Lamina's."""
-    while compiler is not None:
-        kind = compiler if hasattr(compiler, "__qualname__") else type(compiler)
-        if str(kind.__module__).split(".")[0] == "lamina":
-            return True
-        compiler = getattr(compiler, "_torchdynamo_orig_backend", None) or getattr(compiler, "compiler_fn", None)
-    return False
-
-
 def _keep_signs_of_zeros() -> None:
     """Let Dynamo treat a float that is zero as a constant where Lamina compiles.
 
@@ -138,7 +130,7 @@ def _keep_signs_of_zeros() -> None:
 
     @functools.wraps(wrap_any)
     def wrap(self: VariableBuilder, value: float) -> Any:
-        if value != 0.0 or not _is_lamina(self.tx.output.compiler_fn):
+        if value != 0.0 or not compiles_for_lamina(self.tx.output):
             return wrap_any(self, value)
         with config.patch(specialize_float=True):
             return wrap_any(self, value)
@@ -156,7 +148,7 @@ def _keep_scaled_additions() -> None:
     def keeping(written: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(written)
         def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(kwargs.get("value"), ConstantVariable) and _is_lamina(tx.output.compiler_fn):
+            if isinstance(kwargs.get("value"), ConstantVariable) and compiles_for_lamina(tx.output):
                 return None
             return written(self, tx, *args, **kwargs)
 
@@ -171,6 +163,8 @@ def _keep_scaled_additions() -> None:
 
 _keep_signs_of_zeros()
 _keep_scaled_additions()
+correct_traces()
+note_absences()
 
 
 def watch_compile_start() -> None:

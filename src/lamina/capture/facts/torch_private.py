@@ -10,11 +10,11 @@ import operator
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch._dynamo.guards import GuardBuilder, _get_closure_vars, get_verbose_code_parts
+from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GlobalStateSource, is_from_skip_guard_source
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.base import VariableTracker
@@ -25,9 +25,11 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn.modules import module as modules
 
 from lamina.base.assumed_sizes import assumed_size
+from lamina.capture.absences.torch_private import absence_guards
 from lamina.capture.facts import reads
+from lamina.capture.guards.torch_private import add_check, add_check_of_call, expression, reader
 
-__all__ = ["guard_unguarded", "refused"]
+__all__ = ["guard_unguarded", "is_guarded", "refused"]
 
 _C_CALLABLES = (
     types.BuiltinFunctionType,
@@ -80,9 +82,19 @@ def guard_unguarded(gm: torch.fx.GraphModule) -> int:
             if name not in vars(_value(variable))
         ]
         added += [Guard(source, make) for make in makes]
+    added += absence_guards(tx.output)
     for guard in added:
         guards.add(guard, collect_debug_stack=False)
+    vars(tx.output)[_GUARDED] = True
     return len(added)
+
+
+_GUARDED = "lamina_guarded"
+
+
+def is_guarded(output: Any) -> bool:
+    """Whether the trace that leads to ``output`` has the guards of ``guard_unguarded``."""
+    return _GUARDED in vars(output)
 
 
 def refused(gm: torch.fx.GraphModule) -> str:
@@ -277,7 +289,7 @@ def _guard_all(checks: Sequence[reads.Check], what: str, builder: GuardBuilder, 
                 return False
         return True
 
-    _add_to(builder.guard_manager.root, unchanged, [what], guard)
+    add_check_of_call(builder, guard, unchanged, what)
 
 
 def _guard_identity(sources: Sequence[Source], all_kinds: bool, builder: GuardBuilder, guard: Guard) -> None:
@@ -287,20 +299,15 @@ def _guard_identity(sources: Sequence[Source], all_kinds: bool, builder: GuardBu
         with contextlib.suppress(Exception):  # a source that names no value
             kind = type(builder.get(source))
             if _is_compared(kind, all_kinds):
-                by_kind.setdefault(kind, []).append(_name(source))
+                by_kind.setdefault(kind, []).append(expression(source))
     places = [name for names in by_kind.values() if len(names) > 1 for name in names]
     if not places:
         return
-    read = _reader(builder, places)
+    read = reader(builder, places)
     expected = _pattern(read(builder.scope["L"]))
-    manager = builder.guard_manager.root
-    _add_to(manager, lambda found: _pattern(read(found)) == expected, ["values that are the same object"], guard)
-
-
-def _reader(builder: GuardBuilder, places: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Gives the values at ``places``, which are expressions of Dynamo's, for the local variables of a call."""
-    read: Any = eval(f"lambda L: ({', '.join(places)},)", {**_get_closure_vars(), **builder.scope})
-    return cast("Callable[[Any], tuple[Any, ...]]", read)
+    add_check_of_call(
+        builder, guard, lambda found: _pattern(read(found)) == expected, "values that are the same object"
+    )
 
 
 def _is_compared(kind: type, all_kinds: bool) -> bool:
@@ -316,11 +323,6 @@ _COMPARED_BY_VALUE = (
 """Classes of values that Dynamo guards on by identity, or that are hardly told apart by it."""
 
 
-def _name(source: Source) -> str:
-    name: Any = source.name  # a method in some versions
-    return str(name() if callable(name) else name)
-
-
 def _pattern(values: Sequence[Any]) -> tuple[int, ...]:
     """For each of ``values`` which one is the first that it is the same object as."""
     first: dict[int, int] = {}
@@ -328,13 +330,10 @@ def _pattern(values: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _guard_order(builder: GuardBuilder, guard: Guard) -> None:
-    """The order of keys. Asked from the root, for guards on dictionaries take no others."""
+    """The order of keys."""
     keys = tuple(builder.get(guard.originating_source))
     among = frozenset(keys)
-    read = _reader(builder, [_name(guard.originating_source)])
-    parts = get_verbose_code_parts("order of keys", guard)
-    root = builder.guard_manager.root
-    _add_to(root, lambda found: tuple(k for k in read(found)[0] if k in among) == keys, parts, guard)
+    add_check(builder, guard, lambda found: tuple(k for k in found if k in among) == keys, "order of keys")
 
 
 def _guard_part(names: Sequence[str], builder: GuardBuilder, guard: Guard) -> None:
@@ -343,7 +342,9 @@ def _guard_part(names: Sequence[str], builder: GuardBuilder, guard: Guard) -> No
     if not isinstance(tensor, torch.Tensor):
         return
     answers = tuple(ask(tensor) for ask in asked)
-    _add(builder, guard, lambda found: tuple(ask(found) for ask in asked) == answers, f"{', '.join(names)} of a tensor")
+    add_check(
+        builder, guard, lambda found: tuple(ask(found) for ask in asked) == answers, f"{', '.join(names)} of a tensor"
+    )
 
 
 def _zero_signs(value: float | complex) -> tuple[float, ...]:
@@ -354,18 +355,7 @@ def _zero_signs(value: float | complex) -> tuple[float, ...]:
 
 def _guard_signs(value: float | complex, builder: GuardBuilder, guard: Guard) -> None:
     signs = _zero_signs(value)
-    _add(builder, guard, lambda found: _zero_signs(found) == signs, f"sign of zero in {value!r}")
-
-
-def _add(builder: GuardBuilder, guard: Guard, check: Callable[[Any], bool], what: str) -> None:
-    _add_to(builder.get_guard_manager(guard), check, get_verbose_code_parts(what, guard), guard)
-
-
-def _add_to(manager: Any, check: Callable[[Any], bool], parts: list[str], guard: Guard) -> None:
-    try:
-        manager.add_lambda_guard(check, parts, guard.user_stack)
-    except TypeError:  # versions without the user's stack
-        manager.add_lambda_guard(check, parts)
+    add_check(builder, guard, lambda found: _zero_signs(found) == signs, f"sign of zero in {value!r}")
 
 
 def _has_zero(gm: torch.fx.GraphModule) -> bool:

@@ -1,0 +1,1 @@
+"""How a guard of Lamina's own comes among those that Dynamo makes of a graph."""

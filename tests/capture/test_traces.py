@@ -1,0 +1,226 @@
+"""What Dynamo takes to be otherwise than it is: state behind methods of new objects, deques, generators, subclasses."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import lamina
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "lamina": lamina.compile,
+    "torch": lambda f: torch.compile(f, backend="lamina"),
+}
+Program = tuple[Any, Callable[[], Any]]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Any:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def context_manager_that_writes() -> Program:
+    log: list[str] = []
+
+    class Manager:
+        def __enter__(self) -> int:
+            log.append("in")
+            return 3
+
+        def __exit__(self, *_: object) -> None:
+            log.append("out")
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with Manager() as factor:
+            return x * factor + len(log)
+
+    return program, lambda: log
+
+
+def method_that_writes() -> Program:
+    log: list[int] = []
+
+    class Kind:
+        def __init__(self, factor: int) -> None:
+            log.append(factor)
+            self.factor = factor
+
+        def __len__(self) -> int:
+            log.append(0)
+            return self.factor
+
+    return lambda x: x * len(Kind(3)) + len(log), lambda: log
+
+
+def method_that_reads() -> Program:
+    count = 1
+
+    def more() -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    class Kind:
+        def factor(self) -> int:
+            return count
+
+    return lambda x: x * Kind().factor(), more
+
+
+def default_of_a_method() -> Program:
+    class Kind:
+        def factor(self, held: list[int] = [1]) -> int:  # noqa: B006
+            held.append(1)
+            return len(held)
+
+    return lambda x: x * Kind().factor(), lambda: None
+
+
+def data_class_that_writes() -> Program:
+    log: list[str] = []
+
+    @dataclasses.dataclass
+    class Kind:
+        value: torch.Tensor
+
+        def __post_init__(self) -> None:
+            log.append("made")
+
+    return lambda x: Kind(x).value * len(log), lambda: log
+
+
+def named_tuple_that_writes() -> Program:
+    log: list[str] = []
+
+    class Kind(NamedTuple):
+        value: torch.Tensor
+
+        def doubled(self) -> torch.Tensor:
+            log.append("doubled")
+            return self.value * 2
+
+    return lambda x: Kind(x).doubled() + len(log), lambda: log
+
+
+def iterator_that_writes() -> Program:
+    log: list[int] = []
+
+    class Kind:
+        def __init__(self) -> None:
+            self.left = 3
+
+        def __iter__(self) -> Kind:
+            return self
+
+        def __next__(self) -> int:
+            log.append(self.left)
+            self.left -= 1
+            if self.left < 0:
+                raise StopIteration
+            return self.left
+
+    return lambda x: sum(x * k for k in Kind()) + len(log), lambda: log
+
+
+def deque_of_a_length() -> Program:
+    held: Any = collections.deque(maxlen=2)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        held.append(x * 2)
+        return sum(held) * len(held)  # type: ignore[no-any-return]
+
+    return program, lambda: list(held)
+
+
+def generator_of_ones_own() -> Program:
+    draws = random.Random(3)
+    return lambda x: x * draws.random() + draws.randint(1, 9), draws.random
+
+
+def generator_that_is_new() -> Program:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        draws = random.Random(3)
+        return x * draws.uniform(1, 2)
+
+    return program, lambda: None
+
+
+def generator_of_the_module() -> Program:
+    random.seed(1)
+    return lambda x: x * random.uniform(1, 2) + random.random(), random.random
+
+
+PROGRAMS = (
+    context_manager_that_writes,
+    method_that_writes,
+    method_that_reads,
+    default_of_a_method,
+    data_class_that_writes,
+    named_tuple_that_writes,
+    iterator_that_writes,
+    deque_of_a_length,
+    generator_of_ones_own,
+    generator_that_is_new,
+    generator_of_the_module,
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_state_is_read_and_left_as_in_eager(make: Callable[[], Program], way: str) -> None:
+    seen = []
+    for entry in (lambda f: f, WAYS[way]):
+        program, state = make()
+        compiled = entry(program)
+        results = []
+        for k in range(4):
+            results += [compiled(torch.full((3,), float(k + 1))), state()]
+        seen.append(repr(results))
+    assert seen[0] == seen[1]
+
+
+class Plain(torch.Tensor):
+    pass
+
+
+class Adds(torch.Tensor):
+    """Calls torch within its own handler, which calls the handler again."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        if func is torch.Tensor.mul:
+            return result.add(1)
+        return result.neg() if func is torch.Tensor.add else result
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", [Plain, Adds])
+def test_classes_of_tensors(kind: type[torch.Tensor], way: str) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.sub_(1)
+        return x, x * 2, (x * 3).add(x), x.sum()
+
+    seen = []
+    for entry in (lambda f: f, WAYS[way]):
+        x = torch.arange(3.0).as_subclass(kind)
+        results = entry(program)(x)
+        assert results[0] is x
+        seen.append(results)
+    for one, other in zip(*seen, strict=True):
+        assert type(one) is type(other) is kind
+        assert torch.equal(one.as_subclass(torch.Tensor), other.as_subclass(torch.Tensor))
+
+
+def test_traces_of_other_compilers_are_theirs() -> None:
+    draws = random.Random(3)
+    run = torch.compile(lambda x: x * draws.randint(1, 9), backend="eager", fullgraph=True)
+    assert run(torch.ones(2)).shape == (2,)
