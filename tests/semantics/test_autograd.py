@@ -211,6 +211,18 @@ def test_gradient_of_a_gradient_is_right_or_refused(compile: CompileFunction) ->
     torch.testing.assert_close(second, expected)
 
 
+def test_gradients_in_batches(compile: CompileFunction) -> None:
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 2)
+    compiled = compile(lambda a: (a @ w).tanh().sum(0), dynamic=False)
+    every = torch.eye(2)
+    for program in (compiled, compiled):  # the second finds a compiled backward
+        (found,) = torch.autograd.grad(program(x), x, every, is_grads_batched=True)
+        out = (x @ w).tanh().sum(0)
+        (expected,) = torch.autograd.grad(out, x, every, is_grads_batched=True)
+        torch.testing.assert_close(found, expected)
+        program(x).sum().backward()
+
+
 def test_backward_inside_the_compiled_function(compile: CompileFunction) -> None:
     model = nn.Linear(4, 3)
 

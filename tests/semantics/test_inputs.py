@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import pytest
@@ -154,6 +155,33 @@ def test_python_numbers_may_change(compile: CompileFunction) -> None:
         for flag in (True, False):
             expected = (x * k + k) if flag else x - float(k)
             torch.testing.assert_close(compiled(x, k, flag), expected)
+
+
+def test_truth_values_of_numbers_stay_truth_values(compile: CompileFunction) -> None:
+    compiled = compile(lambda x, a: (x * a, a > 1, a == 1.5, a**2))
+    for a in (0.5, 1.5, 2.5):
+        _, *found = compiled(torch.ones(2), a)
+        assert [(type(v), v) for v in found] == [(bool, a > 1), (bool, a == 1.5), (float, a**2)]
+
+
+def test_integers_beyond_those_of_kernels(compile: CompileFunction) -> None:
+    compiled = compile(lambda x, n: x + n % 7 + (n >> 60))
+    for n in (3, 5, 2**62 + 3, 2**70 + 3, -(2**66)):
+        torch.testing.assert_close(compiled(torch.ones(2), n), torch.ones(2) + n % 7 + (n >> 60))
+
+
+@pytest.mark.parametrize("first", [torch.float32, torch.float64])
+def test_the_default_dtype_changes(compile: CompileFunction, first: torch.dtype) -> None:
+    compiled = compile(lambda x: x / 3, dynamic=False)
+    other = torch.float64 if first is torch.float32 else torch.float32
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="lamina leaves")
+        try:
+            for dtype in (first, other, first):
+                torch.set_default_dtype(dtype)
+                assert compiled(torch.arange(3)).dtype is dtype
+        finally:
+            torch.set_default_dtype(torch.float32)
 
 
 def test_results_without_tensors_and_constants(compile: CompileFunction) -> None:

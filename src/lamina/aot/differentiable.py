@@ -29,10 +29,11 @@ _VERSION = attrgetter("_version")
 class Rerun:
     """The captured graph of a region, run again where its gradients are to be differentiated (``create_graph=True``).
 
-    That gives eager's gradients with eager's history. It is also run again for gradients that arrive sparse: what eager
-    makes of them may be sparse, and not all formulas take them. It needs the inputs as the forward had them: those with
-    a gradient are kept by the region, the others must still be alive, and none may have been written to since. A graph
-    that draws numbers, writes to an input or calls graphs within is not run again.
+    That gives eager's gradients with eager's history. It is also run again for gradients that arrive sparse, of which
+    eager may make sparse ones and which not all formulas take, and for batches of gradients (``is_grads_batched``). It
+    needs the inputs as the forward had them: those with a gradient are kept by the region, the others must still be
+    alive, and none may have been written to since. A graph that draws numbers, writes to an input or calls graphs
+    within is not run again.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Rerun:
         kind = "sparse gradient" if sparse else "second derivative"
         if kind not in self._told:
             self._told.add(kind)
-            reason = "a gradient arrives sparse" if sparse else "its gradients are differentiated again"
+            reason = "a gradient arrives sparse, or as a batch" if sparse else "its gradients are differentiated again"
             reason += ": they come from the captured graph, run under autograd"
             self._notes.decided(kind, found is not None, why or reason)
         return found

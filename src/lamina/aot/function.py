@@ -18,6 +18,7 @@ from lamina.aot.torch_private import (
     SET_GRAD,
     autocast_enabled,
     graph_is_kept,
+    has_storage,
     is_grad_enabled,
     never_captured,
     saving_is_hooked,
@@ -242,11 +243,19 @@ def _backward_function(
             del saved, returned
             ctx.maybe_clear_saved_tensors()  # the compiled backward lets each go after its last use, or it runs again
         del incoming
-        if autocast_enabled():
-            with without_autocast():
+        try:
+            if autocast_enabled():
+                with without_autocast():
+                    found = backward.run(arguments)
+            else:
                 found = backward.run(arguments)
-        else:
-            found = backward.run(arguments)
+        except RuntimeError:
+            if not first or not any(map(_is_batch, gradients)):
+                raise
+            again_batched = rerun.gradients(ctx.taken, anchors, gradients, sparse=True)
+            if again_batched is None:
+                raise
+            return again_batched
         if absent:
             return tuple(None if s and s <= absent else g for g, s in zip(found, tangents_of, strict=True))
         return tuple(found)
@@ -274,6 +283,11 @@ def _items(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         return itemgetter(*places)
     part = itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
     return lambda sequence: tuple(part(sequence))
+
+
+def _is_batch(gradient: Any) -> bool:
+    """Whether a gradient is one of ``is_grads_batched``, which has no memory of its own."""
+    return gradient is not None and not has_storage(gradient)
 
 
 def _is_sparse(gradient: Any) -> bool:

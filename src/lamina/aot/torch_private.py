@@ -49,11 +49,11 @@ __all__ = [
     "Recording",
     "asks_for_another_capture",
     "autocast_enabled",
-    "autocast_key",
     "autocast_states",
     "autograd_decomposes",
     "backend_fakes",
     "binding_nodes",
+    "calling_state",
     "detect_fake_mode",
     "dispatch_is_watched",
     "dispatched_in_python",
@@ -66,10 +66,12 @@ __all__ = [
     "graph_module",
     "guard_overlap",
     "has_changed_metadata",
+    "has_storage",
     "is_checkpointed",
     "is_grad_enabled",
     "is_leaf",
     "is_torch_function",
+    "is_transformed",
     "is_written_to",
     "is_zero_tensor",
     "keep_for_backward",
@@ -284,6 +286,8 @@ autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
 is_grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
 is_zero_tensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
 transforms_are_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
+is_transformed: Callable[[Any], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+has_storage: Callable[[torch.Tensor], bool] = torch._C._has_storage
 graph_is_kept: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 saving_is_hooked: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
 
@@ -312,9 +316,15 @@ def dispatch_is_watched() -> bool:
     return transformed or torch._C._len_torch_dispatch_stack() > 0
 
 
-def autocast_key() -> tuple[bool, torch.dtype]:
-    """What tells the state of the CPU's autocast from another."""
-    return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+def calling_state() -> tuple[object, ...]:
+    """What decides, besides its arguments, what a call on the CPU gives, or whether it is refused."""
+    return (
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
 
 
 def autocast_states() -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from lamina.aot.torch_private import (
     ENTER_AUTOCAST,
     EXIT_AUTOCAST,
-    autocast_key,
+    calling_state,
     dispatch_is_watched,
     is_torch_function,
     random_numbers_kept,
@@ -98,7 +98,7 @@ def _differs(node: Node) -> str:
         return ""
     if not given.likes:
         return ""
-    answer = _answer(node.target, given, autocast_key())
+    answer = _answer(node.target, given, calling_state())
     if answer.refused:
         return f"is refused by eager: {answer.refused}"
     traced = tensors(node)
@@ -249,8 +249,8 @@ class _Answer:
 
 
 @functools.lru_cache(_ASKS)
-def _answer(target: Any, given: _Given, autocast: Any) -> _Answer:
-    """What eager makes of a call within that state of autocast."""
+def _answer(target: Any, given: _Given, state: Any) -> _Answer:
+    """What eager makes of a call within that ``state``, which is the present one."""
     likes = given.likes
     smaller = _smaller([like.shape for like in likes])
     problem, results = _tried(target, given, "ones", smaller)

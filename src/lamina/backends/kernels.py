@@ -138,7 +138,7 @@ def _whole(gm: GraphModule, name: str, options: Options, record: Record, kernels
         fused = record.step(name, "fuse", fuse, program, options.numerics)
         if options.verify is True:
             record.step(name, "verify", verify_program, fused.program)
-        run = _with_floats(gm, executor(kernels, options)(fused, record, gm))
+        run = _with_numbers(gm, _with_floats(gm, executor(kernels, options)(fused, record, gm)))
         return checked_first_call(run, gm, name, options, record)
     except CannotLower as refusal:
         if refusal.nodes and name.count("_segment") < _MOST_CUTS:
@@ -185,6 +185,20 @@ def _with_floats(gm: GraphModule, run: Boxed) -> Boxed:
         for place in places:
             args[place] = torch.tensor(args[place], dtype=torch.float64, device="cpu")
         return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _with_numbers(gm: GraphModule, run: Boxed) -> Boxed:
+    """``run``, which gives None for results that are truth values or floats, giving those of ``gm``'s output."""
+    results = gm.graph.output_node().args[0]
+    kept = {i: r for i, r in enumerate(results) if isinstance(r, bool | float)} if isinstance(results, Sequence) else {}
+    if not kept:
+        return run
+
+    def call(args: list[Any]) -> Any:
+        return tuple(kept.get(i, value) for i, value in enumerate(run(args)))
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import time
 import warnings
@@ -9,8 +10,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
+from lamina.aot.torch_private import is_transformed, transforms_are_active
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
 from lamina.base.symbolic.torch_private import is_fake
@@ -41,6 +44,8 @@ Boxed = Callable[[list[Any]], Any]
 """A compiled region: takes one list of inputs, which it empties, and returns the outputs."""
 
 _PROGRESS_SECONDS = 2.0
+_SMALL = 1 << 31
+"""Integers up to this and their products are among those of a kernel."""
 
 
 def open_cache(options: Options) -> Cache:
@@ -74,9 +79,13 @@ def loaded_later(
 
     Where it fails, which ``strict`` lets it, the graph runs as ATen calls.
     ``unwritten``: where the program raises, its inputs are such that it can be run again.
-    A program first called with fake tensors, which have no memory, is only called with such: it runs as ATen calls.
+    A program first called with fake tensors, which have no memory, is only called with such: it runs as ATen calls. So
+    does a call with tensors of a transform of torch.func, such as batches of gradients, and one in which an integer is
+    beyond those of a kernel.
     """
     run: Boxed | None = None
+    inputs = gm.graph.find_nodes(op="placeholder")
+    integers = [i for i, node in enumerate(inputs) if isinstance(node.meta.get("val"), torch.SymInt)]
 
     def call(args: list[Any]) -> Any:
         nonlocal run
@@ -90,8 +99,15 @@ def loaded_later(
                 to_aten(error, "loading", region, strict, record)
                 run = aten_calls(gm)
             record.add(region, "wait", time.perf_counter() - start)
+        if transforms_are_active() and any(map(is_transformed, args)):
+            return aten_calls(gm)(args)
+        kept = list(args) if unwritten and any(abs(args[i]) > _SMALL for i in integers) else []
         try:
             return run(args)
+        except struct.error:
+            if kept:
+                return aten_calls(gm)(kept)
+            raise
         except Exception as error:
             set_unwritten(error, unwritten)
             raise

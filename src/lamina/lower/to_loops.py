@@ -337,7 +337,7 @@ def _reads_bits(node: Node, base: Node) -> bool:
 
 
 def _output(low: Lowering, node: Node, value: Any, result: Any) -> BufferView | Expr | None:
-    if value is None:
+    if value is None or isinstance(value, bool | float):  # numbers come back as they are in the graph
         return None
     if isinstance(value, TensorValue):
         meta = result.meta.get("val") if isinstance(result, Node) else None
