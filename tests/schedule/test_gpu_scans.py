@@ -28,7 +28,7 @@ def on(program: LoopProgram, device: str) -> LoopProgram:
 
 def cut(function: Callable[..., Any], args: list[Tensor], target: GpuTarget = TARGET) -> LoopProgram:
     """The fused program cut for a GPU, whose values are checked."""
-    fused = on(fuse(lower(traced(function, args), "t")).program, "cuda:0")
+    fused = fuse(on(lower(traced(function, args), "t"), "cuda:0")).program
     made, _ = spread(fused, target)
     verify_program(made)
     for got, want in zip(run_program(on(made, "cpu"), args), function(*args), strict=True):
@@ -81,6 +81,15 @@ def test_values_that_are_not_finite(name: str, value: float, place: int) -> None
     x[place] = value
     results = [0, 1] if name.startswith("cumm") else [...]
     assert len(scans(cut(lambda x: tuple(getattr(x, name)(0)[r] for r in results), [x]))) > 1
+
+
+@pytest.mark.parametrize("shape", [(65536,), (70001,), (30011, 3)])
+@pytest.mark.parametrize("name", ["cumsum", "logcumsumexp"])
+def test_scans_from_the_end(shape: tuple[int, ...], name: str) -> None:
+    made = cut(lambda x: (getattr(x.flip(0), name)(0).flip(0),), [torch.rand(shape)])
+    found = [e for step in made.steps if isinstance(step, Nest) for e in step.body if isinstance(e, Scan)]
+    assert len(found) > 1
+    assert all(e.reverse for e in found)
 
 
 def test_nothing_before_the_first_parts() -> None:

@@ -1,12 +1,15 @@
 """Loops turned around: what a nest does from the first to the last point of an axis, from the last to the first.
 
-What is read from its end (a flip before a running sum) is made in that order, so that the two can be one kernel.
+What is read from its end (a flip before a running sum) is made in that order, so that the two can be one kernel. A
+running sum between two flips, as its gradient is, runs from the end itself, and memory is read and written upwards.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lamina.ir.index import Atom, Axis, Expr, as_expr
-from lamina.ir.loops import Load, Nest, Random, Reduce, Scan, Store
+from lamina.ir.loops import Equation, Load, Nest, Random, Reduce, Scan, Store
 from lamina.schedule.align import bare_axis
 from lamina.schedule.simplify import rename
 
@@ -33,11 +36,17 @@ def _is_reverse(expr: Expr, extent: Expr) -> bool:
 
 
 def mirrored(nest: Nest, axes: list[Axis]) -> Nest | None:
-    """The nest along ``axes`` from the last to the first point; ``None`` where its order counts."""
+    """The nest along ``axes`` from the last to the first point, scans in the other direction; ``None`` where it is
+    reduced in that order.
+    """
     names = {a.name for a in axes}
-    for eqn in nest.body:
-        ordered = isinstance(eqn, Scan) or (isinstance(eqn, Reduce) and bool(names & set(eqn.axes)))
-        if ordered or isinstance(eqn, Random):
-            return None
+    if any(isinstance(e, Random) or (isinstance(e, Reduce) and names & set(e.axes)) for e in nest.body):
+        return None
     turned: dict[Atom, Expr | int] = {a: a.extent - 1 - as_expr(a) for a in axes}
-    return Nest(nest.name, nest.axes, tuple(rename(eqn, {}, turned) for eqn in nest.body))
+    body: list[Equation] = []
+    for eqn in nest.body:
+        scans = isinstance(eqn, Scan) and eqn.axis in names
+        body.append(
+            replace(eqn, reverse=not eqn.reverse) if isinstance(eqn, Scan) and scans else rename(eqn, {}, turned)
+        )
+    return Nest(nest.name, nest.axes, tuple(body))
