@@ -150,7 +150,7 @@ class Joiner:
         return None
 
     def _mirrored(self, first: Group, second: Group) -> Group | None:
-        """The joined group on a GPU, one loop turned around where the second reads from its end what the first writes."""
+        """The joined group on a GPU, one loop turned around where the second reads backwards what the first writes."""
         if first.nest is None or second.nest is None or not any(map(self.buffers.on_gpu, first.writes & second.reads)):
             return None
         axes = read_from_their_ends(first.nest, second.nest)
