@@ -130,6 +130,17 @@ def test_halves_of_heads_in_one_row_are_read_once() -> None:
     assert nests(fused(rotary, torch.randn(12, 32), torch.randn(6, 8), torch.randn(6, 8))) == 1
 
 
+@pytest.mark.parametrize(("places", "count"), [(4, 1), (512, 2)])
+def test_costly_values_of_a_table_are_not_computed_again_in_each_row(places: int, count: int) -> None:
+    """Sines that all heads read; of few of them a kernel of their own takes longer."""
+
+    def turned(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+        return x * angles.cos() + angles.sin()
+
+    assert nests(fused(turned, torch.randn(64, places, 16), torch.randn(places, 16))) == count
+    assert nests(fused(turned, torch.randn(places, 16, 64), torch.randn(places, 16, 1))) == 1, "once for a row"
+
+
 def test_writes_to_an_input_come_after_its_readers() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         total = x.sum(0)

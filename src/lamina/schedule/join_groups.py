@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lamina.ir.access import contiguous_axes
-from lamina.ir.index import Atom, Expr, as_expr
+from lamina.ir.index import Atom, Expr, as_expr, prod
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, operands
 from lamina.schedule.align import Alignment, align, disjoint
-from lamina.schedule.buffer_facts import BufferFacts
+from lamina.schedule.buffer_facts import BufferFacts, estimate
 from lamina.schedule.dependence_graph import DependenceGraph
 from lamina.schedule.fold import fold, folds
 from lamina.schedule.group import Facts, Group, illegal, join, splits_scan
@@ -24,6 +24,10 @@ __all__ = ["WAITS", "Joiner"]
 WAITS = "results would wait in memory for library calls that their readers do not need"
 """Why two nests that share only operands are kept apart."""
 
+_COSTLY, _AGAIN = 12, 4
+"""Instructions of a value, and times it would be computed, from which on it is stored and read instead."""
+_WORTH_A_KERNEL = 500_000
+"""Instructions that are worth a kernel of its own, which takes about ten microseconds."""
 _MAX_EQUATIONS = 400
 _MAX_BUFFERS = 40
 _MISALIGNED = "their loops do not line up"
@@ -85,6 +89,9 @@ class Joiner:
             second.nest, found, found.left, first.nest
         ):
             return "a loop of one of them may be empty, and what the other does is to be done all the same"
+        for group, at in ((first, found.left), (second, found.right)):
+            if self._repeats(group, at, found):
+                return "costly values would be computed again in each step of an outer loop"
         nest = join(first.nest, second.nest, found, self.numerics)
         if (shares or other_shares) and len(contiguous_axes(nest, self.buffers.buffers)) > 1:
             return "what reads windows keeps to one order of memory"
@@ -120,6 +127,23 @@ class Joiner:
                 required += pairs
         hints.sort(key=lambda h: -h[0])
         return required, [(p, q) for _, p, q in hints]
+
+    def _repeats(self, group: Group, places: Mapping[Atom, Expr | int], found: Alignment) -> bool:
+        """Whether on a CPU the loops of the common space would go over the group's costly values again and again.
+
+        Values that vary over outer loops only are computed once for the loops inside: those of a table, which vary over
+        inner ones, are computed again in each step of a loop around them.
+        """
+        nest, facts = group.nest, group.facts
+        if nest is None or facts is None or facts.reduces or facts.scans or facts.cost < _COSTLY:
+            return False
+        if any(map(self.buffers.on_gpu, facts.stores)):
+            return False
+        held = {name for axis in nest.axes for name in as_expr(places.get(axis, as_expr(axis))).axes()}
+        last = max((k for k, axis in enumerate(found.axes) if axis.name in held), default=-1)
+        again = estimate(prod(axis.extent for axis in found.axes[: last + 1] if axis.name not in held))
+        points = estimate(prod(axis.extent for axis in nest.axes))
+        return again >= _AGAIN and points * again * facts.cost >= _WORTH_A_KERNEL
 
     def _folded(self, first: Group, second: Group) -> Group | None:
         """The joined group with a loop of one nest folded to the other's, which touches the same rows in parts.

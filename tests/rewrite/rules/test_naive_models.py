@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lamina.record import Record
-from lamina.rewrite.rules import activations, attention, rotary
+from lamina.rewrite.rules import activations, attention
 from tests.rewrite.naive_models import MODELS, NaiveModel
 from tests.rewrite.rules.capturing import applied, rewritten, run_changed
 
@@ -38,7 +38,6 @@ def test_the_intended_rewrites_are_made(monkeypatch: pytest.MonkeyPatch, capsys:
     # The models are small; which rewrites pay at which size is measured elsewhere.
     monkeypatch.setattr(attention, "reason_against", lambda *args, **kwargs: "")
     monkeypatch.setattr(activations, "_memory_bound", lambda x: True)
-    monkeypatch.setattr(rotary, "_is_library_call", lambda pairs: True)
     rows, wanted, done = [], 0, 0
     for name, model in MODELS.items():
         made = _made(model)

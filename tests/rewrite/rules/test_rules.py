@@ -15,7 +15,7 @@ from lamina.base.rule import Rule
 from lamina.options import Options
 from lamina.record import Record
 from lamina.rewrite.rewriting import Rewriting
-from lamina.rewrite.rules import RULES, activations, rotary
+from lamina.rewrite.rules import RULES, activations
 from lamina.testing import check_rule
 from tests.rewrite.rules.capturing import applied, gradients, rewritten, run_changed
 
@@ -167,7 +167,6 @@ LOOKALIKES: dict[str, tuple[tuple[Tensor, ...], Function]] = {
 def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What pays on a GPU only is tested on any machine."""
     monkeypatch.setattr(activations, "_memory_bound", lambda x: True)
-    monkeypatch.setattr(rotary, "_is_library_call", lambda pairs: True)
 
 
 def _run(function: Function, inputs: tuple[Tensor, ...], training: bool = True) -> list[str]:
@@ -234,7 +233,10 @@ def test_rotary_by_complex_numbers() -> None:
     ]
     for function in spellings:
         assert _run(function, (X,)) == ["turn_in_real_numbers"]
-    assert _run(lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(4, 6, 4, 2)) + turns), (X,)) == []
+    made = lambda x, a: torch.view_as_real(torch.view_as_complex(x.reshape(4, 6, 4, 2)) * torch.polar(a.abs(), a))  # noqa: E731
+    angles = torch.linspace(0, 3, 24).reshape(6, 4)
+    assert _run(made, (X, angles)) == ["turn_in_real_numbers"]
+    assert _run(made, (X, angles), training=False) == ["turn_in_real_numbers"]
 
     def written_between(x: Any) -> Any:
         pairs = x.reshape(4, 6, 4, 2).sin()
@@ -243,6 +245,41 @@ def test_rotary_by_complex_numbers() -> None:
         return torch.view_as_real(turned) + pairs
 
     assert _run(written_between, (X,)) == []
+
+
+COMPLEX: dict[str, tuple[Function, bool]] = {
+    "chain": (lambda x, y: (x * y + x) * y.conj() - x, True),
+    "square": (lambda x, y: (x + y) * (x + y), True),
+    "square of one": (lambda x, y: torch.multiply(z := x - y, z), True),
+    "parts": (lambda x, y: y * torch.complex(x.real.detach() + 1, x.imag.detach() + 1) + x, True),
+    "parts with gradients": (lambda x, y: y * torch.complex(x.real + 1, x.imag + 1), False),
+    "parts of two sizes": (lambda x, y: x * torch.complex(x.real.contiguous(), y.imag.contiguous()), False),
+    "one product": (lambda x, y: x * y, False),
+    "a number": (lambda x, y: (x * 2 + y) * y, False),
+    "a real operand": (lambda x, y: x * (y * y.real), False),
+    "scaled": (lambda x, y: torch.add(x, y, alpha=2) * y * x, False),
+    "a quotient": (lambda x, y: (x + y) / y * x, False),
+    "a conjugate that is given": (lambda x, y: x.conj() * y, True),
+}
+"""Complex numbers that are read as pairs, and whether in real arithmetic they take fewer passes over memory."""
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_numbers_that_are_read_as_pairs(name: str) -> None:
+    function, changed = COMPLEX[name]
+    x, y = (torch.randn(5, 1, 7, dtype=torch.complex64), torch.randn(6, 7, dtype=torch.complex64))
+    leaves = [x.requires_grad_(), y.requires_grad_()]
+    record = Record()
+    program = lambda x, y: torch.view_as_real(function(x, y))  # noqa: E731
+    found, _ = run_changed(program, leaves, rewritten(record))
+    torch.testing.assert_close(found, program(*leaves), rtol=1e-4, atol=1e-5)
+    rules = [d.subject[0] for d in record.decisions("rewrite")]
+    assert ("turn_in_real_numbers" in rules) == changed, rules
+    cotangent = torch.randn_like(found)
+    for ours, eagers in zip(
+        *(torch.autograd.grad(y, leaves, cotangent) for y in (found, program(*leaves))), strict=True
+    ):
+        torch.testing.assert_close(ours, eagers, rtol=1e-4, atol=1e-5, check_stride=True)
 
 
 def test_writes_are_made_values_only_where_nothing_can_tell() -> None:

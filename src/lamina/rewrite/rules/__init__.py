@@ -20,12 +20,12 @@ from lamina.rewrite.rules.attention_library import (
 )
 from lamina.rewrite.rules.attention_one_query import open_attention_of_one_query
 from lamina.rewrite.rules.chains import join_casts, join_permutations, join_views
+from lamina.rewrite.rules.complex_numbers import turn_in_real_numbers
 from lamina.rewrite.rules.dropout import without_dropout
 from lamina.rewrite.rules.folding import fold_into_products
 from lamina.rewrite.rules.losses import LOSSES_BY_GATHER, LOSSES_BY_ONE_HOT, LOSSES_OF_FINITE
 from lamina.rewrite.rules.norms import NORMS, NORMS_OF_FINITE
 from lamina.rewrite.rules.projections import leave_projections_apart, merge_projections
-from lamina.rewrite.rules.rotary import turn_in_real_numbers
 from lamina.rewrite.rules.softmax import OVER, SOFTMAX, SOFTMAX_OF_FINITE
 from lamina.rewrite.rules.windows import strided_windows
 from lamina.rewrite.rules.writes import without_hidden_writes

@@ -56,6 +56,9 @@ SIGNATURES: Mapping[str, tuple[tuple[str, Any], ...]] = MappingProxyType(
         "contiguous": (("input", _MISSING), ("memory_format", torch.contiguous_format)),
         "view_as_complex": (("input", _MISSING),),
         "view_as_real": (("input", _MISSING),),
+        "conj": (("input", _MISSING),),
+        "polar": (("abs", _MISSING), ("angle", _MISSING)),
+        "complex": (("real", _MISSING), ("imag", _MISSING)),
         "linear": (("input", _MISSING), ("weight", _MISSING), ("bias", None)),
         "repeat_interleave": (("input", _MISSING), ("repeats", _MISSING), ("dim", None), ("output_size", None)),
     }
