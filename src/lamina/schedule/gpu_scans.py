@@ -29,10 +29,11 @@ from lamina.ir.loops import (
 )
 from lamina.schedule.gpu_cutting import neutral
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.mirror import mirrored
 from lamina.schedule.scan_parts import ScanParts, needed, parts_of_scans
 from lamina.schedule.simplify import rename
 
-__all__ = ["scan_in_parts"]
+__all__ = ["from_the_start", "scan_in_parts"]
 
 _COMPUTED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
@@ -66,6 +67,27 @@ class _Piece:
         """The nest's axes over these parts."""
         own = (self.inside,) if self.part is None else (self.part, self.inside)
         return tuple(x for a in nest.axes for x in (own if a == along else (a,)))
+
+
+def from_the_start(nest: Nest, buffers: dict[str, Buffer], decisions: list[Decision]) -> Nest:
+    """The nest with scans from the end turned around, where no memory is contiguous along them: Triton exchanges what
+    threads hold to scan it backwards.
+    """
+    found = {e.axis: e.reverse for e in nest.body if isinstance(e, Scan)}
+    if list(found.values()) != [True]:
+        return nest
+    (along,) = [a for a in nest.axes if a.name in found]
+    for eqn in nest.body:
+        if isinstance(eqn, Load | Store):
+            strides = buffers[eqn.buffer].strides
+            place = sum((i * s for i, s in zip(eqn.index, strides, strict=True)), as_expr(0))
+            if place.coefficient(along) in (1, -1):
+                return nest
+    turned = mirrored(nest, [along])
+    if turned is None:
+        return nest
+    decisions.append(Decision("cut", (nest.name, "scan turned around"), True, "no memory is contiguous along it"))
+    return turned
 
 
 class _InParts:

@@ -33,7 +33,7 @@ from lamina.ir.loops import (
 from lamina.schedule.column_tiles import COLUMNS, parts_of_columns, rows_of_tile
 from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, WIDEST, axes_of, neutral
 from lamina.schedule.gpu_facts import MANY_LOADS, guess, short_row_warps
-from lamina.schedule.gpu_scans import scan_in_parts
+from lamina.schedule.gpu_scans import from_the_start, scan_in_parts
 from lamina.schedule.gpu_steps import Steps
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
@@ -100,7 +100,8 @@ class _Spread:
 def _spread(whole: Nest, buffers: Mapping[str, Buffer], target: GpuTarget, memo: Memo) -> _Spread:
     def made() -> _Spread:
         held, found = dict(buffers), _Spread([], {}, [])
-        for apart in updates_apart(interleave(load_rarely(whole), held), found.decisions):
+        for own in updates_apart(interleave(load_rarely(whole), held), found.decisions):
+            apart = from_the_start(own, held, found.decisions)
             parts = scan_in_parts(apart, held, target, found.decisions)
             found.steps.extend(parts if len(parts) > 1 else _Cutter(apart, held, target, found.decisions).run())
         found.buffers.update((name, held[name]) for name in held if name not in buffers)
