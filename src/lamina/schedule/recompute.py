@@ -183,7 +183,8 @@ class _Question:
         index = tuple(as_expr(a) if a.extent != 1 else as_expr(0) for a in axes)
         origin = parts[0].producer.body[-1].origin
         body = (Load("v0", self.name, index, buffer.dtype, origin=origin), Store(self.name, index, "v0", origin=origin))
-        whole = Nest(f"n_{self.name}", tuple(a for a in axes if a.extent != 1), body)
+        name = self.table.unique(f"n_{self.name}_whole")
+        whole = Nest(name, tuple(a for a in axes if a.extent != 1), body)
         made = self.inlined(whole, dim, parts)
         if made is None:
             return None

@@ -33,6 +33,13 @@ class StepTable:
         """All of them, in order."""
         return [self._steps[number] for number in sorted(self._steps)]
 
+    def unique(self, hint: str) -> str:
+        """A name that no step has."""
+        taken = {step.name for step in self._steps.values()}
+        while hint in taken:
+            hint += "_"
+        return hint
+
     def nest(self, number: int) -> Nest | None:
         """The step with this number, if it is a nest."""
         step = self._steps.get(number)
