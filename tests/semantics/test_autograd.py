@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import lamina
 from benchmarks.compilers import CompileFunction
 from tests.semantics.program import agree, observe, raises_alike
 
@@ -332,3 +333,20 @@ def test_a_graph_that_addresses_memory_takes_a_copy(compile: CompileFunction) ->
         gradient = layout(torch.randn(3, 4))
         (ours,) = torch.autograd.grad(compiled(x), x, gradient)
         torch.testing.assert_close(ours, gradient * 6)
+
+
+@pytest.mark.parametrize("backend", ["lamina", "interp"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_of_two_leaves_lie_in_memory_of_their_own(dynamic: bool, backend: str) -> None:
+    def views(x: Tensor, y: Tensor) -> Any:
+        return (x + y).t()
+
+    def pool(x: Tensor, y: Tensor) -> Any:
+        return F.max_pool1d((x + y)[None], 2)[0]
+
+    for function in (views, pool):
+        x, y = (torch.ones(3, 5, requires_grad=True) for _ in range(2))
+        lamina.compile(function, dynamic=dynamic, backend=backend)(x, y).square().sum().backward()
+        assert x.grad is not None
+        assert y.grad is not None
+        assert x.grad.data_ptr() != y.grad.data_ptr()

@@ -1,4 +1,4 @@
-"""Faults that are put into Lamina where only operations with graphs, second gradients or calls in turns come by."""
+"""Faults put into Lamina where only operations with graphs, second gradients, calls in turns or NaN come by."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from lamina.aot.differentiable import Rerun
 from lamina.backends import proved
 from lamina.backends.attention_tiles import _Tiled
 from lamina.backends.bodies import _Body
+from lamina.ir import loops_interp
 from lamina.testing.fuzz import check, generate
 
 
@@ -45,6 +46,16 @@ def _turns(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(proved, "_by_eager", wrong)
 
 
+def _extremes(patch: pytest.MonkeyPatch) -> None:
+    right = loops_interp._reduce_last
+
+    def wrong(op: str, rows: torch.Tensor, dtype: torch.dtype) -> Any:
+        known = rows.nan_to_num(-math.inf, math.inf, -math.inf) if op == "max" else rows
+        return right(op, known, dtype)
+
+    patch.setattr(loops_interp, "_reduce_last", wrong)
+
+
 @pytest.mark.parametrize(
     ("fault", "ingredient", "seed", "target"),
     [
@@ -52,6 +63,7 @@ def _turns(patch: pytest.MonkeyPatch) -> None:
         (_tiles, "higher", 30, "lamina:interp"),
         (_second, "second", 0, "lamina:interp"),
         (_turns, "pointwise", 1, "lamina:turns"),
+        (_extremes, "extremes", 4, "lamina:interp"),
     ],
 )
 def test_a_fault_is_within_reach(

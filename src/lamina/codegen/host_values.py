@@ -69,6 +69,8 @@ class Values:
                 self._pointer_uses.update(step.buffers)
             else:
                 self._view_uses.update(_key(v) for v in views(step))
+        # What is returned twice is one object: autograd takes two for two gradients, each to be added to in its memory.
+        self._view_uses.update(_key(out) for out in plan.outputs if isinstance(out, BufferView))
 
     # ---- names and sizes --------------------------------------------------------------------------------------
 

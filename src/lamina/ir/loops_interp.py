@@ -197,10 +197,10 @@ def _reduce_last(op: str, rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch
         return (rows.sum(-1, dtype=dtype),)
     if op == "prod":
         return (rows.prod(-1, dtype=dtype),)
-    if op == "max":
-        return (rows.amax(-1),)
-    if op == "min":
-        return (rows.amin(-1),)
+    if op in ("max", "min"):
+        if not rows.shape[-1]:  # of no points: nothing reads it
+            return (rows.new_zeros(rows.shape[:-1]),)
+        return (rows.amax(-1) if op == "max" else rows.amin(-1),)
     if op in ("any", "all"):
         return (rows.any(-1) if op == "any" else rows.all(-1),)
     if op in ("argmax", "argmin"):

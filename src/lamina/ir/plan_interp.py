@@ -65,7 +65,8 @@ class PlanRun:
     def run(self) -> list[Any]:
         for step in self.plan.steps:
             self.step(step)
-        return [self.value(out) for out in self.plan.outputs]
+        made = {out: self.value(out) for out in dict.fromkeys(self.plan.outputs)}
+        return [made[out] for out in self.plan.outputs]  # what is returned twice is one object
 
     def step(self, step: PlanStep) -> None:
         """Run one step, after those before it."""

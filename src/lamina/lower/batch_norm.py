@@ -87,7 +87,7 @@ class _Batch:
             scale = (scale + self.eps).op("rsqrt")
         value = (b.load(self.x).to(self.kin) - self.channel(b, mean)) * scale
         value = value if weight is None else value * self.channel(b, weight)
-        value = value if bias is None else value + self.channel(b, bias)
+        value = value + (0.0 if bias is None else self.channel(b, bias))  # eager adds zeros, which have no minus
         b.store(out, value)
         self.low.finish(b)
         return out

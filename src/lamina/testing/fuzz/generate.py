@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lamina.errors import BadArgument
+from lamina.testing.fuzz.extremes import EXTREMES
 from lamina.testing.fuzz.nested import NESTED
 from lamina.testing.fuzz.templates import BLOCKS, TEMPLATES
 from lamina.testing.fuzz.whole import WHOLE
@@ -18,7 +19,7 @@ HEADER = (
     "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
     "from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked\n"
 )
-_WHOLE = {**WHOLE, **NESTED}
+_WHOLE = {**WHOLE, **NESTED, **EXTREMES}
 """Entire programs, by name."""
 
 
