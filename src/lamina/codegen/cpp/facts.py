@@ -90,7 +90,8 @@ def _two_pass(eqn: Reduce, axes: dict[str, Axis], reads_mean: bool) -> tuple[Equ
     """Mean and sum of squared deviations by two sums: exact where a running update would have to be corrected.
 
     A mean that is read is moved by the mean of the deviations from it: times the reciprocal deviation of nearly equal
-    values its rounding is large. Of equal values it is exact. Where the sum overflows it stays as it is.
+    values its rounding is large. Of equal values it is exact. Where the deviations are larger than the mean, their sum
+    is no more exact than that of the values, and where a sum overflows it is not a number: the mean stays as it is.
     """
     mean, squares = eqn.outs
     kind = "float32" if eqn.dtype in ("float16", "bfloat16") else eqn.dtype
@@ -112,8 +113,10 @@ def _two_pass(eqn: Reduce, axes: dict[str, Axis], reads_mean: bool) -> tuple[Equ
             Reduce((f"{mean}_e",), "sum", f"{mean}_d", eqn.axes, kind),
             Compute(f"{mean}_by", "div", (f"{mean}_e", f"{mean}_n"), kind),
             Compute(f"{mean}_1", "add", (first, f"{mean}_by"), kind),
-            Compute(f"{mean}_bad", "isnan", (f"{mean}_1",), "bool"),
-            Compute(average, "where", (f"{mean}_bad", first, f"{mean}_1"), kind),
+            Compute(f"{mean}_square", "mul", (first, first), kind),
+            Compute(f"{mean}_whole", "mul", (f"{mean}_square", f"{mean}_n"), kind),
+            Compute(f"{mean}_near", "lt", (total, f"{mean}_whole"), "bool"),
+            Compute(average, "where", (f"{mean}_near", f"{mean}_1", first), kind),
         ]
     if wide:
         steps += [Compute(mean, "cast", (average,), eqn.dtype), Compute(squares, "cast", (total,), eqn.dtype)]
