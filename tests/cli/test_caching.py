@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import torch
 from typer.testing import CliRunner
 
 import lamina
+from lamina.base.text import one_line
 from lamina.cli.app import app
 from lamina.errors import BadArgument
-from lamina.runtime.cache import Cache, Entry, digest
+from lamina.runtime import cache_tool
+from lamina.runtime.cache import FORMAT, Cache, Entry, digest
+from lamina.runtime.cache_files import signed
 
 KEY = digest("an entry")
 
@@ -142,6 +146,58 @@ def test_a_changed_archive_is_refused(root: Path, tmp_path: Path) -> None:
     (tmp_path / "no.tar").write_text("no archive")
     with pytest.raises(BadArgument, match="cannot be read"):
         run(tmp_path / "other", "import", str(tmp_path / "no.tar"))
+
+
+def archive_of(path: Path, members: Sequence[tuple[str, bytes]]) -> Path:
+    with tarfile.open(path, "w") as made:
+        for name, text in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            made.addfile(member, io.BytesIO(text))
+    return path
+
+
+def entry_of(key: str, **files: bytes) -> list[tuple[str, bytes]]:
+    given = {name: digest(content) for name, content in files.items()}
+    manifest = signed({"format": FORMAT, "key": key, "fields": {"kind": "example"}, "files": given})
+    place = f"v{FORMAT}/{key[:2]}/{key}"
+    return [(f"{place}/manifest.json", manifest), *((f"{place}/{name}", files[name]) for name in files)]
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a" * 300, "line\nend", "\x1b[31m", "with space"])
+def test_names_that_no_entry_has_are_refused_and_what_follows_is_added(name: str, tmp_path: Path) -> None:
+    other = digest("another entry")
+    path = archive_of(tmp_path / "a.tar", [*entry_of(KEY, **{name: b"x"}), *entry_of(other, file=b"y")])
+    cache = Cache(tmp_path / "cache")
+    added, bad = cache_tool.import_from(cache, path)
+    assert added == 1
+    assert {one.key for one in bad} == {one_line(f"v{FORMAT}/{KEY[:2]}/{KEY}/{name}"), KEY}
+    assert isinstance(cache.get(other), Entry)
+
+
+def test_no_more_than_one_entry_is_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_tool, "_LARGEST", 1000)
+    keys = [digest(f"entry {k}") for k in range(5)]
+    small = [member for key in keys for member in entry_of(key, file=b"x" * 400)]
+    large = entry_of(digest("large"), one=b"x" * 600, two=b"y" * 600)
+    added, bad = cache_tool.import_from(Cache(tmp_path / "cache"), archive_of(tmp_path / "a.tar", [*large, *small]))
+    assert added == 5
+    assert any("larger" in one.reason for one in bad)
+
+
+def test_an_archive_that_is_a_pipe_is_not_waited_for(root: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadArgument, match="not a regular file"):
+        cache_tool.import_from(Cache(root), tmp_path / "pipe")
+
+
+def test_an_export_follows_no_link(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
+    for name in ("out.tar", "out.tar.part"):
+        (tmp_path / name).symlink_to(tmp_path / "kept")
+    assert cache_tool.export_to(Cache(root), tmp_path / "out.tar") == 2
+    assert (tmp_path / "kept").read_text() == "kept"
+    assert tarfile.is_tarfile(tmp_path / "out.tar")
 
 
 def test_a_cache_that_cannot_be_used_is_told(tmp_path: Path) -> None:

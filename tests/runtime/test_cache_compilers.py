@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ import torch
 
 import lamina
 from lamina.errors import LaminaWarning
-from lamina.runtime import batch, cache_entries, workspace
+from lamina.runtime import batch, cache_entries, compilation, workspace
 from lamina.runtime.cache import Cache
 from lamina.runtime.toolchain import Compiler, DiskIsFull, NoCompiler, find_compiler, look_for_compiler, probe
 from lamina.runtime.workspace import DiskFull
@@ -143,3 +145,42 @@ def test_a_full_disk_is_no_missing_compiler(
             probe(compiler.path, cache)
     assert "TMPDIR" in str(caught.value)
     assert "install" not in str(caught.value)
+
+
+def test_a_compiler_may_say_any_amount(compiler: Compiler, cache: Cache, scale_unit: MakeUnit, tmp_path: Path) -> None:
+    text = f'head -c 3000000 /dev/zero | tr "\\0" x\nprintf "\\377 end"\nexec "{compiler.path}" "$@"'
+    found = probe(str(script(tmp_path, "talkative", text)), cache)
+    assert build([scale_unit(1)], found, cache).compiled == 1
+
+
+def test_a_compiler_that_leaves_a_process_behind_has_ended(compiler: Compiler, cache: Cache, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    path = script(tmp_path, "leaves", f'(sleep 30; touch "{mark}") &\nexec "{compiler.path}" "$@"')
+    start = time.monotonic()
+    assert probe(str(path), cache).kind in ("gcc", "clang")
+    assert time.monotonic() - start < 20
+    groups = subprocess.run(("pgrep", "-f", str(path)), capture_output=True, check=False)
+    assert not groups.stdout.split()
+
+
+def test_a_compiler_that_writes_nothing_is_told_by_what_it_does(cache: Cache, tmp_path: Path) -> None:
+    path = script(tmp_path, "idle", "exit 0")
+    with pytest.raises(NoCompiler, match=r"says that all is well and writes no"):
+        probe(str(path), cache)
+
+
+def test_what_is_kept_of_much_is_its_beginning_and_end() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    said = compilation._Said()
+    for k in range(40):
+        os.write(writing, f"<{k}>".encode() + b"x" * 50_000)
+        assert said.read(reading)
+    os.close(writing)
+    assert not said.read(reading)
+    os.close(reading)
+    text = said.text()
+    assert text.startswith("<0>")
+    assert "<39>" in text
+    assert "bytes left out" in text
+    assert len(text) < 5 * compilation._MOST_SAID

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import io
+import lzma
 import os
 import re
 import shutil
+import stat
 import tarfile
+import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from lamina.base.text import one_line
 from lamina.errors import BadArgument
 from lamina.runtime.cache import Cache, Entry, Miss
 from lamina.runtime.cache_entries import load_entry, load_note
@@ -23,10 +28,11 @@ from lamina.runtime.locks import stripe_of
 
 __all__ = ["Held", "check", "clear", "count", "export_to", "import_from"]
 
-_ENTRY = re.compile(rf"v{FORMAT}/([0-9a-f]{{2}})/([0-9a-f]{{8,}})/([^/]+)")
-_NOTE = re.compile(rf"v{FORMAT}/index/[0-9a-f]{{2}}/([0-9a-f]{{2}}[0-9A-Za-z.-]*)\.json")
-_LARGEST = 1 << 30
-"""Bytes of one file that is imported."""
+_ENTRY = re.compile(rf"v{FORMAT}/([0-9a-f]{{2}})/([0-9a-f]{{8,128}})/([^/]+)")
+_NOTE = re.compile(rf"v{FORMAT}/index/[0-9a-f]{{2}}/([0-9a-f]{{2}}[0-9A-Za-z.-]{{0,200}})\.json")
+_NAME = re.compile(r"[0-9A-Za-z_+-][0-9A-Za-z_.+-]{0,127}")
+_LARGEST = 1 << 28
+"""Bytes of one entry that is imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +94,13 @@ def remove(cache: Cache, item: Item) -> bool:
 
 def export_to(cache: Cache, path: Path) -> int:
     """Write all good entries and notes to a tar file, in an order that is always the same; how many those are."""
-    part = path.with_name(f"{path.name}.part")
     written = 0
+    part: Path | None = None
     try:
-        with tarfile.open(part, "w:gz") as archive:
+        # Under a name that nobody could have foreseen, and put something else in its place.
+        descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+        part = Path(name)
+        with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
             for item in sorted(_items(cache), key=lambda i: (i.is_note, i.name)):
                 members = list(_members(_top(cache), item))
                 for name, content in members:
@@ -103,43 +112,69 @@ def export_to(cache: Cache, path: Path) -> int:
     except OSError as error:
         raise BadArgument(f"{path} cannot be written: {error.strerror or error}", remedy="name another file") from None
     finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
+        if part is not None:
+            with contextlib.suppress(OSError):
+                part.unlink()
     return written
 
 
 def import_from(cache: Cache, path: Path) -> tuple[int, list[Miss]]:
     """Add what ``export_to`` wrote: how many entries and notes, and what was refused and why.
 
-    Nothing is written outside of the cache, whatever the file says. Its kernels will be run: it must be as
-    trustworthy as a program.
+    Nothing is written outside of the cache, whatever the file says, and no more than one entry is held in memory. Its
+    kernels will be run: it must be as trustworthy as a program.
     """
-    entries: dict[str, dict[str, bytes]] = {}
-    notes: dict[str, bytes] = {}
     bad: list[Miss] = []
+    added = 0
     try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                content = _content(archive, member)
-                if content is not None and (entry := _ENTRY.fullmatch(member.name)):
-                    entries.setdefault(entry[2], {})[entry[3]] = content
-                elif content is not None and (note := _NOTE.fullmatch(member.name)):
-                    notes[note[1]] = content
-                else:
-                    bad.append(Miss(member.name, "it is no file of a cache", damaged=True))
-    except (OSError, tarfile.TarError, EOFError, ValueError) as error:
+        with _opened(path) as file, tarfile.open(fileobj=file) as archive:
+            for kind, name, files in _received(archive, bad):
+                try:
+                    add = _add_note if kind == "note" else _add_entry
+                    why = add(cache, name, files)
+                except OSError as error:
+                    why = f"it cannot be written: {error.strerror or error}"
+                added += not why
+                bad += [Miss(name, why, damaged=True)] if why else []
+    except (OSError, tarfile.TarError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
         remedy = "name a file that `lamina cache export` wrote"
         raise BadArgument(f"{path} cannot be read: {error}", remedy=remedy) from None
-    added = 0
-    for key, files in entries.items():
-        why = _add_entry(cache, key, files)
-        added += not why
-        bad += [Miss(key, why, damaged=True)] if why else []
-    for name, text in notes.items():
-        why = _add_note(cache, name, text)
-        added += not why
-        bad += [Miss(name, why, damaged=True)] if why else []
     return added, bad
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """A regular file, opened without waiting: a pipe would have to be written to first."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("it is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+_Received = tuple[str, str, dict[str, bytes]]
+"""What is received: "entry" or "note", its key or name, and its files."""
+
+
+def _received(archive: tarfile.TarFile, bad: list[Miss]) -> Iterator[_Received]:
+    """Entries, whose files follow one another, and notes, one at a time; what is neither is added to ``bad``."""
+    key, files = "", dict[str, bytes]()
+    for member in archive:
+        entry, note = _ENTRY.fullmatch(member.name), _NOTE.fullmatch(member.name)
+        if key and (entry is None or entry[2] != key):
+            yield "entry", key, files
+            key, files = "", {}
+        room = _LARGEST - sum(map(len, files.values()))
+        if not member.isreg() or (entry is None and note is None) or (entry and not _NAME.fullmatch(entry[3])):
+            bad.append(Miss(one_line(member.name), "it is no file of a cache", damaged=True))
+        elif member.size > room:
+            bad.append(Miss(one_line(member.name), "it is larger than anything of a cache", damaged=True))
+        elif entry is not None:
+            key = entry[2]
+            files[entry[3]] = _content(archive, member)
+        elif note is not None:
+            yield "note", note[1], {MANIFEST: _content(archive, member)}
+    if key:
+        yield "entry", key, files
 
 
 def _items(cache: Cache) -> list[Item]:
@@ -197,11 +232,9 @@ def _members(top: Folder, item: Item) -> Iterator[tuple[str, bytes]]:
             yield f"{place}/{name}", entry.read(name)
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
-    if not member.isreg() or member.size > _LARGEST:
-        return None
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file: IO[bytes] | None = archive.extractfile(member)
-    return file.read() if file is not None else None
+    return file.read() if file is not None else b""
 
 
 def _add_entry(cache: Cache, key: str, files: Mapping[str, bytes]) -> str:
@@ -227,9 +260,10 @@ def _add_entry(cache: Cache, key: str, files: Mapping[str, bytes]) -> str:
     return ""
 
 
-def _add_note(cache: Cache, name: str, text: bytes) -> str:
+def _add_note(cache: Cache, name: str, files: Mapping[str, bytes]) -> str:
+    """Put a note in the cache, or why not."""
     try:
-        content = read_signed(text, f"{name}.json")
+        content = read_signed(files[MANIFEST], f"{name}.json")
     except ValueError as error:
         return str(error)
     if content.pop("name", None) != name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 import threading
@@ -17,6 +18,9 @@ from lamina.runtime.workspace import Workspace, kill_group
 __all__ = ["Command", "Limit", "Outcome", "Running", "Stopped", "run_command", "run_commands"]
 
 _TICK_SECONDS = 0.5
+_MOST_SAID = 1 << 17
+"""Bytes that are kept of the beginning of what a compiler says, and of the end."""
+_MOST_AT_ONCE = 64
 
 
 class Stopped(Exception):
@@ -181,8 +185,6 @@ def _run(command: Command, running: Running) -> Outcome:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
             start_new_session=True,
         )
     except OSError as error:
@@ -206,19 +208,68 @@ def _too_long(limit: Limit) -> str:
     return f"compiling took longer than {limit.seconds:g} s"
 
 
-def _said(process: subprocess.Popen[str], limit: Limit) -> tuple[str, bool]:
-    """All that a process says until it ends, and whether its time was over before."""
-    late = False
-    while True:
-        try:
-            said, _ = process.communicate(timeout=_TICK_SECONDS / 5)
-            return said, late
-        except subprocess.TimeoutExpired:
-            if not late and limit.over():
-                late = True
-                kill_group(process.pid)
-        except BaseException:
-            kill_group(process.pid)
-            with contextlib.suppress(Exception):
-                process.wait()
-            raise
+def _said(process: subprocess.Popen[bytes], limit: Limit) -> tuple[str, bool]:
+    """What a process says until it ends, and whether its time was over before.
+
+    It has ended when it is no more, whatever others of its group still hold its output open: those end with it.
+    """
+    assert process.stdout is not None
+    output, said, late = process.stdout.fileno(), _Said(), False
+    os.set_blocking(output, False)
+    try:
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(output, selectors.EVENT_READ)
+            while not _has_ended(process):
+                if not waiting.get_map():
+                    CLOCK.sleep(_TICK_SECONDS / 50)
+                elif waiting.select(_TICK_SECONDS / 5) and not said.read(output):
+                    waiting.unregister(output)
+                if not late and limit.over():
+                    late = True
+                    kill_group(process.pid)
+    finally:
+        kill_group(process.pid)
+        with contextlib.suppress(Exception):
+            process.wait()
+        with contextlib.suppress(OSError):
+            said.read(output)
+        process.stdout.close()
+    return said.text(), late
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process has ended; its number, and that of its group, stay its own until it is waited for."""
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # somebody waits for all children of this process
+        return True
+
+
+class _Said:
+    """The beginning and the end of what a process says, of which there may be any amount."""
+
+    def __init__(self) -> None:
+        self._first, self._last, self._left_out = bytearray(), bytearray(), 0
+
+    def read(self, output: int) -> bool:
+        """Take what there is now; False if there will be no more."""
+        for _ in range(_MOST_AT_ONCE):
+            try:
+                part = os.read(output, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not part:
+                return False
+            room = max(0, _MOST_SAID - len(self._first))
+            self._first += part[:room]
+            self._last += part[room:]
+            if len(self._last) > 2 * _MOST_SAID:
+                self._left_out += len(self._last) - _MOST_SAID
+                del self._last[:-_MOST_SAID]
+        return True
+
+    def text(self) -> str:
+        """All of it, or what is kept and how much is left out."""
+        between = f"\n... {self._left_out} bytes left out ...\n" if self._left_out else ""
+        first, last = (part.decode("utf-8", "replace") for part in (self._first, self._last))
+        return f"{first}{between}{last}"

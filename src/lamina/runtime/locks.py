@@ -129,8 +129,13 @@ class Stripe:
             return True
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(self._folder / self._stripe, flags, 0o600)
+            with contextlib.suppress(FileExistsError):
+                self._folder.mkdir(mode=0o700)
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                descriptor = os.open(self._stripe, flags, 0o600, dir_fd=folder)
+            finally:
+                os.close(folder)
         except OSError:
             return True
         try:

@@ -281,6 +281,12 @@ def _try_out(path: str, space: Workspace, running: Running) -> tuple[Mapping[str
             raise NoCompiler(f"{' '.join((path, *words))} failed: {first[:500]}")
         return outcome.message
 
+    def made(name: str) -> bytes:
+        try:
+            return (folder / name).read_bytes()
+        except FileNotFoundError:
+            raise NoCompiler(f"{path} says that all is well and writes no {name}") from None
+
     folder = space.path
     about = run("--version")
     version = re.search(r"(\d+\.\d+(\.\d+)?)", re.sub(r"\([^)]*\)", "", about.splitlines()[0] if about else ""))
@@ -303,10 +309,10 @@ def _try_out(path: str, space: Workspace, running: Running) -> tuple[Mapping[str
         "version": version.group(1) if version else "unknown",
         "machine": platform.machine(),
         "described": about.splitlines()[0] if about else "",
-        "build": digest(path, Path(path).read_bytes(), about, commands, (folder / "trial.s").read_bytes())[:16],
+        "build": digest(path, Path(path).read_bytes(), about, commands, made("trial.s"))[:16],
         "tools": _tools({path, *_programs(commands)}),
     }
-    return fields, (folder / "stub.so").read_bytes()
+    return fields, made("stub.so")
 
 
 def _programs(commands: str) -> set[str]:
