@@ -145,7 +145,7 @@ def test_libraries_see_how_an_image_with_sizes_of_one_lies(shape: tuple[int, ...
     image = torch.empty(shape, memory_format=order)
     strides = tuple(as_expr(s) for s in image.stride())
     buffer = Buffer("x", "float32", tuple(as_expr(n) for n in shape), strides, "cpu", "input")
-    view = linear_view(whole(buffer), buffer)
+    view = linear_view(whole(buffer))
     assert view is not None
     seen = torch.empty_strided(shape, [s.const for s in view.strides])
     assert seen.is_contiguous(memory_format=order)

@@ -355,10 +355,10 @@ def _divide(num: Expr, den: Expr) -> Expr:
         if common > 1:
             rest = Expr(tuple((m, c // common) for m, c in rest.terms), rest.const // common)
             return quotient + _floordiv(rest, Expr((), den.const // common))
-    if len(rest.terms) == 1 and not rest.const:
-        (mono, coef) = rest.terms[0]
-        if coef == 1 and len(mono) == 1 and isinstance(mono[0], Div):
-            return quotient + _floordiv(mono[0].num, mono[0].den * den)
+    for mono, coef in rest.terms:
+        if coef == 1 and len(mono) == 1 and isinstance(mono[0], Div):  # a + b // c is (a * c + b) // c
+            inner = mono[0]
+            return quotient + _floordiv((rest - as_expr_atom(inner)) * inner.den + inner.num, inner.den * den)
     return quotient + as_expr_atom(Div(rest, den))
 
 

@@ -9,9 +9,10 @@ from torch.fx import Node
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.context import Lowering
 from lamina.lower.positions import dimension
+from lamina.lower.reshaping import reshaped
 from lamina.lower.rules import rule
 from lamina.lower.values import TensorValue
-from lamina.lower.views import reshaped, sliced
+from lamina.lower.views import sliced
 
 __all__: list[str] = []
 
@@ -43,4 +44,4 @@ def cat(low: Lowering, node: Node, tensors: Sequence[TensorValue], dim: int = 0)
 @rule("aten.stack.default")
 def stack(low: Lowering, node: Node, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
     dim = dim % (tensors[0].rank + 1)
-    return _join(low, node, [reshaped(t, [*t.shape[:dim], as_expr(1), *t.shape[dim:]]) for t in tensors], dim)
+    return _join(low, node, [reshaped(low, t, [*t.shape[:dim], as_expr(1), *t.shape[dim:]]) for t in tensors], dim)

@@ -14,7 +14,7 @@ from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, Source, Step
 from lamina.lower.builder import NestBuilder, Scalar, Value, opmath
 from lamina.lower.rules import CannotLower, Decline
 from lamina.lower.sizes import SizeFloat, expr_of, stride_of
-from lamina.lower.values import TensorValue, linear_view, whole
+from lamina.lower.values import TensorValue, is_dense, linear_view, whole
 
 __all__ = ["Lowering", "Operand"]
 
@@ -70,7 +70,7 @@ class Lowering:
         """A new buffer with the dtype, shape and (if dense) strides of a fake tensor."""
         shape = [expr_of(n) for n in val.shape]
         strides = [stride_of(s) for s in val.stride()]
-        if not _dense(shape, strides):
+        if not is_dense(shape, strides):
             return self.buffer(hint, dtype_of(val.dtype), shape, device=str(val.device))
         return self.buffer(hint, dtype_of(val.dtype), shape, strides, str(val.device))
 
@@ -181,10 +181,10 @@ class Lowering:
 
         The buffer is contiguous, or has the strides of the fake tensor ``val``.
         """
-        found = linear_view(value, self.buffers[value.buffer])
+        found = linear_view(value)
         if found is None:
             strides = [stride_of(s) for s in val.stride()] if isinstance(val, torch.Tensor) else None
-            found = linear_view(copied := self.copy(node, value, strides), self.buffers[copied.buffer])
+            found = linear_view(self.copy(node, value, strides))
             assert found is not None
         return found
 
@@ -192,7 +192,7 @@ class Lowering:
         """The value in a new buffer, contiguous unless strides are given."""
         if DTYPES[value.dtype].kind == "complex" or value.dtype.startswith("float8"):
             raise CannotLower(f"a {value.dtype} tensor whose elements are not evenly spaced")
-        if strides is not None and not _dense(value.shape, strides):
+        if strides is not None and not is_dense(value.shape, strides):
             raise CannotLower("an output with gaps in its memory whose elements are not evenly spaced")
         device = self.buffers[value.buffer].device
         out = self.buffer(f"{node.name}_copy", value.dtype, value.shape, strides, device)
@@ -235,18 +235,3 @@ class Lowering:
         if isinstance(value, list | tuple):
             return tuple(self._argument(node, v) for v in value)
         return value
-
-
-def _dense(shape: Sequence[Expr], strides: Sequence[Expr]) -> bool:
-    """Whether the strides enumerate the elements without gaps or overlap, in some order of the dims."""
-    left = [(s, n) for s, n in zip(strides, shape, strict=True) if n != 1]
-    expected = as_expr(1)
-    while left:
-        for k, (s, n) in enumerate(left):
-            if s == expected:
-                expected = expected * n
-                del left[k]
-                break
-        else:
-            return any(n == 0 for n in shape)
-    return True

@@ -79,7 +79,7 @@ def _wanted(operand: Node) -> list[Expr]:
 
 def _strides(low: Lowering, value: TensorValue) -> list[Expr] | None:
     """The strides of ``value`` in memory; ``None`` when it is not a strided window."""
-    view = linear_view(value, low.buffers[value.buffer])
+    view = linear_view(value)
     return None if view is None else list(view.strides)
 
 

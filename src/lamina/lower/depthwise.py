@@ -48,7 +48,7 @@ def is_depthwise(low: Lowering, image: TensorValue, weight: TensorValue, setting
         return False
     if groups != channels or not all(n.is_int for n in (*image.shape[1:], *taps)):
         return False
-    window = linear_view(image, buffer)
+    window = linear_view(image)
     return window is not None and window.strides[1] == 1 and 1 < prod(int(n) for n in taps) <= _MOST_TAPS
 
 

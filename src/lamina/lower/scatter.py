@@ -29,11 +29,11 @@ from lamina.lower.positions import (
     slice_step,
     wrapped_index,
 )
+from lamina.lower.reshaping import reshaped
 from lamina.lower.rules import Decline, rule
 from lamina.lower.sizes import expr_of
 from lamina.lower.sums import rounded_sums, sums_of_halves
 from lamina.lower.values import TensorValue
-from lamina.lower.views import reshaped
 
 __all__: list[str] = []
 
@@ -398,7 +398,7 @@ def put(
     out = copy_of(low, node, x)
     b = low.nest(node, index.shape)
     place = wrapped_index(b, b.load(index), x.numel(), "out of range: tried to access an index beyond the elements")
-    value = b.load(reshaped(source, index.shape))
+    value = b.load(reshaped(low, source, index.shape))
     b.store(out, value, unravelled(place, x.shape), "add" if accumulate else "set")
     low.finish(b)
     return out

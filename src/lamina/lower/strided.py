@@ -7,13 +7,14 @@ from typing import Any
 
 from torch.fx import Node
 
-from lamina.ir.index import Expr, as_expr
+from lamina.ir.index import Expr, as_expr, prod
 from lamina.ir.loops import Buffer
 from lamina.lower.context import Lowering
 from lamina.lower.positions import shape_of
+from lamina.lower.reshaping import divided
 from lamina.lower.rules import CannotLower, Decline, rule
 from lamina.lower.sizes import expr_of, stride_of
-from lamina.lower.values import TensorValue, fresh_dims, linear_view
+from lamina.lower.values import TensorValue, fresh_dims, is_dense, linear_view
 
 __all__: list[str] = []
 
@@ -23,7 +24,7 @@ def _mirrored_start(low: Lowering, node: Node, x: TensorValue) -> Expr:
     source = node.args[0]
     assert isinstance(source, Node)
     val = source.meta["val"]
-    window = linear_view(x, low.buffers[x.buffer])
+    window = linear_view(x)
     theirs = [stride_of(s) for s in val.stride()]
     if window is None or any(n != 1 and s != t for n, s, t in zip(window.shape, window.strides, theirs, strict=True)):
         raise CannotLower(f"{node.target} of a value that is laid out otherwise than in eager")
@@ -45,24 +46,19 @@ def _offset(node: Node, offset: Any) -> Expr:
 
 
 def _place(buffer: Buffer, flat: Expr) -> tuple[Expr, ...]:
-    """The index of the element ``flat`` elements from the buffer's start. Declines for buffers with gaps."""
-    left = [k for k, n in enumerate(buffer.shape) if n != 1]
-    order: list[int] = []
-    expected = as_expr(1)
-    while left:
-        found = next((k for k in left if buffer.strides[k] == expected), None)
-        if found is None:
-            raise Decline("a window onto memory with gaps")
-        left.remove(found)
-        order.append(found)
-        expected = expected * buffer.shape[found]
-    if not (flat.nonnegative() and flat.below(expected)) and (buffer.kind == "input" or flat.axes() == set()):
+    """The index of the element ``flat`` elements from the buffer's start. Declines what may be no element of it."""
+    index = divided(flat, buffer.shape, buffer.strides)
+    if index is None:
+        raise Decline("a window onto memory whose rows overlap")
+    if is_dense(buffer.shape, buffer.strides):
+        inside, guessed = flat.nonnegative() and flat.below(prod(buffer.shape)), buffer.kind != "input" and flat.axes()
+        if not (inside or guessed):
+            raise Decline("a window that may reach beyond the tensor it is onto")
+    elif not all(e.nonnegative() and e.below(n) for e, n in zip(index, buffer.shape, strict=True)):
         raise Decline("a window that may reach beyond the tensor it is onto")
-    index = [as_expr(0)] * len(buffer.shape)
-    for k in order:
-        place = flat // buffer.strides[k]
-        index[k] = place if k == order[-1] else place % buffer.shape[k]
-    return tuple(index)
+    elif flat != sum((e * s for e, s in zip(index, buffer.strides, strict=True)), as_expr(0)):
+        raise Decline("a window onto the gaps in a tensor's memory")
+    return index
 
 
 def _require_input(low: Lowering, node: Node, x: TensorValue) -> None:
@@ -80,7 +76,7 @@ def as_strided(
     dims = fresh_dims(shape)
     flat = _flat([as_expr(d) for d in dims], strides, _offset(node, offset), start)
     try:
-        return TensorValue(x.buffer, x.dtype, dims, _place(low.buffers[x.buffer], flat))
+        return TensorValue(x.buffer, x.dtype, dims, _place(low.buffers[x.buffer], flat), flat)
     except Decline:
         _require_input(low, node, x)
         raise

@@ -12,16 +12,12 @@ from lamina.base.symbolic.torch_private import depends_on_data
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.context import Lowering
 from lamina.lower.positions import argument, dimension, given, select_place, shape_of, slice_start, slice_step
+from lamina.lower.reshaping import reshaped
 from lamina.lower.rules import RULES, Decline, rule
 from lamina.lower.sizes import expr_of
-from lamina.lower.values import TensorValue, fresh_dims, reshape_index
+from lamina.lower.values import TensorValue, fresh_dims
 
-__all__ = ["permuted", "reshaped", "selected", "sliced"]
-
-
-def reshaped(x: TensorValue, shape: Sequence[Expr]) -> TensorValue:
-    """The elements of ``x`` in row-major order, in another shape."""
-    return x.view(shape, reshape_index(x.shape, shape))
+__all__ = ["permuted", "selected", "sliced"]
 
 
 def permuted(x: TensorValue, order: Sequence[int]) -> TensorValue:
@@ -48,7 +44,7 @@ def selected(x: TensorValue, dim: int, place: Expr) -> TensorValue:
 
 @rule("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default")
 def view(low: Lowering, node: Node, x: TensorValue, *_: object) -> TensorValue:
-    return reshaped(x, shape_of(node))
+    return reshaped(low, x, shape_of(node))
 
 
 @rule("aten.alias.default", "aten.detach.default", "aten.lift.default", "aten.lift_fresh.default")
