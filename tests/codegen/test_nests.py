@@ -335,6 +335,19 @@ def one_place(n: int, c: int, dtype: str):
     return b, table(*shapes), {"X": x0, "M": given}, {}
 
 
+def steady_places(n: int, c: int, dtype: str, masked: bool):
+    """Places that stay the same for whole vectors and then go on, within a vector or between two."""
+    b = Body(n, c)
+    mask = b.op("lt", b.load("M", *b.at, dtype="int64"), 5, dtype="bool") if masked else None
+    x = b.load("X", b.at[0], (b.at[1] * 3 + 5) // 100 * 2 + 1, dtype=dtype, mask=mask, fill=1)
+    b.store("Y", b.at, x)
+    given = torch.randint(0, 9, (n, c))
+    given[0] = 9
+    x0 = (torch.randn(n, 16) * 5).to(getattr(torch, dtype))
+    shapes = (("X", dtype, (n, 16)), ("M", "int64", (n, c)), ("Y", dtype, (n, c)))
+    return b, table(*(shapes if masked else shapes[::2])), {"X": x0, "M": given} if masked else {"X": x0}, {}
+
+
 def quotients(n: int, c: int, dtype: str):
     """Indices of whole vectors with quotients and remainders inside each other, beside what is negative."""
     b = Body(n, c)
@@ -523,6 +536,9 @@ recipe(masked_store, "masked_store", 6, 43)
 for kind_ in ("float32", "float64", "int64", "int32", "int8", "bool", "bfloat16"):
     recipe(one_place, f"one_place_{kind_}", 5, 75, kind_)
     recipe(masked_places, f"masked_places_{kind_}", 5, 75, kind_)
+for kind_ in ("float32", "float64", "bool", "bfloat16"):
+    recipe(steady_places, f"steady_places_{kind_}", 4, 230, kind_, False)
+    recipe(steady_places, f"steady_places_masked_{kind_}", 4, 230, kind_, True)
 for kind_ in ("int64", "int32", "float32"):
     recipe(quotients, f"quotients_{kind_}", 5, 75, kind_)
 for kind_ in ("float32", "int64", "int8", "bfloat16"):

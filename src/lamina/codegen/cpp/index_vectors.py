@@ -6,9 +6,11 @@ from lamina.codegen.cpp.expressions import index_text
 from lamina.codegen.cpp.facts import fits_32
 from lamina.ir.index import Atom, Axis, Div, Expr, Mod, as_expr, as_expr_atom
 
-__all__ = ["index_vector"]
+__all__ = ["grows_slowly", "index_vector"]
 
 _MOST = 2**30
+_STEADY = 32
+"""Elements from one place to the next from which on most vectors are at one place."""
 
 
 def index_vector(expr: Expr, axis: str) -> str | None:
@@ -48,3 +50,17 @@ def _text(expr: Expr, axis: str) -> str:
         return f"(LANE + (int32)({axis}))" if atom.name == axis else f"(int32)({index_text(as_expr(atom), {})})"
 
     return expr.text(written)
+
+
+def grows_slowly(expr: Expr, axis: str) -> bool:
+    """Whether along the vector axis places never decrease, and stay the same for some vectors: one quotient's."""
+    varying = [(mono, coef) for mono, coef in expr.terms if any(axis in _axes(atom) for atom in mono)]
+    if len(varying) != 1 or len(varying[0][0]) != 1 or varying[0][1] < 0:
+        return False
+    (quotient,) = varying[0][0]
+    if not isinstance(quotient, Div) or not quotient.den.is_int or not quotient.num.nonnegative():
+        return False
+    inside = [(mono, coef) for mono, coef in quotient.num.terms if any(axis in _axes(atom) for atom in mono)]
+    if len(inside) != 1 or len(inside[0][0]) != 1 or not isinstance(inside[0][0][0], Axis):
+        return False
+    return 0 < inside[0][1] * _STEADY <= quotient.den.const

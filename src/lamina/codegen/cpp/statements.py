@@ -19,7 +19,7 @@ from lamina.codegen.cpp.expressions import (
     vector_type,
 )
 from lamina.codegen.cpp.facts import Facts, fits_32
-from lamina.codegen.cpp.index_vectors import index_vector
+from lamina.codegen.cpp.index_vectors import grows_slowly, index_vector
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Index, Load, Random, Store
 
@@ -205,12 +205,21 @@ class Statements:
         text = f"load_{kind}({eqn.buffer} + {index})"
         lane_kind = {"vi32": "int32"}.get(vector_type(eqn.dtype) or "", element(eqn.dtype))
         lane_kind = "flag" if eqn.dtype == "bool" else lane_kind
+        axis = self.facts.vector or ""
         if eqn.mask is not None and self.is_vector(eqn.mask):
             fill = splat(eqn.dtype, literal(eqn.fill, eqn.dtype))
-            return f"chosen_{lane_kind}({eqn.mask}, {fill}, n, [&](int64 k) STEP {{ {declare}return {text}; }})"
+            each = f"chosen_{lane_kind}({eqn.mask}, {fill}, n, [&](int64 k) STEP {{ {declare}return {text}; }})"
+            return self.steady(eqn, axis, each) if grows_slowly(expr, axis) else each
         if eqn.mask is not None:
             text = f"{self.value(eqn.mask, False)} ? {text} : {literal(eqn.fill, eqn.dtype)}"
-        return f"lanes_{lane_kind}(lane_count(n), [&](int64 k) STEP {{ {declare}return {text}; }})"
+        each = f"lanes_{lane_kind}(lane_count(n), [&](int64 k) STEP {{ {declare}return {text}; }})"
+        return self.steady(eqn, axis, each) if eqn.mask is None and grows_slowly(expr, axis) else each
+
+    def steady(self, eqn: Load, axis: str, each: str) -> str:
+        """A load at places that never decrease: one element where the first lane's and the last one's are the same."""
+        last = index_text(eqn.index[0], {**self.constants(eqn.index[0]), axis: f"({axis} + lane_count(n) - 1)"})
+        first = index_text(eqn.index[0], self.constants(eqn.index[0]))
+        return f"({first} == {last} ? {self.repeated(eqn)} : {each})"
 
     def repeated(self, eqn: Load) -> str:
         """One element in all lanes: a load that varies along the vector axis by its mask only."""
