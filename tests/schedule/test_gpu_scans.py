@@ -73,17 +73,16 @@ def test_a_long_scan_is_one_of_parts(name: str) -> None:
     assert max(points) <= 4096
 
 
-@pytest.mark.parametrize("place", [0, 65536])
-@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
 @pytest.mark.parametrize("name", ["cumsum", "logcumsumexp", "cummax", "cummin"])
-def test_values_that_are_not_finite(name: str, value: float, place: int) -> None:
-    x = torch.rand(65537, generator=torch.Generator().manual_seed(0))
-    x[place] = value
+def test_values_that_are_not_finite(name: str) -> None:
+    x = torch.rand(6, 40001, generator=torch.Generator().manual_seed(0))
+    for row, value in enumerate([float("inf"), -float("inf"), float("nan")]):
+        x[row, 0] = x[row + 3, 30000] = value
     results = [0, 1] if name.startswith("cumm") else [...]
-    assert len(scans(cut(lambda x: tuple(getattr(x, name)(0)[r] for r in results), [x]))) > 1
+    assert len(scans(cut(lambda x: tuple(getattr(x, name)(1)[r] for r in results), [x]))) > 1
 
 
-@pytest.mark.parametrize("shape", [(65536,), (70001,), (30011, 3)])
+@pytest.mark.parametrize("shape", [(70001,), (30011, 3)])
 @pytest.mark.parametrize("name", ["cumsum", "logcumsumexp"])
 def test_scans_from_the_end(shape: tuple[int, ...], name: str) -> None:
     made = cut(lambda x: (getattr(x.flip(0), name)(0).flip(0),), [torch.rand(shape)])

@@ -8,11 +8,13 @@ memory takes, by the cost model, and that of the instructions.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
 from lamina.base.dtypes import DTYPES
-from lamina.ir.loops import Load, Scan, Store
+from lamina.ir.loops import Compute, Load, Scan, Store
+from lamina.ir.ops import OPS
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_cost import CostModel
 from lamina.schedule.gpu_facts import NestFacts, power, warps_for
@@ -25,18 +27,26 @@ _LOOP = (2048, 4096)
 """Points of the tiles of longer rows."""
 _SEVERAL = 4096
 """Points of a tile of several rows."""
-_COLUMNS = (512, 1024, 2048)
+_COLUMNS = (256, 512, 1024, 2048)
 """Points of a tile of columns, which one warp takes."""
+_SHORT_RUN = 256
+"""Columns beside each other up to which a tile may hold several runs of them."""
 _SIDE, _TURNED = 32, 4096
 """Columns of a tile's side, where operands are contiguous along different axes, and points of the tile."""
 _EACH = (8, 16, 32)
 """Points of a row that a thread takes."""
+_HEAVY = 60
+"""Cost of a point's operations from which on they fill the registers (two arctangents: 226 for 16 points a thread, 109
+for 8).
+"""
 _LEAST_RUN = 32
 """Bytes of a run that one access to memory fetches at least."""
 _ISSUED = 1.1e5
 """Instructions of threads that a processor issues in a microsecond."""
 _ALONE, _SHARED, _DOUBLED = 7, 6, 8
 """Instructions of a point in a column of one thread; more where several have it, and with each doubling of these."""
+_WARPS, _COMPUTED = 8, 1.5
+"""Instructions of a point more with each warp of those that share a column; of an operation for its cost."""
 _ROW, _TREE, _WARP = 8, 60, 0.5
 """Instructions of a point in a row, of a thread for its part in joining the row, and more with each warp."""
 
@@ -45,11 +55,12 @@ def scan_schedule(facts: NestFacts) -> GpuSchedule:
     """The schedule of a nest with scans along one axis."""
     (along,) = facts.scanned
     rest = facts.ordered([a for a in facts.names if a != along])
-    crossed = facts.turned()
-    if crossed is not None and rest:
-        return _turned(facts, along, crossed)
-    rows = facts.fast == along or not rest
-    found = _rows(facts, along, rest) if rows else _columns(facts, along)
+    crossed = facts.turned() if rest else None
+    rows = crossed is None and (facts.fast == along or not rest)
+    if crossed is not None:
+        found = _turned(facts, along, crossed)
+    else:
+        found = _rows(facts, along, rest) if rows else _columns(facts, along)
     cost = CostModel(facts.nest, facts.dtypes, facts.target, {a: facts.size((a,)) for a in facts.names})
     return min(found, key=lambda s: _time(facts, cost(s).share, s, rows))
 
@@ -66,8 +77,8 @@ def _time(facts: NestFacts, share: float, schedule: GpuSchedule, rows: bool) -> 
         if isinstance(eqn, Load | Store):
             moved += facts.size(eqn.index[0].axes()) * DTYPES[facts.dtypes[eqn.buffer]].size
     memory = moved / (1e3 * facts.target.copy_gbs * share)
-    *_, last = schedule.blocks
-    each = len(facts.nest.body) + (_of_row(schedule) if rows else _of_column(facts, last))
+    each = _COMPUTED * _cost(facts)
+    each += _of_row(schedule) if rows else _of_column(facts, schedule)
     issued = computed * each / (facts.target.processors * _ISSUED)
     return max(memory, issued) + min(memory, issued) / 2
 
@@ -81,13 +92,23 @@ def _of_row(schedule: GpuSchedule) -> float:
     return _ROW + _TREE * 32 * schedule.warps / points + joined
 
 
-def _of_column(facts: NestFacts, block: Block) -> float:
-    """Instructions of a point in columns, of which ``block`` are beside each other."""
-    width = facts.size(block.axes)
+def _of_column(facts: NestFacts, schedule: GpuSchedule) -> float:
+    """Instructions of a point in columns."""
+    (along,) = facts.scanned
+    *_, last = schedule.blocks
+    beside = math.prod(b.size for b in schedule.blocks if along not in b.axes)
+    access = min(_access(facts, last), max(beside // (32 * schedule.warps), 1)) if beside == last.size else 1
+    threads = 32 * schedule.warps * access // beside
+    if threads <= 1:
+        return _ALONE
+    return _ALONE + _SHARED + _DOUBLED * math.log2(threads) + (_WARPS * schedule.warps if threads > 32 else 0)
+
+
+def _access(facts: NestFacts, block: Block) -> int:
+    """Numbers that a thread reads at once where ``block`` is contiguous."""
     wide = max(16 // facts.bytes(), 1)
-    access = math.gcd(wide, width) if facts.known(block.axes) else 1
-    threads = 32 * access // block.size
-    return _ALONE if threads <= 1 else _ALONE + _SHARED + _DOUBLED * math.log2(threads)
+    alone = set(block.axes) <= set(facts.run())
+    return math.gcd(wide, facts.size(block.axes)) if alone and facts.known(block.axes) else 1
 
 
 def _rows(facts: NestFacts, along: str, rest: tuple[str, ...]) -> Iterator[GpuSchedule]:
@@ -101,46 +122,56 @@ def _rows(facts: NestFacts, along: str, rest: tuple[str, ...]) -> Iterator[GpuSc
         several = 1
         while several == 1 or (rest and several * tile.size <= _SEVERAL and several < 2 * units):
             outer = (Block(rest, several, "grid"),) if rest else ()
-            for each in [n for n in _EACH if n <= _EACH[-1] // _words(facts)]:
+            for each in [n for n in _EACH if n <= _most(facts)]:
                 yield _schedule(facts, (*outer, tile), tile.size * several, each)
             several *= 2
 
 
 def _columns(facts: NestFacts, along: str) -> Iterator[GpuSchedule]:
-    """Tiles of one warp, of all widths that runs of memory suit."""
+    """Tiles of one warp, of all widths that runs of memory suit; those of short runs hold the end of one and the
+    beginning of the next.
+    """
     run = tuple(a for a in facts.run() if a != along)
     slow = facts.ordered([a for a in facts.names if a != along and a not in run])
-    across, tall = power(facts.size(run)), max(power(facts.size((along,))), 2)
+    tall = max(power(facts.size((along,))), 2)
     outer = (Block(slow, 1, "grid"),) if slow else ()
-    for points in [n for n in _COLUMNS if n <= _COLUMNS[-1] // _words(facts)]:
-        wide = min(across, max(_LEAST_RUN // facts.bytes(), 1))
-        while wide <= min(across, points // 2):
-            high = min(tall, points // wide)
-            blocks = (*outer, Block((along,), high, "loop"), Block(run, wide, "grid"))
-            yield GpuSchedule("scan", blocks, 1, 1, False, 0, facts.approximate)
-            wide *= 2
+    joined = [((), facts.ordered([*slow, *run]))] if slow and facts.size(run) < _SHORT_RUN else []
+    for rest, beside in ((outer, run), *joined):
+        across = power(facts.size(beside))
+        for points in [n for n in _COLUMNS if n <= 64 * _most(facts)]:
+            wide = min(across, max(_LEAST_RUN // facts.bytes(), 1) if rest == outer else 32)
+            while wide <= min(across, points // 2):
+                blocks = (*rest, Block((along,), min(tall, points // wide), "loop"), Block(beside, wide, "grid"))
+                yield GpuSchedule("scan", blocks, 1, 1, False, 0, facts.approximate)
+                wide *= 2
 
 
-def _turned(facts: NestFacts, along: str, crossed: tuple[str, str]) -> GpuSchedule:
+def _turned(facts: NestFacts, along: str, crossed: tuple[str, str]) -> Iterator[GpuSchedule]:
     """Tiles of the axes along which different operands are contiguous."""
     tall = max(power(facts.size((along,))), 2)
     sides = facts.ordered([a for a in crossed if a != along])
     rest = facts.ordered([a for a in facts.names if a != along and a not in sides])
     outer = (Block(rest, 1, "grid"),) if rest else ()
-    if len(sides) == 1:
-        wide = min(power(facts.size(sides)), 2 * _SIDE)
-        high = min(tall, _COLUMNS[-1] // wide)
-        blocks = (*outer, Block((along,), high, "loop"), Block(sides, wide, "grid"))
-        return _schedule(facts, blocks, high * wide, 64)
-    tiles = [Block((a,), min(power(facts.size((a,))), _SIDE), "grid") for a in sides]
-    lanes = tiles[0].size * tiles[1].size
-    high = max(2, min(tall, _TURNED // lanes, 16))
-    return _schedule(facts, (*outer, Block((along,), high, "loop"), *tiles), high * lanes, max(high, 16))
+    heights = [n for n in (2, 4, 8, 16, 32, 64) if n <= tall and (len(sides) == 2 or n >= min(_SIDE, tall) // 2)]
+    for side, high in itertools.product((_SIDE // 2, _SIDE, 2 * _SIDE), heights):
+        tiles = [Block((a,), min(power(facts.size((a,))), side), "grid") for a in sides]
+        points = high * math.prod(b.size for b in tiles)
+        if points <= _TURNED:
+            for each in [n for n in _EACH if n <= _most(facts)]:
+                yield _schedule(facts, (*outer, Block((along,), high, "loop"), *tiles), points, each)
 
 
-def _words(facts: NestFacts) -> int:
-    """Registers of a number that is scanned."""
-    return max(DTYPES[e.dtype].size for e in facts.nest.body if isinstance(e, Scan)) // 8 + 1
+def _cost(facts: NestFacts) -> int:
+    """What is computed at a point."""
+    return sum(OPS[e.op].cost for e in facts.nest.body if isinstance(e, Compute))
+
+
+def _most(facts: NestFacts) -> int:
+    """Points of a row that a thread may take; twice as many of columns."""
+    if _cost(facts) >= _HEAVY:
+        return _EACH[0]
+    words = max(DTYPES[e.dtype].size for e in facts.nest.body if isinstance(e, Scan)) // 8 + 1
+    return _EACH[-1] // words
 
 
 def _schedule(facts: NestFacts, blocks: tuple[Block, ...], points: int, each: int) -> GpuSchedule:
