@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from lamina.base.decision import Decision
 from lamina.ir.loops import LoopProgram, Nest, Step
 from lamina.schedule.accesses import loaded, stored
+from lamina.schedule.ahead import compute_ahead
 from lamina.schedule.buffer_facts import BufferFacts
-from lamina.schedule.checked_places import check_places_once
 from lamina.schedule.dead_code import live_steps
 from lamina.schedule.dependence_graph import DependenceGraph
 from lamina.schedule.errors import checked_first
@@ -56,12 +56,12 @@ def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
     if any(decision.taken for decision in recomputed):
         steps, regrouped = _grouped(live_steps(made, buffers.fixed), buffers, numerics, updated.name)
         recomputed = (*recomputed, *regrouped)
-    steps, places, checked = check_places_once(steps, buffers.buffers)
+    steps, held, ahead = compute_ahead(steps, buffers.buffers)
     steps = checked_first(steps, buffers.inputs)
     used = buffers.fixed.union(*(loaded(s) for s in steps), *(stored(s) for s in steps))
-    kept = tuple(b for b in (*updated.buffers, *places) if b.name in used)
+    kept = tuple(b for b in (*updated.buffers, *held) if b.name in used)
     result = replace(updated, steps=tuple(steps), buffers=kept)
-    return Fused(result, (*in_place, *overwritten, *inlined, *grouped, *recomputed, *checked))
+    return Fused(result, (*in_place, *overwritten, *inlined, *grouped, *recomputed, *ahead))
 
 
 def _grouped(

@@ -18,6 +18,8 @@ _GRAIN_OPS = 60_000
 _KEEP_COST = 8
 _KEEP_CHEAP = 3
 """The same where rows along one axis have 16-bit numbers: to widen them again takes as long as to compute with them."""
+_GATHERED = 16
+"""Instructions of a vector whose elements lie anywhere, each loaded by itself."""
 _TILE = 64
 _FURTHEST = 4
 """Elements so far apart are read and written by whole vectors, if not as fast as neighbours."""
@@ -269,7 +271,8 @@ class Chooser:
             if isinstance(eqn, Load | Store):
                 expr = eqn.index[0]
                 axes = expr.axes()
-                weight = self.size(tuple(axes)) * (3 if isinstance(eqn, Store) else 2)
+                chosen = (self.values[a.name] for a in expr.atoms() if isinstance(a, Loaded))
+                weight = self.size(tuple(axes.union(*chosen))) * (3 if isinstance(eqn, Store) else 2)
                 for name in axes & score.keys():
                     factor = expr.coefficient(Axis(name, self.axis[name].extent))
                     if factor is not None and factor.is_int and 1 <= factor.const <= _FURTHEST:
@@ -327,11 +330,18 @@ class Chooser:
             elif isinstance(eqn, Random):
                 price += 30
             elif isinstance(eqn, Load):
-                price = 1
+                price = _GATHERED if inner and self.gathers(eqn, inner[-1]) else 1
             for name in defined(eqn):
                 phase[name] = when + isinstance(eqn, Reduce)
                 cost[name] = 0 if isinstance(eqn, Reduce) else price
         return wanted
+
+    def gathers(self, eqn: Load, axis: str) -> bool:
+        """Whether neighbours along ``axis`` are read at places in no even steps."""
+        place = eqn.index[0]
+        if any(isinstance(a, Loaded) and self.along(a, axis) for a in place.atoms()):
+            return True
+        return axis in place.axes() and place.coefficient(Axis(axis, self.axis[axis].extent)) is None
 
     def row_bytes(self, name: str, inner: tuple[str, ...]) -> int:
         return self.size(tuple(a for a in inner if a in self.values[name])) * 4

@@ -1,0 +1,124 @@
+"""Instructions that a value of a nest takes, before the nest has a schedule: for vectors along its likely vector axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Div, Expr, Loaded, Mod, as_expr, prod
+from lamina.ir.loops import Buffer, Compute, Equation, Index, Load, Nest, Random, Reduce, Scan, Store, operands
+from lamina.ir.ops import OPS
+
+__all__ = ["Cost", "axes_of", "places_of"]
+
+_LANES = 16
+_GATHERED = 2.0
+"""Instructions for each element that is loaded by itself."""
+_DIVISION = 8.0
+_STRIDED = 3.0
+_NEAR = 1 << 17
+"""Bytes that stay in the second-level cache from one use to the next."""
+_SHARED = 1 << 23
+"""Bytes that stay in the last-level cache."""
+_LEVELS = (1.0, 40.0, 80.0)
+"""Instructions that reading a vector of 64 bytes takes as long as: from either cache, and from memory."""
+
+
+class Cost:
+    """What equations of ``nest`` take; a vector has points along the axis that most accesses are contiguous along."""
+
+    def __init__(self, nest: Nest, buffers: Mapping[str, Buffer], varies: Mapping[str, frozenset[str]]) -> None:
+        self.buffers, self.varies = buffers, varies
+        self.length = {a.name: a.extent.const for a in nest.axes}
+        self.axis = {a.name: a for a in nest.axes}
+        self.vector = self._vector(nest)
+        self.order = [a.name for a in nest.axes if a.name != self.vector] + [self.vector]
+
+    def _vector(self, nest: Nest) -> str:
+        score = {a.name: 0 for a in nest.axes}
+        for eqn in nest.body:
+            if isinstance(eqn, Load | Store):
+                place = self.place(eqn)
+                weight = self.points(place.axes()) * (3 if isinstance(eqn, Store) else 2)
+                for name in place.axes():
+                    if place.coefficient(self.axis[name]) == 1:
+                        score[name] += weight
+        return max(score, key=lambda name: (score[name], nest.axes.index(self.axis[name])))
+
+    def place(self, eqn: Load | Store) -> Expr:
+        """The element in memory."""
+        strides = self.buffers[eqn.buffer].strides
+        return sum((e * s for e, s in zip(eqn.index, strides, strict=True)), as_expr(0))
+
+    def points(self, axes: frozenset[str]) -> int:
+        return int(prod(self.axis[a].extent for a in axes).const)
+
+    def runs(self, axes: frozenset[str]) -> int:
+        """How many times an equation over ``axes`` is computed: loops that it does not vary over are around it, too."""
+        last = max((self.order.index(a) for a in axes), default=-1)
+        total = 1
+        for name in self.order[: last + 1]:
+            total *= self.length[name]
+        return total
+
+    def vectors(self, axes: frozenset[str]) -> float:
+        """The same in vectors."""
+        return self.runs(axes) / (_LANES if self.vector in axes else 1)
+
+    def share(self, eqn: Equation, axes: frozenset[str], reuse: int) -> float:
+        """Instructions of ``eqn`` for a vector of a value over ``axes``; none where it would be computed ahead itself."""
+        over = axes_of(eqn, self.varies)
+        if over != axes and self.runs(over) >= reuse * self.points(over):
+            return 0.0
+        return self.price(eqn) * self.vectors(over) / self.vectors(axes)
+
+    def read(self, axes: frozenset[str], dtype: str) -> float:
+        """Instructions that reading a vector of dense values over ``axes`` takes as long as."""
+        size = DTYPES[dtype].size
+        if self.vector not in axes:
+            return 1.0
+        total = self.points(axes) * size
+        level = _LEVELS[0] if total <= _NEAR else _LEVELS[1] if total <= _SHARED else _LEVELS[2]
+        return max(level * size / 4, 1.0)
+
+    def price(self, eqn: Equation) -> float:
+        """Instructions each time."""
+        if isinstance(eqn, Load | Store):
+            return self._access(eqn)
+        if isinstance(eqn, Compute):
+            return float(OPS[eqn.op].cost * (2 if DTYPES[eqn.dtype].size == 8 else 1))
+        if isinstance(eqn, Index):
+            return 1.0 + _DIVISION * sum(isinstance(a, Div | Mod) for a in eqn.expr.atoms())
+        return 0.0
+
+    def _access(self, eqn: Load | Store) -> float:
+        place = self.place(eqn)
+        over = axes_of(eqn, self.varies)
+        if self.vector not in over:
+            return 1.0
+        chosen = any(isinstance(a, Loaded) and self.vector in self.varies[a.name] for a in place.atoms())
+        step = place.coefficient(self.axis[self.vector])
+        if chosen or step is None:
+            return _GATHERED * _LANES
+        if step == 1:
+            return self.read(over, self.buffers[eqn.buffer].dtype)
+        return 1.0 if step == 0 else _STRIDED
+
+
+def axes_of(eqn: Equation, varies: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The axes that an equation runs over."""
+    found = set[str]().union(*(varies[name] for name in operands(eqn)), *(e.axes() for e in places_of(eqn)))
+    if isinstance(eqn, Index):
+        found |= eqn.expr.axes()
+    elif isinstance(eqn, Random):
+        found |= eqn.index.axes()
+    elif isinstance(eqn, Reduce):
+        found |= set(eqn.axes)
+    elif isinstance(eqn, Scan):
+        found.add(eqn.axis)
+    return frozenset(found)
+
+
+def places_of(eqn: Equation) -> tuple[Expr, ...]:
+    """The indices of what is loaded or stored."""
+    return eqn.index if isinstance(eqn, Load | Store) else ()
