@@ -9,8 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import lamina
+from lamina.lower.to_loops import lower
+from lamina.schedule.fuse import fuse
+from lamina.schedule.plan import make_plan
+from lamina.schedule.target import Target
 
 Program = Callable[..., Any]
 
@@ -50,6 +55,22 @@ PROGRAMS: dict[str, tuple[Program, tuple[tuple[int, ...], ...]]] = {
     ),
     "a short axis that is broadcast": (lambda a, b: a[..., None] * b, ((37,), (3,))),
     "the picked and the whole": (lambda a: ((s := (a * 2).tanh())[..., 0] + s[..., 1], s), ((37, 2),)),
+    "rows of six": (lambda x: (x * 0.5).softmax(-1), ((5, 41, 6),)),
+    "rows of seven": (lambda x: F.normalize(x, dim=-1), ((41, 7),)),
+    "weighted means of five": (lambda x, w: (x * w).mean(-1).tanh(), ((9, 40, 5), (5,))),
+    "the largest of eight": (lambda x, b: (x + b).view(5, 16, 8).amax(-1), ((5, 128), (128,))),
+    "the largest of six and its place": (lambda x: tuple(x.max(-1)), ((5, 41, 6),)),
+    "the place of the least of five": (lambda x: x.argmin(-1), ((5, 41, 5),)),
+    "stack of seven": (lambda a, b: torch.stack([a * b, a - b, a, b, a + b, b - a, a * a], -1), ((5, 37), (5, 37))),
+    "every sixth": (lambda x: x[:, 1::6] * 2 + x[:, 5::6], ((4, 222),)),
+    "halves of rows of ten": (
+        lambda x, f: torch.cat([(y := x[..., None] * f).sin(), y.cos()], -1),
+        ((5, 37), (5,)),
+    ),
+    "parts of rows of 21": (
+        lambda x: torch.cat([x, *(f(x * 2**k) for k in range(3) for f in (torch.sin, torch.cos))], -1),
+        ((37, 3),),
+    ),
     "written in turns": (lambda a: a.clone().index_fill_(-1, torch.tensor([1]), 3.0) + 1, ((19, 2),)),
 }
 
@@ -84,8 +105,13 @@ def test_short_axes(name: str, simd: str) -> None:
     _check(name, torch.float32, simd=simd)
 
 
+_TURNS = (
+    *("stack of two", "stack of three", "stack of seven", "every third", "every sixth", "columns that are written"),
+)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8])
-@pytest.mark.parametrize("name", ["stack of two", "stack of three", "every third", "columns that are written"])
+@pytest.mark.parametrize("name", _TURNS)
 def test_elements_that_take_turns(name: str, dtype: torch.dtype) -> None:
     _check(name, dtype)
 
@@ -99,6 +125,10 @@ GRADIENTS: dict[str, tuple[Program, tuple[tuple[int, ...], ...]]] = {
     "pixels that are repeated": (lambda x: F.interpolate(x, scale_factor=2) * 2, ((2, 3, 9, 17),)),
     "rows of three": PROGRAMS["rows of three"],
     "stack of three": PROGRAMS["stack of three"],
+    "rows of six": PROGRAMS["rows of six"],
+    "the largest of eight": PROGRAMS["the largest of eight"],
+    "halves of rows of ten": PROGRAMS["halves of rows of ten"],
+    "parts of rows of 21": PROGRAMS["parts of rows of 21"],
     "corners of boxes": PROGRAMS["corners of boxes"],
     "a vector product": PROGRAMS["a vector product"],
 }
@@ -157,3 +187,42 @@ def test_vector_products(dtype: torch.dtype, a: tuple[int, ...], b: tuple[int, .
     x, y = ((torch.randn(s) * 4).to(dtype) for s in (a, b))
     torch.compiler.reset()
     torch.testing.assert_close(lamina.compile(f, options={"strict": True})(x, y), f(x, y))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_the_first_of_equals_and_the_first_that_is_no_number(name: str, dtype: torch.dtype) -> None:
+    x = torch.randint(-2, 2, (300, 6), generator=torch.Generator().manual_seed(0)).to(dtype)
+    if dtype.is_floating_point:
+        x[::7, 3] = torch.nan
+        x[::14, 1] = torch.nan
+        x[1], x[2] = torch.inf, -torch.inf
+
+    def function(x: Tensor) -> Tensor:
+        found: Tensor = getattr(torch, name)(x, -1)
+        return found
+
+    torch.compiler.reset()
+    assert torch.equal(lamina.compile(function, options={"strict": True})(x), function(x))
+
+
+@pytest.mark.parametrize(("isa", "axes"), [("avx512", 1), ("avx2", 2)])
+def test_longer_axes_are_unrolled_for_wide_vectors(isa: str, axes: int) -> None:
+    gm = make_fx(lambda x: (x * 0.5).softmax(-1), tracing_mode="fake")(torch.randn(5000, 6))
+    plan = make_plan(fuse(lower(gm, "test")), Target.of(isa, 1))
+    ((nest,),) = [k.nests for k in plan.kernels]
+    assert len(nest.axes) == axes
+
+
+def test_a_row_that_is_a_part_of_a_larger_one_is_unrolled_where_much_is_computed() -> None:
+    def cheap(x: Tensor) -> Tensor:
+        return torch.cat([x, *(x * 2**k for k in range(10))], -1)
+
+    def costly(x: Tensor) -> Tensor:
+        return torch.cat([x, *(f(x * 2**k) for k in range(5) for f in (torch.sin, torch.cos))], -1)
+
+    for function, axes in ((cheap, 2), (costly, 1)):
+        gm = make_fx(function, tracing_mode="fake")(torch.randn(5000, 3))
+        plan = make_plan(fuse(lower(gm, "test")), Target.of("avx512", 1))
+        ((nest,),) = [k.nests for k in plan.kernels]
+        assert len(nest.axes) == axes

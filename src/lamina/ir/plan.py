@@ -9,7 +9,18 @@ from lamina.base.decision import Decision
 from lamina.ir.index import Expr
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, Nest, SizeInput, Source
 
-__all__ = ["Block", "GpuSchedule", "Kernel", "KernelCall", "Place", "Plan", "PlanStep", "Schedule"]
+__all__ = [
+    "Block",
+    "GpuSchedule",
+    "Kernel",
+    "KernelCall",
+    "Place",
+    "Plan",
+    "PlanStep",
+    "Schedule",
+    "furthest",
+    "most_turns",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,19 @@ class Schedule:
     prefetch: bool = False
     unroll: int = 0
     streamed: bool = False
+
+
+def furthest(width: int) -> int:
+    """Elements that lie so many apart at most are read by whole vectors of ``width`` bytes.
+
+    Wide ones have an instruction that takes any elements of two.
+    """
+    return 8 if width >= 64 else 4
+
+
+def most_turns(width: int) -> int:
+    """So many vectors at most whose elements take turns in memory are written as whole vectors."""
+    return 16 if width >= 64 else 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Instructions that a value of a nest takes, before the nest has a schedule: for vectors along its likely vector axis."""
+"""Instructions that a value of a nest takes, before the nest has a schedule: for vectors along its likely axis."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Cost:
         return self.runs(axes) / (_LANES if self.vector in axes else 1)
 
     def share(self, eqn: Equation, axes: frozenset[str], reuse: int) -> float:
-        """Instructions of ``eqn`` for a vector of a value over ``axes``; none where it would be computed ahead itself."""
+        """Instructions of ``eqn`` for a vector over ``axes``; none where it would be computed ahead itself."""
         over = axes_of(eqn, self.varies)
         if over != axes and self.runs(over) >= reuse * self.points(over):
             return 0.0

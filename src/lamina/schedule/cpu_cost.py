@@ -6,6 +6,7 @@ another order (``docs/design/051``). They rank candidates of one nest; they do n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from math import prod
 
@@ -13,7 +14,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, axes_of_values, operands
 from lamina.ir.ops import OPS
-from lamina.ir.plan import Schedule
+from lamina.ir.plan import Schedule, furthest, most_turns
 from lamina.schedule.target import Target
 from lamina.schedule.tile import Chooser
 
@@ -54,6 +55,9 @@ class CostModel:
         self.chooser = Chooser(nest, dtypes, target)
         moments = sum(isinstance(e, Reduce) and e.op == "welford" for e in nest.body)
         self.phases = self.chooser.phases() + min(moments, 1)
+        accesses = {(e.buffer, e.index[0]): e for e in nest.body if isinstance(e, Load | Store)}
+        self.places = Counter((buffer, _row(e)) for (buffer, _), e in accesses.items())
+        """How many neighbours each point reads or writes in a row of a buffer."""
         self.bytes = {e.buffer: self.touched(e) for e in nest.body if isinstance(e, Load | Store)}
 
     def __call__(self, schedule: Schedule) -> float:
@@ -111,7 +115,7 @@ class CostModel:
             index = eqn.index[0]
             axes = frozenset(index.axes()).union(*(self.values[n] for n in operands(eqn)))
             phases = self.phases if isinstance(eqn, Load) and axes & self.reduced else 1
-            return axes, phases * self.access(index, self.dtypes[eqn.buffer], schedule, lanes)
+            return axes, phases * self.access(eqn, schedule, lanes)
         if isinstance(eqn, Compute):
             return self.values[eqn.out], OPS[eqn.op].cost * self.wide(eqn.dtype)
         if isinstance(eqn, Random):
@@ -129,13 +133,19 @@ class CostModel:
     def wide(self, dtype: str) -> int:
         return 2 if DTYPES[dtype].size == 8 else 1
 
-    def access(self, index: Expr, dtype: str, schedule: Schedule, lanes: int) -> float:
-        step = self.step(index, schedule.vector)
+    def access(self, eqn: Load | Store, schedule: Schedule, lanes: int) -> float:
+        step = self.step(eqn.index[0], schedule.vector)
         if step in (0, 1, -1) or lanes == 1:
-            return float(self.wide(dtype))
+            return float(self.wide(self.dtypes[eqn.buffer]))
         if len(schedule.tile) == 2:
             return _TURNED
-        return 2.0 * (step or 1) if step in (2, 3, 4) else _STRIDED * lanes
+        one_by_one = _STRIDED * lanes
+        if step is None or step < 0:
+            return one_by_one
+        if isinstance(eqn, Store):
+            whole = step <= most_turns(schedule.width) and self.places[eqn.buffer, _row(eqn)] == step
+            return 2.0 * step if whole else one_by_one
+        return 2.0 * step if step <= furthest(schedule.width) else one_by_one
 
     def step(self, index: Expr, axis: str | None) -> int | None:
         """Elements from one point of ``axis`` to the next, ``None`` where that is not a number."""
@@ -205,8 +215,16 @@ class CostModel:
         step = self.step(eqn.index[0], schedule.vector)
         if step in (0, 1, -1) or len(schedule.tile) == 2 or schedule.vector is None:
             return 1.0
-        size = DTYPES[self.dtypes[eqn.buffer]].size
+        size, beside = DTYPES[self.dtypes[eqn.buffer]].size, self.places[eqn.buffer, _row(eqn)]
+        if step is not None and 0 < step <= 2 * beside:
+            return 1.0
         lines = self.lengths[schedule.vector] * _LINE
         if lines <= self.target.l1_bytes // 2:
             return 1.0
         return 2.0 if lines <= self.target.l2_bytes // 2 else _LINE / size / 2
+
+
+def _row(eqn: Load | Store) -> Expr:
+    """What tells the elements of one row from those of others."""
+    index = eqn.index[0]
+    return index - index.const

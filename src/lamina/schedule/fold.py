@@ -6,6 +6,7 @@ whole rows. Folded in two, the norm reads both halves at each point, and the two
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from lamina.base.dtypes import DTYPES
@@ -13,6 +14,7 @@ from lamina.ir.index import Axis, Expr, as_expr
 from lamina.ir.loops import (
     Check,
     Compute,
+    Constant,
     Equation,
     Index,
     Load,
@@ -33,6 +35,7 @@ _MOST = 4
 """Parts in which an axis is folded at most: the body grows as often."""
 _SHORTEST = 8
 """Points left that are still worth a loop."""
+_BEST = {"argmax": "maximum", "argmin": "minimum"}
 _JOINS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
 
 
@@ -75,7 +78,9 @@ def fold(nest: Nest, axis: Axis, parts: int, near: bool = False) -> Nest | None:
     for eqn in nest.body:
         if isinstance(eqn, Scan):
             return None
-        if isinstance(eqn, Reduce) and axis.name in eqn.axes:
+        if isinstance(eqn, Reduce) and eqn.op in _BEST and eqn.axes == (axis.name,) and length == 1:
+            body += _best(eqn, copies.get(eqn.value, [eqn.value] * parts), dtypes[eqn.value], fresh)
+        elif isinstance(eqn, Reduce) and axis.name in eqn.axes:
             if eqn.op not in _JOINS or (eqn.op in ("sum", "prod") and DTYPES[dtypes[eqn.value]].size < 4):
                 return None
             value = eqn.value
@@ -92,6 +97,29 @@ def fold(nest: Nest, axis: Axis, parts: int, near: bool = False) -> Nest | None:
         else:
             body.append(eqn)
     return Nest(nest.name, tuple(short if a == axis else a for a in nest.axes), tuple(body))
+
+
+def _best(eqn: Reduce, values: Sequence[str], dtype: str, fresh: Callable[[str], str]) -> Iterator[Equation]:
+    """The first of ``values`` that is their maximum or minimum, or no number, by its number among them."""
+    (out,), best = eqn.outs, values[0]
+    for value in values[1:]:
+        joined = fresh(f"{out}_in")
+        yield Compute(joined, _BEST[eqn.op], (best, value), dtype, eqn.origin)
+        best = joined
+    at = fresh(f"{out}_at")
+    yield Constant(at, len(values) - 1, "int32", eqn.origin)
+    for number, value in reversed(list(enumerate(values[:-1]))):
+        found, here, chosen = fresh(f"{out}_is"), fresh(f"{out}_at"), fresh(f"{out}_at")
+        yield Compute(found, "eq", (value, best), "bool", eqn.origin)
+        if DTYPES[dtype].is_float:
+            equal, empty = found, fresh(f"{out}_nan")
+            found = fresh(f"{out}_is")
+            yield Compute(empty, "isnan", (value,), "bool", eqn.origin)
+            yield Compute(found, "or", (equal, empty), "bool", eqn.origin)
+        yield Constant(here, number, "int32", eqn.origin)
+        yield Compute(chosen, "where", (found, here, at), "int32", eqn.origin)
+        at = chosen
+    yield Compute(out, "cast", (at,), eqn.dtype, eqn.origin)
 
 
 def _axes(eqn: Equation) -> frozenset[str]:

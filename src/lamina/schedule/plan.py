@@ -138,7 +138,7 @@ class _Kernels:
     def flat(self, step: tuple[Nest, ...]) -> Flat:
         """The nests as a kernel has them: flat and, for a CPU, without short innermost axes."""
         flat = flatten(step, self.buffers)
-        return flat if isinstance(self.target, GpuTarget) else unrolled(flat)
+        return flat if isinstance(self.target, GpuTarget) else unrolled(flat, self.target)
 
     def kernel(self, step: tuple[Nest, ...], flat: Flat, approximate: bool, few: int | None) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))

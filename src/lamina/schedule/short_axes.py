@@ -6,55 +6,86 @@ of channels: unrolled, the loop outside of them runs in vectors, whose elements 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from lamina.ir.index import Axis
 from lamina.ir.loops import Compute, Equation, Nest, Reduce, Scan, Store
+from lamina.ir.plan import furthest
+from lamina.schedule.cpu_cost import CostModel
+from lamina.schedule.cpu_space import choose
 from lamina.schedule.flatten import Flat, alone
 from lamina.schedule.fold import fold
 from lamina.schedule.simplify import rename, simplify
+from lamina.schedule.target import Target
 
 __all__ = ["unrolled"]
 
 _LONGEST = 4
-"""Points of an axis that is unrolled at most: vectors whose elements take as many turns are stored whole."""
+"""Points of an axis that is unrolled at most without a question: vectors whose elements take as many turns are fast."""
 _LEAST = 8
 """Points of the axis around it at least."""
 _EQUATIONS = 160
+_SURE = 1.2
+"""How many times as long the loops must be expected to take as they are for a longer axis to be unrolled."""
 
 
-def unrolled(flat: Flat) -> Flat:
-    """The nests, each without its innermost axis where that is short and memory goes on along the one around it."""
-    nests = tuple(_unrolled(nest) for nest in flat.nests)
+def unrolled(flat: Flat, target: Target) -> Flat:
+    """The nests, each without its innermost axis where that is short and memory goes on along the one around it.
+
+    Longer ones than four, and such whose rows are parts of larger rows, are unrolled where the cost model says so.
+    """
+    dtypes = {f"b{k}": dtype for k, dtype in enumerate(flat.dtypes)}
+    nests = tuple(_unrolled(nest, dtypes, target) for nest in flat.nests)
     return flat if nests == flat.nests else replace(flat, nests=nests)
 
 
-def _unrolled(nest: Nest) -> Nest:
+def _unrolled(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Nest:
     if len(nest.axes) < 2 or not nest.axes[-1].extent.is_int:
         return nest
     axis = nest.axes[-1]
     count = axis.extent.const
-    if not 2 <= count <= _LONGEST or len(nest.body) * count > _EQUATIONS:
+    if not 2 <= count <= furthest(target.vector_bytes) or len(nest.body) * count > _EQUATIONS:
         return nest
-    if any(isinstance(e, Scan) for e in nest.body) or not any(_goes_on(nest, outer, axis) for outer in nest.axes[:-1]):
+    around = [outer for outer in nest.axes[:-1] if _goes_on(nest, outer, axis)]
+    if any(isinstance(e, Scan) for e in nest.body) or not around:
         return nest
     made = fold(nest, axis, count, near=True)
     if made is None:
         return nest
     gone = next(a for a in made.axes if a.name == axis.name)
     body = [one for eqn in made.body for one in _without(rename(eqn, {}, {gone: 0}), axis.name)]
-    return Nest(nest.name, tuple(a for a in made.axes if a != gone), tuple(simplify(body, "exact")))
+    result = Nest(nest.name, tuple(a for a in made.axes if a != gone), tuple(simplify(body, "exact")))
+    dense = any(_goes_on(nest, outer, axis, dense=True) for outer in around)
+    return result if (dense and count <= _LONGEST) or _faster(result, nest, dtypes, target) else nest
 
 
-def _goes_on(nest: Nest, outer: Axis, axis: Axis) -> bool:
-    """Whether ``outer`` is long and each store goes on along it where ``axis`` ends, or does not vary along that."""
+def _faster(nest: Nest, other: Nest, dtypes: Mapping[str, str], target: Target) -> bool:
+    """Whether ``nest`` is expected to take much less time than ``other``, which does the same."""
+    if not target.vector_bytes or not all(a.extent.is_int for a in other.axes):
+        return False
+    times: list[float] = []
+    for one in (nest, other):
+        cost = CostModel(one, dtypes, target, {a.name: a.extent.const for a in one.axes})
+        times.append(cost(choose(one, dtypes, target)))
+    return times[1] >= _SURE * times[0]
+
+
+def _goes_on(nest: Nest, outer: Axis, axis: Axis, dense: bool = False) -> bool:
+    """Whether ``outer`` is long and each store goes on along it behind ``axis``, or does not vary along that.
+
+    ``dense``: where ``axis`` ends, so that all elements of such a store are neighbours.
+    """
     if outer.extent.is_int and outer.extent.const < _LEAST:
         return False
     stores = [e for e in nest.body if isinstance(e, Store)]
     for eqn in stores:
         inner, around = eqn.index[0].coefficient(axis), eqn.index[0].coefficient(outer)
-        reduced = inner is not None and inner == 0
-        if inner is None or around is None or not (around == 1 if reduced else inner == 1 and around == axis.extent):
+        if inner is None or around is None or inner not in (0, 1):
+            return False
+        if dense and around != (1 if inner == 0 else axis.extent):
+            return False
+        if not dense and not (around - (1 if inner == 0 else axis.extent)).nonnegative():
             return False
     return bool(stores)
 

@@ -8,7 +8,7 @@ from math import gcd
 from lamina.ir.index import Axis, Expr, Loaded, as_expr, prod
 from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.ops import OPS
-from lamina.ir.plan import Schedule
+from lamina.ir.plan import Schedule, furthest
 from lamina.schedule.target import Target
 
 __all__ = ["Chooser"]
@@ -21,8 +21,8 @@ _KEEP_CHEAP = 3
 _GATHERED = 16
 """Instructions of a vector whose elements lie anywhere, each loaded by itself."""
 _TILE = 64
-_FURTHEST = 4
-"""Elements so far apart are read and written by whole vectors, if not as fast as neighbours."""
+_NEXT = 16
+"""How much neighbours count for a vector axis beside elements that lie a few apart, which vectors read as well."""
 _HALVES = ("float16", "bfloat16")
 _SCALAR_ONLY = ("uint16", "uint32", "uint64")
 _LIGHT, _HEAVY = 16, 8
@@ -266,7 +266,7 @@ class Chooser:
         """Of each axis that may be the vector axis, how many accesses are contiguous along it, by their weight."""
         if not self.target.vector_bytes or any(d in _SCALAR_ONLY for d in self.all_dtypes()):
             return {}
-        score = dict.fromkeys(self.names, 0)
+        score, most = dict.fromkeys(self.names, 0), furthest(self.target.vector_bytes)
         for eqn in self.nest.body:
             if isinstance(eqn, Load | Store):
                 expr = eqn.index[0]
@@ -275,8 +275,8 @@ class Chooser:
                 weight = self.size(tuple(axes.union(*chosen))) * (3 if isinstance(eqn, Store) else 2)
                 for name in axes & score.keys():
                     factor = expr.coefficient(Axis(name, self.axis[name].extent))
-                    if factor is not None and factor.is_int and 1 <= factor.const <= _FURTHEST:
-                        score[name] += weight * (_FURTHEST * _FURTHEST if factor.const == 1 else 1)
+                    if factor is not None and factor.is_int and 1 <= factor.const <= most:
+                        score[name] += weight * (_NEXT if factor.const == 1 else 1)
         return score
 
     def all_dtypes(self) -> set[str]:

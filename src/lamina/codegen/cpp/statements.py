@@ -22,11 +22,9 @@ from lamina.codegen.cpp.facts import Facts, fits_32
 from lamina.codegen.cpp.index_vectors import grows_slowly, index_vector
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Index, Load, Random, Store
+from lamina.ir.plan import furthest, most_turns
 
 __all__ = ["STREAMED", "Array", "Statements"]
-
-STEPS = (2, 3, 4)
-"""Distances of elements that are read and written by whole vectors."""
 
 STREAMED = ("float32", "int32")
 """Element types whose vectors can be written past the caches."""
@@ -123,25 +121,26 @@ class Statements:
             return None
         return expr.coefficient(Axis(axis, self.facts.extent[axis]))
 
-    def step(self, expr: Expr) -> int:
-        """The factor of the vector axis in an index if the elements lie a few apart, else 0."""
+    def step(self, expr: Expr, most: int) -> int:
+        """The factor of the vector axis in an index if that is 2 to ``most``, else 0."""
         factor = self.stride(expr)
-        return factor.const if factor is not None and factor.is_int and factor.const in STEPS else 0
+        return factor.const if factor is not None and factor.is_int and 2 <= factor.const <= most else 0
 
     def turns(self, stores: Sequence[Store]) -> dict[int, tuple[int, ...]]:
         """Stores whose elements take turns in memory, as the parts of a stack do: place of the last to all in turn."""
         rows: dict[tuple[str, Expr], dict[int, int]] = {}
         count = Counter(eqn.buffer for eqn in stores)
+        most = most_turns(self.facts.schedule.width)
         for place, eqn in enumerate(stores):
             expr = eqn.index[0]
-            if eqn.mode == "set" and eqn.mask is None and self.step(expr):
+            if eqn.mode == "set" and eqn.mask is None and self.step(expr, most):
                 row = rows.setdefault((eqn.buffer, expr - expr.const), {})
                 if expr.const in row:
                     return {}
                 row[expr.const] = place
         found = {}
         for (buffer, base), row in rows.items():
-            step, begin = self.step(base), min(row)
+            step, begin = self.step(base, most), min(row)
             if count[buffer] == step and sorted(row) == list(range(begin, begin + step)):
                 places = tuple(row[begin + k] for k in range(step))
                 found[max(places)] = places
@@ -199,8 +198,9 @@ class Statements:
             return self.repeated(eqn)
         if eqn.mask is None and self.stride(expr) == -1:
             return f"backward_{kind}({self.at(eqn.buffer, expr)}, n)"
-        if eqn.mask is None and self.step(expr):
-            return f"stepped_{kind}<{self.step(expr)}>({self.at(eqn.buffer, expr)}, n)"
+        step = self.step(expr, furthest(self.facts.schedule.width)) if eqn.mask is None else 0
+        if step:
+            return f"stepped_{kind}<{step}>({self.at(eqn.buffer, expr)}, n)"
         declare, index = self.lanes(expr)
         text = f"load_{kind}({eqn.buffer} + {index})"
         lane_kind = {"vi32": "int32"}.get(vector_type(eqn.dtype) or "", element(eqn.dtype))
@@ -254,6 +254,9 @@ class Statements:
                 return f"{how}_{kind}({where}, {self.added(eqn, f'load_{kind}({where}, n)', value, True)}, n);"
             if eqn.mode == "set":
                 return f"store_masked_{kind}({where}, {value}, {self.value(eqn.mask, True)}, n);"
+        factor = self.stride(expr)
+        if factor is not None and eqn.mode == "set" and eqn.mask is None and self.is_vector(eqn.value):
+            return f"spread_{kind}({self.at(eqn.buffer, expr)}, {index_text(factor, {})}, {value}, lane_count(n));"
         return self.store_each(eqn)
 
     def store_each(self, eqn: Store) -> str:

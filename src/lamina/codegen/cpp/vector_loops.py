@@ -161,7 +161,7 @@ class VectorLoops(Scans):
         if not folding and self.segments(text, axis, known, goals, begin, end):
             return
         body = self.vector_body(known, goals)
-        unroll = self.facts.schedule.unroll or (self.suggested(known, goals) if folding else 1)
+        unroll = self.facts.schedule.unroll or (min(self.suggested(known, goals), self.fill(axis)) if folding else 1)
         extent = self.facts.extent[axis]
         blocks = not self.short(axis) and any(self.targets[self.out(p)] == "total" for p in folding)
         if blocks:
@@ -262,6 +262,11 @@ class VectorLoops(Scans):
         """
         drawn = [e.out for e in self.facts.body if isinstance(e, Random)]
         return [f"PhiloxRun {out}_run;" for out in drawn if any(f"{out}_run.at(" in line for line in text.lines)]
+
+    def fill(self, axis: str) -> int:
+        """How many vectors, a power of two, hold all points of ``axis``, at most as many as are added up apart."""
+        extent, lanes = self.facts.extent[axis], max(self.facts.schedule.width // 4, 1)
+        return next((n for n in (1, 2) if extent.is_int and extent.const <= n * lanes), _ROWS)
 
     def suggested(self, known: frozenset[str], goals: list[Goal]) -> int:
         """How many accumulators: enough to hide an addition's latency behind cheap work."""

@@ -1,4 +1,4 @@
-// Elements that lie two, three or four apart, and vectors whose elements take turns in memory. Nothing before the first
+// Elements that lie a few apart, and vectors whose elements take turns in memory. Nothing before the first
 // element or behind the last is touched: of the S vectors that hold a vector's elements the last ends with its last.
 template <int... K> struct Each {};
 #if LANES == 8
@@ -15,11 +15,12 @@ constexpr int taken_from(int s, int l, int j, int k) {
   if (in == j) return l + at - held_from(s, l, j);
   return j > 1 ? k : in == 0 ? at : 0;
 }
-template <int S, int L, class V, class LOAD, int... K> static INLINE V stepped(const LOAD& load, Each<K...>) {
-  V v = __builtin_shufflevector(load(0), load(held_from(S, L, 1)), taken_from(S, L, 1, K)...);
-  if constexpr (S > 2) v = __builtin_shufflevector(v, load(held_from(S, L, 2)), taken_from(S, L, 2, K)...);
-  if constexpr (S > 3) v = __builtin_shufflevector(v, load(held_from(S, L, 3)), taken_from(S, L, 3, K)...);
-  return v;
+template <int S, int L, int J, class V, class LOAD, int... K> static INLINE V joined(V v, const LOAD& load, Each<K...> each) {
+  if constexpr (J == S) return v;
+  else return joined<S, L, J + 1, V>(__builtin_shufflevector(v, load(held_from(S, L, J)), taken_from(S, L, J, K)...), load, each);
+}
+template <int S, int L, class V, class LOAD, int... K> static INLINE V stepped(const LOAD& load, Each<K...> each) {
+  return joined<S, L, 1, V>(load(0), load, each);
 }
 // Where lane k of the j-th vector in memory comes from when the q-th of S vectors joins those before it.
 constexpr int put_from(int s, int l, int j, int q, int k) {
@@ -27,17 +28,13 @@ constexpr int put_from(int s, int l, int j, int q, int k) {
   if (at % s == q) return l + at / s;
   return q > 1 ? k : at % s == 0 ? at / s : 0;
 }
-template <int S, int L, int J, class V, int... K> static INLINE V turn(const V* x, Each<K...>) {
-  V v = __builtin_shufflevector(x[0], x[1], put_from(S, L, J, 1, K)...);
-  if constexpr (S > 2) v = __builtin_shufflevector(v, x[2], put_from(S, L, J, 2, K)...);
-  if constexpr (S > 3) v = __builtin_shufflevector(v, x[3], put_from(S, L, J, 3, K)...);
-  return v;
+template <int S, int L, int J, int Q, class V, int... K> static INLINE V turn(V v, const V* x, Each<K...> each) {
+  if constexpr (Q == S) return v;
+  else return turn<S, L, J, Q + 1, V>(__builtin_shufflevector(v, x[Q], put_from(S, L, J, Q, K)...), x, each);
 }
-template <int S, int L, class V, class STORE, class EACH> static INLINE void take_turns(const V* x, const STORE& store, EACH each) {
-  store(0, turn<S, L, 0>(x, each));
-  store(L, turn<S, L, 1>(x, each));
-  if constexpr (S > 2) store(2 * L, turn<S, L, 2>(x, each));
-  if constexpr (S > 3) store(3 * L, turn<S, L, 3>(x, each));
+template <int S, int L, int J, class V, class STORE, class EACH> static INLINE void take_turns(const V* x, const STORE& store, EACH each) {
+  store(J * L, turn<S, L, J, 1, V>(x[0], x, each));
+  if constexpr (J + 1 < S) take_turns<S, L, J + 1>(x, store, each);
 }
 // stepped_T<S>(p, n): p[0], p[S], p[2 * S], ...; turns_T<S>(p, x, n): p[S * k + j] = lane k of x[j].
 #define STEPS(T, V, GATHER)                                                                         \
@@ -45,7 +42,7 @@ template <int S, int L, class V, class STORE, class EACH> static INLINE void tak
     return stepped<S, LANES, V>([&](int64 k) STEP { return load_##T(p + k, all); }, EachLane{});    \
   }                                                                                                 \
   template <int S> static INLINE void turns_##T(T* p, const V* x, All) {                            \
-    take_turns<S, LANES>(x, [&](int64 k, V v) STEP { store_##T(p + k, v, all); }, EachLane{});      \
+    take_turns<S, LANES, 0>(x, [&](int64 k, V v) STEP { store_##T(p + k, v, all); }, EachLane{});      \
   }                                                                                                 \
   STEPS_LEFT(T, V, GATHER)
 #define STEPS_LEFT(T, V, GATHER)                                                                    \
@@ -66,10 +63,19 @@ template <int S, int L, class V, class STORE, class EACH> static INLINE void tak
   template <int S> static INLINE void turns_##T(T* p, const V* x, All) {                            \
     H low[S], high[S];                                                                              \
     for (int j = 0; j < S; ++j) { low[j] = x[j].lo; high[j] = x[j].hi; }                            \
-    take_turns<S, HALF>(low, [&](int64 k, H v) STEP { *(U*)(p + k) = v; }, EachOfHalf{});           \
-    take_turns<S, HALF>(high, [&](int64 k, H v) STEP { *(U*)(p + S * HALF + k) = v; }, EachOfHalf{}); \
+    take_turns<S, HALF, 0>(low, [&](int64 k, H v) STEP { *(U*)(p + k) = v; }, EachOfHalf{});           \
+    take_turns<S, HALF, 0>(high, [&](int64 k, H v) STEP { *(U*)(p + S * HALF + k) = v; }, EachOfHalf{}); \
   }                                                                                                 \
   STEPS_LEFT(T, V, GATHER)
+// p[0], p[step], p[2 * step], ... = the lanes of x that count: converted together, then stored one by one.
+#define SPREAD(T, V)                                                              \
+  static inline void spread_##T(T* p, int64 step, V x, int64 n) {                 \
+    alignas(64) T a[LANES];                                                       \
+    store_##T(a, x, all);                                                         \
+    for (int64 k = 0; k < n; ++k) p[k * step] = a[k];                             \
+  }
+SPREAD(f32, vf32) SPREAD(bf16, vf32) SPREAD(f16, vf32) SPREAD(f64, vf64) SPREAD(int8, vi32) SPREAD(uint8, vi32)
+SPREAD(int16, vi32) SPREAD(int32, vi32) SPREAD(int64, vi64) SPREAD(flag, vflag) SPREAD(e4m3, vf32) SPREAD(e5m2, vf32)
 STEPS(f32, vf32, lanes_f32) STEPS(bf16, vf32, lanes_f32) STEPS(f16, vf32, lanes_f32)
 STEPS(int8, vi32, lanes_int32) STEPS(uint8, vi32, lanes_int32) STEPS(int16, vi32, lanes_int32) STEPS(int32, vi32, lanes_int32)
 STEPS(flag, vflag, lanes_flag) STEPS(e4m3, vf32, lanes_f32) STEPS(e5m2, vf32, lanes_f32)
