@@ -58,7 +58,7 @@ def compute_ahead(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is worth a nest of its own over ``axes``: values, and stores that no other axis changes."""
+    """What is worth a nest over ``axes``, the fast one last: values, and stores that no other axis changes."""
 
     axes: tuple[Axis, ...]
     names: tuple[str, ...]
@@ -138,7 +138,7 @@ def _worth_it(nest: Nest, buffers: Mapping[str, Buffer]) -> _Found | None:
         names = tuple(n for n in _wanted_elsewhere(nest, varies) if varies[n] == axes and _pays(nest, n, axes, cost))
         moved = tuple(e for e in stores if axes_of(e, varies) == axes and _pays_once(nest, e, axes, cost))
         if names or moved:
-            return _Found(tuple(a for a in nest.axes if a.name in axes), names, moved)
+            return _Found(tuple(cost.axis[a] for a in cost.order if a in axes), names, moved)
     return None
 
 
