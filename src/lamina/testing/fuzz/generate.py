@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from lamina.errors import BadArgument
 from lamina.testing.fuzz.extremes import EXTREMES
 from lamina.testing.fuzz.nested import NESTED
+from lamina.testing.fuzz.state import STATE
 from lamina.testing.fuzz.templates import BLOCKS, TEMPLATES
 from lamina.testing.fuzz.whole import WHOLE
 from lamina.testing.fuzz.writer import Writer
@@ -19,7 +20,7 @@ HEADER = (
     "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
     "from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked\n"
 )
-_WHOLE = {**WHOLE, **NESTED, **EXTREMES}
+_WHOLE = {**WHOLE, **NESTED, **EXTREMES, **STATE}
 """Entire programs, by name."""
 
 

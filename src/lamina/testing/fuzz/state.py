@@ -1,0 +1,123 @@
+"""Entire programs that read and write state of Python's: what is there or not, and what methods of new objects hold."""
+
+from __future__ import annotations
+
+from lamina.testing.fuzz.whole import Whole
+
+__all__ = ["STATE"]
+
+STATE: dict[str, Whole] = {
+    "absences": Whole(
+        0.6,
+        "attributes and keys that are not there in one call and are in another",
+        """
+import types
+
+
+class Plain:
+    pass
+
+
+value = <value>
+held = {}
+
+
+def f(x):
+    scale = 3
+    <gap>
+    try:
+        scale = <asked>
+    except (AttributeError, KeyError):
+        scale = 5
+    <gap>
+    return x * scale
+
+
+def program(compile):
+    g = compile(f)
+    for k in range(4):
+        if k == 1:
+            value.later = held["key"] = 7
+        if k == 2:
+            value.__dict__.pop("later", None)
+            held.clear()
+        if k == 3:
+            type(value).later = 9
+        yield attempt(g, sample(8))
+    del type(value).later
+""",
+        {
+            "value": ("Plain()", "nn.Linear(2, 2)", "type('Kind', (Plain,), {})()"),
+            "gap": ("", "", "pause()"),
+            "asked": (
+                "value.later",
+                "getattr(value, 'later', 2)",
+                "2 if hasattr(value, 'later') else 4",
+                "value.__dict__.get('later', 2)",
+                "vars(value)['later']",
+                "held['key']",
+                "held.get('key', 2)",
+            ),
+        },
+    ),
+    "objects": Whole(
+        0.6,
+        "objects that a program makes, whose methods read and write what is around them; deques, random numbers",
+        """
+import collections
+import random
+
+held = [2]
+last = collections.deque([1], maxlen=<most>)
+draws = random.Random(5)
+
+
+def around(log):
+    count = 1
+
+    class Kind:
+        def __init__(self, start, seen=[1]):
+            seen.append(start)
+            self.start = start + len(seen)
+
+        def __enter__(self):
+            log.append(self.start)
+            return len(log)
+
+        def __exit__(self, *error):
+            nonlocal count
+            count += 1
+
+        def __len__(self):
+            return count
+
+    return Kind
+
+
+Kind = around(held)
+
+
+def f(x):
+    with Kind(2) as scale:
+        <gap>
+        x = x * scale + len(Kind(3))
+    last.append(scale)
+    <draw>
+    return x + sum(last), len(held)
+
+
+def program(compile):
+    g = compile(f)
+    for k in range(3):
+        yield attempt(g, sample(8)), list(last), list(held)
+        held.append(k)
+    yield draws.random()
+""",
+        {
+            "most": ("1", "2", "3"),
+            "gap": ("", "", "pause()"),
+            "draw": ("", "", "x = x * draws.random()", "x = x + draws.randint(1, 4)", "x = x * draws.uniform(1, 2)"),
+        },
+    ),
+}
+"""Entire programs, by name."""
