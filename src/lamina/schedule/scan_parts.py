@@ -67,11 +67,15 @@ def parts_of_scans(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget) ->
     if not scans or any(a.extent == 0 for a in nest.axes):
         return None
     (along,) = [a for a in nest.axes if a.name == scans[0].axis]
-    found = _paying(nest, along, buffers, target)
-    return None if found is None else _refused(nest, scans, target) or found
+    fast = Cutting(nest, buffers, target, []).fast()
+    found = _paying(nest, along, fast, buffers, target)
+    if found is None:
+        return None
+    columns = fast is not None and fast != along.name
+    return _refused(nest, scans, columns, target) or found
 
 
-def _refused(nest: Nest, scans: list[Scan], target: GpuTarget) -> str:
+def _refused(nest: Nest, scans: list[Scan], columns: bool, target: GpuTarget) -> str:
     """Why the scans must stay whole, or an empty string."""
     if len({(e.axis, e.reverse) for e in scans}) > 1 or any(isinstance(e, Reduce) for e in nest.body):
         return "other scans or reductions beside it go along other points"
@@ -82,15 +86,18 @@ def _refused(nest: Nest, scans: list[Scan], target: GpuTarget) -> str:
             return f"no parts of {scan.op} of {scan.dtype} are joined"
         if DTYPES[scan.dtype].is_float and scan.op not in ("max", "min") and not target.approximate:
             return "the order in which its floats are combined is kept"
+        if scan.op == "prod" and columns and DTYPES[scan.dtype].is_float:  # which eager goes through one by one
+            return "a part's product that overflows would make NaN of a zero before it"
     stored = {e.buffer for e in nest.body if isinstance(e, Store)}
     if any(isinstance(e, Load) and e.buffer in stored for e in nest.body):
         return "it writes over what it reads"
     return ""
 
 
-def _paying(nest: Nest, along: Axis, buffers: dict[str, Buffer], target: GpuTarget) -> ScanParts | None:
-    """The parts that take less time than whole scans."""
-    fast = Cutting(nest, buffers, target, []).fast()
+def _paying(
+    nest: Nest, along: Axis, fast: str | None, buffers: dict[str, Buffer], target: GpuTarget
+) -> ScanParts | None:
+    """The parts that take less time than whole scans; ``fast`` is the contiguous axis."""
     others = guess(prod(a.extent for a in nest.axes if a != along))
     beside = next((a for a in nest.axes if a.name == fast and a != along), None)
     width = 1 if beside is None else min(power(guess(beside.extent)), _COLUMNS)

@@ -294,11 +294,11 @@ def test_moments_of_a_team(interpreter: Interpreter) -> None:
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_along_a_loop_carries_its_end(interpreter: Interpreter, reverse: bool) -> None:
-    body = Body(2, 9001)
+    body = Body(2, 20001)
     body.store("Y", body.at, body.scan("sum", body.load("X", *body.at, dtype="int64"), 1, reverse))
-    made = case("scan", [body.nest()], [dense("X", "int64", (2, 9001)), dense("Y", "int64", (2, 9001))])
+    made = case("scan", [body.nest()], [dense("X", "int64", (2, 20001)), dense("Y", "int64", (2, 20001))])
     assert "_carry" in made.source.text
-    got, want = both(made, interpreter, {"X": torch.randint(-9, 9, (2, 9001))}, {})
+    got, want = both(made, interpreter, {"X": torch.randint(-9, 9, (2, 20001))}, {})
     assert torch.equal(got["Y"], want["Y"])
 
 

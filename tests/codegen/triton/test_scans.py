@@ -107,6 +107,16 @@ def test_values_that_are_not_finite(interpreter: Interpreter) -> None:
     assert scans(check(interpreter, lambda x: x.cumsum(1), x)) > 1
 
 
+@pytest.mark.usefixtures("small")
+def test_a_product_that_is_zero_stays_so(interpreter: Interpreter) -> None:
+    x = torch.full((130, 3), 1e3)
+    x[1] = 0.0
+    plan = check(interpreter, lambda x: x.cumprod(0), x)
+    assert [d.reason for d in plan.decisions if "scan in parts" in d.subject] == [
+        "a part's product that overflows would make NaN of a zero before it"
+    ]
+
+
 SHAPES = [(1,), (7,), (5000,), (5, 77), (600, 10), (3, 1), (1, 300), (4, 40, 37), (2, 33, 2, 16)]
 
 

@@ -45,9 +45,15 @@ class Scanner:
         span = facts.span(eqn.value)
         given = self.reduce.spread(given, span, frozenset((k,)), facts.inside(frozenset((k,))), neutral(eqn.op, held))
         wide = f"{out}_wide"
+        ahead = looped and eqn.op == "prod"  # a tile's product that overflows would make NaN of a zero before it
+        if ahead:
+            first = facts.blocks[k].size - 1 if eqn.reverse else 0
+            begins = f"tl.arange(0, {facts.blocks[k].size}){facts.slots(k)} == {first}"
+            given = f"tl.where({begins}, {self._join(eqn.op, f'{out}_carry', given, held)}, {given})"
         text.add(f"{wide} = {self._tile(eqn, given, facts.dim[k], held)}")
-        if looped:
+        if looped and not ahead:
             text.add(f"{wide} = {self._join(eqn.op, f'{out}_carry', wide, held)}")
+        if looped:
             edge = 0 if eqn.reverse else facts.blocks[k].size - 1
             last = f"tl.arange(0, {facts.blocks[k].size}){facts.slots(k)} == {edge}"
             zero = "0.0" if kind(held) == "float" else "0"
