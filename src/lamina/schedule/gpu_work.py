@@ -41,6 +41,11 @@ _CHAIN = 4e3
 """An instruction of every point: each waits for those before it, however few points there are."""
 _OVERLAP = 0.25
 """Share of the shorter one of arithmetic and memory traffic that the longer one does not hide."""
+_SCANNED = 2.5
+"""Instructions beside a scan, as a multiple: programs are few, tiles partly empty, and nothing hides them.
+
+Pixel shuffle and 70 instructions before a running product of 28 M points: 895 us on an H100 against 380 apart.
+"""
 _REREAD = 0.1
 """A byte taken from a multiprocessor's own cache."""
 _NEAR = 0.25
@@ -103,6 +108,8 @@ class _Work:
             chain += count
             instructions += count * self.times(self.axes(eqn))
         computed = instructions * _INSTRUCTION
+        if any(isinstance(eqn, Scan) for eqn in self.nest.body):
+            return _LAUNCH + _CHAIN * chain + moved + _SCANNED * computed
         return _LAUNCH + _CHAIN * chain + max(moved, computed) + _OVERLAP * min(moved, computed)
 
     def axes(self, eqn: object) -> frozenset[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from lamina.base.decision import Decision
 from lamina.ir.access import contiguous_axes
-from lamina.ir.index import Axis, Expr, Loaded, as_expr
+from lamina.ir.index import Axis, Div, Expr, Loaded, Mod, as_expr
 from lamina.ir.loops import Check, Compute, Load, Nest, Reduce, Scan, Step, Store
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts
@@ -226,10 +226,13 @@ class _Question:
         return made
 
     def loses_order(self, nest: Nest, made: Nest) -> bool:
-        """Whether a nest that reduces or scans would read memory along several axes, and did not before."""
+        """Whether a nest that reduces or scans would read memory along more axes than before, or at divided places.
+
+        Its loops could then be cut and shared less well than they are.
+        """
         if not any(isinstance(e, Reduce | Scan) for e in nest.body):
             return False
-        return not self.along(made) <= self.along(nest)
+        return not (self.along(made) <= self.along(nest) and _divided(made) <= _divided(nest))
 
     def along(self, nest: Nest) -> set[str]:
         """The axes along which the nest's large operands are contiguous."""
@@ -243,6 +246,12 @@ class _Question:
         after = sum(work(nest, self.buffers.buffers) for nest in nests.values() if nest is not None)
         names = [n.name for n in map(self.table.nest, readers) if n is not None]
         return _Change(nests, tuple(names), before, after, reason)
+
+
+def _divided(nest: Nest) -> set[str]:
+    """Axes of whose places quotients or remainders are taken."""
+    atoms = {a for e in nest.body if isinstance(e, Load | Store) for i in e.index if i.terms for a in i.atoms()}
+    return {name for atom in atoms if isinstance(atom, Div | Mod) for name in atom.num.axes()}
 
 
 def _indirect(index: Sequence[Expr]) -> bool:

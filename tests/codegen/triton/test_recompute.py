@@ -130,3 +130,11 @@ def test_arithmetic_may_cost_more_than_memory() -> None:
         return (v.narrow(1, 0, 2**20) - v.narrow(1, 5, 2**20) + v.narrow(1, 9, 2**20) * v.narrow(1, 10, 2**20),)
 
     assert len(planned(dear, (torch.empty(8, 2**20 + 16, device="meta"),)).steps) == 2
+
+
+def test_scans_are_given_no_divided_places_and_little_to_compute() -> None:
+    def shuffled(x: Tensor) -> tuple[Tensor]:
+        v = torch.rsqrt(F.hardswish(x).exp() + 0.5).sigmoid()
+        return (torch.cumprod(F.pixel_shuffle(v, 2), 2),)
+
+    assert len(planned(shuffled, (torch.empty(96, 256, 34, 34, device="meta"),)).steps) == 2
