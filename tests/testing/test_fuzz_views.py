@@ -7,7 +7,7 @@ import torch
 
 import lamina
 from lamina.aot.windows import may_overlap
-from lamina.testing.fuzz import check
+from lamina.testing.fuzz import check, generate
 
 HEAD = """
 import torch
@@ -397,3 +397,8 @@ def test_usual_views_are_compiled() -> None:
         torch.testing.assert_close(compiled(x.clone(), k), expected)
     assert not [d for stage in compiled.record.stages for d in stage.decisions if d.kind in ("eager", "fallback")]
     assert len([s for s in compiled.record.stages if s.name == "aot"]) == 1
+
+
+@pytest.mark.parametrize("seed", [1, 3, 4])
+def test_a_sample_of_chains_is_eagers(seed: int) -> None:
+    assert check(generate(seed, ["chains"]), "lamina:interp").differences == ()

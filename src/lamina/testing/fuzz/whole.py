@@ -20,6 +20,13 @@ from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked
 
 _HOLE = re.compile(r"<(\w+)>")
 
+_CHAINED = (
+    *("", ".view(-1, 6)", ".view(8, -1)", ".view(-1, 16)", ".view(3, -1)", ".view(2, -1, 4)", ".flatten()", ".mT"),
+    *(".reshape(-1, 12)", ".reshape(4, 3, -1)", ".unflatten(0, (2, -1))", ".flatten(0, 1)", ".transpose(0, -1)"),
+    *("[..., 1:3]", "[::2]", ".unfold(0, 2, 2)", ".movedim(0, -1)", "[:, ::3]"),
+)
+"""Views whose shapes need not divide each other; some do not exist, in eager either."""
+
 
 @dataclass(frozen=True, slots=True)
 class Whole:
@@ -189,6 +196,37 @@ def program(compile):
             "second": ("0", "1", "2", "1:"),
             "last": ("0", "1", "2", ":"),
             "keep": ("", "", ", retain_graph=True"),
+        },
+    ),
+    "chains": Whole(
+        0.4,
+        "chains of views that are written to, in a function and when it has returned them",
+        """
+def f(x):
+    v = <base>
+    a = v<first><second>
+    b = a<third><fourth>
+    c = v<other>
+    <write>
+    return <shown>
+
+
+def program(compile):
+    g = compile(f<how>)
+    for size in (8, 4):
+        x = sample(size, 6, 4<grad>)
+        out = attempt(g, x)
+        yield x, out, backward(out), x.grad
+        yield attempt(lambda: out[0].detach().add_(1)), x, out
+        yield attempt(lambda: x.detach().mul_(2)), x, out
+""",
+        {
+            "base": ("x", "x", "x * 2", "x * 2", "x[2:]", "x.transpose(0, 1)", "x[:, 1:5] + 1", "x[..., ::2]"),
+            **dict.fromkeys(("first", "second", "third", "fourth", "other"), _CHAINED),
+            "write": ("", "", "b.mul_(2)", "a.mul_(3)", "v.add_(1)", "c.neg_()"),
+            "shown": ("b, c", "b, c, v", "b, b.exp().sum()", "a, b, c.sum(0)", "v, c, c.sum()"),
+            "how": ("", ", dynamic=True", ", dynamic=False"),
+            "grad": ("", "", ", grad=True"),
         },
     ),
     "module_class": Whole(
