@@ -350,3 +350,16 @@ def test_gradients_of_two_leaves_lie_in_memory_of_their_own(dynamic: bool, backe
         assert x.grad is not None
         assert y.grad is not None
         assert x.grad.data_ptr() != y.grad.data_ptr()
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_result_that_requires_a_gradient_and_gives_none(compile: CompileFunction, create_graph: bool) -> None:
+    def nonzero(x: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(x, 0)
+
+    x = torch.randn(3, 5, requires_grad=True)
+    out = compile(nonzero, dynamic=False)(x)
+    assert out.requires_grad
+    assert torch.autograd.grad(out, x, allow_unused=True, create_graph=create_graph) == (None,)
+    compile(nonzero, dynamic=False)(x).backward()
+    assert x.grad is None

@@ -193,6 +193,8 @@ def _backward_function(
 
     ``rereads`` is how many outputs are read again, ``region`` what the region is called and where it is.
     """
+    if all(s is None for s in tangents_of):
+        return _without_gradients(len(tangents_of))
     layouts = [t for t in tangents if t is not None]
     backwards = Backwards(compile_backward, layouts)
     rereading = None if compile_rereading is None else Backwards(compile_rereading, layouts)
@@ -275,6 +277,16 @@ def _backward_function(
 
     never_captured(run_backward)
     return run_backward
+
+
+def _without_gradients(count: int) -> Callable[..., Any]:
+    """The backward of results that require gradients and give none to any of ``count`` inputs: a norm of order zero."""
+
+    def nothing(ctx: Any, *gradients: Any) -> tuple[None, ...]:
+        return (None,) * count
+
+    never_captured(nothing)
+    return nothing
 
 
 def _items(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
