@@ -207,8 +207,8 @@ def _reduce_last(op: str, rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch
         return (rows.argmax(-1) if op == "argmax" else rows.argmin(-1),)
     if op == "welford":
         first = rows.mean(-1, keepdim=True)
-        mean = first + (rows - first).mean(-1, keepdim=True)
-        mean = torch.where(mean.isnan(), first, mean)
+        near = (rows - first).square().mean(-1, keepdim=True) < first.square()  # not where a sum is not a number
+        mean = torch.where(near, first + (rows - first).mean(-1, keepdim=True), first)
         return mean.squeeze(-1), (rows - mean).square().sum(-1)
     raise KeyError(op)
 
