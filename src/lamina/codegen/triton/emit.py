@@ -49,13 +49,12 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
         return _product(kernel, dtypes, parameters, types, target)
     if any(isinstance(s, GpuSchedule) and s.last for s in kernel.schedules):
         return _joined(kernel, dtypes, parameters, types)
-    whole = _nests(kernel, dtypes, parameters, types, with_ends=False)
     pairs = [(n, s) for n, s in zip(kernel.nests, kernel.schedules, strict=True) if isinstance(s, GpuSchedule)]
     lengths = [lengths_of_groups(nest) for nest, schedule in pairs if has_ends(nest, schedule)]
-    if not lengths:
+    always = any(sizes is None for sizes in lengths)
+    whole = _nests(kernel, dtypes, parameters, types, with_ends=always)
+    if always or not lengths:
         return whole
-    if any(sizes is None for sizes in lengths):
-        return _nests(kernel, dtypes, parameters, types, with_ends=True)
     made = _nests(replace(kernel, name=f"{kernel.name}_uneven"), dtypes, parameters, types, with_ends=True)
     return replace(whole, uneven=made, lengths=tuple(sorted(frozenset[str]().union(*filter(None, lengths)))))
 
@@ -107,17 +106,22 @@ def _nests(
         max(s.stages for s in schedules),
         (sum(grids, as_expr(0)), one, one),
         workspace,
-        bool(done),
+        "failed" in parameters,
     )
 
 
 def _function(name: str, parameters: list[str], facts: Facts, alone: bool) -> Text:
     """The head of the function of a nest; one that is not ``alone`` is told its program's number."""
     facts.check()
+    text = _opened(name, parameters, alone)
+    text.add(f'"""{_describe(facts)}"""')
+    return text
+
+
+def _opened(name: str, parameters: list[str], alone: bool) -> Text:
     text = Text()
     text.add("@triton.jit")
     text.open(f"def {name}({', '.join(parameters if alone else [*parameters, 'pid'])}):")
-    text.add(f'"""{_describe(facts)}"""')
     return text
 
 
@@ -138,9 +142,7 @@ def _groups_and_rest(
     rest = Facts(nest, ends_schedule(schedule), dtypes, part="rest")
     groups, _ = _written(f"{name}_groups", parameters, facts, False, 0)
     last, _ = _written(f"{name}_rest", parameters, rest, False, 0)
-    text = Text()
-    text.add("@triton.jit")
-    text.open(f"def {name}({', '.join(parameters if alone else [*parameters, 'pid'])}):")
+    text = _opened(name, parameters, alone)
     if alone:
         text.add("pid = tl.program_id(0)")
     given = ", ".join([*parameters, "pid"])

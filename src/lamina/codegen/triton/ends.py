@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lamina.ir.index import Expr, Size
+from lamina.ir.index import Size, prod
 from lamina.ir.loops import Check, Load, Nest, Store
 from lamina.ir.plan import GpuSchedule
 
@@ -29,7 +29,7 @@ def has_ends(nest: Nest, schedule: GpuSchedule) -> bool:
     """
     if schedule.kind != "pointwise" or len(schedule.blocks) != 1 or schedule.blocks[0].size % GROUP:
         return False
-    extent = _extent(nest)
+    extent = prod(a.extent for a in nest.axes)
     if extent.is_int and (extent.const % GROUP == 0 or extent.const < _LEAST):
         return False
     accesses = [e for e in nest.body if isinstance(e, Load | Store)]
@@ -41,7 +41,7 @@ def has_ends(nest: Nest, schedule: GpuSchedule) -> bool:
 
 def lengths_of_groups(nest: Nest) -> frozenset[str] | None:
     """The sizes that give the nest whole groups alone where all of them are multiples of sixteen; else ``None``."""
-    extent = _extent(nest)
+    extent = prod(a.extent for a in nest.axes)
     sizes = [atom for mono, _ in extent.terms for atom in mono]
     if extent.const % GROUP or not all(isinstance(atom, Size) for atom in sizes):
         return None
@@ -52,10 +52,3 @@ def ends_schedule(schedule: GpuSchedule) -> GpuSchedule:
     """How the rest is iterated: one group."""
     (block,) = schedule.blocks
     return replace(schedule, blocks=(replace(block, size=GROUP),))
-
-
-def _extent(nest: Nest) -> Expr:
-    total = nest.axes[0].extent
-    for axis in nest.axes[1:]:
-        total = total * axis.extent
-    return total
