@@ -79,6 +79,8 @@ def _body(w: Writer) -> None:
         pointwise(w)
     wanted, tries = w.rng.randint(1, 4), 0
     while wanted and tries < TRIES:
+        if not w.rank:  # no step takes a single number
+            raise Unfit
         kind = _kind(w)
         mark = w.mark()
         try:
