@@ -32,7 +32,7 @@ from lamina.capture.torch_private import name_backend, passed_through, serve_wit
 from lamina.decomp.table import decompositions
 from lamina.errors import BadArgument, LaminaError
 from lamina.options import Options
-from lamina.record import Record, Stage
+from lamina.record import Record
 from lamina.rewrite.inlined import inlined
 from lamina.rewrite.own_passes import OwnPasses
 from lamina.rewrite.rewriting import Rewriting
@@ -207,7 +207,7 @@ def compile_graph(
             region=name,
             instead="it runs as it was captured",
             strict=options.strict,
-            note=lambda decision: record.stages.append(Stage(name, "aten", decision.reason, 0.0, (decision,))),
+            note=lambda decision: record.add(name, "aten", 0.0, decision.reason, (decision,)),
         )
     return raising_assertions(gm.forward, gm)
 
@@ -222,7 +222,7 @@ def _with_bodies(gm: GraphModule, example_inputs: Sequence[Any], record: Record,
     decisions = [Decision("nested region", (name,), True, why)] if found.calls else []
     if found.kept:
         decisions.append(Decision("nested region", found.kept, False, "a size in it is known only at run time"))
-    record.stages.append(Stage(name, "inline", None, 0.0, tuple(decisions)))
+    record.note(name, "inline", *decisions)
     return found.gm
 
 

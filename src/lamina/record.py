@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,9 +53,19 @@ class Record:
         self.stages.append(Stage(region, name, value, time.perf_counter() - start, decisions))
         return value
 
-    def add(self, region: str, name: str, seconds: float, value: object = None) -> None:
+    def add(
+        self, region: str, name: str, seconds: float, value: object = None, decisions: Iterable[Decision] = ()
+    ) -> None:
         """Note a stage that was timed by its caller (capture, AOTAutograd, the C++ compiler)."""
-        self.stages.append(Stage(region, name, value, seconds))
+        self.stages.append(Stage(region, name, value, seconds, tuple(decisions)))
+
+    def note(self, region: str, name: str, *decisions: Decision) -> None:
+        """Note decisions of the stage ``name`` that were taken beside its value."""
+        self.stages.append(Stage(region, name, None, 0.0, decisions))
+
+    def noting(self, region: str, name: str) -> Callable[[Decision], None]:
+        """A function that notes a decision of that stage."""
+        return partial(self.note, region, name)
 
     def seconds(self) -> dict[str, float]:
         """Seconds by stage name, summed over regions, in order of first appearance."""

@@ -32,7 +32,6 @@ from lamina.base.recovery import recover
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.errors import LaminaError
 from lamina.options import Options
-from lamina.record import Stage
 
 __all__ = ["GraphCompiler", "PartPass", "Pass", "device_of", "role"]
 
@@ -190,7 +189,7 @@ class GraphCompiler:
             if result.rereading is not None:
                 self.rereading = self.partitioned(result.rereading, "backward")
         seconds = time.perf_counter() - start
-        self.notes.record.stages.append(Stage(self.name, "partition", result, seconds, result.decisions))
+        self.notes.record.add(self.name, "partition", seconds, result, result.decisions)
         self.seconds += seconds
         forward, backward = self.partitioned(result.forward, "forward"), self.partitioned(result.backward, "backward")
         as_halves(forward, backward, *([] if self.rereading is None else [self.rereading]))

@@ -7,7 +7,7 @@ import warnings
 from lamina.aot.refusals import Refusal
 from lamina.base.decision import Decision
 from lamina.errors import LaminaWarning
-from lamina.record import Record, Stage
+from lamina.record import Record
 
 __all__ = ["Notes"]
 
@@ -20,7 +20,7 @@ class Notes:
 
     def add(self, decision: Decision) -> None:
         """Put a decision into the record, in a stage of its kind."""
-        self.record.stages.append(Stage(self.name, decision.kind, None, 0.0, (decision,)))
+        self.record.note(self.name, decision.kind, decision)
 
     def decided(self, kind: str, taken: bool, reason: str) -> None:
         """Note a decision about the whole graph."""

@@ -11,7 +11,7 @@ import torch
 
 from lamina.backends.regions import Boxed
 from lamina.base.decision import Decision
-from lamina.record import Record, Stage
+from lamina.record import Record
 
 __all__ = ["fastest"]
 
@@ -54,7 +54,7 @@ def _choose(runs: Mapping[str, Boxed], args: list[Any], graph: str, record: Reco
         Decision("candidate", (graph, name), name == best, f"{us * 1e6:.1f} us a call", (("us", us * 1e6),))
         for name, us in middle.items()
     )
-    record.stages.append(Stage(graph, "candidates", None, time.perf_counter() - start, decisions))
+    record.add(graph, "candidates", time.perf_counter() - start, None, decisions)
     return runs[best]
 
 

@@ -13,7 +13,7 @@ from lamina.backends.api import Backend
 from lamina.ir.loops import LibraryCall, Nest
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
-from lamina.record import Record, Stage
+from lamina.record import Record
 from lamina.schedule.fuse import fuse
 
 __all__ = ["COUNT", "GraphCount", "count_graph"]
@@ -93,7 +93,7 @@ def _count(
 ) -> Callable[..., Any]:
     del example_inputs
     found = count_graph(gm, name, options.numerics)
-    record.stages.append(Stage(name, "count", found, 0.0))
+    record.add(name, "count", 0.0, found)
     print(found.text())
     return gm.forward
 

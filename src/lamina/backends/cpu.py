@@ -32,7 +32,7 @@ from lamina.codegen.host import HostKernel, HostProgram, emit_host
 from lamina.ir.plan import Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
-from lamina.record import Record, Stage
+from lamina.record import Record
 from lamina.runtime.build import BuildResult, build_kernels
 from lamina.runtime.compilation import Limit, Running
 from lamina.runtime.host import load_program
@@ -69,12 +69,12 @@ class CpuBackend:
         plan = plan if tuning is None else tuning.plan
         units = record.step(region, "codegen", self.units, plan, host)
         if sharing := _sharing(units):
-            record.stages.append(Stage(region, "codegen", None, 0.0, sharing))
+            record.note(region, "codegen", *sharing)
         trials = [] if tuning is None else tuning.units
         building = Later(build_threads, lambda running: self.build(region, [*units, *trials], running))
         if self.options.mode == "reduce-overhead":
             why = f"mode {self.options.mode!r} is about GPUs, and this runs on the CPU"
-            record.stages.append(Stage(region, "mode", None, 0.0, (Decision("mode", (region,), False, why),)))
+            record.note(region, "mode", Decision("mode", (region,), False, why))
         kernels = _Kernels(self, plan, host, units, building, tuning, record)
         strict = self.options.strict
         if self.options.verify == "first":
@@ -109,7 +109,7 @@ class CpuBackend:
             region=region,
             instead="it uses those that were planned, which it has not timed",
             strict=self.options.strict,
-            note=lambda decision: record.stages.append(Stage(region, "tune", None, 0.0, (decision,))),
+            note=record.noting(region, "tune"),
             kind="tune",
         )
 
@@ -187,7 +187,7 @@ class _Kernels:
             self.process, self.lock = os.getpid(), threading.RLock()
         with self.lock:
             if self.built is None:
-                self.record.stages.append(Stage(self.plan.name, "build", built, built.seconds))
+                self.record.add(self.plan.name, "build", built.seconds, built)
                 self.built = built if self.tuning is None else self.tuned(self.tuning, built)
         return self.built
 
@@ -198,11 +198,11 @@ class _Kernels:
         built = replace(built, errors=errors)
         if errors:
             why = "kernels were not built beside their candidates, and are built alone"
-            self.record.stages.append(Stage(region, "tune", None, 0.0, (Decision("tune", (region,), False, why),)))
+            self.record.note(region, "tune", Decision("tune", (region,), False, why))
             return backend.build(region, self.units, Running())
         try:
             tuned = self.record.step(region, "tune", tuning.finish, built)
-            self.record.stages.append(Stage(region, "candidates", None, 0.0, tuned.candidates))
+            self.record.note(region, "candidates", *tuned.candidates)
             plan = tuning.plan
             units = backend.units(plan, self.host)
             chosen = backend.build(region, units, Running())
@@ -211,7 +211,7 @@ class _Kernels:
             return built
         finally:
             self.tuning = None
-        self.record.stages.append(Stage(region, "build chosen", chosen, chosen.seconds))
+        self.record.add(region, "build chosen", chosen.seconds, chosen)
         if chosen.errors:
             return built
         self.plan, self.units = plan, units
@@ -224,7 +224,7 @@ class _Kernels:
     def note_steps(self) -> None:
         """Keep what runs the kernels one by one, for who looks for a wrong one."""
         noted = Loaded(self.plan, self.launch, {unit.name: unit.source for unit in self.units}, ".cpp")
-        self.record.stages.append(Stage(self.plan.name, "steps", noted, 0.0))
+        self.record.add(self.plan.name, "steps", 0.0, noted)
 
     def launch(self, step: KernelCall, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
         """Run one kernel by itself."""

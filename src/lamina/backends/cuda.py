@@ -44,7 +44,7 @@ from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
-from lamina.record import Record, Stage
+from lamina.record import Record
 from lamina.runtime.cache import Cache
 from lamina.runtime.cuda_driver import CudaKernel, Driver, make_launcher
 from lamina.runtime.cuda_graphs import GraphPolicy, GraphRunner, Outcome
@@ -107,7 +107,7 @@ class CudaBackend:
         algorithms = AlgorithmChoice(self.device, self.target, self.cache, self.policy)
         tuning: RegionTuning = record.step(region, "candidates", self.tuning, plan, fused, algorithms, memo)
         if decisions := algorithms.decisions:
-            record.stages.append(Stage(region, "algorithms", None, algorithms.seconds, decisions))
+            record.add(region, "algorithms", algorithms.seconds, None, decisions)
         work = CudaRegion(self, tuning.meanwhile, record, gm)
         record.step(region, "codegen", work.generate)
         host = record.step(region, "host", work.host, True)
@@ -233,7 +233,7 @@ class CudaRegion:
         the tiles that a schedule counts is known only then.
         """
         built = self.build(host) if building is None else building.result()
-        self.record.stages.append(Stage(self.plan.name, "build", built, built.seconds))
+        self.record.add(self.plan.name, "build", built.seconds, built)
         kernels: dict[str, CudaKernel] = {}
         greedy: dict[str, str] = {}
         for launch in host.launches:
@@ -269,7 +269,7 @@ class CudaRegion:
         changed = replace(kernel, schedules=schedules)
         self.plan = replace(self.plan, kernels=tuple(changed if k is kernel else k for k in self.plan.kernels))
         decision = Decision("schedule", (name,), True, f"one stage less: {why}")
-        self.record.stages.append(Stage(self.plan.name, "stages", None, 0.0, (decision,)))
+        self.record.note(self.plan.name, "stages", decision)
         self._emit(changed)
 
     def tuned(
@@ -287,7 +287,7 @@ class CudaRegion:
         name = self.plan.name
         try:
             built = trying.result()
-            self.record.stages.append(Stage(name, "build candidates", built, built.seconds))
+            self.record.add(name, "build candidates", built.seconds, built)
             plan = tuning.finish(built, self.backend.driver)
         except Exception as error:
             recover(
@@ -296,7 +296,7 @@ class CudaRegion:
                 region=name,
                 instead="it uses those that were planned, which it has not timed",
                 strict=self.backend.options.strict,
-                note=lambda decision: self.record.stages.append(Stage(name, "tune", None, 0.0, (decision,))),
+                note=self.record.noting(name, "tune"),
                 kind="tune",
             )
             return None
@@ -313,7 +313,7 @@ class CudaRegion:
         name, reason = next(iter(self.reasons.items()))
         warn_once(f"{what}: {self.plan.name}, {how_many}; {name}: {reason}")
         decisions = tuple(Decision("fallback", (kernel,), True, why) for kernel, why in self.reasons.items())
-        self.record.stages.append(Stage(self.plan.name, "fallback", None, 0.0, decisions))
+        self.record.note(self.plan.name, "fallback", *decisions)
 
     def _program(self, host: CudaHost, kernels: dict[str, CudaKernel], aligned: bool) -> Boxed:
         general: Boxed | None = None
@@ -338,7 +338,7 @@ class CudaRegion:
         if self.backend.options.verify == "first":
             texts = {name: source.text for name, source in self.sources.items()}
             noted = Loaded(self.plan, lambda *step: self.run_step(*step), texts, ".py")
-            self.record.stages.append(Stage(self.plan.name, "steps", noted, 0.0))
+            self.record.add(self.plan.name, "steps", 0.0, noted)
         if aligned:
             return self._with_graphs(call, flags)
         if self.backend.options.mode != "max-autotune-no-cudagraphs":
@@ -389,7 +389,7 @@ class CudaRegion:
         figures = {"host": outcome.direct_us, "gpu": outcome.gpu_us, "replay": outcome.replay_us}
         facts = tuple((f"{name}_us", round(us, 1)) for name, us in figures.items() if us)
         decision = Decision("graph", (self.plan.name,), outcome.taken, outcome.reason, facts)
-        self.record.stages.append(Stage(self.plan.name, "graphs", None, 0.0, (decision,)))
+        self.record.note(self.plan.name, "graphs", decision)
 
 
 def _interpreted(kernel: Kernel) -> Callable[[Sequence[torch.Tensor], Sequence[int]], None]:

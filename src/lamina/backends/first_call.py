@@ -29,7 +29,7 @@ from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import OpOverload
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
 from lamina.options import Options
-from lamina.record import Record, Stage
+from lamina.record import Record
 
 __all__ = ["checked_first_call", "differs"]
 
@@ -150,9 +150,7 @@ class _FirstCall:
                 return first_step(self.name, self.record, self._copies(before), nodes, exact, self.options.dump_dir)
         except Exception as problem:  # the region is named; the kernel is not
             why = f"the first kernel that differs is not known: {brief(problem)}"
-            self.record.stages.append(
-                Stage(self.name, "check", None, 0.0, (Decision("verify", (self.name,), False, why),))
-            )
+            self.record.note(self.name, "check", Decision("verify", (self.name,), False, why))
             return None
 
     def _note(self, check: RegionCheck) -> None:
@@ -160,7 +158,7 @@ class _FirstCall:
         subject = (self.name, check.step.kernel) if check.step else (self.name,)
         reason = "the first call gives what the graph gives by ATen" if check.ok else f"{check}; it runs as ATen calls"
         decision = Decision("verify", subject, check.ok, reason, facts)
-        self.record.stages.append(Stage(self.name, "check", check, 0.0, (decision,)))
+        self.record.add(self.name, "check", 0.0, check, (decision,))
 
     def _instead(self, check: RegionCheck, inputs: list[Any]) -> tuple[Any, Boxed]:
         """The region by ATen, with a warning; ``StageFailed`` with the option strict."""

@@ -13,7 +13,7 @@ from lamina.backends.regions import Boxed, aten_calls
 from lamina.backends.results import checked
 from lamina.base.decision import Decision
 from lamina.options import Options
-from lamina.record import Record, Stage
+from lamina.record import Record
 from lamina.rewrite.frozen import PARAMETER, Cut, cut
 from lamina.runtime.frozen import Frozen
 
@@ -42,7 +42,7 @@ def run_frozen(region: Region, options: Options, record: Record, compile: Callab
     kept = len(found.folding.graph.output_node().args[0])  # type: ignore[arg-type]
     reason = f"{kept} values of parameters and buffers alone are kept between calls, {found.nbytes / _MEBI:.1f} MiB"
     decision = Decision("freeze", (region.name,), True, reason, (("values", kept), ("bytes", found.nbytes)))
-    record.stages.append(Stage(region.name, "freeze", found, time.perf_counter() - start, (decision,)))
+    record.add(region.name, "freeze", time.perf_counter() - start, found, (decision,))
     fold = checked(aten_calls(found.folding), found.folding, "eager", f"{region.name}_folding")
 
     def note(seconds: float) -> None:
@@ -53,7 +53,7 @@ def run_frozen(region: Region, options: Options, record: Record, compile: Callab
 
 def note_unfrozen(record: Record, name: str, why: str) -> None:
     """Say in ``record`` that the option freeze does nothing for a graph."""
-    record.stages.append(Stage(name, "freeze", None, 0.0, (Decision("freeze", (name,), False, why),)))
+    record.note(name, "freeze", Decision("freeze", (name,), False, why))
 
 
 def _main(region: Region, found: Cut) -> Region:

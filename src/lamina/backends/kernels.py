@@ -35,7 +35,7 @@ from lamina.ir.loops import LibraryCall, LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
-from lamina.record import Record, Stage
+from lamina.record import Record
 from lamina.rewrite.gelu_products import gelu_products
 from lamina.rewrite.nests import rewrite_nests
 from lamina.rewrite.own_passes import OwnPasses
@@ -79,7 +79,7 @@ def _compiled(
         return aten_calls(gm)
     if pieces is None:
         return _whole(gm, name, options, record, kernels)
-    record.stages.append(Stage(name, "segments", pieces, 0.0, pieces.decisions))
+    record.add(name, "segments", 0.0, pieces, pieces.decisions)
     for piece in pieces.segments:
         setattr(pieces.outer, piece.name, _Call(_whole(piece.gm, piece.name, options, record, kernels)))
 
@@ -89,7 +89,7 @@ def _compiled(
     tiles = _tiled(pieces.outer, name, options, record, inner)
     bodies = (*tiles, *compile_bodies(pieces.outer, name, inner))
     if bodies:
-        record.stages.append(Stage(name, "bodies", None, 0.0, bodies))
+        record.note(name, "bodies", *bodies)
     return aten_calls(pieces.outer)
 
 
@@ -117,7 +117,7 @@ def _tiled(
             region=name,
             instead="it stays a call",
             strict=options.strict,
-            note=lambda decision: record.stages.append(Stage(name, "bodies", None, 0.0, (decision,))),
+            note=record.noting(name, "bodies"),
             kind="body",
         )
         return ()
@@ -130,7 +130,7 @@ def _whole(gm: GraphModule, name: str, options: Options, record: Record, kernels
             gm = _with_library_gelu(gm, name, options, record)
         program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
         if decisions := _by_user(gm, program):
-            record.stages.append(Stage(name, "lower", None, 0.0, decisions))
+            record.note(name, "lower", *decisions)
         if any(isinstance(rule, NestRule) for rule in options.rules):
             program = record.step(name, "rewrite", rewrite_nests, program, options.rules).program
         if options.verify is True:
@@ -155,7 +155,7 @@ def _as_aten(gm: GraphModule, name: str, why: str, record: Record) -> Boxed:
     """The graph as ATen calls, which is a stated limit and no failure: strict mode allows it."""
     warnings.warn(f"lamina runs {name} as ATen calls: {why}", LaminaWarning, stacklevel=3)
     decision = Decision("fallback", (name,), False, f"compiling failed: {why}; it runs as ATen calls")
-    record.stages.append(Stage(name, "aten", why, 0.0, (decision,)))
+    record.add(name, "aten", 0.0, why, (decision,))
     return aten_calls(gm)
 
 
@@ -210,11 +210,7 @@ def _with_library_gelu(gm: GraphModule, name: str, options: Options, record: Rec
     devices = {v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"}
     if len(devices) != 1 or options.numerics != "fast":
         return gm
-    device = devices.pop().index or 0
-
-    def note(decision: Decision) -> None:
-        record.stages.append(Stage(name, "epilogues", None, 0.0, (decision,)))
-
+    device, note = devices.pop().index or 0, record.noting(name, "epilogues")
     try:
         return gelu_products(gm, lambda *question: _cuda(options, device).gelu_choice(note)(*question))
     except Exception as error:

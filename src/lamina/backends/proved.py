@@ -36,7 +36,7 @@ from lamina.base.recovery import brief
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.ir.plan import Plan
 from lamina.options import Options
-from lamina.record import Record, Stage
+from lamina.record import Record
 from lamina.runtime.cache import Cache, digest
 from lamina.runtime.toolchain import host_isa
 from lamina.tune.contest import RULES, Contest, Rules, Verdict
@@ -164,7 +164,7 @@ class _Notes:
 
     def _add(self, kind: str, taken: bool, reason: str, facts: tuple[tuple[str, int | float | str], ...]) -> None:
         decision = Decision(kind, (self.name,), taken, reason, facts)
-        self.record.stages.append(Stage(self.name, kind, None, 0.0, (decision,)))
+        self.record.note(self.name, kind, decision)
 
 
 def _plans(record: Record, name: str) -> list[Plan]:

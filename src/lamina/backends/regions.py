@@ -21,7 +21,7 @@ from lamina.base.torch_private import memory_of, without_bases
 from lamina.base.unwritten import set_unwritten
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
 from lamina.options import Options, compiler_variables
-from lamina.record import Record, Stage
+from lamina.record import Record
 from lamina.runtime.cache import Cache, cache_root
 from lamina.runtime.compilation import Running
 from lamina.runtime.pool import Pool
@@ -145,7 +145,7 @@ def instead(region: str, why: str, gm: GraphModule, strict: bool, record: Record
     if strict:
         raise StageFailed(f"building {region} failed: {why}", remedy="unset the option strict")
     decision = Decision("fallback", (region,), False, f"building failed: {why}; it runs as ATen calls")
-    record.stages.append(Stage(region, "aten", why, 0.0, (decision,)))
+    record.add(region, "aten", 0.0, why, (decision,))
     warn_once(f"lamina runs regions as ATen calls: {why}")
     return aten_calls(gm)
 
@@ -158,7 +158,7 @@ def to_aten(error: Exception, doing: str, region: str, strict: bool, record: Rec
         region=region,
         instead="it runs as ATen calls",
         strict=strict,
-        note=lambda decision: record.stages.append(Stage(region, "aten", decision.reason, 0.0, (decision,))),
+        note=lambda decision: record.add(region, "aten", 0.0, decision.reason, (decision,)),
     )
 
 

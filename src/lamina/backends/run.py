@@ -24,7 +24,7 @@ from lamina.base.decision import Decision
 from lamina.base.identity import place_of
 from lamina.errors import BackendFailed, LaminaError
 from lamina.options import Options
-from lamina.record import Record, Stage
+from lamina.record import Record
 
 __all__ = ["run_captured", "run_region", "willing"]
 
@@ -56,7 +56,7 @@ def willing(
     if fallback in refused:
         raise _nobody(refused, name, why)
     decision = Decision("backend", (backend.name, fallback.name), False, why)
-    record.stages.append(Stage(name, "backend", None, 0.0, (decision,)))
+    record.note(name, "backend", decision)
     return willing(fallback, gm, example_inputs, record, name, refused)
 
 
@@ -123,8 +123,7 @@ class _Job:
         start = time.perf_counter()
         found = split(gm, self.name, backend.refuses)
         fallback = as_backend(backend.fallback)
-        stage = Stage(self.name, "split", found, time.perf_counter() - start, found.decisions)
-        self.record.stages.append(stage)
+        self.record.add(self.name, "split", time.perf_counter() - start, found, found.decisions)
         for part in found.parts:
             self._place(found.gm, part, backend if part.taken else fallback)
         outer = found.gm
@@ -198,7 +197,7 @@ class _Job:
         if fallback in self.refused:
             raise _nobody(self.refused, name, why)
         decision = Decision("backend", (name, backend.name, fallback.name), False, why)
-        self.record.stages.append(Stage(name, "backend", None, 0.0, (decision,)))
+        self.record.note(name, "backend", decision)
         return fallback
 
 

@@ -26,7 +26,7 @@ from lamina.capture.torch_private import (
 )
 from lamina.capture.traces.torch_private import guard_without_graph
 from lamina.errors import LaminaError, LaminaWarning
-from lamina.record import Record, Stage
+from lamina.record import Record
 
 __all__ = ["Backend", "Captured", "compile_callable", "guarded", "note_capture"]
 
@@ -58,7 +58,7 @@ def note_capture(gm: torch.fx.GraphModule, record: Record | None) -> Captured:
     guard_unguarded(gm)
     serve_any_hooks()
     if record is not None:
-        record.stages.append(Stage("", "capture", captured, seconds_since_compile_started()))
+        record.add("", "capture", seconds_since_compile_started(), captured)
     return captured
 
 
@@ -139,7 +139,7 @@ def _note_uncaptured(record: Record | None, function: str, error: str, lasting: 
 
 
 def _put(record: Record, decision: Decision) -> None:
-    record.stages.append(Stage("", "capture", None, 0.0, (decision,)))
+    record.note("", "capture", decision)
 
 
 def compile_callable(

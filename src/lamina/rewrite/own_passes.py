@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
 from lamina.options import Options
-from lamina.record import Record, Stage
+from lamina.record import Record
 from lamina.rewrite.aligned_products import align_products
 from lamina.rewrite.attention_tables import drop_block_tables
 from lamina.rewrite.cpu_epilogues import cpu_epilogues
@@ -90,4 +90,4 @@ class OwnPasses:
         return run
 
     def _note(self, stage: str, name: str | None = None) -> Callable[[Decision], None]:
-        return lambda decision: self.record.stages.append(Stage(name or self.name, stage, None, 0.0, (decision,)))
+        return lambda decision: self.record.note(name or self.name, stage, decision)

@@ -14,7 +14,7 @@ from lamina.base.rule import Rule
 from lamina.base.source import source_of
 from lamina.errors import RuleFailed, UnexpectedMatches
 from lamina.options import Options
-from lamina.record import Record, Stage
+from lamina.record import Record
 from lamina.rewrite.captured import aten_form
 from lamina.rewrite.engine import Index, Rewrites, dtypes_in, run_rules
 from lamina.rewrite.match import Matcher
@@ -224,7 +224,7 @@ class Rewriting:
             self.counts[change.__name__] = self.counts.get(change.__name__, 0) + taken
             if decisions:
                 seconds = time.perf_counter() - start
-                self.record.stages.append(Stage(self.name, "rewrite", None, seconds, tuple(decisions)))
+                self.record.add(self.name, "rewrite", seconds, None, tuple(decisions))
         return gm
 
     def _superseded(self, gm: GraphModule) -> tuple[CapturedRewrite, ...]:
@@ -286,10 +286,10 @@ class Rewriting:
             self.misses[name] = (place, miss)
 
     def _record(self, found: Rewrites, seconds: float) -> None:
-        self.record.stages.append(Stage(self.name, "rewrite", found, seconds, found.decisions))
+        self.record.add(self.name, "rewrite", seconds, found, found.decisions)
 
     def _note(self, decision: Decision) -> None:
-        self.record.stages.append(Stage(self.name, "rewrite", None, 0.0, (decision,)))
+        self.record.note(self.name, "rewrite", decision)
 
 
 def _unfit(gm: GraphModule) -> str:
