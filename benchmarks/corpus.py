@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_iter
@@ -38,12 +37,12 @@ from benchmarks.patterns import PATTERNS, Data, Pattern
 from benchmarks.sweeping.case import DTYPES, MODES, Variant
 from benchmarks.sweeping.grammar import generated
 from benchmarks.sweeping.neighbours import between
+from lamina.base.files import text_of
 from lamina.codegen.host_cuda import emit_cuda_host
 from lamina.codegen.triton.emit import emit
 from lamina.errors import StageFailed
 from lamina.ir.loops import LoopProgram
 from lamina.record import Record
-from lamina.runtime.kernel import KernelUnit
 from lamina.schedule.fuse import fuse
 from lamina.schedule.plan import make_plan
 
@@ -149,20 +148,11 @@ def _sections(record: Record) -> Iterator[str]:
     for stage in record.stages:
         title = f"{stage.region} {stage.name}"
         if stage.value is not None:
-            yield f"==== {title}\n{_plain(_printed(stage.value))}\n"
+            yield f"==== {title}\n{_plain(text_of(stage.value))}\n"
         for d in stage.decisions:
             yield f"---- {title}: {d.kind} {' '.join(map(str, d.subject))} {d.taken}: {_plain(d.reason)}\n"
         if isinstance(stage.value, LoopProgram):
             yield f"==== {title} for an H100\n{_plain(_on_gpu(stage.value))}\n"
-
-
-def _printed(value: object) -> str:
-    text = getattr(value, "text", None)
-    if isinstance(value, GraphModule):
-        return str(value.code)
-    if isinstance(value, list) and value and all(isinstance(v, KernelUnit) for v in value):
-        return "\n".join(f"{v.name} {v.functions} {v.flags} {v.arguments}\n{v.source}" for v in value)
-    return str(text()) if callable(text) else str(value if text is None else text)
 
 
 def _on_gpu(program: LoopProgram) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot.errors import raising_assertions
+from lamina.aot.region import Region
 from lamina.aot.run import compile_captured
 from lamina.aot.torch_private import asks_for_another_capture, never_captured, without_function_modes
 from lamina.backends.api import Backend
@@ -30,7 +32,7 @@ from lamina.capture.facts.torch_private import guard_unguarded
 from lamina.capture.modes.torch_private import has_function_modes
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
-from lamina.errors import BadArgument, LaminaError
+from lamina.errors import BadArgument, LaminaError, LaminaWarning
 from lamina.options import Options
 from lamina.record import Record
 from lamina.rewrite.inlined import inlined
@@ -142,7 +144,6 @@ class _Compiler:
         self.options, self.backend, self.record = options, backend, record
         self._key: tuple[object, ...] = (options, backend, lowerings_key())
         self.graphs = 0
-        self.dumps: Path | None = None
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs += 1
@@ -150,9 +151,9 @@ class _Compiler:
         compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name)
         compiled = _past_function_modes(compiled) if has_function_modes() else compiled
         if self.options.dump_dir:
-            self.dumps = self.dumps or _own_folder(Path(self.options.dump_dir))
+            self.record.folder = self.record.folder or _own_folder(Path(self.options.dump_dir))
             try:
-                self.record.dump(self.dumps)
+                self.record.dump(self.record.folder)
             except OSError as refusal:
                 what = f"the option dump_dir is {self.options.dump_dir!r}, which cannot be written: {refusal.strerror}"
                 raise BadArgument(what, remedy="name a folder that can be made and written") from refusal
@@ -250,12 +251,7 @@ def _compiled(
     return compile_captured(
         gm,
         example_inputs,
-        compile_region=lambda region: run_frozen(
-            region.with_graph(rewriting.lowered),
-            options,
-            record,
-            lambda main: run_region(backend, main, options, record),
-        ),
+        compile_region=lambda region: _region(region.with_graph(rewriting.lowered), backend, options, record),
         decompositions=table,
         record=record,
         options=options,
@@ -264,3 +260,15 @@ def _compiled(
         partitioned=rewriting.partitioned,
         rereads=is_ours(backend),
     )
+
+
+def _region(region: Region, backend: Backend, options: Options, record: Record) -> Callable[..., Any]:
+    """One graph on its way through the backend. A backward comes after the stages of its forward were written."""
+    compiled = run_frozen(region, options, record, lambda main: run_region(backend, main, options, record))
+    if region.kind == "backward" and record.folder is not None:
+        try:
+            record.dump(record.folder)
+        except OSError as refusal:
+            said = f"lamina cannot write the stages of {region.name} to {record.folder}: {refusal.strerror}"
+            warnings.warn(said, LaminaWarning, stacklevel=2)
+    return compiled

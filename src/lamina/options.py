@@ -84,8 +84,8 @@ class Options:
     strict: bool = _knob(False, "raise instead of falling back to ATen calls", "LAMINA_STRICT", key=False)
     dump_dir: str = _knob(
         "",
-        "folder in which each graph, when it is compiled, leaves its stages so far as numbered texts; a second "
-        "function of the process does so in function2 within, and so on",
+        "folder in which each graph, when it is compiled, leaves its stages so far, a numbered folder for each "
+        "region; a second function of the process does so in function2 within, and so on",
         "LAMINA_DUMP_DIR",
         key=False,
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lamina.base.decision import Decision
+from lamina.base.files import files
 
 __all__ = ["Record", "Stage"]
 
@@ -33,6 +34,8 @@ class Record:
 
     name: str = "lamina"
     stages: list[Stage] = field(default_factory=list)
+    folder: Path | None = None
+    """Where the stages are written whenever a graph is compiled."""
 
     def __repr__(self) -> str:
         """Each stage in a line, without its value but with the summary that it may have."""
@@ -79,12 +82,38 @@ class Record:
         return [d for s in self.stages for d in s.decisions if kind is None or d.kind == kind]
 
     def dump(self, folder: str | Path) -> None:
-        """Write each stage's value, where it has one, as a numbered text file into ``folder`` (created if missing)."""
+        """Write what the stages made into ``folder`` (created if missing): a numbered folder for each region.
+
+        In it are the values of its stages, numbered as well, as files that can be run, compiled or read back, and
+        ``decisions.txt``. Graphs, loop programs, plans and host programs are Python, kernels C++ or Triton. A stage
+        whose value cannot be written leaves a text that says why. Raises ``OSError`` where the folder cannot be
+        written.
+        """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        for number, stage in enumerate(self.stages):
-            if stage.value is None:
-                continue
-            text = getattr(stage.value, "text", None)
-            body = text() if callable(text) else str(stage.value)
-            (folder / f"{number:03d}_{stage.region}_{stage.name}.txt").write_text(body, encoding="utf-8")
+        regions: dict[str, list[Stage]] = {}
+        for stage in self.stages:
+            regions.setdefault(stage.region or "capture", []).append(stage)
+        for number, (region, stages) in enumerate(regions.items()):
+            _dump_region(folder / f"{number:03d}_{region}", stages)
+
+
+def _dump_region(folder: Path, stages: Sequence[Stage]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    made = [stage for stage in stages if stage.value is not None]
+    for number, stage in enumerate(made):
+        try:
+            texts = files(stage.value)
+        except Exception as error:  # a value that cannot be printed is no reason to lose the others
+            texts = {".txt": f"it could not be written: {type(error).__name__}: {error}\n"}
+        for end, text in texts.items():
+            path = folder / f"{number:02d}_{stage.name.replace(' ', '_')}{end}"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    lines = [f"{stage.name}: {_decided(d)}\n" for stage in stages for d in stage.decisions]
+    (folder / "decisions.txt").write_text("".join(lines), encoding="utf-8")
+
+
+def _decided(decision: Decision) -> str:
+    facts = "".join(f" {name}={value}" for name, value in decision.facts)
+    answer = "yes" if decision.taken else "no"
+    return f"{decision.kind} {', '.join(map(str, decision.subject))}: {answer}, {decision.reason}{facts}"

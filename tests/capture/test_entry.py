@@ -492,15 +492,6 @@ def test_what_a_function_was_called_with_is_not_kept() -> None:
     assert "capture" in lines[1]
 
 
-def test_stages_are_dumped(tmp_path: Path) -> None:
-    torch.compiler.reset()
-    compiled = lamina.compile(fresh(), options={"dump_dir": str(tmp_path / "stages")})
-    compiled(X)
-    texts = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "stages").iterdir()}
-    assert "sin" in texts["000__capture.txt"]
-    assert any(name.endswith("_plan.txt") for name in texts)
-
-
 def test_a_folder_for_stages_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     torch.compiler.reset()
     (tmp_path / "file").touch()
@@ -513,7 +504,7 @@ def test_functions_do_not_dump_over_one_another(tmp_path: Path) -> None:
     torch.compiler.reset()
     for function in (lambda x: x.sin(), lambda x: x.cos()):
         lamina.compile(function, options={"dump_dir": str(tmp_path)})(X)
-    first, second = (folder / "000__capture.txt" for folder in (tmp_path, tmp_path / "function2"))
+    first, second = (folder / "000_capture" / "00_capture.py" for folder in (tmp_path, tmp_path / "function2"))
     assert "sin" in first.read_text(encoding="utf-8")
     assert "cos" in second.read_text(encoding="utf-8")
 

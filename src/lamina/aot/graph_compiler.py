@@ -164,6 +164,7 @@ class GraphCompiler:
     ) -> tuple[GraphModule, GraphModule]:
         """The forward and the backward of a joint graph."""
         start = time.perf_counter()
+        self.notes.record.add(self.name, "joint", 0.0, joint)
         self.results = num_fwd_outputs
         static = list(static_inputs)
         gradients: Sequence[Any] = joint.graph.output_node().args[0][num_fwd_outputs:]  # type: ignore[index,assignment]

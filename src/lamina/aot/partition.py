@@ -23,6 +23,7 @@ from lamina.aot.extract import Effects, Split, extract
 from lamina.aot.flow import INFINITE, Network
 from lamina.aot.reuse import Reuse, find_reuses
 from lamina.base.decision import Decision
+from lamina.base.files import graph_text, text_of
 
 __all__ = ["Partition", "partition"]
 
@@ -46,11 +47,13 @@ class Partition:
     copied: tuple[str, ...] = ()
     """Inputs of which a copy is saved, so that a write to one after the forward leaves the gradients alone."""
 
-    def text(self) -> str:
-        """Both graphs, after a line for each decision."""
-        lines = [f"# {d.kind} {d.subject[0]}: {d.reason}" for d in self.decisions]
-        graphs = [gm.print_readable(print_output=False) for gm in (self.forward, self.backward)]
-        return "\n".join([*lines, *graphs])
+    def __str__(self) -> str:
+        return text_of(self)
+
+    def files(self) -> dict[str, str]:
+        """Each graph as Python."""
+        graphs = {"_forward": self.forward, "_backward": self.backward, "_rereading_backward": self.rereading}
+        return {f"{name}.py": graph_text(gm) for name, gm in graphs.items() if gm is not None}
 
 
 def partition(

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from lamina.base.files import graph_text, text_of
+
 __all__ = ["CompileRegion", "Region", "RegionInput"]
 
 
@@ -45,9 +47,12 @@ class Region:
         """The region after ``change``, which gets its graph and its name."""
         return replace(self, gm=change(self.gm, self.name))
 
-    def text(self) -> str:
-        """The graph as readable Python."""
-        return str(self.gm.print_readable(print_output=False))
+    def __str__(self) -> str:
+        return text_of(self)
+
+    def files(self) -> dict[str, str]:
+        """The graph as Python."""
+        return {".py": graph_text(self.gm)}
 
 
 CompileRegion = Callable[[Region], Callable[..., Any]]

@@ -128,6 +128,7 @@ def _whole(gm: GraphModule, name: str, options: Options, record: Record, kernels
     try:
         if kernels in ("lamina", "cuda"):
             gm = _with_library_gelu(gm, name, options, record)
+        record.add(name, "graph", 0.0, gm)
         program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
         if decisions := _by_user(gm, program):
             record.note(name, "lower", *decisions)

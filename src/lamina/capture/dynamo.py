@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from lamina.base.decision import Decision
+from lamina.base.files import graph_text, text_of
 from lamina.base.recovery import recover
 from lamina.capture.entry.torch_private import improve_entry
 from lamina.capture.facts.torch_private import guard_unguarded, is_guarded, refused
@@ -44,9 +45,12 @@ class Captured:
     gm: torch.fx.GraphModule
     hook_guards: int
 
-    def text(self) -> str:
-        """The graph as readable Python."""
-        return str(self.gm.print_readable(print_output=False))
+    def __str__(self) -> str:
+        return text_of(self)
+
+    def files(self) -> dict[str, str]:
+        """The graph as Python."""
+        return {".py": graph_text(self.gm)}
 
 
 def note_capture(gm: torch.fx.GraphModule, record: Record | None) -> Captured:

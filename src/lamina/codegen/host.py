@@ -34,6 +34,14 @@ _RESERVED = (
 MARK = re.compile(r"^k_|_[0-9a-f]{10}$")
 """What sets kernels of one name apart; a host program numbers them instead."""
 
+_WITH_KERNELS_BESIDE = """\
+from pathlib import Path
+
+from lamina.runtime.kernel_files import load_kernels
+
+kernels = load_kernels(Path(__file__).parent)
+"""
+
 _LARGE = 1 << 20
 """Bytes from which fresh memory is worth asking the runtime's pool of blocks for."""
 
@@ -64,6 +72,13 @@ class HostProgram:
     kernels: tuple[HostKernel, ...]
     source_map: SourceMap
     plan: Plan
+
+    def __str__(self) -> str:
+        return self.text
+
+    def files(self) -> dict[str, str]:
+        """The program, running on random inputs with the kernels that lie beside it."""
+        return {".py": self.standalone(_WITH_KERNELS_BESIDE)}
 
     def standalone(self, kernels: str, sizes: Mapping[str, int] | None = None) -> str:
         """The program with a main block that runs it on random inputs.

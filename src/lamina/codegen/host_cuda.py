@@ -91,6 +91,13 @@ class CudaHost:
     source_map: SourceMap
     plan: Plan
 
+    def __str__(self) -> str:
+        return self.text
+
+    def files(self) -> dict[str, str]:
+        """The program's text, which needs its kernels loaded to run."""
+        return {".py": self.text}
+
 
 def emit_cuda_host(
     plan: Plan,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.files import text_of
 from lamina.ir.index import Axis, Expr, Loaded, as_expr
 
 __all__ = [
@@ -251,6 +252,9 @@ class LoopProgram:
     steps: tuple[Step, ...]
     outputs: tuple[BufferView | Expr | None, ...]
     sources: tuple[Source, ...] = ()
+
+    def __str__(self) -> str:
+        return text_of(self)
 
     def buffer_map(self) -> dict[str, Buffer]:
         """Buffers by name."""

@@ -14,6 +14,7 @@ import keyword
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lamina.base.files import files
 from lamina.base.text import Writer, literal, one_line, tuple_text
 from lamina.ir import loops_read
 from lamina.ir.access import arguments, origins, provenance, views
@@ -64,6 +65,11 @@ def print_program(program: LoopProgram) -> str:
         out.line(f"{tuple_text(printer.output(o) for o in program.outputs)},")
         out.line("sources,")
     return out.text()
+
+
+@files.register(LoopProgram)
+def _program_files(program: LoopProgram) -> dict[str, str]:
+    return {".py": print_program(program)}
 
 
 def read_program(text: str) -> LoopProgram:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from lamina.base.decision import Decision
+from lamina.base.files import text_of
 from lamina.ir.index import Expr
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, Nest, SizeInput, Source
 
@@ -184,6 +185,9 @@ class Plan:
     arena_bytes: Expr
     decisions: tuple[Decision, ...] = ()
     sources: tuple[Source, ...] = ()
+
+    def __str__(self) -> str:
+        return text_of(self)
 
     @property
     def kernel_count(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lamina.base.decision import Decision
+from lamina.base.files import files
 from lamina.base.text import Writer, literal, tuple_text
 from lamina.ir.access import origins
 from lamina.ir.index import Expr
@@ -41,6 +42,11 @@ def print_plan(plan: Plan) -> str:
         out.line("decisions,")
         out.line("sources,")
     return out.text()
+
+
+@files.register(Plan)
+def _plan_files(plan: Plan) -> dict[str, str]:
+    return {".py": print_plan(plan)}
 
 
 def read_plan(text: str) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +13,7 @@ from lamina.errors import BadArgument, LaminaError
 from lamina.runtime.cache import digest
 
 __all__ = [
+    "ABOUT",
     "SLOTS",
     "Kernel",
     "KernelError",
@@ -39,6 +41,9 @@ struct lamina_slot {
   operator float() const { double value; __builtin_memcpy(&value, &bits, 8); return (float)value; }
 };
 """
+ABOUT = "// kernel "
+"""How the first line of a kernel's file begins; JSON follows."""
+_COMPILED_BY = "c++ -std=c++17 -O3 -march=native -fopenmp -fwrapv -ffp-contract=fast -c"
 _ABI = "2"
 _FORMATS = {"p": "P", "q": "q", "d": "d"}
 
@@ -91,6 +96,15 @@ class KernelUnit:
             raise BadArgument(
                 f"kernel {self.name!r} has no one function that begins with {len(self.arguments)} integers"
             )
+
+    def files(self) -> dict[str, str]:
+        """The source as a file that compiles alone, its first line a comment with the rest; the prelude as a header."""
+        functions = [[f.name, f.parameters, f.checked] for f in self.functions]
+        about = {"name": self.name, "functions": functions, "flags": self.flags, "arguments": self.arguments}
+        header = f"prelude_{digest(self.prelude)[:8]}.h"
+        include = f'#include "{header}"\n'
+        text = f"{ABOUT}{json.dumps(about)}\n// {_COMPILED_BY} {' '.join(self.flags)}\n{include}{self.source}"
+        return {".cpp": text, f"/{header}": self.prelude}
 
 
 class Kernel:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
 from lamina.ir.loops import LoopProgram, Nest, Step
+from lamina.ir.loops_print import print_program
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.ahead import compute_ahead
 from lamina.schedule.buffer_facts import BufferFacts
@@ -41,6 +42,13 @@ class Fused:
 
     program: LoopProgram
     decisions: tuple[Decision, ...]
+
+    def __str__(self) -> str:
+        return print_program(self.program)
+
+    def files(self) -> dict[str, str]:
+        """The program as Python."""
+        return {".py": print_program(self.program)}
 
 
 def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:

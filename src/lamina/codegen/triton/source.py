@@ -54,3 +54,11 @@ class TritonSource:
     plain: TritonSource | None = None
     uneven: TritonSource | None = None
     lengths: tuple[str, ...] = ()
+
+    def files(self) -> dict[str, str]:
+        """The module, and those of the launches that follow it or take its place."""
+        found = {".py": self.text}
+        for kind, other in (("then", self.then), ("plain", self.plain), ("uneven", self.uneven)):
+            if other is not None:
+                found |= {f"_{kind}{end}": text for end, text in other.files().items()}
+        return found
