@@ -19,6 +19,7 @@ from tests.codegen.writer import Body
 
 ISAS = {"avx512": ("avx2", "avx512"), "avx2": ("avx2",), "plain": ()}[host_isa()]
 LIMITS = {"sinh": 2.0, "cosh": 2.0, "asinh": 1.5, "acosh": 1.5, "erfinv": 1.0, "exp": 1.0}
+LIMITS |= {"expm1": 1.2, "log1p": 1.1, "sin": 1.0, "cos": 1.0, "atanh": 1.0}
 """Largest error in units in the last place, of floats."""
 WIDE_LIMITS = {**LIMITS, "erfinv": 6.0, "exp": 1.5}
 INFINITY = float("inf")
@@ -56,17 +57,21 @@ def arguments(function: str, dtype: torch.dtype, count: int) -> Tensor:
     near = [(unit - 0.5) * width for width in (1, 6, 300)]
     if function == "erfinv":
         near = [unit * 2 - 1, 1 - torch.exp(-36 * unit), torch.exp(-80 * unit)]
+    if function in ("sin", "cos"):  # multiples of a quarter turn, where little is left of the argument
+        near += [(unit * 80000).round() * (math.pi / 2), (unit * 100).round() * (math.pi / 2)]
     spread = torch.exp((unit - 0.5) * 170) * torch.where(unit.roll(1) < 0.5, -1.0, 1.0)
     return torch.cat([*near, spread, torch.tensor(EDGES, dtype=torch.float64)]).to(dtype)
 
 
 def exact(function: str, x: float) -> float | mpmath.mpf:
     """The true value, to 40 digits where it is finite."""
-    plain = {"acosh": x >= 1, "erfinv": -1 <= x <= 1}.get(function, True)
+    plain = {"acosh": x >= 1, "erfinv": -1 <= x <= 1, "atanh": -1 <= x <= 1, "log1p": x >= -1}.get(function, True)
     if math.isnan(x) or not plain:
         return math.nan
-    if math.isinf(x) or x == 0 or (function == "erfinv" and abs(x) == 1):
+    if math.isinf(x) or x == 0 or (function in ("erfinv", "atanh", "log1p") and abs(x) == 1):
         return float(getattr(torch, function)(torch.tensor(x, dtype=torch.float64)))
+    if abs(x) > 720 and function == "expm1":
+        return INFINITY if x > 0 else -1.0
     if abs(x) > 720 and function in ("exp", "sinh", "cosh"):
         return math.copysign(INFINITY, x if function == "sinh" else 1) if function != "exp" or x > 0 else 0.0
     with mpmath.workdps(40):
@@ -93,6 +98,31 @@ def test_accuracy(function: str, dtype: torch.dtype, isa: str, tmp_path: Path) -
         with mpmath.workdps(40):
             error = float(abs(mpmath.mpf(found) - true)) / unit
         assert error <= limit, f"{function}({at}) = {found}: {error:.2f} units"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("function", ["exp", "expm1", "log", "log1p", "atanh", "tanh", "erf"])
+def test_no_library_is_called(function: str, isa: str, tmp_path: Path) -> None:
+    """What programs use most, of floats, are polynomials in the kernel; with eager's numerics its library."""
+    body = Body(64)
+    body.store("Y", body.at, body.op(function, body.load("X", *body.at)))
+    target = Target.of(isa, 1)
+    made = case("f", [body.nest()], [dense(name, "float32", [64]) for name in "XY"], target)
+    for precise in (False, True):
+        folder = tmp_path / str(precise)
+        folder.mkdir()
+        build([made], target, folder, precise)
+        called = f"Sleef_{function}f".encode()
+        assert any(called in file.read_bytes() for file in folder.glob("*.so")) == precise
+
+
+def test_sines_do_not_depend_on_neighbours(tmp_path: Path) -> None:
+    """Beyond some size an argument is the library's matter; those beside it in a vector are not."""
+    x = torch.linspace(-30.0, 30.0, 64)
+    far = torch.where(torch.arange(64) % 7 == 3, 1e9, x)
+    for function in ("sin", "cos"):
+        got, alone = (run(function, [v], ISAS[-1], tmp_path) for v in (far, x))
+        assert torch.equal(got[far == x], alone[far == x])
 
 
 @pytest.mark.parametrize("isa", ISAS)

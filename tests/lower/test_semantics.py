@@ -166,6 +166,15 @@ def test_integers(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -
     check(function, INTEGERS)
 
 
+@pytest.mark.parametrize("function", [lambda x: 2.0**x, lambda x: torch.ldexp(x, x.round())])
+def test_powers_of_two(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A function of its own is several times as fast as a power of any base; eager's numerics keep eager's."""
+    check(function, torch.cat([SPECIAL, torch.arange(-160.0, 140.0, 0.75)]))
+    for numerics, other in (("fast", "pow"), ("eager", "exp2")):
+        steps = lower(traced(function, [SPECIAL]), "test", numerics).steps
+        assert not any(getattr(e, "op", "") == other for step in steps if isinstance(step, Nest) for e in step.body)
+
+
 def test_rrelu_in_evaluation() -> None:
     check(lambda x: F.rrelu(x, 0.1, 0.3, training=False), SPECIAL)
 

@@ -11,6 +11,7 @@ again in the same nest. So softmax is one nest, and so is a norm with its row st
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -38,6 +39,7 @@ __all__ = [
     "Source",
     "Step",
     "Store",
+    "axes_of",
     "axes_of_values",
     "defined",
     "operands",
@@ -310,25 +312,29 @@ def _index_axes(index: tuple[Expr, ...]) -> set[str]:
     return {name for e in index if e.terms for name in e.axes()}
 
 
+def axes_of(eqn: Equation, varies: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The axes that an equation runs over; ``varies`` has those of the values that it uses."""
+    found = set[str]().union(*(varies[name] for name in operands(eqn)))
+    if isinstance(eqn, Load | Store):
+        found |= _index_axes(eqn.index)
+    elif isinstance(eqn, Index):
+        found |= _index_axes((eqn.expr,))
+    elif isinstance(eqn, Random):
+        found |= _index_axes((eqn.index,))
+    elif isinstance(eqn, Reduce):
+        found |= set(eqn.axes)
+    elif isinstance(eqn, Scan):
+        found.add(eqn.axis)
+    return frozenset(found)
+
+
 def axes_of_values(nest: Nest) -> dict[str, frozenset[str]]:
     """The axes each value varies over."""
     axes: dict[str, frozenset[str]] = {}
     for eqn in nest.body:
         if isinstance(eqn, Store | Check):
             continue
-        found: set[str] = set()
-        for name in operands(eqn):
-            found |= axes[name]
-        if isinstance(eqn, Load):
-            found |= _index_axes(eqn.index)
-        elif isinstance(eqn, Index):
-            found |= _index_axes((eqn.expr,))
-        elif isinstance(eqn, Random):
-            found |= _index_axes((eqn.index,))
-        elif isinstance(eqn, Reduce):
-            found -= set(eqn.axes)
-        elif isinstance(eqn, Scan):
-            found.add(eqn.axis)
+        found = axes_of(eqn, axes)
         for name in defined(eqn):
-            axes[name] = frozenset(found)
+            axes[name] = found - set(eqn.axes) if isinstance(eqn, Reduce) else found
     return axes

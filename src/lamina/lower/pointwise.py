@@ -267,7 +267,10 @@ def power(low: Lowering, node: Node, out: TensorValue, x: Operand, y: Operand) -
         short = powered(a, y)
         return a.op("pow", low.operand(a.builder, y, a.dtype)) if short is None else short
 
-    if not DTYPES[out.dtype].is_float and (not isinstance(y, int) or not 0 <= y < 64):
+    is_float = DTYPES[out.dtype].is_float
+    if is_float and isinstance(x, int | float) and x == 2 and low.numerics != "eager":
+        return low.into(node, out, lambda b: b.op("exp2"), y)
+    if not is_float and (not isinstance(y, int) or not 0 <= y < 64):
         raise Decline("integer power with an exponent known only at run time")
     return low.into(node, out, body, x)
 

@@ -263,4 +263,7 @@ def logit_backward(
 
 @rule("aten.ldexp.Tensor")
 def ldexp(low: Lowering, node: Node, x: TensorValue, exponent: TensorValue) -> TensorValue:
-    return low.pointwise(node, lambda a, b: a * b.builder.constant(2, b.dtype).op("pow", b), x, exponent)
+    def body(a: Value, b: Value) -> Value:
+        return a * (b.builder.constant(2, b.dtype).op("pow", b) if low.numerics == "eager" else b.op("exp2"))
+
+    return low.pointwise(node, body, x, exponent)

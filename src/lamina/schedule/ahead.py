@@ -25,11 +25,12 @@ from lamina.ir.loops import (
     Nest,
     Step,
     Store,
+    axes_of,
     axes_of_values,
     defined,
     operands,
 )
-from lamina.schedule.ahead_cost import Cost, axes_of, places_of
+from lamina.schedule.ahead_cost import Cost, places_of
 
 __all__ = ["compute_ahead"]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Div, Expr, Loaded, Mod, as_expr, prod
-from lamina.ir.loops import Buffer, Compute, Equation, Index, Load, Nest, Random, Reduce, Scan, Store, operands
+from lamina.ir.loops import Buffer, Compute, Equation, Index, Load, Nest, Store, axes_of
 from lamina.ir.ops import OPS
 
-__all__ = ["Cost", "axes_of", "places_of"]
+__all__ = ["Cost", "places_of"]
 
 _LANES = 16
 _GATHERED = 2.0
@@ -103,20 +103,6 @@ class Cost:
         if step == 1:
             return self.read(over, self.buffers[eqn.buffer].dtype)
         return 1.0 if step == 0 else _STRIDED
-
-
-def axes_of(eqn: Equation, varies: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The axes that an equation runs over."""
-    found = set[str]().union(*(varies[name] for name in operands(eqn)), *(e.axes() for e in places_of(eqn)))
-    if isinstance(eqn, Index):
-        found |= eqn.expr.axes()
-    elif isinstance(eqn, Random):
-        found |= eqn.index.axes()
-    elif isinstance(eqn, Reduce):
-        found |= set(eqn.axes)
-    elif isinstance(eqn, Scan):
-        found.add(eqn.axis)
-    return frozenset(found)
 
 
 def places_of(eqn: Equation) -> tuple[Expr, ...]:

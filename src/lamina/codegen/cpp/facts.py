@@ -14,10 +14,9 @@ from lamina.ir.loops import (
     Index,
     Load,
     Nest,
-    Random,
     Reduce,
-    Scan,
     Store,
+    axes_of,
     axes_of_values,
     defined,
     operands,
@@ -169,21 +168,7 @@ class Facts:
 
     def axes_at(self, position: int) -> frozenset[str]:
         """Axes of the points at which an equation runs."""
-        eqn = self.body[position]
-        found: set[str] = set()
-        for name in operands(eqn):
-            found |= self.axes[name]
-        if isinstance(eqn, Load | Store):
-            found |= eqn.index[0].axes()
-        elif isinstance(eqn, Index):
-            found |= eqn.expr.axes()
-        elif isinstance(eqn, Random):
-            found |= eqn.index.axes()
-        elif isinstance(eqn, Reduce):
-            found |= set(eqn.axes)
-        elif isinstance(eqn, Scan):
-            found.add(eqn.axis)
-        return frozenset(found)
+        return axes_of(self.body[position], self.axes)
 
     def kept_axes(self, eqn: Reduce) -> tuple[str, ...]:
         """Axes that a reduction's result still varies over, in loop order."""

@@ -23,26 +23,23 @@
   static INLINE vf64 NAME(vf64 x, vf64 y) { return vf64{Sleef_##D(x.lo, y.lo), Sleef_##D(x.hi, y.hi)}; }
 #define S2(NAME, FN, U) SLEEF2(NAME, FN##f16_##U, FN##d8_##U)
 #endif
-S1(sleef_exp, exp, u10) S1(exp2_, exp2, u10) S1(expm1_, expm1, u10)
-S1(sleef_log, log, u10) S1(log2_, log2, u10) S1(log10_, log10, u10) S1(log1p_, log1p, u10)
-S1(sin_, sin, u10) S1(cos_, cos, u10) S1(tan_, tan, u10)
+S1(sleef_exp, exp, u10) S1(exp2_, exp2, u10) S1(sleef_expm1, expm1, u10)
+S1(sleef_log, log, u10) S1(log2_, log2, u10) S1(log10_, log10, u10) S1(sleef_log1p, log1p, u10)
+S1(sleef_sin, sin, u10) S1(sleef_cos, cos, u10) S1(tan_, tan, u10)
 S1(asin_, asin, u10) S1(acos_, acos, u10) S1(atan_, atan, u10)
 S1(sleef_tanh, tanh, u10)
-S1(sleef_asinh, asinh, u10) S1(sleef_acosh, acosh, u10) S1(atanh_, atanh, u10)
+S1(sleef_asinh, asinh, u10) S1(sleef_acosh, acosh, u10) S1(sleef_atanh, atanh, u10)
 S1(sleef_erf, erf, u10) S1(sleef_erfc, erfc, u15)
 S2(pow_, pow, u10) S2(atan2_, atan2, u10) S2(hypot_, hypot, u05)
-static INLINE vf64 exp_(vf64 x) { return sleef_exp(x); }
-static INLINE vf64 log_(vf64 x) { return sleef_log(x); }
-static INLINE vf64 tanh_(vf64 x) { return sleef_tanh(x); }
-static INLINE vf64 erf_(vf64 x) { return sleef_erf(x); }
-static INLINE vf64 erfc_(vf64 x) { return sleef_erfc(x); }
+#define AS_SLEEF(V, NAME) static INLINE V NAME##_(V x) { return sleef_##NAME(x); }
+#define MOST_AS_SLEEF(V)                                                                         \
+  AS_SLEEF(V, exp) AS_SLEEF(V, expm1) AS_SLEEF(V, log) AS_SLEEF(V, log1p) AS_SLEEF(V, sin)       \
+  AS_SLEEF(V, cos) AS_SLEEF(V, tanh) AS_SLEEF(V, atanh) AS_SLEEF(V, erf)
+MOST_AS_SLEEF(vf64) AS_SLEEF(vf64, erfc)
 static INLINE vf64 sigmoid_(vf64 x) { return splat_f64(1) / (splat_f64(1) + sleef_exp(-x)); }
 
 #ifdef LAMINA_PRECISE
-static INLINE vf32 exp_(vf32 x) { return sleef_exp(x); }
-static INLINE vf32 log_(vf32 x) { return sleef_log(x); }
-static INLINE vf32 tanh_(vf32 x) { return sleef_tanh(x); }
-static INLINE vf32 erf_(vf32 x) { return sleef_erf(x); }
+MOST_AS_SLEEF(vf32)
 static INLINE vf32 sigmoid_(vf32 x) { return 1.0f / (1.0f + sleef_exp(-x)); }
 #else
 // exp(x) = 2^n exp(r) with |r| <= ln(2)/2; gives exp(r) and leaves n in k. Polynomials here and below: own fits.
@@ -82,12 +79,22 @@ static INLINE vf32 exp_(vf32 x) {
   return y;
 }
 static INLINE vf32 sigmoid_(vf32 x) { return 1.0f / (1.0f + exp_(-x)); }
-static INLINE vf32 log_(vf32 x) {
-  vflag tiny = x < 0x1p-126f;
-  vi32 bits = (vi32)select(tiny, x * 0x1p23f, x);
-  vi32 e = (bits - 0x3f3504f3) >> 23;
-  vf32 f = (vf32)(bits - (e << 23)) - 1.0f;
-  vf32 n = to_vf32(e - (tiny & 23));
+// expm1(x) = 2^n (expm1(r) + 1) - 1; what rounding r lost is added, and half of all is computed, which does not overflow.
+static INLINE vf32 expm1_(vf32 x) {
+  vf32 n = round_(larger(splat_f32(-18.0f), x) * 1.44269504088896341f);
+  vf32 whole = larger(splat_f32(-18.0f), x) - n * 0.693145751953125f, r = whole - n * 1.42860682030941723212e-6f;
+  vf32 lost = (whole - r) - n * 1.42860682030941723212e-6f;
+  vf32 p = (r * 1.994425547e-4f + 1.393268583e-3f) * r + 8.333208039e-3f;
+  p = p * r + 4.166648909e-2f;
+  p = p * r + 1.666666716e-1f;
+  p = p * r + 0.5f;
+  vf32 half = (vf32)((to_vi32(n) << 23) + 0x3f000000), less = half - 0.5f;
+  vf32 y = (half * r + less) + (half * (r * r * p + lost) + ((half - less) - 0.5f));
+  y = select(x > 88.7228317f, splat_f32(__builtin_inff()), y + y);
+  return select(abs_(x) < 0x1p-25f, x, y);
+}
+// log(1 + f) + n log(2) + rest, where f is within sqrt(1/2) - 1 and sqrt(2) - 1, and rest is small.
+static INLINE vf32 log_sum(vf32 f, vf32 n, vf32 rest) {
   vf32 p = f * 6.914580613e-2f - 1.178940684e-1f;
   p = p * f + 1.187311783e-1f;
   p = p * f - 1.238442659e-1f;
@@ -97,11 +104,83 @@ static INLINE vf32 log_(vf32 x) {
   p = p * f - 2.499998659e-1f;
   p = p * f + 3.333331048e-1f;
   vf32 q = f * f;
-  vf32 low = q * f * p + n * 1.42860682030941723212e-6f;
-  vf32 y = (low - q * 0.5f) + f + n * 0.693145751953125f;
+  return (q * f * p + rest - q * 0.5f) + f + n * 0.693145751953125f;
+}
+static constexpr f32 LOG2_LOW = 1.42860682030941723212e-6f;
+static INLINE vf32 log_(vf32 x) {
+  vflag tiny = x < 0x1p-126f;
+  vi32 bits = (vi32)select(tiny, x * 0x1p23f, x);
+  vi32 e = (bits - 0x3f3504f3) >> 23;
+  vf32 n = to_vf32(e - (tiny & 23));
+  vf32 y = log_sum((vf32)(bits - (e << 23)) - 1.0f, n, n * LOG2_LOW);
   y = select(x < __builtin_inff(), y, x);
   y = select(x == 0.0f, splat_f32(-__builtin_inff()), y);
   return select(x < 0.0f, splat_f32(__builtin_nanf("")), y);
+}
+// log(u) of u = 1 + x, rounded, and what that lost.
+static INLINE vf32 log1p_(vf32 x) {
+  vf32 u = 1.0f + x;
+  vi32 bits = (vi32)u, e = (bits - 0x3f3504f3) >> 23;
+  vf32 f = (vf32)(bits - (e << 23)) - 1.0f, n = to_vf32(e);
+  vf32 lost = (x - (u - 1.0f)) * larger(vf32{}, (vf32)(0x3f800000 - (e << 23)));
+  vf32 y = log_sum(f, n, n * LOG2_LOW + (lost - lost * f));
+  y = copysign_(select(x < __builtin_inff(), y, x), x);
+  y = select(x == -1.0f, splat_f32(-__builtin_inff()), y);
+  return select(x < -1.0f, splat_f32(__builtin_nanf("")), y);
+}
+// From 1/2 on half the logarithm of a quotient and of what rounding it lost; 1 / a is nearly a line from 1.5 to 2.
+static INLINE vf32 atanh_(vf32 x) {
+  vf32 t = abs_(x), z = x * x;
+  vf32 p = z * 1.772429645e-1f + 5.094574019e-2f;
+  p = p * z + 1.183524728e-1f;
+  p = p * z + 1.422129422e-1f;
+  p = p * z + 2.000260055e-1f;
+  p = p * z + 3.333329856e-1f;
+  vf32 a = 1.0f + t, b = 1.0f - t, q = a / b;
+  vf32 lost = ((a - q * b) + (t - (a - 1.0f))) * (1.1607f - a * 0.33333f);
+  vi32 bits = (vi32)q, e = (bits - 0x3f3504f3) >> 23;
+  vf32 n = to_vf32(e), y = log_sum((vf32)(bits - (e << 23)) - 1.0f, n, n * LOG2_LOW + lost);
+  y = select(t < 0.5f, t * z * p + t, y * 0.5f);
+  y = select(t == 1.0f, splat_f32(__builtin_inff()), y);
+  return copysign_(select(t <= 1.0f, y, splat_f32(__builtin_nanf(""))), x);
+}
+// What comes behind knows nothing of how x was made: a product is rounded, and made again where its rounding is asked for.
+#if defined(__x86_64__)
+#define HELD_APART(x) asm("" : "+x"(x))
+#else
+#define HELD_APART(x)
+#endif
+// From the sine or the cosine of r, where x = n * pi / 2 + r, by the remainder of n (+ 1 for the cosine of x) by four. Adding
+// MAGIC rounds to integers, which are then the last bits.
+template <bool COS> static INLINE vf32 sine(vf32 x) {
+  constexpr f32 MAGIC = 12582912.0f;
+  vf32 shifted = abs_(x) * 0.636619772367581343f + MAGIC, n = shifted - MAGIC;
+  vf32 near = abs_(x) - n * 0x1.921fb6p+0f, more = n * 0x1.777a5cp-25f;
+  vi32 k = (vi32)shifted + (COS ? 1 : 0), sign = (k & 2) << 30;
+  if (!COS) sign = sign ^ ((vi32)x & (int32)0x80000000);
+  HELD_APART(more); HELD_APART(n);
+  vf32 r = near + more, s = r * r;
+  vf32 lost = ((near - r) + more) + (n * 0x1.777a5cp-25f - more + n * 0x1.ee59dap-50f);
+  vf32 p = s * 2.837395186e-06f - 1.985350536e-04f;
+  p = p * s + 8.333380334e-03f;
+  p = p * s - 1.666666716e-01f;
+  vf32 q = s * 2.443066842e-05f - 1.388730132e-03f;
+  q = q * s + 4.166664556e-02f;
+  vf32 high = 1.0f - s * 0.5f, low = (1.0f - high) - s * 0.5f;
+  vf32 sine = r + (r * s * p + lost), cosine = high + (s * s * q + (low - r * lost));
+  return (vf32)((vi32)select((k & 1) != 0, cosine, sine) ^ sign);
+}
+// Up to SINE_MOST the three parts of pi / 2 have digits enough.
+static constexpr f32 SINE_MOST = 0x1p17f;
+static INLINE vf32 sin_(vf32 x) {
+  vflag near = abs_(x) <= SINE_MOST;
+  vf32 y = sine<false>(x);
+  return __builtin_expect(every_lane(near), 1) ? y : select(near, y, sleef_sin(x));
+}
+static INLINE vf32 cos_(vf32 x) {
+  vflag near = abs_(x) <= SINE_MOST;
+  vf32 y = sine<true>(x);
+  return __builtin_expect(every_lane(near), 1) ? y : select(near, y, sleef_cos(x));
 }
 static INLINE vf32 tanh_(vf32 x) {
   vf32 t = abs_(x), s = x * x;
