@@ -21,6 +21,7 @@ from lamina.rewrite.losses import open_log_softmax
 from lamina.rewrite.norm_masks import masks_from_norms
 from lamina.rewrite.norms import open_group_norm, share_means
 from lamina.rewrite.passes import clean
+from lamina.rewrite.placement import made_where_read
 from lamina.rewrite.pool_places import short_pool_places
 from lamina.rewrite.products import widen_products
 from lamina.rewrite.tracing import Decompositions
@@ -51,6 +52,7 @@ class OwnPasses:
             return (self.lower_custom, self._safely(self.clean))
         ours: tuple[Pass, ...] = (
             *((drop_block_tables,) if self.ours else ()),
+            functools.partial(made_where_read, note=self._note("placement")),
             widen_products,
             open_log_softmax,
             open_group_norm,
