@@ -193,3 +193,50 @@ def test_parts_that_end_beyond_the_axis_say_where_they_come_from() -> None:
     body = [eqn for step in made.steps if isinstance(step, Nest) for eqn in step.body]
     assert any(isinstance(eqn, Compute) and "inside_part" in eqn.ins for eqn in body)
     assert all(eqn.origin for eqn in body)
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def blocks_of(function: Callable[..., Any], *args: torch.Tensor) -> list[GpuSchedule]:
+    """The schedules of the first nest of each kernel."""
+    program = on(fuse(lower(traced(function, list(args)), "t")).program, "cuda:0")
+    plan = make_plan(Fused(program, ()), GpuTarget())
+    return [k.schedules[0] for k in plan.kernels if isinstance(k.schedules[0], GpuSchedule)]
+
+
+def parts_of(function: Callable[..., Any], *args: torch.Tensor) -> int:
+    """Parts of the longest reduction of a program."""
+    program = on(fuse(lower(traced(function, list(args)), "t")).program, "cuda:0")
+    first = spread(program, GpuTarget())[0].steps[0]
+    assert isinstance(first, Nest)
+    return first.axes[0].extent.const
+
+
+def test_sums_of_several_operands_are_of_one_tile_a_program_too() -> None:
+    """A masked mean reads a value and a truth value of each point."""
+    x, m = meta(1 << 24, dtype=torch.float32), meta(1 << 24, dtype=torch.bool)
+    assert parts_of(lambda x, m: (torch.where(m, x, 0.0).sum() / m.sum(),), x, m) == 1024
+    torch.manual_seed(0)
+    x, m = torch.randn(1 << 18), torch.rand(1 << 18) < 0.5
+    cut(lambda x, m: (torch.where(m, x, 0.0).sum() / m.sum(),), [x, m])
+
+
+def distance(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+    return ((x - y).float().norm(dim=1).mean(),)
+
+
+def test_long_rows_that_are_only_read_have_more_programs() -> None:
+    rows = 2895, 5790
+    assert parts_of(distance, meta(*rows), meta(*rows)) == 579
+    torch.manual_seed(0)
+    cut(distance, [torch.randn(700, 1100), torch.randn(700, 1100)])
+
+
+def test_rows_read_at_two_places_are_held_whole() -> None:
+    """No beginning suits both: peeled ends would cost a tile more and leave half of the accesses narrow."""
+    (shifted,) = blocks_of(lambda x: (x[:, 1:] * x[:, :-1]).sum(1), meta(4095, 4095))
+    assert (shifted.kind, shifted.peel, shifted.warps) == ("rows", 0, 8)
+    (plain,) = blocks_of(lambda x: (x * 2).sum(1), meta(4095, 4095))
+    assert (plain.kind, plain.peel) == ("loops", 8)

@@ -149,15 +149,19 @@ def bytes_of(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Weights of one kind of device. ``arithmetic`` scales the work, ``hold`` is the price of a byte kept allocated."""
+    """Weights of one kind of device. ``arithmetic`` scales the work, ``hold`` is the price of a byte kept allocated.
+
+    ``packs``: what is saved is packed in fewer bytes where that loses nothing.
+    """
 
     arithmetic: float
     hold: float
+    packs: bool
 
     @classmethod
     def of(cls, device: str) -> CostModel:
         """The model for a device type ("cpu", "cuda")."""
-        return cls(1.0, 0.5) if device == "cpu" else cls(0.1, 0.5)
+        return cls(1.0, 0.5, False) if device == "cpu" else cls(0.1, 0.5, device == "cuda")
 
     def recompute(self, node: Node, kind: OpClass) -> float:
         """Computing ``node`` again inside a fused backward kernel, its inputs being at hand."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.aot.packed import Packed
 from lamina.aot.reuse import Reuse
 from lamina.aot.torch_private import binding_nodes, graph_module
 from lamina.base.row_digest import row_digest, unless_changed
@@ -38,13 +39,14 @@ class Effects:
 class Split:
     """The two graphs and, in joint-graph nodes, the tensors and then the symbols that pass between them.
 
-    ``rereading`` is the backward that reads returned tensors, if there are such.
+    ``rereading`` is the backward that reads returned tensors, if there are such. Each of ``packed`` is one tensor.
     """
 
     forward: GraphModule
     backward: GraphModule
     saved: tuple[Node, ...]
     rereading: GraphModule | None = None
+    packed: tuple[Packed, ...] = ()
 
 
 def extract(
@@ -53,13 +55,15 @@ def extract(
     saved: Sequence[Node],
     effects: Effects,
     reuses: Sequence[Reuse] = (),
+    packed: Sequence[Packed] = (),
 ) -> Split:
     """The forward graph returns its outputs, then saved tensors, then saved symbols; the backward graph takes the
     symbols, the tensors and the tangents, in AOTAutograd's order.
 
     An input of ``effects.copied`` is saved as a clone, which is made before any mutation. For each of ``reuses`` the
     forward returns a digest after the saved tensors; before the tangents a second backward takes those, and then
-    the tensors, which it computes again where their digest is another one.
+    the tensors, which it computes again where their digest is another one. What is ``packed`` stands at the place of
+    the first of it.
     """
     output = joint.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
@@ -71,7 +75,8 @@ def extract(
     tensors, symbols = _used([*wanted, *effects.backward], saved, tangents)
     symbols = _with_bindings(joint.graph, symbols, tensors, tangents)
 
-    passed = _Passed(tuple(symbols), tuple(tensors), tuple(tangents))
+    together = [found for pack in packed if (found := pack.among(tensors)) is not None]
+    passed = _Passed(tuple(symbols), tuple(tensors), tuple(tangents), tuple(together))
     backward = _backward(joint, forward_outputs, passed, effects, ())
     rereading = _backward(joint, forward_outputs, passed, effects, reuses) if reuses else None
 
@@ -81,11 +86,13 @@ def extract(
     _body(forward, made, [n for n in (*kept, *effects.forward) if n not in effects.copies], joint.graph, lazily=False)
     digests = [_call(forward, reuse.node, row_digest, made[reuse.node]) for reuse in reuses]
     clones = {n: _clone(forward, n, made[n]) for n in tensors if n in effects.copied}
+    bytes_of = {pack.nodes[0]: pack.write(forward, made) for pack in together}
     _body(forward, made, effects.copies, joint.graph, lazily=False)
-    handed = [*(clones.get(n) or made[n] for n in tensors), *digests, *(made[n] for n in symbols)]
+    kept = [bytes_of.get(n) or clones.get(n) or made[n] for n in passed.kept]
+    handed = [*kept, *digests, *(made[n] for n in symbols)]
     forward.output((*(made[n] if isinstance(n, Node) else n for n in results[:forward_outputs]), *handed))
     forward.output_node().meta["desc"] = _descriptions(output)[:forward_outputs] + [None] * len(handed)
-    return Split(graph_module(joint, forward), backward, (*tensors, *symbols), rereading)
+    return Split(graph_module(joint, forward), backward, (*tensors, *symbols), rereading, passed.packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,13 @@ class _Passed:
     symbols: tuple[Node, ...]
     tensors: tuple[Node, ...]
     tangents: tuple[Node, ...]
+    packed: tuple[Packed, ...]
+
+    @property
+    def kept(self) -> list[Node]:
+        """The tensors, without those that are packed with one before."""
+        gone = {n for pack in self.packed for n in pack.nodes[1:]}
+        return [n for n in self.tensors if n not in gone]
 
 
 def _descriptions(output: Node) -> list[Any]:
@@ -107,8 +121,8 @@ def _backward(
     output = joint.graph.output_node()
     wanted: list[Any] = list(output.args[0])[forward_outputs:]  # type: ignore[arg-type]
     backward = Graph()
-    made = _inputs(backward, [*passed.symbols, *passed.tensors])
-    for node in passed.tensors:
+    made = _inputs(backward, [*passed.symbols, *passed.kept])
+    for node in passed.kept:
         # What the forward made is the backward's to write over, once it finds that nobody else holds it.
         made[node].meta["donated"] = node.op == "call_function"
         if node in effects.copied:
@@ -116,6 +130,10 @@ def _backward(
     digests = [_placeholder(backward, reuse.node, f"{reuse.node.name}_digest") for reuse in reuses]
     seen = [_placeholder(backward, reuse.node, f"{reuse.node.name}_seen") for reuse in reuses]
     made.update(_inputs(backward, passed.tangents))
+    for pack in passed.packed:
+        given = made[pack.nodes[0]]
+        given.meta["val"] = pack.value()
+        made.update(pack.read(backward, given))
     for reuse, digest, tensor in zip(reuses, digests, seen, strict=True):
         digest.meta["val"] = row_digest(tensor.meta["val"])
         _body(backward, made, [reuse.node], joint.graph, lazily=False)

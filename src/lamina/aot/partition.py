@@ -21,6 +21,7 @@ from lamina.aot.cost import CostModel, OpClass, bytes_of, classify
 from lamina.aot.equal_values import compared_values
 from lamina.aot.extract import Effects, Split, extract
 from lamina.aot.flow import INFINITE, Network
+from lamina.aot.packed import Packed, packed_bytes, packed_values
 from lamina.aot.reuse import Reuse, find_reuses
 from lamina.base.decision import Decision
 from lamina.base.files import graph_text, text_of
@@ -88,13 +89,18 @@ def partition(
         roots = [*wanted, *view.effects.backward]
         reuses = find_reuses(results[:forward_outputs], again, saved, roots, view.forward_nodes, view.kinds)
     copied = view.effects.copied
-    split: Split = extract(joint, forward_outputs, saved, view.effects, reuses)
-    decisions = (*_decisions(view, saved, recomputed), *(_reread(reuse) for reuse in reuses))
+    early = [n for n in view.nodes if n not in view.after]
+    packed = packed_values(saved, view.forward_results, early, view.kinds) if device == "cuda" else ()
+    split: Split = extract(joint, forward_outputs, saved, view.effects, reuses, packed)
+    rest = (*map(_reread, reuses), *map(_packed, split.packed))
+    decisions = (*_decisions(view, saved, recomputed), *rest)
+    alone = [n for n in split.saved if not any(n in pack.nodes for pack in split.packed)]
     return Partition(
         split.forward,
         split.backward,
         tuple(n.name for n in split.saved),
-        sum(bytes_of(n.meta["val"]) for n in split.saved if n in copied or n.name not in view.static_names),
+        sum(bytes_of(n.meta["val"]) for n in alone if n in copied or n.name not in view.static_names)
+        + sum(pack.nbytes for pack in split.packed),
         tuple(n.name for n in recomputed if view.needed_forward(n) and view.kinds[n].kind != "view"),
         decisions,
         tuple(reuse.output for reuse in reuses),
@@ -258,7 +264,7 @@ def _save_capacity(view: _Joint, model: CostModel, node: Node) -> int:
         return INFINITE
     if node in view.refused and node not in view.effects.copied:
         return INFINITE
-    size = bytes_of(value)
+    size = packed_bytes(node) if model.packs else bytes_of(value)
     if node.op == "placeholder":
         if node in view.effects.copied:
             return _capacity(model.save(size, written=False, kept=False)) + 1
@@ -312,6 +318,11 @@ def _decisions(view: _Joint, saved: Sequence[Node], recomputed: Sequence[Node]) 
 def _reread(reuse: Reuse) -> Decision:
     reason = "returned: the backward reads it there while it is unchanged, and computes it again otherwise"
     return Decision("reread", (reuse.node.name,), True, reason, (("bytes", bytes_of(reuse.node.meta["val"])),))
+
+
+def _packed(pack: Packed) -> Decision:
+    reason = "truth values as bits of one byte" if len(pack.nodes) > 1 else "a sign in one byte"
+    return Decision("pack", tuple(n.name for n in pack.nodes), True, reason, (("bytes", pack.nbytes),))
 
 
 def _why_saved(view: _Joint, node: Node) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, Loaded, prod
@@ -238,6 +239,15 @@ class NestFacts:
             for name in eqn.index[0].axes() - {self.fast}
             if (coef := eqn.index[0].coefficient(self.axis[name])) is not None and name not in inner
         )
+
+    def shifted(self, inner: frozenset[str]) -> bool:
+        """Whether rows are read at two places so far apart that no beginning of a tile suits both."""
+        found: dict[str, list[Expr]] = {}
+        for eqn in self.nest.body:
+            if isinstance(eqn, Load) and eqn.index[0].axes() & inner:
+                found.setdefault(eqn.buffer, []).append(eqn.index[0])
+        apart = [one - other for places in found.values() for one, other in pairwise(places)]
+        return any(not gap.terms and gap.const * self.bytes() % 16 for gap in apart)
 
     def moments(self) -> bool:
         """Whether a tile is gone over twice for its mean and deviations: fewer warps then have less to wait for."""

@@ -74,7 +74,7 @@ class Reductions(NestFacts):
         width = self.size(inner)
         crossing = self.crossing(inner)
         outer = (Block(kept, 1, "grid"),) if kept else ()
-        odd = self.unaligned(inner) and width >= _LONG
+        odd = self.unaligned(inner) and width >= _LONG and not (width <= HELD and self.shifted(inner))
         if width > HELD and self.known(inner) and not odd and (several := self.sharing(inner, kept, width)) > 1:
             loop = Block(self.ordered(inner), _SHARED_TILE // several, "loop")
             blocks = (Block(kept, several, "grid"), loop)
@@ -128,6 +128,8 @@ class Reductions(NestFacts):
             several = self.sharing(inner, kept, power(width))
             alike = _NORM_ROW // 2 < width <= _NORM_ROW and self.bytes() <= 2 and self.only_sums()
             each = 64 if several > 1 or alike or (width > HELD and self.reads_once(inner) and self.moments()) else 32
+        if width >= _LONG and self.unaligned(inner) and self.shifted(inner):
+            each = 16  # every point takes narrow accesses: as many as possible are to be under way
         outer = (Block(kept, several, "grid"),) if kept else ()
         warps = max(warps_for(power(width) * several, each), 4 if several > 1 and not alone else 1)
         if units < self.target.processors:

@@ -7,7 +7,7 @@ wide for registers, becomes a nest for the rows and one for the columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
@@ -51,6 +51,8 @@ _ROW_WARPS = 12
 """Warps of a processor that reduce short rows and columns across them (H200, layer norm's backward of 12608 rows of 768
 with a sum beside: 113 us by 64 programs of 4 warps, 36 by 394, 29 by 788 of 2; 50176 rows of 192: 28.6 by 1568 of one).
 """
+_READING_PROGRAMS = 8
+"""Programs of a processor that reduce long rows and nothing else: two wait for memory longer than they use it."""
 _ROW_POINTS = 8192
 """Points of a row that are worth a program."""
 _ALIGNED = 64
@@ -314,19 +316,27 @@ class _Cutter(Steps):
         """Programs of a processor that reduce whole rows and, across them, columns."""
         volume = 1 << max(self.size(inner) - 1, 1).bit_length()
         if volume > _SHORT_ROW:
-            return 2
+            large = [(e, o) for e, o in self.offsets if o.axes() & inner and o.axes() - inner]
+            reads = all(isinstance(e, Load) for e, _ in large)
+            return _READING_PROGRAMS if reads and self.streamed(large) else 2
         wide = any(DTYPES[e.dtype].size > 2 and o.axes() == set(self.axes) for e, o in self.loads)
         return 4 if wide else _ROW_WARPS // short_row_warps(volume)
 
     def streams(self, over: frozenset[str]) -> int:
-        """Bytes of an element where the nest only reads and reduces more than the second-level cache holds; else 0."""
+        """Bytes of a point of all operands where the nest only reads and reduces more than the second-level cache holds,
+        and that once; else 0.
+        """
         large = [(e, o) for e, o in self.offsets if o.axes() & over]
-        if len(self.first()) < len(self.reduces) or len(large) != 1 or any(isinstance(e, Store) for e, _ in large):
+        if len(self.first()) < len(self.reduces) or any(isinstance(e, Store) for e, _ in large):
             return 0
-        ((eqn, offset),) = large
-        size = DTYPES[eqn.dtype].size if isinstance(eqn, Load) else 0
-        whole = offset.axes() == set(self.axes) and all(a.extent.is_int for a in self.axes.values())
-        return size if whole and self.size(self.axes) * size > self.target.l2_bytes else 0
+        return self.streamed(large)
+
+    def streamed(self, large: Sequence[tuple[Load | Store, Expr]]) -> int:
+        """Bytes of a point of these loads, together more than the second-level cache holds; else 0."""
+        size = sum(DTYPES[e.dtype].size for e, _ in large if isinstance(e, Load))
+        whole = all(o.axes() == set(self.axes) for _, o in large) and all(a.extent.is_int for a in self.axes.values())
+        once = len({e.buffer for e, _ in large}) == len(large)
+        return size if whole and once and self.size(self.axes) * size > self.target.l2_bytes else 0
 
     def narrow(self, fast: str, over: frozenset[str], kept: list[str], reduces: list[int]) -> _Cut | None:
         """A cut that leaves every point of a short contiguous run a result of its own: channels of a group in
