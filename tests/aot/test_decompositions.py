@@ -14,6 +14,7 @@ aten = torch.ops.aten
 SAMPLES = {
     "_weight_norm_interface": lambda x: torch._weight_norm(x, torch.ones(4, 1, dtype=x.dtype), 0).sin(),
     "block_diag": lambda x: torch.block_diag(x, x.sin()),
+    "mvlgamma": lambda x: torch.mvlgamma(x.abs() + 2, 3),
 }
 
 

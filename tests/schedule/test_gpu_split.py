@@ -240,3 +240,44 @@ def test_rows_read_at_two_places_are_held_whole() -> None:
     assert (shifted.kind, shifted.peel, shifted.warps) == ("rows", 0, 8)
     (plain,) = blocks_of(lambda x: (x * 2).sum(1), meta(4095, 4095))
     assert (plain.kind, plain.peel) == ("loops", 8)
+
+
+def much(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    """Many instructions for each point."""
+    for other in (*others, x * 0.5, x * 0.25):
+        x = torch.atan2(x.tanh().asinh(), other.abs() + 0.5)
+    return x
+
+
+def test_short_columns_of_which_much_is_computed_are_shared() -> None:
+    """84 programs, each of which computed 300 rows, left a third of a GPU idle and the rest waiting."""
+    x = meta(304, 5338)
+    assert parts_of(lambda x: (much(x).sum(0),), x) == 4
+    (plain,) = blocks_of(lambda x: ((x * 2).sum(0),), x)
+    assert plain.kind == "columns"
+    torch.manual_seed(0)
+    cut(lambda x: (much(x).sum(0),), [torch.randn(76, 130)])
+
+
+def test_rows_that_are_few_and_compute_much_are_shared() -> None:
+    """77 rows are more than half as many as there are processors, and yet leave the others idle."""
+    program = on(fuse(lower(traced(lambda x: (much(x).sum(1),), [meta(77, 42712)]), "t")).program, "cuda:0")
+    assert len(spread(program, GpuTarget())[0].steps) > 1
+    plain = on(fuse(lower(traced(lambda x: ((x * 2).sum(1),), [meta(77, 42712)]), "t")).program, "cuda:0")
+    assert len(spread(plain, GpuTarget())[0].steps) == 1
+    torch.manual_seed(0)
+    cut(lambda x: (much(x).sum(1),), [torch.randn(77, 4000)])
+
+
+def test_axes_that_cannot_be_cut_do_not_keep_others_from_it() -> None:
+    """A pooling's backward reads at halves of two places; images and channels can be shared."""
+    g = torch.randn(24, 30, 18, 64, generator=torch.Generator().manual_seed(0))
+
+    def backward(g: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor]:
+        found = aten.avg_pool2d_backward(g, x, [2, 2], [2, 2], [0, 0], False, True, None)
+        return ((found * x).sum((0, 1, 2)),)
+
+    _, made = cut(backward, [g, torch.randn(24, 30, 36, 128, generator=torch.Generator().manual_seed(1))])
+    first = made.steps[0]
+    assert isinstance(first, Nest)
+    assert first.axes[0].extent.const * first.axes[1].extent.const >= 240

@@ -1,4 +1,4 @@
-"""Bytes that a nest moves on a GPU where its runs in memory are shorter than the sectors that memory reads and writes."""
+"""Bytes that a nest moves on a GPU where its runs in memory are shorter than sectors."""
 
 import torch
 from torch import Tensor

@@ -21,6 +21,7 @@ __all__ = ["DECOMPOSED", "decompositions"]
 DECOMPOSED: dict[str, str] = {
     "_weight_norm_interface": "a norm of the weight and a product",
     "block_diag": "zeros and concatenations",
+    "mvlgamma": "a sum of logarithms of gamma functions",
 }
 """Operations (all functional overloads) decomposed by torch's rules, and what they become."""
 

@@ -176,7 +176,9 @@ class Reductions(NestFacts):
         if not (narrow or crossed or self.phases() > 1) and units * -(-width // across) >= self.target.processors:
             tallest = held // across  # a loop over wide runs hides more latency than a tall tile of narrow ones
         tall_run = max(8, held // power(deep)) * self.bytes()
-        if self.known(inner) and power(deep) <= tallest and (tall_run >= _SECTORS or self.phases() > 1):
+        again = self.phases() > 1
+        loops = self.busy() and not again  # so many operands leave no registers for a tall tile of each
+        if self.known(inner) and power(deep) <= tallest and (tall_run >= _SECTORS or again) and not loops:
             across = min(across, 32 if narrow else 64, max(8, held // power(deep)))
             tall = Block(self.ordered(inner), max(power(deep), 2), "whole")
         else:

@@ -12,18 +12,14 @@ from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Axis, Expr, as_expr, ceildiv, prod
+from lamina.ir.index import Axis, Expr, as_expr, ceildiv
 from lamina.ir.loops import (
     Buffer,
-    Check,
     Compute,
-    Constant,
     Equation,
-    Index,
     Load,
     LoopProgram,
     Nest,
-    Reduce,
     Scan,
     Step,
     Store,
@@ -31,17 +27,17 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.schedule.column_tiles import COLUMNS, parts_of_columns, rows_of_tile
-from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, WIDEST, axes_of, neutral
+from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, WIDEST, axes_of
 from lamina.schedule.gpu_facts import MANY_LOADS, guess, short_row_warps
+from lamina.schedule.gpu_parts import Cut, Parts
 from lamina.schedule.gpu_scans import from_the_start, scan_in_parts
-from lamina.schedule.gpu_steps import Steps
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
+from lamina.schedule.gpu_work import instructions
 from lamina.schedule.interleave import interleave
 from lamina.schedule.joined_axes import with_joined_axes
 from lamina.schedule.memo import Memo
 from lamina.schedule.rare_loads import load_rarely
-from lamina.schedule.simplify import rename
 
 __all__ = ["spread"]
 
@@ -63,6 +59,10 @@ _WHOLE_TILE = 128
 """Points of columns that programs reduce at once where operands are contiguous along different axes."""
 _ROW_TILE, _ROW_TILES = 65536, 4096
 """Bytes of a row that a program reads at once, where it does nothing else and the last one joins them; its programs."""
+_INSTRUCTIONS, _JOINING = 165e3, 4.0
+"""Instructions of a processor's threads in a microsecond (``gpu_work``); microseconds that parts have to save: they are
+stored, read again, and joined while nobody else works.
+"""
 _WAVES = 8
 """Programs for each processor that hide the latency of walking down columns."""
 _COLUMN_WAVES = 4
@@ -112,28 +112,7 @@ def _spread(whole: Nest, buffers: Mapping[str, Buffer], target: GpuTarget, memo:
     return memo.of("spread", (whole,), made)  # new buffers are called after the nest: no other plan's have these names
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """A reduced axis in ``parts`` equal parts of ``length`` points; ``whole``: its points are the parts.
-
-    The points of the reduced axes ``beside`` are parts of their own as well.
-    """
-
-    axis: Axis
-    parts: int
-    length: Expr
-    beside: tuple[Axis, ...] = ()
-
-    @property
-    def whole(self) -> bool:
-        return self.length == 1
-
-    @property
-    def exact(self) -> bool:
-        return (self.axis.extent - self.length * self.parts) == 0
-
-
-class _Cutter(Steps):
+class _Cutter(Parts):
     """Cuts one nest."""
 
     def run(self) -> list[Step]:
@@ -249,7 +228,7 @@ class _Cutter(Steps):
                     found[made.ins[0]] = [load, Compute(made.ins[0], "cast", (eqn.value,), wide, eqn.origin)]
         return found
 
-    def cut(self, over: frozenset[str], inner: frozenset[str], reduces: list[int]) -> _Cut | None:
+    def cut(self, over: frozenset[str], inner: frozenset[str], reduces: list[int]) -> Cut | None:
         """Which reduced axis to cut and into how many parts; nothing where programs are enough."""
         enough = processors = self.target.processors
         kept = [a for a in self.axes if a not in over and a not in inner]
@@ -267,6 +246,8 @@ class _Cutter(Steps):
             units, least, wanted = self.size(kept), 4, self.programs_of_rows(inner) * processors
         elif fast in over or fast is None:
             units, least, wanted = self.size(kept), _ROW_POINTS, 4 * processors
+            if self.waits(units) > _JOINING:
+                enough = 4 * processors
         else:
             run = self.continued(fast, kept)
             units = self.size([a for a in kept if a not in run]) * -(-self.size(run) // ACROSS)
@@ -275,7 +256,9 @@ class _Cutter(Steps):
             enough = wanted = (_WAVES if crossed else _COLUMN_WAVES) * processors
             busy = len(self.large) >= MANY_LOADS
             if points <= _ONE_TILE:
-                return None
+                if self.waits(units) < _JOINING:
+                    return None
+                least //= 4
             if not crossed and not busy and (found := self.columns(over, run, kept)) is not None:
                 return found
         parts = min(wanted // max(units, 1), points // least)
@@ -295,7 +278,13 @@ class _Cutter(Steps):
             return None
         return self.axis_to_cut(over - inner, parts, reduces)
 
-    def columns(self, over: frozenset[str], run: list[str], kept: list[str]) -> _Cut | None:
+    def waits(self, units: int) -> float:
+        """Microseconds for which processors without a program wait for those that compute one more, of ``units``."""
+        processors = self.target.processors
+        computed = instructions(self.nest, self.buffers) / (_INSTRUCTIONS * processors)
+        return computed * (-(-units // processors) * processors / max(units, 1) - 1)
+
+    def columns(self, over: frozenset[str], run: list[str], kept: list[str]) -> Cut | None:
         """The cut of one axis, reduced beside a contiguous one, where everything that is large has 16 bits."""
         (name, *others), width = over, self.size(run)
         large = [(e, o) for e, o in self.offsets if o.axes() & over]
@@ -310,7 +299,7 @@ class _Cutter(Steps):
         tiles = self.size([a for a in kept if a not in run]) * width // COLUMNS
         extent = self.axes[name].extent
         parts = parts_of_columns(extent.const, tiles, rows, self.target.processors)
-        return _Cut(self.axes[name], parts, ceildiv(extent, parts)) if parts > 1 else None
+        return Cut(self.axes[name], parts, ceildiv(extent, parts)) if parts > 1 else None
 
     def programs_of_rows(self, inner: frozenset[str]) -> int:
         """Programs of a processor that reduce whole rows and, across them, columns."""
@@ -323,8 +312,8 @@ class _Cutter(Steps):
         return 4 if wide else _ROW_WARPS // short_row_warps(volume)
 
     def streams(self, over: frozenset[str]) -> int:
-        """Bytes of a point of all operands where the nest only reads and reduces more than the second-level cache holds,
-        and that once; else 0.
+        """Bytes of a point of all operands where the nest only reads and reduces, once, more than a second-level cache
+        holds; else 0.
         """
         large = [(e, o) for e, o in self.offsets if o.axes() & over]
         if len(self.first()) < len(self.reduces) or any(isinstance(e, Store) for e, _ in large):
@@ -338,7 +327,7 @@ class _Cutter(Steps):
         once = len({e.buffer for e, _ in large}) == len(large)
         return size if whole and once and self.size(self.axes) * size > self.target.l2_bytes else 0
 
-    def narrow(self, fast: str, over: frozenset[str], kept: list[str], reduces: list[int]) -> _Cut | None:
+    def narrow(self, fast: str, over: frozenset[str], kept: list[str], reduces: list[int]) -> Cut | None:
         """A cut that leaves every point of a short contiguous run a result of its own: channels of a group in
         channels-last memory. A program then reads the neighbouring groups' channels as well, in wide accesses.
         """
@@ -357,7 +346,7 @@ class _Cutter(Steps):
         found = self.axis_to_cut(slow, max(parts, 1), reduces)
         return None if found is None else replace(found, beside=(run, *found.beside))
 
-    def axis_to_cut(self, names: frozenset[str], parts: int, reduces: list[int], near: bool = False) -> _Cut | None:
+    def axis_to_cut(self, names: frozenset[str], parts: int, reduces: list[int], near: bool = False) -> Cut | None:
         """The outermost axis in memory that gives about as many parts as wanted; else the one that gives most.
 
         ``near``: no more of them than that, even where the points of an axis would be such.
@@ -367,12 +356,12 @@ class _Cutter(Steps):
             for a in names:
                 coef = offset.coefficient(self.axes[a])
                 steps[a] = max(steps[a], guess(coef) if coef is not None and coef != 0 else 0)
-        best: _Cut | None = None
-        order = sorted(names, key=lambda a: -steps[a])
+        best: Cut | None = None
+        order = sorted((a for a in names if not self.stuck(self.axes[a])), key=lambda a: -steps[a])
         for name in order:
             axis = self.axes[name]
             ordered = [self.reduce(p).axes for p in reduces if self.reduce(p).op.startswith("arg")]
-            if any(axes[0] != name for axes in ordered) or self.stuck(axis):
+            if any(axes[0] != name for axes in ordered):
                 continue
             found = self.divided(axis, parts, len(names) > 1 and not near)
             if found is not None and 2 * found.parts >= parts:
@@ -383,14 +372,14 @@ class _Cutter(Steps):
                 best = found
         return best
 
-    def ranges(self, order: list[str], parts: int, reduces: list[int]) -> _Cut | None:
-        """Pieces without gaps, where the slowest axis alone gives too few: its points apart and the next one cut, for
-        rows over images and their lines.
+    def ranges(self, order: list[str], parts: int, reduces: list[int]) -> Cut | None:
+        """Where the slowest axis alone gives too few parts, its points apart and the next one cut, for rows over images
+        and their lines: pieces without gaps, but for axes that cannot be cut.
         """
         axes = [self.axes[name] for name in order]
         if any(self.reduce(p).op.startswith("arg") or not set(order) <= set(self.reduce(p).axes) for p in reduces):
             return None
-        if any(not a.extent.is_int or self.stuck(a) for a in axes):
+        if any(not a.extent.is_int for a in axes):
             return None
         count = axes[0].extent.const
         for k, axis in enumerate(axes[1:], 1):
@@ -398,10 +387,10 @@ class _Cutter(Steps):
             if 2 * n >= wanted:
                 best = min((d for d in range(1, n + 1) if n % d == 0), key=lambda d: max(d / wanted, wanted / d))
                 if 4 * best < wanted:  # no divisor is near
-                    return _Cut(axis, round(wanted), as_expr(-(-n // round(wanted))), tuple(axes[:k]))
+                    return Cut(axis, round(wanted), as_expr(-(-n // round(wanted))), tuple(axes[:k]))
                 if best == 1:
-                    return _Cut(axes[k - 1], axes[k - 1].extent.const, as_expr(1), tuple(axes[: k - 1]))
-                return _Cut(axis, best, as_expr(n // best), tuple(axes[:k]))
+                    return Cut(axes[k - 1], axes[k - 1].extent.const, as_expr(1), tuple(axes[: k - 1]))
+                return Cut(axis, best, as_expr(n // best), tuple(axes[:k]))
             count *= n
         return None
 
@@ -409,181 +398,21 @@ class _Cutter(Steps):
         """Whether some index is not linear in the axis."""
         return any(offset.coefficient(axis) is None for _, offset in self.offsets)
 
-    def divided(self, axis: Axis, parts: int, others: bool) -> _Cut | None:
+    def divided(self, axis: Axis, parts: int, others: bool) -> Cut | None:
         extent = axis.extent
         if not extent.is_int:
-            return _Cut(axis, parts, ceildiv(extent, parts))
+            return Cut(axis, parts, ceildiv(extent, parts))
         n = extent.const
         if others and parts <= 2 * n and n <= 4 * parts:
-            return _Cut(axis, n, as_expr(1))
+            return Cut(axis, n, as_expr(1))
         if n < 4:
             return None
         parts = min(parts, n // 2)
         divisors = [d for d in range(max(parts // 2, 2), min(2 * parts, n // 2) + 1) if n % d == 0]
         if divisors:
             best = min(divisors, key=lambda d: abs(d - parts))
-            return _Cut(axis, best, as_expr(n // best))
+            return Cut(axis, best, as_expr(n // best))
         length = -(-n // parts)
         if length >= _ROW_POINTS // 16:
             length = -(-length // _ALIGNED) * _ALIGNED
-        return _Cut(axis, -(-n // length), as_expr(length))
-
-    def partial_body(self, goals: list[int], reduces: set[int], cut: _Cut, part: Axis, rest: Axis) -> list[Equation]:
-        """The equations of a part: the axis replaced, and points beyond the axis left out."""
-        place = as_expr(part) * cut.length + (as_expr(0) if cut.whole else as_expr(rest))
-        guard = None if cut.exact else "inside_part"
-        body: list[Equation] = []
-        if guard is not None:
-            origin = self.body[min(goals)].origin
-            body += [
-                Index("place_part", place, "int64", origin),
-                Index("extent_part", cut.axis.extent, "int64", origin),
-                Compute(guard, "lt", ("place_part", "extent_part"), "bool", origin),
-            ]
-        for eqn in self.slice(goals, {}):
-            at = self.body.index(eqn)
-            new = rename(eqn, {}, {cut.axis: place})
-            if guard is not None and isinstance(new, Load | Store) and cut.axis.name in axes_of(eqn):
-                new = self.guarded(new, guard, body)
-            if isinstance(new, Check) and guard is not None:
-                extra = f"{new.cond}_inside"
-                body += [Compute(f"{extra}_not", "not", (guard,), "bool", new.origin)]
-                body += [Compute(extra, "or", (f"{extra}_not", new.cond), "bool", new.origin)]
-                new = replace(new, cond=extra)
-            if isinstance(new, Reduce) and new.op == "welford" and cut.axis.name in new.axes and guard is not None:
-                body += self.moments_of_part(eqn, cut, part, rest, guard)
-                continue
-            if isinstance(new, Reduce) and cut.axis.name in new.axes:
-                gone = {a.name for a in cut.beside}
-                swapped = (() if cut.whole else (rest.name,)) if cut.axis.name in new.axes else ()
-                axes = tuple(x for a in new.axes if a not in gone for x in (swapped if a == cut.axis.name else (a,)))
-                value = new.value
-                if guard is not None:
-                    value = f"{new.outs[0]}_in"
-                    held = self.dtype(new.value)
-                    body.append(Constant(f"{value}_none", neutral(new.op, held), held, new.origin))
-                    body.append(Compute(value, "where", (guard, new.value, f"{value}_none"), held, new.origin))
-                new = replace(new, axes=axes, value=value)
-                if at in reduces and new.op in ("argmax", "argmin"):
-                    top = Reduce((f"{new.outs[0]}_top",), new.op[3:], value, axes, self.dtype(new.value), new.origin)
-                    body.append(top)
-            body.append(new)
-        return body
-
-    def moments_of_part(self, eqn: Equation, cut: _Cut, part: Axis, rest: Axis, guard: str) -> list[Equation]:
-        """Mean and sum of squared deviations of a part that may have fewer points than the others: two sums."""
-        assert isinstance(eqn, Reduce)
-        (mean, squares), held, origin = eqn.outs, eqn.dtype, eqn.origin
-        gone = {a.name for a in cut.beside}
-        axes = tuple(rest.name if a == cut.axis.name else a for a in eqn.axes if a not in gone)
-        count, counted = self.points_of_part(eqn, cut, part)
-        wide = f"{mean}_wide"
-        return [
-            *counted,
-            Constant(f"{mean}_one", 1.0, held, origin),
-            Compute(f"{mean}_some", "maximum", (count, f"{mean}_one"), held, origin),
-            Compute(wide, "cast", (eqn.value,), held, origin),
-            Compute(f"{mean}_inside", "where", (guard, wide, f"{mean}_zero"), held, origin),
-            Reduce((f"{mean}_sum",), "sum", f"{mean}_inside", axes, held, origin),
-            Compute(mean, "div", (f"{mean}_sum", f"{mean}_some"), held, origin),
-            Compute(f"{mean}_gap", "sub", (wide, mean), held, origin),
-            Compute(f"{mean}_gap_inside", "where", (guard, f"{mean}_gap", f"{mean}_zero"), held, origin),
-            Compute(f"{mean}_gap_square", "mul", (f"{mean}_gap_inside", f"{mean}_gap_inside"), held, origin),
-            Reduce((squares,), "sum", f"{mean}_gap_square", axes, held, origin),
-        ]
-
-    def points_of_part(self, eqn: Reduce, cut: _Cut, part: Axis) -> tuple[str, list[Equation]]:
-        """The name of the number of points that a part reduces, and its equations: the last ones have fewer or none."""
-        name, held, origin = eqn.outs[0], eqn.dtype, eqn.origin
-        apart = (cut.axis.name, *(a.name for a in cut.beside))
-        others = prod(self.axes[a].extent for a in eqn.axes if a not in apart)
-        return f"{name}_count", [
-            Constant(f"{name}_zero", 0.0, held, origin),
-            Index(f"{name}_length", cut.length, held, origin),
-            Index(f"{name}_left", cut.axis.extent - as_expr(part) * cut.length, held, origin),
-            Compute(f"{name}_most", "minimum", (f"{name}_left", f"{name}_length"), held, origin),
-            Compute(f"{name}_least", "maximum", (f"{name}_most", f"{name}_zero"), held, origin),
-            Index(f"{name}_others", others, held, origin),
-            Compute(f"{name}_count", "mul", (f"{name}_least", f"{name}_others"), held, origin),
-        ]
-
-    def guarded(self, eqn: Load | Store, guard: str, body: list[Equation]) -> Load | Store:
-        """The access only where the point exists."""
-        if eqn.mask is None:
-            return replace(eqn, mask=guard)
-        name = f"{eqn.mask}_{len(body)}_part"
-        body.append(Compute(name, "and", (eqn.mask, guard), "bool", eqn.origin))
-        return replace(eqn, mask=name)
-
-    def partials(self, reduces: list[int], part: Axis, cut: _Cut) -> tuple[list[Equation], dict[int, list[Load]]]:
-        """Stores of the parts' results and the loads that read them."""
-        stores: list[Equation] = []
-        loads: dict[int, list[Load]] = {}
-        for p in reduces:
-            eqn = self.reduce(p)
-            kept_axes = {*self.values[eqn.outs[0]], *(a.name for a in cut.beside)}
-            axes = [part, *(a for a in self.nest.axes if a.name in kept_axes)]
-            apart = [a for a in cut.beside if all(o.coefficient(a) != 1 for _, o in self.offsets)]
-            axes.sort(key=lambda a: a is not part and a not in apart)
-            index = tuple(as_expr(a) for a in axes)
-            kept = [(n, eqn.dtype) for n in eqn.outs]
-            if eqn.op in ("argmax", "argmin"):
-                kept.append((f"{eqn.outs[0]}_top", self.dtype(eqn.value)))
-            loads[p] = []
-            for name, dtype in kept:
-                buffer = self.temporary(f"{name}_parts", dtype, axes)
-                stores.append(Store(buffer.name, index, name, origin=eqn.origin))
-                loads[p].append(Load(f"{name}_part", buffer.name, index, dtype, origin=eqn.origin))
-        return stores, loads
-
-    def join(self, eqn: Reduce, loads: list[Load], part: Axis, cut: _Cut) -> list[Equation]:
-        """The whole result from the parts'."""
-        beside = tuple(a.name for a in cut.beside)
-        over, out, held, origin = (part.name, *beside), eqn.outs[0], eqn.dtype, eqn.origin
-        names = [load.out for load in loads]
-        if eqn.op == "welford" and not cut.exact:
-            count, counted = self.points_of_part(eqn, cut, part)
-            return [
-                *loads,
-                *counted,
-                Compute(f"{out}_part_sum", "mul", (names[0], count), held, origin),
-                Reduce((f"{out}_all",), "sum", f"{out}_part_sum", over, held, origin),
-                Index(f"{out}_points", prod(self.axes[a].extent for a in eqn.axes), held, origin),
-                Compute(out, "div", (f"{out}_all", f"{out}_points"), held, origin),
-                Compute(f"{out}_away", "sub", (names[0], out), held, origin),
-                Compute(f"{out}_square", "mul", (f"{out}_away", f"{out}_away"), held, origin),
-                Compute(f"{out}_spread", "mul", (f"{out}_square", count), held, origin),
-                Compute(f"{out}_own", "add", (f"{out}_spread", names[1]), held, origin),
-                Reduce((eqn.outs[1],), "sum", f"{out}_own", over, held, origin),
-            ]
-        if eqn.op == "welford":
-            points = prod(self.axes[a].extent for a in eqn.axes if a not in (cut.axis.name, *beside)) * cut.length
-            return [
-                *loads,
-                Reduce((f"{out}_all",), "sum", names[0], over, held, origin),
-                Constant(f"{out}_count", float(cut.parts * self.size(beside)), held, origin),
-                Index(f"{out}_points", points, held, origin),
-                Compute(out, "div", (f"{out}_all", f"{out}_count"), held, origin),
-                Compute(f"{out}_away", "sub", (names[0], out), held, origin),
-                Compute(f"{out}_square", "mul", (f"{out}_away", f"{out}_away"), held, origin),
-                Compute(f"{out}_spread", "mul", (f"{out}_square", f"{out}_points"), held, origin),
-                Compute(f"{out}_own", "add", (f"{out}_spread", names[1]), held, origin),
-                Reduce((eqn.outs[1],), "sum", f"{out}_own", over, held, origin),
-            ]
-        if eqn.op not in ("argmax", "argmin"):
-            return [*loads, Reduce(eqn.outs, eqn.op, names[0], over, held, origin)]
-        rest = prod(self.axes[a].extent for a in eqn.axes[1:]) * cut.length
-        kind = loads[1].dtype
-        nan = [Compute(f"{out}_nan", "isnan", (names[1],), "bool", origin)]
-        return [
-            *loads,
-            Index(f"{out}_begin", as_expr(part) * rest, "int64", origin),
-            Compute(f"{out}_place", "add", (f"{out}_begin", names[0]), "int64", origin),
-            Reduce((f"{out}_best",), eqn.op[3:], names[1], over, kind, origin),
-            Compute(f"{out}_same", "eq", (names[1], f"{out}_best"), "bool", origin),
-            *nan,
-            Compute(f"{out}_here", "or", (f"{out}_same", f"{out}_nan"), "bool", origin),
-            Constant(f"{out}_far", (1 << 63) - 1, "int64", origin),
-            Compute(f"{out}_at", "where", (f"{out}_here", f"{out}_place", f"{out}_far"), "int64", origin),
-            Reduce(eqn.outs, "min", f"{out}_at", over, "int64", origin),
-        ]
+        return Cut(axis, -(-n // length), as_expr(length))

@@ -31,7 +31,7 @@ from lamina.ir.ops import OPS
 from lamina.schedule.buffer_facts import estimate
 from lamina.schedule.gpu_cost import phases
 
-__all__ = ["work"]
+__all__ = ["instructions", "work"]
 
 _LAUNCH = 5e6
 """Two microseconds: a launch within a recorded graph, and what is idle at the ends of two kernels."""
@@ -90,6 +90,12 @@ _INSTRUCTIONS = {
 def work(nest: Nest, buffers: Mapping[str, Buffer]) -> float:
     """The time that the nest takes, in bytes."""
     return _Work(nest, buffers).total()
+
+
+def instructions(nest: Nest, buffers: Mapping[str, Buffer]) -> float:
+    """Instructions of all threads."""
+    counted = _Work(nest, buffers)
+    return sum(counted.instructions(eqn) * counted.times(counted.axes(eqn)) for eqn in nest.body)
 
 
 class _Work:
