@@ -82,6 +82,55 @@ def test_it_is_said_what_eager_refuses() -> None:
         raised(lamina.compile(REFUSED[0][0]), *REFUSED[0][1])
 
 
+def huber(x: Tensor, y: Tensor) -> Tensor:
+    return F.huber_loss(x * 2, y) + 1
+
+
+def squared(x: Tensor, y: Tensor) -> Tensor:
+    return F.mse_loss(x, y.neg(), reduction="sum").tanh()
+
+
+@pytest.mark.parametrize("function", [huber, squared])
+@pytest.mark.parametrize("wants", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("low", [torch.bfloat16, torch.float64])
+def test_a_gradient_that_eager_refuses_for_its_dtypes_is_refused(function: Any, wants: Any, low: Any) -> None:
+    def gradients(each: Callable[..., Any]) -> list[Any]:
+        x, y = torch.ones(3, 4).requires_grad_(wants[0]), torch.zeros(3, 4, dtype=low).requires_grad_(wants[1])
+        problem = raised(each(x, y).backward)
+        return [type(problem), str(problem), *(None if t.grad is None else t.grad.dtype for t in (x, y))]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert gradients(lamina.compile(function)) == gradients(function)
+
+
+@pytest.mark.parametrize("function", [huber, squared])
+def test_calls_whose_gradients_eager_has_are_compiled(function: Any) -> None:
+    compiled: Any = lamina.compile(function)
+    x, y = (torch.ones(3, 4, requires_grad=True) for _ in range(2))
+    compiled(x, y).backward()
+    with torch.no_grad():
+        compiled(torch.ones(3, 4), torch.ones(3, 4))
+    assert not compiled.record.decisions("eager")
+
+
+def test_asking_for_gradients_leaves_the_users_hooks_on_saved_tensors_alone() -> None:
+    seen: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        seen.append(1)
+        return tensor
+
+    x = torch.ones(3, 4, requires_grad=True)
+    compiled: Any = lamina.compile(lambda x: torch.hypot(x, x.sin()).sum())
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        for _ in range(2):
+            compiled(x).backward()
+            counted = len(seen)
+            seen.clear()
+    assert counted == 1
+
+
 def inverse(x: Tensor) -> Tensor:
     return torch.linalg.inv(x) @ torch.linalg.cholesky(x)
 

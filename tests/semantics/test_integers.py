@@ -138,6 +138,35 @@ def test_views_of_the_input(name: str, dynamic: bool | None, grad: bool) -> None
             torch.testing.assert_close(x.grad, y.grad)
 
 
+def _stacked(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    part = x[: abs(k)] * 2
+    turned = part.t() + 1
+    return part, torch.stack([torch.cat([turned, turned]), torch.cat([turned, turned])])
+
+
+def _of_absolute_values(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    return x[: abs(k) // 2 + 2] + 1, x.narrow(0, 0, min(abs(k), x.shape[0] - 1)).softmax(-1)
+
+
+def _repeated(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    return x.new_zeros(abs(k) + 1, 3) + x[0, :3], x.repeat(max(abs(k), 2), 1) * 2
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("program", [_stacked, _of_absolute_values, _repeated])
+def test_absolute_values_as_sizes(program: Any, grad: bool) -> None:
+    torch.compiler.reset()
+    compiled: Any = lamina.compile(program, dynamic=True, options={"strict": True})
+    for k, rows in ((-3, 4), (2, 7), (5, 6), (-2, 5)):
+        x, y = (torch.arange(4.0 * rows).reshape(rows, 4).requires_grad_(grad) for _ in range(2))
+        mine, theirs = compiled(x * 1, k), program(y * 1, k)
+        torch.testing.assert_close(mine, theirs)
+        if grad:
+            torch.autograd.backward(mine, [cotangent(t, i) for i, t in enumerate(mine)])
+            torch.autograd.backward(theirs, [cotangent(t, i) for i, t in enumerate(theirs)])
+            torch.testing.assert_close(x.grad, y.grad)
+
+
 def test_a_view_beside_its_base(compile: CompileFunction) -> None:
     def program(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
         y = x * 2

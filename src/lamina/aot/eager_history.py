@@ -234,8 +234,11 @@ def _node(value: Any) -> Any:
 
 
 def _saves(node: Any) -> bool:
-    """Whether a node holds a tensor, or may: what a custom function saved does not show in its attributes."""
-    if isinstance(node, torch.autograd.function.BackwardCFunction):
+    """Whether a node holds a tensor, or may: what a custom function saved does not show in its attributes.
+
+    A write to a view has its node inside of one for the view's base, which a backward always frees.
+    """
+    if isinstance(node, torch.autograd.function.BackwardCFunction) or type(node).__name__ == "CopySlices":
         return True
     names = [name for name in dir(node) if name.startswith("_raw_saved_")]
     return any(getattr(node, name) is not None for name in names)

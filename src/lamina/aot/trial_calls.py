@@ -2,7 +2,8 @@
 
 Meta functions check less than the kernels behind them: mixed dtypes, dtypes without a kernel, a dimension out of range,
 an ``out`` of another type. What tracing lets through would be compiled and compute something where eager raises. Some
-tell another rank or other strides than the kernels give.
+tell another rank or other strides than the kernels give. Formulas of gradients are tried as well: some of them refuse
+dtypes that the call takes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from lamina.aot.torch_private import (
     dispatch_is_watched,
     is_torch_function,
     random_numbers_kept,
+    saving_is_hooked,
     without_function_modes,
 )
 from lamina.base.captured import tensors
@@ -93,7 +95,7 @@ def _differs(node: Node) -> str:
         return ""
     places = {operand: place for place, operand in enumerate(node.all_input_nodes)}
     try:
-        given = _Given((_packed(node.args, places), _packed(node.kwargs, places)))
+        given = _Given((_packed(node.args, places), _packed(node.kwargs, places)), _wanted(node, places))
     except _UnknownError:
         return ""
     if not given.likes:
@@ -122,6 +124,14 @@ def _other_kind(traced: Tensor, eager: _Like, laid_out: bool) -> str:
         return ""
     traced_order, order = ([i for i in like.order if ours.shape[i] > 1] for like in (ours, eager))
     return "has other strides than tracing tells" if traced_order != order else ""
+
+
+def _wanted(node: Node, places: dict[Node, int]) -> frozenset[int]:
+    """The places of the operands that a call's results have a gradient for."""
+    if not any(result.requires_grad for result in tensors(node)) or saving_is_hooked(True) is not None:
+        return frozenset()
+    operands = ((place, operand.meta.get("example_value")) for operand, place in places.items())
+    return frozenset(place for place, value in operands if isinstance(value, Tensor) and value.requires_grad)
 
 
 def _is_internal(name: str) -> bool:
@@ -204,19 +214,26 @@ def _operand(node: Node, place: int) -> _Like | _Plain:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The packed arguments of a call."""
+    """The packed arguments of a call, and the places of those that are to have a gradient."""
 
     arguments: tuple[Any, Any]
+    wanted: frozenset[int] = frozenset()
 
     @property
     def likes(self) -> list[_Like]:
         """The tensors among them."""
         return list(_tensors(self.arguments))
 
-    def made(self, fill: str, sizes: dict[int, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments to call with; whole numbers that are a tensor's size change as that does."""
-        found: dict[int, Tensor] = {}
-        args, kwargs = (_unpacked(one, fill, sizes, found) for one in self.arguments)
+    def made(
+        self, fill: str, sizes: dict[int, int], changed: Callable[[int, Tensor], Tensor] = lambda _, tensor: tensor
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments to call with; whole numbers that are a tensor's size change as that does.
+
+        What is ``changed`` of a place and the tensor made for it stands there.
+        """
+        operands = {like.place: like for like in self.likes}
+        found = {place: changed(place, like.made(fill, sizes)) for place, like in operands.items()}
+        args, kwargs = (_unpacked(one, sizes, found) for one in self.arguments)
         return args, kwargs
 
 
@@ -227,14 +244,12 @@ def _tensors(packed: Any) -> Any:
         yield from _tensors(one)
 
 
-def _unpacked(packed: Any, fill: str, sizes: dict[int, int], found: dict[int, Tensor]) -> Any:
+def _unpacked(packed: Any, sizes: dict[int, int], found: dict[int, Tensor]) -> Any:
     if isinstance(packed, _Like):
-        if packed.place not in found:
-            found[packed.place] = packed.made(fill, sizes)
         return found[packed.place]
     if isinstance(packed, _Plain):
         return sizes.get(packed.value, packed.value) if packed.kind is int else packed.value
-    items = [_unpacked(one, fill, sizes, found) for one in packed.items]
+    items = [_unpacked(one, sizes, found) for one in packed.items]
     if packed.kind is dict:
         return dict(zip(packed.names, items, strict=True))
     return slice(*items) if packed.kind is slice else packed.kind(items)
@@ -282,11 +297,34 @@ def _tried(target: Any, given: _Given, fill: str, sizes: dict[int, int]) -> tupl
     """What a call raises, and what its results are like."""
     args, kwargs = given.made(fill, sizes)
     try:
-        value = getattr(args[0], target)(*args[1:], **kwargs) if isinstance(target, str) else target(*args, **kwargs)
+        results = _called(target, args, kwargs)
+        if given.wanted:
+            _differentiated(target, given, fill, sizes)
     except Exception as problem:
         return problem, ()
-    results = value if isinstance(value, (tuple, list)) else (value,)
-    return None, tuple(_like(0, one) for one in results if isinstance(one, Tensor) and one.layout is torch.strided)
+    return None, tuple(_like(0, one) for one in results if one.layout is torch.strided)
+
+
+def _called(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    value = getattr(args[0], target)(*args[1:], **kwargs) if isinstance(target, str) else target(*args, **kwargs)
+    return [one for one in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(one, Tensor)]
+
+
+def _differentiated(target: Any, given: _Given, fill: str, sizes: dict[int, int]) -> None:
+    """Make the call with gradients and compute them; operands have a history, since it may write to them."""
+    leaves: list[Tensor] = []
+
+    def with_history(place: int, tensor: Tensor) -> Tensor:
+        if place not in given.wanted:
+            return tensor
+        leaves.append(tensor.requires_grad_())
+        return tensor.clone()
+
+    with torch.enable_grad():
+        args, kwargs = given.made(fill, sizes, with_history)
+        results = [one for one in _called(target, args, kwargs) if one.requires_grad]
+        if results:
+            torch.autograd.grad(results, leaves, [torch.ones_like(one) for one in results], allow_unused=True)
 
 
 def _like(place: int, tensor: Tensor) -> _Like:

@@ -43,6 +43,8 @@ _ARITHMETIC: dict[str, Any] = {
     "Max": torch.sym_max,
 }
 """What computes an expression of sizes, operand by operand, by the name of its class."""
+_OF_ONE: dict[str, Any] = {"Abs": operator.abs}
+"""What computes one of a single integer."""
 
 
 class CannotCut(Exception):
@@ -355,15 +357,21 @@ class _Cutter:
             return self.found.binders[e]
         if e.is_symbol:
             raise CannotCut(f"nothing gives the size {e} by itself")
-        function = _ARITHMETIC.get(type(e).__name__)
-        if function is None:
-            raise CannotCut(f"{type(e).__name__} in {e}")
+        kind = type(e).__name__
+        if kind not in _ARITHMETIC and kind not in _OF_ONE:
+            raise CannotCut(f"{kind} in {e}")
         first, *rest = (self._computed(arg) for arg in e.args)
+        if kind in _OF_ONE:
+            return self._called(_OF_ONE[kind], first)
         for other in rest:
-            with self.gm.graph.inserting_before(self.output):
-                first = self.gm.graph.call_function(function, (first, other))
-            self.found.kinds[first] = _OUTER
+            first = self._called(_ARITHMETIC[kind], first, other)
         return first
+
+    def _called(self, function: Any, *integers: Node | int) -> Node:
+        with self.gm.graph.inserting_before(self.output):
+            made = self.gm.graph.call_function(function, integers)
+        self.found.kinds[made] = _OUTER
+        return made
 
     def _segment(self, level: int, taken: list[Node]) -> tuple[Segment, list[Node]]:
         nodes = self.groups[level]

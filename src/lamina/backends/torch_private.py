@@ -27,6 +27,8 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
+from lamina.lower.sizes import LIMITS
+
 __all__ = [
     "FLEX_ATTENTION",
     "FLEX_ATTENTION_BACKWARD",
@@ -117,11 +119,11 @@ def symbols_in(value: Any) -> set[Any]:
 
 
 def number_symbol(value: Any) -> Any:
-    """The symbol, or the least or greatest of several integers, that a symbolic integer or float is; else None."""
+    """The symbol or limit (see ``LIMITS``) that a symbolic integer or float is; else None."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat)):
         return None
     expression = value.node.expr
-    return expression if expression.is_symbol or type(expression).__name__ in ("Min", "Max") else None
+    return expression if expression.is_symbol or type(expression).__name__ in LIMITS else None
 
 
 def as_number(expression: Any, like: Any) -> torch.SymInt:

@@ -13,7 +13,10 @@ from lamina.ir.index import Expr, Size, as_expr, ceildiv
 from lamina.lower.torch_private import is_one, lowest
 from lamina.lower.values import TensorValue
 
-__all__ = ["SizeFloat", "UnknownSize", "expr_of", "leaves_in", "stride_of"]
+__all__ = ["LIMITS", "SizeFloat", "UnknownSize", "expr_of", "leaves_in", "stride_of"]
+
+LIMITS = ("Min", "Max", "Abs")
+"""Limits: classes of integers that no index expression holds and that a region is given as it is a symbol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class UnknownSize(Exception):
 def expr_of(value: int | torch.SymInt | Expr) -> Expr:
     """The integer as an ``Expr``; raises ``UnknownSize`` for forms that none holds.
 
-    The least or the greatest of several integers is a size of its own, which a region can only use if it is given it.
+    The least or the greatest of several integers, and one without its sign, is a size of its own, which a region can
+    only use if it is given it.
 
     What is known to be 1 is 1, so that what it is the size of is broadcast; as a factor too, so that strides agree.
 
@@ -111,29 +115,37 @@ def _quotient(e: Any, env: Any) -> Expr:
         return _convert(e.args[0], env) % _divisor(e.args[1], env)
     if kind == "ModularIndexing":
         return (_convert(e.args[0], env) // _divisor(e.args[1], env)) % _divisor(e.args[2], env)
-    if kind in _LIMITS:
+    if kind in LIMITS:
         return as_expr(_limit(e, env))
     raise UnknownSize(f"{kind} in {e}")
 
 
-_LIMITS = ("Min", "Max")
-
-
 def _limit(e: Any, env: Any) -> Size:
-    """``Min`` or ``Max`` of integers as one that the region must be given, called after its text."""
-    lows = [_convert(arg, env).bounds()[0] for arg in e.args]
+    """A limit of integers as one that the region must be given, called after its text."""
+    lows = [_lowest(arg, env) for arg in e.args]
     proved = [low for low in lows if low is not None]
-    if type(e).__name__ == "Max":
+    low: int | None
+    if type(e).__name__ == "Abs":
+        low = 0
+    elif type(e).__name__ == "Max":
         low = max(proved, default=None)
     else:
         low = min(proved) if len(proved) == len(lows) else None
     return Size(f"{type(e).__name__.lower()}_{sha256(str(e).encode()).hexdigest()[:10]}", low)
 
 
+def _lowest(e: Any, env: Any) -> int | None:
+    """The least value of an integer as far as its index expression tells; ``None`` if it has none."""
+    try:
+        return _convert(e, env).bounds()[0]
+    except UnknownSize:
+        return None
+
+
 def leaves_in(value: Any) -> dict[str, Any]:
     """What an integer, or a tensor's sizes and strides, is made of, by name: symbols, and limits, which count as such.
 
-    A limit is the least or the greatest of several integers.
+    A limit is the least or the greatest of several integers, or one without its sign.
     """
     if isinstance(value, torch.Tensor):
         parts = [*value.shape, value.storage_offset(), *(_Stride(s) for s in value.stride())]
@@ -152,7 +164,7 @@ def leaves_in(value: Any) -> dict[str, Any]:
             e = stack.pop()
             if isinstance(e, sympy.Symbol):
                 found[e.name] = e
-            elif type(e).__name__ in _LIMITS:
+            elif type(e).__name__ in LIMITS:
                 found[_limit(e, number.node.shape_env).name] = e
             else:
                 stack += getattr(e, "args", ())
