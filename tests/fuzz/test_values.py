@@ -144,6 +144,28 @@ def program(compile):
     with unbacked():
         yield attempt(g, sample(6))
 """,
+    "two sizes of the data of which one is 1": """
+def f(x, y):
+    return x.nonzero()[:, 0] + y.unique(), x[x > 0] * 2
+
+def program(compile):
+    g = compile(f)
+    for x, y in ((torch.arange(4), torch.ones(4)), (torch.ones(3), sample(3)), (torch.tensor([0, 2]), sample(2))):
+        with unbacked():
+            yield attempt(g, x, y)
+""",
+    "a mask that is wider than what it selects from": """
+def f(x, m):
+    return torch.masked_select(x, m) * 2, x.masked_select(m[0]).sum()
+
+def program(compile):
+    for dynamic in (None, True):
+        g = compile(f, dynamic=dynamic)
+        for n in (3, 4):
+            with unbacked():
+                yield attempt(g, sample(1, n, grad=True), sample(2, 3, n) > 0)
+                yield attempt(g, sample(3, n), sample(2, 3, n) > 0)
+""",
     "padding that takes more than there is": """
 def f(x, k):
     return F.pad(x, (2, k)) * 1, F.pad(x, (k, 5, k, 5))

@@ -1,16 +1,17 @@
-"""Sizes that only data tell and that tracing took to be what makes a call fit: the captured graph asserts them."""
+"""Sizes that only data tell and of which tracing took too much for granted: the captured graph asserts it."""
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.base.source import source_of
-from lamina.base.symbolic.torch_private import is_constant
+from lamina.base.source import operation_name, source_of
+from lamina.base.symbolic.torch_private import depends_on_data, is_constant, is_true
 
-__all__ = ["assumed_size"]
+__all__ = ["assumed_equal", "assumed_size", "wider_mask"]
 
 _READS = ("item", "tolist", torch.ops.aten._local_scalar_dense.default)
 _ASSERT = torch.ops.aten._assert_scalar.default
@@ -33,6 +34,44 @@ def assumed_size(gm: GraphModule, of_tensors: bool = False) -> str:
             continue
         return f"{source_of(maker)} has a size that only data tell and that is taken to fit another"
     return ""
+
+
+def assumed_equal(gm: GraphModule) -> str:
+    """Why the captured graph is not the program: an assertion that two numbers are equal that data alone tell, or "".
+
+    A broadcast of two such sizes makes the captured graph assert so, while one of them may be 1.
+    """
+    for node in gm.graph.find_nodes(op="call_function", target=_ASSERT):
+        condition: Any = node.args[0]
+        if not isinstance(condition, Node) or condition.target is not operator.eq:
+            continue
+        sides = [n.meta.get("example_value") for n in condition.all_input_nodes]
+        if len(sides) == 2 and all(isinstance(side, torch.SymInt) and depends_on_data(side) for side in sides):
+            return f"{source_of(_maker(condition))} has a size that only data tell and that is taken to fit another"
+    return ""
+
+
+def wider_mask(gm: GraphModule) -> str:
+    """Why the captured graph is not the program: it asserts that a mask selects no more than a tensor has, or "".
+
+    The mask may have more elements than the tensor, which then is broadcast.
+    """
+    for node in gm.graph.nodes:
+        selects = node.op.startswith("call_") and operation_name(node.target) == "masked_select"
+        if selects and not _has_all_places(node):
+            return f"{source_of(node)} has a mask of another shape, and may select more than the tensor holds"
+    return ""
+
+
+def _has_all_places(node: Node) -> bool:
+    """Whether what a mask selects from is known to have all elements that the mask has."""
+    values = [n.meta.get("example_value") for n in node.all_input_nodes[:2]]
+    shapes = [list(value.shape) for value in values if isinstance(value, torch.Tensor)]
+    if len(shapes) < 2:
+        return len(values) < 2
+    given, mask = shapes
+    wide = [1] * (len(mask) - len(given)) + given
+    return all(is_true(m == n) or is_true(m == 1) for m, n in zip(reversed(mask), reversed(wide), strict=False))
 
 
 def _maker(condition: Node) -> Node:

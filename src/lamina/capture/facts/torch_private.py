@@ -24,7 +24,7 @@ from torch._guards import Guard, Source, TracingContext
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn.modules import module as modules
 
-from lamina.base.assumed_sizes import assumed_size
+from lamina.base.assumed_sizes import assumed_equal, assumed_size, wider_mask
 from lamina.capture.absences.torch_private import absence_guards
 from lamina.capture.facts import reads
 from lamina.capture.guards.torch_private import add_check, add_check_of_call, expression, reader
@@ -102,10 +102,10 @@ def refused(gm: torch.fx.GraphModule) -> str:
     context, tx = TracingContext.try_get(), _translator()
     if context is None or tx is None:
         return ""
-    if not tx.one_graph and (why := assumed_size(gm, of_tensors=True)):
-        return why
     codes = reads.users_own(context.traced_code)
     names = reads.names_read(codes)
+    if not tx.one_graph and (why := _assumed(gm, names)):
+        return why
     given = [tx.f_locals.get(name) for name in tx.f_code.co_varnames[: tx.f_code.co_argcount]]
     held = [tx.f_globals.get(name) for name in names]
     if any(isinstance(v, np.generic) for v in (*given, *held)) and reads.asks_for_type(codes):
@@ -129,6 +129,11 @@ def refused(gm: torch.fx.GraphModule) -> str:
     ):
         return "a custom autograd function within a transform of torch.func is captured without its derivative"
     return ""
+
+
+def _assumed(gm: torch.fx.GraphModule, names: frozenset[str]) -> str:
+    """What the graph takes for granted of sizes that only data tell, "" if nothing; a program may check them itself."""
+    return assumed_size(gm, of_tensors=True) or wider_mask(gm) or ("" if "_check" in names else assumed_equal(gm))
 
 
 def _draws_in_two_dtypes(node: torch.fx.Node) -> bool:
