@@ -333,6 +333,20 @@ def test_errors_in_the_graph(compile: Compile) -> None:
         assert {**dynamos_state(), "generation": 0} == {**state, "generation": 0}
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("ask", [lambda x: x.shape[2], lambda x: x.shape[1:][3], lambda x: x.stride(4)])
+def test_a_dimension_that_is_not_there_is_refused_in_eagers_words(ask: Callable[[Tensor], int], strict: bool) -> None:
+    def asks(x: Tensor) -> Tensor:
+        return x * 2 + ask(x)
+
+    messages = []
+    for called in (lamina.compile(asks, backend="interp", options={"strict": strict}), asks):
+        with pytest.raises(IndexError) as error:
+            called(X)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+
+
 def test_errors_of_dynamo_and_of_backends(compile: Compile) -> None:
     def breaks(x: Tensor) -> Tensor:
         torch._dynamo.graph_break()

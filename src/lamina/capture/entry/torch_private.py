@@ -186,6 +186,7 @@ class _Callback(CatchErrorsWrapper):
     ) -> None:
         super().__init__(callback._torchdynamo_orig_backend, callback.hooks)
         self.settings, self.caught, self.note, self.whole = settings, caught, note, whole
+        self.looked_at: tuple[type[Exception], ...] = (*caught, InternalTorchDynamoError)
         self.entry: CodeType | None = None
         """The code of the function through which Python calls what is compiled here."""
         self.failed: tuple[int, CodeType, Exception] | None = None
@@ -207,7 +208,10 @@ class _Callback(CatchErrorsWrapper):
                 stack.callback(enter())
             try:
                 compiled = super().__call__(frame, cache_entry, frame_state)
-            except self.caught as error:
+            except self.looked_at as error:
+                wrong = not self.whole and isinstance(error.__context__, _WRONG_INPUTS)
+                if not wrong and not isinstance(error, self.caught):
+                    raise
                 self.failed = (GenerationTracker.generation, frame.f_code, error.with_traceback(None))
                 return ConvertFrameReturn(frame_exec_strategy=_this_time, apply_to_code=False)
         if compiled.guarded_code is None:
@@ -305,7 +309,10 @@ _set_isolation: Any = getattr(_dynamo, "set_eval_frame_isolate_recompiles_id", N
 
 
 _WRONG_INPUTS = (TorchRuntimeError, IndexError)
-"""What Dynamo raises where a call refuses its inputs, or where it cannot run the call without values."""
+"""What Dynamo raises where a call refuses its inputs, or where it cannot run the call without values.
+
+Its version 2.11 takes an ``IndexError`` of a tensor's sizes for a fault of its own.
+"""
 _INTERNAL = (InternalTorchDynamoError, AssertionError)
 """What it raises for faults of its own. Errors of backends and what a user's settings forbid are other classes."""
 
