@@ -298,3 +298,16 @@ def test_batch_norm_in_evaluation_on_a_gpu_reports_the_running_statistics() -> N
     torch.testing.assert_close(out, evaluate(x, w, b, m, v)[0])
     torch.testing.assert_close(mean, m)
     torch.testing.assert_close(scale, (v + 1e-5).rsqrt())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("order", "dim"), [(2, 0), (1, -1), (math.inf, 1), (1.5, 1), (0.5, 2)])
+def test_renorm(dtype: torch.dtype, order: float, dim: int) -> None:
+    """One nest: the norm of each slice and its product. Slices below the largest norm, of zeros and of NaN stay."""
+    x = _random(6, 5, 4, dtype=dtype)
+    x[0] *= 0.01
+    x[1] = 0
+    x[2, 0, 0] = math.nan
+    x[3, 1, 1] = math.inf
+    check(lambda x: torch.renorm(x, order, dim, 3), x)
+    assert len(_nests(lambda x: torch.renorm(x, order, dim, 3), x)) == 1

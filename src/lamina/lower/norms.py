@@ -13,7 +13,7 @@ from torch.fx import Node
 from lamina.ir.index import Expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
-from lamina.lower.reduction import count
+from lamina.lower.reduction import count, vector_norm
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
 
@@ -246,3 +246,20 @@ def rms_norm_backward(
         b.store(outs[1], b.reduce("sum", product, rows) if rows else product, b.axes[outer:])
     low.finish(b)
     return outs
+
+
+@rule("aten.renorm.default")
+def renorm(low: Lowering, node: Node, x: TensorValue, p: Any, dim: int, maxnorm: Any) -> TensorValue:
+    """Slices along ``dim`` whose norm is too large, scaled to have the largest that is allowed."""
+    if not isinstance(p, int | float) or not isinstance(maxnorm, int | float):
+        raise Decline("a norm that is not a number")
+    out = low.result(node)
+    low.plain(x.dtype)
+    kin = opmath(x.dtype)
+    b = low.nest(node, x.shape)
+    v = b.load(x).to(kin)
+    norm = vector_norm(b, v, [d for d in range(x.rank) if d != dim % x.rank], float(p))
+    factor = b.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1.0)
+    b.store(out, v * factor.to(x.dtype).to(kin))
+    low.finish(b)
+    return out
