@@ -28,11 +28,18 @@ def executed(function: Callable[[], object]) -> int:
 
     before, collecting = sys.gettrace(), gc.isenabled()
     gc.disable()
-    sys.settrace(trace)
     try:
+        sys.settrace(trace)
+        _nothing()  # Python 3.12 and 3.13 note the first wish for instructions, and tell of them the next time
+        sys.settrace(trace)
+        count = 0
         function()
     finally:
         sys.settrace(before)
         if collecting:
             gc.enable()
     return count
+
+
+def _nothing() -> None:
+    pass

@@ -84,6 +84,15 @@ def default_of_a_method() -> Program:
     return lambda x: x * Kind().factor(), lambda: None
 
 
+def default_of_a_function() -> Program:
+    def factor(held: list[int] = [1], *, more: list[int] = [2]) -> int:  # noqa: B006
+        held.append(1)
+        more.append(more[-1])
+        return len(held) + sum(more)
+
+    return lambda x: x * factor(), lambda: (len(factor.__defaults__[0]), factor.__kwdefaults__["more"])  # type: ignore[index]
+
+
 def data_class_that_writes() -> Program:
     log: list[str] = []
 
@@ -163,6 +172,7 @@ PROGRAMS = (
     method_that_writes,
     method_that_reads,
     default_of_a_method,
+    default_of_a_function,
     data_class_that_writes,
     named_tuple_that_writes,
     iterator_that_writes,

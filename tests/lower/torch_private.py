@@ -51,7 +51,7 @@ def tagged_operations(tag: str) -> list[str]:
         packet = getattr(torch.ops.aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
             op = getattr(packet, overload)
-            named = any("Dimname" in str(a.type) for a in op._schema.arguments)
+            named = "name" in overload.lower() or any("Dimname" in str(a.type) for a in op._schema.arguments)
             if wanted in op.tags and not op._schema.is_mutable and "out" not in overload and not named:
                 found.append(str(op))
     return found

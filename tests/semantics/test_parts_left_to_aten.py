@@ -117,6 +117,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...], bo
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_the_rest_is_compiled(name: str, dynamic: bool) -> None:
     function, shapes, trainable = PROGRAMS[name]
+    if name == "steps" and torch.__version__.startswith("2.11."):
+        pytest.skip("AOTAutograd of torch 2.11 does not take this scan: it takes a result for its input")
     torch.manual_seed(0)
     inputs = [torch.randn(s) for s in shapes]
     for training in (False, True) if trainable else (False,):

@@ -34,7 +34,10 @@ def place_in(stack: str) -> str:
 
 def operation_name(call: Any) -> str:
     """The short name of a function, method or operator."""
-    if isinstance(call, str):
-        return call
     packet = getattr(call, "_overloadpacket", call)
-    return str(getattr(packet, "__name__", packet))
+    name = call if isinstance(call, str) else str(getattr(packet, "__name__", packet))
+    return _COMPARISONS.get(name, name)
+
+
+_COMPARISONS = {f"__{name}__": name for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+"""Names that captured graphs may have for comparisons by operators, and those of the functions that do the same."""

@@ -5,6 +5,8 @@ Source places are computed in floating point exactly as eager does, because roun
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -13,7 +15,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.base.dtypes import torch_dtype
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
@@ -36,16 +37,13 @@ class Resize:
         """Source elements for each result element, in eager's precision."""
         if self.scale is not None and self.scale > 0:
             return _rounded(1.0 / self.scale, dtype)
-        one = torch_dtype(dtype)
-        return float(torch.tensor(self.source, dtype=one) / torch.tensor(self.result, dtype=one))
+        return _rounded(_rounded(self.source, dtype) / _rounded(self.result, dtype), dtype)
 
     def nearest(self, exact: bool) -> list[int]:
         """The source place of each result place, by eager's float32 arithmetic."""
-        ratio = torch.tensor(self.ratio("float32"), dtype=torch.float32)
-        at = torch.arange(self.result, dtype=torch.float32)
-        places = torch.floor((at + 0.5) * ratio if exact else at * ratio)
-        found: list[int] = places.to(torch.int64).clamp(max=self.source - 1).tolist()
-        return found
+        ratio, half = self.ratio("float32"), 0.5 if exact else 0.0
+        places = (math.floor(_rounded((at + half) * ratio, "float32")) for at in range(self.result))
+        return [min(place, self.source - 1) for place in places]
 
     def repeats(self, exact: bool) -> int | None:
         """How often each source element comes, one after the other, if all come equally often."""
@@ -71,8 +69,8 @@ def _known(size: Expr) -> int:
 
 
 def _rounded(value: float, dtype: str) -> float:
-    """``value`` as a number of ``dtype``."""
-    return float(torch.tensor(value, dtype=torch_dtype(dtype)))
+    """``value`` as a number of ``dtype``, float32 or float64."""
+    return ctypes.c_float(value).value if dtype == "float32" else value
 
 
 def _nearest(b: NestBuilder, at: Expr, resize: Resize, exact: bool) -> Expr:

@@ -264,9 +264,9 @@ def _too_often(frame: Any, entry: Any) -> str:
     """Why a function is not compiled again, with what the last compiled version did not fit."""
     reason = ""
     with contextlib.suppress(Exception):  # told for the user's sake only, in words that differ between versions
-        count = len(signature(get_and_maybe_log_recompilation_reasons).parameters)
-        entries = [entry] if count > 3 and not isinstance(entry, list) else entry
-        found = get_and_maybe_log_recompilation_reasons(entries, frame, *((None,) if count > 2 else ()))
+        names = list(signature(get_and_maybe_log_recompilation_reasons).parameters)
+        entries = [entry] if names[0] == "cache_entries" and not isinstance(entry, list) else entry
+        found = get_and_maybe_log_recompilation_reasons(entries, frame, *((None,) if len(names) > 2 else ()))
         reason = f"; the last version did not fit because {_one_line(str(found[0]))}" if found else ""
     return (
         f"it was compiled as often as torch._dynamo.config.recompile_limit allows ({config.recompile_limit}){reason}. "

@@ -13,18 +13,19 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch._dynamo import utils
+from torch._dynamo import config, utils
 from torch._dynamo.codegen import PyCodegen
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.source import GlobalSource
-from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._dynamo.variables import misc, torch_function, user_defined
+from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
+from torch._dynamo.variables import functions, lazy, misc, torch_function, user_defined
 from torch._dynamo.variables.builder import VariableBuilder
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.lists import DequeVariable
+from torch._dynamo.variables.tensor import SymNodeVariable
 
 from lamina.capture.facts.reads import users_own
 
@@ -50,6 +51,8 @@ def correct_traces() -> None:
     _keep_objects()
     _break_at_random_numbers()
     _guard_missing_keys()
+    _tell_texts_from_numbers()
+    _find_defaults_that_change()
 
 
 def guard_without_graph(guard: Callable[[], object], guarded: Callable[[Any], bool]) -> None:
@@ -169,6 +172,45 @@ def _guard_missing_keys() -> None:
             raise
 
     ConstDictVariable.getitem_const_raise_exception_if_absent = take  # type: ignore[method-assign]
+
+
+def _tell_texts_from_numbers() -> None:
+    """Let the text that an f-string makes of a number that is a symbol be another value than the number.
+
+    Dynamo (2.11) finds both by where the number comes from, and takes the one for the other.
+    """
+    format_any = InstructionTranslatorBase._format_value
+
+    @functools.wraps(format_any)
+    def format_value(self: Any, spec: Any, flags: int) -> None:
+        number = self.stack[-1]
+        if not (isinstance(number, SymNodeVariable) and compiles_for_lamina(self.output)):
+            format_any(self, spec, flags)
+            return
+        self.pop()
+        text = lazy.LazyCache(lazy.LazySymNodeFormatString(number, spec), number.source)
+        self.push(lazy.LazyVariableTracker(text, source=number.source))
+
+    InstructionTranslatorBase._format_value = format_value  # type: ignore[method-assign, assignment]
+
+
+def _find_defaults_that_change() -> None:
+    """Let lists that are defaults of functions be read where they are: Dynamo takes those of numbers to be constant."""
+    bind_any = functions.bind_args_cached
+
+    @functools.wraps(bind_any)
+    def bind(func: Any, tx: Any, *args: Any) -> Any:
+        defaults = (*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values())
+        if all(map(_is_constant, defaults)) or not compiles_for_lamina(tx.output):
+            return bind_any(func, tx, *args)
+        with config.patch(skip_guards_on_constant_func_defaults=False):
+            return bind_any(func, tx, *args)
+
+    functions.bind_args_cached = bind  # type: ignore[assignment]
+
+
+def _is_constant(value: object) -> bool:
+    return isinstance(value, (int, float, complex, str, bytes, type(None)))
 
 
 def to_subclass(tensor: torch.Tensor, kind: type) -> torch.Tensor:
