@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from lamina.ir.loops import Load, Nest
 from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
 from lamina.rewrite.pool_places import max_pool2d_offsets_backward, max_pool2d_with_offsets
@@ -148,3 +149,19 @@ def test_gradients_of_uneven_means_go_to_columns_and_then_to_rows(size: tuple[in
         assert not found.complaints
         assert not found.library
         assert found.nests == nests
+
+
+@pytest.mark.parametrize("size", [(2, 3), (10, 11)])
+def test_the_mean_of_a_window_that_is_everything_is_one_sum(size: tuple[int, int]) -> None:
+    """Not a written-out one for each row and another over rows: compilers took minutes for windows of 14 by 14."""
+    x = X[..., : size[0], : size[1]]
+    for program in (
+        lambda x: aten.avg_pool2d(x, list(size)),
+        lambda x: aten.avg_pool2d(x, list(size), [], [0, 0], False, True, 7),
+        lambda x: aten._adaptive_avg_pool2d(x, [1, 1]),
+    ):
+        for given in (x.contiguous(), x.contiguous(memory_format=torch.channels_last), x.contiguous().bfloat16()):
+            check(program, given)
+        (nest,) = lower(traced(program, [x.contiguous()]), "t").steps
+        assert isinstance(nest, Nest)
+        assert sum(isinstance(e, Load) for e in nest.body) == 1

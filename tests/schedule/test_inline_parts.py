@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import lamina
+from lamina.schedule import inline_parts
 
 Program = Callable[..., Any]
 
@@ -53,6 +54,18 @@ def row_blocks(x: Tensor) -> Tensor:
     return sum((y[..., k::8] for k in range(1, 8)), y[..., ::8])  # type: ignore[return-value]
 
 
+def few_rows(x: Tensor) -> Tensor:
+    y = _costly(x)
+    return y[torch.tensor([4, 0, 4, 1])] + 1
+
+
+def chain(x: Tensor) -> Tensor:
+    """What is stored whole is read whole first; of the second value only parts are read, and so of the first."""
+    y = torch.atan2(x, x * x + 1) * torch.erf(x)
+    z = torch.hypot(y, torch.tanh(x) + 1)
+    return z[..., ::2] + 1
+
+
 def _inlined(program: Program, x: Tensor) -> tuple[list[bool], Any]:
     compiled = lamina.compile(program)
     result = compiled(x)
@@ -61,7 +74,7 @@ def _inlined(program: Program, x: Tensor) -> tuple[list[bool], Any]:
     return [d.taken for d in chosen], compiled
 
 
-@pytest.mark.parametrize("program", [picked, halves, crossed, steps], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("program", [picked, halves, crossed, steps, few_rows, chain], ids=lambda p: p.__name__)
 def test_parts_are_computed_where_they_are_read(program: Program) -> None:
     taken, _ = _inlined(program, torch.randn(6, 10, 8))
     assert taken == [True] * len(taken)
@@ -81,4 +94,23 @@ def test_parts_that_are_read_element_by_element_are_stored() -> None:
 def test_what_is_read_more_than_once_is_stored(program: Program) -> None:
     """No reader may do the costly work for a place that another read computes as well."""
     taken, _ = _inlined(program, torch.randn(6, 10, 8))
+    assert not taken
+
+
+def test_a_chain_of_which_parts_are_read_is_one_kernel() -> None:
+    _, compiled = _inlined(chain, torch.randn(6, 10, 12))
+    (plan,) = [s.value for s in compiled.record.stages if s.name == "plan"]
+    assert len(plan.kernels) == 1
+
+
+def test_single_places_of_long_rows_are_stored() -> None:
+    """Read at one place of each row, elements lie apart: all places in turn are no parts but a sum over columns."""
+    taken, _ = _inlined(lambda x: sum(_costly(x)[..., k] for k in range(12)), torch.randn(6, 10, 12))
+    assert not taken
+
+
+def test_readers_do_not_grow_without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler takes minutes for what adds up hundreds of parts that are each computed in place."""
+    monkeypatch.setattr(inline_parts, "_EQUATIONS", 4)
+    taken, _ = _inlined(halves, torch.randn(6, 10, 8))
     assert not taken

@@ -130,3 +130,24 @@ def test_unsigned_words_are_computed_one_by_one() -> None:
     b = Body(64)
     b.store("Y", b.at, b.load("X", *b.at, dtype="uint32"))
     assert chosen(b, dense("X", "uint32", (64,)), dense("Y", "uint32", (64,))).vector is None
+
+
+def costly_softmax(shape: tuple[int, int], dim: int, op: str) -> Schedule:
+    b = Body(*shape)
+    x = b.op(op, b.load("X", *b.at))
+    b.store("Y", b.at, b.op("sub", x, b.reduce("max", x, dim)))
+    x, y = (dense(name, "float32", shape) for name in "XY")
+    return chosen(b, x, y, target=Target.of("avx2", 1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "op", "kept"),
+    [
+        ((1, 500_000), 1, "erf", 1),  # 2 MB: read from the last-level cache sooner than computed again
+        ((1, 500_000), 1, "sqrt", 0),
+        ((1, 4_000_000), 1, "erf", 0),  # more than is kept
+        ((17, 14_280), 0, "erf", 1),  # columns are gone over in tiles, which fit where whole rows would not
+    ],
+)
+def test_costly_values_of_long_rows_are_kept(shape: tuple[int, int], dim: int, op: str, kept: int) -> None:
+    assert len(costly_softmax(shape, dim, op).kept) == kept

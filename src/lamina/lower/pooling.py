@@ -229,6 +229,8 @@ def _window_mean(
     out = low.result(node)
     low.plain(x.dtype)
     kin = opmath(x.dtype)
+    if all(_is_whole(span, n) for span, n in zip(spans, x.shape[-len(spans) :], strict=True)):
+        return _mean_of_all(low, node, x, out, spans, divisor)
     if divisor is None and _by_rows(low, node, x, spans):
         return _mean_of_row_sums(low, node, x, out, spans)
     s = Sliding(low, node, out.shape, [span.size for span in spans])
@@ -249,6 +251,27 @@ def _by_rows(low: Lowering, node: Node, x: TensorValue, spans: Sequence[Span]) -
     rows = isinstance(of, Node) and of.meta["val"].stride(-1) == 1 and to.stride(-1) == 1
     cpu = low.buffers[x.buffer].device == "cpu"
     return cpu and rows and len(spans) > 1 and prod(as_expr(s.size) for s in spans).const >= _MANY
+
+
+def _is_whole(span: Span, source: Expr) -> bool:
+    """Whether the only window is all of the dimension."""
+    if isinstance(span, Adaptive):
+        return span.result == 1
+    return isinstance(span, Fixed) and span.pad == 0 and span.dilation == 1 and span.result == 1 and span.size == source
+
+
+def _mean_of_all(
+    low: Lowering, node: Node, x: TensorValue, out: TensorValue, spans: Sequence[Span], divisor: int | None
+) -> TensorValue:
+    """One sum for each image, over axes, so that loops run along them; windows are written out or sum row by row."""
+    kin, split = opmath(x.dtype), x.rank - len(spans)
+    b = low.nest(node, x.shape)
+    total = b.reduce("sum", b.load(x).to(kin), list(range(split, x.rank)))
+    area = prod(x.shape[split:])
+    number = b.constant(divisor or int(area), kin) if divisor or area.is_int else b.index(area, kin)
+    b.store(out, _divided(total, number), [*b.axes[:split], *(as_expr(0) for _ in spans)])
+    low.finish(b)
+    return out
 
 
 def _mean_of_row_sums(

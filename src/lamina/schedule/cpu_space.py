@@ -187,9 +187,10 @@ class _Space:
         if base.vector in free and base.kind == "mixed":
             outer = tuple(a for a in free if a != base.vector)
             inner = tuple(chooser.ordered([a for a in chooser.names if a not in outer], base.vector))
-            made = replace(base, kind="columns", outer=outer, inner=inner, kept=chooser.kept(inner))
             for size in self.tiles(base.vector or ""):
-                yield replace(made, tile=((base.vector or "", size),))
+                tile = ((base.vector or "", size),)
+                kept = chooser.kept(inner, tile=tile)
+                yield replace(base, kind="columns", outer=outer, inner=inner, kept=kept, tile=tile)
 
     def orders(self, base: Schedule) -> Iterator[Schedule]:
         """Each of the outer axes innermost, where nothing is reduced."""
@@ -207,7 +208,7 @@ class _Space:
             for count in _UNROLLS[0 if self.folding else 1 : 4 if self.folding else 3]:
                 yield replace(base, unroll=count)
         if self.folding and base.kind in ("rows", "columns", "mixed"):
-            for kept in ((), self.chooser.kept(base.inner), self.chooser.kept(base.inner, _CHEAP)):
+            for kept in ((), *(self.chooser.kept(base.inner, least, base.tile) for least in (None, _CHEAP))):
                 yield replace(base, kept=kept)
         if base.kind == "rows" and base.outer and self.chooser.phases() > 1:
             yield replace(base, prefetch=not base.prefetch)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.base.decision import Decision
-from lamina.ir.index import Axis, Expr, Size, prod
-from lamina.ir.loops import LibraryCall, Load, Nest, Step
+from lamina.ir.index import Axis, Div, Expr, Loaded, Mod, as_expr, prod
+from lamina.ir.loops import Buffer, LibraryCall, Load, Nest, Step
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts, estimate
 from lamina.schedule.group import Facts
@@ -27,6 +27,8 @@ takes to load elements one by one.
 
 _LOADS = 4
 """Tensors that a producer may read: each of them is read where the parts are, in the order of the reader's loops."""
+_EQUATIONS = 400
+"""What a reader may grow to: compilers take minutes for sums of hundreds of parts that are each computed in place."""
 
 
 def with_parts(steps: Sequence[Step], buffers: BufferFacts, numerics: str, decisions: list[Decision]) -> list[Step]:
@@ -42,7 +44,8 @@ def with_parts(steps: Sequence[Step], buffers: BufferFacts, numerics: str, decis
             writers.setdefault(written, []).append(number)
         for read in loaded(step):
             readers.setdefault(read, set()).add(number)
-    for number, producer in enumerate(result):
+    for number in reversed(range(len(result))):  # what reads parts of a value may do so of what that is made of
+        producer = result[number]
         if isinstance(producer, LibraryCall):
             continue
         name = _result(producer, buffers)
@@ -61,6 +64,9 @@ def with_parts(steps: Sequence[Step], buffers: BufferFacts, numerics: str, decis
             result[n] = settled(nest, numerics)
             for other in loaded(producer):
                 readers[other].add(n)
+        if None not in changed.values():
+            for other in loaded(producer):
+                readers[other].discard(number)
     return result
 
 
@@ -81,29 +87,36 @@ def _result(producer: Nest, buffers: BufferFacts) -> str | None:
 
 def _pays(producer: Nest, name: str, users: Sequence[Step], buffers: BufferFacts) -> bool:
     """Whether all readers read parts, and together no more places than there are; fewer, if one by one."""
-    shape, read, price = buffers.buffers[name].shape, 0, 1
+    buffer, read, price = buffers.buffers[name], 0, 1
     for user in users:
         if isinstance(user, LibraryCall):
             return False
         loads = [eqn for eqn in user.body if isinstance(eqn, Load) and eqn.buffer == name]
-        if not loads or not all(eqn.mask is None and _is_part(eqn.index, shape) for eqn in loads):
+        if not loads or not all(eqn.mask is None and _is_part(eqn.index, buffer.shape) for eqn in loads):
+            return False
+        if len(user.body) + len(loads) * len(producer.body) > _EQUATIONS:
             return False
         facts = Facts.of(user)
         if facts.scans or facts.scatters:
             return False  # its loop goes one by one
         read += len({eqn.index for eqn in loads}) * estimate(prod(a.extent for a in user.axes))
-        if any(_is_apart(eqn.index) for eqn in loads):
+        if any(_is_apart(eqn.index, buffer) for eqn in loads):
             price = _APART
     return read * price <= estimate(prod(a.extent for a in producer.axes))
 
 
-def _is_apart(index: tuple[Expr, ...]) -> bool:
-    """Whether what is read lies apart along the last dimension, whose elements lie next to each other."""
-    return any(axes and coef > _NEAR for axes, coef in index[-1].terms) if index else False
+def _is_apart(index: tuple[Expr, ...], buffer: Buffer) -> bool:
+    """Whether no two of the places that are read lie next to each other in memory, or nearly so."""
+    place = sum((e * n for e, n in zip(index, buffer.strides, strict=True)), as_expr(0))
+    steps = [place.coefficient(atom) for atom in place.atoms() if isinstance(atom, Axis)]
+    known = [abs(step.const) for step in steps if step is not None and step.is_int and step != 0]
+    return bool(place.atoms()) and min(known, default=_NEAR + 1) > _NEAR
 
 
 def _is_part(index: tuple[Expr, ...], shape: Sequence[Expr]) -> bool:
-    """Whether an index goes over axes, without division, and leaves out places of some dimension."""
-    if not all(isinstance(atom, Axis | Size) for e in index for atom in e.atoms()):
+    """Whether an index goes over axes and places that are data, without division, and leaves out some."""
+    atoms = {atom for e in index for atom in e.atoms()}
+    if any(isinstance(atom, Div | Mod) for atom in atoms):
         return False
-    return any(e.bounds() != (0, n - 1) for e, n in zip(index, shape, strict=True))
+    chosen = any(isinstance(atom, Loaded) for atom in atoms)
+    return chosen or any(e.bounds() != (0, n - 1) for e, n in zip(index, shape, strict=True))

@@ -18,6 +18,8 @@ _GRAIN_OPS = 60_000
 _KEEP_COST = 8
 _KEEP_CHEAP = 3
 """The same where rows along one axis have 16-bit numbers: to widen them again takes as long as to compute with them."""
+_KEEP_FAR = 12
+"""The same where a row does not stay in the second-level cache: one function, or a read at a computed place."""
 _GATHERED = 16
 """Instructions of a vector whose elements lie anywhere, each loaded by itself."""
 _TILE = 64
@@ -129,7 +131,8 @@ class Chooser:
         if units * -(-extent // tile) < threads and self.reduced_size() >= 8 * threads and self.one_pass():
             return self.mixed(outer, vector, width)
         inner = tuple(self.ordered([a for a in self.names if a not in outer], vector))
-        return Schedule("columns", outer, inner, vector, width, ((vector, tile),), self.kept(inner), self.grain())
+        kept = self.kept(inner, tile=((vector, tile),))
+        return Schedule("columns", outer, inner, vector, width, ((vector, tile),), kept, self.grain())
 
     def reduced_size(self) -> int:
         """Number of points over which the largest reduction goes."""
@@ -303,12 +306,23 @@ class Chooser:
                 cost += 1
         return max(_GRAIN_OPS * 8 // cost // 4, 1024)
 
-    def kept(self, inner: tuple[str, ...], least: int | None = None) -> tuple[str, ...]:
-        """Values that cost ``least`` or more, vary inside a row, and are needed again after a reduction."""
+    def kept(
+        self, inner: tuple[str, ...], least: int | None = None, tile: tuple[tuple[str, int], ...] = ()
+    ) -> tuple[str, ...]:
+        """Values that cost ``least`` or more, vary inside a row, and are needed again after a reduction.
+
+        Of axes in ``tile`` a row has so many points at a time. Where what is kept does not stay in the second-level
+        cache only values that take longer to compute than to read from the next one are.
+        """
         if least is None:
             halves = any(isinstance(e, Load) and self.dtypes[e.buffer] in _HALVES for e in self.nest.body)
             least = _KEEP_CHEAP if halves and len(inner) == 1 else _KEEP_COST
-        return tuple(n for n in self.crossing(inner, least) if self.row_bytes(n, inner) <= self.target.l2_bytes // 2)
+        near, far = self.target.l2_bytes // 2, self.target.llc_bytes // 4
+        crossing = self.crossing(inner, least)
+        size = {name: self.row_bytes(name, inner, dict(tile)) for name in crossing}
+        return tuple(
+            n for n, cost in crossing.items() if size[n] <= near or (size[n] <= far and cost >= max(least, _KEEP_FAR))
+        )
 
     def crossing(self, inner: tuple[str, ...], least: int) -> dict[str, int]:
         """Values that cost ``least`` or more and are needed again after a reduction inside a row, with that cost."""
@@ -343,8 +357,12 @@ class Chooser:
             return True
         return axis in place.axes() and place.coefficient(Axis(axis, self.axis[axis].extent)) is None
 
-    def row_bytes(self, name: str, inner: tuple[str, ...]) -> int:
-        return self.size(tuple(a for a in inner if a in self.values[name])) * 4
+    def row_bytes(self, name: str, inner: tuple[str, ...], tile: Mapping[str, int]) -> int:
+        size = 4
+        for axis in inner:
+            if axis in self.values[name]:
+                size *= min(self.size((axis,)), tile.get(axis, 1 << 62))
+        return size
 
 
 def _guess(extent: Expr) -> int:
