@@ -80,3 +80,39 @@ def test_few_columns_of_wide_rows_are_a_nest_where_the_library_may_not_round_the
     nests = [s for s in program.steps if isinstance(s, Nest)]
     assert [len(n.axes) for n in nests if any(isinstance(e, Reduce) for e in n.body)] == [3]
     assert calls(on_a_gpu(lambda x, w: x @ w.t(), [x, w])) == 1
+
+
+COMPUTED: dict[str, Callable[..., Tensor]] = {
+    "mm": lambda a, b, x: a[0] @ b[0].exp(),
+    "mm, one column": lambda a, b, x: b[0].exp().t() @ a[0].t(),
+    "addmm": lambda a, b, x: torch.addmm(x[:5], a[0], b[0].exp()),
+    "mv": lambda a, b, x: torch.mv(b[0].exp().t(), x),
+    "dot": lambda a, b, x: torch.dot(x, x.exp()),
+    "bmm": lambda a, b, x: torch.bmm(a, b.exp()),
+    "contraction": lambda a, b, x: torch.einsum("bnd,b->nd", b.softmax(-1), x[:3]),
+    "column and row": lambda a, b, x: torch.bmm(a.transpose(1, 2), b[:, :1]),
+    "column, row and more": lambda a, b, x: torch.addmm(x[:5], x[:, None], b[0, :1]),
+}
+"""Products whose matrix is computed beside them, or that are no sums."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", COMPUTED)
+def test_products_of_computed_matrices_are_nests_on_a_cpu(name: str, dtype: torch.dtype) -> None:
+    inputs = [x.to(dtype) for x in (A, B, X)]
+    program = lower(traced(COMPUTED[name], inputs), "test")
+    assert calls(program) == 0
+    for one in (program, fuse(program).program):
+        verify_program(one)
+        (found,) = run_program(one, [x.clone() for x in inputs])
+        close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+        torch.testing.assert_close(found, COMPUTED[name](*inputs), **close)
+
+
+def test_matrices_in_memory_are_the_librarys_on_a_cpu() -> None:
+    """A nest would read them as fast at best. So are those that the library makes."""
+    inputs = [A, B, X]
+    assert calls(lower(traced(lambda a, b, x: torch.mv(b[0].t(), x.exp()), inputs), "test")) == 1
+    assert calls(lower(traced(lambda a, b, x: torch.mv(b[0].t() @ b[1], x[:5]), inputs), "test")) == 2
+    assert calls(lower(traced(COMPUTED["mv"], inputs), "test", "eager")) == 1
+    assert calls(lower(traced(lambda a, b, x: torch.bmm(a, torch.cat([b, b], 2)), inputs), "test")) == 1

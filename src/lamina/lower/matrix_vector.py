@@ -1,7 +1,9 @@
-"""Products of a matrix and a vector on a GPU: one pass over the matrix, as a nest that fuses with what is around it.
+"""Products of a matrix and a vector: one pass over the matrix, as a nest that fuses with what is around it.
 
 The library's kernels multiply matrices in tiles. With one row there is nothing to reuse, the time is that of reading
-the matrix once, and a row reduction reads at the memory's full bandwidth.
+the matrix once, and a row reduction reads at the memory's full bandwidth. On a CPU the library's own do so too: there
+it is done where a nest computes the matrix, which then is neither stored nor read. Products of a column and a row are
+nests there as well, for what they make is as large as what reads it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import torch
 from torch.fx import Node
 
 from lamina.base.thin_products import LONG_SUM
-from lamina.ir.index import Expr
+from lamina.ir.access import writes
+from lamina.ir.index import Expr, as_expr
+from lamina.ir.loops import LibraryCall
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
 from lamina.lower.rules import Decline, rule
@@ -25,6 +29,8 @@ _REASON = "matrix products are faster in the vendor's library than in nests"
 _FEW = 8
 """Columns that a program takes beside one another."""
 _FLOATS = ("bfloat16", "float16", "float32")
+_MOVES = ("cat", "copy", "index_copy", "index_put")
+"""What makes a matrix without computing it, besides scatters: often in place, as keys are added to a cache."""
 
 
 @rule("aten.mm.default")
@@ -40,7 +46,13 @@ def addmm(low: Lowering, node: Node, added: TensorValue, a: TensorValue, b: Tens
 @rule("aten.bmm.default")
 def bmm(low: Lowering, node: Node, a: TensorValue, b: TensorValue) -> TensorValue:
     (batch, rows, inner), columns = a.shape, b.shape[2]
-    if not (rows == 1 or columns == 1) or not _suits(low, a, b):
+    if not _suits(low, a, b):
+        raise Decline(_REASON)
+    if _is_outer(low, a):
+        return _outer(low, node, a, b, None)
+    if not (rows == 1 or columns == 1) or not _is_at_hand(
+        low, node, a if columns == 1 else b, 0 if columns == 1 else 1
+    ):
         raise Decline(_REASON)
     out = low.result(node)
     nest = low.nest(node, [batch, rows, columns, inner])
@@ -52,7 +64,7 @@ def bmm(low: Lowering, node: Node, a: TensorValue, b: TensorValue) -> TensorValu
 
 @rule("aten.mv.default")
 def mv(low: Lowering, node: Node, a: TensorValue, x: TensorValue) -> TensorValue:
-    if not _suits(low, a, x):
+    if not _suits(low, a, x) or not _is_at_hand(low, node, a, 0):
         raise Decline(_REASON)
     out = low.result(node)
     b = low.nest(node, a.shape)
@@ -63,7 +75,7 @@ def mv(low: Lowering, node: Node, a: TensorValue, x: TensorValue) -> TensorValue
 
 @rule("aten.dot.default", "aten.vdot.default")
 def dot(low: Lowering, node: Node, a: TensorValue, x: TensorValue) -> TensorValue:
-    if not _suits(low, a, x):
+    if not _suits(low, a, x) or not (_is_at_hand(low, node, a, 0) or _is_at_hand(low, node, x, 1)):
         raise Decline(_REASON)
     out = low.result(node)
     b = low.nest(node, a.shape)
@@ -79,8 +91,12 @@ def _product(
     one = rows == 1 or columns == 1
     if more or not _suits(low, a, b):
         raise Decline(_REASON)
+    if _is_outer(low, a):
+        return _outer(low, node, a, b, added)
+    if one and not _is_at_hand(low, node, a if columns == 1 else b, -2 if columns == 1 else -1):
+        raise Decline(_REASON)
     if not (one or _few_columns(node, a, b)):
-        if (thin := thin_product(low, node, a, b, added)) is None:
+        if _on_cpu(low, a) or (thin := thin_product(low, node, a, b, added)) is None:
             raise Decline(_REASON)
         return thin
     out = low.result(node)
@@ -123,9 +139,47 @@ def _widened_for_this(node: Node) -> bool:
 
 
 def _suits(low: Lowering, *factors: TensorValue) -> bool:
-    """Whether the product runs on a GPU, and its additions may be in another order than the library's."""
-    elsewhere = all(low.buffers[f.buffer].device != "cpu" for f in factors)
-    return elsewhere and low.numerics == "fast" and all(f.dtype in _FLOATS for f in factors)
+    """Whether the product's additions may be in another order than the library's."""
+    alike = len({_on_cpu(low, f) for f in factors}) == 1
+    return alike and low.numerics == "fast" and all(f.dtype in _FLOATS for f in factors)
+
+
+def _on_cpu(low: Lowering, factor: TensorValue) -> bool:
+    return low.buffers[factor.buffer].device == "cpu"
+
+
+def _is_at_hand(low: Lowering, node: Node, matrix: TensorValue, position: int) -> bool:
+    """Whether a nest may read the matrix, an argument of ``node``, as fast as the library does: on a GPU; on a CPU
+    where it need not be read, since a nest computes it.
+    """
+    if not _on_cpu(low, matrix):
+        return True
+    if low.buffers[matrix.buffer].kind == "input" or _is_moved(node.args[position]):
+        return False
+    return not any(matrix.buffer in writes(s) for s in low.steps if isinstance(s, LibraryCall))
+
+
+def _is_moved(source: object) -> bool:
+    while isinstance(source, Node) and getattr(source.target, "is_view", False):
+        source = source.args[0]
+    name = str(source.target).split(".")[-2:][0] if isinstance(source, Node) else ""
+    return name in _MOVES or "scatter" in name
+
+
+def _is_outer(low: Lowering, a: TensorValue) -> bool:
+    """Whether a column is multiplied with a row, on a CPU."""
+    return _on_cpu(low, a) and a.shape[-1] == 1
+
+
+def _outer(low: Lowering, node: Node, a: TensorValue, b: TensorValue, added: TensorValue | None) -> TensorValue:
+    """Each element of the column times each of the row, in each of a batch, and what is added."""
+    out = low.result(node)
+    nest = low.nest(node, out.shape)
+    *batch, i, j = nest.axes
+    zero = as_expr(0)
+    value = _loaded(nest, a, [*batch, i, zero], out.dtype) * _loaded(nest, b, [*batch, zero, j], out.dtype)
+    _finish(low, nest, out, value, [*batch, i, j], added)
+    return out
 
 
 def _loaded(b: NestBuilder, source: TensorValue, at: list[Expr], dtype: str) -> Value:
@@ -136,7 +190,13 @@ def _store(
     low: Lowering, b: NestBuilder, out: TensorValue, term: Value, at: list[Expr], added: TensorValue | None
 ) -> None:
     """Sum the terms over the last axis, add what is to be added, and finish the nest."""
-    value = b.reduce("sum", term, [len(b.axes) - 1])
+    _finish(low, b, out, b.reduce("sum", term, [len(b.axes) - 1]), at, added)
+
+
+def _finish(
+    low: Lowering, b: NestBuilder, out: TensorValue, value: Value, at: list[Expr], added: TensorValue | None
+) -> None:
+    """Add what is to be added, store, and finish the nest."""
     if added is not None:
         place = at[len(at) - added.rank :]
         place = [p if n != 1 else p * 0 for p, n in zip(place, added.shape, strict=True)]
