@@ -62,7 +62,7 @@ def program(compile):
     ),
     "objects": Whole(
         0.6,
-        "objects that a program makes, whose methods read and write what is around them; deques, random numbers",
+        "objects that a program makes, whose methods read and write what is around them; deques, random numbers, defaults, text",
         """
 import collections
 import random
@@ -97,24 +97,33 @@ def around(log):
 Kind = around(held)
 
 
-def f(x):
+def note(number, kept=[1], *, more=<more>):
+    kept.append(number)
+    return len(kept) + len(more)
+
+
+def f(x, s):
     with Kind(2) as scale:
         <gap>
         x = x * scale + len(Kind(3))
     last.append(scale)
     <draw>
-    return x + sum(last), len(held)
+    <text>
+    return x + sum(last), len(held), note(1)
 
 
 def program(compile):
     g = compile(f)
     for k in range(3):
-        yield attempt(g, sample(8)), list(last), list(held)
+        yield attempt(g, sample(8), <number>), list(last), list(held)
         held.append(k)
     yield draws.random()
 """,
         {
+            "more": ("[2]", "'ab'", "(1, 2)"),
             "most": ("1", "2", "3"),
+            "number": ("2.5", "k + 0.5", "k + 2", "'ab' * k"),
+            "text": ("", "x = x * len(f'{s}')", "x = x * (f'{s}' == '2.5')", "x = x + len(f'{s!r:>9}')"),
             "gap": ("", "", "pause()"),
             "draw": ("", "", "x = x * draws.random()", "x = x + draws.randint(1, 4)", "x = x * draws.uniform(1, 2)"),
         },
