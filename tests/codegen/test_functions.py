@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lamina.codegen.cpp.coarse import COARSE, kept_in_16_bits
 from lamina.runtime.toolchain import host_isa
 from lamina.schedule.target import Target
 from tests.codegen.harness import build, call, case, dense
@@ -114,6 +115,35 @@ def test_no_library_is_called(function: str, isa: str, tmp_path: Path) -> None:
         build([made], target, folder, precise)
         called = f"Sleef_{function}f".encode()
         assert any(called in file.read_bytes() for file in folder.glob("*.so")) == precise
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("function", COARSE)
+def test_coarse_functions(function: str, dtype: torch.dtype, isa: str, tmp_path: Path) -> None:
+    """What is kept in 16 bits comes from shorter forms, and is rounded as the true value nearly always."""
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    got, want = run(function, [x], isa, tmp_path), getattr(torch, function)(x.double())
+    assert torch.equal(got.isnan(), want.isnan())
+    got, want = got[~want.isnan()], want[~want.isnan()]
+    assert torch.equal(got.signbit(), want.signbit())
+    info = torch.finfo(dtype)
+    unit = torch.ldexp(torch.ones_like(want), torch.frexp(want.abs().clamp(min=info.smallest_normal))[1] - 1) * info.eps
+    assert float(((got.double() - want).abs() / unit).max()) <= 0.502
+
+
+def test_where_functions_are_coarse() -> None:
+    """Not where something wider is stored of them, and not where a place or a check depends on them."""
+    b = Body(64)
+    both, one, place = (b.op("erf", b.load(name, *b.at)) for name in ("A", "B", "C"))
+    b.store("D", b.at, b.op("add", both, one))
+    b.store("E", b.at, both)
+    b.store("F", [b.loaded(b.op("cast", place, dtype="int64"), 64)], one)
+    kinds = {**dict.fromkeys("ABCE", "float32"), "D": "bfloat16", "F": "float16"}
+    found = kept_in_16_bits(b.nest().body, kinds)
+    assert one in found
+    assert both not in found
+    assert place not in found
 
 
 def test_sines_do_not_depend_on_neighbours(tmp_path: Path) -> None:

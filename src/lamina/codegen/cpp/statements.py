@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.base.dtypes import DTYPES
+from lamina.codegen.cpp.coarse import COARSE, kept_in_16_bits
 from lamina.codegen.cpp.expressions import (
     SHORT,
     cast,
@@ -62,6 +63,7 @@ class Statements:
     def __init__(self, facts: Facts, dtypes: Mapping[str, str]) -> None:
         self.facts, self.dtypes = facts, dtypes
         self.decided: dict[str, bool] = {}
+        self.short = kept_in_16_bits(facts.body, dtypes)
 
     # ---- operands -----------------------------------------------------------------------------------------------
 
@@ -111,7 +113,8 @@ class Statements:
         kinds = [self.facts.dtype[v] for v in eqn.ins]
         if eqn.op == "cast" and self.facts.only_stored(eqn.out):
             return cast(ins[0], kinds[0], "float32", vector)
-        return compute(eqn.op, ins, kinds, eqn.dtype, vector)
+        coarse = vector and eqn.op in COARSE and eqn.dtype != "float64" and eqn.out in self.short
+        return compute(f"coarse_{eqn.op}" if coarse else eqn.op, ins, kinds, eqn.dtype, vector)
 
     def stride(self, expr: Expr) -> Expr | None:
         """Factor of the vector axis in an index, ``None`` where the lanes follow no straight line."""

@@ -40,6 +40,9 @@ static INLINE vf64 sigmoid_(vf64 x) { return splat_f64(1) / (splat_f64(1) + slee
 
 #ifdef LAMINA_PRECISE
 MOST_AS_SLEEF(vf32)
+static INLINE vf32 coarse_sin_(vf32 x) { return sin_(x); }
+static INLINE vf32 coarse_cos_(vf32 x) { return cos_(x); }
+static INLINE vf32 coarse_erf_(vf32 x) { return erf_(x); }
 static INLINE vf32 sigmoid_(vf32 x) { return 1.0f / (1.0f + sleef_exp(-x)); }
 #else
 // exp(x) = 2^n exp(r) with |r| <= ln(2)/2; gives exp(r) and leaves n in k. Polynomials here and below: own fits.
@@ -206,5 +209,44 @@ static INLINE vf32 erf_(vf32 x) {
   q = q * t - 1.127475023f;
   q = q * t - 2.447015722e-4f;
   return select(t < 1.0f, x * p + x, copysign_(1.0f - exp_inside(q), x));
+}
+
+// Within two units in the last place of a float (erf: six), for what is kept in 16 bits: |x| = n pi + r, where n is a half more than an
+// integer for COS; and a quotient of polynomials of x^2.
+template <bool COS> static INLINE vf32 coarse_sine(vf32 x) {
+  constexpr f32 MAGIC = 12582912.0f;
+  vf32 t = abs_(x), shifted = COS ? (t * 0.318309886183790672f - 0.5f) + MAGIC : t * 0.318309886183790672f + MAGIC;
+  vf32 n = COS ? (shifted - MAGIC) + 0.5f : shifted - MAGIC;
+  vi32 sign = COS ? ~(vi32)shifted << 31 : ((vi32)shifted << 31) ^ ((vi32)x & (int32)0x80000000);
+  vf32 r = (t - n * 0x1.921fb6p+1f) + n * 0x1.777a5cp-24f;
+  r = r + n * 0x1.ee59dap-49f;
+  vf32 s = r * r, p = s * 2.605133432e-6f - 1.980943925e-4f;
+  p = p * s + 8.333066478e-3f;
+  p = p * s - 1.666665971e-1f;
+  return (vf32)((vi32)(r * s * p + r) ^ sign);
+}
+static INLINE vf32 coarse_sin_(vf32 x) {
+  vflag near = abs_(x) <= SINE_MOST;
+  vf32 y = coarse_sine<false>(x);
+  return __builtin_expect(every_lane(near), 1) ? y : select(near, y, sleef_sin(x));
+}
+static INLINE vf32 coarse_cos_(vf32 x) {
+  vflag near = abs_(x) <= SINE_MOST;
+  vf32 y = coarse_sine<true>(x);
+  return __builtin_expect(every_lane(near), 1) ? y : select(near, y, sleef_cos(x));
+}
+static INLINE vf32 coarse_erf_(vf32 x) {
+  vf32 t = larger(splat_f32(-4.0f), smaller(splat_f32(4.0f), x)), z = t * t;
+  vf32 p = z * 2.02591016e-06f + 2.84688209e-04f;
+  p = p * z + 3.80817064e-03f;
+  p = p * z + 5.28754741e-02f;
+  p = p * z + 1.91550487e-01f;
+  p = p * z + 1.12837914f;
+  vf32 q = z * 3.78318485e-05f + 1.1707285e-03f;
+  q = q * z + 1.50551072e-02f;
+  q = q * z + 1.14559701e-01f;
+  q = q * z + 5.03089875e-01f;
+  q = q * z + 1.0f;
+  return select(z >= 15.4f, copysign_(splat_f32(1.0f), x), t * p / q);
 }
 #endif
