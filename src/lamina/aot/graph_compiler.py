@@ -11,6 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot.arriving import Arriving
+from lamina.aot.asked import mark_asked
 from lamina.aot.autograd.torch_private import static_input_indices
 from lamina.aot.backwards import Boxed
 from lamina.aot.checkpointed import partition_checkpointed
@@ -157,6 +158,7 @@ class GraphCompiler:
     ) -> tuple[GraphModule, GraphModule]:
         """AOTAutograd's partition function."""
         self.begun = True
+        mark_asked(joint, num_fwd_outputs)
         return self.split(self.prepared(joint), joint_inputs, num_fwd_outputs, static_lifetime_input_indices or ())
 
     def split(

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.asked import is_asked
 from lamina.aot.cost import CostModel, OpClass, bytes_of, classify
 from lamina.aot.equal_values import compared_values
 from lamina.aot.extract import Effects, Split, extract
@@ -162,6 +163,7 @@ class _Joint:
         """
         visible = {n for n in primals if n not in self.effects.copied} | self.forward_results
         asked = self.asked
+        asked.update(filter(is_asked, primals))
         for node in reversed(self.nodes):
             views = node.op != "placeholder" and self.kinds[node].kind == "view"
             if views and (node in visible or node in self.forward_results):

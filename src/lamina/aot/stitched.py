@@ -9,6 +9,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot.absent import needs_saved, without_absent, without_saved
+from lamina.aot.asked import mark_asked
 from lamina.aot.backwards import Backward, CompileBackward, Strides, Tangent
 from lamina.aot.differentiable import Rerun
 from lamina.aot.eager_history import Again
@@ -32,6 +33,7 @@ def compile_stitched(
         compiled = graphs.compiler("inference")(stitched.joint, inputs)
         return inference_function(compiled, stitched.mutated, stitched.trained)
     tangents = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if role(n, "") == "tangent"]
+    mark_asked(stitched.joint, stitched.results)
     joint = graphs.prepared(stitched.joint)
     reached = [s is not None for s in stitched.tangents_of]
     rerun = Rerun(captured, reached, stitched.mutated, graphs.notes, graphs.differentiable)

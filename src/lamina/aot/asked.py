@@ -1,0 +1,45 @@
+"""Which inputs backward formulas ask for, as eager saves them: known of the joint graph before passes change it.
+
+The gradient of a quotient asks for both operands, and the quotient that it makes of them is soon merged with the
+forward's own. Then nothing of the backward reads the dividend, and yet eager holds it: it may be saved as it is.
+"""
+
+from __future__ import annotations
+
+from torch.fx import GraphModule, Node
+
+from lamina.aot.cost import classify
+
+__all__ = ["is_asked", "mark_asked"]
+
+_ASKED = "asked_by_backward"
+
+
+def mark_asked(joint: GraphModule, forward_outputs: int) -> None:
+    """Note in ``meta`` which inputs, themselves or through views, formulas of the backward read."""
+    results = list(joint.graph.output_node().args[0])  # type: ignore[arg-type]
+    forward = _needed([n for n in results[:forward_outputs] if isinstance(n, Node)])
+    backward = _needed([n for n in results[forward_outputs:] if isinstance(n, Node)])
+    asked: set[Node] = set()
+    for node in reversed(joint.graph.nodes):
+        if node.op != "call_function" or node not in backward:
+            if node.op == "placeholder" and node in asked:
+                node.meta[_ASKED] = True
+        elif node not in forward or (node in asked and classify(node).kind == "view"):
+            asked.update(node.all_input_nodes)
+
+
+def is_asked(node: Node) -> bool:
+    """Whether ``mark_asked`` found that a formula reads this input."""
+    return node.meta.get(_ASKED, False) is True
+
+
+def _needed(roots: list[Node]) -> set[Node]:
+    """``roots`` and what they are computed from."""
+    seen, stack = set(roots), list(roots)
+    while stack:
+        for node in stack.pop().all_input_nodes:
+            if node not in seen:
+                seen.add(node)
+                stack.append(node)
+    return seen
