@@ -87,6 +87,17 @@ def test_masks_on_both_sides_of_a_reduction_stay_apart():
     assert torch.uint8 not in dtypes
 
 
+def test_masks_that_wait_for_a_reduction_stay_apart():
+    """The kernel that makes them is not the one that reads them."""
+
+    def forward(x, y):
+        total = (x * 0.5).exp().sum(-1)
+        return torch.where(y[:, 0] > 0, total, 0) + torch.where(y[:, 1] > 0.5, 1 - total, 0)
+
+    _, dtypes = packed(forward, *sides(8, 16))
+    assert torch.uint8 not in dtypes
+
+
 def test_masks_of_different_shapes_stay_apart():
     def forward(x, y):
         return torch.where(y[:1] > x[:1] * 2, torch.where(y > 0, x, x * 2), x * 3)

@@ -97,6 +97,8 @@ def packed_values(
     groups: dict[Any, list[Node]] = {}
     kernel = _kernels(early, kinds)
     for node in masks:
+        if any(user in kernel and kernel[user] != kernel[node] for user in node.users):
+            continue  # read by a kernel that would have to make it again, or to read it
         value = node.meta["val"]
         groups.setdefault((kernel[node], value.shape, value.stride(), value.device), []).append(node)
     several = [g[at : at + _BITS] for g in groups.values() for at in range(0, len(g), _BITS)]
