@@ -166,6 +166,63 @@ def program(compile):
     yield backward(out)
     yield x.grad
 """,
+    "results that are views of one tensor, written to with a gradient": """
+def f(x):
+    v = x * 2
+    return v[1:], v.t(), v[0].detach(), v.view(-1)[2:]
+def program(compile):
+    g = compile(f)
+    for k in range(4):
+        out, w = g(sample(4, 4)), sample(grad=True)
+        yield out, attempt(lambda: out[k].mul_(w)), out
+        yield backward(out), w.grad
+""",
+    "parts written in place: -0.0 in their gradients": """
+def f(x):
+    v = -x
+    v.t()[0].neg_()
+    v[:, ::2].mul_(-1)
+    v.diagonal().neg_()
+    v[v > 1] = 0
+    return v
+def program(compile):
+    x = sample(4, 4, seed=7, grad=True)
+    out = compile(f)(x)
+    yield out, out.backward(torch.zeros(4, 4)), x.grad
+""",
+    "of 0.0 and -0.0 the larger and the smaller": """
+def f(x, y):
+    return torch.fmax(x, y), torch.fmin(y, x)
+def program(compile):
+    g = compile(f)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        x = torch.zeros(19, dtype=dtype)
+        yield g(x, -x), g(-x, x)
+""",
+    "results of a call that gives several views": """
+def f(x):
+    return (x * 2).chunk(2)
+def program(compile):
+    one, other = compile(f)(sample(4, 4))
+    yield one, other, attempt(lambda: one.mul_(sample(grad=True))), other
+    yield attempt(lambda: one.mul_(2)), other
+""",
+    "zeros keep the layout of what they are written to": """
+def f(x):
+    v = -x
+    v.zero_()
+    return v, v + 1
+def program(compile):
+    yield compile(f)(sample(5, 3).t())
+    yield compile(f)(sample(3, 5, 4).transpose(1, 2))
+""",
+    "gradient of a batch norm over two values": """
+def f(x):
+    return F.batch_norm(x, None, None, training=True)
+def program(compile):
+    x = sample(2, 8, seed=6, grad=True)
+    yield backward(compile(f)(x)), x.grad
+""",
 }
 
 

@@ -24,6 +24,8 @@ __all__ = ["keeping_layouts", "lost_layout", "same_strides"]
 
 _RANDOM = frozenset(str.split("bernoulli cauchy exponential geometric log_normal normal random uniform"))
 """Writing calls that draw numbers, in the order of memory."""
+_OF_ATEN = frozenset(str.split("fill zero"))
+"""Functional forms that only ATen has, not ``torch.Tensor``."""
 _OPERATORS = {getattr(operator, f"i{name}"): getattr(operator, name) for name in ("floordiv", "mod", "pow", "truediv")}
 
 
@@ -68,6 +70,7 @@ def same_strides(one: Any, other: Any) -> bool:
 def _losing(gm: GraphModule) -> dict[Node, tuple[Any, Any]]:
     """The writes that lose a layout, with the functional form's target and the fake tensor that it gives."""
     found = {}
+    known = {id(example(node)) for node in gm.graph.nodes}
     for node in gm.graph.nodes:
         if node.op not in ("call_function", "call_method"):
             continue
@@ -76,13 +79,24 @@ def _losing(gm: GraphModule) -> dict[Node, tuple[Any, Any]]:
         if written is None or not is_fake(example(written)):
             continue
         operands = [one for other in node.all_input_nodes for one in tensors(other)]
-        if all(contiguous(one) for one in operands):
+        if all(contiguous(one) for one in operands) or _is_made_again(example(_written(node)), known):
             continue
         value = _traced(target, node)
         before = example(written)
         if _could_be(value, before) and not same_strides(value, before):
             found[node] = target, value
     return found
+
+
+def _is_made_again(written: Any, known: set[int]) -> bool:
+    """Whether ``written`` is a part of a contiguous tensor of the graph.
+
+    Tracing puts the new part into that tensor, which keeps its layout so, and makes the view again of it.
+    """
+    base = written._base
+    if base is None or id(base) not in known or not contiguous(base):
+        return False
+    return is_sure(written.numel() < base.numel())
 
 
 def _could_be(value: Any, before: Any) -> bool:
@@ -105,6 +119,8 @@ def _functional(node: Node) -> Any:
     name = operation_name(node.target).removesuffix("_")
     if name in _RANDOM:
         return None
+    if name in _OF_ATEN:
+        return getattr(torch.ops.aten, name)
     if node.op == "call_method":
         return name if callable(getattr(torch.Tensor, name, None)) else None
     return getattr(torch, name, None) if callable(getattr(torch, name, None)) else None

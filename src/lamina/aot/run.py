@@ -34,6 +34,7 @@ from lamina.aot.notes import Notes
 from lamina.aot.overlap import inputs_written
 from lamina.aot.refusals import BASE_OF_VIEW, SHARED_INPUT, STATE_SWITCHED, Refusal, refusal
 from lamina.aot.region import CompileRegion
+from lamina.aot.relations import relations
 from lamina.aot.replayed import replayed_views
 from lamina.aot.resampling import whole_resampling
 from lamina.aot.separate_histories import separating
@@ -98,10 +99,13 @@ def compile_captured(
     captured = without_identities(gm)
     once = distinct(captured)
     if once is not None:
-        return raising_assertions(once.applied(_with_views(job, once.gm, example_inputs, decompositions)), gm)
-    compiled = _with_views(job, captured, example_inputs, decompositions)
-    run = compiled if compiled != captured.forward else gm.forward if job.by_hand else undone(gm)
-    return raising_assertions(run, gm)
+        run = once.applied(_with_views(job, once.gm, example_inputs, decompositions))
+    else:
+        run = _with_views(job, captured, example_inputs, decompositions)
+        if run == captured.forward:
+            return raising_assertions(gm.forward if job.by_hand else undone(gm), gm)
+    related = relations(gm)
+    return raising_assertions(run if related is None else related.applied(run), gm)
 
 
 def _with_views(

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._autograd import _get_creation_meta, _set_creation_meta
 from torch._guards import detect_fake_mode
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -22,7 +23,9 @@ __all__ = [
     "cpu_attention",
     "cpu_attention_backward",
     "fresh_symbols_dropped",
+    "how_made",
     "memory_of",
+    "note_how_made",
     "storage_of",
     "version_of",
     "without_bases",
@@ -84,6 +87,19 @@ def storage_of(tensor: Tensor) -> int:
 def version_of(tensor: Tensor) -> int:
     """How often the tensor's memory was written, as autograd counts it; an inference tensor does not count."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def how_made(view: Tensor) -> Any:
+    """How a view came to be: by a call with several results, or where gradients are off.
+
+    Autograd refuses writes with a gradient to such a view.
+    """
+    return _get_creation_meta(view)
+
+
+def note_how_made(view: Tensor, how: Any) -> None:
+    """Let autograd take ``view`` for one that was made so; see ``how_made``."""
+    _set_creation_meta(view, how)
 
 
 def memory_of(values: Iterable[Any]) -> frozenset[int]:

@@ -215,7 +215,11 @@ def batch_norm_backward(
     eps: float,
     mask: Sequence[bool],
 ) -> list[TensorValue | None]:
-    """One nest: the two sums of each channel, which are the weights' gradients, serve the input's as well."""
+    """One nest: the two sums of each channel, which are the weights' gradients, serve the input's as well.
+
+    As in eager the deviations are multiplied by the reciprocal deviation where they have been added up: of few values
+    what is left of the input's gradient is rounding, of which there is less so.
+    """
     outs = optional_results(low, node, mask)
     batch = _Batch(low, node, x, eps)
     kin = batch.kin
@@ -227,9 +231,10 @@ def batch_norm_backward(
     scale = batch.channel(b, spread)
     if not training:
         scale = (scale + eps).op("rsqrt")
-    unit = (b.load(x).to(kin) - batch.channel(b, centre)) * scale
+    apart = b.load(x).to(kin) - batch.channel(b, centre)
     factor = scale if weight is None else scale * batch.channel(b, weight)
-    _store_gradients(b, outs, g, unit, factor, count(b, _sizes(x, batch.across), kin), batch.across, training)
+    number = count(b, _sizes(x, batch.across), kin)
+    _store_gradients(b, outs, g, apart, (scale, factor), number, batch.across, training)
     low.finish(b)
     return outs
 
@@ -242,21 +247,24 @@ def _store_gradients(
     b: NestBuilder,
     outs: Sequence[TensorValue | None],
     g: Value,
-    unit: Value,
-    factor: Value,
+    apart: Value,
+    scales: tuple[Value, Value],
     number: Value,
     across: list[int],
     training: bool,
 ) -> None:
+    """``apart`` is each element's deviation, ``scales`` the reciprocal deviation without and with the weight."""
     need_sums = training and outs[0] is not None
-    slope = b.reduce("sum", g * unit, across) if need_sums or outs[1] is not None else None
+    scale, factor = scales
+    slope = b.reduce("sum", g * apart, across) if need_sums or outs[1] is not None else None
     offset = b.reduce("sum", g, across) if need_sums or outs[2] is not None else None
     if outs[0] is not None:
         if training:
             assert slope is not None
             assert offset is not None
-            g = g - offset / number - unit * (slope / number)
+            g = g - offset / number - apart * (slope * scale * scale / number)
         b.store(outs[0], g * factor)
-    for out, value in zip(outs[1:], (slope, offset), strict=True):
+    scaled = slope * scale if slope is not None and outs[1] is not None else None
+    for out, value in zip(outs[1:], (scaled, offset), strict=True):
         if out is not None and value is not None:
             b.store(out, value, [b.axes[1]])

@@ -153,6 +153,8 @@ def binary(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
         name = {"fmin": "minimum", "fmax": "maximum"}[name]
         if out.dtype == "bool":
             name = {"minimum": "and", "maximum": "or"}[name]
+    if name in ("fmin", "fmax") and out.dtype == "bfloat16":
+        x, y = y, x  # of 0.0 and -0.0 eager takes the first, and of this dtype the second
     return low.into(node, out, lambda a, b: a.op(name, b), x, y)
 
 

@@ -41,6 +41,7 @@ def program(compile):
                 "v.argmax(<axis>), v.argmin()",
                 "torch.maximum(x, y), torch.minimum(x, y.flip(0))",
                 "torch.fmax(x, y) + torch.fmin(x, y)",
+                "torch.fmax(x, y), torch.fmin(y.clone(), x)",
                 "v.clamp(max=1.5).amax(<axis>)",
                 "x.clamp(y.clamp(max=0), y.relu())",
                 "F.max_pool1d(v[None], 2)[0]",

@@ -214,19 +214,22 @@ def f(x):
 def program(compile):
     g = compile(f<how>)
     for size in (8, 4):
-        x = sample(size, 6, 4<grad>)
+        x, w = sample(size, 6, 4<grad>), sample(grad=True)
         out = attempt(g, x)
         yield x, out, backward(out), x.grad
         yield attempt(lambda: out[0].detach().add_(1)), x, out
         yield attempt(lambda: x.detach().mul_(2)), x, out
+        yield attempt(lambda: out[<one>].mul_(w)), out, backward(out[<other_one>]), w.grad
 """,
         {
             "base": ("x", "x", "x * 2", "x * 2", "x[2:]", "x.transpose(0, 1)", "x[:, 1:5] + 1", "x[..., ::2]"),
             **dict.fromkeys(("first", "second", "third", "fourth", "other"), _CHAINED),
             "write": ("", "", "b.mul_(2)", "a.mul_(3)", "v.add_(1)", "c.neg_()"),
-            "shown": ("b, c", "b, c, v", "b, b.exp().sum()", "a, b, c.sum(0)", "v, c, c.sum()"),
+            "shown": ("b, c", "b, c, v", "b, b.exp().sum()", "a, b, c.sum(0)", "v, c, c.sum()", "a.detach(), b, v"),
             "how": ("", ", dynamic=True", ", dynamic=False"),
             "grad": ("", "", ", grad=True"),
+            "one": ("0", "1"),
+            "other_one": ("0", "1"),
         },
     ),
     "module_class": Whole(

@@ -186,8 +186,8 @@ template <class T> static INLINE T abs_int(T x) { return x < 0 ? wrap_sub((T)0, 
   static INLINE T fmod_(T x, T y) { return __builtin_fmod##S(x, y); }                              \
   static INLINE T nextafter_(T x, T y) { return __builtin_nextafter##S(x, y); }                    \
   static INLINE T copysign_(T x, T y) { return __builtin_copysign##S(x, y); }                      \
-  static INLINE T fmin_(T x, T y) { return __builtin_fmin##S(x, y); }                              \
-  static INLINE T fmax_(T x, T y) { return __builtin_fmax##S(x, y); }                              \
+  static INLINE T fmin_(T x, T y) { return y < x || x != x ? y : x; }                              \
+  static INLINE T fmax_(T x, T y) { return y > x || x != x ? y : x; }                              \
   static INLINE T sqrt_(T x) { return __builtin_sqrt##S(x); }                                      \
   static INLINE T rsqrt_(T x) { return (T)1 / __builtin_sqrt##S(x); }                              \
   static INLINE T floor_(T x) { return __builtin_floor##S(x); }                                    \

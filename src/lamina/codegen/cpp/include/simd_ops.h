@@ -49,8 +49,8 @@ static INLINE vf64 smaller(vf64 a, vf64 b) { return vf64{smaller(a.lo, b.lo), sm
 #define FLOATS(V, T, INF)                                                                                     \
   static INLINE V maximum(V a, V b) { return select(a != a, a, larger(a, b)); }                               \
   static INLINE V minimum(V a, V b) { return select(a != a, a, smaller(a, b)); }                              \
-  static INLINE V fmax_(V a, V b) { return select(b != b, a, larger(a, b)); }                                 \
-  static INLINE V fmin_(V a, V b) { return select(b != b, a, smaller(a, b)); }                                \
+  static INLINE V fmax_(V a, V b) { return select(a != a, b, larger(b, a)); }                                 \
+  static INLINE V fmin_(V a, V b) { return select(a != a, b, smaller(b, a)); }                                \
   static INLINE V relu(V x) { return select(x < V{}, V{}, x); }                                               \
   static INLINE V sign_of(V x) { return select(x > V{}, splat_##T(1), select(x < V{}, splat_##T(-1), V{})); } \
   static INLINE vflag isinf_(V x) { return abs_(x) == splat_##T(INF); }                                         \
