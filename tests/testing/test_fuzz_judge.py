@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from lamina.testing.fuzz import check
+from lamina.testing.fuzz.observe import observe
 from lamina.testing.fuzz.otherwise import PLACES, Elsewhere, RandomRounding
+from lamina.testing.fuzz.target import compile_function
 
 HEAD = """
 import torch
@@ -136,3 +138,68 @@ def program(compile):
     yield attempt(backward, (out[1], v)), y.grad, other.grad
 """
     assert check(HEAD + program, "eager").ok
+
+
+TERMS = """
+def f(x, y):
+    t = x.sin() * y
+    return t * t, t
+def program(compile):
+    g = compile(f)
+    x, y = sample(2, 17, seed=1, grad=True), sample(2, 17, seed=2, grad=True)
+    out = g(x, y)
+    first = torch.autograd.grad(loss(out), (x,), create_graph=True)
+    yield backward((first, out)), x.grad
+"""
+
+ONE_TERM = """
+def f(x, y):
+    return x * y
+def program(compile):
+    x, y = sample(2, 17, seed=1, grad=True), -sample(2, 17, seed=2)
+    yield backward(compile(f)(x, y)), x.grad
+"""
+
+
+class _Added(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient + 0.0
+
+
+def adds_zeros(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A compile function whose gradients have lost the sign of -0.0."""
+    return lambda x, y: function(_Added.apply(x), y)
+
+
+def test_where_terms_of_a_loss_are_added_is_left_open() -> None:
+    head = HEAD.replace("backward,", "backward, loss,")
+    assert check(head + TERMS, "lamina:interp").ok
+    assert check(head + ONE_TERM, f"{__name__}:adds_zeros").kind == "zero sign"
+
+
+ONE_BACKWARD_FAILS = """
+def f(x):
+    v = x @ x
+    return v, v @ v.t()
+def program(compile):
+    g = compile(f)
+    for cast in (False, True):
+        x = sample(5, 5, seed=2, grad=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast):
+            out = g(x)
+        x.detach().zero_()
+        yield backward(out), x.grad
+"""
+
+
+def test_a_backward_that_fails_leaves_a_reference_for_the_others() -> None:
+    """The cast that autograd saves in eager is none in double precision, where the input itself was written to."""
+    program = HEAD + ONE_BACKWARD_FAILS
+    eager = observe(program, compile_function("none"))
+    assert eager.written_over == {1}
+    assert check(program, "lamina:interp").ok

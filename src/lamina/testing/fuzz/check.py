@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from torch import Tensor
 
 from lamina.base.accuracy import RATIO, distance
 from lamina.testing.compare import DRAWS, HOPELESS
-from lamina.testing.fuzz.differ import KINDS, WRITTEN_OVER, Difference, differences, undecided, unstable
+from lamina.testing.fuzz.differ import KINDS, Difference, differences, undecided, unstable
 from lamina.testing.fuzz.observe import Raised, Seen, Trace, observe
 from lamina.testing.fuzz.otherwise import PLACES, Elsewhere, RandomRounding
 from lamina.testing.fuzz.target import LAMINA, compile_function, is_lamina
+from lamina.testing.fuzz.values import WRITTEN_OVER, Backwards
 from lamina.testing.sample import Sample
 
 __all__ = ["Verdict", "check", "check_capture", "report"]
@@ -57,7 +59,7 @@ def check(source: str, target: str) -> Verdict:
     """
     found, eager, ours, exact = _one(source, target, 0)
     raised = any(isinstance(v, Raised) for v in eager.leaves.values())
-    hard = [d for d in found if d.kind != "rounding" and not (d.kind == "zero sign" and _is_undefined(source, d, ours))]
+    hard = _certain(source, found, ours, 0)
     soft = [d for d in found if d.kind == "rounding"]
     uncertain = exact is not None and undecided(eager, exact)
     if uncertain:
@@ -126,11 +128,12 @@ def _exact(source: str, eager: Trace, draw: int, kept: bool = False) -> Trace | 
     """The run in double precision, None if it does not show the same things: a program may ask for dtypes.
 
     A cast that eager makes, and saves, is none in double precision: what is saved is then the tensor that the program
-    writes to. Such a run is one with copies saved.
+    writes to. Such a run is one with copies saved, in which those backwards fail that failed in eager.
     """
     for copies in (True,) if kept else (False, True):
+        how = Backwards(refused=eager.written_over if copies else frozenset())
         try:
-            exact = observe(source, compile_function("none"), draw=draw, wide=True, kept=copies)
+            exact = observe(source, compile_function("none"), draw=draw, wide=True, kept=copies, backwards=how)
         except Exception:
             return None
         if _alike(eager.leaves, exact.leaves):
@@ -155,7 +158,7 @@ def _drawn(source: str, target: str, names: set[str]) -> tuple[list[Difference],
     draw = 0
     for draw in range(1, MOST_DRAWS + 1):
         found, eager, ours, exact = _one(source, target, draw)
-        hard = [d for d in found if d.kind != "rounding"]
+        hard = _certain(source, found, ours, draw)
         if exact is None or undecided(eager, exact):
             continue
         if hard:
@@ -205,11 +208,24 @@ def _off(trace: Trace, exact: Trace, name: str) -> float:
     return 0.0 if one is None or right is None else distance(one, right).largest
 
 
-def _is_undefined(source: str, found: Difference, ours: Trace) -> bool:
-    """Whether eager's zeros have our signs where its elements lie elsewhere in its vectors, or outside of them."""
+def _certain(source: str, found: list[Difference], ours: Trace, draw: int) -> list[Difference]:
+    """The differences that no further draw is needed for."""
+    return [
+        d
+        for d in found
+        if d.kind != "rounding" and not (d.kind == "zero sign" and _is_undefined(source, d, ours, draw))
+    ]
+
+
+def _is_undefined(source: str, found: Difference, ours: Trace, draw: int) -> bool:
+    """Whether eager's zeros have our signs where its elements lie elsewhere in its vectors, or outside of them, or
+    where it differentiates the terms of a loss one after another: gradients are then added after products, not before.
+    """
     mine = _at(ours, found.where)
-    others = [_at(observe(source, compile_function("none"), within=Elsewhere(place)), found.where) for place in PLACES]
-    eager = _at(observe(source, compile_function("none")), found.where)
+    run = functools.partial(observe, source, compile_function("none"), draw=draw)
+    runs = [*(run(within=Elsewhere(place)) for place in PLACES), run(backwards=Backwards(apart=True))]
+    others = [_at(other, found.where) for other in runs]
+    eager = _at(run(), found.where)
     if mine is None or eager is None or any(other is None or other.shape != mine.shape for other in others):
         return False
     wrong = (mine == 0) & (eager == 0) & (mine.signbit() != eager.signbit())

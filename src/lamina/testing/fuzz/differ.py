@@ -11,8 +11,9 @@ from torch import Tensor
 
 from lamina.base.accuracy import judge
 from lamina.testing.fuzz.observe import Raised, Seen, Trace
+from lamina.testing.fuzz.values import WRITTEN_OVER
 
-__all__ = ["KINDS", "WRITTEN_OVER", "Difference", "differences", "undecided", "unstable"]
+__all__ = ["KINDS", "Difference", "differences", "undecided", "unstable"]
 
 KINDS = (
     "crash",
@@ -31,9 +32,6 @@ KINDS = (
 
 "rounding" is one more, for what only several draws can decide.
 """
-
-WRITTEN_OVER = "modified by an inplace operation"
-"""Eager's error at a gradient that needs a value which was written over after it was saved."""
 
 _UNSTABLE = 0.05
 """Eager's distance from the double-precision result, of the largest element, that only a step in the program explains:

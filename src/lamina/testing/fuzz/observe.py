@@ -21,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from lamina.base.reference import in_double
 from lamina.base.torch_private import version_of
 from lamina.errors import BadArgument
-from lamina.testing.fuzz.values import drawing
+from lamina.testing.fuzz.values import Backwards, differentiating, drawing
 
 __all__ = ["Raised", "Seen", "Trace", "load", "observe", "traced"]
 
@@ -73,6 +73,8 @@ class Trace:
     states: list[dict[str, Any]] = field(default_factory=list)
     """The global state at each yield and at the end."""
     warned: list[str] = field(default_factory=list)
+    written_over: frozenset[int] = frozenset()
+    """The numbers of the calls of ``backward`` for which a value had been written over."""
     draws_numbers: bool = False
 
 
@@ -100,11 +102,12 @@ def observe(
     wide: bool = False,
     kept: bool = False,
     within: AbstractContextManager[Any] | None = None,
+    backwards: Backwards | None = None,
 ) -> Trace:
     """Run a program's text with this compile function; with ``wide`` in double precision.
 
     With ``kept`` autograd saves copies, so that no write to what it would save is in the way of a gradient. The
-    program runs ``within`` a context, if one is given.
+    program runs ``within`` a context, if one is given, and calls ``backward`` as ``backwards`` says.
 
     The state of the process (modes, default dtype, random numbers) is the same afterwards.
     """
@@ -114,8 +117,11 @@ def observe(
             yield str(number), value
 
     hooks = saved_tensors_hooks(_copied, _as_it_is) if kept else nullcontext()
-    with drawing(draw), hooks, within or nullcontext():
-        return traced(shown, wide=wide)
+    how = backwards or Backwards()
+    with drawing(draw), differentiating(how), hooks, within or nullcontext():
+        trace = traced(shown, wide=wide)
+    trace.written_over = frozenset(how.written_over)
+    return trace
 
 
 def traced(program: Callable[[], Iterator[tuple[str, Any]]], *, wide: bool = False, seed: int = 0) -> Trace:

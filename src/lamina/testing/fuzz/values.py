@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -12,12 +13,43 @@ from torch import Tensor
 
 from lamina.base.accuracy import tensors
 
-__all__ = ["attempt", "backward", "drawing", "loss", "pause", "sample"]
+__all__ = ["WRITTEN_OVER", "Backwards", "attempt", "backward", "differentiating", "drawing", "loss", "pause", "sample"]
+
+WRITTEN_OVER = "modified by an inplace operation"
+"""Eager's error at a gradient that needs a value which was written over after it was saved."""
 
 PERIOD = 61
 """A prime, so that any step through the values meets all of them: tensors of fewer elements have no equal ones."""
 
 _draw = 0
+
+
+@dataclass(slots=True)
+class Backwards:
+    """How a run calls ``backward``, and what came of it.
+
+    With ``apart`` the terms of a loss are differentiated one after another. Calls of the numbers ``refused`` are so
+    as if a value for them had been written over; ``written_over`` are the numbers of those that were.
+    """
+
+    apart: bool = False
+    refused: frozenset[int] = frozenset()
+    written_over: set[int] = field(default_factory=set)
+    calls: int = 0
+
+
+_backwards = Backwards()
+
+
+@contextmanager
+def differentiating(how: Backwards) -> Iterator[None]:
+    """Inside, ``backward`` is called as ``how`` says, which also notes what comes of it."""
+    global _backwards
+    before, _backwards = _backwards, how
+    try:
+        yield
+    finally:
+        _backwards = before
 
 
 @contextmanager
@@ -76,8 +108,19 @@ def backward(values: Any, **kwargs: Any) -> Exception | None:
     total = loss(values)
     if not total.requires_grad:
         return None
+    how = _backwards
+    how.calls += 1
+    if how.calls in how.refused:
+        return RuntimeError(WRITTEN_OVER)
     before = [(leaf, None if leaf.grad is None else leaf.grad.clone()) for leaf in _leaves(total)]
-    failure: Exception | None = attempt(total.backward, **kwargs)
+    failure: Exception | None = None
+    if how.apart:
+        for term in (loss([one]) for one in tensors(values) if one.requires_grad):
+            failure = failure or attempt(term.backward, **{**kwargs, "retain_graph": True})
+    else:
+        failure = attempt(total.backward, **kwargs)
+    if failure is not None and WRITTEN_OVER in str(failure):
+        how.written_over.add(how.calls)
     if failure is not None:
         for leaf, gradient in before:
             leaf.grad = gradient
