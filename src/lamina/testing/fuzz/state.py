@@ -62,7 +62,7 @@ def program(compile):
     ),
     "objects": Whole(
         0.6,
-        "objects that a program makes, whose methods read and write what is around them; deques, random numbers, defaults, text",
+        "objects that a program makes, whose methods read and write what is around them; deques, defaults, text",
         """
 import collections
 import random
