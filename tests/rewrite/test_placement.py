@@ -16,8 +16,11 @@ def buckets(rows):
     """Relative positions as MPNet counts them."""
     places = torch.arange(rows)
     apart = places[None, :] - places[:, None]
-    far = torch.log(apart.abs().float() / 8) / math.log(16) * 8
-    return torch.where(apart < 0, 16, 0) + torch.where(apart.abs() < 8, apart.abs(), far.clamp(0, 7).long() + 8)
+    buckets = (apart < 0).long() * 16
+    apart = apart.abs()
+    far = 8 + (torch.log(apart.float() / 8) / math.log(16) * 8).long()
+    far = torch.min(far, torch.full_like(far, 15))
+    return buckets + torch.where(apart < 8, apart, far)
 
 
 def attention_bias(table, x):

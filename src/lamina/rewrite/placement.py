@@ -81,9 +81,9 @@ def _computes_on_cpu(node: Node) -> bool:
         return False
     if torch.Tag.nondeterministic_seeded in target.tags or target.namespace != "aten":
         return False
-    if not any(_tensors(n) for n in node.all_input_nodes):
-        return any(argument.name == "device" for argument in target._schema.arguments)
-    return torch.Tag.pointwise in target.tags or makes_view(target) or target is _COPY
+    creates = any(argument.name == "device" for argument in target._schema.arguments)  # of numbers, or like a tensor
+    made_of_tensors = any(_tensors(n) for n in node.all_input_nodes)
+    return creates or (made_of_tensors and (torch.Tag.pointwise in target.tags or makes_view(target)))
 
 
 def _arrives(node: Node, place: torch.device) -> bool:
