@@ -16,6 +16,7 @@ from lamina.ir.last import paired_axes
 from lamina.ir.loops import BufferView, Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
 from lamina.schedule.approximate import approximates, hidden_by_rounding
+from lamina.schedule.counts import narrow_counts
 from lamina.schedule.cpu_space import choose
 from lamina.schedule.errors import inputs_in_memory
 from lamina.schedule.flatten import Flat, flatten
@@ -73,6 +74,7 @@ def _shared_out(
     program: LoopProgram, target: GpuTarget, products: Mapping[str, bool] | None, memo: Memo
 ) -> tuple[LoopProgram, list[Decision]]:
     """The program with products placed, and the long reductions of all other nests cut."""
+    program = narrow_counts(program, memo)
     before = {id(step) for step in program.steps}
     program, decisions = place_products(program, target, products, memo)
     steps: list[Step] = []

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lamina.aot import graph_compiler
-from lamina.ir.loops import LoopProgram
+from lamina.ir.loops import LoopProgram, Reduce
 from lamina.ir.plan import KernelCall, Plan
 from lamina.lower.to_loops import lower
 from lamina.schedule import short_axes
@@ -98,6 +98,15 @@ def test_packed_values(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch
         saved = ours[1:]
         if kind == "forward":
             assert {torch.uint8, torch.int8} <= {t.dtype for t in saved}
+
+
+def test_truth_values_are_counted_in_32_bits(interpreter: Interpreter) -> None:
+    x = numbers(37, 900)
+    plan = plan_of(lower(traced(lambda x: ((x > 0).sum(), (x > 1).sum(1), x.sum()), (x,)), "test"))
+    reduces = [e for k in plan.kernels for nest in k.nests for e in nest.body if isinstance(e, Reduce)]
+    assert {e.dtype for e in reduces} == {"int32", "float32"}
+    for mine, right in zip(run(plan, interpreter, (x,))[:2], ((x > 0).sum(), (x > 1).sum(1)), strict=True):
+        assert torch.equal(mine, right)
 
 
 def cosines(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
