@@ -1,4 +1,4 @@
-"""Speed of elementwise functions, conversions of dtypes, running sums and reads at places, by turns in one process.
+"""Speed of functions, conversions, running sums, reads at places and values needed again, by turns in one process.
 
 ``python -m benchmarks.elementwise --only float32`` times a function of 2**18 elements, multiplied by a number so that
 there is something to fuse, against eager and torch.compile. The median ratios are written as JSON.
@@ -162,10 +162,34 @@ def _places() -> Iterator[Case]:
             yield Case(f"{name}.{mode}", function, args, training)
 
 
+def _again() -> Iterator[Case]:
+    """Values that several phases or a few readers need, and products that read what is computed beside them."""
+    for training in (False, True):
+        mode = "training" if training else "forward"
+        row, columns = torch.randn(1, 2 * COUNT), torch.randn(17, 56, 255)
+        image, states, weights = torch.randn(6, 32, 88, 88), torch.randn(16, 128, 256), torch.randn(16)
+        made: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
+            "long_row": (lambda x: F.layer_norm(torch.expm1(torch.erf(x)), x.shape[1:]) * 2, (row,)),
+            "costly_columns": (lambda x: torch.atan2(torch.erf(x), x.abs() + 0.5).logsumexp(0), (columns,)),
+            "every_second_pixel": (lambda x: F.interpolate(torch.hypot(F.softplus(x), x), scale_factor=0.5), (image,)),
+            "whole_window": (lambda x: F.avg_pool2d(x.clamp(min=1e-6).pow(3.0), 88).pow(1 / 3), (image,)),
+            "bins": (_bins, (torch.randn(4, 64, 2100), weights)),
+            "scores": (lambda x: (x * torch.sigmoid(torch.tanh(x) @ x[0, 0]).unsqueeze(-1)).sum(1), (states,)),
+            "column_and_row": (lambda x: x[:, :64, None] @ x[:, None, 64:128], (states.flatten(0, 1)[:256],)),
+        }
+        for name, (function, args) in made.items():
+            yield Case(f"{name}.{mode}", function, args, training)
+
+
+def _bins(x: Tensor, places: Tensor) -> Tensor:
+    bins = x.unflatten(1, (4, 16)).softmax(2)
+    return torch.einsum("nsba,b->nsa", bins, places)
+
+
 def cases() -> list[Case]:
     """Every row, in the order of the table."""
     torch.manual_seed(0)
-    return [*_functions(), *_conversions(), *_scans(), *_places()]
+    return [*_functions(), *_conversions(), *_scans(), *_places(), *_again()]
 
 
 def _step(case: Case, compiled: Callable[..., Tensor]) -> Callable[[], Any]:

@@ -16,15 +16,15 @@ from .harness import outcome
 
 def _tensors() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    queries, value = (torch.randn(2, 3, n, 16, generator=generator) for n in (10, 12))
+    queries, value = (torch.randn(2, 3, n, 32, generator=generator) for n in (10, 12))
     mask = torch.zeros(2, 1, 10, 12)
     mask[0, 0, 3], mask[1, 0, 7] = -1e9, -2e9
     return queries, mask, value, settle_(queries.clone(), None, mask, value)
 
 
 def _result(queries: Tensor) -> Tensor:
-    weight = torch.eye(16, dtype=queries.dtype, device=queries.device)
-    return torch.matmul(queries, weight.expand(2, 3, 16, 16))
+    weight = torch.eye(32, dtype=queries.dtype, device=queries.device)
+    return torch.matmul(queries, weight.expand(2, 3, 32, 32))
 
 
 def _mixed(queries: Tensor, mask: Tensor, value: Tensor, rows: Tensor) -> Any:

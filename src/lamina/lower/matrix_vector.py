@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from lamina.base.thin_products import LONG_SUM
 from lamina.ir.access import writes
-from lamina.ir.index import Expr, as_expr
+from lamina.ir.index import Expr, as_expr, prod
 from lamina.ir.loops import LibraryCall
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
@@ -29,6 +29,8 @@ _REASON = "matrix products are faster in the vendor's library than in nests"
 _FEW = 8
 """Columns that a program takes beside one another."""
 _FLOATS = ("bfloat16", "float16", "float32")
+_SMALL = 1024
+"""Elements of a matrix that a nest has multiplied with a vector before a library is called."""
 _MOVES = ("cat", "copy", "index_copy", "index_put")
 """What makes a matrix without computing it, besides scatters: often in place, as keys are added to a cache."""
 
@@ -150,9 +152,10 @@ def _on_cpu(low: Lowering, factor: TensorValue) -> bool:
 
 def _is_at_hand(low: Lowering, node: Node, matrix: TensorValue, position: int) -> bool:
     """Whether a nest may read the matrix, an argument of ``node``, as fast as the library does: on a GPU; on a CPU
-    where it need not be read, since a nest computes it.
+    where it is small, or need not be read, since a nest computes it.
     """
-    if not _on_cpu(low, matrix):
+    size = prod(matrix.shape)
+    if not _on_cpu(low, matrix) or (size.is_int and size.const <= _SMALL):
         return True
     if low.buffers[matrix.buffer].kind == "input" or _is_moved(node.args[position]):
         return False
