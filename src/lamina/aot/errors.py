@@ -6,9 +6,10 @@ graph runs in the compiled one's place: it ends in the same error, in eager's wo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import is_inference_mode_enabled
 from torch.fx import GraphModule
 
 from lamina.aot.torch_private import ASSERT, forward_of, never_captured
@@ -19,15 +20,23 @@ __all__ = ["raising_as_captured", "raising_assertions"]
 
 
 def raising_as_captured(
-    compiled: Callable[..., Any], captured: GraphModule, tell: Callable[[str], None], strict: bool
+    compiled: Callable[..., Any],
+    captured: GraphModule,
+    written: Sequence[int],
+    tell: Callable[[str], None],
+    strict: bool,
 ) -> Callable[..., Any]:
     """``compiled``, and ``captured`` in its place where it raises before it has written to its inputs.
 
+    So it is where eager refuses the write: of the inputs ``written`` to, one was made in inference mode, which is over.
     Where ``captured`` has a result nevertheless, that is returned and ``tell`` is told, or the error is raised if
     ``strict``.
     """
 
     def run(*inputs: Any) -> Any:
+        for place in written:
+            if inputs[place].is_inference() and not is_inference_mode_enabled():
+                return forward_of(captured)(*inputs)
         try:
             return compiled(*inputs)
         except Exception as error:

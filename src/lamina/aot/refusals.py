@@ -15,6 +15,7 @@ from lamina.aot.overlap import overlapping_write
 from lamina.aot.past_autograd import written_past_autograd
 from lamina.aot.refused_calls import refused_call
 from lamina.aot.replayed import unknown_view
+from lamina.aot.split_functions import split_function
 from lamina.aot.strides import misplaced_result
 from lamina.aot.trial_calls import other_in_eager
 from lamina.aot.windows import look_elsewhere
@@ -45,6 +46,7 @@ _CHECKS = (
     (leaf_made, "make the leaf before the compiled function is called, or take the view where gradients are on"),
     (written_past_autograd, "write to the input itself, under no_grad if no gradient is to see it, or to a clone"),
     (unknown_view, "return the input, or a clone of the view"),
+    (split_function, "return results of the function from another compiled function, or mark one non-differentiable"),
     (look_elsewhere, "call as_strided of a contiguous tensor that is no view"),
     (misplaced_result, "call contiguous() on the operand, or make the tensor before the compiled function is called"),
 )

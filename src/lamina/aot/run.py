@@ -152,13 +152,14 @@ def _compiled(
         compiled = detaching(compiled, job.outside)
     if not graphs.written:
         return state.applied(compiled, gm.forward if job.by_hand else None)
+    written = inputs_written(state.gm)
     if graphs.options.numerics == "fast" or not draws_numbers(state.gm):
-        compiled = raising_as_captured(compiled, state.gm, notes.tell, graphs.options.strict)
+        compiled = raising_as_captured(compiled, state.gm, written, notes.tell, graphs.options.strict)
     if shares_storage(example_inputs, graphs.written):
         if any(isinstance(x, torch.SymInt) for x in example_inputs):
             # What is written gets a history, which all views of the memory then have and a functional graph has not.
             refused = torch.is_grad_enabled() and any(graphs.differentiable)
-            compiled = counting_writes(compiled, inputs_written(state.gm))
+            compiled = counting_writes(compiled, written)
         else:
             overlapping, apart = overlapping_inputs(example_inputs)
             guard_overlap(gm, overlapping, apart)

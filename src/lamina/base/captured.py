@@ -12,7 +12,7 @@ from torch.fx import Node
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import OpOverload, storage_of
 
-__all__ = ["argument", "example", "fakes", "may_be_alike", "memory", "overloads_named", "tensors"]
+__all__ = ["argument", "example", "fakes", "is_custom_function", "may_be_alike", "memory", "overloads_named", "tensors"]
 
 
 @functools.cache
@@ -34,6 +34,11 @@ def example(node: Any) -> Any:
 def argument(value: Any) -> Any:
     """The value that tracing had for an argument of a captured call: the argument itself if it is no node."""
     return example(value) if isinstance(value, Node) else value
+
+
+def is_custom_function(node: Node) -> bool:
+    """Whether ``node`` calls a custom ``torch.autograd.Function``."""
+    return getattr(node.target, "__name__", "") == "autograd_function_apply"
 
 
 def tensors(node: Node) -> list[torch.Tensor]:

@@ -26,6 +26,8 @@ from torch.fx.node import has_side_effect
 
 from lamina.base.collector import hold_collector, release_collector
 from lamina.capture.absences.torch_private import note_absences
+from lamina.capture.arrays.torch_private import break_at_arrays
+from lamina.capture.comparisons.torch_private import break_at_comparisons
 from lamina.capture.traces.torch_private import compiles_for_lamina, correct_traces
 
 __all__ = [
@@ -41,9 +43,11 @@ __all__ = [
 
 _started = threading.local()
 
-# Torch 2.11 removes the check of a factorisation as dead code, since it has no result: an inverse of a singular
-# matrix would pass in silence. Graphs of any compiler keep it from here on.
-has_side_effect(torch.ops.aten._linalg_check_errors.default)
+# Torch removes calls without a result as dead code where it does not know them to matter: an assertion without a
+# message, a print, and in 2.11 the check of a factorisation. An inverse of a singular matrix would pass in silence.
+# Graphs of any compiler keep them from here on.
+for _call in ("_linalg_check_errors", "_assert_async", "_print"):
+    has_side_effect(getattr(torch.ops.aten, _call).default)
 
 
 def passed_through(error: Exception) -> Exception:
@@ -164,6 +168,8 @@ def _keep_scaled_additions() -> None:
 _keep_signs_of_zeros()
 _keep_scaled_additions()
 correct_traces()
+break_at_arrays()
+break_at_comparisons()
 note_absences()
 
 

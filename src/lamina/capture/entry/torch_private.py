@@ -161,6 +161,9 @@ A buffer that begins to require gradients, a parameter with other data, a defaul
 torch use the compiled code of what was there before.
 """
 _SETTINGS = {"record_runtime_overhead": False, **{name: False for name in _UNSOUND if hasattr(config, name)}}
+if hasattr(config, "invalidate_compile_context_weakrefs"):
+    # Else a trace leaves weak references to parameters, which may then not be swapped (torch.utils.swap_tensors).
+    _SETTINGS["invalidate_compile_context_weakrefs"] = True
 
 
 class _Callback(CatchErrorsWrapper):

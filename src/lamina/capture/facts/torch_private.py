@@ -18,18 +18,16 @@ from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GlobalStateSource, is_from_skip_guard_source
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.misc import AutogradFunctionVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import Guard, Source, TracingContext
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn.modules import module as modules
 
-from lamina.base.assumed_sizes import assumed_equal, assumed_size, wider_mask
 from lamina.capture.absences.torch_private import absence_guards
 from lamina.capture.facts import reads
 from lamina.capture.guards.torch_private import add_check, add_check_of_call, expression, reader
 
-__all__ = ["guard_unguarded", "is_guarded", "refused"]
+__all__ = ["guard_unguarded", "is_guarded", "registered_names", "translator", "value_of"]
 
 _C_CALLABLES = (
     types.BuiltinFunctionType,
@@ -53,7 +51,7 @@ def guard_unguarded(gm: torch.fx.GraphModule) -> int:
     graphs), the sign of a zero, hooks of all modules, the order of an ordered dictionary, what a tensor of the caller's
     is part of, which values are the same object, and the facts that ``_surroundings`` finds.
     """
-    context, tx = TracingContext.try_get(), _translator()
+    context, tx = TracingContext.try_get(), translator()
     if context is None or tx is None:
         return 0
     guards = context.guards_context.dynamo_guards
@@ -78,8 +76,8 @@ def guard_unguarded(gm: torch.fx.GraphModule) -> int:
             makes.append(functools.partial(_guard_part, asked))
         makes += [
             functools.partial(GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, attr=name)
-            for name in _registered(variable, read)
-            if name not in vars(_value(variable))
+            for name in registered_names(variable, read)
+            if name not in vars(value_of(variable))
         ]
         added += [Guard(source, make) for make in makes]
     added += absence_guards(tx.output)
@@ -97,62 +95,17 @@ def is_guarded(output: Any) -> bool:
     return _GUARDED in vars(output)
 
 
-def refused(gm: torch.fx.GraphModule) -> str:
-    """Why the graph being compiled is not what the program computes, as far as is known; "" if it is."""
-    context, tx = TracingContext.try_get(), _translator()
-    if context is None or tx is None:
-        return ""
-    codes = reads.users_own(context.traced_code)
-    names = reads.names_read(codes)
-    if not tx.one_graph and (why := _assumed(gm, names)):
-        return why
-    given = [tx.f_locals.get(name) for name in tx.f_code.co_varnames[: tx.f_code.co_argcount]]
-    held = [tx.f_globals.get(name) for name in names]
-    if any(isinstance(v, np.generic) for v in (*given, *held)) and reads.asks_for_type(codes):
-        return "it asks for the type of a value and has a NumPy scalar, which is captured as an array"
-    unknown = sorted(names & {"output_nr", "retains_grad"})
-    if unknown:
-        return f"it asks for {' and '.join(unknown)} of a tensor, of which a trace knows nothing"
-    read = reads.names_read(context.traced_code)
-    for variable in tx.output.variable_tracker_cache.values():
-        for name in _registered(variable, read):
-            if name in vars(_value(variable)):
-                kind = type(_value(variable)).__qualname__
-                return f"an attribute {name} hides what is registered under this name in a module of class {kind}"
-    if not tx.one_graph and any(map(_draws_in_two_dtypes, gm.graph.nodes)):
-        return "torch.normal of tensors of two dtypes gives that of the first, and is captured as if it were promoted"
-    transforms = {"_grad_increment_nesting", "_vmap_increment_nesting", "_jvp_increment_nesting"}
-    if any(getattr(n.target, "__name__", "") in transforms for n in gm.graph.nodes) and any(
-        # Asking isinstance() of a variable that was not used yet would go on tracing.
-        issubclass(type(v), AutogradFunctionVariable)
-        for v in tx.output.variable_tracker_cache.values()
-    ):
-        return "a custom autograd function within a transform of torch.func is captured without its derivative"
-    return ""
-
-
-def _assumed(gm: torch.fx.GraphModule, names: frozenset[str]) -> str:
-    """What the graph takes for granted of sizes that only data tell, "" if nothing; a program may check them itself."""
-    return assumed_size(gm, of_tensors=True) or wider_mask(gm) or ("" if "_check" in names else assumed_equal(gm))
-
-
-def _draws_in_two_dtypes(node: torch.fx.Node) -> bool:
-    if node.target is not torch.normal or node.kwargs.get("out") is not None:
-        return False
-    values = [n.meta.get("example_value") for n in node.all_input_nodes]
-    return len({v.dtype for v in values if isinstance(v, torch.Tensor)}) > 1
-
-
-def _registered(variable: VariableTracker, names: frozenset[str]) -> list[str]:
+def registered_names(variable: VariableTracker, names: frozenset[str]) -> list[str]:
     """Those of ``names`` that a module registered: Dynamo takes what is registered before attributes."""
-    module = _value(variable)
+    module = value_of(variable)
     if not issubclass(type(module), torch.nn.Module):
         return []
     held = (vars(module).get(kind) for kind in ("_modules", "_parameters", "_buffers"))
     return sorted(names.intersection(*[{name for found in held if found for name in found}]))
 
 
-def _translator() -> Any:
+def translator() -> Any:
+    """What traces now in this thread, None if nothing does."""
     try:
         return InstructionTranslator.current_tx()
     except AttributeError:  # none has ever run in this thread
@@ -161,7 +114,7 @@ def _translator() -> Any:
 
 def _missing(source: Source, variable: VariableTracker, guarded: bool, zeros: bool) -> list[Any]:
     """What makes the guards that ``variable`` lacks."""
-    value = _value(variable)
+    value = value_of(variable)
     if not guarded and isinstance(value, _C_CALLABLES):
         return [GuardBuilder.ID_MATCH]
     if zeros and guarded and isinstance(value, (float, complex)) and _zero_signs(value):
@@ -191,7 +144,8 @@ _OF_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
 """What a program may ask of a tensor and Dynamo answers for the one it saw only."""
 
 
-def _value(variable: VariableTracker) -> Any:
+def value_of(variable: VariableTracker) -> Any:
+    """The Python value that ``variable`` stands for, None where it has none of its own."""
     held = vars(variable)  # a property of one of these names would go on tracing
     return next((held[name] for name in ("value", "fn", "fn_cls") if held.get(name) is not None), None)
 
@@ -205,7 +159,7 @@ def _surroundings(
     builtins, attributes that hide those of a base; modules imported by name; classes registered as subclasses; methods
     of tensors.
     """
-    values = [_value(v) for v in variables]
+    values = [value_of(v) for v in variables]
     codes = reads.users_own(traced)
     names = reads.names_read(codes)
     classes = _classes(values)

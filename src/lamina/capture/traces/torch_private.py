@@ -26,6 +26,7 @@ from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.lists import DequeVariable
 from torch._dynamo.variables.tensor import SymNodeVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from lamina.capture.facts.reads import users_own
 
@@ -50,6 +51,7 @@ def correct_traces() -> None:
     _dispatch_within_overrides()
     _keep_objects()
     _break_at_random_numbers()
+    _break_at_padded_encoders()
     _guard_missing_keys()
     _tell_texts_from_numbers()
     _find_defaults_that_change()
@@ -156,6 +158,37 @@ def _break_at_random_numbers() -> None:
 
     for module in (user_defined, misc):
         module.call_random_fn = draw  # type: ignore[attr-defined]
+
+
+def _break_at_padded_encoders() -> None:
+    """End a graph that need not be the only one where ``nn.TransformerEncoder`` asks whether it is compiled.
+
+    It asks where its mask says what is padding, in evaluation. Where it is not compiled and has no gradients, what it
+    gives for padding is zero.
+    """
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    asks_any = handlers[torch.compiler.is_compiling]
+    encoder = torch.nn.TransformerEncoder.forward.__code__
+
+    @functools.wraps(asks_any)
+    def asks(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        padded = tx.f_code is encoder and not tx.one_graph and compiles_for_lamina(tx.output)
+        if padded and not (torch.is_grad_enabled() and _is_trained(tx.symbolic_locals["self"])):
+            unimplemented(
+                gb_type="padding of a TransformerEncoder",
+                context="src_key_padding_mask in evaluation without gradients",
+                explanation="What it gives for padding is zero where it is not compiled",
+                hints=["Make the encoder with enable_nested_tensor=False"],
+            )
+        return asks_any(self, tx, *args, **kwargs)
+
+    handlers[torch.compiler.is_compiling] = asks
+
+
+def _is_trained(module: Any) -> bool:
+    """Whether a parameter of what the trace has for a ``module``, which was used, requires gradients."""
+    value = vars(module.realize())["value"]
+    return any(p.requires_grad for p in value.parameters())
 
 
 def _guard_missing_keys() -> None:

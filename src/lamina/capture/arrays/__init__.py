@@ -1,0 +1,1 @@
+"""Where NumPy and torch meet in a traced program."""

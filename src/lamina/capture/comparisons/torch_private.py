@@ -1,0 +1,119 @@
+"""Comparisons that Python makes of tensors by itself: names as read in torch 2.11 to 2.13.
+
+``x in list``, ``list.count(x)`` and ``max(x, y)`` compare objects one after the other, by identity, ``==`` and ``>``,
+and ask each answer for its truth value: they give one of the objects, a number or a truth value, or raise if a tensor
+has more than one element. Dynamo makes one operation on tensors of it, with a tensor for a result, and with NaN for the
+greatest of numbers among which there is one. Such a comparison ends a graph that need not be the only one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+from torch._dynamo import utils
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.variables import lists
+from torch._dynamo.variables.builtin import BuiltinVariable
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._dynamo.variables.tensor import FakeItemVariable, TensorVariable, UnspecializedPythonVariable
+
+from lamina.capture.traces.torch_private import compiles_for_lamina
+
+__all__ = ["break_at_comparisons"]
+
+
+def break_at_comparisons() -> None:
+    """Replace Dynamo's functions, once, for traces of Lamina's."""
+    _break_at_contains()
+    _break_at_methods_of_lists()
+    _break_at_extremes()
+
+
+def _break_at_contains() -> None:
+    contains_any = utils.iter_contains
+
+    @functools.wraps(contains_any)
+    def contains(items: Iterable[Any], search: Any, tx: Any, check_tensor_identity: bool = False) -> Any:
+        found = list(items)
+        if check_tensor_identity or not _may_break(tx) or not any(map(_is_tensor, (search, *found))):
+            return contains_any(found, search, tx, check_tensor_identity)
+        return ConstantVariable.create(_contains(found, search))
+
+    for module in (utils, lists):
+        module.iter_contains = contains  # type: ignore[attr-defined]
+
+
+def _contains(items: Iterable[Any], search: Any) -> bool:
+    """Whether one of ``items`` is ``search``, or equal to it, as far as that is known without its elements."""
+    for item in items:
+        if _is_same(item, search):
+            return True
+        constants = [v.as_python_constant() for v in (item, search) if v.is_python_constant()]
+        if len(constants) == 2:
+            if constants[0] == constants[1]:
+                return True
+        elif not (constants and (constants[0] is None or isinstance(constants[0], str))):
+            _break("looking for a tensor in a container, or for anything among tensors")
+    return False
+
+
+def _break_at_methods_of_lists() -> None:
+    def breaking(call_any: Any) -> Any:
+        @functools.wraps(call_any)
+        def call(self: Any, tx: Any, name: str, args: Any, *rest: Any) -> Any:
+            if name in ("count", "index", "remove") and _may_break(tx) and any(map(_is_tensor, (*self.items, *args))):
+                _break(f"list.{name} among tensors")
+            return call_any(self, tx, name, args, *rest)
+
+        return call
+
+    for kind in (lists.BaseListVariable, lists.CommonListMethodsVariable, lists.ListVariable, lists.TupleVariable):
+        if "call_method" in vars(kind):
+            kind.call_method = breaking(vars(kind)["call_method"])  # type: ignore[method-assign]
+
+
+def _break_at_extremes() -> None:
+    compare_any = BuiltinVariable._call_min_max_binary
+
+    @functools.wraps(compare_any)
+    def compare(self: Any, tx: Any, a: Any, b: Any) -> Any:
+        if _may_break(tx) and any(map(_is_tensor, (a, b))):
+            _break(f"{self.fn.__name__} of tensors")
+        return compare_any(self, tx, a, b)
+
+    BuiltinVariable._call_min_max_binary = compare  # type: ignore[method-assign]
+
+
+def _may_break(tx: Any) -> bool:
+    return not tx.one_graph and compiles_for_lamina(tx.output)
+
+
+def _break(what: str) -> None:
+    unimplemented(
+        gb_type="comparison of tensors by Python",
+        context=what,
+        explanation="Python compares tensors one after the other and asks each answer for its truth value",
+        hints=["Compare by `is`, or compute it by operations of torch, such as torch.maximum"],
+    )
+
+
+def _is_tensor(variable: Any) -> bool:
+    found = variable.realize() if issubclass(type(variable), LazyVariableTracker) else variable
+    return issubclass(type(found), TensorVariable) and not issubclass(type(found), _NUMBERS)
+
+
+_NUMBERS = (FakeItemVariable, UnspecializedPythonVariable)
+"""Numbers that are captured as tensors."""
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    return _is_tensor(one) and _is_tensor(other) and _example(one) is _example(other)
+
+
+def _example(variable: Any) -> Any:
+    return variable.as_proxy().node.meta["example_value"]

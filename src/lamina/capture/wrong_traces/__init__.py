@@ -1,0 +1,1 @@
+"""Traces that are known not to compute what the program does."""

@@ -1,0 +1,114 @@
+"""Why a trace is known not to compute what its program does; names as read in torch 2.11 to 2.13."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any
+
+import numpy as np
+import torch
+from torch._dynamo.utils import numpy_method_wrapper, numpy_operator_wrapper, numpy_to_tensor_wrapper
+from torch._dynamo.variables.misc import AutogradFunctionVariable
+from torch._guards import TracingContext
+
+from lamina.base.assumed_sizes import assumed_equal, assumed_size, wider_mask
+from lamina.base.captured import is_custom_function
+from lamina.capture.facts import reads
+from lamina.capture.facts.torch_private import registered_names, translator, value_of
+
+__all__ = ["refused"]
+
+
+def refused(gm: torch.fx.GraphModule) -> str:
+    """Why the graph being compiled is not what the program computes, as far as is known; "" if it is."""
+    context, tx = TracingContext.try_get(), translator()
+    if context is None or tx is None:
+        return ""
+    codes = reads.users_own(context.traced_code)
+    whys = (
+        "" if tx.one_graph else _assumed(gm, reads.names_read(codes)),
+        _numpy_scalar(gm, tx, codes),
+        _unknown_of_tensors(codes),
+        _hidden_name(tx, reads.names_read(context.traced_code)),
+        "" if tx.one_graph or not any(map(_draws_in_two_dtypes, gm.graph.nodes)) else _TWO_DTYPES,
+        _derivative_lost(gm, tx, codes),
+    )
+    return next(filter(None, whys), "")
+
+
+def _assumed(gm: torch.fx.GraphModule, names: frozenset[str]) -> str:
+    """What the graph takes for granted of sizes that only data tell, "" if nothing; a program may check them itself."""
+    return assumed_size(gm, of_tensors=True) or wider_mask(gm) or ("" if "_check" in names else assumed_equal(gm))
+
+
+def _numpy_scalar(gm: torch.fx.GraphModule, tx: Any, codes: Sequence[CodeType]) -> str:
+    """NumPy gives a scalar where there is one number, and a trace an array without dimensions."""
+    made = [n for n in gm.graph.nodes if _gives_scalar(n)]
+    returned = not tx.one_graph and not set(gm.graph.output_node().all_input_nodes).isdisjoint(made)
+    if returned:
+        return "a number that NumPy computes is a scalar, and is captured as an array"
+    if not reads.asks_for_type(codes):
+        return ""
+    given = [tx.f_locals.get(name) for name in tx.f_code.co_varnames[: tx.f_code.co_argcount]]
+    held = [tx.f_globals.get(name) for name in reads.names_read(codes)]
+    if made or any(isinstance(v, np.generic) for v in (*given, *held)):
+        return "it asks for the type of a value and has a NumPy scalar, which is captured as an array"
+    return ""
+
+
+_NUMPY = (numpy_to_tensor_wrapper, numpy_method_wrapper, numpy_operator_wrapper)
+_KINDS_OF_ARRAYS = ("array", "asarray", "asanyarray", "zeros", "ones", "empty", "full", "reshape", "squeeze")
+
+
+def _gives_scalar(node: torch.fx.Node) -> bool:
+    """Whether NumPy gives a scalar for this call: one number, unless the function makes arrays of anything."""
+    value = node.meta.get("example_value")
+    if not isinstance(node.target, _NUMPY) or not isinstance(value, torch.Tensor) or value.dim() > 0:
+        return False
+    return node.target.__name__.removeprefix("wrapped_").removesuffix("_like") not in _KINDS_OF_ARRAYS
+
+
+def _unknown_of_tensors(codes: Sequence[CodeType]) -> str:
+    unknown = sorted(reads.names_read(codes) & {"output_nr", "retains_grad"})
+    return f"it asks for {' and '.join(unknown)} of a tensor, of which a trace knows nothing" if unknown else ""
+
+
+def _hidden_name(tx: Any, read: frozenset[str]) -> str:
+    for variable in tx.output.variable_tracker_cache.values():
+        for name in registered_names(variable, read):
+            if name in vars(value_of(variable)):
+                kind = type(value_of(variable)).__qualname__
+                return f"an attribute {name} hides what is registered under this name in a module of class {kind}"
+    return ""
+
+
+_TWO_DTYPES = "torch.normal of tensors of two dtypes gives that of the first, and is captured as if it were promoted"
+_TRANSFORMS = frozenset({"_grad_increment_nesting", "_vmap_increment_nesting", "_jvp_increment_nesting"})
+
+
+def _derivative_lost(gm: torch.fx.GraphModule, tx: Any, codes: Sequence[CodeType]) -> str:
+    """Custom autograd functions whose derivative is another one in the graph."""
+    names = {getattr(n.target, "__name__", "") for n in gm.graph.nodes}
+    if not names.isdisjoint(_TRANSFORMS) and any(
+        # Asking isinstance() of a variable that was not used yet would go on tracing.
+        issubclass(type(v), AutogradFunctionVariable)
+        for v in tx.output.variable_tracker_cache.values()
+    ):
+        return "a custom autograd function within a transform of torch.func is captured without its derivative"
+    if "set_materialize_grads" in reads.names_read(codes) and any(map(_gives_several, gm.graph.nodes)):
+        return "a custom autograd function asks for gradients that are not there as None, and is captured with zeros"
+    return ""
+
+
+def _gives_several(node: torch.fx.Node) -> bool:
+    """Whether ``node`` calls a custom autograd function with more than one result."""
+    values = node.meta.get("example_value")
+    return is_custom_function(node) and isinstance(values, (tuple, list)) and len(values) > 1
+
+
+def _draws_in_two_dtypes(node: torch.fx.Node) -> bool:
+    if node.target is not torch.normal or node.kwargs.get("out") is not None:
+        return False
+    values = [n.meta.get("example_value") for n in node.all_input_nodes]
+    return len({v.dtype for v in values if isinstance(v, torch.Tensor)}) > 1
