@@ -154,6 +154,22 @@ def program(compile):
         with unbacked():
             yield attempt(g, x, y)
 """,
+    "a step of the data that is not positive": """
+def f(x, t):
+    return x[1:8:t.sum().item()] * 2
+
+def g(x, t):
+    y = x + 1
+    y[:: int(t.sum()), 0] = 5
+    return y
+
+def program(compile):
+    for each, dynamic in ((f, None), (g, True)):
+        h = compile(each, dynamic=dynamic)
+        for k in (2, -1, 0, 3):
+            with unbacked():
+                yield attempt(h, sample(9, 2), torch.tensor([k, 0]))
+""",
     "a mask that is wider than what it selects from": """
 def f(x, m):
     return torch.masked_select(x, m) * 2, x.masked_select(m[0]).sum()

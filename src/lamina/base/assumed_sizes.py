@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import depends_on_data, is_constant, is_true
 
-__all__ = ["assumed_equal", "assumed_size", "wider_mask"]
+__all__ = ["assumed_equal", "assumed_size", "assumed_step", "wider_mask"]
 
 _READS = ("item", "tolist", torch.ops.aten._local_scalar_dense.default)
 _ASSERT = torch.ops.aten._assert_scalar.default
@@ -48,6 +48,22 @@ def assumed_equal(gm: GraphModule) -> str:
         sides = [n.meta.get("example_value") for n in condition.all_input_nodes]
         if len(sides) == 2 and all(isinstance(side, torch.SymInt) and depends_on_data(side) for side in sides):
             return f"{source_of(_maker(condition))} has a size that only data tell and that is taken to fit another"
+    return ""
+
+
+def assumed_step(gm: GraphModule) -> str:
+    """Why the captured graph is not the program: it asserts that a step that data alone tell is positive, or "".
+
+    Where it is not, eager refuses the slice by another class of error.
+    """
+    for node in gm.graph.nodes:
+        if node.target not in (operator.getitem, operator.setitem) or len(node.args) < 2:
+            continue
+        places = node.args[1] if isinstance(node.args[1], tuple | list) else (node.args[1],)
+        steps = [place.step for place in places if isinstance(place, slice) and isinstance(place.step, Node)]
+        values = [step.meta.get("example_value") for step in steps]
+        if any(isinstance(value, torch.SymInt) and depends_on_data(value) for value in values):
+            return f"{source_of(node)} has a step that only data tell and that is taken to be positive"
     return ""
 
 

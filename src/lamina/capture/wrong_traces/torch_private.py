@@ -12,7 +12,7 @@ from torch._dynamo.utils import numpy_method_wrapper, numpy_operator_wrapper, nu
 from torch._dynamo.variables.misc import AutogradFunctionVariable
 from torch._guards import TracingContext
 
-from lamina.base.assumed_sizes import assumed_equal, assumed_size, wider_mask
+from lamina.base.assumed_sizes import assumed_equal, assumed_size, assumed_step, wider_mask
 from lamina.base.captured import is_custom_function
 from lamina.capture.facts import reads
 from lamina.capture.facts.torch_private import registered_names, translator, value_of
@@ -39,7 +39,8 @@ def refused(gm: torch.fx.GraphModule) -> str:
 
 def _assumed(gm: torch.fx.GraphModule, names: frozenset[str]) -> str:
     """What the graph takes for granted of sizes that only data tell, "" if nothing; a program may check them itself."""
-    return assumed_size(gm, of_tensors=True) or wider_mask(gm) or ("" if "_check" in names else assumed_equal(gm))
+    why = assumed_size(gm, of_tensors=True) or wider_mask(gm)
+    return why or ("" if "_check" in names else assumed_equal(gm) or assumed_step(gm))
 
 
 def _numpy_scalar(gm: torch.fx.GraphModule, tx: Any, codes: Sequence[CodeType]) -> str:
