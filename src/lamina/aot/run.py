@@ -43,6 +43,7 @@ from lamina.aot.shared_memory import (
     overlapping_inputs,
     serving_alike,
     serving_apart_in_history,
+    serving_same_bases,
     shares_storage,
 )
 from lamina.aot.state import read_state, undone, without_history
@@ -160,6 +161,7 @@ def _compiled(
             # What is written gets a history, which all views of the memory then have and a functional graph has not.
             refused = torch.is_grad_enabled() and any(graphs.differentiable)
             compiled = counting_writes(compiled, written)
+            compiled = serving_same_bases(compiled, state.gm.forward, example_inputs, notes.tell)
         else:
             overlapping, apart = overlapping_inputs(example_inputs)
             guard_overlap(gm, overlapping, apart)

@@ -16,7 +16,14 @@ from torch.autograd.graph import increment_version
 from lamina.aot.torch_private import never_captured, overlapping
 from lamina.base.torch_private import storage_of, version_of
 
-__all__ = ["counting_writes", "overlapping_inputs", "serving_alike", "serving_apart_in_history", "shares_storage"]
+__all__ = [
+    "counting_writes",
+    "overlapping_inputs",
+    "serving_alike",
+    "serving_apart_in_history",
+    "serving_same_bases",
+    "shares_storage",
+]
 
 Told = Callable[[str], None]
 
@@ -65,6 +72,39 @@ def serving_apart_in_history(
     """
     why = "an input that it writes to, and that gets a history by that, lies in one storage with another"
     return _serving(compiled, eager, lambda given: not shares_storage(given, written), lambda: tell(why))
+
+
+def serving_same_bases(
+    compiled: Callable[..., Any], eager: Callable[..., Any], inputs: Sequence[Any], tell: Told
+) -> Callable[..., Any]:
+    """``compiled`` for calls whose inputs are views of tensors of the sizes that those of ``inputs`` are of.
+
+    AOTAutograd computes on what inputs are views of. TorchDynamo has sizes of its own for that, which may be numbers
+    where the input's are symbols, and guards on none of them.
+    """
+    sizes = {i: _fixed_sizes(x._base) for i, x in enumerate(inputs) if _is_view(x)}
+    if not any(any(size is not None for size in fixed) for fixed in sizes.values()):
+        return compiled
+
+    def fits(given: Sequence[Any]) -> bool:
+        return all(_has_sizes(given[i]._base, fixed) for i, fixed in sizes.items())
+
+    why = "an input that it writes to, or shares memory with one, is a view of a tensor of another size"
+    return _serving(compiled, eager, fits, lambda: tell(why))
+
+
+def _is_view(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x._base is not None
+
+
+def _fixed_sizes(base: torch.Tensor) -> list[int | None]:
+    return [n if type(n) is int else None for n in base.shape]
+
+
+def _has_sizes(base: torch.Tensor | None, fixed: Sequence[int | None]) -> bool:
+    if base is None or base.dim() != len(fixed):
+        return False
+    return all(size is None or n == size for n, size in zip(base.shape, fixed, strict=True))
 
 
 def counting_writes(compiled: Callable[..., Any], written: Sequence[int]) -> Callable[..., Any]:
