@@ -197,6 +197,22 @@ def test_state_is_read_and_left_as_in_eager(make: Callable[[], Program], way: st
     assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_writes_to_tensors_of_one_number_are_kept(way: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        x.add_(x)
+        return x * y
+
+    compiled = WAYS[way](function)
+    for length in (3, 5, 6):
+        x, ones = torch.full(shape, -0.75, dtype=dtype), torch.ones(length)
+        assert torch.equal(compiled(x, ones), -3.0 * ones.to(torch.result_type(x, ones)))
+        assert torch.equal(x, torch.full(shape, -3.0, dtype=dtype))
+
+
 class Plain(torch.Tensor):
     pass
 

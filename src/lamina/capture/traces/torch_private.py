@@ -55,6 +55,7 @@ def correct_traces() -> None:
     _guard_missing_keys()
     _tell_texts_from_numbers()
     _find_defaults_that_change()
+    _keep_writes_to_numbers()
 
 
 def guard_without_graph(guard: Callable[[], object], guarded: Callable[[Any], bool]) -> None:
@@ -244,6 +245,29 @@ def _find_defaults_that_change() -> None:
 
 def _is_constant(value: object) -> bool:
     return isinstance(value, (int, float, complex, str, bytes, type(None)))
+
+
+def _keep_writes_to_numbers() -> None:
+    """Keep writes to tensors of one float64, whose results nobody uses, where Dynamo traces for a second time.
+
+    It takes them for inputs whose number it knows, and removes them.
+    """
+    remove_any = OutputGraph.remove_tensorify_specialized_graphargs
+
+    @functools.wraps(remove_any)
+    def remove(self: Any) -> None:
+        if not compiles_for_lamina(self):
+            remove_any(self)
+            return
+        unused = [n for n in self.graph.nodes if n.op != "placeholder" and not n.users and "example_value" in n.meta]
+        hidden = {node: node.meta.pop("example_value") for node in unused}
+        try:
+            remove_any(self)
+        finally:
+            for node, value in hidden.items():
+                node.meta["example_value"] = value
+
+    OutputGraph.remove_tensorify_specialized_graphargs = remove  # type: ignore[method-assign]
 
 
 def to_subclass(tensor: torch.Tensor, kind: type) -> torch.Tensor:
