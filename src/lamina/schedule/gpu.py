@@ -28,8 +28,6 @@ _WINDOW_POINTS, _WINDOW_RUN, _WIDE_RESULTS = 16, 64, 4
 """
 _SMALLEST, _LARGEST = 128, 2048
 """Points of the smallest elementwise tile, and of one that is not made smaller."""
-_TURNS = 512
-"""Points of a tile each of which does a short row: four a thread fill its registers."""
 _SCRATCH = 8192
 """Bytes of shared memory left to reductions."""
 
@@ -117,8 +115,6 @@ class _Chooser(Reductions):
         if self.known(self.names):
             points = min(points, max(_SMALLEST, power(total // self.target.processors // 2)))
         each = 64 if rare else 8 if points < 2048 else 16
-        if self.takes_turns():
-            points, each = min(points, _TURNS), _TURNS // 128
         turned = self.turned()
         if turned is not None:
             return self.tiles(*turned)

@@ -265,15 +265,6 @@ class NestFacts:
         loads = [e for e in self.nest.body if isinstance(e, Load)]
         return sum(self.size(e.index[0].axes()) * 8 >= whole for e in loads) >= MANY_LOADS
 
-    def takes_turns(self) -> bool:
-        """Whether a point reads many elements side by side, as where a short row was unrolled."""
-        if len(self.names) != 1:
-            return False
-        steps = [
-            e.index[0].coefficient(self.axis[self.names[0]]) for e in self.nest.body if isinstance(e, Load | Store)
-        ]
-        return sum(step is not None and step.is_int and step.const > 1 for step in steps) >= MANY_LOADS
-
     def slides(self) -> bool:
         """Whether what is reduced are a few rows of windows."""
         (inner,) = self.sets

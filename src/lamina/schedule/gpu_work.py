@@ -31,11 +31,11 @@ from lamina.ir.ops import OPS
 from lamina.schedule.buffer_facts import estimate
 from lamina.schedule.gpu_cost import phases
 
-__all__ = ["INSTRUCTION", "instructions", "weight", "work"]
+__all__ = ["instructions", "work"]
 
 _LAUNCH = 5e6
 """Two microseconds: a launch within a recorded graph, and what is idle at the ends of two kernels."""
-INSTRUCTION = 0.12
+_INSTRUCTION = 0.12
 """An instruction at one point, where multiprocessors issue seven in ten of what they could."""
 _CHAIN = 4e3
 """An instruction of every point: each waits for those before it, however few points there are."""
@@ -98,12 +98,6 @@ def instructions(nest: Nest, buffers: Mapping[str, Buffer]) -> float:
     return sum(counted.instructions(eqn) * counted.times(counted.axes(eqn)) for eqn in nest.body)
 
 
-def weight(eqn: Compute) -> float:
-    """Instructions at one point."""
-    count: float = _INSTRUCTIONS.get(eqn.op, OPS[eqn.op].cost)
-    return count * (2 if DTYPES[eqn.dtype].size == 8 else 1)
-
-
 class _Work:
     def __init__(self, nest: Nest, buffers: Mapping[str, Buffer]) -> None:
         self.nest, self.buffers = nest, buffers
@@ -124,7 +118,7 @@ class _Work:
             count = self.instructions(eqn)
             chain += count
             instructions += count * self.times(self.axes(eqn))
-        computed = instructions * INSTRUCTION
+        computed = instructions * _INSTRUCTION
         if any(isinstance(eqn, Scan) for eqn in self.nest.body):
             return _LAUNCH + _CHAIN * chain + moved + _SCANNED * computed
         return _LAUNCH + _CHAIN * chain + max(moved, computed) + _OVERLAP * min(moved, computed)
@@ -149,7 +143,8 @@ class _Work:
 
     def instructions(self, eqn: object) -> float:
         if isinstance(eqn, Compute):
-            return weight(eqn)
+            count = _INSTRUCTIONS.get(eqn.op, OPS[eqn.op].cost)
+            return count * (2 if DTYPES[eqn.dtype].size == 8 else 1)
         if isinstance(eqn, Load | Store):
             atoms = {a for e in eqn.index if e.terms for a in e.atoms()}
             return 1 + _DIVISION * sum(isinstance(a, Div | Mod) for a in atoms)

@@ -31,7 +31,7 @@ from lamina.schedule.memo import Memo
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import order
 from lamina.schedule.products import place_products
-from lamina.schedule.short_axes import unrolled, unrolled_on_gpu
+from lamina.schedule.short_axes import unrolled
 from lamina.schedule.simplify import rename
 from lamina.schedule.target import Target
 
@@ -138,9 +138,9 @@ class _Kernels:
         return KernelCall(names[0], kernel.name, flat.buffers, flat.sizes, stored, step)
 
     def flat(self, step: tuple[Nest, ...]) -> Flat:
-        """The nests as a kernel has them: flat, without short innermost axes where that is faster."""
+        """The nests as a kernel has them: flat and, for a CPU, without short innermost axes."""
         flat = flatten(step, self.buffers)
-        return unrolled_on_gpu(flat) if isinstance(self.target, GpuTarget) else unrolled(flat, self.target)
+        return flat if isinstance(self.target, GpuTarget) else unrolled(flat, self.target)
 
     def kernel(self, step: tuple[Nest, ...], flat: Flat, approximate: bool, few: int | None) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))

@@ -1,8 +1,7 @@
-"""Short innermost axes of kernels are unrolled: each point of the loop around them does all their work.
+"""Short innermost axes of kernels for CPUs are unrolled: each point of the loop around them does all their work.
 
 Two, three or four elements fill no vector. The parts of a stack, the corners of a box, the pixels that are shuffled out
-of channels: unrolled, the loop outside of them runs in vectors on a CPU, whose elements take turns in memory. On a GPU
-each point of a row of five would divide and take roots for the whole row.
+of channels: unrolled, the loop outside of them runs in vectors, whose elements take turns in memory.
 """
 
 from __future__ import annotations
@@ -10,32 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Axis, prod
-from lamina.ir.loops import Check, Compute, Equation, Load, Nest, Random, Reduce, Scan, Store, axes_of_values
+from lamina.ir.index import Axis
+from lamina.ir.loops import Compute, Equation, Nest, Reduce, Scan, Store
 from lamina.ir.plan import furthest
 from lamina.schedule.cpu_cost import CostModel
 from lamina.schedule.cpu_space import choose
 from lamina.schedule.flatten import Flat, alone
 from lamina.schedule.fold import fold
-from lamina.schedule.gpu_facts import power
-from lamina.schedule.gpu_work import INSTRUCTION, weight
 from lamina.schedule.simplify import rename, simplify
 from lamina.schedule.target import Target
 
-__all__ = ["unrolled", "unrolled_on_gpu"]
+__all__ = ["unrolled"]
 
 _LONGEST = 4
 """Points of an axis that is unrolled at most without a question: vectors whose elements take as many turns are fast."""
 _LEAST = 8
 """Points of the axis around it at least."""
 _EQUATIONS = 160
-_ROW, _GPU_EQUATIONS, _MANY = 8, 400, 1 << 20
-"""On a GPU: points of the axis at most, equations of the nest without it, and points of one that is worth it."""
-_LESS = 0.6
-"""Share of the instructions that is left."""
-_EXCHANGE = 6.0
-"""Instructions of a point where threads add up a row."""
 _SURE = 1.2
 """How many times as long the loops must be expected to take as they are for a longer axis to be unrolled."""
 
@@ -75,52 +65,6 @@ def _without_axis(nest: Nest, axis: Axis) -> Nest | None:
     gone = next(a for a in made.axes if a.name == axis.name)
     body = [one for eqn in made.body for one in _without(rename(eqn, {}, {gone: 0}), axis.name)]
     return Nest(nest.name, tuple(a for a in made.axes if a != gone), tuple(simplify(body, "exact")))
-
-
-def unrolled_on_gpu(flat: Flat) -> Flat:
-    """A nest without a short innermost axis whose rows have much computed for them, which every point of a row would
-    compute; nests whose time is that of memory stay, since their accesses are wide.
-    """
-    if len(flat.nests) != 1:
-        return flat
-    (nest,) = flat.nests
-    dtypes = {f"b{k}": dtype for k, dtype in enumerate(flat.dtypes)}
-    if len(nest.axes) < 2 or not all(a.extent.is_int for a in nest.axes):
-        return flat
-    axis = nest.axes[-1]
-    if not 2 <= axis.extent.const <= _ROW or len(nest.body) * axis.extent.const > _GPU_EQUATIONS:
-        return flat
-    many = prod(a.extent for a in nest.axes).const >= _MANY
-    if not many or any(isinstance(e, Scan | Random | Check) for e in nest.body):
-        return flat
-    if any(isinstance(e, Reduce) and e.axes != (axis.name,) for e in nest.body):
-        return flat
-    if not any(_goes_on(nest, outer, axis, dense=True) for outer in nest.axes[:-1]):
-        return flat
-    made = _without_axis(nest, axis) if _computes_for_rows(nest, axis, dtypes) else None
-    return flat if made is None else replace(flat, nests=(made,))
-
-
-def _computes_for_rows(nest: Nest, axis: Axis, dtypes: Mapping[str, str]) -> bool:
-    """Whether points take longer to compute than memory to move, and most of it is the same along ``axis``."""
-    varies, each, shared, moved, padded = axes_of_values(nest), 0.0, 0.0, 0.0, 1.0
-    for eqn in nest.body:
-        if isinstance(eqn, Compute):
-            over = frozenset[str]().union(*(varies[n] for n in eqn.ins))
-            each, shared = _added(each, shared, weight(eqn), axis.name in over)
-        elif isinstance(eqn, Reduce):
-            each, padded = each + _EXCHANGE, power(axis.extent.const) / axis.extent.const
-        elif isinstance(eqn, Load | Store):
-            own = any(axis.name in e.axes() for e in eqn.index)
-            moved += DTYPES[dtypes[eqn.buffer]].size / (1 if own else axis.extent.const)
-            each, shared = _added(each, shared, 2.0, own)
-    less = each + shared / axis.extent.const
-    now = (each + shared) * padded
-    return INSTRUCTION * now > moved and less < _LESS * now
-
-
-def _added(each: float, shared: float, more: float, own: bool) -> tuple[float, float]:
-    return (each + more, shared) if own else (each, shared + more)
 
 
 def _faster(nest: Nest, other: Nest, dtypes: Mapping[str, str], target: Target) -> bool:

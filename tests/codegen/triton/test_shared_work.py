@@ -17,7 +17,6 @@ from lamina.aot import graph_compiler
 from lamina.ir.loops import LoopProgram, Reduce
 from lamina.ir.plan import KernelCall, Plan
 from lamina.lower.to_loops import lower
-from lamina.schedule import short_axes
 from lamina.schedule.fuse import fuse
 from lamina.schedule.plan import make_plan
 from lamina.testing import judge, tensors
@@ -107,33 +106,3 @@ def test_truth_values_are_counted_in_32_bits(interpreter: Interpreter) -> None:
     assert {e.dtype for e in reduces} == {"int32", "float32"}
     for mine, right in zip(run(plan, interpreter, (x,))[:2], ((x > 0).sum(), (x > 1).sum(1)), strict=True):
         assert torch.equal(mine, right)
-
-
-def cosines(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of five for which more is computed than they hold."""
-    over = ((x * x).sum(1) + 1e-6).sqrt() * ((y * y).sum(1) + 1e-6).sqrt()
-    found = ((x * y).sum(1) / over).tanh().exp() / (over + 1)
-    return found, x * found[:, None]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, BF16])
-def test_short_rows_of_which_much_is_computed(
-    interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
-    monkeypatch.setattr(short_axes, "_MANY", 1)
-    arguments = numbers(41, 5, dtype=dtype), numbers(41, 5, dtype=dtype) * 2
-    plan = plan_of(lower(traced(cosines, arguments), "test"))
-    (kernel,) = plan.kernels
-    assert [len(nest.axes) for nest in kernel.nests] == [1]
-    ours = run(plan, interpreter, arguments)
-    exact = cosines(*(a.double() for a in arguments))
-    for mine, theirs, right in zip(ours, cosines(*arguments), exact, strict=True):
-        assert not judge(mine, theirs, right)
-
-
-def test_short_rows_that_memory_bounds_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their accesses are wide where a row is not one point's."""
-    monkeypatch.setattr(short_axes, "_MANY", 1)
-    x, y = numbers(41, 5), numbers(41)
-    plan = plan_of(lower(traced(lambda x, y: x * 2 + y[:, None], (x, y)), "test"))
-    assert len(plan.kernels[0].nests[0].axes) == 2
