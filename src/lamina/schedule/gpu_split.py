@@ -33,7 +33,7 @@ from lamina.schedule.gpu_parts import Cut, Parts
 from lamina.schedule.gpu_scans import from_the_start, scan_in_parts
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
-from lamina.schedule.gpu_work import instructions
+from lamina.schedule.gpu_work import computes, instructions
 from lamina.schedule.interleave import interleave
 from lamina.schedule.joined_axes import with_joined_axes
 from lamina.schedule.memo import Memo
@@ -279,7 +279,11 @@ class _Cutter(Parts):
         return self.axis_to_cut(over - inner, parts, reduces)
 
     def waits(self, units: int) -> float:
-        """Microseconds for which processors without a program wait for those that compute one more, of ``units``."""
+        """Microseconds for which processors without a program wait for those that compute one more, of ``units``; none
+        where they all wait for memory.
+        """
+        if not computes(self.nest, self.buffers):
+            return 0.0
         processors = self.target.processors
         computed = instructions(self.nest, self.buffers) / (_INSTRUCTIONS * processors)
         return computed * (-(-units // processors) * processors / max(units, 1) - 1)

@@ -31,7 +31,7 @@ from lamina.ir.ops import OPS
 from lamina.schedule.buffer_facts import estimate
 from lamina.schedule.gpu_cost import phases
 
-__all__ = ["instructions", "work"]
+__all__ = ["computes", "instructions", "work"]
 
 _LAUNCH = 5e6
 """Two microseconds: a launch within a recorded graph, and what is idle at the ends of two kernels."""
@@ -96,6 +96,13 @@ def instructions(nest: Nest, buffers: Mapping[str, Buffer]) -> float:
     """Instructions of all threads."""
     counted = _Work(nest, buffers)
     return sum(counted.instructions(eqn) * counted.times(counted.axes(eqn)) for eqn in nest.body)
+
+
+def computes(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether the instructions take longer than memory takes to move what is accessed."""
+    counted = _Work(nest, buffers)
+    moved = sum(counted.moved(eqn) for eqn in nest.body if isinstance(eqn, Load | Store))
+    return instructions(nest, buffers) * _INSTRUCTION > moved
 
 
 class _Work:
