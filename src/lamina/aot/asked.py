@@ -6,11 +6,13 @@ forward's own. Then nothing of the backward reads the dividend, and yet eager ho
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch.fx import GraphModule, Node
 
 from lamina.aot.cost import classify
 
-__all__ = ["is_asked", "mark_asked"]
+__all__ = ["ancestors", "is_asked", "mark_asked"]
 
 _ASKED = "asked_by_backward"
 
@@ -18,8 +20,8 @@ _ASKED = "asked_by_backward"
 def mark_asked(joint: GraphModule, forward_outputs: int) -> None:
     """Note in ``meta`` which inputs, themselves or through views, formulas of the backward read."""
     results = list(joint.graph.output_node().args[0])  # type: ignore[arg-type]
-    forward = _needed([n for n in results[:forward_outputs] if isinstance(n, Node)])
-    backward = _needed([n for n in results[forward_outputs:] if isinstance(n, Node)])
+    forward = ancestors([n for n in results[:forward_outputs] if isinstance(n, Node)])
+    backward = ancestors([n for n in results[forward_outputs:] if isinstance(n, Node)])
     asked: set[Node] = set()
     for node in reversed(joint.graph.nodes):
         if node.op != "call_function" or node not in backward:
@@ -34,9 +36,10 @@ def is_asked(node: Node) -> bool:
     return node.meta.get(_ASKED, False) is True
 
 
-def _needed(roots: list[Node]) -> set[Node]:
-    """``roots`` and what they are computed from."""
-    seen, stack = set(roots), list(roots)
+def ancestors(roots: Iterable[Node]) -> set[Node]:
+    """``roots`` and everything they are computed from."""
+    seen = set(roots)
+    stack = list(seen)
     while stack:
         for node in stack.pop().all_input_nodes:
             if node not in seen:

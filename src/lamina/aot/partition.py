@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.asked import is_asked
+from lamina.aot.asked import ancestors, is_asked
 from lamina.aot.cost import CostModel, OpClass, bytes_of, classify
 from lamina.aot.equal_values import compared_values
 from lamina.aot.extract import Effects, Split, extract
@@ -130,11 +130,11 @@ class _Joint:
         self.after = self._after_tangents()
         self.kinds: dict[Node, OpClass] = {n: classify(n) for n in self.nodes if n.op != "placeholder"}
         self.effects = self._effects()
-        self.forward_nodes = _ancestors([*self.forward_results, *self.effects.forward])
+        self.forward_nodes = ancestors([*self.forward_results, *self.effects.forward])
         users = self.after.union(self.effects.backward)
         demanded = [n for user in self.nodes if user in users for n in user.all_input_nodes]
         self.demanded = {n for n in (*demanded, *backward_results) if n not in self.after}
-        self.relevant = _ancestors(self.demanded)
+        self.relevant = ancestors(self.demanded)
         self.asked: set[Node] = set(self.demanded)
         """What eager saves, as far as backward formulas ask for it, and what that is a view of."""
         self.refused = self._refused(primals)
@@ -226,18 +226,6 @@ def _of_library(node: Node, kinds: dict[Node, OpClass]) -> bool:
         return False
     producer = node.args[0]
     return isinstance(producer, Node) and producer in kinds and kinds[producer].kind in ("library", "reduction")
-
-
-def _ancestors(roots: Any) -> set[Node]:
-    """``roots`` and everything they are computed from."""
-    seen = set(roots)
-    stack = list(seen)
-    while stack:
-        for node in stack.pop().all_input_nodes:
-            if node not in seen:
-                seen.add(node)
-                stack.append(node)
-    return seen
 
 
 def _network(view: _Joint, model: CostModel) -> tuple[Network, dict[Node, tuple[int, int]]]:
