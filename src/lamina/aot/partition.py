@@ -74,7 +74,8 @@ def partition(
     graph whose backward needs what cannot be had twice.
     """
     view = _Joint(joint, forward_outputs, static, written)
-    network, vertices = _network(view, CostModel.of(device))
+    model = CostModel.of(device)
+    network, vertices = _network(view, model)
     _, sink_side = network.min_cut()
     saved, recomputed = list[Node](), list[Node]()
     for node, (inside, outside) in vertices.items():
@@ -91,7 +92,7 @@ def partition(
         reuses = find_reuses(results[:forward_outputs], again, saved, roots, view.forward_nodes, view.kinds)
     copied = view.effects.copied
     early = [n for n in view.nodes if n not in view.after]
-    packed = packed_values(saved, view.forward_results, early, view.kinds) if device == "cuda" else ()
+    packed = packed_values(saved, view.forward_results, early, view.kinds) if model.packs else ()
     split: Split = extract(joint, forward_outputs, saved, view.effects, reuses, packed)
     rest = (*map(_reread, reuses), *map(_packed, split.packed))
     decisions = (*_decisions(view, saved, recomputed), *rest)

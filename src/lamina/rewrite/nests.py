@@ -22,9 +22,9 @@ class NestRewrites:
     program: LoopProgram
     decisions: tuple[Decision, ...]
 
-    def text(self) -> str:
-        """The program."""
-        return print_program(self.program)
+    def files(self) -> dict[str, str]:
+        """The program as Python."""
+        return {".py": print_program(self.program)}
 
 
 def rewrite_nests(program: LoopProgram, rules: Sequence[Rule | NestRule]) -> NestRewrites:

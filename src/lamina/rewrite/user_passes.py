@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.base.files import graph_text
 from lamina.base.identity import identity_of, place_of
 from lamina.base.passes import Pass
+from lamina.base.text import one_line
 from lamina.errors import InvalidIR, PassFailed
 from lamina.record import Record
 from lamina.rewrite.torch_private import fake_mode_of, flatten, graph_module, same_size, unflatten
@@ -40,8 +42,8 @@ class _Passed:
     def __init__(self, gm: GraphModule, identity: str) -> None:
         self.gm, self.identity = gm, identity
 
-    def text(self) -> str:
-        return f"# after {self.identity}\n{self.gm.print_readable(print_output=False)}"
+    def files(self) -> dict[str, str]:
+        return {".py": f"# after {one_line(self.identity)}\n{graph_text(self.gm)}"}
 
 
 def _run(gm: GraphModule, function: Pass, place: str) -> GraphModule:
