@@ -83,7 +83,10 @@ def test_a_process_that_ends_or_hangs_is_a_finding(wrong: str, kind: str) -> Non
         worker.ask(Job("none", PROGRAM))
         if wrong == "hang":
             worker.seconds = 1.0  # what does not hang is not to depend on how busy the machine is
-        assert worker.ask(Job(f"{WRONG}:{wrong}", PROGRAM)).verdict.kind == kind
+        verdict = worker.ask(Job(f"{WRONG}:{wrong}", PROGRAM)).verdict
+        assert verdict.kind == kind
+        if wrong == "hang":
+            assert "wrong_compilers.py:" in str(verdict.differences[0]), "where it hangs is told"
         worker.seconds = 300.0
         assert worker.ask(Job("none", PROGRAM)).verdict.ok
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import logging
 import multiprocessing
 import os
+import re
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +32,9 @@ LIFE = 400
 
 _GRACE = 5.0
 """Seconds that a process is given to end by itself."""
+
+_FRAMES = 12
+"""Innermost frames told of a thread of a process that hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,7 @@ class Worker:
         self._context.set_forkserver_preload([__name__])
         self._process: Any = None
         self._pipe: Connection | None = None
+        self._told: Path | None = None  # where the process writes its stacks when asked to
         self._done = 0
 
     def __enter__(self) -> Worker:
@@ -100,7 +109,9 @@ class Worker:
             self._process.join(_GRACE)
             self._process.kill()
             self._process.join()
-        self._process = self._pipe = None
+        if self._told is not None:
+            self._told.unlink(missing_ok=True)
+        self._process = self._pipe = self._told = None
 
     def ask(self, job: Job) -> Answer:
         """Check one program. A process that ends or takes too long is a difference of its own."""
@@ -114,8 +125,9 @@ class Worker:
             if self._pipe.poll(self.seconds):
                 answer: Answer = self._pipe.recv()
                 return answer
+            where = self._stacks()
             self._process.kill()
-            found = Difference("hang", "process", f"no answer after {self.seconds:.0f} s")
+            found = Difference("hang", "process", f"no answer after {self.seconds:.0f} s{where}")
         except (EOFError, OSError):
             self._process.join(10)
             found = Difference("crash", "process", f"ended by {_reason(self._process.exitcode)}")
@@ -126,10 +138,27 @@ class Worker:
     def _start(self) -> None:
         self.stop()
         self._pipe, theirs = self._context.Pipe()
-        self._process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        descriptor, name = tempfile.mkstemp(prefix="lamina-fuzz-")
+        os.close(descriptor)
+        self._told = Path(name)
+        self._process = self._context.Process(target=_serve, args=(theirs, name), daemon=True)
         self._process.start()
         theirs.close()
         self._done = 0
+
+    def _stacks(self) -> str:
+        """Where each thread of the process is, the innermost frames first."""
+        assert self._told is not None
+        with contextlib.suppress(OSError):
+            os.kill(self._process.pid, signal.SIGUSR1)
+        self._process.join(1.0)  # the handler writes at once, whatever the process is doing
+        threads = self._told.read_text(errors="replace").split("\n\n")
+        said = []
+        for thread in threads:
+            frames = re.findall(r'File "(?:.*/)?([^"/]+)", line (\d+) in (\S+)', thread)[:_FRAMES]
+            if frames:
+                said.append(" < ".join(f"{name} {file}:{line}" for file, line, name in frames))
+        return "".join(f"; at {one}" for one in said)
 
 
 def _reason(code: int | None) -> str:
@@ -138,8 +167,9 @@ def _reason(code: int | None) -> str:
     return f"exit status {code}"
 
 
-def _serve(pipe: Connection) -> None:
-    """Answer jobs until the other side goes away."""
+def _serve(pipe: Connection, stacks: str) -> None:
+    """Answer jobs until the other side goes away; on the signal SIGUSR1 say in the file ``stacks`` what runs."""
+    faulthandler.register(signal.SIGUSR1, os.open(stacks, os.O_WRONLY), all_threads=True)
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
     with open(os.devnull, "w") as nowhere:
