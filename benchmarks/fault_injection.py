@@ -37,6 +37,7 @@ DRIVERS = (
     "lamina.backends.run",
     "lamina.backends.frozen",
     "lamina.backends.kernels",
+    "lamina.backends.pieces",
     "lamina.backends.segments",
     "lamina.backends.cpu",
     "lamina.lower.to_loops",

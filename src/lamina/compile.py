@@ -7,40 +7,59 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
 from lamina.aot.errors import raising_assertions
+from lamina.aot.joint import prepare
 from lamina.aot.region import Region
 from lamina.aot.run import compile_captured
 from lamina.aot.torch_private import asks_for_another_capture, never_captured, without_function_modes
 from lamina.backends.api import Backend
+from lamina.backends.attention_tiles import cleared, tilings
+from lamina.backends.bodies import bodies_in
+from lamina.backends.device import Boxed
+from lamina.backends.first_call import checked_first_call
 from lamina.backends.frozen import note_unfrozen, run_frozen
-from lamina.backends.kernels import begin, is_ours
+from lamina.backends.kernels import begin, is_ours, with_library_gelu
+from lamina.backends.pieces import as_aten, lowered_by_user, put_segment, with_numbers
 from lamina.backends.proved import proved
+from lamina.backends.regions import aten_calls, to_aten
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
+from lamina.backends.segments import CannotCut, cut
 from lamina.backends.settings import check_arguments, options_for, torch_settings
+from lamina.backends.torch_private import beside_tracing
 from lamina.base.decision import Decision
 from lamina.base.lowering import lowerings_key
 from lamina.base.recovery import is_internal, recover
+from lamina.base.rule import NestRule
 from lamina.base.torch_private import fresh_symbols_dropped
 from lamina.capture.dynamo import compile_callable, guarded
 from lamina.capture.facts.torch_private import guard_unguarded
 from lamina.capture.modes.torch_private import has_function_modes
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
-from lamina.errors import BadArgument, LaminaError, LaminaWarning
+from lamina.errors import BadArgument, LaminaError, LaminaWarning, RuleFailed, WrongLowering
+from lamina.ir.loops import LoopProgram
+from lamina.ir.loops_verify import verify_program
+from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
 from lamina.record import Record
 from lamina.rewrite.inlined import inlined
+from lamina.rewrite.nests import rewrite_nests
 from lamina.rewrite.own_passes import OwnPasses
 from lamina.rewrite.rewriting import Rewriting
 from lamina.rewrite.user_rules import check_rules
+from lamina.schedule.fuse import Fused, fuse
 
-__all__ = ["compile", "compile_graph", "lamina_backend"]
+__all__ = ["compile", "compile_graph", "compile_kernels", "lamina_backend"]
+
+_MOST_CUTS = 4
+"""Times that a segment is cut again, where what is left of it cannot be lowered either."""
 
 
 def compile(
@@ -264,7 +283,9 @@ def _compiled(
 
 def _region(region: Region, backend: Backend, options: Options, record: Record) -> Callable[..., Any]:
     """One graph on its way through the backend. A backward comes after the stages of its forward were written."""
-    compiled = run_frozen(region, options, record, lambda main: run_region(backend, main, options, record))
+    compiled = run_frozen(
+        region, options, record, lambda main: run_region(backend, main, options, record, compile_kernels)
+    )
     if region.kind == "backward" and record.folder is not None:
         try:
             record.dump(record.folder)
@@ -272,3 +293,113 @@ def _region(region: Region, backend: Backend, options: Options, record: Record) 
             said = f"lamina cannot write the stages of {region.name} to {record.folder}: {refusal.strerror}"
             warnings.warn(said, LaminaWarning, stacklevel=2)
     return compiled
+
+
+def compile_kernels(
+    gm: GraphModule,
+    name: str,
+    backend: Backend,
+    options: Options,
+    record: Record,
+    refused: Mapping[str, str] = MappingProxyType({}),
+) -> Boxed:
+    """A functional graph to a callable: in one piece or in segments, the nodes ``refused`` being called between those.
+
+    What cannot be cut, and what fails, runs as ATen calls.
+    """
+    try:
+        pieces = cut(gm, name, refused)
+    except CannotCut as refusal:
+        return as_aten(gm, name, str(refusal), record)
+    except Exception as error:
+        to_aten(error, "cutting the graph", name, options.strict, record)
+        return aten_calls(gm)
+    if pieces is None:
+        return _piece(gm, name, backend, options, record)
+    record.add(name, "segments", 0.0, pieces, pieces.decisions)
+    for segment in pieces.segments:
+        put_segment(pieces, segment, _piece(segment.gm, segment.name, backend, options, record))
+    bodies = _tiles(pieces.outer, name, backend, options, record)
+    for body in bodies_in(pieces.outer, name):
+        if not body.why:
+            body.put(compile_kernels(body.graph, body.name, backend, options, record))
+        bodies.append(body.decision())
+    if bodies:
+        record.note(name, "bodies", *bodies)
+    return aten_calls(pieces.outer)
+
+
+def _piece(gm: GraphModule, name: str, backend: Backend, options: Options, record: Record) -> Boxed:
+    """A graph all of whose numbers are inputs, from lowering to a callable that loads its kernels when it is called.
+
+    Where it cannot be lowered, it is cut there; where a stage fails, it runs as ATen calls.
+    """
+    assert backend.kernels is not None
+    try:
+        gm = with_library_gelu(gm, name, backend, options, record)
+        record.add(name, "graph", 0.0, gm)
+        program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
+        if decisions := lowered_by_user(gm, program):
+            record.note(name, "lower", *decisions)
+        if any(isinstance(rule, NestRule) for rule in options.rules):
+            program = record.step(name, "rewrite", rewrite_nests, program, options.rules).program
+        if options.verify is True:
+            record.step(name, "verify", verify_program, program)
+        fused: Fused = record.step(name, "fuse", fuse, program, options.numerics)
+        if options.verify is True:
+            record.step(name, "verify", verify_program, fused.program)
+        device = backend.kernels(fused.program, options)
+        plan = device.plan(fused, gm, record)
+        sources = device.codegen(plan, gm, record)
+        building = device.build(sources, gm, record)
+        run = device.load(building, gm, record)
+        return checked_first_call(with_numbers(gm, run), gm, name, options, record)
+    except CannotLower as refusal:
+        if refusal.nodes and name.count("_segment") < _MOST_CUTS:
+            return compile_kernels(gm, name, backend, options, record, refusal.nodes)
+        return as_aten(gm, name, str(refusal), record)
+    except (RuleFailed, WrongLowering):
+        raise
+    except Exception as error:
+        to_aten(error, "making kernels", name, options.strict, record)
+    return aten_calls(gm)
+
+
+def _tiles(outer: GraphModule, name: str, backend: Backend, options: Options, record: Record) -> list[Decision]:
+    """Attention with functions of scores in tiles. With ``numerics="eager"`` it is torch's: tiles round otherwise."""
+    found: list[Decision] = []
+    if options.numerics != "fast":
+        return found
+    try:
+        with beside_tracing():
+            for tiling in tilings(outer, name, decompositions(options.numerics)):
+                if tiling.tile is not None:
+                    ranges = (
+                        None
+                        if tiling.ranges is None
+                        else _tile(tiling.ranges, f"{tiling.name}_ranges", backend, options, record)
+                    )
+                    tiling.put(ranges, _tile(tiling.tile, f"{tiling.name}_tile", backend, options, record))
+                found.append(tiling.decision())
+            if any(decision.taken for decision in found):
+                cleared(outer)
+        return found
+    except Exception as error:
+        recover(
+            error,
+            doing="making tiles of attention",
+            region=name,
+            instead="it stays a call",
+            strict=options.strict,
+            note=record.noting(name, "bodies"),
+            kind="body",
+        )
+    return []
+
+
+def _tile(gm: GraphModule, name: str, backend: Backend, options: Options, record: Record) -> Boxed:
+    """A graph that computes a tile of attention, or which keys are read for it."""
+    prepare(gm)
+    for change in OwnPasses(options, record, name, dict(decompositions(options.numerics))).joint():
+        gm = change(gm)
+    return compile_kernels(gm, name, backend, options, record)

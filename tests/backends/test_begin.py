@@ -15,7 +15,7 @@ from lamina.options import Options
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Options, int]]:
     """The GPUs that a backend was made for, none of which this machine is asked about."""
     found: list[tuple[Options, int]] = []
-    monkeypatch.setattr(kernels, "_cuda", lambda *about: found.append(about))
+    monkeypatch.setattr(kernels, "cuda_device", lambda *about: found.append(about))
     return found
 
 
@@ -44,6 +44,6 @@ def test_a_gpu_that_cannot_be_used_is_no_error_yet(monkeypatch: pytest.MonkeyPat
         asked.append(device)
         raise RuntimeError("no NVIDIA driver")
 
-    monkeypatch.setattr(kernels, "_cuda", refused)
+    monkeypatch.setattr(kernels, "cuda_device", refused)
     kernels.begin(as_backend("lamina"), on_gpu(0), Options())
     assert asked == [0]

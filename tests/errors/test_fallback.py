@@ -28,9 +28,9 @@ STAGES = (
     "lamina.aot.run.stitch",
     "lamina.aot.graph_compiler.partition",
     "lamina.aot.stitched.training_function",
-    "lamina.backends.kernels.lower",
-    "lamina.backends.kernels.fuse",
-    "lamina.backends.kernels.executor",
+    "lamina.compile.lower",
+    "lamina.compile.fuse",
+    "lamina.backends.kernels.cpu_device",
     "lamina.backends.cpu.make_plan",
     "lamina.backends.cpu.emit_host",
     "lamina.backends.cpu.emit",
@@ -128,6 +128,6 @@ def test_a_region_whose_kernels_are_not_built_is_in_the_record(tmp_path: Path) -
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_what_ends_the_process_passes_through(error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_at("lamina.backends.kernels.lower", error, monkeypatch)
+    fail_at("lamina.compile.lower", error, monkeypatch)
     with pytest.raises(error):
         gradients(lamina.compile(function))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +16,6 @@ import lamina.aot.graph_compiler
 import lamina.aot.run
 import lamina.aot.stitched
 import lamina.backends.cpu
-import lamina.backends.kernels
 import lamina.backends.regions
 import lamina.base.recovery
 import lamina.compile
@@ -35,8 +35,8 @@ STAGES = [
     ("lamina.aot.graph_compiler.prepare", "preparation"),
     ("lamina.aot.graph_compiler.partition", "partition"),
     ("lamina.aot.stitched.training_function", "assembly"),
-    ("lamina.backends.kernels.lower", "lowering"),
-    ("lamina.backends.kernels.fuse", "fusion"),
+    ("lamina.compile.lower", "lowering"),
+    ("lamina.compile.fuse", "fusion"),
     ("lamina.backends.cpu.make_plan", "plan"),
     ("lamina.backends.cpu.emit_host", "host program"),
     ("lamina.backends.cpu.emit", "kernel text"),
@@ -71,8 +71,9 @@ def _gradients(function: Callable[..., Any]) -> list[Tensor]:
 def _breaking(monkeypatch: pytest.MonkeyPatch, place: str, error: Exception, after: int = 0) -> list[int]:
     """Let what is at ``place`` raise from its call number ``after`` on; the calls are counted."""
     owner, _, name = place.rpartition(".")
-    target: Any = lamina
-    for part in owner.split(".")[1:]:
+    module = owner if owner in sys.modules else owner.rpartition(".")[0]  # a name in a module or in a class
+    target: Any = sys.modules[module]
+    for part in owner.removeprefix(module).split(".")[1:]:
         target = getattr(target, part)
     real, calls = getattr(target, name), [0]
 

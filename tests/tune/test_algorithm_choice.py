@@ -265,7 +265,7 @@ def test_the_backend_asks_unless_bits_must_be_eagers(choice: Make, numerics: str
     backend.options, backend.policy, backend.target = Options(numerics=numerics), DEFAULT, TARGET
     backend.device, backend.cache = 0, chooser.cache
     memo = Memo()
-    tuning = backend.tuning(backend.plan(fused, memo), fused, chooser, memo)
+    tuning = backend.tuning(backend.planned(fused, memo), fused, chooser, memo)
     chosen = numerics == "fast"
     assert (calls(tuning.plan) == [("lamina.mm_algorithm.default", 1)]) is chosen
     assert (tuning.meanwhile == large(function)) is not chosen

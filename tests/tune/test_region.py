@@ -237,7 +237,7 @@ def test_tensors_of_no_or_one_element(tuning: Make, shape: tuple[int, ...]) -> N
 def region(tuning: RegionTuning, **options: Any) -> Callable[[], Any]:
     """Loads the region that is tuned, as its first call does."""
     made = Options(mode="max-autotune-no-cudagraphs", **options)
-    stub: Any = SimpleNamespace(options=made, device=0, target=TARGET, driver=FakeDriver(), build=all_built)
+    stub: Any = SimpleNamespace(options=made, device=0, target=TARGET, driver=FakeDriver(), built=all_built)
     work = cuda.CudaRegion(stub, tuning.plan, Record(), GraphModule({}, empty_graph(tuning.plan)))
     work.generate()
     host = work.host(True)
@@ -284,7 +284,7 @@ def test_a_kernel_reads_as_far_ahead_as_shared_memory_holds(
     deep = replace(only(plan), schedules=tuple(replace(s, stages=3) for s in only(plan).schedules))
     options = Options(strict=strict)
     driver = FakeDriver(shared_bytes=1000 * held)
-    stub: Any = SimpleNamespace(options=options, device=0, target=TARGET, driver=driver, build=build)
+    stub: Any = SimpleNamespace(options=options, device=0, target=TARGET, driver=driver, built=build)
     work = cuda.CudaRegion(stub, replace(plan, kernels=(deep,)), Record(), GraphModule({}, empty_graph(plan)))
     work.generate()
     monkeypatch.setattr(regions, "_warned", set())
@@ -334,7 +334,7 @@ def test_a_tuner_that_fails_leaves_the_models_schedules(tuning: Make, monkeypatc
 def test_calls_with_inputs_at_odd_addresses_say_why_they_are_not_recorded(mode: str, reasons: int) -> None:
     plan = plan_of()
     stub: Any = SimpleNamespace(
-        options=Options(mode=mode), device=0, target=TARGET, driver=FakeDriver(), build=all_built
+        options=Options(mode=mode), device=0, target=TARGET, driver=FakeDriver(), built=all_built
     )
     work = cuda.CudaRegion(stub, plan, Record(), GraphModule({}, empty_graph(plan)))
     work.generate()

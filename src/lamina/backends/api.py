@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.backends.device import DeviceOf
 from lamina.base.identity import place_of
 from lamina.base.passes import Passes
 from lamina.base.rule import NestRule, Rule
@@ -56,10 +57,14 @@ class Backend:
     ``load(data, gm, example_inputs)`` makes an equal callable: with both, compiled graphs are kept in the cache, under
     a key that holds ``version``. ``takes`` names those of Lamina's options for kernels (and "mode") that it heeds,
     ``requires`` the packages that must be installed. ``passes`` and ``rules`` go before those of the options.
+
+    A backend replaces either all stages from a functional graph to a callable, by ``compile``, or the last of them
+    only: ``kernels(program, options)`` gives the ``Device`` that plans, writes, builds and loads the kernels of a graph
+    that Lamina lowers and fuses.
     """
 
     name: str
-    compile: Callable[..., Compiled]
+    compile: Callable[..., Compiled] | None = None
     graph: str = "aten"
     devices: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = ()
@@ -76,14 +81,20 @@ class Backend:
     requires: tuple[str, ...] = ()
     passes: Passes = field(default_factory=Passes)
     rules: tuple[Rule | NestRule, ...] = ()
+    kernels: DeviceOf | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise BadArgument(f"a backend's name is {self.name!r}", remedy="pass a word")
-        if not callable(self.compile):
+        if self.kernels is None and not callable(self.compile):
             raise BadArgument(
                 f"the compile of backend {self.name!r} is a {type(self.compile).__name__}",
                 remedy="pass a function (gm, example_inputs) -> callable",
+            )
+        if self.kernels is not None and (self.compile is not None or not callable(self.kernels)):
+            raise BadArgument(
+                f"backend {self.name!r} has both compile and kernels, or kernels that cannot be called",
+                remedy="give one of them: kernels gives the device whose stages follow Lamina's own",
             )
         if not isinstance(self.version, str):
             raise BadArgument(

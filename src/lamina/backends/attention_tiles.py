@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from lamina.base.decision import Decision
 from lamina.base.symbolic.torch_private import has_symbols
 from lamina.base.unwritten import set_unwritten
 
-__all__ = ["tile_attention"]
+__all__ = ["Tiling", "cleared", "tilings"]
 
 _BYTES = 1 << 20
 """Scores of a tile, for each thread: what its second-level cache holds."""
@@ -36,29 +36,50 @@ _STEP = 16
 """Ranges of keys begin and end at multiples of this."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-CompileTile = Callable[[GraphModule, str], Boxed]
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A call of ``flex_attention`` in ``outer``, to run in tiles: two graphs to compile, or a reason why not.
+
+    ``tile`` computes a tile, ``ranges``, if it is there, which keys the mask shows to the rows of each.
+    """
+
+    outer: GraphModule
+    call: Node
+    name: str
+    plan: _Plan | None = None
+    ranges: GraphModule | None = None
+    tile: GraphModule | None = None
+    why: str = ""
+
+    def put(self, ranges: Boxed | None, tile: Boxed) -> None:
+        """Put the compiled graphs in the place of the call."""
+        assert self.plan is not None
+        _replace(self.outer, self.call, self.name, _Tiled(replace(self.plan, ranges=ranges), tile))
+
+    def decision(self) -> Decision:
+        """Whether it runs in tiles, and in which."""
+        said = self.why if self.plan is None else self.plan.text(self.ranges is not None)
+        return Decision("body", (self.name, self.call.name), self.plan is not None, said)
 
 
-def tile_attention(
-    outer: GraphModule, name: str, decompositions: Mapping[Any, Callable[..., Any]], compile_tile: CompileTile
-) -> tuple[Decision, ...]:
-    """Put tiles in the place of calls of ``flex_attention`` in ``outer``, where that can be; says of each why."""
-    decisions: list[Decision] = []
+def tilings(outer: GraphModule, name: str, decompositions: Mapping[Any, Callable[..., Any]]) -> Iterator[Tiling]:
+    """The calls of ``flex_attention`` in ``outer``, one after the other, and how they run in tiles."""
     for node in list(outer.graph.nodes):
         if node.op != "call_function" or node.target is not FLEX_ATTENTION:
             continue
         inner = f"{name}_{node.name}"
         try:
-            made = _Call(outer, node, decompositions).tiled(inner, compile_tile)
+            found = _Call(outer, node, decompositions).tiled(inner)
         except (_Unfit, Special) as why:
-            decisions.append(Decision("body", (inner, node.name), False, str(why)))
-            continue
-        _replace(outer, node, inner, made)
-        decisions.append(Decision("body", (inner, node.name), True, made.plan.text()))
-    if any(d.taken for d in decisions):
-        outer.graph.eliminate_dead_code()
-        outer.recompile()
-    return tuple(decisions)
+            found = Tiling(outer, node, inner, why=str(why))
+        yield found
+
+
+def cleared(outer: GraphModule) -> None:
+    """Leave out of ``outer`` what only calls that were replaced read."""
+    outer.graph.eliminate_dead_code()
+    outer.recompile()
 
 
 class _Unfit(Exception):
@@ -85,14 +106,14 @@ class _Call:
     """One call of ``flex_attention`` in a graph: what it is given."""
 
     def __init__(self, outer: GraphModule, node: Node, rules: Mapping[Any, Callable[..., Any]]) -> None:
-        self.node, self.rules = node, rules
+        self.outer, self.node, self.rules = outer, node, rules
         mask: Any = node.args[4]
         self.score, self.mask = _held(outer, node.args[3]), _held(outer, mask[-1])
         self.scale: Any = node.args[5]
         self.query, self.key, self.value = (_value(a) for a in node.args[:3])
         self.mine, self.masks = (tuple(map(_value, _reads(node, place))) for place in (7, 8))
 
-    def tiled(self, name: str, compile_tile: CompileTile) -> _Tiled:
+    def tiled(self, name: str) -> Tiling:
         self._check()
         batches, heads, rows, width = self.query.shape
         keys = self.key.shape[2]
@@ -106,9 +127,9 @@ class _Call:
         statistics = any(user.args[1] in (1, 2) for user in self.node.users)
         tile = attention_tile(of, group, (width, self.value.shape[3]), statistics)
         sizes = [n if type(n) is int else None for n in (batches, rows, keys)]
-        ranges = compile_tile(visible_keys(of, sizes), f"{name}_ranges") if narrow else None
-        plan = _Plan(group, height, slice(len(self.mine), None), ranges, tuple(n is None for n in sizes))
-        return _Tiled(plan, compile_tile(tile, f"{name}_tile"))
+        ranges = visible_keys(of, sizes) if narrow else None
+        plan = _Plan(group, height, slice(len(self.mine), None), None, tuple(n is None for n in sizes))
+        return Tiling(self.outer, self.node, name, plan, ranges, tile)
 
     def _check(self) -> None:
         if self.score is None or self.mask is None:
@@ -183,8 +204,8 @@ class _Plan:
     ranges: Boxed | None
     free: tuple[bool, ...]
 
-    def text(self) -> str:
-        keys = "all keys" if self.ranges is None else "the keys that its rows see"
+    def text(self, narrow: bool) -> str:
+        keys = "the keys that its rows see" if narrow else "all keys"
         return f"computed in tiles of {self.group} heads, {self.rows or 'some'} rows and {keys}"
 
     def spans(self, batches: int, heads: int, rows: int, value: Tensor, reads: Sequence[Any]) -> list[list[int]]:

@@ -7,7 +7,8 @@ be, the graph runs as ATen calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,33 +19,53 @@ from lamina.base.decision import Decision
 from lamina.base.torch_private import HigherOrderOperator
 from lamina.base.unwritten import set_unwritten
 
-__all__ = ["compile_bodies"]
+__all__ = ["Body", "bodies_in"]
 
 _CALLERS = ("cond", "while_loop", "scan", "map_impl", "strict_mode")
 """Operations that call the graphs they hold as plain functions of tensors. Others trace or transform them."""
 
 
-def compile_bodies(
-    outer: GraphModule, name: str, compile_graph: Callable[[GraphModule, str], Boxed]
-) -> tuple[Decision, ...]:
-    """Put compiled graphs in the place of those that calls in ``outer`` hold, where they can be; says of each why."""
-    decisions: list[Decision] = []
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A graph that a call in ``outer`` holds and calls: to be compiled under ``name``, or not, which has a reason."""
+
+    outer: GraphModule
+    call: Node
+    target: str
+    name: str
+    why: str
+
+    @property
+    def graph(self) -> GraphModule:
+        """The graph to compile, which returns a tuple."""
+        return _in_tuple(self._held)[0]
+
+    @property
+    def _held(self) -> GraphModule:
+        held: GraphModule = getattr(self.outer, self.target)
+        return held
+
+    def put(self, run: Boxed) -> None:
+        """Let the call find the compiled graph in the place of the graph."""
+        held = self._held
+        layouts = tuple(_layout(n.meta["val"]) for n in held.graph.find_nodes(op="placeholder"))
+        setattr(self.outer, self.target, _Body(held, run, layouts, _in_tuple(held)[1]))
+
+    def decision(self) -> Decision:
+        """Whether it is compiled, and why or for what."""
+        said = self.why or f"compiled, to be called by {self.call.target}"
+        return Decision("body", (self.name, self.call.name), not self.why, said)
+
+
+def bodies_in(outer: GraphModule, name: str) -> Iterator[Body]:
+    """The graphs that calls in ``outer`` hold, one after the other: those put meanwhile are none any more."""
     for node in outer.graph.nodes:
         if not isinstance(node.target, HigherOrderOperator):
             continue
         for held in node.all_input_nodes:
             body = getattr(outer, str(held.target), None) if held.op == "get_attr" else None
-            if not isinstance(body, GraphModule):
-                continue
-            why = _unfit(node, body)
-            inner = f"{name}_{held.target}"
-            if not why:
-                layouts = tuple(_layout(n.meta["val"]) for n in body.graph.find_nodes(op="placeholder"))
-                graph, single = _in_tuple(body)
-                setattr(outer, str(held.target), _Body(body, compile_graph(graph, inner), layouts, single))
-            said = why or f"compiled, to be called by {node.target}"
-            decisions.append(Decision("body", (inner, node.name), not why, said))
-    return tuple(decisions)
+            if isinstance(body, GraphModule):
+                yield Body(outer, node, str(held.target), f"{name}_{held.target}", _unfit(node, body))
 
 
 def _unfit(call: Node, body: GraphModule) -> str:

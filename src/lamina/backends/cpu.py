@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import GraphModule
@@ -49,8 +48,18 @@ from lamina.tune.values import policy_of
 __all__ = ["CpuBackend"]
 
 
+@dataclass(frozen=True, slots=True)
+class CpuSources:
+    """The texts of a region: its host program and, as units to build, its kernels, with how they are to be tuned."""
+
+    plan: Plan
+    host: HostProgram
+    units: list[KernelUnit]
+    tuning: CpuTuning | None
+
+
 class CpuBackend:
-    """Compiles fused programs for this machine's CPU. One object serves one set of options."""
+    """The stages from a fused program to a callable for this machine's CPU. One object serves one set of options."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -58,29 +67,41 @@ class CpuBackend:
         self.target = Target.of(self.isa, torch.get_num_threads())
         self.cache = open_cache(options)
 
-    def __call__(self, fused: Fused, record: Record, gm: GraphModule) -> Boxed:
-        """Plan and generate now, build in the background, load at the first call."""
+    def plan(self, fused: Fused, gm: GraphModule, record: Record) -> Plan:
+        """The fused program as kernels with their schedules."""
+        del gm
         region = fused.program.name
         plan: Plan = record.step(region, "plan", make_plan, fused, self.target)
         if self.options.verify is True:
             record.step(region, "verify", verify_plan, plan)
+        return plan
+
+    def codegen(self, plan: Plan, gm: GraphModule, record: Record) -> CpuSources:
+        """The host program and the kernels' texts, those of candidates for tuning beside them."""
+        del gm
+        region = plan.name
         host: HostProgram = record.step(region, "host", emit_host, plan)
         tuning = self.tuning(plan, host, record)
         plan = plan if tuning is None else tuning.plan
         units = record.step(region, "codegen", self.units, plan, host)
         if sharing := _sharing(units):
             record.note(region, "codegen", *sharing)
-        trials = [] if tuning is None else tuning.units
-        building = Later(build_threads, lambda running: self.build(region, [*units, *trials], running))
+        return CpuSources(plan, host, units, tuning)
+
+    def build(self, sources: CpuSources, gm: GraphModule, record: Record) -> CpuKernels:
+        """The kernels, which threads in the background begin to build."""
+        kernels = CpuKernels(self, sources, gm, record)
         if self.options.mode == "reduce-overhead":
-            why = f"mode {self.options.mode!r} is about GPUs, and this runs on the CPU"
+            region, why = sources.plan.name, f"mode {self.options.mode!r} is about GPUs, and this runs on the CPU"
             record.note(region, "mode", Decision("mode", (region,), False, why))
-        kernels = _Kernels(self, plan, host, units, building, tuning, record)
-        strict = self.options.strict
         if self.options.verify == "first":
             kernels.note_steps()
-        load = functools.partial(_load, region, host, kernels, record, gm, strict)
-        return loaded_later(region, load, record, gm, strict, _is_repeatable(plan))
+        return kernels
+
+    def load(self, kernels: CpuKernels, gm: GraphModule, record: Record) -> Boxed:
+        """The host program with its kernels, which the first call waits for and loads."""
+        plan = kernels.plan
+        return loaded_later(plan.name, kernels.program, record, gm, self.options.strict, _is_repeatable(plan))
 
     def tuning(self, plan: Plan, host: HostProgram, record: Record) -> CpuTuning | None:
         """The tuning of a region's kernels, in the modes that ask for it."""
@@ -128,7 +149,7 @@ class CpuBackend:
         flags = ("-ffp-contract=off",) if exact else ()
         return KernelUnit(name, shared.source, (function,), prelude(self.isa, exact), flags, shared.sizes)
 
-    def build(self, region: str, units: list[KernelUnit], running: Running) -> BuildResult:
+    def built(self, region: str, units: list[KernelUnit], running: Running) -> BuildResult:
         """Look the kernels up in the cache and compile what is missing."""
         return build_kernels(
             units,
@@ -159,24 +180,34 @@ def _is_repeatable(plan: Plan) -> bool:
     return repeatable(steps, {b.name: b for b in plan.buffers})
 
 
-class _Kernels:
+class CpuKernels:
     """The kernels of one region. Where their schedules are to be timed, that happens when they are first wanted."""
 
-    def __init__(
-        self,
-        backend: CpuBackend,
-        plan: Plan,
-        host: HostProgram,
-        units: list[KernelUnit],
-        building: Later[BuildResult],
-        tuning: CpuTuning | None,
-        record: Record,
-    ) -> None:
-        self.backend, self.plan, self.host, self.units = backend, plan, host, units
-        self.building, self.record = building, record
-        self.tuning = tuning if tuning is not None and tuning.open else None
+    def __init__(self, backend: CpuBackend, sources: CpuSources, gm: GraphModule, record: Record) -> None:
+        self.backend, self.gm, self.record = backend, gm, record
+        self.plan, self.host, self.units = sources.plan, sources.host, sources.units
+        self.trials = [] if sources.tuning is None else sources.tuning.units
+        self.tuning = sources.tuning if sources.tuning is not None and sources.tuning.open else None
         self.built: BuildResult | None = None
         self.process, self.lock = os.getpid(), threading.RLock()
+        self.building = Later(build_threads, self.build)
+
+    def build(self, running: Running) -> BuildResult:
+        """Build the kernels and the candidates of the tuning; in a thread in the background."""
+        return self.backend.built(self.plan.name, [*self.units, *self.trials], running)
+
+    def program(self) -> Boxed:
+        """The host program with its kernels, waited for; ATen calls where one of them was not built."""
+        region, strict = self.plan.name, self.backend.options.strict
+        try:
+            built = self.result()
+        except OSError as refusal:  # no folder at all can be written
+            return instead(region, str(refusal), self.gm, strict, self.record)
+        if built.errors:
+            name, error = next(iter(built.errors.items()))
+            why = f"{len(built.errors)} kernels not built, {name}: {error}"
+            return instead(region, why, self.gm, strict, self.record)
+        return load_program(self.host.text, "call", {"kernels": built.kernels})
 
     def result(self) -> BuildResult:
         """The loaded kernels, waited for. Raises ``OSError`` where no folder can be written."""
@@ -199,13 +230,13 @@ class _Kernels:
         if errors:
             why = "kernels were not built beside their candidates, and are built alone"
             self.record.note(region, "tune", Decision("tune", (region,), False, why))
-            return backend.build(region, self.units, Running())
+            return backend.built(region, self.units, Running())
         try:
             tuned = self.record.step(region, "tune", tuning.finish, built)
             self.record.note(region, "candidates", *tuned.candidates)
             plan = tuning.plan
             units = backend.units(plan, self.host)
-            chosen = backend.build(region, units, Running())
+            chosen = backend.built(region, units, Running())
         except Exception as error:
             backend.untuned(error, region, self.record)
             return built
@@ -230,14 +261,3 @@ class _Kernels:
         """Run one kernel by itself."""
         addresses = [buffers[name].data_ptr() for name in step.buffers]
         self.result().kernels[step.kernel](*addresses, *(int(size.evaluate(sizes)) for size in step.sizes))
-
-
-def _load(region: str, host: HostProgram, kernels: _Kernels, record: Record, gm: GraphModule, strict: bool) -> Boxed:
-    try:
-        built = kernels.result()
-    except OSError as refusal:  # no folder at all can be written
-        return instead(region, str(refusal), gm, strict, record)
-    if built.errors:
-        name, error = next(iter(built.errors.items()))
-        return instead(region, f"{len(built.errors)} kernels not built, {name}: {error}", gm, strict, record)
-    return load_program(host.text, "call", {"kernels": built.kernels})

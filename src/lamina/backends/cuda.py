@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -84,7 +84,7 @@ _COPY_SHARE = 0.885
 
 
 class CudaBackend:
-    """Compiles fused programs for one GPU. One object serves one set of options and one GPU."""
+    """The stages from a fused program to a callable for one GPU. One object serves one set of options and one GPU."""
 
     def __init__(self, options: Options, device: int) -> None:
         if find_spec("triton") is None:
@@ -95,31 +95,46 @@ class CudaBackend:
         self.policy = policy_of(options.mode)
         compiler_pool(options.jobs).start()
         self._driver = build_threads().submit(_driver, options.cxx, self.cache)
-        serve_hidden_rows(device, lambda units: self.build("hidden rows", units), lambda: self.driver)
+        serve_hidden_rows(device, lambda units: self.built("hidden rows", units), lambda: self.driver)
 
-    def __call__(self, fused: Fused, record: Record, gm: GraphModule) -> Boxed:
-        """Plan and generate now, build in the background, load at the first call."""
+    def plan(self, fused: Fused, gm: GraphModule, record: Record) -> RegionTuning:
+        """The fused program as kernels with their schedules, and which of them are timed before the first call."""
+        del gm
         region = fused.program.name
         memo = Memo()
-        plan: Plan = record.step(region, "plan", self.plan, fused, memo)
+        plan: Plan = record.step(region, "plan", self.planned, fused, memo)
         if self.options.verify is True:
             record.step(region, "verify", verify_plan, plan)
         algorithms = AlgorithmChoice(self.device, self.target, self.cache, self.policy)
         tuning: RegionTuning = record.step(region, "candidates", self.tuning, plan, fused, algorithms, memo)
         if decisions := algorithms.decisions:
             record.add(region, "algorithms", algorithms.seconds, None, decisions)
-        work = CudaRegion(self, tuning.meanwhile, record, gm)
-        record.step(region, "codegen", work.generate)
-        host = record.step(region, "host", work.host, True)
-        building = build_threads().submit(work.build, host)
-        if called := hidden_rows_units(plan):
-            build_threads().submit(self.build, region, called)
-        strict = self.options.strict
+        return tuning
+
+    def codegen(self, tuning: RegionTuning, gm: GraphModule, record: Record) -> CudaSources:
+        """The kernels' texts and the host program."""
+        plan = tuning.meanwhile
+        work = CudaRegion(self, plan, record, gm)
+        record.step(plan.name, "codegen", work.generate)
+        host: CudaHost = record.step(plan.name, "host", work.host, True)
+        return CudaSources(work, host, tuning)
+
+    def build(self, sources: CudaSources, gm: GraphModule, record: Record) -> CudaKernels:
+        """The kernels and candidates for them, which threads in the background begin to build."""
+        del gm
+        region, tuning = sources.work.plan.name, sources.tuning
+        building = build_threads().submit(sources.work.build, sources.host)
+        if called := hidden_rows_units(sources.work.plan):
+            build_threads().submit(self.built, region, called)
         if not tuning.open:
             record.step(region, "tune", lambda: tuning.tuned)
-            return loaded_later(region, lambda: work.load(host, building), record, gm, strict)
-        trying = build_threads().submit(self.build, region, tuning.units, self.policy.patience)
-        return loaded_later(region, lambda: work.tuned(tuning, trying, host, building), record, gm, strict)
+            return CudaKernels(sources, building, None)
+        trying = build_threads().submit(self.built, region, tuning.units, self.policy.patience)
+        return CudaKernels(sources, building, trying)
+
+    def load(self, kernels: CudaKernels, gm: GraphModule, record: Record) -> Boxed:
+        """The host program with its kernels, which the first call waits for and loads."""
+        return loaded_later(kernels.sources.work.plan.name, kernels.program, record, gm, self.options.strict)
 
     @property
     def driver(self) -> Driver:
@@ -137,10 +152,10 @@ class CudaBackend:
         """
         least = _LIKELY if self.policy.doubt < float("inf") else _POSSIBLE
         chosen = algorithms if self.options.numerics == "fast" else lambda plan: plan
-        plan, products = product_choice(chosen(plan), lambda settled: chosen(self.plan(fused, memo, settled)), least)
+        plan, products = product_choice(chosen(plan), lambda settled: chosen(self.planned(fused, memo, settled)), least)
         return RegionTuning(plan, self.target, self.device, self.cache, self.policy, products)
 
-    def plan(self, fused: Fused, memo: Memo, products: Mapping[str, bool] | None = None) -> Plan:
+    def planned(self, fused: Fused, memo: Memo, products: Mapping[str, bool] | None = None) -> Plan:
         """The plan, with some products settled, and large temporaries and those on the CPU in memory of their own."""
 
         def alone(buffer: Buffer) -> bool:
@@ -151,7 +166,7 @@ class CudaBackend:
         places, arena = plan_memory(plan.steps, plan.buffers, plan.inputs, plan.outputs, alone)
         return replace(plan, places=places, arena_bytes=arena)
 
-    def build(self, region: str, units: Sequence[TritonUnit], patience: float | None = None) -> TritonBuild:
+    def built(self, region: str, units: Sequence[TritonUnit], patience: float | None = None) -> TritonBuild:
         """Look the kernels up in the cache and compile what is missing, waiting ``patience`` seconds at most."""
         return build_triton(
             units,
@@ -224,7 +239,7 @@ class CudaRegion:
         )
 
     def build(self, host: CudaHost) -> TritonBuild:
-        return self.backend.build(self.plan.name, [triton_unit(launch) for launch in host.launches])
+        return self.backend.built(self.plan.name, [triton_unit(launch) for launch in host.launches])
 
     def load(self, host: CudaHost, building: Future[TritonBuild] | None = None, aligned: bool = True) -> Boxed:
         """The region as a callable; waits for its kernels. Kernels that failed are left out of its host program.
@@ -390,6 +405,31 @@ class CudaRegion:
         facts = tuple((f"{name}_us", round(us, 1)) for name, us in figures.items() if us)
         decision = Decision("graph", (self.plan.name,), outcome.taken, outcome.reason, facts)
         self.record.note(self.plan.name, "graphs", decision)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaSources:
+    """The texts of a region, which is at ``work``: its kernels', its ``host`` program's and those of candidates."""
+
+    work: CudaRegion
+    host: CudaHost
+    tuning: RegionTuning
+
+
+@dataclass(frozen=True, slots=True)
+class CudaKernels:
+    """The kernels of a region that are ``building``, and candidates for them, which are being built for ``trying``."""
+
+    sources: CudaSources
+    building: Future[TritonBuild]
+    trying: Future[TritonBuild] | None
+
+    def program(self) -> Boxed:
+        """The host program with its kernels, waited for, with the schedules that win where some are tried."""
+        work, host = self.sources.work, self.sources.host
+        if self.trying is None:
+            return work.load(host, self.building)
+        return work.tuned(self.sources.tuning, self.trying, host, self.building)
 
 
 def _interpreted(kernel: Kernel) -> Callable[[Sequence[torch.Tensor], Sequence[int]], None]:

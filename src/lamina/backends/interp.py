@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch.fx import GraphModule
 
+from lamina.backends.device import Boxed
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.base.unwritten import set_unwritten
 from lamina.ir.loops_interp import run_program
@@ -14,23 +14,41 @@ from lamina.record import Record
 from lamina.schedule.errors import repeatable
 from lamina.schedule.fuse import Fused
 
-__all__ = ["run_interpreted"]
+__all__ = ["Interpreter"]
 
 
-def run_interpreted(fused: Fused, record: Record, gm: GraphModule) -> Callable[[list[Any]], Any]:
-    """The program as a callable on one list of inputs."""
-    del record, gm
-    program = fused.program
-    unwritten = repeatable(((step,) for step in program.steps), program.buffer_map())
+class Interpreter:
+    """The stages that take the place of those of a device: none but the last does anything."""
 
-    def call(args: list[Any]) -> list[Any]:
-        inputs = list(args)
-        args.clear()
-        try:
-            return without_bases(run_program(program, inputs), memory_of(inputs))
-        except Exception as error:
-            set_unwritten(error, unwritten)
-            raise
+    def plan(self, fused: Fused, gm: GraphModule, record: Record) -> Fused:
+        """The program as it is."""
+        del gm, record
+        return fused
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    def codegen(self, fused: Fused, gm: GraphModule, record: Record) -> Fused:
+        """The program as it is."""
+        del gm, record
+        return fused
+
+    def build(self, fused: Fused, gm: GraphModule, record: Record) -> Fused:
+        """The program as it is."""
+        del gm, record
+        return fused
+
+    def load(self, fused: Fused, gm: GraphModule, record: Record) -> Boxed:
+        """The program as a callable."""
+        del gm, record
+        program = fused.program
+        unwritten = repeatable(((step,) for step in program.steps), program.buffer_map())
+
+        def call(args: list[Any]) -> list[Any]:
+            inputs = list(args)
+            args.clear()
+            try:
+                return without_bases(run_program(program, inputs), memory_of(inputs))
+            except Exception as error:
+                set_unwritten(error, unwritten)
+                raise
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call

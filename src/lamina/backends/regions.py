@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.aot.torch_private import is_transformed, transforms_are_active
+from lamina.backends.device import Boxed
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
 from lamina.base.symbolic.torch_private import is_fake
@@ -39,9 +40,6 @@ __all__ = [
     "to_aten",
     "warn_once",
 ]
-
-Boxed = Callable[[list[Any]], Any]
-"""A compiled region: takes one list of inputs, which it empties, and returns the outputs."""
 
 _PROGRESS_SECONDS = 2.0
 _SMALL = 1 << 31

@@ -29,9 +29,19 @@ from lamina.record import Record
 __all__ = ["run_captured", "run_region", "willing"]
 
 
-def run_region(backend: Backend, region: Region, options: Options, record: Record) -> Boxed:
-    """A functional graph compiled by ``backend`` and, where that does not take it, by its fallback."""
-    return _Job(region.name, region.kind, options, record).whole(backend, region.gm, region.example_inputs)
+CompileKernels = Callable[[GraphModule, str, Backend, Options, Record], Boxed]
+"""Compiles a graph that a backend of ours takes, under a name."""
+
+
+def run_region(
+    backend: Backend, region: Region, options: Options, record: Record, compile_kernels: CompileKernels
+) -> Boxed:
+    """A functional graph compiled by ``backend`` and, where that does not take it, by its fallback.
+
+    What is for a backend whose ``kernels`` follow stages of the driver's own, goes to ``compile_kernels``.
+    """
+    job = _Job(region.name, region.kind, options, record, compile_kernels)
+    return job.whole(backend, region.gm, region.example_inputs)
 
 
 def willing(
@@ -96,8 +106,11 @@ class _Call(torch.nn.Module):
 class _Job:
     """The compilation of one graph: what every backend with a part in it is told."""
 
-    def __init__(self, name: str, kind: str, options: Options, record: Record) -> None:
+    def __init__(
+        self, name: str, kind: str, options: Options, record: Record, compile_kernels: CompileKernels | None = None
+    ) -> None:
         self.name, self.kind, self.options, self.record = name, kind, options, record
+        self.compile_kernels = compile_kernels
         self.refused: list[Backend] = []
 
     def whole(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any]) -> Boxed:
@@ -141,7 +154,8 @@ class _Job:
         if part.taken:
             run = self.one(backend, part.gm, inputs, part.name)
         else:
-            run = _Job(part.name, self.kind, self.options, self.record).whole(backend, part.gm, inputs)
+            inner = _Job(part.name, self.kind, self.options, self.record, self.compile_kernels)
+            run = inner.whole(backend, part.gm, inputs)
         setattr(outer, part.name, _Call(run))
 
     def one(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any], name: str) -> Boxed:
@@ -166,15 +180,18 @@ class _Job:
 
     def compiled(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any], name: str) -> Boxed:
         """What ``backend`` compiles the graph to. Raises ``NotImplementedError`` where it declines it."""
+        if backend.compile is None:
+            assert self.compile_kernels is not None
+            return self.compile_kernels(gm, name, backend, self.options, self.record)
         told = {"name": name, "kind": self.kind, "options": self.options, "record": self.record}
-        inputs = list(example_inputs)
+        inputs, function = list(example_inputs), backend.compile
 
         def compile() -> Boxed:
-            compiled: Boxed = backend.compile(gm, inputs, **accepted(backend.compile, told))
-            check_callable(compiled, backend.compile, backend.name, name)
+            compiled: Boxed = function(gm, inputs, **accepted(function, told))
+            check_callable(compiled, function, backend.name, name)
             return compiled
 
-        if is_ours(backend) or backend.graph == "torch":
+        if backend.graph == "torch":
             return compile()
         try:
             with outside_of_tracing():
