@@ -1,23 +1,43 @@
-"""Every operation that a graph in normal form may hold has a lowering rule or a stated reason to have none."""
+"""The table of operations: every one that a graph in normal form may hold has a row, and the row answers each stage."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from lamina.lower import families
-from lamina.lower.library_reasons import REASONS
-from lamina.lower.rules import RULES
+from lamina.lower.rules import RULES, rule
+from lamina.ops import OPERATIONS, Row
+from lamina.ops.row import KINDS
 
 from .torch_private import tagged_operations
+
+assert families.LOADED
 
 
 @pytest.mark.parametrize("tag", ["core", "pointwise", "reduction"])
 def test_every_tagged_operation_is_lowered_or_has_a_reason(tag: str) -> None:
-    assert families.LOADED
     operations = tagged_operations(tag)
     assert len(operations) > 25
-    assert [op for op in operations if op not in RULES and op not in REASONS] == []
+    assert [op for op in operations if op not in OPERATIONS] == []
 
 
-def test_no_operation_has_both() -> None:
-    assert [op for op in REASONS if op in RULES] == []
+def _places(row: Row) -> int:
+    """How many stages take the operation."""
+    return (row.overload in RULES) + bool(row.reason) + (bool(row.becomes) and not row.reason)
+
+
+def test_each_row_is_lowered_or_taken_apart_or_has_a_reason_to_be_neither() -> None:
+    assert [op for op, row in OPERATIONS.items() if _places(row) != 1] == []
+
+
+def test_rows_are_of_operations_and_kinds_that_exist() -> None:
+    assert {row.kind for row in OPERATIONS.values()} == set(KINDS)
+    for op in OPERATIONS:
+        space, name, overload = op.split(".")
+        assert hasattr(getattr(getattr(torch.ops, space), name), overload), op
+
+
+def test_a_rule_for_an_operation_without_a_row_is_refused() -> None:
+    with pytest.raises(ValueError, match="no row"):
+        rule("aten.no_such_operation.default")(lambda low, node: None)

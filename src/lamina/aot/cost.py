@@ -7,6 +7,7 @@ on a GPU arithmetic is a tenth of that beside its memory.
 
 from __future__ import annotations
 
+import functools
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from torch.fx import Node
 from lamina.base.symbolic.torch_private import hint
 from lamina.base.thin_products import thin_dimension
 from lamina.base.torch_private import OpOverload
+from lamina.ops import Row, row_of, rows_named
+from lamina.ops.row import REDUCTION, SCAN, VIEW
 
 __all__ = ["CostModel", "OpClass", "bytes_of", "class_of", "classify", "operation_name"]
 
@@ -34,72 +37,10 @@ class OpClass:
     work: float = 0.0
 
 
-_VIEWS = """
-_conj _neg_view _reshape_alias _unsafe_view alias as_strided chunk detach diagonal expand lift lift_fresh
-movedim narrow numpy_T permute select slice split split_with_sizes squeeze t transpose unbind unfold
-unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze view view_as_complex view_as_real expand_as view_as
-reshape flatten unflatten
-"""
-_POINTWISE: dict[float, str] = {
-    0.2: """
-abs add bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp clamp_max
-clamp_min clone copy eq floor fmax fmin ge gt hardtanh heaviside isinf isnan le leaky_relu lerp logical_and logical_not
-logical_or logical_xor lt masked_fill maximum minimum mul ne neg positive relu round rsub sgn sign signbit square sub
-threshold threshold_backward trunc where _to_copy to hardtanh_backward leaky_relu_backward relu6 addcmul frac
-deg2rad rad2deg isneginf isposinf fill zero select_scatter slice_scatter diagonal_scatter _prelu_kernel
-_prelu_kernel_backward native_dropout_backward lift_fresh_copy hardshrink softshrink contiguous type_as nan_to_num
-copysign
-""",
-    0.5: """
-arange empty empty_like empty_strided full full_like linspace new_empty new_full new_ones new_zeros ones ones_like
-scalar_tensor zeros zeros_like eye tril triu hardsigmoid hardswish hardsigmoid_backward hardswish_backward
-""",
-    1.0: """
-div reciprocal sqrt rsqrt remainder fmod addcdiv floor_divide cat constant_pad_nd stack flip roll repeat philox_uniform
-one_hot select_backward slice_backward diagonal_backward diag_embed pixel_shuffle pixel_unshuffle channel_shuffle
-repeat_interleave reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d
-""",
-    2.0: "embedding gather index index_select take_along_dim take",
-    4.0: """
-exp exp2 sigmoid sigmoid_backward silu elu elu_backward celu selu hypot glu glu_backward logit_backward
-log_sigmoid_backward softplus_backward
-""",
-    6.0: """
-log log2 log10 log1p expm1 softplus logit log_sigmoid_forward sin cos logaddexp logaddexp2
-silu_backward xlogy special_xlog1py special_entr sinc addr
-""",
-    12.0: """
-tanh tanh_backward erf erfc gelu gelu_backward mish mish_backward pow tan asin acos atan atan2 sinh cosh asinh acosh
-atanh erfinv
-""",
-}
-_REDUCTIONS: dict[float, str] = {
-    0.3: """
-all amax amin any argmax argmin count_nonzero max mean min prod sum aminmax nansum nll_loss_forward nll_loss2d_forward
-nll_loss_backward nll_loss2d_backward _log_softmax_backward_data
-""",
-    0.8: """
-std std_mean var var_mean norm linalg_vector_norm native_layer_norm native_group_norm _fused_rms_norm
-native_layer_norm_backward native_group_norm_backward native_batch_norm_backward _fused_rms_norm_backward
-""",
-    5.0: "_softmax_backward_data _safe_softmax _softmax _log_softmax logsumexp cumsum cumprod",
-}
-
-
-def _table() -> dict[str, OpClass]:
-    table = {name: OpClass("view") for name in _VIEWS.split()}
-    for work, names in _POINTWISE.items():
-        table.update((name, OpClass("pointwise", work)) for name in names.split())
-    for work, names in _REDUCTIONS.items():
-        table.update((name, OpClass("reduction", work)) for name in names.split())
-    table["clone"] = OpClass("pointwise", 0.2)
-    return table
-
-
-_CLASSES = _table()
 _LIBRARY, _RANDOM, _VIEW, _SYMBOL = OpClass("library"), OpClass("random"), OpClass("view"), OpClass("symbol")
 _THIN_SUM, _THIN_REDUCTION = OpClass("pointwise", 3.2), OpClass("reduction", 3.2)
-_NAMESPACES = ("aten", "prims", "lamina")
+_REDUCING = (REDUCTION, SCAN)
+"""Kinds whose work is on each element of what they read."""
 
 
 def operation_name(node: Node) -> str:
@@ -119,16 +60,26 @@ def classify(node: Node) -> OpClass:
         return _LIBRARY
     if torch.Tag.nondeterministic_seeded in target.tags:
         return _RANDOM
-    if target.namespace not in _NAMESPACES or target._schema.is_mutable:
+    if target._schema.is_mutable:
         return _LIBRARY
     if (small := thin_dimension(node)) is not None:
         return _THIN_SUM if small == "inner" else _THIN_REDUCTION
-    return _CLASSES.get(target._schema.name.partition("::")[2], _LIBRARY)
+    row = row_of(target)
+    return _LIBRARY if row is None else _class_of(row)
 
 
 def class_of(name: str) -> OpClass:
     """The class of the operation with this name of ATen's; a thing without a row is a library call."""
-    return _CLASSES.get(name, _LIBRARY)
+    return next(map(_class_of, rows_named(name)), _LIBRARY)
+
+
+@functools.cache
+def _class_of(row: Row) -> OpClass:
+    if row.kind == VIEW:
+        return _VIEW
+    if row.work is None:
+        return _LIBRARY
+    return OpClass("reduction" if row.kind in _REDUCING else "pointwise", row.work)
 
 
 def _elements(value: torch.Tensor) -> int:

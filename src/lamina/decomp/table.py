@@ -15,32 +15,16 @@ from typing import Any
 
 from lamina.decomp.dropout import dropout_decompositions
 from lamina.decomp.torch_private import torch_decompositions
+from lamina.ops import row_of
 
-__all__ = ["DECOMPOSED", "decompositions"]
-
-DECOMPOSED: dict[str, str] = {
-    "_weight_norm_interface": "a norm of the weight and a product",
-    "block_diag": "zeros and concatenations",
-    "mvlgamma": "a sum of logarithms of gamma functions",
-}
-"""Operations (all functional overloads) decomposed by torch's rules, and what they become."""
+__all__ = ["decompositions"]
 
 
 @cache
 def decompositions(numerics: str = "fast") -> MappingProxyType[Any, Callable[..., Any]]:
     """Overload to rule, for AOTAutograd. ``numerics`` is the option of that name."""
     table: dict[Any, Callable[..., Any]] = {
-        op: rule
-        for op, rule in torch_decompositions().items()
-        if op.namespace == "aten" and _name(op) in DECOMPOSED and _is_functional(op)
+        op: rule for op, rule in torch_decompositions().items() if (row := row_of(op)) is not None and row.becomes
     }
     table.update(dropout_decompositions(numerics))
     return MappingProxyType(table)
-
-
-def _name(op: Any) -> str:
-    return str(op._schema.name).partition("::")[2]
-
-
-def _is_functional(op: Any) -> bool:
-    return not op._schema.is_mutable and "out" not in op._schema.overload_name

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from lamina.ops import OPERATIONS
+
 __all__ = ["RULES", "CannotLower", "Decline", "rule"]
 
 Rule = Callable[..., Any]
@@ -37,6 +39,8 @@ def rule(*names: str) -> Callable[[R], R]:
         for name in names:
             if name in RULES:
                 raise ValueError(f"two rules for {name}")
+            if name not in OPERATIONS:
+                raise ValueError(f"{name} has no row in the table of operations")
             RULES[name] = function
         return function
 

@@ -24,12 +24,12 @@ from lamina.lower.custom_ops import FUNCTIONALIZED, call_mutating
 from lamina.lower.custom_rules import custom_rule
 from lamina.lower.hidden_rows import IN_PLACE, put_right
 from lamina.lower.library import call_effect, call_library
-from lamina.lower.library_reasons import REASONS
 from lamina.lower.rules import RULES, CannotLower, Decline
 from lamina.lower.sizes import SizeFloat, UnknownSize, expr_of, stride_of
 from lamina.lower.torch_private import elements_of
 from lamina.lower.user_kernels import TRITON_LAUNCH, kernel_name, launch_user_kernel
 from lamina.lower.values import TensorValue
+from lamina.ops import row_of
 
 __all__ = ["CannotLower", "is_lowered_wrapper", "is_size_float", "lower"]
 
@@ -271,7 +271,8 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
     mark = len(low.steps)
     known = len(low.buffers)
     found = RULES.get(str(target)) or custom_rule(target)
-    reason = REASONS.get(str(target), "no lowering rule")
+    row = row_of(target)
+    reason = (row.reason if row is not None else "") or "no lowering rule"
     if found is not None and _is_eagers_alone(node, target):
         found, reason = None, "eager has this operation for few unsigned dtypes, and says which"
     if found is not None:
