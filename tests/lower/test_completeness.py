@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+import lamina
 from lamina.lower import families
 from lamina.lower.rules import RULES, rule
-from lamina.ops import OPERATIONS, Row
-from lamina.ops.row import KINDS
+from lamina.ops import OPERATIONS, Row, composites
+from lamina.ops.row import ARRANGEMENTS, KINDS
 
-from .torch_private import tagged_operations
+from .torch_private import defined_operations, tagged_operations
 
 assert families.LOADED
+assert lamina.compile  # which loads every operation of the package
 
 
 @pytest.mark.parametrize("tag", ["core", "pointwise", "reduction"])
@@ -36,6 +38,20 @@ def test_rows_are_of_operations_and_kinds_that_exist() -> None:
     for op in OPERATIONS:
         space, name, overload = op.split(".")
         assert hasattr(getattr(getattr(torch.ops, space), name), overload), op
+
+
+def test_every_operation_of_the_package_has_a_row() -> None:
+    assert len(defined_operations("lamina")) > 20
+    assert [op for op in defined_operations("lamina") if op not in OPERATIONS and not op.endswith(".out")] == []
+
+
+def test_facts_of_rows_are_of_each_other() -> None:
+    for row in OPERATIONS.values():
+        assert row.elements in ("", *ARRANGEMENTS)
+        assert row.work is None or not row.reason or row.reason == composites.REASON, row
+        if row.same_as:
+            assert not OPERATIONS[row.same_as].same_as, row
+            assert OPERATIONS[row.same_as].kind == row.kind, row
 
 
 def test_a_rule_for_an_operation_without_a_row_is_refused() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._C import _jit_get_all_schemas
+from torch._C import _dispatch_get_all_op_names, _jit_get_all_schemas
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx import GraphModule, Node
@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
-__all__ = ["FakeTensorMode", "OpInfo", "op_db", "tagged_operations", "traced"]
+__all__ = ["FakeTensorMode", "OpInfo", "defined_operations", "op_db", "tagged_operations", "traced"]
 
 
 def traced(fn: Callable[..., Any], args: Sequence[torch.Tensor], symbolic: bool = False) -> GraphModule:
@@ -55,3 +55,9 @@ def tagged_operations(tag: str) -> list[str]:
             if wanted in op.tags and not op._schema.is_mutable and "out" not in overload and not named:
                 found.append(str(op))
     return found
+
+
+def defined_operations(space: str) -> list[str]:
+    """The overloads of a namespace that torch's dispatcher knows, as "space.name.overload"."""
+    names = (name.replace("::", ".") for name in _dispatch_get_all_op_names() if name.startswith(f"{space}::"))
+    return [name if name.count(".") == 2 else f"{name}.default" for name in names]

@@ -16,10 +16,10 @@ import torch
 from torch.fx import Node
 
 from lamina.base.symbolic.torch_private import hint
-from lamina.base.thin_products import thin_dimension
 from lamina.base.torch_private import OpOverload
 from lamina.ops import Row, row_of, rows_named
 from lamina.ops.row import REDUCTION, SCAN, VIEW
+from lamina.ops.thin_products import thin_dimension
 
 __all__ = ["CostModel", "OpClass", "bytes_of", "class_of", "classify", "operation_name"]
 

@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.fx import Node
 
 from lamina.aot.cost import OpClass
+from lamina.ops import overloads
 
 __all__ = ["compared_values"]
 
 aten = torch.ops.aten
 
 _EQUAL = (aten.eq.Tensor, aten.ne.Tensor)
-_EXACT = (aten.abs.default, aten.neg.default, aten.relu.default)
+_EXACT = overloads(lambda row: row.exact)
 """What rounds nothing and lets the largest of rounded values be the rounded largest."""
 
 

@@ -24,7 +24,6 @@ from lamina.aot.saved import with_planned_strides
 from lamina.aot.source import annotate_sources
 from lamina.aot.tangents import copied
 from lamina.aot.torch_private import asks_for_another_capture, without_autocast
-from lamina.base.aliasing import viewed
 from lamina.base.captured import may_be_alike
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
@@ -32,6 +31,7 @@ from lamina.base.halves import as_halves
 from lamina.base.recovery import recover
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.errors import LaminaError
+from lamina.ops.aliasing import viewed
 from lamina.options import Options
 
 __all__ = ["GraphCompiler", "PartPass", "Pass", "device_of", "role"]

@@ -31,10 +31,10 @@ from lamina.aot.torch_private import (
 )
 from lamina.aot.trace import CallTrace
 from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses
-from lamina.base.aliasing import makes_view
 from lamina.base.captured import example
 from lamina.base.source import source_of
 from lamina.base.torch_private import fresh_symbols_dropped, storage_of
+from lamina.ops.aliasing import makes_view
 
 __all__ = ["Stitched", "stitch"]
 

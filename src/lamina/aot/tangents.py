@@ -15,12 +15,14 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from lamina.aot.torch_private import graph_module
 from lamina.base.torch_private import OpOverload
+from lamina.ops import overloads
+from lamina.ops.row import RESHAPED
 
 __all__ = ["copied", "restrided"]
 
-_FIXED = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
+_FIXED = overloads(lambda row: row.by_strides)
 _KNOWN = ("aten", "prims", "lamina")
-_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+_VIEWS = overloads(lambda row: row.elements == RESHAPED)
 
 
 def restrided(backward: GraphModule, strides: Mapping[str, tuple[int, ...]]) -> GraphModule | None:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.base.aliasing import makes_view
 from lamina.base.dtypes import DTYPES, dtype_of
 from lamina.ir.access import writes
 from lamina.ir.index import Expr, as_expr
@@ -24,15 +23,14 @@ from lamina.lower.context import Lowering
 from lamina.lower.rules import CannotLower
 from lamina.lower.sizes import expr_of, stride_of
 from lamina.lower.values import TensorValue, linear_view
+from lamina.ops import overloads
+from lamina.ops.aliasing import makes_view
 
 __all__ = ["as_in_eager", "writable"]
 
 aten = torch.ops.aten
 
-_UNSET = {
-    *(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default),
-    *(aten.new_empty_strided.default, aten.empty_permuted.default),
-}
+_UNSET = overloads(lambda row: row.unset)
 """Operations whose result has no particular elements."""
 
 

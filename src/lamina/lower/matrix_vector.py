@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.base.thin_products import LONG_SUM
 from lamina.ir.access import writes
 from lamina.ir.index import Expr, as_expr, prod
 from lamina.ir.loops import LibraryCall
@@ -22,6 +21,7 @@ from lamina.lower.context import Lowering
 from lamina.lower.rules import Decline, rule
 from lamina.lower.thin_products import thin_product
 from lamina.lower.values import TensorValue
+from lamina.ops.thin_products import LONG_SUM
 
 __all__: list[str] = []
 

@@ -15,6 +15,8 @@ from lamina.lower.context import Lowering, Operand
 from lamina.lower.positions import Positions, all_of, filled, inside
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
+from lamina.ops import row_of
+from lamina.ops.row import PERMUTED, PRODUCT
 
 __all__: list[str] = []
 
@@ -58,14 +60,13 @@ def constant_pad_nd(
     return out
 
 
-_LIBRARY = ("mm", "addmm", "bmm", "baddbmm", "convolution")
-_TURNS = ("permute", "t", "transpose")
-
-
 def _for_the_library_only(node: Node) -> bool:
     """Whether only library calls read what ``node`` makes, transposed or not."""
-    names = {user: str(user.target).removeprefix("aten.").partition(".")[0] for user in node.users}
-    return all(name in _LIBRARY or (name in _TURNS and _for_the_library_only(u)) for u, name in names.items())
+    rows = {user: row_of(user.target) for user in node.users}
+    return all(
+        row is not None and (row.kind == PRODUCT or (row.elements == PERMUTED and _for_the_library_only(user)))
+        for user, row in rows.items()
+    )
 
 
 def _apart(low: Lowering, node: Node, x: TensorValue, out: TensorValue, before: Sequence[Expr], fill: Scalar) -> None:

@@ -12,11 +12,11 @@ from operator import add
 
 from torch.fx import Node
 
-from lamina.base.thin_products import thin_dimension
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value
 from lamina.lower.context import Lowering
 from lamina.lower.values import TensorValue
+from lamina.ops.thin_products import thin_dimension
 
 __all__ = ["thin_product"]
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.base.aliasing import makes_view, viewed
 from lamina.base.dtypes import dtype_of
 from lamina.base.symbolic.torch_private import has_symbols
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
@@ -30,6 +29,7 @@ from lamina.lower.torch_private import elements_of
 from lamina.lower.user_kernels import TRITON_LAUNCH, kernel_name, launch_user_kernel
 from lamina.lower.values import TensorValue
 from lamina.ops import row_of
+from lamina.ops.aliasing import makes_view, viewed
 
 __all__ = ["CannotLower", "is_lowered_wrapper", "is_size_float", "lower"]
 
@@ -40,8 +40,6 @@ MOST_LITERALS = 64
 _UNKNOWN_SIZE = "a size that index expressions cannot hold"
 _BIT_VIEWS = (torch.ops.aten.view.dtype, torch.ops.aten.view_as_real.default, torch.ops.aten.view_as_complex.default)
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-_ANY_DTYPE = frozenset(("aten._to_copy.default", "aten.clone.default", "aten.copy.default", "aten.where.self"))
-"""Operations that eager has for every dtype, of those that are worth a kernel."""
 
 
 def lower(gm: GraphModule, region: str, numerics: str = "fast") -> LoopProgram:
@@ -288,7 +286,8 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
 
 def _is_eagers_alone(node: Node, target: OpOverload) -> bool:
     """Whether an operation computes with unsigned integers of 16 bits and more, which eager refuses to do for most."""
-    if str(target) in _ANY_DTYPE or makes_view(target):
+    row = row_of(target)
+    if (row is not None and row.any_dtype) or makes_view(target):
         return False
     values = [operand.meta.get("val") for operand in node.all_input_nodes]
     return any(isinstance(value, torch.Tensor) and value.dtype in _UNSIGNED for value in values)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from lamina.ops.row import Row
-from lamina.ops.table import OPERATIONS, overloads, row_of, rows_named
+from lamina.ops.table import OPERATIONS, operator_of, overloads, row_of, rows_named
 
-__all__ = ["OPERATIONS", "Row", "overloads", "row_of", "rows_named"]
+__all__ = ["OPERATIONS", "Row", "operator_of", "overloads", "row_of", "rows_named"]

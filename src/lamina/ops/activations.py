@@ -10,11 +10,12 @@ ROWS: tuple[Row, ...] = (
     *rows(
         POINTWISE,
         """
-        relu relu6 hardtanh leaky_relu hardshrink softshrink threshold _prelu_kernel threshold_backward
+        relu6 hardtanh leaky_relu hardshrink softshrink threshold _prelu_kernel threshold_backward
         hardtanh_backward leaky_relu_backward _prelu_kernel_backward
         """,
         work=0.2,
     ),
+    *rows(POINTWISE, "relu", work=0.2, exact=True),
     *rows(POINTWISE, "hardsigmoid hardswish hardswish_backward hardsigmoid_backward", work=0.5),
     *rows(
         POINTWISE,

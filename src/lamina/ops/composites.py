@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from lamina.ops.row import GATHER, POINTWISE, VIEW, WINDOW, Row, rows
 
-__all__ = ["ROWS"]
+__all__ = ["REASON", "ROWS"]
 
-_REASON = "a composite that tracing takes apart"
+REASON = "a composite that tracing takes apart"
 
 ROWS: tuple[Row, ...] = (
-    *rows(VIEW, "expand_as flatten.using_ints numpy_T unflatten.int view_as", reason=_REASON),
-    *rows(POINTWISE, "to.dtype|device|dtype_layout|other type_as", work=0.2, reason=_REASON),
-    *rows(POINTWISE, "float_power.Tensor_Tensor|Tensor_Scalar|Scalar", reason=_REASON),
-    *rows(GATHER, "one_hot repeat_interleave.self_int|self_Tensor", work=1.0, reason=_REASON),
-    *rows(GATHER, "take_along_dim", work=2.0, reason=_REASON),
-    *rows(WINDOW, "adaptive_avg_pool1d avg_pool1d upsample_bilinear2d.vec upsample_nearest2d.vec", reason=_REASON),
+    *rows(VIEW, "expand_as flatten.using_ints numpy_T unflatten.int view_as", reason=REASON),
+    *rows(POINTWISE, "to.dtype|device|dtype_layout|other", work=0.2, reason=REASON),
+    *rows(POINTWISE, "type_as", work=0.2, shares=True, reason=REASON),
+    *rows(POINTWISE, "special_exp2", same_as="aten.exp2.default", reason=REASON),
+    *rows(POINTWISE, "special_expm1", same_as="aten.expm1.default", reason=REASON),
+    *rows(POINTWISE, "special_log1p", same_as="aten.log1p.default", reason=REASON),
+    *rows(POINTWISE, "absolute", same_as="aten.abs.default", reason=REASON),
+    *rows(POINTWISE, "greater.Tensor", same_as="aten.gt.Tensor", reason=REASON),
+    *rows(POINTWISE, "less.Tensor", same_as="aten.lt.Tensor", reason=REASON),
+    *rows(POINTWISE, "float_power.Tensor_Tensor|Tensor_Scalar|Scalar", reason=REASON),
+    *rows(GATHER, "one_hot repeat_interleave.self_int|self_Tensor", work=1.0, reason=REASON),
+    *rows(GATHER, "take_along_dim", work=2.0, reason=REASON),
+    *rows(WINDOW, "adaptive_avg_pool1d avg_pool1d upsample_bilinear2d.vec upsample_nearest2d.vec", reason=REASON),
 )

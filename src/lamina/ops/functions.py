@@ -8,16 +8,29 @@ __all__ = ["ROWS"]
 
 _SPECIAL = "a special function too rare and too long for kernels; ATen has the series"
 
+_NAMES = {
+    "arctan2": "atan2",
+    "fix": "trunc",
+    "special_digamma": "digamma",
+    "special_erf": "erf",
+    "special_erfc": "erfc",
+    "special_erfinv": "erfinv",
+    "special_expit": "sigmoid",
+    "special_gammaln": "lgamma",
+}
+
 ROWS: tuple[Row, ...] = (
+    *(row for name, one in _NAMES.items() for row in rows(POINTWISE, name, same_as=f"aten.{one}.default")),
     *rows(
         POINTWISE,
         """
-        neg floor ceil trunc round.default|decimals abs sign sgn positive square frac deg2rad rad2deg
+        floor ceil trunc round.default|decimals sign sgn positive square frac deg2rad rad2deg
         prims.abs prims.ceil prims.floor prims.neg prims.round prims.sign prims.trunc copysign.Tensor|Scalar
         fmin fmax prims.fmin prims.fmax heaviside nan_to_num
         """,
         work=0.2,
     ),
+    *rows(POINTWISE, "neg abs", work=0.2, exact=True),
     *rows(POINTWISE, "reciprocal rsqrt sqrt prims.reciprocal prims.rsqrt prims.sqrt", work=1.0),
     *rows(
         POINTWISE,
@@ -45,8 +58,7 @@ ROWS: tuple[Row, ...] = (
     *rows(
         POINTWISE,
         """
-        lgamma digamma angle special_erf special_erfc special_erfinv special_expit fix special_digamma
-        special_gammaln special_round prims.digamma prims.lgamma prims.erf_inv arctan2 nextafter
+        lgamma digamma angle special_round prims.digamma prims.lgamma prims.erf_inv nextafter
         prims.nextafter ldexp.Tensor
         """,
     ),

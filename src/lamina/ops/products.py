@@ -6,6 +6,10 @@ from lamina.ops.row import ATTENTION, PRODUCT, Row, rows
 
 __all__ = ["ROWS"]
 
+_ATTENTION = "attention is faster in the vendor's fused kernels than in nests"
+_CHOSEN = "a kernel of the library that was chosen among others"
+_FASTER = "matrix products are faster in the vendor's library than in nests"
+
 ROWS: tuple[Row, ...] = (
     *rows(
         ATTENTION,
@@ -17,22 +21,37 @@ ROWS: tuple[Row, ...] = (
         _scaled_dot_product_fused_attention_overrideable
         _scaled_dot_product_fused_attention_overrideable_backward
         """,
-        reason="attention is faster in the vendor's fused kernels than in nests",
+        reason=_ATTENTION,
     ),
-    *rows(PRODUCT, "convolution convolution_backward mm addmm bmm mv dot vdot"),
+    *rows(PRODUCT, "convolution mv dot", quick=True),
+    *rows(PRODUCT, "convolution_backward vdot"),
     *rows(
         PRODUCT,
         "_addmm_activation cudnn_convolution_relu cudnn_convolution_add_relu lamina.convolution_relu",
         reason="the library applies the activation to its result at hand",
     ),
-    *rows(
-        PRODUCT,
-        "baddbmm addbmm addmv lamina.mm_odd_rows",
-        reason="matrix products are faster in the vendor's library than in nests",
-    ),
+    *rows(PRODUCT, "mm bmm", factors=0, quick=True, out=True),
+    *rows(PRODUCT, "addmm", factors=1, quick=True, out=True),
+    *rows(PRODUCT, "baddbmm", factors=1, quick=True, out=True, reason=_FASTER),
+    *rows(PRODUCT, "addbmm addmv lamina.mm_odd_rows", reason=_FASTER),
     *rows(
         PRODUCT,
         "_cdist_forward _pdist_forward",
         reason="distances of all pairs use a matrix product",
+    ),
+    *rows(PRODUCT, "lamina.mm_algorithm lamina.addmm_algorithm", out=True, reason=_CHOSEN),
+    *rows(PRODUCT, "lamina.addmm_gelu lamina.mm_gelu_backward", reason=_CHOSEN),
+    *rows(
+        ATTENTION,
+        "lamina.checked_attention lamina.checked_attention_forward lamina.checked_attention_backward",
+        reason=_ATTENTION,
+    ),
+    *rows(
+        ATTENTION,
+        """
+        lamina.mix_hidden_rows lamina.mix_hidden_rows_ lamina.add_hidden_rows lamina.add_hidden_rows_
+        lamina.settle_hidden_rows lamina.settle_hidden_rows_
+        """,
+        reason="rows of attention that a mask hides are put right by a kernel that is written by hand",
     ),
 )

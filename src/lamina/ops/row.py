@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KINDS", "Row", "rows"]
+__all__ = ["ARRANGEMENTS", "KINDS", "Row", "rows"]
 
 VIEW = "view"
 POINTWISE = "pointwise"
@@ -45,6 +45,23 @@ KINDS: dict[str, str] = {
 }
 """Kinds of operations, and what each says."""
 
+KEPT = "kept"
+RESHAPED = "reshaped"
+UNIT = "unit"
+PERMUTED = "permuted"
+REPEATED = "repeated"
+PART = "part"
+
+ARRANGEMENTS: dict[str, str] = {
+    KEPT: "each in its place",
+    RESHAPED: "in the same order, in a shape that is given",
+    UNIT: "in the same order, with dimensions of one element put in or taken out",
+    PERMUTED: "with the dimensions in another order",
+    REPEATED: "repeated along dimensions of one element",
+    PART: "some of them",
+}
+"""How the elements of an operand may stand in the result of an operation that computes nothing, and what each says."""
+
 _NAMESPACES = ("aten", "prims", "lamina")
 
 
@@ -59,6 +76,21 @@ class Row:
     - ``reason``: why no rule lowers it to loops, so that it is called in ATen; "" for what is lowered.
     - ``becomes``: what it is taken apart to before differentiation is recorded, by torch's decomposition; "" for what
       stays whole.
+    - ``elements``: how those of the first operand stand in the result, one of ``ARRANGEMENTS``; "" where others do.
+    - ``neutral``: the number which, as second operand, leaves the first one as it is; ``signed_zero`` says that it does
+      so of -0.0 too.
+    - ``exact``: an elementwise function of one operand that rounds nothing: of the largest of some numbers it gives
+      what is the largest after rounding, too.
+    - ``commutes``: its two operands may be in any order.
+    - ``same_as``: the overload, with the same arguments, of which it is another name.
+    - ``factors``: the position of the first factor of a product of two matrices, or batches of them; what comes before
+      it is added.
+    - ``quick``: torch has a public function of its name that reaches its kernel with less work on the way.
+    - ``out``: it writes its one result into memory given as ``out=`` at no extra cost, with any dense strides.
+    - ``by_strides``: addresses memory by strides that are given.
+    - ``unset``: the elements of its result are whatever was in memory.
+    - ``any_dtype``: eager has it for every dtype, those of unsigned integers included.
+    - ``shares``: its result may share memory with an operand though neither kind nor schema says so.
     """
 
     overload: str
@@ -66,6 +98,19 @@ class Row:
     work: float | None = None
     reason: str = ""
     becomes: str = ""
+    elements: str = ""
+    neutral: int | None = None
+    signed_zero: bool = True
+    exact: bool = False
+    commutes: bool = False
+    same_as: str = ""
+    factors: int | None = None
+    quick: bool = False
+    out: bool = False
+    by_strides: bool = False
+    unset: bool = False
+    any_dtype: bool = False
+    shares: bool = False
 
     @property
     def name(self) -> str:

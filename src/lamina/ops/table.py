@@ -31,7 +31,7 @@ from lamina.ops import (
 )
 from lamina.ops.row import KINDS, Row
 
-__all__ = ["OPERATIONS", "overloads", "row_of", "rows_named"]
+__all__ = ["OPERATIONS", "operator_of", "overloads", "row_of", "rows_named"]
 
 _FAMILIES = (
     *(
@@ -94,9 +94,10 @@ def rows_named(name: str) -> tuple[Row, ...]:
 
 def overloads(holds: Callable[[Row], bool]) -> frozenset[Any]:
     """The operators whose rows meet a condition, as graphs call them."""
-    return frozenset(_operator(row.overload) for row in OPERATIONS.values() if holds(row))
+    return frozenset(operator_of(row.overload) for row in OPERATIONS.values() if holds(row))
 
 
-def _operator(overload: str) -> Any:
+def operator_of(overload: str) -> Any:
+    """The operator called ``overload`` ("aten.add.Tensor"), as graphs call it. ``AttributeError`` if there is none."""
     space, name, which = overload.split(".")
     return getattr(getattr(getattr(torch.ops, space), name), which)

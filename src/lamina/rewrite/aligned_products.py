@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.ops import overloads
+from lamina.ops.row import PERMUTED
 from lamina.rewrite.odd_rows import ALIGNED, escapes, mm_odd_rows, suits
 from lamina.rewrite.rebuild import Write, call_for, written_anew
 
@@ -24,7 +26,7 @@ __all__ = ["align_products"]
 
 aten = torch.ops.aten
 
-_TURNS = (aten.t.default, aten.permute.default, aten.transpose.int)
+_TURNS = overloads(lambda row: row.elements == PERMUTED)
 """What a matrix whose rows run down its columns can be made by."""
 _RATE, _COPY = 600e12, 3e12
 """Operations and bytes a second of a large GPU."""

@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from lamina.base.torch_private import OpOverload
+from lamina.ops import OPERATIONS, operator_of
 from lamina.rewrite import canonical_arithmetic, canonical_reductions, canonical_shapes
 from lamina.rewrite.arguments import from_last, rank_of
 from lamina.rewrite.terms import Form, Term, is_tensor
@@ -21,16 +22,7 @@ _FORMS: dict[Any, Form] = {**canonical_arithmetic.FORMS, **canonical_shapes.FORM
 """The operations with canonical forms."""
 
 _SYNONYMS: dict[Any, Any] = {
-    aten.special_expit.default: aten.sigmoid.default,
-    aten.special_erf.default: aten.erf.default,
-    aten.special_erfc.default: aten.erfc.default,
-    aten.special_exp2.default: aten.exp2.default,
-    aten.special_expm1.default: aten.expm1.default,
-    aten.special_log1p.default: aten.log1p.default,
-    aten.absolute.default: aten.abs.default,
-    aten.clip.default: aten.clamp.default,
-    aten.greater.Tensor: aten.gt.Tensor,
-    aten.less.Tensor: aten.lt.Tensor,
+    operator_of(row.overload): operator_of(row.same_as) for row in OPERATIONS.values() if row.same_as
 }
 """Operations that torch has under two names."""
 

@@ -14,8 +14,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from lamina.base.aliasing import makes_view, writes_first
+from lamina.base.aliasing import writes_first
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
+from lamina.ops.aliasing import makes_view
 from lamina.rewrite.torch_private import (
     SET_GRAD,
     flatten,

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.ops import overloads
+from lamina.ops.row import RESHAPED
 from lamina.rewrite.fold_norms import NormParameters, folded_shift, folded_weight
 from lamina.rewrite.rebuild import Write, call_for, used_once, written_anew
 
@@ -24,7 +26,7 @@ __all__ = ["library_epilogues"]
 
 aten = torch.ops.aten
 
-_RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+_RESHAPES = overloads(lambda row: row.elements == RESHAPED)
 _FEWEST_CHANNELS = 8
 """Channels below which cuDNN's kernels with epilogues are slower than those without."""
 _LOSES_NAN = 'the library\'s ReLU may make 0 of NaN; options={"assume_finite": True} lets it'

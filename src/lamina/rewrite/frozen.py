@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.base.aliasing import makes_view
 from lamina.base.torch_private import OpOverload
 from lamina.ir.library import is_custom
+from lamina.ops.aliasing import makes_view
 from lamina.rewrite.rebuild import rebuild
 from lamina.rewrite.torch_private import graph_module
 

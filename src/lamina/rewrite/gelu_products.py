@@ -17,6 +17,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.gelu_products import addmm_gelu, mm_gelu_backward
 from lamina.base.symbolic.torch_private import contiguous
+from lamina.ops import overloads
+from lamina.ops.row import PERMUTED, RESHAPED
 from lamina.rewrite.rebuild import Write, call_for, used_once, written_anew
 
 __all__ = ["Ask", "gelu_products"]
@@ -27,8 +29,8 @@ Ask = Callable[[Node, Any, Sequence[Tensor], bool], int | None]
 """Given the product, the operation that could be called instead, its operands' values, and whether the sum of its
 result over all rows is needed too: the number of the library's algorithm, or None for what there is."""
 
-_RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
-_VIEWS = (*_RESHAPES, aten.t.default, aten.transpose.int, aten.permute.default)
+_RESHAPES = overloads(lambda row: row.elements == RESHAPED)
+_VIEWS = overloads(lambda row: row.elements in (RESHAPED, PERMUTED))
 _READERS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.sum.dim_IntList)
 _MULTIPLE = 8
 

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.base.aliasing import makes_view
 from lamina.base.decision import Decision
 from lamina.base.torch_private import OpOverload
+from lamina.ops import overloads
+from lamina.ops.aliasing import makes_view
+from lamina.ops.row import RESHAPED
 from lamina.rewrite.torch_private import graph_module, same_size, tf32_convolutions
 
 __all__ = ["channels_last"]
@@ -31,8 +33,8 @@ _FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.defaul
 _IMAGES: dict[Any, tuple[int, ...]] = {_FORWARD: (0,), _BACKWARD: (0, 1)}
 """Arguments of a convolution that are images; ``_FILTERS`` has the one that holds its weights."""
 _FILTERS: dict[Any, int] = {_FORWARD: 1, _BACKWARD: 2}
-_BY_STRIDES = (aten.as_strided.default, aten.as_strided_scatter.default)
-_RESHAPES = (aten.view.default, aten._unsafe_view.default)
+_BY_STRIDES = overloads(lambda row: row.by_strides)
+_RESHAPES = overloads(lambda row: row.elements == RESHAPED)
 _OWN_LAYOUT = ("scaled_dot_product", "_fft_", "fft_")
 """Parts of the names of operations whose results are laid out as they like."""
 _UNKNOWN = 32

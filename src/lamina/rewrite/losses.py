@@ -14,6 +14,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.symbolic.torch_private import is_positive, is_zero
+from lamina.ops import overloads
+from lamina.ops.row import KEPT, PERMUTED, RESHAPED, UNIT
 from lamina.rewrite.rebuild import call_for, written_anew
 
 __all__ = ["open_log_softmax"]
@@ -27,10 +29,7 @@ _READERS = (
     aten.nll_loss2d_backward.default,
     aten._log_softmax_backward_data.default,
 )
-_PASSED = frozenset(
-    getattr(aten, name).default
-    for name in ("clone", "view", "_unsafe_view", "reshape", "permute", "t", "unsqueeze", "squeeze")
-) | {aten.transpose.int, aten.squeeze.dim, aten.squeeze.dims}
+_PASSED = overloads(lambda row: row.elements in (KEPT, RESHAPED, UNIT, PERMUTED)) - {aten._to_copy.default}
 """What may stand between a log-softmax and its loss: scores of more than two dimensions are laid out anew."""
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from lamina.base.aliasing import makes_view
+from lamina.ops.aliasing import makes_view
 
 __all__ = ["ALIGNED", "escapes", "mm_odd_rows", "suits"]
 

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.base.aliasing import makes_view
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
 from lamina.base.torch_private import OpOverload
 from lamina.ir.library import is_custom
+from lamina.ops import overloads, row_of
+from lamina.ops.aliasing import makes_view
 from lamina.rewrite.rebuild import Substitution, erase_dead, rebuild, substitute
 from lamina.rewrite.torch_private import same_size
 
@@ -27,41 +28,14 @@ __all__ = ["calls_of", "clean", "escaping", "merge_common", "remove_dead_code", 
 
 aten = torch.ops.aten
 
-_SAME_VALUE = {
-    aten.alias.default,
-    aten.detach.default,
-    aten.clone.default,
-    aten._to_copy.default,
-    aten.expand.default,
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten.reshape.default,
-    aten.permute.default,
-    aten.slice.Tensor,
-    aten.squeeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.contiguous.default,
-}
+_SAME_VALUE = overloads(lambda row: bool(row.elements))
 """Operations whose result has the operand's elements; in the same places, if shape and strides are the operand's.
 
 A permutation that changes neither only swaps sizes of one; a slice that keeps the size keeps its start.
 """
 
-_NEUTRAL: dict[Any, int] = {
-    aten.mul.Tensor: 1,
-    aten.mul.Scalar: 1,
-    aten.div.Tensor: 1,
-    aten.div.Scalar: 1,
-    aten.add.Tensor: 0,
-    aten.add.Scalar: 0,
-    aten.sub.Tensor: 0,
-    aten.sub.Scalar: 0,
-    aten.pow.Tensor_Scalar: 1,
-}
-"""Operations that give back their first operand when the second is this number."""
-_SUMS = (aten.add.Tensor, aten.add.Scalar)
-"""Of them, those that lose the sign of -0.0: they give back whole numbers only."""
+_NEUTRAL = overloads(lambda row: row.neutral is not None)
+"""Operations that give back their first operand when the second is some number."""
 
 
 def remove_dead_code(gm: GraphModule, decisions: list[Decision] | None = None) -> GraphModule:
@@ -136,18 +110,18 @@ def _find_no_ops(graph: Graph, stand_in: Substitution, visible: set[Node]) -> No
 def _gives_back(node: Node, source: Node) -> bool:
     if node.target in _SAME_VALUE:
         return same_layout(node, source)
-    neutral = _NEUTRAL.get(node.target)
-    if neutral is None or len(node.args) < 2 or node.kwargs:
+    row = row_of(node.target)
+    if row is None or row.neutral is None or len(node.args) < 2 or node.kwargs:
         return False
     other = node.args[1]
     if (
         isinstance(other, bool)
         or not isinstance(other, (int, float))
-        or other != neutral
+        or other != row.neutral
         or math.copysign(1, other) < 0
     ):
         return False  # x - (-0.0) is 0.0 where x is -0.0
-    if node.target in _SUMS and (node.meta["val"].is_floating_point() or node.meta["val"].is_complex()):
+    if not row.signed_zero and (node.meta["val"].is_floating_point() or node.meta["val"].is_complex()):
         return False  # -0.0 + 0 is 0.0
     return same_layout(node, source)
 

@@ -14,19 +14,15 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.ops import overloads, row_of
 from lamina.rewrite.torch_private import graph_module, has_half_products
 
 __all__ = ["widen_products"]
 
 aten = torch.ops.aten
 
-_MATRIX: dict[Any, tuple[int, int]] = {
-    aten.mm.default: (0, 1),
-    aten.addmm.default: (1, 2),
-    aten.bmm.default: (0, 1),
-    aten.baddbmm.default: (1, 2),
-}
-"""Matrix products, and which arguments are the factors."""
+_MATRIX = overloads(lambda row: row.factors is not None)
+"""Matrix products."""
 _OTHERS = (
     aten.convolution.default,
     aten.convolution_backward.default,
@@ -65,7 +61,11 @@ def _half_dtype(node: Node) -> torch.dtype | None:
 
 def _pays(node: Node) -> bool:
     """Whether a matrix product in float32, conversions included, is faster than in half precision."""
-    left, right = (node.args[i].meta["val"] for i in _MATRIX[node.target])  # type: ignore[union-attr]
+    row = row_of(node.target)
+    assert row is not None
+    assert row.factors is not None
+    factors: Any = node.args[row.factors : row.factors + 2]
+    left, right = (factor.meta["val"] for factor in factors)
     *batch, m, k = (_size(n) for n in left.shape)
     n = _size(right.shape[-1])
     batches = batch[0] if batch else 1

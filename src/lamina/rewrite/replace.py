@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from lamina.base.aliasing import makes_view
 from lamina.base.identity import line_of, place_of
 from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import contiguous
+from lamina.ops.aliasing import makes_view
 from lamina.rewrite.gradients import lost_gradient
 from lamina.rewrite.terms import is_tensor
 from lamina.rewrite.torch_private import same_size, symbol_of, unlike_sizes

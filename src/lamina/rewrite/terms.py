@@ -15,25 +15,14 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-__all__ = ["ADD", "COMMUTATIVE", "MUL", "Form", "Number", "Term", "form_of", "is_tensor"]
+from lamina.ops import overloads
 
-aten = torch.ops.aten
+__all__ = ["ADD", "COMMUTATIVE", "MUL", "Form", "Number", "Term", "form_of", "is_tensor"]
 
 ADD, MUL = "add", "mul"
 """The operations whose operands may be in any order and nested in any way."""
 
-COMMUTATIVE = frozenset(
-    {
-        aten.maximum.default,
-        aten.minimum.default,
-        aten.logical_and.default,
-        aten.logical_or.default,
-        aten.bitwise_and.Tensor,
-        aten.bitwise_or.Tensor,
-        aten.eq.Tensor,
-        aten.ne.Tensor,
-    }
-)
+COMMUTATIVE = overloads(lambda row: row.commutes)
 """Operations of two operands in any order."""
 
 

@@ -15,7 +15,7 @@ from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES
 from lamina.ir.access import reads, views, writes
 from lamina.ir.index import Axis, Expr, as_expr, prod
-from lamina.ir.library import may_alias
+from lamina.ir.library import first_factor, may_alias
 from lamina.ir.loops import (
     Buffer,
     BufferView,
@@ -41,9 +41,6 @@ from lamina.schedule.memo import Memo
 from lamina.schedule.product_tiles import multiplications, product_schedules, reads_meanwhile, tiled_us, typical_tile
 
 __all__ = ["library_us", "place_products", "product_nest", "with_epilogue"]
-
-_FACTORS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1, "aten.baddbmm.default": 1}
-"""Matrix products, and the position of the first factor; what comes before it is added."""
 
 _LIBRARY_RATE = 2.8
 """Multiply-adds of half precision that a multiprocessor of an H100 or H200 does in a nanosecond, in thousands, in the
@@ -96,7 +93,7 @@ def place_products(
         return program, []
     chooser = _Chooser(program, target, settled or {}, memo or Memo())
     for call in program.steps:
-        if isinstance(call, LibraryCall) and call.op in _FACTORS:
+        if isinstance(call, LibraryCall) and first_factor(call.op) is not None:
             chooser.consider(call)
     if not chooser.changed:
         return program, chooser.decisions
@@ -346,9 +343,8 @@ def with_epilogue(nest: Nest, reader: Nest, out: str) -> Nest | None:
 
 def product_nest(call: LibraryCall, buffers: Mapping[str, Buffer]) -> Nest | None:
     """The nest that does what a library product of half precision does, or ``None`` for what is not expressed here."""
-    first = _FACTORS[call.op]
-    out = call.outs[0]
-    if out is None or call.kwargs or len(call.args) != first + 2 or call.mutates:
+    first, out = first_factor(call.op), call.outs[0]
+    if first is None or out is None or call.kwargs or len(call.args) != first + 2 or call.mutates:
         return None
     views = list(call.args)
     if not all(isinstance(v, BufferView) for v in views):

@@ -15,6 +15,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
+from lamina.ops import overloads
+from lamina.ops.row import PERMUTED, REPEATED, RESHAPED, UNIT
 from lamina.rewrite.passes import calls_of, escaping, same_layout
 from lamina.rewrite.rebuild import Substitution, erase_dead, substitute
 from lamina.rewrite.torch_private import graph_module, same_size
@@ -23,15 +25,9 @@ __all__ = ["join_casts", "join_permutations", "join_views"]
 
 aten = torch.ops.aten
 
-_PERMUTATIONS = frozenset((aten.permute.default, aten.transpose.int, aten.t.default))
-_RESHAPING = frozenset(
-    (
-        *(aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default),
-        *(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims),
-    )
-)
-"""Operations that give the same elements in the same order, in another shape."""
-_EXPANSIONS = frozenset((aten.expand.default,))
+_PERMUTATIONS = overloads(lambda row: row.elements == PERMUTED)
+_RESHAPING = overloads(lambda row: row.elements in (RESHAPED, UNIT))
+_EXPANSIONS = overloads(lambda row: row.elements == REPEATED)
 _VIEWS = _PERMUTATIONS | _RESHAPING | _EXPANSIONS
 _CASTS = frozenset((aten._to_copy.default,))
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from lamina.base.aliasing import makes_view
 from lamina.base.torch_private import OpOverload
+from lamina.ops.aliasing import makes_view
 from lamina.rewrite.rules.spelling import written
 from lamina.rewrite.torch_private import is_alias
 

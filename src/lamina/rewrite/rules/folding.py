@@ -18,6 +18,8 @@ from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
+from lamina.ops import overloads
+from lamina.ops.row import RESHAPED
 from lamina.rewrite.frozen import constants, hoist
 from lamina.rewrite.rebuild import call_for
 from lamina.rewrite.torch_private import fake_mode_of, graph_module
@@ -31,7 +33,7 @@ Call = Callable[..., Any]
 
 _NORM = aten._native_batch_norm_legit_no_training.default
 _STEPS = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
-_RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+_RESHAPES = overloads(lambda row: row.elements == RESHAPED)
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 """Float16 is none of them: a factor may take weights beyond its range where the results are within."""
 

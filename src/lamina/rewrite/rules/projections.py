@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from lamina.base.aliasing import makes_view
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
+from lamina.ops.aliasing import makes_view
 from lamina.rewrite.frozen import constants, hoist
 from lamina.rewrite.rebuild import call_for
 from lamina.rewrite.rules.spelling import spelled

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from lamina.ops.table import row_of
+
 __all__ = ["LONG_SUM", "thin_dimension"]
 
 _THIN = 16
@@ -15,8 +17,6 @@ LONG_SUM = 256
 _SHARED = 16384
 """Elements of the small factor that sums along rows of the large one may each read: more would not stay in
 the first-level cache."""
-_PRODUCTS = {"aten.mm.default": 0, "aten.addmm.default": 1}
-"""Products, and the position of the first factor."""
 
 
 def thin_dimension(node: Node) -> str | None:
@@ -24,12 +24,13 @@ def thin_dimension(node: Node) -> str | None:
 
     Kernels of our own compute such products; other calls give ``None``.
     """
-    first = _PRODUCTS.get(str(node.target))
-    if first is None or node.kwargs or len(node.args) != first + 2:
+    row = row_of(node.target)
+    if row is None or row.factors is None or node.kwargs or len(node.args) != row.factors + 2:
         return None
+    first = row.factors
     values = [n.meta.get("val") for n in node.args[first:] if isinstance(n, Node)]
     factors = [v for v in values if isinstance(v, Tensor) and v.dtype == torch.float32]
-    if len(factors) != 2:
+    if len(factors) != 2 or factors[0].dim() != 2:
         return None
     (rows, inner), columns = factors[0].shape, factors[1].shape[1]
     if factors[0].device.type == "cpu" or type(inner) is not int:
