@@ -87,8 +87,8 @@ REWRITES = (
         "adding zero is dropped for floats",
         "dropped guard",
         f"{_REWRITE}/passes.py",
-        'if node.target in _SUMS and (node.meta["val"].is_floating_point() or node.meta["val"].is_complex()):',
-        'if node.target in _SUMS and node.meta["val"].is_complex():',
+        'if not row.signed_zero and (node.meta["val"].is_floating_point() or node.meta["val"].is_complex()):',
+        'if not row.signed_zero and node.meta["val"].is_complex():',
         ("tests/rewrite/test_passes.py", "tests/rewrite/rules/test_tidying.py::test_a_negative_zero_keeps_its_sign"),
     ),
     Bug(
