@@ -5,7 +5,7 @@ patterns and a model, and leaves in the folder ``before`` a file for each: the s
 (graphs, loop programs, plans, kernels, host programs, decisions) for this machine's instruction set or the one given,
 and plan, kernels and host program of the same loop programs for an H100. Nothing is built or timed, so that no GPU and
 no C++ compiler are needed. ``python -m benchmarks.corpus after --against before`` does so again and prints, for each
-program whose texts differ, the first lines that do.
+program whose texts differ (in more than comments), the first lines that do.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from benchmarks.sweeping.grammar import generated
 from benchmarks.sweeping.neighbours import between
 from lamina.base.files import text_of
 from lamina.codegen.host_cuda import emit_cuda_host
+from lamina.codegen.origins import triton_with_origins
 from lamina.codegen.triton.emit import emit
 from lamina.errors import StageFailed
 from lamina.ir.loops import LoopProgram
@@ -160,7 +161,7 @@ def _on_gpu(program: LoopProgram) -> str:
     on_gpu = replace(program, buffers=tuple(replace(b, device="cuda:0") for b in program.buffers))
     try:
         plan = make_plan(fuse(on_gpu), H100)
-        sources = {kernel.name: emit(kernel, H100) for kernel in plan.kernels}
+        sources = triton_with_origins({kernel.name: emit(kernel, H100) for kernel in plan.kernels}, plan)
         host = emit_cuda_host(plan, sources, 0)
     except Exception as error:
         return f"raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -196,7 +197,9 @@ def differences(before: Path, after: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    """The lines of a file but for those that are comments alone."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [line for line in lines if not line.lstrip().startswith(("# ", "// "))]
 
 
 def _work(part: int, parts: int, args: argparse.Namespace) -> int:

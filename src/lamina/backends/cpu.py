@@ -28,6 +28,7 @@ from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
 from lamina.codegen.cpp.sharing import Shared, shared_kernels
 from lamina.codegen.host import HostKernel, HostProgram, emit_host
+from lamina.codegen.origins import cpp_with_origins
 from lamina.ir.plan import Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
@@ -137,7 +138,8 @@ class CpuBackend:
     def units(self, plan: Plan, host: HostProgram) -> list[KernelUnit]:
         """The source of each distinct kernel of a plan; those that differ only in sizes have one source."""
         launched = {k.name: k for k in host.kernels}
-        shared = shared_kernels({kernel.name: emit(kernel, self.target) for kernel in plan.kernels})
+        texts = {kernel.name: emit(kernel, self.target) for kernel in plan.kernels}
+        shared = shared_kernels(cpp_with_origins(texts, plan))
         return [self.unit(name, of, launched[name]) for name, of in shared.items()]
 
     def unit(self, name: str, shared: Shared, how: HostKernel) -> KernelUnit:

@@ -34,6 +34,7 @@ from lamina.base.decision import Decision
 from lamina.base.halves import half_of
 from lamina.base.recovery import recover
 from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
+from lamina.codegen.origins import triton_with_origins
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
 from lamina.errors import StageFailed
@@ -223,6 +224,7 @@ class CudaRegion:
         """The Triton source of each distinct kernel."""
         for kernel in self.plan.kernels:
             self._emit(kernel)
+        self.sources = triton_with_origins(self.sources, self.plan)
         return self.sources
 
     def _emit(self, kernel: Kernel) -> None:
