@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot.autograd.torch_private import saved_tensors
+from lamina.aot.autograd.torch_private import saved_tensors, sequence_number
 from lamina.aot.notes import Notes
 from lamina.aot.torch_private import autocast_states, flatten, graph_is_kept, mode_apart, tracing_state
 from lamina.base.symbolic.torch_private import hint
@@ -19,7 +19,7 @@ from lamina.base.torch_private import version_of
 __all__ = ["Again", "Held", "Place", "Reach", "held_by_eager", "reach_in_eager"]
 
 Held = tuple[frozenset[int], ...]
-"""For each tensor the nodes behind it that hold tensors, by numbers of theirs."""
+"""For each tensor the nodes behind it that hold tensors, numbered in the order in which the engine runs them."""
 
 Reach = Sequence[frozenset[int] | None]
 """For each input the results that lead to it, None if it gets no gradient."""
@@ -66,8 +66,13 @@ class Again:
         held = self.held()
         if held is None:
             return False
-        freed = ctx.freed
-        return any(held[k] and (freed is None or not held[k].isdisjoint(freed)) for k in there)
+        reached, freed = frozenset().union(*(held[k] for k in there)), ctx.freed
+        first = min(reached if freed is None else reached & freed, default=None)
+        if first is None:
+            return False
+        if freed is not None and not graph_is_kept():
+            ctx.freed = freed | {node for node in reached if node < first}  # the engine went through these
+        return True
 
     def goes(self, ctx: Any, there: Collection[int], first: bool) -> None:
         """Note that a backward for some of the results begins, the ``first`` or not; keep what another may want."""
@@ -192,7 +197,8 @@ def _of_eager(
 
 
 def _numbered(nodes: Sequence[set[Any]]) -> Held:
-    numbers = {node: k for k, node in enumerate(set().union(*nodes))}
+    order = sorted(set().union(*nodes), key=sequence_number, reverse=True)
+    numbers = {node: k for k, node in enumerate(order)}
     return tuple(frozenset(numbers[n] for n in found) for found in nodes)
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "run_aot_autograd",
     "running_backward",
     "saved_tensors",
+    "sequence_number",
     "serve_nothing",
     "serve_saved",
     "serve_sparse",
@@ -252,6 +253,11 @@ def saved_tensors(ctx: Any) -> Any:
     """What a context holds; torch refuses the question once a backward has freed it."""
     descriptor: Any = torch._C._FunctionBase.saved_tensors
     return descriptor.__get__(ctx)
+
+
+def sequence_number(node: Any) -> int:
+    """When a node was made: of those that are ready, the engine runs the one that was made last."""
+    return int(node._sequence_nr())
 
 
 def history_of_results() -> frozenset[int]:
