@@ -179,6 +179,26 @@ def test_a_backward_reaches_earlier_calls_through_a_buffer_written_to(way: str) 
     torch.testing.assert_close(*gradients)
 
 
+def test_a_buffer_is_written_beside_inputs_that_are_taken_as_one() -> None:
+    class Beside(_Seen):
+        def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+            assert y is not None
+            self.seen.copy_(self.weight)
+            self.seen.mul_(self.weight)
+            y.mul_(2)
+            return x.exp()
+
+    gradients = []
+    for compiled in (True, False):
+        module = Beside()
+        called: Any = lamina.compile(module, backend="interp", options={"strict": True}) if compiled else module
+        x = torch.arange(6.0)
+        called(x, x.view(2, 3))
+        torch.autograd.backward(module.seen.sum())
+        gradients.append((module.weight.grad, x))
+    torch.testing.assert_close(*gradients)
+
+
 def _scaled_part(x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
     seen.add_(x)
     seen[..., -1] *= 2

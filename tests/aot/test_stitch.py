@@ -128,8 +128,30 @@ def normalized_in_place(x):
     return F.relu(F.layer_norm(x, (4,)), inplace=True)
 
 
+def list_in_place(x):
+    y, z = x * 0.25, x + 1
+    torch._foreach_mul_([y, z], [2.0, 3.0])
+    torch._foreach_exp_([z, y])
+    return y, z
+
+
+def list_in_place_of_others(x):
+    y, z, last = x * 0.25, x + 1, x.detach() * 1
+    torch._foreach_add_([last, y], [z, x], alpha=2)
+    return y * z, last
+
+
 @pytest.mark.parametrize(
-    "function", [normalized_in_place, relu_in_place, added_in_place, assigned, assigned_to_constant]
+    "function",
+    [
+        normalized_in_place,
+        relu_in_place,
+        added_in_place,
+        assigned,
+        assigned_to_constant,
+        list_in_place,
+        list_in_place_of_others,
+    ],
 )
 def test_writes_to_intermediate_results(function):
     check(function, leaf(4, 4))

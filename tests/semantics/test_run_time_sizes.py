@@ -127,6 +127,17 @@ def test_segments_do_not_wait_for_what_they_do_not_need(captured: None, compile:
     assert [d.reason for d in record.decisions("segments") if d.taken] == ["compiled in 2 segments"]
 
 
+def test_a_size_that_is_computed_is_not_asked_of_what_comes_later() -> None:
+    def program(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        part = x[: min(abs(k), x.shape[0])].transpose(0, -1) + 1
+        return part * (k > 0), part + k * 2
+
+    compiled = lamina.compile(program, backend="interp", options={"strict": True})
+    for k in (1, 2, -3):
+        x = torch.arange(16.0).reshape(4, 4).requires_grad_()
+        torch.testing.assert_close(compiled(x, k), program(x, k))
+
+
 def test_failed_traces_leave_no_symbols(captured: None, compile: CompileFunction) -> None:
     def program(x: Tensor) -> Tensor:
         return x.nonzero().float().softmax(0)

@@ -77,6 +77,8 @@ def _in_the_middle(result: torch.Tensor) -> torch.Tensor:
 
 a_little = changed(_in_the_middle)
 much = changed(lambda result: result * 1.001)
+ones = changed(torch.ones_like)
+exact_norm = changed(lambda result: torch.where(result.abs() < 1e-9, 0.0, result))
 other_signs = changed(lambda result: torch.where(result == 0, -result, result))
 
 
@@ -110,6 +112,23 @@ def test_exact_results_are_not_rounded_otherwise() -> None:
         right = (given / 3).exp()
         assert not inexact.equal(right)
         torch.testing.assert_close(inexact, right)
+
+
+EQUAL_VALUES = """
+def f(x):
+    return F.batch_norm(x * 100, None, None, training=True)
+def program(compile):
+    yield compile(f)(torch.full((2, 3), 3.0, dtype=torch.float64) + sample(3).double())
+"""
+
+
+def test_what_eager_has_of_rounding_alone_in_float64_is_not_asked_for() -> None:
+    exact = f"{__name__}:exact_norm"
+    verdict = check(HEAD + EQUAL_VALUES, exact)
+    assert verdict.ok
+    assert not verdict.decided
+    assert check(HEAD + EQUAL_VALUES.replace("2, 3", "3, 3").replace("sample(3)", "sample(3, 3)"), exact).ok
+    assert check(HEAD + EQUAL_VALUES, f"{__name__}:ones").kind == "value"
 
 
 def test_elements_elsewhere_have_the_same_values() -> None:

@@ -81,8 +81,9 @@ class Calls:
                 return getattr(positional[0], target)(*positional[1:], **named)
             return target(*positional, **named)
 
-        written = (0,) if writes_first(node) else ()
-        if written and operands and operands[0].requires_grad and sum(_is_slot(s, 0) for s in slots) > 1:
+        first, _ = flatten(args[0] if args and writes_first(node) else ())
+        written = tuple(i for i, operand in enumerate(operands) if any(operand is one for one in first))
+        if any(operands[i].requires_grad and sum(_is_slot(s, i) for s in slots) > 1 for i in written):
             raise Unsuitable("a call reads what it writes to, and its gradient may need that as it was")
         key = (target, tuple(_key(s) for s in slots), str(spec), tuple(self._describe(v) for v in operands))
         return Call(function, tuple(operands), written, key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.aot.gaps import without_gaps
 from lamina.aot.source import annotate_sources
 from lamina.aot.torch_private import is_checkpointed
 
@@ -14,12 +15,16 @@ aten = torch.ops.aten
 
 
 def prepare(gm: GraphModule) -> None:
-    """Note each node's source, and take out, in place, what only autograd's bookkeeping put there."""
+    """Note each node's source, and take out, in place, what only autograd's bookkeeping put there.
+
+    Kernels make no memory with gaps, so what reads such a result reads a dense copy.
+    """
     annotate_sources(gm.graph)
     changed = _drop_detach(gm.graph)
     changed = _drop_unused_statistics(gm.graph) or changed
     if changed:
         gm.graph.eliminate_dead_code()
+    without_gaps(gm.graph)
 
 
 def unsupported(joint: GraphModule) -> str:

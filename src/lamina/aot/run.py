@@ -311,12 +311,12 @@ class _Job:
             return
         function = applied.function
         without_donations(function)
-        known = differentiable_places(function)
+        alike = len(function.metadata.input_info) == len(example_inputs)  # else it takes some inputs as one
+        known = differentiable_places(function, alike)
         if known is None:
             self.notes.decided("second backward", False, "what AOTAutograd takes gradients of is not known")
             return
         places, given = known
-        alike = len(function.metadata.input_info) == len(example_inputs)  # else it takes some inputs as one
         find = held_by_eager(gm, example_inputs, places) if alike else lambda: None
         self.graphs.arriving.follow(function, Again(find, self.notes), given)
         applied.call = self.graphs.arriving.watched(applied.call, given[0])

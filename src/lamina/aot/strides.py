@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot.gaps import LAID_OUT_AS_FIRST, has_gaps
 from lamina.aot.layouts import same_strides
 from lamina.base.captured import argument, example, memory
 from lamina.base.source import operation_name, source_of
@@ -23,8 +24,6 @@ _AS_A_SUM = frozenset(
 )
 """Calls whose results eager lays out as those of all pointwise calls, and tracing by the rules of its own formulas."""
 
-_COPYING = frozenset(("as_strided_scatter", "diagonal_scatter", "select_scatter", "slice_scatter"))
-"""Calls whose results eager lays out as the first operand, gaps included."""
 _DIVISIONS = frozenset(("div", "divide", "true_divide"))
 _LAID_OUT_APART = _AS_A_SUM | _DIVISIONS | {"log_sigmoid", "ldexp", "pow"}
 
@@ -41,7 +40,8 @@ def misplaced_result(gm: GraphModule) -> str:
     for node in gm.graph.nodes:
         if operation_name(node.target) in ("empty_strided", "new_empty_strided") and not _dense(node):
             return f"{source_of(node)} makes memory with gaps"
-        if operation_name(node.target) in _COPYING and memory(example(node)) in returned and _has_gaps(example(node)):
+        copies = operation_name(node.target) in LAID_OUT_AS_FIRST
+        if copies and memory(example(node)) in returned and has_gaps(example(node)):
             return f"{source_of(node)} makes memory with gaps"
         if node.op == "call_function" and operation_name(node.target) == "batch_norm" and node.args:
             image = example(node.args[0])
@@ -105,11 +105,6 @@ def _differs(traced: Any, eager: Any) -> bool:
     if eager is None or not is_fake(traced) or traced.dim() != eager.dim():
         return False
     return not same_strides(traced, eager)
-
-
-def _has_gaps(value: Any) -> bool:
-    """Whether a fake tensor of a memory of its own leaves some of it out."""
-    return not same_strides(torch.empty_like(value), value)
 
 
 def _dense(node: Node) -> bool:

@@ -244,6 +244,8 @@ class _Found:
         """
         trained = [p for p in leaves if p.requires_grad]
         results = self._results(leaves, given, self.call(list(given)))
+        # A gradient is one with respect to a tensor as it was before the call.
+        self.irregular = self.irregular or any(p is q and is_written_to(p) for p in trained for q in given)
         changed = [has_changed_metadata(f, p) for f, p in zip(leaves, originals, strict=False)]
         self.irregular = self.irregular or any(changed)
         return [*results, *self._gradients(trained, results)]

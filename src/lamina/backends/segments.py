@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from lamina.aot.gaps import without_gaps
 from lamina.backends.torch_private import as_number, number_symbol, symbols_in
 from lamina.base.decision import Decision
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
@@ -79,6 +80,8 @@ class _Found:
     kinds: dict[Node, str] = field(default_factory=dict)
     reasons: dict[Node, str] = field(default_factory=dict)
     binders: dict[Any, Node] = field(default_factory=dict)
+    asked: set[Any] = field(default_factory=set)
+    """Limits of sizes that a node has before anything that runs between segments gives them."""
     levels: dict[Node, int] = field(default_factory=dict)
     refused: dict[Node, str] = field(default_factory=dict)
 
@@ -96,6 +99,7 @@ def cut(gm: GraphModule, name: str, refused: Mapping[str, str] = MappingProxyTyp
     nodes: dict[Node, Node] = {}
     for node in gm.graph.nodes:
         nodes[node] = graph.node_copy(node, lambda n: nodes[n])
+    without_gaps(graph, copied=True)
     work = GraphModule(gm, graph)
     found = _Found(refused={nodes[node]: refused[node.name] for node in nodes if node.name in refused})
     _classify(work, found)
@@ -136,7 +140,10 @@ def _classify(gm: GraphModule, found: _Found) -> None:
             reason = _reason(node, bool(new), found)
             found.kinds[node] = _OUTER if reason else _SIZE if _is_number(node) else _INNER
             known |= new
-            if reason:
+            if not reason:
+                limits = {e for e in leaves_in(node.meta.get("val")).values() if not e.is_symbol}
+                found.asked |= limits - found.binders.keys()
+            else:
                 if not (node.target is operator.getitem or (_is_number(node) and not new)):
                     found.reasons[node] = reason
                 _bind(gm.graph, node, found)
@@ -200,7 +207,7 @@ def _bind(graph: Graph, node: Node, found: _Found) -> None:
     for method, numbers in ((aten.sym_size.int, value.shape), (aten.sym_stride.int, value.stride())):
         for dim, number in enumerate(numbers):
             symbol = number_symbol(number)
-            if symbol is None or symbol in found.binders:
+            if symbol is None or symbol in found.binders or symbol in found.asked:
                 continue
             with graph.inserting_after(node if node.op != "placeholder" else graph.find_nodes(op="placeholder")[-1]):
                 made = graph.call_function(method, (node, dim))

@@ -149,11 +149,11 @@ def without_donations(function: Any) -> None:
     function.metadata.bw_donated_idxs = []
 
 
-def differentiable_places(function: Any) -> tuple[tuple[tuple[str, int], ...], tuple[int, ...]] | None:
+def differentiable_places(function: Any, alike: bool) -> tuple[tuple[tuple[str, int], ...], tuple[int, ...]] | None:
     """What each gradient that AOTAutograd's ``function`` takes is of, and where its node gets it.
 
     That is the "result", or the written "input", at a place; for a result, which may be a view of what the gradient is
-    of. None if that is not known.
+    of. None if that is not known. ``alike``: the function has the inputs of the graph; else it counts them differently.
     """
     metadata = function.metadata
     written = list(metadata.mutated_inp_runtime_indices)
@@ -161,7 +161,7 @@ def differentiable_places(function: Any) -> tuple[tuple[tuple[str, int], ...], t
     places, given = [], []
     for description in getattr(metadata, "traced_tangents_descs", ()):
         output: Any = getattr(description, "output", None)
-        if isinstance(output, InputMutationAOTOutput) and isinstance(output.mutated_input, PlainAOTInput):
+        if alike and isinstance(output, InputMutationAOTOutput) and isinstance(output.mutated_input, PlainAOTInput):
             places.append(("input", output.mutated_input.idx))
             given.append(written.index(output.mutated_input.idx))
         elif isinstance(output, PlainAOTOutput):
