@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import functools
-import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
+from lamina.aot.captured import Captured, Differentiated, read_captured, surrounded
 from lamina.aot.errors import raising_assertions
+from lamina.aot.graph_compiler import GraphCompiler, Stages
 from lamina.aot.joint import prepare
+from lamina.aot.notes import Notes
+from lamina.aot.past_modes import past_function_modes
 from lamina.aot.region import Region
-from lamina.aot.run import compile_captured
-from lamina.aot.torch_private import asks_for_another_capture, never_captured, without_function_modes
+from lamina.aot.run import best_by_eager, differentiated, joint_of, through_autograd
+from lamina.aot.stitch import Stitched
+from lamina.aot.stitched import inputs_of, with_training, without_training
+from lamina.aot.torch_private import asks_for_another_capture
 from lamina.backends.api import Backend
 from lamina.backends.attention_tiles import cleared, tilings
 from lamina.backends.bodies import bodies_in
 from lamina.backends.device import Boxed
+from lamina.backends.dumping import dump_backward, dump_graph
 from lamina.backends.first_call import checked_first_call
-from lamina.backends.frozen import note_unfrozen, run_frozen
+from lamina.backends.frozen import freeze, note_unfrozen
 from lamina.backends.kernels import begin, is_ours, with_library_gelu
 from lamina.backends.pieces import as_aten, lowered_by_user, put_segment, with_numbers
-from lamina.backends.proved import proved
+from lamina.backends.proved import trial_of
 from lamina.backends.regions import aten_calls, to_aten
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
 from lamina.backends.segments import CannotCut, cut
 from lamina.backends.settings import check_arguments, options_for, torch_settings
 from lamina.backends.torch_private import beside_tracing
+from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.lowering import lowerings_key
 from lamina.base.recovery import is_internal, recover
@@ -43,13 +49,13 @@ from lamina.capture.facts.torch_private import guard_unguarded
 from lamina.capture.modes.torch_private import has_function_modes
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
-from lamina.errors import BadArgument, LaminaError, LaminaWarning, RuleFailed, WrongLowering
+from lamina.errors import BadArgument, LaminaError, RuleFailed, WrongLowering
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
 from lamina.record import Record
-from lamina.rewrite.inlined import inlined
+from lamina.rewrite.inlined import with_inlined
 from lamina.rewrite.nests import rewrite_nests
 from lamina.rewrite.own_passes import OwnPasses
 from lamina.rewrite.rewriting import Rewriting
@@ -145,17 +151,6 @@ def lamina_backend(
 name_backend("lamina", "lamina.compile:lamina_backend")
 
 
-_DUMPED: dict[Path, int] = {}
-_GUARD = threading.Lock()
-
-
-def _own_folder(folder: Path) -> Path:
-    """``folder`` for the first function of the process that dumps there; its folders function2, .. for others."""
-    with _GUARD:
-        number = _DUMPED[folder] = _DUMPED.get(folder, 0) + 1
-    return folder if number == 1 else folder / f"function{number}"
-
-
 class _Compiler:
     """The backend of one ``compile`` call. Equal settings compare equal, so that instances share graphs."""
 
@@ -168,14 +163,8 @@ class _Compiler:
         self.graphs += 1
         name = f"graph{self.graphs - 1}"
         compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name)
-        compiled = _past_function_modes(compiled) if has_function_modes() else compiled
-        if self.options.dump_dir:
-            self.record.folder = self.record.folder or _own_folder(Path(self.options.dump_dir))
-            try:
-                self.record.dump(self.record.folder)
-            except OSError as refusal:
-                what = f"the option dump_dir is {self.options.dump_dir!r}, which cannot be written: {refusal.strerror}"
-                raise BadArgument(what, remedy="name a folder that can be made and written") from refusal
+        compiled = past_function_modes(compiled) if has_function_modes() else compiled
+        dump_graph(self.record, self.options)
         return compiled
 
     def __eq__(self, other: object) -> bool:
@@ -188,17 +177,6 @@ class _Compiler:
 
     def __hash__(self) -> int:
         return hash(self._key)
-
-
-def _past_function_modes(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """``compiled`` where modes do not see the functions of torch that it calls: the graph has what they do already."""
-
-    def run(*inputs: Any) -> Any:
-        with without_function_modes():
-            return compiled(*inputs)
-
-    never_captured(run)
-    return run
 
 
 def compile_graph(
@@ -215,9 +193,12 @@ def compile_graph(
     was captured, and a warning and the record say why; with the option strict ``StageFailed`` is raised.
     """
     try:
-        gm = _with_bodies(gm, example_inputs, record, name)
-        compile = functools.partial(_compiled, gm, example_inputs, options, record, backend, name)
-        return proved(gm, example_inputs, compile, backend, options, record, name)
+        gm = with_inlined(gm, example_inputs, record, name)
+        trial = trial_of(gm, example_inputs, backend, options, record, name)
+        if trial is not None and trial.eager is not None:
+            return trial.eager
+        compiled = _compiled(gm, example_inputs, options, record, backend, name)
+        return compiled.run if trial is None else trial.entry(compiled.run, compiled.by_eager)
     except Exception as error:
         if not is_internal(error) or asks_for_another_capture(error):
             raise
@@ -232,18 +213,12 @@ def compile_graph(
     return raising_assertions(gm.forward, gm)
 
 
-def _with_bodies(gm: GraphModule, example_inputs: Sequence[Any], record: Record, name: str) -> GraphModule:
-    """``gm`` with the regions that its user marked to be compiled once in the place of their calls."""
-    with fresh_symbols_dropped(example_inputs):
-        found = inlined(gm)
-    if found is None:
-        return gm
-    why = f"{found.calls} calls of marked regions inlined: what is alike is traced and built once in any case"
-    decisions = [Decision("nested region", (name,), True, why)] if found.calls else []
-    if found.kept:
-        decisions.append(Decision("nested region", found.kept, False, "a size in it is known only at run time"))
-    record.note(name, "inline", *decisions)
-    return found.gm
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What runs a captured graph; ``by_eager``: that is the graph itself."""
+
+    run: Callable[..., Any]
+    by_eager: bool = False
 
 
 def _compiled(
@@ -253,7 +228,8 @@ def _compiled(
     record: Record,
     backend: Backend,
     name: str,
-) -> Callable[..., Any]:
+) -> Compiled:
+    """Captured rewrites, then what the backend asks for: the captured graph, or all that follows."""
     table = dict(decompositions(options.numerics))
     rewriting = Rewriting(options, record, name, table)
     with fresh_symbols_dropped(example_inputs):  # rules and passes compute with fake tensors
@@ -263,36 +239,92 @@ def _compiled(
         rewriting.check_expected()
         if options.freeze:
             note_unfrozen(record, name, f"backend {backend.name!r} takes graphs as they were captured")
-        return run_captured(backend, gm, example_inputs, options, record, name)
-
+        return Compiled(run_captured(backend, gm, example_inputs, options, record, name))
     begin(backend, example_inputs, options)
-    own = OwnPasses(options, record, name, table, is_ours(backend))
-    return compile_captured(
-        gm,
-        example_inputs,
-        compile_region=lambda region: _region(region.with_graph(rewriting.lowered), backend, options, record),
-        decompositions=table,
-        record=record,
-        options=options,
-        name=name,
-        passes=(rewriting.joint, *own.joint()),
-        partitioned=rewriting.partitioned,
-        rereads=is_ours(backend),
-    )
+    stages = _Stages(rewriting, backend, options, record, name, table)
+    return compile_captured(gm, example_inputs, stages, table, options, Notes(record, name))
 
 
-def _region(region: Region, backend: Backend, options: Options, record: Record) -> Callable[..., Any]:
-    """One graph on its way through the backend. A backward comes after the stages of its forward were written."""
-    compiled = run_frozen(
-        region, options, record, lambda main: run_region(backend, main, options, record, compile_kernels)
-    )
-    if region.kind == "backward" and record.folder is not None:
-        try:
-            record.dump(record.folder)
-        except OSError as refusal:
-            said = f"lamina cannot write the stages of {region.name} to {record.folder}: {refusal.strerror}"
-            warnings.warn(said, LaminaWarning, stacklevel=2)
-    return compiled
+def compile_captured(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    stages: Stages,
+    table: dict[Any, Callable[..., Any]],
+    options: Options,
+    notes: Notes,
+) -> Compiled:
+    """A captured graph differentiated and compiled: joint, joint rewrites, partition, then each region.
+
+    Where the joint graph cannot be stitched, AOTAutograd makes it and asks for the same stages in the same order. A
+    backward is compiled when it is first needed. What a functional graph cannot say is left to eager.
+    """
+    captured = read_captured(gm, example_inputs, options, notes)
+    if captured.refused is not None:
+        return Compiled(captured.as_captured(), by_eager=True)
+    graphs = GraphCompiler(stages, notes, options, captured)
+    with captured.entered(), collector_held():
+        joint = joint_of(captured, table, options, notes)
+        if joint is None:
+            found = through_autograd(captured, table, graphs)
+        elif best_by_eager(joint, notes):
+            found = Differentiated(None)
+        else:
+            found = differentiated(captured, joint, _stitched(captured, joint, graphs), notes)
+    run = surrounded(captured, found, options, notes)
+    return Compiled(captured.as_captured(), by_eager=True) if run is None else Compiled(run)
+
+
+def _stitched(captured: Captured, joint: Stitched, graphs: GraphCompiler) -> Callable[..., Any]:
+    """A stitched graph as a function: joint rewrites, partition, and the forward; or the one graph there is."""
+    graphs.static, inputs = frozenset(joint.static), inputs_of(joint.joint)
+    if not joint.differentiable:
+        graph = graphs.prepared(graphs.marked(joint.joint))
+        return without_training(joint, graphs.compiled("inference", graph, inputs))
+    graph = graphs.prepared(joint.joint)
+    halves = graphs.split(graph, None, joint.results, joint.static)
+    halves = graphs.rewritten(halves)
+    forward = graphs.compiled("forward", halves.forward, inputs)
+    return with_training(graphs, joint, captured, halves, forward)
+
+
+class _Stages:
+    """The stages of one captured graph that AOTAutograd, or a backward when it is first needed, waits for."""
+
+    def __init__(
+        self,
+        rewriting: Rewriting,
+        backend: Backend,
+        options: Options,
+        record: Record,
+        name: str,
+        table: dict[Any, Callable[..., Any]],
+    ) -> None:
+        self.rewriting, self.backend, self.options, self.record = rewriting, backend, options, record
+        self.rereads = is_ours(backend)
+        self.own = OwnPasses(options, record, name, table, self.rereads)
+
+    def rewrite_joint(self, gm: GraphModule) -> GraphModule:
+        """Joint rewrites: rules and passes on forward and backward in one, or on a graph without gradients."""
+        gm = self.rewriting.joint(gm)
+        for change in self.own.joint():
+            gm = change(gm)
+        return gm
+
+    def rewrite_half(self, gm: GraphModule, kind: str) -> GraphModule:
+        """The user's passes on the forward or the backward."""
+        return self.rewriting.partitioned(gm, kind)
+
+    def compile_region(self, region: Region) -> Boxed:
+        """Lowering rewrites, freezing, and the backends that take it; of those of ours see ``compile_kernels``."""
+        options, record = self.options, self.record
+        region = region.with_graph(self.rewriting.lowered)
+        freezing = freeze(region, options, record)
+        main = region if freezing is None else freezing.region
+        compiled = run_region(self.backend, main, options, record, compile_kernels)
+        if freezing is not None:
+            compiled = freezing.applied(compiled)
+        dump_backward(record, region)
+        return compiled
 
 
 def compile_kernels(

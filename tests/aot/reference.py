@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import torch
 
+from lamina.aot.notes import Notes
 from lamina.aot.region import Region
-from lamina.aot.run import compile_captured
 from lamina.capture.dynamo import compile_callable
+from lamina.compile import compile_captured
 from lamina.decomp.table import decompositions
 from lamina.options import Options
 from lamina.record import Record
@@ -14,7 +15,7 @@ from lamina.rewrite.verify import verify_fx
 
 
 class Reference:
-    """Compiles with ``compile_captured`` and keeps the regions it was given."""
+    """The stages after the joint graph: no rewrites, and regions that are kept and run as they are."""
 
     def __init__(self, numerics: str = "fast", table: Mapping | None = None, rereads: bool = False) -> None:
         self.regions: list[Region] = []
@@ -24,17 +25,15 @@ class Reference:
         self.table = dict(decompositions(numerics) if table is None else table)
 
     def __call__(self, gm, example_inputs):
-        return compile_captured(
-            gm,
-            example_inputs,
-            compile_region=self.region,
-            decompositions=self.table,
-            record=self.record,
-            options=self.options,
-            rereads=self.rereads,
-        )
+        return compile_captured(gm, example_inputs, self, self.table, self.options, Notes(self.record, "graph")).run
 
-    def region(self, region: Region):
+    def rewrite_joint(self, gm):
+        return gm
+
+    def rewrite_half(self, gm, kind):
+        return gm
+
+    def compile_region(self, region: Region):
         verify_fx(region.gm, region.name)
         assert len(region.inputs) == len(region.example_inputs)
         self.regions.append(region)

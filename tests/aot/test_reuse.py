@@ -44,8 +44,8 @@ class Backwards(Reference):
         super().__init__(rereads=True)
         self.given: list[dict[str, int]] = []
 
-    def region(self, region):
-        inner = super().region(region)
+    def compile_region(self, region):
+        inner = super().compile_region(region)
         names = [str(n.target) for n in region.gm.graph.find_nodes(op="placeholder")]
 
         def run(args):

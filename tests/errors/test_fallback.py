@@ -21,7 +21,7 @@ STAGES = (
     "lamina.compile.willing",
     "lamina.compile.begin",
     "lamina.compile.compile_captured",
-    "lamina.compile.run_frozen",
+    "lamina.compile.freeze",
     "lamina.compile.run_region",
     "lamina.rewrite.rewriting.aten_form",
     "lamina.rewrite.rewriting.run_rules",
@@ -91,14 +91,14 @@ def test_the_program_goes_on(place: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not any("\r" in text or "\n" in text for text in ours)
 
 
-@pytest.mark.parametrize("place", [p for p in STAGES if not p.endswith((".stitch", ".run_frozen"))])
+@pytest.mark.parametrize("place", [p for p in STAGES if not p.endswith((".stitch", ".freeze"))])
 def test_strict_raises(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_at(place, KeyError, monkeypatch)
     with pytest.raises(lamina.LaminaError, match="out of luck"):
         gradients(lamina.compile(function, options={"strict": True}))
 
 
-@pytest.mark.parametrize("place", ["lamina.compile.run_region", "lamina.compile.run_frozen"])
+@pytest.mark.parametrize("place", ["lamina.compile.run_region", "lamina.compile.freeze"])
 def test_a_backward_compiled_when_it_is_called_may_fail(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = getattr(importlib.import_module("lamina.compile"), place.rpartition(".")[2]), []
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 import torch
 from torch.fx import GraphModule, Node
@@ -14,12 +15,13 @@ from lamina.aot.arriving import Arriving
 from lamina.aot.asked import mark_asked
 from lamina.aot.autograd.torch_private import static_input_indices
 from lamina.aot.backwards import Boxed
+from lamina.aot.captured import Captured
 from lamina.aot.checkpointed import partition_checkpointed
 from lamina.aot.function import without_gradients
 from lamina.aot.joint import prepare, unsupported
 from lamina.aot.notes import Notes
 from lamina.aot.partition import Partition, partition
-from lamina.aot.region import CompileRegion, Region, RegionInput
+from lamina.aot.region import Region, RegionInput
 from lamina.aot.saved import with_planned_strides
 from lamina.aot.source import annotate_sources
 from lamina.aot.tangents import copied
@@ -34,29 +36,38 @@ from lamina.errors import LaminaError
 from lamina.ops.aliasing import viewed
 from lamina.options import Options
 
-__all__ = ["GraphCompiler", "PartPass", "Pass", "device_of", "role"]
+__all__ = ["GraphCompiler", "Stages", "device_of", "role"]
 
-Pass = Callable[[GraphModule], GraphModule]
-PartPass = Callable[[GraphModule, str], GraphModule]
+
+class Stages(Protocol):
+    """Stages of the driver's that other stages wait for: AOTAutograd, or a backward that is first needed now.
+
+    ``rereads``: on a GPU the backward may read returned tensors while they are unchanged, with
+    ``lamina::unless_changed``.
+    """
+
+    rereads: bool
+
+    def rewrite_joint(self, gm: GraphModule) -> GraphModule:
+        """The joint graph, or a graph without gradients, rewritten."""
+
+    def rewrite_half(self, gm: GraphModule, kind: str) -> GraphModule:
+        """The "forward" or the "backward" graph, rewritten."""
+
+    def compile_region(self, region: Region) -> Callable[..., Any]:
+        """A graph as a callable that takes one list of inputs, which it may empty, and returns the outputs."""
 
 
 class GraphCompiler:
-    """Compiles the graphs that come of one captured graph: what AOTAutograd calls back, and the seconds it took."""
+    """The graphs that come of one captured graph, from the joint one on, and the seconds that their compiling took.
 
-    def __init__(
-        self,
-        compile_region: CompileRegion,
-        notes: Notes,
-        options: Options,
-        passes: tuple[Pass, ...],
-        partitioned: PartPass,
-        rereads: bool,
-    ) -> None:
-        self.compile_region, self.notes, self.options = compile_region, notes, options
-        self.name, self.passes, self.partitioned, self.rereads = notes.name, passes, partitioned, rereads
-        self.reread: tuple[int, ...] = ()
-        self.rereading: GraphModule | None = None
-        self.seconds = 0.0
+    The driver calls its methods one after the other, or AOTAutograd does.
+    """
+
+    def __init__(self, stages: Stages, notes: Notes, options: Options, captured: Captured) -> None:
+        self.stages, self.notes, self.options, self.name = stages, notes, options, notes.name
+        self.parameters, self.differentiable = captured.parameters, captured.differentiable
+        self.start, self.seconds = time.perf_counter(), 0.0
         self.arriving = Arriving()
         """Which gradients are not there in a backward that AOTAutograd runs."""
         self.begun = False
@@ -65,11 +76,8 @@ class GraphCompiler:
         """Whether there is a graph that saves something for a backward."""
         self.static_names: frozenset[str] = frozenset()
         self.static: frozenset[int] | None = None
-        self.parameters: tuple[bool, ...] = ()
         self.written: tuple[int, ...] = ()
         """Places of the inputs that the graph writes to."""
-        self.differentiable: tuple[bool, ...] = ()
-        """Which inputs require a gradient."""
         self.results = 0
         """How many results the forward has before what it saves."""
         self.reached: list[bool] = []
@@ -83,7 +91,7 @@ class GraphCompiler:
         return usual if pristine is None else self.arriving.served(usual, pristine, tangents, self._partial)
 
     def _planned(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Boxed:
-        compiled = self.compiler("backward")(gm, example_inputs)
+        compiled = self.compiled("backward", gm, example_inputs)
         saved = [v if role(n, "") != "tangent" else None for n, v in _placeholder_values(gm)]
         return with_planned_strides(compiled, saved)
 
@@ -96,31 +104,35 @@ class GraphCompiler:
             self.without(error, "backward", f"{self.name}_backward")
         return None
 
-    def compiler(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
-        """What AOTAutograd calls to compile a graph of ``kind``."""
+    def compiled_forward(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """What AOTAutograd calls to compile a forward."""
+        return self.compiled("forward", gm, example_inputs)
 
-        def compile(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-            self.begun, start = True, time.perf_counter()
-            self.saves = self.saves or kind == "forward"
-            if kind == "inference":
-                self._mark_parameters(gm)
-                gm = self.prepared(gm)
-            inputs = self._inputs(gm, kind)
-            region = Region(gm, tuple(example_inputs), kind, f"{self.name}_{kind}", inputs)
-            compiled = self._compiled_region(region)
-            if kind == "forward":
-                compiled = _apart(compiled, _in_one_memory(gm, self.results))
-            if kind == "inference" and any(self.differentiable):
-                compiled = without_gradients(compiled)
-            self.seconds += time.perf_counter() - start
-            return compiled
+    def compiled_inference(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """What AOTAutograd calls to compile a graph without gradients."""
+        self.begun, start = True, time.perf_counter()
+        gm = self.prepared(self.marked(gm))
+        self.seconds += time.perf_counter() - start
+        return self.compiled("inference", gm, example_inputs)
 
-        return compile
+    def compiled(self, kind: str, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """A graph of ``kind`` as a callable."""
+        self.begun, start = True, time.perf_counter()
+        self.saves = self.saves or kind == "forward"
+        inputs = self._inputs(gm, kind)
+        region = Region(gm, tuple(example_inputs), kind, f"{self.name}_{kind}", inputs)
+        compiled = self._compiled_region(region)
+        if kind == "forward":
+            compiled = _apart(compiled, _in_one_memory(gm, self.results))
+        if kind == "inference" and any(self.differentiable):
+            compiled = without_gradients(compiled)
+        self.seconds += time.perf_counter() - start
+        return compiled
 
     def _compiled_region(self, region: Region) -> Callable[..., Any]:
         """The region compiled, or run as ATen calls where something of ours fails in it."""
         try:
-            return _boxed(self.compile_region(region))
+            return _boxed(self.stages.compile_region(region))
         except Exception as error:
             self.without(error, region.kind, region.name)
         return self.as_aten(region.gm)
@@ -159,11 +171,14 @@ class GraphCompiler:
         """AOTAutograd's partition function."""
         self.begun = True
         mark_asked(joint, num_fwd_outputs)
-        return self.split(self.prepared(joint), joint_inputs, num_fwd_outputs, static_lifetime_input_indices or ())
+        joint = self.prepared(joint)
+        halves = self.split(joint, joint_inputs, num_fwd_outputs, static_lifetime_input_indices or ())
+        halves = self.rewritten(halves)
+        return halves.forward, halves.backward
 
     def split(
         self, joint: GraphModule, joint_inputs: Any, num_fwd_outputs: int, static_inputs: Sequence[int]
-    ) -> tuple[GraphModule, GraphModule]:
+    ) -> Partition:
         """The forward and the backward of a joint graph."""
         start = time.perf_counter()
         self.notes.record.add(self.name, "joint", 0.0, joint)
@@ -184,29 +199,33 @@ class GraphCompiler:
             result = Partition(forward, backward, (), 0, (), (decision,))
         else:
             device = device_of(joint)
-            rereads = self.rereads and self.static is not None and device == "cuda"  # AOTAutograd knows only saved ones
+            # AOTAutograd knows only saved tensors.
+            rereads = self.stages.rereads and self.static is not None and device == "cuda"
             later = () if self.static is not None else self.written
             result = partition(joint, num_fwd_outputs, static, device, rereads, later)
             self.static_names -= set(result.copied)
-            self.reread = result.rereads
-            if result.rereading is not None:
-                self.rereading = self.partitioned(result.rereading, "backward")
         seconds = time.perf_counter() - start
         self.notes.record.add(self.name, "partition", seconds, result, result.decisions)
         self.seconds += seconds
-        forward, backward = self.partitioned(result.forward, "forward"), self.partitioned(result.backward, "backward")
-        as_halves(forward, backward, *([] if self.rereading is None else [self.rereading]))
-        return forward, backward
+        return result
+
+    def rewritten(self, halves: Partition) -> Partition:
+        """The halves after the rewrites of each; they know of each other while they run."""
+        rereading = halves.rereading
+        if rereading is not None:
+            rereading = self.stages.rewrite_half(rereading, "backward")
+        forward = self.stages.rewrite_half(halves.forward, "forward")
+        backward = self.stages.rewrite_half(halves.backward, "backward")
+        as_halves(forward, backward, *([] if rereading is None else [rereading]))
+        return replace(halves, forward=forward, backward=backward, rereading=rereading)
 
     def prepared(self, gm: GraphModule) -> GraphModule:
-        """The graph in normal form, with the passes run on it."""
+        """The graph in normal form, rewritten."""
         prepare(gm)
-        for change in self.passes:
-            gm = change(gm)
-        return gm
+        return self.stages.rewrite_joint(gm)
 
-    def _mark_parameters(self, gm: GraphModule) -> None:
-        """Note in ``meta["parameter"]`` which inputs of an inference graph are parameters or buffers.
+    def marked(self, gm: GraphModule) -> GraphModule:
+        """The inference graph ``gm`` with a note in ``meta["parameter"]`` of inputs that are parameters or buffers.
 
         Only where they are the inputs that Dynamo captured: tensor subclasses taken apart, or inputs that share memory
         joined, have other places.
@@ -217,6 +236,7 @@ class GraphCompiler:
             for place, node in enumerate(placeholders):
                 if self.parameters[place] and place in static:
                     node.meta["parameter"] = True
+        return gm
 
     def _inputs(self, gm: GraphModule, kind: str) -> tuple[RegionInput, ...]:
         placeholders = gm.graph.find_nodes(op="placeholder")

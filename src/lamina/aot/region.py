@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from lamina.base.files import graph_text, text_of
 
-__all__ = ["CompileRegion", "Region", "RegionInput"]
+__all__ = ["Region", "RegionInput"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,3 @@ class Region:
     def files(self) -> dict[str, str]:
         """The graph as Python."""
         return {".py": graph_text(self.gm)}
-
-
-CompileRegion = Callable[[Region], Callable[..., Any]]
-"""Compiles a region to a callable that takes one list of inputs (and may empty it) and returns the outputs."""

@@ -1,71 +1,64 @@
-"""Compiles a stitched graph: its inference graph, or its forward now and its backward when first needed."""
+"""A stitched graph as a function: of its compiled inference graph, or of its forward and a backward compiled later."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
 from lamina.aot.absent import needs_saved, without_absent, without_saved
-from lamina.aot.asked import mark_asked
-from lamina.aot.backwards import Backward, CompileBackward, Strides, Tangent
+from lamina.aot.backwards import Backward, Boxed, CompileBackward, Strides, Tangent
+from lamina.aot.captured import Captured
 from lamina.aot.differentiable import Rerun
-from lamina.aot.eager_history import Again
+from lamina.aot.eager_history import Again, held_by_eager
 from lamina.aot.function import inference_function, training_function
 from lamina.aot.graph_compiler import GraphCompiler, role
+from lamina.aot.partition import Partition
 from lamina.aot.stitch import Stitched
 from lamina.aot.tangents import restrided
 from lamina.aot.torch_private import without_autocast
 from lamina.base.collector import collector_held
 
-__all__ = ["compile_stitched"]
+__all__ = ["inputs_of", "with_training", "without_training"]
 
 
-def compile_stitched(
-    graphs: GraphCompiler, stitched: Stitched, captured: GraphModule, again: Again
+def inputs_of(joint: GraphModule) -> list[Any]:
+    """The fake inputs of a joint graph, without its tangents."""
+    return [n.meta["val"] for n in joint.graph.find_nodes(op="placeholder") if role(n, "") != "tangent"]
+
+
+def without_training(stitched: Stitched, compiled: Boxed) -> Callable[..., Any]:
+    """A stitched graph without gradients as a function of its inputs."""
+    return inference_function(compiled, stitched.mutated, stitched.trained)
+
+
+def with_training(
+    graphs: GraphCompiler, stitched: Stitched, captured: Captured, halves: Partition, forward: Boxed
 ) -> Callable[..., Any]:
-    """Partition and compile what was stitched of ``captured``; backwards may follow others as ``again`` knows."""
-    graphs.static = frozenset(stitched.static)
-    inputs = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if role(n, "") != "tangent"]
-    if not stitched.differentiable:
-        compiled = graphs.compiler("inference")(stitched.joint, inputs)
-        return inference_function(compiled, stitched.mutated, stitched.trained)
+    """A stitched graph as a differentiable function of its inputs, of its compiled ``forward``.
+
+    The backward is compiled when it is first needed. Others may follow it as eager's may.
+    """
     tangents = [n.meta["val"] for n in stitched.joint.graph.find_nodes(op="placeholder") if role(n, "") == "tangent"]
-    mark_asked(stitched.joint, stitched.results)
-    joint = graphs.prepared(stitched.joint)
-    reached = [s is not None for s in stitched.tangents_of]
-    rerun = Rerun(captured, reached, stitched.mutated, graphs.notes, graphs.differentiable)
-    return _training(graphs, stitched, joint, inputs, tangents, again, rerun)
-
-
-def _training(
-    graphs: GraphCompiler,
-    stitched: Stitched,
-    joint: GraphModule,
-    inputs: Sequence[Any],
-    tangents: Sequence[torch.Tensor],
-    again: Again,
-    rerun: Rerun,
-) -> Callable[..., Any]:
-    graphs.begun = True
-    forward, backward = graphs.split(joint, None, stitched.results, stitched.static)
-    compiled = graphs.compiler("forward")(forward, inputs)
     places: list[Tangent | None] = [None] * stitched.results
     for place, fake in zip(stitched.differentiable, tangents, strict=True):
         places[place] = Tangent(tuple(fake.shape), tuple(fake.stride()), fake.dtype, fake.device)
-
-    usual = _compile_backward(graphs, backward)
-    rereading = None if graphs.rereading is None else _compile_backward(graphs, graphs.rereading)
+    results = [("result", i) for i in stitched.differentiable]
+    again = Again(held_by_eager(captured.graph, captured.example_inputs, results), graphs.notes)
+    reached = [s is not None for s in stitched.tangents_of]
+    rerun = Rerun(captured.graph, reached, stitched.mutated, graphs.notes, graphs.differentiable)
+    usual = _compile_backward(graphs, halves.backward)
+    rereading = None if halves.rereading is None else _compile_backward(graphs, halves.rereading)
     return training_function(
-        compiled,
+        forward,
         usual,
         stitched.results,
         places,
         stitched.tangents_of,
         stitched.mutated,
-        rereads=graphs.reread,
+        rereads=halves.rereads,
         compile_rereading=rereading,
         again=again,
         rerun=rerun,
@@ -103,7 +96,7 @@ def _compile_backward(graphs: GraphCompiler, backward: GraphModule) -> CompileBa
                 places = graph.graph.find_nodes(op="placeholder")
                 reads = tuple(i for i, n in enumerate(places) if n.users and n.name not in gradients)
                 partial = strides is not None and None in strides
-                run = graphs.compiler("backward")(graph, [n.meta["val"] for n in places])
+                run = graphs.compiled("backward", graph, [n.meta["val"] for n in places])
                 return Backward(run, alone, partial, reads)
         except Exception as error:
             graphs.without(error, "backward", f"{graphs.name}_backward")

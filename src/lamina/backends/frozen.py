@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch.fx import Node
 
@@ -17,38 +16,51 @@ from lamina.record import Record
 from lamina.rewrite.frozen import PARAMETER, Cut, cut
 from lamina.runtime.frozen import Frozen
 
-__all__ = ["note_unfrozen", "run_frozen"]
+__all__ = ["Freezing", "freeze", "note_unfrozen"]
 
 _MEBI = 1 << 20
 
 
-def run_frozen(region: Region, options: Options, record: Record, compile: Callable[[Region], Boxed]) -> Boxed:
-    """``region`` as ``compile`` makes it; with the option freeze that of its main graph behind a folding graph.
+@dataclass(frozen=True, slots=True)
+class Freezing:
+    """A region cut in two: ``region``, its main graph, and what is computed once from parameters and buffers alone.
 
     The folding graph runs as ATen calls, exactly as it is written: it runs once, and what it is made of may be larger
     than anything else in memory, so that no time is to be won by kernels of its own.
     """
+
+    region: Region
+    found: Cut
+    record: Record
+
+    def applied(self, compiled: Boxed) -> Boxed:
+        """The main graph, ``compiled``, behind the folding graph."""
+        name, found = self.region.name, self.found
+        fold = checked(aten_calls(found.folding), found.folding, "eager", f"{name}_folding")
+        return Frozen(name, fold, compiled, found.sources, found.others, self._note)
+
+    def _note(self, seconds: float) -> None:
+        self.record.add(self.region.name, "fold", seconds)
+
+
+def freeze(region: Region, options: Options, record: Record) -> Freezing | None:
+    """The region cut in two, with the option freeze and where something is to be won by it."""
     if not options.freeze:
-        return compile(region)
+        return None
     if region.kind != "inference":
         if region.kind == "forward":
             note_unfrozen(record, region.name, "gradients are recorded; call it within torch.no_grad()")
-        return compile(region)
+        return None
     start = time.perf_counter()
     found = cut(region.gm)
     if found is None:
         note_unfrozen(record, region.name, "nothing in it is worth computing ahead from parameters and buffers alone")
-        return compile(region)
+        return None
     kept = len(found.folding.graph.output_node().args[0])  # type: ignore[arg-type]
     reason = f"{kept} values of parameters and buffers alone are kept between calls, {found.nbytes / _MEBI:.1f} MiB"
     decision = Decision("freeze", (region.name,), True, reason, (("values", kept), ("bytes", found.nbytes)))
     record.add(region.name, "freeze", time.perf_counter() - start, found, (decision,))
-    fold = checked(aten_calls(found.folding), found.folding, "eager", f"{region.name}_folding")
-
-    def note(seconds: float) -> None:
-        record.add(region.name, "fold", seconds)
-
-    return Frozen(region.name, fold, compile(_main(region, found)), found.sources, found.others, note)
+    return Freezing(_main(region, found), found, record)
 
 
 def note_unfrozen(record: Record, name: str, why: str) -> None:

@@ -41,7 +41,7 @@ from lamina.runtime.cache import Cache, digest
 from lamina.runtime.toolchain import host_isa
 from lamina.tune.contest import RULES, Contest, Rules, Verdict
 
-__all__ = ["proved"]
+__all__ = ["Trial", "trial_of"]
 
 _SETTLE, _SETTLE_GPU = 3, 24
 """Calls before the first that is timed: kernels are loaded, memory is touched, CUDA graphs are recorded or not."""
@@ -53,75 +53,87 @@ _ALWAYS = Rules(
 """The rules under which turns never end, the first of them eager's."""
 
 
-def proved(
+class Trial:
+    """The comparison of a graph with eager by its first calls. ``eager``: the graph by eager, once found to be faster.
+
+    A decision of kind "turns" says whether it is tried and why, one of kind "eager" what was found, with the figures.
+    """
+
+    def __init__(
+        self, gm: GraphModule, subject: Subject, cache: Cache, key: str, options: Options, record: Record, name: str
+    ) -> None:
+        self.subject, self.cache, self.key, self.record, self.name = subject, cache, key, record, name
+        self.always = options.compare_eager == "always"
+        self.notes = _Notes(record, name)
+        found = None if self.always else _remembered(cache, key)
+        self.eager: Callable[..., Any] | None = None
+        self.settled = found is not None
+        if found is not None:
+            faster, reason = found
+            self.notes.found(faster, f"found before: {reason}")
+            self.eager = _by_eager(gm, subject) if faster else None
+        self.captured = None if self.settled else _by_eager(gm, subject)
+
+    def entry(self, compiled: Callable[..., Any], by_eager: bool) -> Callable[..., Any]:
+        """``compiled`` as it is called: in turns with eager at first. ``by_eager``: it is eager already."""
+        if self.captured is None:
+            return compiled
+        if by_eager:
+            self.notes.turns(Doubt(False, "it is left to eager"))
+            return compiled
+        gpu = self.subject.device.type == "cuda"
+        usual: Timer = GpuTimer(self.subject.device.index or 0) if gpu else HostTimer()
+        return entry(
+            Turns(
+                compiled,
+                self.captured,
+                training=self.subject.training,
+                timer=usual,
+                contest=Contest(_ALWAYS if self.always else RULES),
+                settle=0 if self.always else _SETTLE_GPU if gpu else _SETTLE,
+                estimate=self._estimate,
+                told=self._told,
+            )
+        )
+
+    def _estimate(self) -> Callable[[float], Doubt]:
+        if self.always:
+            return lambda taken: Doubt(True, "the option compare_eager asks for it")
+        try:
+            return estimate_of(self.subject, _plans(self.record, self.name)).doubt
+        except Exception as error:
+            return Estimate(f"what it costs is not known: {brief(error)}").doubt
+
+    def _told(self, what: Doubt | Verdict, contest: Contest) -> None:
+        if isinstance(what, Doubt):
+            self.notes.turns(what)
+            return
+        self.notes.verdict(what, contest)
+        if what.sure:
+            found = {"kind": "turns", "eager": what.other, "reason": what.reason}
+            # The call that decides does not wait for the disk.
+            build_threads().submit(self.cache.write_note, self.key, found)
+
+
+def trial_of(
     gm: GraphModule,
     example_inputs: Sequence[Any],
-    compile: Callable[[], Callable[..., Any]],
     backend: Backend,
     options: Options,
     record: Record,
     name: str,
-    *,
-    timer: Timer | None = None,
-    rules: Rules = RULES,
-) -> Callable[..., Any]:
-    """What ``compile`` makes of the graph ``gm``, or ``gm`` run by eager where its first calls show that to be faster.
-
-    A decision of kind "turns" says whether it is tried and why, one of kind "eager" what was found, with the figures.
-    """
+) -> Trial | None:
+    """The comparison of the graph ``gm`` with eager; None if there is none, which is noted where the options ask."""
     always = options.compare_eager == "always"
     if options.compare_eager == "off" or not is_ours(backend) or (backend.name == "interp" and not always):
-        return compile()
-
-    notes = _Notes(record, name)
+        return None
     refused = not_wanted(options) or not_comparable(gm, example_inputs, options.compare_eager in ("all", "always"))
     if refused:
-        notes.turns(Doubt(False, refused))
-        return compile()
+        _Notes(record, name).turns(Doubt(False, refused))
+        return None
     subject = subject_of(gm, example_inputs)
-    cache, key = open_cache(options), _key(gm, example_inputs, options, backend, subject)
-    found = None if always else _remembered(cache, key)
-    if found is not None:
-        faster, reason = found
-        notes.found(faster, f"found before: {reason}")
-        return _by_eager(gm, subject) if faster else compile()
-    captured = _by_eager(gm, subject)
-    compiled = compile()
-    if any(d.taken and name in d.subject for d in record.decisions("eager")):
-        notes.turns(Doubt(False, "it is left to eager"))
-        return compiled
-
-    def estimate() -> Callable[[float], Doubt]:
-        if always:
-            return lambda taken: Doubt(True, "the option compare_eager asks for it")
-        try:
-            return estimate_of(subject, _plans(record, name)).doubt
-        except Exception as error:
-            return Estimate(f"what it costs is not known: {brief(error)}").doubt
-
-    def told(what: Doubt | Verdict, contest: Contest) -> None:
-        if isinstance(what, Doubt):
-            notes.turns(what)
-            return
-        notes.verdict(what, contest)
-        if what.sure:
-            found = {"kind": "turns", "eager": what.other, "reason": what.reason}
-            build_threads().submit(cache.write_note, key, found)  # the call that decides does not wait for the disk
-
-    gpu = subject.device.type == "cuda"
-    usual: Timer = GpuTimer(subject.device.index or 0) if gpu else HostTimer()
-    return entry(
-        Turns(
-            compiled,
-            captured,
-            training=subject.training,
-            timer=timer or usual,
-            contest=Contest(_ALWAYS if always else rules),
-            settle=0 if always else _SETTLE_GPU if gpu else _SETTLE,
-            estimate=estimate,
-            told=told,
-        )
-    )
+    key = _key(gm, example_inputs, options, backend, subject)
+    return Trial(gm, subject, open_cache(options), key, options, record, name)
 
 
 def _by_eager(gm: GraphModule, subject: Subject) -> Callable[..., Any]:

@@ -16,9 +16,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from lamina.base.decision import Decision
+from lamina.base.torch_private import fresh_symbols_dropped
+from lamina.record import Record
 from lamina.rewrite.torch_private import INVOKE_SUBGRAPH, fake_mode_of, graph_module, has_fresh_symbols
 
-__all__ = ["Inlined", "inlined"]
+__all__ = ["Inlined", "inlined", "with_inlined"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +115,17 @@ class _Writer:
             if node.op == "call_method":
                 return getattr(args[0], str(node.target))(*args[1:], **kwargs)
             return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def with_inlined(gm: GraphModule, example_inputs: Sequence[Any], record: Record, name: str) -> GraphModule:
+    """``gm`` with the regions that its user marked to be compiled once in the place of their calls."""
+    with fresh_symbols_dropped(example_inputs):
+        found = inlined(gm)
+    if found is None:
+        return gm
+    why = f"{found.calls} calls of marked regions inlined: what is alike is traced and built once in any case"
+    decisions = [Decision("nested region", (name,), True, why)] if found.calls else []
+    if found.kept:
+        decisions.append(Decision("nested region", found.kept, False, "a size in it is known only at run time"))
+    record.note(name, "inline", *decisions)
+    return found.gm

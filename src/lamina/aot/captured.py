@@ -1,0 +1,177 @@
+"""A captured graph as it is traced, and what goes around its compiled form."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from lamina.aot.draws import draws_numbers
+from lamina.aot.errors import raising_as_captured, raising_assertions
+from lamina.aot.function import detaching
+from lamina.aot.identities import Distinct, distinct, without_identities
+from lamina.aot.layouts import keeping_layouts
+from lamina.aot.notes import Notes
+from lamina.aot.overlap import inputs_written
+from lamina.aot.refusals import BASE_OF_VIEW, SHARED_INPUT, STATE_SWITCHED, Refusal, refusal
+from lamina.aot.relations import relations
+from lamina.aot.replayed import Replayed, replayed_views
+from lamina.aot.resampling import whole_resampling
+from lamina.aot.shared_memory import (
+    counting_writes,
+    overlapping_inputs,
+    serving_alike,
+    serving_apart_in_history,
+    serving_same_bases,
+    shares_storage,
+)
+from lamina.aot.state import State, read_state, undone
+from lamina.aot.torch_private import guard_overlap
+from lamina.aot.traits import is_static
+from lamina.base.modes import SWITCHED_BY_HAND
+from lamina.base.source import place_in
+from lamina.base.symbolic.torch_private import LaterGuards
+from lamina.options import Options
+
+__all__ = ["Captured", "Differentiated", "read_captured", "surrounded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Differentiated:
+    """The graph of a ``Captured``, compiled: ``run``, or None if eager is to run it.
+
+    ``written`` are the places of inputs that it writes to, ``outside`` those of inputs that require a gradient and get
+    none from it, ``written_with_history`` those of inputs that get a history by being written to.
+    """
+
+    run: Callable[..., Any] | None
+    written: tuple[int, ...] = ()
+    outside: tuple[int, ...] = ()
+    written_with_history: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A captured graph ``gm`` with its inputs, and what of it is traced: the graph of its ``state``.
+
+    ``once`` returns results that are one tensor once, ``replayed`` is without results that are views of written inputs,
+    ``whole`` is what is left of the graph after both. ``parameters`` and ``differentiable`` say of each input whether
+    it is a parameter or buffer, and whether it requires a gradient; ``empty`` are the places of inputs without
+    elements: what results are views of them, nothing tells. ``by_hand``: the program switches the grad mode by other
+    means than ``with`` statements. ``refused`` is why eager is to run it, None if it is not.
+    """
+
+    gm: GraphModule
+    example_inputs: tuple[Any, ...]
+    once: Distinct | None
+    replayed: Replayed | None
+    whole: GraphModule
+    state: State
+    parameters: tuple[bool, ...]
+    differentiable: tuple[bool, ...]
+    empty: frozenset[int]
+    by_hand: bool
+    refused: Refusal | None
+    guards: LaterGuards
+
+    @property
+    def graph(self) -> GraphModule:
+        """What is traced."""
+        return self.state.gm
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """The modes in which it is traced and compiled."""
+        with self.state.entered(), whole_resampling():
+            yield
+
+    def as_captured(self) -> Callable[..., Any]:
+        """The graph run by eager."""
+        if self.once is None:
+            return raising_assertions(self.gm.forward if self.by_hand else undone(self.gm), self.gm)
+        return self._with_results(self.once.gm.forward)
+
+    def with_results(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """``run``, which computes what ``whole`` does, with the results and assertions of the captured graph."""
+        return self._with_results(run if self.replayed is None else self.replayed.applied(run))
+
+    def _with_results(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        run = run if self.once is None else self.once.applied(run)
+        related = relations(self.gm)
+        return raising_assertions(run if related is None else related.applied(run), self.gm)
+
+
+def read_captured(gm: GraphModule, example_inputs: Sequence[Any], options: Options, notes: Notes) -> Captured:
+    """The graph as it is traced; where eager is to run it, that is noted."""
+    plain = without_identities(gm)
+    once = distinct(plain)
+    graph = plain if once is None else once.gm
+    replayed = replayed_views(graph)
+    whole = graph if replayed is None else replayed.gm
+    notes.place = _place(whole)
+    limit = refusal(whole, options.numerics == "eager")
+    state = State(whole) if limit is not None else read_state(keeping_layouts(whole))
+    if state.refused:
+        limit = Refusal(state.refused, STATE_SWITCHED)
+    if limit is not None:
+        notes.refuse(limit)
+    return Captured(
+        gm,
+        tuple(example_inputs),
+        once,
+        replayed,
+        whole,
+        state,
+        parameters=tuple(is_static(node) for node in whole.graph.find_nodes(op="placeholder")),
+        differentiable=tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs),
+        empty=frozenset(i for i, x in enumerate(example_inputs) if isinstance(x, torch.Tensor) and x.numel() == 0),
+        by_hand=gm.meta.get(SWITCHED_BY_HAND, True),
+        refused=limit,
+        guards=LaterGuards(),
+    )
+
+
+def surrounded(captured: Captured, found: Differentiated, options: Options, notes: Notes) -> Callable[..., Any] | None:
+    """What was compiled as the user calls it; None, with a note, if eager is to run it after all."""
+    if found.run is None:
+        return None
+    if captured.guards.unreadable():
+        captured.guards.drop()
+        notes.refuse(Refusal("it is right for some sizes only of what an input is a view of", BASE_OF_VIEW))
+        return None
+    compiled, state, whole, example_inputs = found.run, captured.state, captured.whole, captured.example_inputs
+    if found.outside:
+        compiled = detaching(compiled, found.outside)
+    if not found.written:
+        return captured.with_results(state.applied(compiled, whole.forward if captured.by_hand else None))
+    written = inputs_written(state.gm)
+    if options.numerics == "fast" or not draws_numbers(state.gm):
+        compiled = raising_as_captured(compiled, state.gm, written, notes.tell, options.strict)
+    if shares_storage(example_inputs, found.written):
+        if any(isinstance(x, torch.SymInt) for x in example_inputs):
+            # What is written gets a history, which all views of the memory then have and a functional graph has not.
+            refused = torch.is_grad_enabled() and any(captured.differentiable)
+            compiled = counting_writes(compiled, written)
+            compiled = serving_same_bases(compiled, state.gm.forward, example_inputs, notes.tell)
+        else:
+            overlapping, apart = overlapping_inputs(example_inputs)
+            guard_overlap(whole, overlapping, apart)
+            refused = not set(overlapping).isdisjoint(found.written)
+            refused = refused or shares_storage(example_inputs, found.written_with_history)
+        if refused:
+            notes.refuse(Refusal("an input that it writes to shares memory with another", SHARED_INPUT))
+            return None
+    if found.written_with_history:
+        compiled = serving_apart_in_history(compiled, state.gm.forward, found.written_with_history, notes.tell)
+    compiled = serving_alike(compiled, state.gm.forward, example_inputs, found.written, notes.tell)
+    return captured.with_results(state.applied(compiled))
+
+
+def _place(gm: GraphModule) -> str:
+    """The line of the first of the graph's calls that has one."""
+    found = (place_in(n.meta.get("stack_trace") or "") for n in gm.graph.nodes if n.op.startswith("call"))
+    return next((f"{place}, where it begins" for place in found if place), "")
