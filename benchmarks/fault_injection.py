@@ -28,6 +28,7 @@ __all__ = [
 DRIVERS = (
     "lamina.compile",
     "lamina.capture.dynamo",
+    "lamina.aot.captured",
     "lamina.aot.run",
     "lamina.aot.graph_compiler",
     "lamina.aot.stitch",
