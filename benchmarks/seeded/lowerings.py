@@ -55,7 +55,7 @@ LOWERINGS = (
     Bug(
         "softshrink's gradient at its edge",
         "wrong bound",
-        f"{_LOWER}/activations_backward.py",
+        "src/lamina/ops/gradients.py",
         "(v >= -lambd) & (v <= lambd), 0.0, g)",
         "(v > -lambd) & (v < lambd), 0.0, g)",
         (f"{_MEANING}::test_gradients_of_shrinking_at_their_edges",),
@@ -63,15 +63,15 @@ LOWERINGS = (
     Bug(
         "threshold's gradient at its edge",
         "wrong bound",
-        f"{_LOWER}/activations_backward.py",
-        "where(v <= limit, 0, g)",
-        "where(v < limit, 0, g)",
+        "src/lamina/ops/gradients.py",
+        "where(v <= threshold, 0, g)",
+        "where(v < threshold, 0, g)",
         (f"{_EDGES}::test_gradients_at_the_ends_of_intervals",),
     ),
     Bug(
         "hardsigmoid's gradient at its edge",
         "wrong bound",
-        f"{_LOWER}/activations_backward.py",
+        "src/lamina/ops/gradients.py",
         "where((v > -3.0) & (v < 3.0), g * _SIXTH, 0.0)",
         "where((v >= -3.0) & (v <= 3.0), g * _SIXTH, 0.0)",
         (f"{_EDGES}::test_gradients_at_the_ends_of_intervals",),
@@ -79,7 +79,7 @@ LOWERINGS = (
     Bug(
         "sign in silu's gradient",
         "sign in a gradient",
-        f"{_LOWER}/activations_backward.py",
+        "src/lamina/ops/gradients.py",
         "return g * s * (v * (1.0 - s) + 1.0)",
         "return g * s * (1.0 - v * (1.0 - s))",
         (f"{_OPS}::test_gradients[nn.functional.silu]",),
@@ -87,7 +87,7 @@ LOWERINGS = (
     Bug(
         "sign in gelu's gradient",
         "sign in a gradient",
-        f"{_LOWER}/activations_backward.py",
+        "src/lamina/ops/gradients.py",
         "return g * (cdf + v * density)",
         "return g * (cdf - v * density)",
         (f"{_OPS}::test_gradients[nn.functional.gelu]",),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lamina.lower import (
     activations,
-    activations_backward,
     arrangement,
     asserts,
     batch_norm,
@@ -14,6 +13,7 @@ from lamina.lower import (
     creation,
     cross,
     foreach,
+    formulas,
     indexing,
     losses,
     matrix_vector,
@@ -35,10 +35,13 @@ from lamina.lower import (
     views,
 )
 
-__all__ = ["LOADED"]
+__all__ = ["DERIVED", "LOADED"]
+
+DERIVED = formulas.rules_of_rows()
+"""The operations whose rules follow from their rows, once those written by hand are there."""
 
 LOADED = (
-    *(activations, activations_backward, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
+    *(activations, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
     *(batch_norm, foreach, losses, matrix_vector, nll_loss, norms, row_digest),
     *(arrangement, asserts, concat, convolution, cross, indexing, padding, pooling, scan, scatter, strided, topk),
     *(upsample, views),

@@ -11,21 +11,21 @@ from torch.fx import Node
 
 from lamina.lower.builder import Value, opmath
 from lamina.lower.context import Lowering, Operand
+from lamina.lower.formulas import formula_of
 from lamina.lower.pointwise import (
     add_scaled,
     added_scaled,
     divided,
-    largest,
     lerped,
     multiplied,
     power,
-    smallest,
     subtract_scaled,
 )
-from lamina.lower.pointwise_math import UNARY
 from lamina.lower.reduction import norm_into, over, reduced, reduced_dims
 from lamina.lower.rules import rule
 from lamina.lower.values import TensorValue
+from lamina.ops import OPERATIONS
+from lamina.ops.element import largest, smallest
 
 __all__: list[str] = []
 
@@ -43,18 +43,15 @@ def _each(low: Lowering, node: Node, body: Callable[..., Value], first: Tensors,
     return [low.into(node, low.result(node, k), body, *row) for k, row in rows]
 
 
-def _register_unary(name: str) -> None:
-    @rule(f"aten._foreach_{name}.default")
+def _register_unary(op: str) -> None:
+    @rule(op)
     def unary(low: Lowering, node: Node, tensors: Tensors) -> list[TensorValue]:
-        return _each(low, node, UNARY[name], tensors)
+        return _each(low, node, formula_of(op), tensors)
 
 
-for _name in (
-    *("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor", "frac", "lgamma"),
-    *("log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh"),
-    *("sqrt", "tan", "tanh", "trunc"),
-):
-    _register_unary(_name)
+for _row in OPERATIONS.values():
+    if _row.name.startswith("_foreach_") and _row.formula is not None:
+        _register_unary(_row.overload)
 
 
 def _overloads(name: str, *overloads: str) -> list[str]:

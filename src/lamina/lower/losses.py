@@ -9,7 +9,7 @@ from torch.fx import Node
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import Value, opmath
 from lamina.lower.context import Lowering
-from lamina.lower.pointwise_math import UNARY
+from lamina.lower.formulas import formula_of
 from lamina.lower.reduction import count
 from lamina.lower.rules import rule
 from lamina.lower.values import TensorValue
@@ -64,7 +64,7 @@ def loss_gradient(
 
 
 def _sign(v: Value) -> Value:
-    return UNARY["sign"](v)
+    return formula_of("aten.sign.default")(v)
 
 
 def _square_of_difference(x: Value, t: Value) -> Value:

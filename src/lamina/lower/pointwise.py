@@ -15,6 +15,7 @@ from lamina.lower.comparison import rounded
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue, fresh_dims
+from lamina.ops.element import largest, not_above, not_below, smallest
 
 __all__ = [
     "add_scaled",
@@ -22,13 +23,9 @@ __all__ = [
     "added_scaled",
     "divided",
     "integer_division",
-    "largest",
     "lerped",
     "multiplied",
-    "not_above",
-    "not_below",
     "powered",
-    "smallest",
     "subtract_scaled",
 ]
 
@@ -46,16 +43,6 @@ def multiplied(a: Value, b: Value) -> Value:
 def divided(a: Value, b: Value, mode: str | None = None) -> Value:
     """Quotient: true division, or rounded by ``mode`` ("floor", "trunc")."""
     return a / b if mode is None else a.op(f"{mode}_div", b)
-
-
-def largest(a: Value, b: Value) -> Value:
-    """The greater; NaN if either is."""
-    return a | b if a.dtype == "bool" else a.op("maximum", b)
-
-
-def smallest(a: Value, b: Value) -> Value:
-    """The lesser; NaN if either is."""
-    return a & b if a.dtype == "bool" else a.op("minimum", b)
 
 
 def _as_eager(low: Lowering, value: Operand, dtype: str) -> Operand:
@@ -142,7 +129,6 @@ def integer_division(
 
 @rule(
     *("aten.div.Tensor", "aten.div.Scalar", "aten.div.Tensor_mode", "aten.div.Scalar_mode"),
-    *("aten.true_divide.Tensor", "aten.true_divide.Scalar"),
 )
 def div(low: Lowering, node: Node, x: Operand, y: Operand, rounding_mode: str | None = None) -> TensorValue:
     out = low.result(node)
@@ -186,26 +172,12 @@ def minimum(low: Lowering, node: Node, x: Operand, y: Operand) -> TensorValue:
     return low.pointwise(node, smallest, x, y)
 
 
-def not_below(v: Value, bound: Value | Scalar) -> Value:
-    """``v``, but at least ``bound``; NaN if either is. Against a number, as eager, a zero keeps its sign."""
-    if isinstance(bound, Value) or bound != bound or v.dtype == "bool":
-        return largest(v, v.builder.constant(bound, v.dtype) if not isinstance(bound, Value) else bound)
-    return v.builder.where(v < bound, bound, v)
-
-
-def not_above(v: Value, bound: Value | Scalar) -> Value:
-    """``v``, but at most ``bound``; NaN if either is. Against a number, as eager, a zero keeps its sign."""
-    if isinstance(bound, Value) or bound != bound or v.dtype == "bool":
-        return smallest(v, v.builder.constant(bound, v.dtype) if not isinstance(bound, Value) else bound)
-    return v.builder.where(v > bound, bound, v)
-
-
 def _limit(low: Lowering, v: Value, bound: Operand) -> Value | Scalar:
     return bound if isinstance(bound, int | float) else low.operand(v.builder, bound, v.dtype)
 
 
 @rule(
-    *("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor"),
+    *("aten.clamp.default", "aten.clamp.Tensor"),
     *("aten.clamp_min.default", "aten.clamp_min.Tensor"),
 )
 def clamp(

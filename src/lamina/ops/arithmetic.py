@@ -20,8 +20,8 @@ ROWS: tuple[Row, ...] = (
     *rows(POINTWISE, "mul.Tensor|Scalar", work=0.2, neutral=1),
     *rows(POINTWISE, "div.Tensor|Scalar", work=1.0, neutral=1),
     *rows(POINTWISE, "maximum minimum", work=0.2, commutes=True),
-    *rows(POINTWISE, "max.other", work=0.2, same_as="aten.maximum.default"),
-    *rows(POINTWISE, "min.other", work=0.2, same_as="aten.minimum.default"),
+    *rows(POINTWISE, "max.other", same_as="aten.maximum.default"),
+    *rows(POINTWISE, "min.other", same_as="aten.minimum.default"),
     *rows(
         POINTWISE,
         """

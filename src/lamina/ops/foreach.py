@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from lamina.ops import functions
 from lamina.ops.row import POINTWISE, REDUCTION, Row, rows
 
 __all__ = ["ROWS"]
 
+_UNARY = """
+abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round rsqrt
+sigmoid sign sin sinh sqrt tan tanh trunc
+"""
+_ONE = {row.name: row for row in functions.ROWS if row.formula is not None}
+"""The same on one tensor."""
+
 ROWS: tuple[Row, ...] = (
+    *(row for name in _UNARY.split() for row in rows(POINTWISE, f"_foreach_{name}", formula=_ONE[name].formula)),
     *rows(
         POINTWISE,
         """
-        _foreach_abs _foreach_acos _foreach_asin _foreach_atan _foreach_ceil _foreach_cos _foreach_cosh
-        _foreach_erf _foreach_erfc _foreach_exp _foreach_expm1 _foreach_floor _foreach_frac _foreach_lgamma
-        _foreach_log _foreach_log10 _foreach_log1p _foreach_log2 _foreach_neg _foreach_reciprocal
-        _foreach_round _foreach_rsqrt _foreach_sigmoid _foreach_sign _foreach_sin _foreach_sinh
-        _foreach_sqrt _foreach_tan _foreach_tanh _foreach_trunc _foreach_mul.Scalar|List|ScalarList|Tensor
+        _foreach_mul.Scalar|List|ScalarList|Tensor
         _foreach_maximum.Scalar|List|ScalarList _foreach_minimum.Scalar|List|ScalarList
         _foreach_clamp_min.Scalar|List|ScalarList _foreach_clamp_max.Scalar|List|ScalarList
         _foreach_div.Scalar|List|ScalarList|Tensor _foreach_add.Scalar|List|ScalarList|Tensor

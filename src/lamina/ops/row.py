@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lamina.ops.element import Formula
+
 __all__ = ["ARRANGEMENTS", "KINDS", "Row", "rows"]
 
 VIEW = "view"
@@ -73,6 +75,9 @@ class Row:
     - ``work``: arithmetic on each element (of the result; of all operands where those are reduced or scanned) when the
       operation is computed again in a kernel, in the time to move one byte between a CPU core and its memory; ``None``
       where it is never computed again.
+    - ``formula``: an element of the result of a pointwise operation from one of each tensor among the arguments, in the
+      arithmetic type of the result, and from the numbers among them. Written so, the operation needs no rule; one that
+      is given counts.
     - ``reason``: why no rule lowers it to loops, so that it is called in ATen; "" for what is lowered.
     - ``becomes``: what it is taken apart to before differentiation is recorded, by torch's decomposition; "" for what
       stays whole.
@@ -96,6 +101,7 @@ class Row:
     overload: str
     kind: str
     work: float | None = None
+    formula: Formula | None = None
     reason: str = ""
     becomes: str = ""
     elements: str = ""

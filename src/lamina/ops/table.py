@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +20,7 @@ from lamina.ops import (
     effects,
     foreach,
     functions,
+    gradients,
     library,
     losses,
     movement,
@@ -26,6 +28,7 @@ from lamina.ops import (
     products,
     random,
     reductions,
+    special,
     views,
     windows,
 )
@@ -34,20 +37,8 @@ from lamina.ops.row import KINDS, Row
 __all__ = ["OPERATIONS", "operator_of", "overloads", "row_of", "rows_named"]
 
 _FAMILIES = (
-    *(
-        activations,
-        arithmetic,
-        comparison,
-        composites,
-        creation,
-        effects,
-        foreach,
-        functions,
-        library,
-        losses,
-        movement,
-    ),
-    *(norms, products, random, reductions, views, windows),
+    *(activations, arithmetic, comparison, composites, creation, effects, foreach, functions, gradients, library),
+    *(losses, movement, norms, products, random, reductions, special, views, windows),
 )
 
 
@@ -59,7 +50,15 @@ def _assembled() -> Mapping[str, Row]:
         if row.kind not in KINDS:
             raise ValueError(f"{row.overload} is of the unknown kind {row.kind!r}")
         table[row.overload] = row
-    return MappingProxyType(table)
+    named = {op: _named(row, table[row.same_as]) for op, row in table.items() if row.same_as}
+    return MappingProxyType(table | named)
+
+
+def _named(row: Row, other: Row) -> Row:
+    """The row of another name of an operation: all that is known of it."""
+    if row != Row(row.overload, row.kind, same_as=row.same_as) or row.kind != other.kind or other.same_as:
+        raise ValueError(f"{row.overload} is {other.overload}, whose facts it has")
+    return replace(other, overload=row.overload, same_as=row.same_as)
 
 
 OPERATIONS: Mapping[str, Row] = _assembled()

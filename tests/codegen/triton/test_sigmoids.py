@@ -13,9 +13,8 @@ from torch import Tensor
 from lamina.codegen.triton.sigmoids import with_sigmoids
 from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer, Compute, Nest, defined
-from lamina.lower.activations import BETA, KAPPA
-from lamina.lower.activations_backward import _gelu_tanh
 from lamina.lower.builder import NestBuilder, Value
+from lamina.lower.formulas import formula_of
 from lamina.lower.values import whole
 from tests.codegen.triton.harness import TARGET, Interpreter, both, case
 
@@ -23,11 +22,11 @@ ROWS, COLUMNS = 9, 130
 
 
 def gelu(v: Value) -> Value:
-    return v * 0.5 * (((v + v * v * v * KAPPA) * BETA).op("tanh") + 1.0)
+    return formula_of("aten.gelu.default")(v, approximate="tanh")
 
 
 def backward(v: Value) -> Value:
-    return _gelu_tanh(v.op("abs") + 1.0, v)
+    return formula_of("aten.gelu_backward.default")(v.op("abs") + 1.0, v, approximate="tanh")
 
 
 def by_hand(v: Value) -> Value:
