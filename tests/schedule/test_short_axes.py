@@ -16,6 +16,7 @@ from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.plan import make_plan
 from lamina.schedule.target import Target
+from lamina.testing import judge
 
 Program = Callable[..., Any]
 
@@ -70,6 +71,11 @@ PROGRAMS: dict[str, tuple[Program, tuple[tuple[int, ...], ...]]] = {
     "parts of rows of 21": (
         lambda x: torch.cat([x, *(f(x * 2**k) for k in range(3) for f in (torch.sin, torch.cos))], -1),
         ((37, 3),),
+    ),
+    "rows of five and a number for each column": (lambda x, b: torch.tanh(x * 2 + b), ((41, 5), (5,))),
+    "windows of three by three": (
+        lambda x, b: (x[:, :, ::2].unfold(1, 3, 2).exp() + b) * 2,
+        ((7, 9, 6), (3,)),
     ),
     "written in turns": (lambda a: a.clone().index_fill_(-1, torch.tensor([1]), 3.0) + 1, ((19, 2),)),
 }
@@ -131,6 +137,8 @@ GRADIENTS: dict[str, tuple[Program, tuple[tuple[int, ...], ...]]] = {
     "parts of rows of 21": PROGRAMS["parts of rows of 21"],
     "corners of boxes": PROGRAMS["corners of boxes"],
     "a vector product": PROGRAMS["a vector product"],
+    "a number for each of five columns": (lambda x, b: torch.tanh(x * b) + b, ((3500, 5), (5,))),
+    "a number for each column of windows": (lambda x, b: (x.unfold(1, 3, 2).exp() + b) * 2, ((2002, 9), (3,))),
 }
 
 
@@ -185,8 +193,13 @@ def test_vector_products(dtype: torch.dtype, a: tuple[int, ...], b: tuple[int, .
         return torch.linalg.cross(x, y, dim=dim) * 2
 
     x, y = ((torch.randn(s) * 4).to(dtype) for s in (a, b))
-    torch.compiler.reset()
-    torch.testing.assert_close(lamina.compile(f, options={"strict": True})(x, y), f(x, y))
+    for numerics in ("fast", "eager"):
+        torch.compiler.reset()
+        found = lamina.compile(f, options={"strict": True, "numerics": numerics})(x, y)
+        if numerics == "eager" or not dtype.is_floating_point:
+            torch.testing.assert_close(found, f(x, y))
+        else:
+            assert not judge(found, f(x, y), f(x.double(), y.double()))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.bfloat16])
@@ -226,3 +239,12 @@ def test_a_row_that_is_a_part_of_a_larger_one_is_unrolled_where_much_is_computed
         plan = make_plan(fuse(lower(gm, "test")), Target.of("avx512", 1))
         ((nest,),) = [k.nests for k in plan.kernels]
         assert len(nest.axes) == axes
+
+
+@pytest.mark.parametrize(("numerics", "columns"), [("fast", [125, 5]), ("eager", [5])])
+def test_sums_of_a_few_columns_are_made_for_rows_side_by_side(numerics: str, columns: list[int]) -> None:
+    gm = make_fx(lambda x, y: ((x * y).exp().sum(0), x + y), tracing_mode="fake")(*torch.randn(2, 35100, 5))
+    program = fuse(lower(gm, "test"), numerics).program
+    plan = make_plan(fuse(lower(gm, "test"), numerics), Target.of("avx512", 1))
+    assert len(program.steps) == len(columns)
+    assert [int(k.nests[0].axes[-1].extent.const) for k in plan.kernels] == columns

@@ -7,7 +7,7 @@ another order (``docs/design/051``). They rank candidates of one nest; they do n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from lamina.base.dtypes import DTYPES
@@ -15,6 +15,7 @@ from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, axes_of_values, operands
 from lamina.ir.ops import OPS
 from lamina.ir.plan import Schedule, furthest, most_turns
+from lamina.ir.repeating import Repeating, repeating
 from lamina.schedule.target import Target
 from lamina.schedule.tile import Chooser
 
@@ -33,6 +34,10 @@ _START = 4000.0
 _RANDOM = 30
 _STRIDED = 2.0
 """Instructions for each element of a vector whose elements lie apart."""
+_LISTED = 2.5
+"""The same where each lane's place is read from a table."""
+_TAKEN = 8.0
+"""Instructions for a vector whose elements are taken out of one or two that are loaded whole."""
 _TURNED = 3.0
 """Instructions for each vector of an operand that is turned in tiles."""
 _SPEED = {"l2": 30.0, "llc": 12.0, "memory": 6.0}
@@ -58,7 +63,7 @@ class CostModel:
         accesses = {(e.buffer, e.index[0]): e for e in nest.body if isinstance(e, Load | Store)}
         self.places = Counter((buffer, _row(e)) for (buffer, _), e in accesses.items())
         """How many neighbours each point reads or writes in a row of a buffer."""
-        self.bytes = {e.buffer: self.touched(e) for e in nest.body if isinstance(e, Load | Store)}
+        self.bytes = self.held(list(accesses.values()))
 
     def __call__(self, schedule: Schedule) -> float:
         """Microseconds."""
@@ -140,12 +145,20 @@ class CostModel:
         if len(schedule.tile) == 2:
             return _TURNED
         one_by_one = _STRIDED * lanes
+        if step is None and isinstance(eqn, Load) and (cycle := self.cycle(eqn, schedule.vector)) is not None:
+            span = cycle.span(lanes)
+            near = schedule.width == _LINE and span is not None and span <= 2 * lanes
+            return _TAKEN if near and DTYPES[eqn.dtype].size < 8 else _LISTED * lanes
         if step is None or step < 0:
             return one_by_one
         if isinstance(eqn, Store):
             whole = step <= most_turns(schedule.width) and self.places[eqn.buffer, _row(eqn)] == step
             return 2.0 * step if whole else one_by_one
         return 2.0 * step if step <= furthest(schedule.width) else one_by_one
+
+    def cycle(self, eqn: Load, axis: str | None) -> Repeating | None:
+        """Places along ``axis`` that go on in the same way after every few points."""
+        return None if axis is None else repeating(eqn.index[0], Axis(axis, self.extent[axis]))
 
     def step(self, index: Expr, axis: str | None) -> int | None:
         """Elements from one point of ``axis`` to the next, ``None`` where that is not a number."""
@@ -184,8 +197,29 @@ class CostModel:
 
     # ---- moving -------------------------------------------------------------------------------------------------
 
+    def held(self, accesses: Sequence[Load | Store]) -> dict[str, int]:
+        """Bytes of each buffer: of all that is read and written there, and no more than from its first element to its
+        last.
+        """
+        total, ends = Counter[str](), dict[str, list[tuple[int, int]]]()
+        for eqn in accesses:
+            total[eqn.buffer] += self.touched(eqn)
+            low, high = eqn.index[0].bounds()
+            if low is not None and high is not None and high.is_int:
+                ends.setdefault(eqn.buffer, []).append((low, high.const))
+        for buffer, found in ends.items():
+            if len(found) == sum(eqn.buffer == buffer for eqn in accesses):
+                count = max(high for _, high in found) - min(low for low, _ in found) + 1
+                total[buffer] = min(total[buffer], count * DTYPES[self.dtypes[buffer]].size)
+        return dict(total)
+
     def touched(self, eqn: Load | Store) -> int:
+        """Bytes of the elements that are read or written."""
         axes = set(eqn.index[0].axes())
+        last = self.nest.axes[-1].name if self.nest.axes else None
+        if last in axes and isinstance(eqn, Load) and (cycle := self.cycle(eqn, last)) is not None:
+            others = self.points(frozenset(axes) - {last})
+            return others * cycle.distinct(self.lengths[last]) * DTYPES[self.dtypes[eqn.buffer]].size
         for atom in eqn.index[0].atoms():
             if isinstance(atom, Loaded):
                 axes |= self.values[atom.name]
@@ -193,8 +227,6 @@ class CostModel:
 
     def moving(self, schedule: Schedule) -> float:
         """Nanoseconds in which one thread moves all bytes."""
-        every, team = sum(self.bytes.values()), self.target.threads
-        where = "l2" if every <= self.target.l2_bytes * team else "llc" if every <= self.target.llc_bytes else "memory"
         row = self.points(frozenset(schedule.inner)) * 4
         for axis, size in schedule.tile:
             row = row // self.lengths[axis] * min(size, self.lengths[axis])
@@ -208,12 +240,23 @@ class CostModel:
                 total += count * (times if self.values[eqn.out] & self.reduced else 1)
             else:
                 total += count * 2
-        return total / _SPEED[where]
+        return total / self.speed()
+
+    def speed(self) -> float:
+        """Bytes in a nanosecond that a core gets; of twice as many as a cache holds, none are left in it."""
+        every = sum(self.bytes.values())
+        found = 1 / _SPEED["memory"]
+        for where, held in (("llc", self.target.llc_bytes), ("l2", self.target.l2_bytes * self.target.threads)):
+            left = min(max(2 - every / held, 0.0), 1.0)
+            found = left / _SPEED[where] + (1 - left) * found
+        return 1 / found
 
     def waste(self, eqn: Load | Store, schedule: Schedule) -> float:
         """Lines that are fetched again, since what else is in them is wanted too late."""
         step = self.step(eqn.index[0], schedule.vector)
         if step in (0, 1, -1) or len(schedule.tile) == 2 or schedule.vector is None:
+            return 1.0
+        if step is None and isinstance(eqn, Load) and self.cycle(eqn, schedule.vector) is not None:
             return 1.0
         size, beside = DTYPES[self.dtypes[eqn.buffer]].size, self.places[eqn.buffer, _row(eqn)]
         if step is not None and 0 < step <= 2 * beside:

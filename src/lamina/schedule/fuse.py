@@ -28,6 +28,7 @@ from lamina.schedule.join_groups import WAITS, Joiner
 from lamina.schedule.lifetimes import Lifetimes
 from lamina.schedule.overwrite import overwrite_results
 from lamina.schedule.recompute import recompute
+from lamina.schedule.short_columns import short_columns
 from lamina.schedule.split import split_concats
 
 __all__ = ["Fused", "fuse"]
@@ -65,11 +66,12 @@ def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
         steps, regrouped = _grouped(live_steps(made, buffers.fixed), buffers, numerics, updated.name)
         recomputed = (*recomputed, *regrouped)
     steps, held, ahead = compute_ahead(steps, buffers.buffers)
+    steps, between, columns = short_columns(steps, {**buffers.buffers, **{b.name: b for b in held}}, numerics)
     steps = checked_first(steps, buffers.inputs)
     used = buffers.fixed.union(*(loaded(s) for s in steps), *(stored(s) for s in steps))
-    kept = tuple(b for b in (*updated.buffers, *held) if b.name in used)
+    kept = tuple(b for b in (*updated.buffers, *held, *between) if b.name in used)
     result = replace(updated, steps=tuple(steps), buffers=kept)
-    return Fused(result, (*in_place, *overwritten, *inlined, *grouped, *recomputed, *ahead))
+    return Fused(result, (*in_place, *overwritten, *inlined, *grouped, *recomputed, *ahead, *columns))
 
 
 def _grouped(

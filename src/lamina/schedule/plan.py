@@ -32,6 +32,7 @@ from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import order
 from lamina.schedule.products import place_products
 from lamina.schedule.short_axes import unrolled
+from lamina.schedule.short_rows import joined_rows
 from lamina.schedule.simplify import rename
 from lamina.schedule.target import Target
 
@@ -140,7 +141,7 @@ class _Kernels:
     def flat(self, step: tuple[Nest, ...]) -> Flat:
         """The nests as a kernel has them: flat and, for a CPU, without short innermost axes."""
         flat = flatten(step, self.buffers)
-        return flat if isinstance(self.target, GpuTarget) else unrolled(flat, self.target)
+        return flat if isinstance(self.target, GpuTarget) else joined_rows(unrolled(flat, self.target), self.target)
 
     def kernel(self, step: tuple[Nest, ...], flat: Flat, approximate: bool, few: int | None) -> Kernel:
         sizes = tuple(f"s{k}" for k in range(len(flat.sizes)))

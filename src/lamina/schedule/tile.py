@@ -23,6 +23,7 @@ _KEEP_FAR = 12
 _GATHERED = 16
 """Instructions of a vector whose elements lie anywhere, each loaded by itself."""
 _TILE = 64
+_LANES = 16
 _NEXT = 16
 """How much neighbours count for a vector axis beside elements that lie a few apart, which vectors read as well."""
 _HALVES = ("float16", "bfloat16")
@@ -128,6 +129,8 @@ class Chooser:
         if self.phases() > 1:  # what later phases read again should still be in the second-level cache
             tile = min(tile, max(64, self.target.l2_bytes // 8 // max(self.reduced_size(), 1) // 64 * 64))
         tile = min(tile, 2048)
+        if self.axis[vector].extent.is_int:  # memory of a tile is filled and gone over whole
+            tile = min(tile, -(-extent // _LANES) * _LANES)
         if units * -(-extent // tile) < threads and self.reduced_size() >= 8 * threads and self.one_pass():
             return self.mixed(outer, vector, width)
         inner = tuple(self.ordered([a for a in self.names if a not in outer], vector))

@@ -11,6 +11,10 @@ from lamina.base.dtypes import LARGEST_E4M3
 __all__ = ["prelude"]
 
 _FOLDER = Path(__file__).parent / "include"
+_SIMD = (
+    *("simd.h", "accumulate.h", "simd_ops.h", "simd_steps.h", "simd_repeats.h", "simd_math.h", "simd_functions.h"),
+    "simd_scans.h",
+)
 
 
 @cache
@@ -24,7 +28,6 @@ def prelude(isa: str, precise: bool = False) -> str:
         parts.append("#define LAMINA_AVX512 1\n")
     if precise:
         parts.append("#define LAMINA_PRECISE 1\n")
-    simd = ("simd.h", "accumulate.h", "simd_ops.h", "simd_steps.h", "simd_math.h", "simd_functions.h", "simd_scans.h")
-    files = ("base.h", "accumulate.h") if isa == "plain" else ("base.h", *simd)
+    files = ("base.h", "accumulate.h") if isa == "plain" else ("base.h", *_SIMD)
     parts += [(_FOLDER / name).read_text(encoding="utf-8") for name in files]
     return "".join(parts)

@@ -21,6 +21,7 @@ from lamina.codegen.cpp.expressions import (
 )
 from lamina.codegen.cpp.facts import Facts, fits_32
 from lamina.codegen.cpp.index_vectors import grows_slowly, index_vector
+from lamina.codegen.cpp.repeats import Repeated, repeated
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Index, Load, Random, Store
 from lamina.ir.plan import furthest, most_turns
@@ -204,7 +205,28 @@ class Statements:
         step = self.step(expr, furthest(self.facts.schedule.width)) if eqn.mask is None else 0
         if step:
             return f"stepped_{kind}<{step}>({self.at(eqn.buffer, expr)}, n)"
-        declare, index = self.lanes(expr)
+        found = self.cycle(expr)
+        if found is None:
+            return self.load_each(eqn, *self.lanes(expr))
+        place, axis = found.base(index_text(found.places.rest, self.constants(expr))), self.facts.vector or ""
+        where = ""
+        if eqn.mask is not None:
+            where = f"{self.value(eqn.mask, True)}, {splat(eqn.dtype, literal(eqn.fill, eqn.dtype))}"
+        whole = found.load(self.dtypes[eqn.buffer], f"{eqn.buffer} + {place}", where)
+        if whole is None:
+            return found.written(self.load_each(eqn, "", f"{place} + at[k]"))
+        return self.steady(eqn, axis, whole) if not where and grows_slowly(expr, axis) else whole
+
+    def cycle(self, expr: Expr) -> Repeated | None:
+        """What to know of an index that goes on along the vector axis in the same way after every few points."""
+        axis = self.facts.vector
+        if axis is None or any(isinstance(a, Loaded) and self.is_vector(a.name) for a in expr.atoms()):
+            return None
+        return repeated(expr, Axis(axis, self.facts.extent[axis]), self.facts.schedule.width)
+
+    def load_each(self, eqn: Load, declare: str, index: str) -> str:
+        """Lanes loaded one by one; ``declare`` stands before ``index``, that of lane ``k``."""
+        expr, kind = eqn.index[0], SHORT[self.dtypes[eqn.buffer]]
         text = f"load_{kind}({eqn.buffer} + {index})"
         lane_kind = {"vi32": "int32"}.get(vector_type(eqn.dtype) or "", element(eqn.dtype))
         lane_kind = "flag" if eqn.dtype == "bool" else lane_kind

@@ -300,6 +300,7 @@ static INLINE void store_f64(f64* p, vf64 x, Some n) {
 #else
 // Masked moves touch no memory in lanes that do not count.
 static INLINE int32 few_bits(Some n) { return (1 << n.count) - 1; }
+static INLINE Some some_of(int64 count) { return Some{count < 0 ? 0 : count > LANES ? LANES : count}; }
 static INLINE vf32 load_f32(const f32* p, Some n) { return __builtin_ia32_loadups512_mask(p, vf32{}, few_bits(n)); }
 static INLINE vi32 load_int32(const int32* p, Some n) { return (vi32)load_f32((const f32*)p, n); }
 static INLINE void store_f32(f32* p, vf32 x, Some n) { __builtin_ia32_storeups512_mask(p, x, few_bits(n)); }

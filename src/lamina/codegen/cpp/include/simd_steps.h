@@ -44,7 +44,7 @@ template <int S, int L, int J, class V, class STORE, class EACH> static INLINE v
   template <int S> static INLINE void turns_##T(T* p, const V* x, All) {                            \
     take_turns<S, LANES, 0>(x, [&](int64 k, V v) STEP { store_##T(p + k, v, all); }, EachLane{});      \
   }                                                                                                 \
-  STEPS_LEFT(T, V, GATHER)
+  STEPS_REST(T, V, GATHER)
 #define STEPS_LEFT(T, V, GATHER)                                                                    \
   template <int S> static INLINE V stepped_##T(const T* p, Some n) {                                \
     return GATHER(n.count, [&](int64 k) STEP { return load_##T(p + k * S); });                      \
@@ -53,6 +53,31 @@ template <int S, int L, int J, class V, class STORE, class EACH> static INLINE v
     for (int64 k = 0; k < n.count; ++k)                                                             \
       for (int j = 0; j < S; ++j) store_##T(p + k * S + j, lane(x[j], k));                          \
   }
+#if LANES == 16
+// Where lane k comes from when the j-th of the vectors from the first element on joins those before it.
+constexpr int left_from(int s, int l, int j, int k) {
+  int at = s * k, in = at / l;
+  if (in == j) return l + at % l;
+  return j > 1 ? k : in == 0 ? at : 0;
+}
+template <int S, int J, class V, class LOAD, int... K> static INLINE V left_joined(V v, const LOAD& load, Each<K...> each) {
+  if constexpr (J == S) return v;
+  else return left_joined<S, J + 1, V>(__builtin_shufflevector(v, load(J * LANES), left_from(S, LANES, J, K)...), load, each);
+}
+// The first few: vectors are loaded and stored under masks.
+#define STEPS_REST(T, V, GATHER)                                                                    \
+  template <int S> static INLINE V stepped_##T(const T* p, Some n) {                                \
+    const int64 left = (n.count - 1) * S + 1;                                                       \
+    auto load = [&](int64 k) STEP { return load_##T(p + k, some_of(left - k)); };                   \
+    return left_joined<S, 1, V>(load(0), load, EachLane{});                                         \
+  }                                                                                                 \
+  template <int S> static INLINE void turns_##T(T* p, const V* x, Some n) {                         \
+    auto store = [&](int64 k, V v) STEP { store_##T(p + k, v, some_of(n.count * S - k)); };         \
+    take_turns<S, LANES, 0>(x, store, EachLane{});                                                  \
+  }
+#else
+#define STEPS_REST(T, V, GATHER) STEPS_LEFT(T, V, GATHER)
+#endif
 #define WIDE_STEPS(T, V, H, U, GATHER)                                                              \
   template <int S> static INLINE V stepped_##T(const T* p, All) {                                   \
     auto half = [&](const T* q) STEP {                                                              \
