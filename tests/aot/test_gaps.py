@@ -45,3 +45,14 @@ def test_what_is_handed_over_between_graphs(function: Function, dynamic: bool) -
         result.sum().backward()
         found.append((result.detach(), base, y.grad))
     torch.testing.assert_close(*found, rtol=1e-5, atol=0)
+
+
+def test_elements_between_those_of_a_result_are_eagers_to_show() -> None:
+    def between(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        v = torch.slice_scatter(x, y[None], 0, 0, 1)
+        return v.as_strided((2, 2), (6, 2), 2) * 2
+
+    torch.compiler.reset()
+    x, y = torch.arange(12.0).reshape(2, 6)[:, ::2], torch.full((3,), 7.0)
+    with pytest.warns(lamina.LaminaWarning, match="looks at memory beside its operand's elements"):
+        assert torch.equal(lamina.compile(between)(x, y), between(x, y))

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.base.captured import example
+from lamina.aot.gaps import LAID_OUT_AS_FIRST, has_gaps
+from lamina.base.captured import example, memory
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import contiguous, hint, is_fake, is_sure, is_true
 
@@ -45,15 +46,22 @@ def returns_windows(gm: GraphModule) -> bool:
 
 
 def look_elsewhere(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: an ``as_strided`` of a part of a tensor that has a gradient, or "".
+    """Why the captured graph is eager's to run: an ``as_strided`` of what kernels cannot show it, or "".
 
-    Eager's gradient is that of the elements that the part has, others get none. Where the result is made anew from
-    the whole tensor, those have one as well.
+    That is a part of a tensor that has a gradient: eager's is that of the elements that the part has, others get none;
+    where the result is made anew from the whole tensor, those have one as well. And it is memory with gaps that the
+    graph makes: kernels make none.
     """
+    gaps: set[Any] = set()
     for node in gm.graph.nodes:
-        if operation_name(node.target) == "as_strided" and node.args and isinstance(node.args[0], Node):
+        name, value = operation_name(node.target), example(node)
+        if name in LAID_OUT_AS_FIRST and isinstance(value, torch.Tensor) and has_gaps(value):
+            gaps.add(memory(value))
+        if name == "as_strided" and node.args and isinstance(node.args[0], Node):
             part = example(node.args[0])
-            if isinstance(part, torch.Tensor) and part.requires_grad and not _is_whole(part):
+            if not isinstance(part, torch.Tensor):
+                continue
+            if (part.requires_grad and not _is_whole(part)) or memory(part) in gaps:
                 return f"{source_of(node)} looks at memory beside its operand's elements"
     return ""
 
