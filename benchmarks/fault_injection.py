@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lamina.rewrite import order
+
 __all__ = [
     "COMPILERS",
     "ERRORS",
     "FileFaults",
     "StageFault",
     "boundaries",
+    "change_boundary",
     "limit_files",
     "write_compiler",
 ]
@@ -34,7 +37,6 @@ DRIVERS = (
     "lamina.aot.stitch",
     "lamina.aot.stitched",
     "lamina.rewrite.rewriting",
-    "lamina.rewrite.own_passes",
     "lamina.backends.run",
     "lamina.backends.frozen",
     "lamina.backends.kernels",
@@ -87,12 +89,23 @@ def boundaries() -> list[str]:
                 continue
             if callable(value) and owner.startswith("lamina.") and owner != driver and name not in left_out:
                 found.append(f"{driver}.{name}")
-    return found
+    passes = dict.fromkeys(one.name for one in order.PASSES if one.function is not order.users_passes)
+    return found + [f"{order.__name__}.{name}" for name in passes]
 
 
 def _is_stage(kind: type) -> bool:
     """Classes that do work when they are called; those that only hold values do not fail."""
-    return kind.__name__ in ("Rewriting", "OwnPasses", "Lowering", "HostWriter", "Values", "Region")
+    return kind.__name__ in ("Rewriting", "Lowering", "HostWriter", "Values", "Region")
+
+
+def change_boundary(place: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put what ``change`` gives for the function of a boundary in its place: in a module, or in the list of passes."""
+    driver, _, name = place.rpartition(".")
+    module = importlib.import_module(driver)
+    if module is order:
+        order.PASSES = order.changed(name, change)
+    else:
+        setattr(module, name, change(getattr(module, name)))
 
 
 @dataclass
@@ -107,24 +120,25 @@ class StageFault:
 
     def inject(self) -> None:
         """Put the fault where the driver finds the function."""
-        driver, _, name = self.place.rpartition(".")
-        module = importlib.import_module(driver)
-        real, calls, guard = getattr(module, name), [0], threading.Lock()
+        calls, guard = [0], threading.Lock()
 
-        def faulty(*args: Any, **kwargs: Any) -> Any:
-            with guard:
-                calls[0] += 1
-                now = calls[0] == self.number
-            if not now:
-                return real(*args, **kwargs)
-            if not self.before:
-                result = real(*args, **kwargs)
+        def changed(real: Callable[..., Any]) -> Callable[..., Any]:
+            def faulty(*args: Any, **kwargs: Any) -> Any:
+                with guard:
+                    calls[0] += 1
+                    now = calls[0] == self.number
+                if not now:
+                    return real(*args, **kwargs)
+                if not self.before:
+                    result = real(*args, **kwargs)
+                    self.fail()
+                    return result
                 self.fail()
-                return result
-            self.fail()
-            return real(*args, **kwargs)
+                return real(*args, **kwargs)
 
-        setattr(module, name, faulty)
+            return faulty
+
+        change_boundary(self.place, changed)
 
     def fail(self) -> None:
         """Raises, or returns where the fault comes to the main thread only."""

@@ -15,7 +15,6 @@ import os
 import select
 import shutil
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -36,6 +35,7 @@ from benchmarks.fault_injection import (
     FileFaults,
     StageFault,
     boundaries,
+    change_boundary,
     limit_files,
     write_compiler,
 )
@@ -279,15 +279,14 @@ def _calls(program: str) -> dict[str, Any]:
 
 
 def _count(place: str, counts: Counter[str]) -> None:
-    driver, _, name = place.rpartition(".")
-    module = sys.modules[driver]
-    real = getattr(module, name)
+    def change(real: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            counts[place] += 1
+            return real(*args, **kwargs)
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        counts[place] += 1
-        return real(*args, **kwargs)
+        return counted
 
-    setattr(module, name, counted)
+    change_boundary(place, change)
 
 
 def points() -> list[Point]:

@@ -26,7 +26,8 @@ from torch import Tensor
 import lamina
 from benchmarks.frozen_models import AutocastLayers, GatedLayer, GroupedAttention, ResidualStack
 from benchmarks.patterns import private_copy
-from lamina.rewrite.rules import AFTER_RULES, BEFORE_RULES, FROZEN_RULES, JOINT_RULES, RULES
+from lamina.rewrite.order import PASSES
+from lamina.rewrite.rules import RULES
 
 __all__ = ["PROGRAMS", "Program", "Row", "main"]
 
@@ -320,8 +321,7 @@ PROGRAMS: dict[str, Program] = {
 
 
 def _names(prefixes: Sequence[str]) -> tuple[str, ...]:
-    changes = (*BEFORE_RULES, *AFTER_RULES, *JOINT_RULES, *FROZEN_RULES)
-    every = [r.name for r in RULES] + [change.__name__ for change in changes]
+    every = [r.name for r in RULES] + [one.name for one in PASSES if one.optional and "fast" in one.needs]
     return tuple(name for name in every if name.startswith(tuple(prefixes)))
 
 

@@ -57,7 +57,6 @@ from lamina.options import Options
 from lamina.record import Record
 from lamina.rewrite.inlined import with_inlined
 from lamina.rewrite.nests import rewrite_nests
-from lamina.rewrite.own_passes import OwnPasses
 from lamina.rewrite.rewriting import Rewriting
 from lamina.rewrite.user_rules import check_rules
 from lamina.schedule.fuse import Fused, fuse
@@ -301,14 +300,11 @@ class _Stages:
     ) -> None:
         self.rewriting, self.backend, self.options, self.record = rewriting, backend, options, record
         self.rereads = is_ours(backend)
-        self.own = OwnPasses(options, record, name, table, self.rereads)
 
     def rewrite_joint(self, gm: GraphModule) -> GraphModule:
         """Joint rewrites: rules and passes on forward and backward in one, or on a graph without gradients."""
         gm = self.rewriting.joint(gm)
-        for change in self.own.joint():
-            gm = change(gm)
-        return gm
+        return self.rewriting.device(gm, is_ours(self.backend))
 
     def rewrite_half(self, gm: GraphModule, kind: str) -> GraphModule:
         """The user's passes on the forward or the backward."""
@@ -432,6 +428,5 @@ def _tiles(outer: GraphModule, name: str, backend: Backend, options: Options, re
 def _tile(gm: GraphModule, name: str, backend: Backend, options: Options, record: Record) -> Boxed:
     """A graph that computes a tile of attention, or which keys are read for it."""
     prepare(gm)
-    for change in OwnPasses(options, record, name, dict(decompositions(options.numerics))).joint():
-        gm = change(gm)
+    gm = Rewriting(options, record, name, dict(decompositions(options.numerics))).device(gm)
     return compile_kernels(gm, name, backend, options, record)

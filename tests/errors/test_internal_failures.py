@@ -19,7 +19,7 @@ import lamina.backends.cpu
 import lamina.backends.regions
 import lamina.base.recovery
 import lamina.compile
-import lamina.rewrite.own_passes
+import lamina.rewrite.order
 import lamina.rewrite.rewriting
 from lamina.base.text import one_line
 from lamina.errors import StageFailed
@@ -30,7 +30,7 @@ STAGES = [
     ("lamina.rewrite.rewriting.aten_form", "rules"),
     ("lamina.rewrite.rewriting.Rewriting.joint", "joint rewrites"),
     ("lamina.rewrite.rewriting.Rewriting.partitioned", "partitioned rewrites"),
-    ("lamina.rewrite.own_passes.lower_custom", "own passes"),
+    ("lamina.rewrite.order.lower_custom", "own passes"),
     ("lamina.aot.run.stitch", "joint tracing"),
     ("lamina.aot.graph_compiler.prepare", "preparation"),
     ("lamina.aot.graph_compiler.partition", "partition"),
@@ -83,7 +83,10 @@ def _breaking(monkeypatch: pytest.MonkeyPatch, place: str, error: Exception, aft
             raise error
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(target, name, broken)
+    if target is lamina.rewrite.order:
+        monkeypatch.setattr(target, "PASSES", target.changed(name, lambda usual: broken))
+    else:
+        monkeypatch.setattr(target, name, broken)
     return calls
 
 

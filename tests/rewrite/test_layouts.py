@@ -11,7 +11,7 @@ import lamina
 from lamina.ir.loops import LibraryCall, Nest
 from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
-from lamina.rewrite import own_passes
+from lamina.rewrite import order
 from lamina.rewrite.layouts import channels_last
 from lamina.rewrite.passes import clean
 from lamina.rewrite.verify import verify_fx
@@ -194,7 +194,8 @@ class Block(torch.nn.Module):
 
 def test_a_network_trains_as_eagerly(monkeypatch):
     """Through capture, differentiation and partition: gradients, statistics and strides are eager's."""
-    monkeypatch.setattr(own_passes, "channels_last", functools.partial(channels_last, device="cpu"))
+    on_cpu = functools.partial(channels_last, device="cpu")
+    monkeypatch.setattr(order, "PASSES", order.changed("channels_last", lambda usual: on_cpu))
     torch.manual_seed(0)
     ours = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2, 1), Block(), Block(), torch.nn.Flatten())
     theirs = copy.deepcopy(ours)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -20,24 +20,11 @@ from lamina.rewrite.engine import Index, Rewrites, dtypes_in, run_rules
 from lamina.rewrite.match import Matcher
 from lamina.rewrite.misses import Miss
 from lamina.rewrite.needs import kinds_in
-from lamina.rewrite.passes import clean
-from lamina.rewrite.rules import (
-    AFTER_RULES,
-    AS_EAGER,
-    BEFORE_RULES,
-    FROZEN_RULES,
-    JOINT_RULES,
-    OF_FINITE,
-    RULE_NAMES,
-    RULES,
-    UNCHECKED,
-    CapturedRewrite,
-    without_hope,
-)
-from lamina.rewrite.rules.projections import leave_projections_apart
+from lamina.rewrite.order import RULE_NAMES, Need, Pass, Place, passes_at
+from lamina.rewrite.rules import OF_FINITE, RULES, without_hope
 from lamina.rewrite.torch_private import autocast_enabled, entered_autocast, graph_module, plain_dispatch
 from lamina.rewrite.tracing import Decompositions
-from lamina.rewrite.user_passes import run_passes
+from lamina.rewrite.user_passes import run_pass
 from lamina.rewrite.user_rules import RIGHT_SIDE_REMEDY, right_side_of, warn_of_right_side, wrong_right_side
 from lamina.rewrite.verify import verify_fx
 
@@ -66,36 +53,109 @@ class Rewriting:
         self.recording = torch.is_grad_enabled()
 
     def captured(self, gm: GraphModule) -> GraphModule:
-        """The graph of the user's calls: passes, then rules on it as ATen operations, before it is differentiated."""
-        gm = run_passes(gm, self.options.passes.captured, "captured", self.record, self.name)
-        gm = self._run_passes(gm, AS_EAGER)
-        gm = self._with_rules(self._own_passes(gm, BEFORE_RULES))
+        """The graph of the user's calls, before it is differentiated."""
+        gm = self._run_passes("captured", gm)
         self._warn()
-        return self._own_passes(gm, AFTER_RULES)
+        return gm
 
-    def _with_rules(self, gm: GraphModule) -> GraphModule:
-        """``gm`` after the rules; as it was, with the reason in the record, where the engine itself fails."""
-        try:
-            return self._ruled(gm)
-        except Exception as error:
-            if not is_internal(error):
-                raise
-            self._give_up("the rules", error)
+    def joint(self, gm: GraphModule) -> GraphModule:
+        """The forward and backward in one graph, or a graph without gradients, before anything else is done to it."""
+        gm = self._run_passes("joint", gm)
+        self._warn()
+        if self.options.passes.partitioned and not _has_tangents(gm):
+            why = "no pass runs at 'partitioned': that is the forward and the backward, and this graph has no gradients"
+            self._note(Decision("pass", (self.name,), False, why))
+        self.check_expected()
+        return gm
+
+    def device(self, gm: GraphModule, kernels: bool = True) -> GraphModule:
+        """The same graph for the device it is on; ``kernels``: it is for our kernels and not for another backend."""
+        return self._run_passes("device", gm, kernels=kernels)
+
+    def partitioned(self, gm: GraphModule, kind: str) -> GraphModule:
+        """The forward or the backward graph."""
+        return self._run_passes("partitioned", gm, f"{self.name}_{kind}")
+
+    def lowered(self, gm: GraphModule, region: str) -> GraphModule:
+        """A graph right before it is lowered."""
+        return self._run_passes("lowered", gm, region)
+
+    def _run_passes(self, place: Place, gm: GraphModule, region: str = "", kernels: bool = True) -> GraphModule:
+        """``gm`` after the passes of a place, in order.
+
+        One of ours that fails leaves the graph as it was, which is noted. What is about something that the user gave
+        is raised, and so is all with the option strict.
+        """
+        for one in passes_at(place, self.options):
+            if one.by_user:
+                gm = run_pass(gm, one.function, place, self.record, region or self.name)
+                continue
+            if not all(self._holds(need, gm, place, kernels) for need in one.needs) or self._left_out(one):
+                continue
+            try:
+                gm = self._run_pass(one, gm)
+            except Exception as error:
+                if not is_internal(error):
+                    raise
+                recover(
+                    error,
+                    doing=one.name,
+                    region=self.name,
+                    instead="the graph stays as it was",
+                    strict=self.options.strict,
+                    note=self._note,
+                    kind="rewrite",
+                )
+        return gm
+
+    def _run_pass(self, one: Pass, gm: GraphModule) -> GraphModule:
+        start = time.perf_counter()
+        decisions: list[Decision] = []
+        given = {
+            "decisions": decisions,
+            "note": self.record.noting(self.name, one.stage),
+            "finite": self.options.assume_finite,
+            "without": frozenset(self.options.without_rules),
+            "decompositions": self.decompositions,
+            "engine": self,
+        }
+        function = one.unchecked if one.unchecked is not None and self.options.assume_finite else one.function
+        gm = function(gm, **{name: given[name] for name in one.takes})
+        if one.optional:
+            self.counts[one.name] = self.counts.get(one.name, 0) + sum(d.taken for d in decisions)
+        if decisions:
+            self.record.add(self.name, one.stage, time.perf_counter() - start, None, tuple(decisions))
+        return gm
+
+    def _holds(self, need: Need, gm: GraphModule, place: Place, kernels: bool) -> bool:
+        if need == "fast":
+            return self.options.numerics == "fast"
+        if need == "kernels":
+            return kernels
+        gradients = self._differentiable(gm.graph) if place == "captured" else _has_tangents(gm)
+        return (self.options.freeze and not gradients) == (need == "frozen")
+
+    def _left_out(self, one: Pass) -> bool:
+        return one.optional and "fast" in one.needs and one.name in self.options.without_rules
+
+    def on_joint(self, gm: GraphModule) -> GraphModule:
+        """The forward and backward in one graph, or a graph without gradients, after the rules."""
+        differentiable = _has_tangents(gm)
+        rules = self._at("joint" if differentiable else "inference")
+        if not rules:
             return gm
+        start = time.perf_counter()
+        index = Index(rules, self.decompositions, dtypes_in(gm.graph))
+        found = self._run(gm.graph, index, lambda node: differentiable, frozenset())
+        self._record(found, time.perf_counter() - start)
+        if found.done:
+            gm = graph_module(gm, gm.graph)
+            if self.options.verify is True:
+                verify_fx(gm, "rules")
+        return gm
 
-    def _give_up(self, what: str, error: Exception) -> None:
-        """Note that a rewrite of ours failed, which leaves the graph as it was; raise with the option strict."""
-        recover(
-            error,
-            doing=what,
-            region=self.name,
-            instead="the graph stays as it was",
-            strict=self.options.strict,
-            note=self._note,
-            kind="rewrite",
-        )
-
-    def _ruled(self, gm: GraphModule) -> GraphModule:
+    def on_captured(self, gm: GraphModule) -> GraphModule:
+        """The graph of the user's calls after the rules on it as ATen operations."""
         hopeless = without_hope(gm)
         rules = [r for r in self._at("captured") if r.name not in hopeless]
         if not rules:
@@ -115,38 +175,6 @@ class Rewriting:
         )
         self._record(found, time.perf_counter() - start)
         return graph_module(gm, form.graph) if found.done else gm
-
-    def joint(self, gm: GraphModule) -> GraphModule:
-        """The forward and backward in one graph, or a graph without gradients, before anything else is done to it."""
-        gm = run_passes(gm, self.options.passes.joint, "joint", self.record, self.name)
-        differentiable = any("tangents" in str(n.target) for n in gm.graph.find_nodes(op="placeholder"))
-        rules = self._at("joint" if differentiable else "inference")
-        if rules:
-            start = time.perf_counter()
-            index = Index(rules, self.decompositions, dtypes_in(gm.graph))
-            found = self._run(gm.graph, index, lambda node: differentiable, frozenset())
-            self._record(found, time.perf_counter() - start)
-            self._warn()
-            if found.done:
-                gm = graph_module(gm, gm.graph)
-                if self.options.verify is True:
-                    verify_fx(gm, "rules")
-        gm = self._own_passes(gm, JOINT_RULES)
-        if not differentiable and self.options.passes.partitioned:
-            why = "no pass runs at 'partitioned': that is the forward and the backward, and this graph has no gradients"
-            self._note(Decision("pass", (self.name,), False, why))
-        if self.options.freeze and not differentiable:
-            gm = self._own_passes(clean(gm), FROZEN_RULES)
-        self.check_expected()
-        return gm
-
-    def partitioned(self, gm: GraphModule, kind: str) -> GraphModule:
-        """The forward or the backward graph."""
-        return run_passes(gm, self.options.passes.partitioned, "partitioned", self.record, f"{self.name}_{kind}")
-
-    def lowered(self, gm: GraphModule, region: str) -> GraphModule:
-        """A graph right before it is lowered."""
-        return run_passes(gm, self.options.passes.lowered, "lowered", self.record, region)
 
     def check_expected(self) -> None:
         """Raise ``UnexpectedMatches`` where a rule was applied another number of times than expected."""
@@ -189,7 +217,7 @@ class Rewriting:
             return 'it gives eager\'s values of finite numbers alone: set the option "assume_finite"'
         if name in self.options.without_rules:
             return "it is in without_rules: leave it out there, or in expect_matches"
-        if name in {change.__name__ for change in FROZEN_RULES}:
+        if any(one.name == name and "frozen" in one.needs for one in passes_at("joint", self.options)):
             return 'it needs the option "freeze" and a call without gradients, as within torch.no_grad()'
         return "see the record's decisions of kind 'rewrite' for its reasons"
 
@@ -202,34 +230,6 @@ class Rewriting:
         where = f"{miss.node.name} ({source_of(miss.node)}) in the {place} graph"
         nodes = "node that fits" if miss.fitted == 1 else "nodes that fit"
         return f"; the nearest miss is {where} after {miss.fitted} {nodes}: {miss.why}"
-
-    def _own_passes(self, gm: GraphModule, changes: Sequence[CapturedRewrite]) -> GraphModule:
-        """Lamina's rewrites of captured graphs that no rule can say."""
-        if self.options.numerics != "fast":
-            return gm
-        without = (*self.options.without_rules, *(change.__name__ for change in self._superseded(gm)))
-        return self._run_passes(gm, [change for change in changes if change.__name__ not in without])
-
-    def _run_passes(self, gm: GraphModule, changes: Sequence[CapturedRewrite]) -> GraphModule:
-        for change in changes:
-            start = time.perf_counter()
-            decisions: list[Decision] = []
-            try:
-                run = UNCHECKED.get(change, change) if self.options.assume_finite else change
-                gm = run(gm, decisions)
-            except Exception as error:
-                self._give_up(change.__name__, error)
-                continue
-            taken = sum(d.taken for d in decisions)
-            self.counts[change.__name__] = self.counts.get(change.__name__, 0) + taken
-            if decisions:
-                seconds = time.perf_counter() - start
-                self.record.add(self.name, "rewrite", seconds, None, tuple(decisions))
-        return gm
-
-    def _superseded(self, gm: GraphModule) -> tuple[CapturedRewrite, ...]:
-        """Rewrites of captured graphs that others stand for later."""
-        return (leave_projections_apart,) if self.options.freeze and not self._differentiable(gm.graph) else ()
 
     def _at(self, place: str) -> list[Rule]:
         return [r for r in self.rules if place in r.at]
@@ -268,8 +268,8 @@ class Rewriting:
 
     def _warn(self) -> None:
         """Warn of the user's rules that were found to be wrong; not within what keeps errors of ours from the user."""
-        for rule, decision in self.wrong.items():
-            warn_of_right_side(rule, decision)
+        for rule in list(self.wrong):
+            warn_of_right_side(rule, self.wrong.pop(rule))
 
     def _explain(self, name: str, place: str, graph: Graph, index: Index, training: Callable[[Node], bool]) -> None:
         """Note the nearest miss of a rule that matched too seldom."""
@@ -299,3 +299,8 @@ def _unfit(gm: GraphModule) -> str:
     if not plain_dispatch():
         return "a function transform or a dispatch mode is active"
     return ""
+
+
+def _has_tangents(gm: GraphModule) -> bool:
+    """Whether a graph in normal form has a backward in it."""
+    return any("tangents" in str(n.target) for n in gm.graph.find_nodes(op="placeholder"))

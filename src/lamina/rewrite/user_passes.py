@@ -18,19 +18,18 @@ from lamina.record import Record
 from lamina.rewrite.torch_private import fake_mode_of, flatten, graph_module, same_size, unflatten
 from lamina.rewrite.verify import verify_fx
 
-__all__ = ["run_passes"]
+__all__ = ["run_pass"]
 
 
-def run_passes(gm: GraphModule, passes: Sequence[Pass], place: str, record: Record, name: str) -> GraphModule:
-    """``gm`` after the passes of one place, each checked. Raises ``PassFailed``.
+def run_pass(gm: GraphModule, function: Pass, place: str, record: Record, name: str) -> GraphModule:
+    """``gm`` after a pass of the user's, checked. Raises ``PassFailed``.
 
     New calls need no ``meta["val"]`` from the pass: what is missing is computed here.
     """
-    for function in passes:
-        start = time.perf_counter()
-        gm = _run(gm, function, place)
-        called = getattr(function, "__name__", type(function).__name__)
-        record.add(name, f"pass {called}", time.perf_counter() - start, _Passed(gm, identity_of(function)))
+    start = time.perf_counter()
+    gm = _run(gm, function, place)
+    called = getattr(function, "__name__", type(function).__name__)
+    record.add(name, f"pass {called}", time.perf_counter() - start, _Passed(gm, identity_of(function)))
     return gm
 
 

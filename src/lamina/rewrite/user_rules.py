@@ -10,7 +10,8 @@ from lamina.base.decision import Decision
 from lamina.base.rule import NestRule, Rule
 from lamina.errors import BadArgument, LaminaWarning, RuleFailed, UnexpectedMatches, UnknownOption
 from lamina.options import Options
-from lamina.rewrite.rules import RULE_NAMES, RULES
+from lamina.rewrite.order import RULE_NAMES
+from lamina.rewrite.rules import RULES
 
 __all__ = ["RIGHT_SIDE_REMEDY", "check_rules", "right_side_of", "warn_of_right_side", "wrong_right_side"]
 

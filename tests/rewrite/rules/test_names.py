@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lamina.rewrite.rules import RULE_NAMES
+from lamina.rewrite.order import RULE_NAMES
 
 PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
 

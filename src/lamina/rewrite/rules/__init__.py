@@ -2,89 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from lamina.base.decision import Decision
 from lamina.base.rule import Rule
-from lamina.rewrite.numbers import fold_factors
-from lamina.rewrite.passes import merge_common, remove_dead_code, remove_no_ops
 from lamina.rewrite.rules.activations import ACTIVATIONS, ACTIVATIONS_OF_FINITE
-from lamina.rewrite.rules.attention import use_library_attention, use_library_attention_unchecked
-from lamina.rewrite.rules.attention_library import (
-    simplify_library_attention,
-    simplify_library_attention_unchecked,
-)
-from lamina.rewrite.rules.attention_one_query import open_attention_of_one_query
-from lamina.rewrite.rules.chains import join_casts, join_permutations, join_views
-from lamina.rewrite.rules.complex_numbers import turn_in_real_numbers
-from lamina.rewrite.rules.dropout import without_dropout
-from lamina.rewrite.rules.folding import fold_into_products
 from lamina.rewrite.rules.losses import LOSSES_BY_GATHER, LOSSES_BY_ONE_HOT, LOSSES_OF_FINITE
 from lamina.rewrite.rules.norms import NORMS, NORMS_OF_FINITE
-from lamina.rewrite.rules.projections import leave_projections_apart, merge_projections
 from lamina.rewrite.rules.softmax import OVER, SOFTMAX, SOFTMAX_OF_FINITE
-from lamina.rewrite.rules.windows import strided_windows
-from lamina.rewrite.rules.writes import without_hidden_writes
 
-__all__ = [
-    "AFTER_RULES",
-    "AS_EAGER",
-    "BEFORE_RULES",
-    "FROZEN_RULES",
-    "JOINT_RULES",
-    "OF_FINITE",
-    "RULES",
-    "RULE_NAMES",
-    "UNCHECKED",
-    "CapturedRewrite",
-    "without_hope",
-]
-
-CapturedRewrite = Callable[[GraphModule, list[Decision]], GraphModule]
-"""A rewrite of the graph of the user's calls that is more than a rule can say. It notes in the list what it did or
-not, as ``Decision("rewrite", (its name, ...), ...)``."""
-
-AS_EAGER: tuple[CapturedRewrite, ...] = (without_dropout, strided_windows)
-"""Run first, in order, whatever the options say: what keeps views as eager has them where tracing would not."""
-
-BEFORE_RULES: tuple[CapturedRewrite, ...] = (without_hidden_writes,)
-"""Run before the rules, in order: what makes more spellings visible to them."""
-
-AFTER_RULES: tuple[CapturedRewrite, ...] = (
-    turn_in_real_numbers,
-    use_library_attention,
-    open_attention_of_one_query,
-    simplify_library_attention,
-    leave_projections_apart,
-)
-"""Run after the rules, in order: what looks for the whole functions that rules have put in place of their parts."""
-
-UNCHECKED: Mapping[CapturedRewrite, CapturedRewrite] = MappingProxyType(
-    {
-        use_library_attention: use_library_attention_unchecked,
-        simplify_library_attention: simplify_library_attention_unchecked,
-    }
-)
-"""What stands for a rewrite with the option ``assume_finite``, under its name."""
-
-JOINT_RULES: tuple[CapturedRewrite, ...] = (
-    fold_factors,
-    join_casts,
-    join_permutations,
-    join_views,
-    remove_no_ops,
-    merge_common,
-    remove_dead_code,
-)
-"""Run in order on graphs in normal form, forward and backward in one or without gradients: what tidies them."""
-
-FROZEN_RULES: tuple[CapturedRewrite, ...] = (fold_into_products, merge_projections)
-"""Run with the option freeze, in order, on inference graphs in normal form whose parameters are marked: what pays only
-where it is not computed at each call."""
+__all__ = ["OF_FINITE", "RULES", "without_hope"]
 
 _BY_NEED: tuple[tuple[frozenset[str], tuple[Rule, ...]], ...] = (
     (frozenset(("exp", "sigmoid", "erf", "erfc", "tanh")), ACTIVATIONS),
@@ -103,11 +32,6 @@ OF_FINITE = frozenset(
 )
 """The names of those that give eager's values only where no infinity and no NaN comes up, in what is given or on the
 way. They run with the option ``assume_finite``."""
-
-_REWRITES = (*AS_EAGER, *BEFORE_RULES, *AFTER_RULES, *JOINT_RULES, *FROZEN_RULES)
-RULE_NAMES = frozenset((*(r.name for r in RULES), *(change.__name__ for change in _REWRITES)))
-"""What ``without_rules`` and ``expect_matches`` may name."""
-
 
 _TOTALS = frozenset(("sum", "softmax", "log_softmax", "logsumexp"))
 """Calls of which every rule of ``OVER`` needs one, over its dimension."""
