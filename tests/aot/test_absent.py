@@ -77,6 +77,19 @@ def test_an_output_without_a_gradient_adds_nothing(name: str, place: int, way: s
             torch.testing.assert_close(mine, theirs, equal_nan=True)
 
 
+def test_a_gradient_that_is_zero_whatever_arrives_is_there() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.detach().mul_(2)
+        return torch.copysign(y, x)
+
+    compiled = lamina.compile(function, backend="interp")
+    for each in (compiled, function):
+        x, y = (torch.ones(3, requires_grad=True) for _ in range(2))
+        each(x, y).sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_outputs_with_and_without_gradients_take_turns(way: str) -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

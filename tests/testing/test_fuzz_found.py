@@ -177,6 +177,20 @@ def program(compile):
         yield out, attempt(lambda: out[k].mul_(w)), out
         yield backward(out), w.grad
 """,
+    "views of a copy, with a history, written to with a gradient": """
+def f(x):
+    a = x.t().flatten()
+    b = a.view(4, -1)
+    b.mul_(2)
+    return a.detach(), b, a[1:], a[0]
+def program(compile):
+    g = compile(f)
+    for k in (1, 2, 3):
+        x, w = sample(4, 3, grad=True), sample(grad=True)
+        out = g(x)
+        yield out, attempt(lambda: out[k].mul_(w)), out
+        yield backward(out[1:]), w.grad, x.grad
+""",
     "parts written in place: -0.0 in their gradients": """
 def f(x):
     v = -x

@@ -216,6 +216,21 @@ def program(compile):
 """
 
 
+def test_zeros_of_products_and_extrema_have_the_signs_that_eager_gives_them_elsewhere() -> None:
+    zeros = torch.tensor([[0.0, -0.0, 0.0], [-0.0, -0.0, -0.0]])
+    one, other = torch.full((1, 1), -1.0), torch.zeros(1, 1)
+    found = []
+    for place in PLACES:
+        with Elsewhere(place):
+            products = one @ other, other @ other
+            extrema = zeros.amax(1), zeros.aminmax(dim=1)[0], zeros.max(1)[1]
+        assert products[1].equal(other)
+        assert extrema[2].equal(zeros.max(1)[1])
+        found.append([t.signbit().tolist() for t in (*products, *extrema[:2])])
+    assert found[0] == [[[True]], [[False]], [False, True], [True, True]]
+    assert found[1] == [[[True]], [[False]], [True, True], [False, True]]
+
+
 def test_a_backward_that_fails_leaves_a_reference_for_the_others() -> None:
     """The cast that autograd saves in eager is none in double precision, where the input itself was written to."""
     program = HEAD + ONE_BACKWARD_FAILS

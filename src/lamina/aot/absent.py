@@ -92,10 +92,10 @@ def _visit(node: Node, flowing: set[Node], none: set[Node], sized: Sequence[Node
         return True
     flowing.add(node)
     missing = [n for n in operands if n in none]
-    if len(missing) == len(operands):
+    term = _other_term(node, missing) if missing else None  # of a gradient that is zero it depends on none
+    if term is None and len(missing) == len(operands):
         none.add(node)
     elif missing:
-        term = _other_term(node, missing)
         if term is not None and _alike(node, term):
             node.replace_all_uses_with(term)
             return True

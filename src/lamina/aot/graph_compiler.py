@@ -58,6 +58,17 @@ class Stages(Protocol):
         """A graph as a callable that takes one list of inputs, which it may empty, and returns the outputs."""
 
 
+_aten = torch.ops.aten
+_COPIES = (
+    _aten._unsafe_view.default,
+    _aten.clone.default,
+    _aten._to_copy.default,
+    _aten.lift_fresh_copy.default,
+    _aten.reshape.default,
+)
+"""Calls whose result may be their operand in kernels."""
+
+
 class GraphCompiler:
     """The graphs that come of one captured graph, from the joint one on, and the seconds that their compiling took.
 
@@ -273,9 +284,17 @@ def _in_one_memory(gm: GraphModule, results: int) -> tuple[tuple[int, int], ...]
     memories: dict[Node, list[int]] = {}
     for place, node in enumerate(outputs[:results]):
         if isinstance(node, Node) and _is_tensor(node.meta.get("val")):
-            memories.setdefault(viewed(node), []).append(place)
+            memories.setdefault(_of_one_value(node), []).append(place)
     pairs = (pair for places in memories.values() for pair in itertools.combinations(places, 2))
     return tuple((i, j) for i, j in pairs if may_be_alike(outputs[i].meta["val"], outputs[j].meta["val"]))
+
+
+def _of_one_value(node: Node) -> Node:
+    """The first of the values that ``node`` is a view or a copy of: kernels may return one tensor for several."""
+    node = viewed(node)
+    while node.target in _COPIES and isinstance(node.args[0], Node):
+        node = viewed(node.args[0])
+    return node
 
 
 def _apart(compiled: Callable[..., Any], pairs: Sequence[tuple[int, int]]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Results in one memory that are views of one tensor in eager: so they are again where kernels made them.
+"""Results in one memory that are views of one tensor in eager: so they are again in a compiled graph.
 
 A graph's results come back as tensors that know nothing of each other. Eager's share a version, and where one is
 written to with a gradient the others get that history as well.
@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, is_inference_mode_enabled
 from torch.fx import GraphModule, Node
 
-from lamina.aot.torch_private import never_captured, transforms_are_active
+from lamina.aot.torch_private import is_grad_enabled, never_captured, transforms_are_active
 from lamina.base.captured import example, memory
 from lamina.base.torch_private import how_made, note_how_made, storage_of
 
@@ -25,11 +25,13 @@ class _Family:
     """Results that are views of one tensor, by their places; ``root`` is the place of that tensor, if it is one.
 
     ``made`` says for each view how it was made, which decides whether it may be written to with a gradient.
+    ``trained``: they have a history, which AOTAutograd has given them by then.
     """
 
     root: int | None
     views: tuple[int, ...]
     made: tuple[Any, ...]
+    trained: bool = False
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -57,7 +59,7 @@ class Relations:
                 return results
             made = list(results)
             for families in groups:
-                _relate(made, families)
+                (_rejoin if families[0].trained else _relate)(made, families)
             return tuple([made[place] for place in same])
 
         never_captured(run)
@@ -65,9 +67,9 @@ class Relations:
 
 
 def relations(gm: GraphModule) -> Relations | None:
-    """How results of ``gm`` without a history are related that share memory, which is no input's; None if none are.
+    """How results of ``gm`` are related that share memory, which is no input's; None if none are.
 
-    Results with a history are made views by AOTAutograd, and those in an input's memory by what makes these.
+    Results in an input's memory are made views by what makes these.
     """
     returned: Any = gm.graph.output_node().args[0]
     if not isinstance(returned, (tuple, list)) or not all(isinstance(one, Node) for one in returned):
@@ -85,7 +87,7 @@ def relations(gm: GraphModule) -> Relations | None:
 
 
 def _families(values: Sequence[Tensor], group: Sequence[int]) -> tuple[_Family, ...] | None:
-    if any(values[i].requires_grad or values[i].is_conj() or values[i].is_neg() for i in group):
+    if any(values[i].is_conj() or values[i].is_neg() for i in group):
         return None
     if len({values[i].dtype for i in group}) > 1:
         return None
@@ -97,8 +99,11 @@ def _families(values: Sequence[Tensor], group: Sequence[int]) -> tuple[_Family, 
     for members in roots.values():
         root = next((i for i in members if values[i]._base is None), None)
         views = tuple(i for i in members if i != root)
-        found.append(_Family(root, views, tuple(how_made(values[i]) for i in views)))
-    return tuple(found)
+        trained = all(values[i].requires_grad for i in members)
+        found.append(_Family(root, views, tuple(how_made(values[i]) for i in views), trained))
+    if not any(values[i].requires_grad for i in group):
+        return tuple(found)
+    return tuple(family for family in found if family.trained and len(family.members) > 1) or None
 
 
 def _relate(results: list[Any], families: Sequence[_Family]) -> None:
@@ -121,6 +126,23 @@ def _relate(results: list[Any], families: Sequence[_Family]) -> None:
             if results[i]._base is not root:
                 results[i] = _placed(root, results[i])
             note_how_made(results[i], how)
+
+
+def _rejoin(results: list[Any], families: Sequence[_Family]) -> None:
+    """Make results with a history views of one tensor where AOTAutograd made them views of several.
+
+    It makes a view by all that led from memory to it: what began as a copy (``flatten``) then has a base of its own.
+    """
+    for family in families:
+        if len({storage_of(results[i]) for i in family.members}) > 1:
+            continue
+        root = results[family.views[0]]._base if family.root is None else results[family.root]
+        if root is None or root._base is not None or not root.requires_grad or not is_grad_enabled():
+            continue
+        for i, how in zip(family.views, family.made, strict=True):
+            if results[i]._base is not root:
+                results[i] = _placed(root, results[i])
+                note_how_made(results[i], how)
 
 
 def _placed(root: Tensor, like: Tensor) -> Tensor:

@@ -72,8 +72,26 @@ class RandomRounding(TorchDispatchMode):
         return torch.where(chosen & (gap != 0) & torch.isfinite(gap) & torch.isfinite(other), other, result)
 
 
+_aten = torch.ops.aten
+
+_PRODUCTS = (_aten.mm.default, _aten.bmm.default)
+_EXTREMA = (
+    _aten.aminmax.default,
+    _aten.amax.default,
+    _aten.amin.default,
+    _aten.max.default,
+    _aten.min.default,
+    _aten.max.dim,
+    _aten.min.dim,
+)
+
+
 class Elsewhere(TorchDispatchMode):
-    """Inside, pointwise operations find their elements ``placed`` elsewhere: see ``PLACES``."""
+    """Inside, pointwise operations find their elements ``placed`` elsewhere: see ``PLACES``.
+
+    So do products, as parts of larger ones: one over a single element is -0.0, or added to 0.0. Of 0.0 and -0.0 extrema
+    take one or the other by their places, so in one place they take the greater, in another the smaller.
+    """
 
     def __init__(self, placed: Callable[[Tensor, Sequence[int]], Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -84,6 +102,11 @@ class Elsewhere(TorchDispatchMode):
     ) -> Any:
         given = dict(kwargs or {})
         operands = _tensors((args, given))
+        if func in _PRODUCTS or func in _EXTREMA:
+            result = func(*args, **given)
+            if func in _PRODUCTS:
+                return _with_signs_of(result, _within_larger(func, args))
+            return _with_signs_of(result, _of_zeros_apart(func, args, given, 1 if self._placed is _in_vectors else -1))
         pointwise = torch.Tag.pointwise in func.tags and torch.Tag.nondeterministic_seeded not in func.tags
         if not pointwise or "out" in given or not operands:
             return func(*args, **given)
@@ -94,6 +117,32 @@ class Elsewhere(TorchDispatchMode):
             if result.dtype == other.dtype and result.shape == shape:
                 result.data.copy_(other.reshape(result.numel(), -1)[:, 0].reshape(shape))
         return results
+
+
+def _within_larger(product: Any, operands: Sequence[Tensor]) -> Tensor:
+    """A product of matrices as a part of one of twice as many rows and columns."""
+    left, right = operands
+    larger: Tensor = product(torch.cat((left, left), -2), torch.cat((right, right), -1))
+    return larger[..., : left.shape[-2], : right.shape[-1]]
+
+
+def _of_zeros_apart(extremum: Any, operands: Sequence[Any], keywords: Mapping[str, Any], sign: int) -> Any:
+    """An extremum that tells the signs of zeros apart: 0.0 is the larger, or with a negative ``sign`` the smaller."""
+    tensor, *rest = operands
+    tensor = tensor.detach()
+    if not tensor.is_floating_point():
+        return extremum(tensor, *rest, **keywords)
+    apart = torch.copysign(torch.full_like(tensor, torch.finfo(tensor.dtype).tiny), tensor) * sign
+    found = extremum(torch.where(tensor == 0, apart, tensor), *rest, **keywords)
+    return mapped(found, lambda leaf: leaf * sign if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf)
+
+
+def _with_signs_of(results: Any, others: Any) -> Any:
+    """``results`` whose zeros have the signs of ``others``."""
+    for result, other in zip(_tensors(results), _tensors(others), strict=True):
+        if result.is_floating_point():
+            result.data.copy_(torch.where(result == 0, torch.copysign(result, other), result))
+    return results
 
 
 def _in_vectors(tensor: Tensor, shape: Sequence[int]) -> Tensor:
