@@ -17,17 +17,25 @@ __all__ = ["Cut", "Parts"]
 class Cut:
     """A reduced axis in ``parts`` equal parts of ``length`` points; ``whole``: its points are the parts.
 
-    The points of the reduced axes ``beside`` are parts of their own as well.
+    The points of the reduced axes ``beside`` are parts of their own as well. ``dealt``: parts are no pieces of the
+    axis, but take its points in turn.
     """
 
     axis: Axis
     parts: int
     length: Expr
     beside: tuple[Axis, ...] = ()
+    dealt: bool = False
 
     @property
     def whole(self) -> bool:
         return self.length == 1
+
+    def place(self, part: Axis, rest: Axis) -> Expr:
+        """The point of the axis that is ``rest`` of ``part``."""
+        if self.dealt:
+            return as_expr(rest) * self.parts + as_expr(part)
+        return as_expr(part) * self.length + (as_expr(0) if self.whole else as_expr(rest))
 
     @property
     def exact(self) -> bool:
@@ -39,7 +47,7 @@ class Parts(Steps):
 
     def partial_body(self, goals: list[int], reduces: set[int], cut: Cut, part: Axis, rest: Axis) -> list[Equation]:
         """The equations of a part: the axis replaced, and points beyond the axis left out."""
-        place = as_expr(part) * cut.length + (as_expr(0) if cut.whole else as_expr(rest))
+        place = cut.place(part, rest)
         guard = None if cut.exact else "inside_part"
         body: list[Equation] = []
         if guard is not None:
@@ -66,15 +74,14 @@ class Parts(Steps):
                 gone = {a.name for a in cut.beside}
                 swapped = (() if cut.whole else (rest.name,)) if cut.axis.name in new.axes else ()
                 axes = tuple(x for a in new.axes if a not in gone for x in (swapped if a == cut.axis.name else (a,)))
-                value = new.value
+                value, held = new.value, self.dtype(new.value)
                 if guard is not None:
                     value = f"{new.outs[0]}_in"
-                    held = self.dtype(new.value)
                     body.append(Constant(f"{value}_none", neutral(new.op, held), held, new.origin))
                     body.append(Compute(value, "where", (guard, new.value, f"{value}_none"), held, new.origin))
                 new = replace(new, axes=axes, value=value)
                 if at in reduces and new.op in ("argmax", "argmin"):
-                    top = Reduce((f"{new.outs[0]}_top",), new.op[3:], value, axes, self.dtype(new.value), new.origin)
+                    top = Reduce((f"{new.outs[0]}_top",), new.op[3:], value, axes, held, new.origin)
                     body.append(top)
             body.append(new)
         return body

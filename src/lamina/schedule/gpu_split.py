@@ -26,14 +26,15 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
+from lamina.schedule.axis_to_cut import ROW_POINTS, AxisToCut
 from lamina.schedule.column_tiles import COLUMNS, parts_of_columns, rows_of_tile
 from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, WIDEST, axes_of
-from lamina.schedule.gpu_facts import MANY_LOADS, guess, short_row_warps
-from lamina.schedule.gpu_parts import Cut, Parts
+from lamina.schedule.gpu_facts import MANY_LOADS, short_row_warps
+from lamina.schedule.gpu_parts import Cut
 from lamina.schedule.gpu_scans import from_the_start, scan_in_parts
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
-from lamina.schedule.gpu_work import computes, instructions
+from lamina.schedule.gpu_work import computes, instructions, moved
 from lamina.schedule.interleave import interleave
 from lamina.schedule.joined_axes import with_joined_axes
 from lamina.schedule.memo import Memo
@@ -49,10 +50,6 @@ with a sum beside: 113 us by 64 programs of 4 warps, 36 by 394, 29 by 788 of 2; 
 """
 _READING_PROGRAMS = 8
 """Programs of a processor that reduce long rows and nothing else: two wait for memory longer than they use it."""
-_ROW_POINTS = 8192
-"""Points of a row that are worth a program."""
-_ALIGNED = 64
-"""Points that unequal parts of a long row are a multiple of, so that all of them begin where wide accesses may."""
 _ONE_TILE = 512
 """Points of columns that programs hold at once: such are done before a second launch would begin."""
 _WHOLE_TILE = 128
@@ -63,6 +60,8 @@ _INSTRUCTIONS, _JOINING = 165e3, 4.0
 """Instructions of a processor's threads in a microsecond (``gpu_work``); microseconds that parts have to save: they are
 stored, read again, and joined while nobody else works.
 """
+_SHARES = 3.0
+"""Shares of the bandwidth that a processor can use beside its own."""
 _WAVES = 8
 """Programs for each processor that hide the latency of walking down columns."""
 _COLUMN_WAVES = 4
@@ -112,7 +111,7 @@ def _spread(whole: Nest, buffers: Mapping[str, Buffer], target: GpuTarget, memo:
     return memo.of("spread", (whole,), made)  # new buffers are called after the nest: no other plan's have these names
 
 
-class _Cutter(Parts):
+class _Cutter(AxisToCut):
     """Cuts one nest."""
 
     def run(self) -> list[Step]:
@@ -177,25 +176,27 @@ class _Cutter(Parts):
         outs = {n: p for p in reduces for n in defined(self.body[p])}
         stores, loads = self.partials(reduces, part, cut)
         first = self.partial_body([*reduces, *early], set(reduces), cut, part, rest)
-        axes = [x for a in self.nest.axes for x in ((part, rest) if a == cut.axis else (a,))]
+        pair = (rest, part) if cut.dealt else (part, rest)
+        axes = [x for a in self.nest.axes for x in (pair if a == cut.axis else (a,))]
         nests = [self.nest_of("parts", axes, [*first, *stores])]
         joined = [e for p in reduces for e in self.join(self.reduce(p), loads[p], part, cut)]
         remaining = self.rereading([p for p in self.goals() if p in late], outs, early)
         programs = cut.parts * self.size([a.name for a in cut.beside])
         runs = self.fast() in [a.name for a in cut.beside]
         why = "; the points of short contiguous runs apart, for wide accesses" if runs else ""
+        why = "; neighbours of short contiguous runs apart, for wide accesses" if cut.dealt else why
         self.decide("in parts", f"{programs} programs for each result, joined in order{why}")
         kept = set(self.axes) - over
         if all(self.values[n] <= kept for e in remaining for n in (*defined(e), *operands(e))) and all(
             e.axes() <= kept for eqn in remaining if isinstance(eqn, Load | Store) for e in eqn.index
         ):
             nests.append(self.nest_of("join", [part, *self.nest.axes], [*joined, *remaining]))
-            return [nests[0], *self.again(nests[1:])]
+            return self.again(nests) if cut.dealt else [nests[0], *self.again(nests[1:])]
         wanted = self.needed(remaining, outs)
         saves, back = self.saved(wanted)
         nests.append(self.nest_of("join", [part, *self.nest.axes], [*joined, *saves]))
         last = self.backwards(self.nest_of("rest", self.nest.axes, [*back.values(), *remaining]))
-        return [nests[0], *self.again([*nests[1:], last])]
+        return self.again([*nests, last]) if cut.dealt else [nests[0], *self.again([*nests[1:], last])]
 
     def rereading(self, goals: list[int], known: Mapping[str, object], early: list[int]) -> list[Equation]:
         """What the goals need beyond known values, from memory where the stores ``early`` have left it there already
@@ -245,11 +246,13 @@ class _Cutter(Parts):
         if inner:
             units, least, wanted = self.size(kept), 4, self.programs_of_rows(inner) * processors
         elif fast in over or fast is None:
-            units, least, wanted = self.size(kept), _ROW_POINTS, 4 * processors
+            units, least, wanted = self.size(kept), ROW_POINTS, 4 * processors
             if self.waits(units) > _JOINING:
                 enough = 4 * processors
         else:
             run = self.continued(fast, kept)
+            if not crossed and (dealt := self.dealt(run, over, reduces)) is not None:
+                return dealt
             units = self.size([a for a in kept if a not in run]) * -(-self.size(run) // ACROSS)
             least = COLUMN_POINTS
             # Many small programs a processor hide the latency of walking down columns; crossed, nothing is read ahead.
@@ -279,14 +282,17 @@ class _Cutter(Parts):
         return self.axis_to_cut(over - inner, parts, reduces)
 
     def waits(self, units: int) -> float:
-        """Microseconds for which processors without a program wait for those that compute one more, of ``units``; none
-        where they all wait for memory.
+        """Microseconds for which processors without a program wait for those that have one more, of ``units``. Where
+        memory bounds them all, one without any is missed, and one with fewer is not; few take more than their share.
         """
-        if not computes(self.nest, self.buffers):
+        processors, most = self.target.processors, float("inf")
+        if computes(self.nest, self.buffers):
+            needed = instructions(self.nest, self.buffers) / (_INSTRUCTIONS * processors)
+        elif units < processors:
+            needed, most = moved(self.nest, self.buffers) / (1e3 * self.target.copy_gbs), _SHARES
+        else:
             return 0.0
-        processors = self.target.processors
-        computed = instructions(self.nest, self.buffers) / (_INSTRUCTIONS * processors)
-        return computed * (-(-units // processors) * processors / max(units, 1) - 1)
+        return needed * min(-(-units // processors) * processors / max(units, 1) - 1, most)
 
     def columns(self, over: frozenset[str], run: list[str], kept: list[str]) -> Cut | None:
         """The cut of one axis, reduced beside a contiguous one, where everything that is large has 16 bits."""
@@ -349,74 +355,3 @@ class _Cutter(Parts):
         parts = min(_WAVES * self.target.processors // max(units, 1), self.size(slow) // COLUMN_POINTS)
         found = self.axis_to_cut(slow, max(parts, 1), reduces)
         return None if found is None else replace(found, beside=(run, *found.beside))
-
-    def axis_to_cut(self, names: frozenset[str], parts: int, reduces: list[int], near: bool = False) -> Cut | None:
-        """The outermost axis in memory that gives about as many parts as wanted; else the one that gives most.
-
-        ``near``: no more of them than that, even where the points of an axis would be such.
-        """
-        steps = dict.fromkeys(names, 0)
-        for _, offset in self.offsets:
-            for a in names:
-                coef = offset.coefficient(self.axes[a])
-                steps[a] = max(steps[a], guess(coef) if coef is not None and coef != 0 else 0)
-        best: Cut | None = None
-        order = sorted((a for a in names if not self.stuck(self.axes[a])), key=lambda a: -steps[a])
-        for name in order:
-            axis = self.axes[name]
-            ordered = [self.reduce(p).axes for p in reduces if self.reduce(p).op.startswith("arg")]
-            if any(axes[0] != name for axes in ordered):
-                continue
-            found = self.divided(axis, parts, len(names) > 1 and not near)
-            if found is not None and 2 * found.parts >= parts:
-                return found
-            if best is None and (ranges := self.ranges(order, parts, reduces)) is not None:
-                return ranges
-            if found is not None and (best is None or found.parts > best.parts):
-                best = found
-        return best
-
-    def ranges(self, order: list[str], parts: int, reduces: list[int]) -> Cut | None:
-        """Where the slowest axis alone gives too few parts, its points apart and the next one cut, for rows over images
-        and their lines: pieces without gaps, but for axes that cannot be cut.
-        """
-        axes = [self.axes[name] for name in order]
-        if any(self.reduce(p).op.startswith("arg") or not set(order) <= set(self.reduce(p).axes) for p in reduces):
-            return None
-        if any(not a.extent.is_int for a in axes):
-            return None
-        count = axes[0].extent.const
-        for k, axis in enumerate(axes[1:], 1):
-            n, wanted = axis.extent.const, parts / count
-            if 2 * n >= wanted:
-                best = min((d for d in range(1, n + 1) if n % d == 0), key=lambda d: max(d / wanted, wanted / d))
-                if 4 * best < wanted:  # no divisor is near
-                    return Cut(axis, round(wanted), as_expr(-(-n // round(wanted))), tuple(axes[:k]))
-                if best == 1:
-                    return Cut(axes[k - 1], axes[k - 1].extent.const, as_expr(1), tuple(axes[: k - 1]))
-                return Cut(axis, best, as_expr(n // best), tuple(axes[:k]))
-            count *= n
-        return None
-
-    def stuck(self, axis: Axis) -> bool:
-        """Whether some index is not linear in the axis."""
-        return any(offset.coefficient(axis) is None for _, offset in self.offsets)
-
-    def divided(self, axis: Axis, parts: int, others: bool) -> Cut | None:
-        extent = axis.extent
-        if not extent.is_int:
-            return Cut(axis, parts, ceildiv(extent, parts))
-        n = extent.const
-        if others and parts <= 2 * n and n <= 4 * parts:
-            return Cut(axis, n, as_expr(1))
-        if n < 4:
-            return None
-        parts = min(parts, n // 2)
-        divisors = [d for d in range(max(parts // 2, 2), min(2 * parts, n // 2) + 1) if n % d == 0]
-        if divisors:
-            best = min(divisors, key=lambda d: abs(d - parts))
-            return Cut(axis, best, as_expr(n // best))
-        length = -(-n // parts)
-        if length >= _ROW_POINTS // 16:
-            length = -(-length // _ALIGNED) * _ALIGNED
-        return Cut(axis, -(-n // length), as_expr(length))

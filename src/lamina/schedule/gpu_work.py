@@ -31,7 +31,7 @@ from lamina.ir.ops import OPS
 from lamina.schedule.buffer_facts import estimate
 from lamina.schedule.gpu_cost import phases
 
-__all__ = ["computes", "instructions", "work"]
+__all__ = ["computes", "instructions", "instructions_of", "moved", "work"]
 
 _LAUNCH = 5e6
 """Two microseconds: a launch within a recorded graph, and what is idle at the ends of two kernels."""
@@ -95,14 +95,33 @@ def work(nest: Nest, buffers: Mapping[str, Buffer]) -> float:
 def instructions(nest: Nest, buffers: Mapping[str, Buffer]) -> float:
     """Instructions of all threads."""
     counted = _Work(nest, buffers)
-    return sum(counted.instructions(eqn) * counted.times(counted.axes(eqn)) for eqn in nest.body)
+    return sum(instructions_of(eqn) * counted.times(counted.axes(eqn)) for eqn in nest.body)
 
 
 def computes(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:
     """Whether the instructions take longer than memory takes to move what is accessed."""
+    return instructions(nest, buffers) * _INSTRUCTION > moved(nest, buffers)
+
+
+def moved(nest: Nest, buffers: Mapping[str, Buffer]) -> float:
+    """Bytes that memory moves for what is accessed."""
     counted = _Work(nest, buffers)
-    moved = sum(counted.moved(eqn) for eqn in nest.body if isinstance(eqn, Load | Store))
-    return instructions(nest, buffers) * _INSTRUCTION > moved
+    return sum(counted.moved(eqn) for eqn in nest.body if isinstance(eqn, Load | Store))
+
+
+def instructions_of(eqn: object) -> float:
+    """Instructions of an equation at a point."""
+    if isinstance(eqn, Compute):
+        count = _INSTRUCTIONS.get(eqn.op, OPS[eqn.op].cost)
+        return count * (2 if DTYPES[eqn.dtype].size == 8 else 1)
+    if isinstance(eqn, Load | Store):
+        atoms = {a for e in eqn.index if e.terms for a in e.atoms()}
+        return 1 + _DIVISION * sum(isinstance(a, Div | Mod) for a in atoms)
+    if isinstance(eqn, Index):
+        return 1 + _DIVISION * sum(isinstance(a, Div | Mod) for a in eqn.expr.atoms())
+    if isinstance(eqn, Random):
+        return _DRAW
+    return 2 if isinstance(eqn, Reduce | Scan | Check) else 0
 
 
 class _Work:
@@ -118,17 +137,17 @@ class _Work:
         self.stores: dict[str, list[Expr]] = {}
 
     def total(self) -> float:
-        moved = instructions = chain = 0.0
+        nbytes = instructions = chain = 0.0
         for eqn in self.nest.body:
             if isinstance(eqn, Load | Store):
-                moved += self.moved(eqn)
-            count = self.instructions(eqn)
+                nbytes += self.moved(eqn)
+            count = instructions_of(eqn)
             chain += count
             instructions += count * self.times(self.axes(eqn))
         computed = instructions * _INSTRUCTION
         if any(isinstance(eqn, Scan) for eqn in self.nest.body):
-            return _LAUNCH + _CHAIN * chain + moved + _SCANNED * computed
-        return _LAUNCH + _CHAIN * chain + max(moved, computed) + _OVERLAP * min(moved, computed)
+            return _LAUNCH + _CHAIN * chain + nbytes + _SCANNED * computed
+        return _LAUNCH + _CHAIN * chain + max(nbytes, computed) + _OVERLAP * min(nbytes, computed)
 
     def axes(self, eqn: object) -> frozenset[str]:
         """The axes over which an equation is done again and again."""
@@ -147,19 +166,6 @@ class _Work:
         last = max((self.order[n] for n in names), default=-1)
         count = prod(n for at, n in enumerate(self.extents.values()) if at <= last)
         return count * (self.passes if names & self.reduced else 1)
-
-    def instructions(self, eqn: object) -> float:
-        if isinstance(eqn, Compute):
-            count = _INSTRUCTIONS.get(eqn.op, OPS[eqn.op].cost)
-            return count * (2 if DTYPES[eqn.dtype].size == 8 else 1)
-        if isinstance(eqn, Load | Store):
-            atoms = {a for e in eqn.index if e.terms for a in e.atoms()}
-            return 1 + _DIVISION * sum(isinstance(a, Div | Mod) for a in atoms)
-        if isinstance(eqn, Index):
-            return 1 + _DIVISION * sum(isinstance(a, Div | Mod) for a in eqn.expr.atoms())
-        if isinstance(eqn, Random):
-            return _DRAW
-        return 2 if isinstance(eqn, Reduce | Scan | Check) else 0
 
     def moved(self, eqn: Load | Store) -> float:
         """Bytes that a load or a store takes from memory, and from caches at their lower price."""
