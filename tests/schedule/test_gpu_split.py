@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lamina.ir.loops import Compute, Load, LoopProgram, Nest, Reduce
 from lamina.ir.loops_interp import run_program
@@ -281,3 +283,40 @@ def test_axes_that_cannot_be_cut_do_not_keep_others_from_it() -> None:
     first = made.steps[0]
     assert isinstance(first, Nest)
     assert first.axes[0].extent.const * first.axes[1].extent.const >= 240
+
+
+@pytest.mark.parametrize("reduced", [lambda x: x.sum(0), lambda x: x.argmax(0)], ids=["sum", "place"])
+def test_axes_in_remainders_are_cut(reduced: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """What is rolled before it is reduced is read at remainders: a whole tensor was one program's."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (reduced(torch.roll(x, (3,), (0,)) * 2),)
+
+    with FakeTensorMode():
+        fakes = [torch.empty(70001, device="cuda")]
+        fused = fuse(lower(traced(function, fakes), "t")).program
+    made, _ = spread(fused, GpuTarget())
+    verify_program(made)
+    assert len(made.steps) == 2
+    x = torch.randn(70001, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(*run_program(on(made, "cpu"), [x]), *function(x))
+
+
+def test_short_runs_are_reduced_with_their_neighbours() -> None:
+    """Columns of three numbers: rows are dealt to parts, so that runs are long."""
+    torch.manual_seed(0)
+    _, made = cut(lambda x: ((x * 2).sum((0, 1)), (x * 2).var((0, 1))), [torch.randn(2, 180000, 3)])
+    parts = made.steps[0]
+    assert isinstance(parts, Nest)
+    assert 3 * parts.axes[-2].extent.const >= 64
+
+
+def test_small_tiles_of_short_columns_have_neighbours() -> None:
+    """One pair of three numbers was a program; pairs that lie apart in two layouts are turned in larger tiles."""
+    x = torch.zeros(200000, 2, 3, device="meta")
+    y, z = (torch.zeros(8, 2, 3136, 128, device="meta"), torch.zeros(8, 2, 128, 3136, device="meta").transpose(2, 3))
+    for function, args in ((lambda x: ((x * 2).sum(1),), [x]), (lambda y, z: ((y + z).sum(1),), [y, z])):
+        plan = make_plan(Fused(on(fuse(lower(traced(function, args), "t")).program, "cuda:0"), ()), GpuTarget())
+        (schedule,) = (s for kernel in plan.kernels for s in kernel.schedules)
+        assert isinstance(schedule, GpuSchedule)
+        assert prod(b.size for b in schedule.blocks) >= 256

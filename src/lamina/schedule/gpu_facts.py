@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from itertools import pairwise
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, Loaded, prod
-from lamina.ir.loops import Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
+from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block
 from lamina.schedule.gpu_fast import fast_of
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.gpu_work import instructions_of
 from lamina.schedule.windows import slides
 
 __all__ = [
     "BUSY_POINTS",
     "HELD",
+    "MANY_INSTRUCTIONS",
     "MANY_LOADS",
     "MANY_POINTS",
     "MANY_SUMS",
@@ -34,6 +37,12 @@ MANY_LOADS = 8
 """Loads of large operands at a point from which on a thread takes one wide access of each: what is under way at once
 are the loads, and their results fill the registers.
 """
+_SEVERAL_LOADS, MANY_INSTRUCTIONS = 3, 40
+"""Loads of large operands at a point, and its instructions, from which on threads take eight points instead of sixteen
+(H100, bfloat16: two operands and 46 instructions 47.3 us with 2048 points in four warps, 38.7 with 1024; three and 32
+37.8, 32.1; four and 104 27.1, 22.5; sums of rows over three operands, 23 instructions, 92 us with 4096 points in eight
+warps, 73 with 2048; float32, three operands, 147 instructions, 185 us with 16 points a thread, 137 with eight).
+"""
 BUSY_POINTS = 1024
 """Points of a tile of such."""
 _WINDOW_ROWS = 16
@@ -42,6 +51,10 @@ _GUESS = 4096
 """What an unknown size counts as."""
 _WIDE = 64
 """Elements of a run whose accesses are wide."""
+_EVEN, _LEAST_EVEN, _FEW_BEYOND = 256, 64, 16
+"""Points of a run of several axes of which a tile has several, most and fewest, and the share of a run that may lie
+beyond its end.
+"""
 HELD = 8192
 """Points of a row up to which several rows that share operands are held whole."""
 MANY_SUMS = 6
@@ -85,9 +98,14 @@ def power(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
-def even_tile(width: int) -> int:
-    """Points of a run that are worked on at a time: few of the last tile should be beyond its end."""
-    return min((256, 128, 64), key=lambda n: (-(-width // n) * n, -n))
+def even_tile(width: int, points: int = _EVEN) -> int:
+    """Points of a run that are worked on at a time: few of the last tile should be beyond its end.
+
+    ``points``: those of a program's tile, which a run of that length fills alone.
+    """
+    most = points if width >= points else min(points, _EVEN)
+    sizes = [n for n in (most >> k for k in range(most.bit_length())) if n >= _LEAST_EVEN] or [most]
+    return min(sizes, key=lambda n: (max(-width % n - width // _FEW_BEYOND, 0), -n))
 
 
 def short_row_warps(volume: int) -> int:
@@ -193,14 +211,17 @@ class NestFacts:
         """Two axes that different large operands are contiguous along."""
         fast: set[str] = set()
         for eqn in self.nest.body:
-            if not isinstance(eqn, Load | Store) or self.size(eqn.index[0].axes()) * 8 < self.size(self.names):
+            if not isinstance(eqn, Load | Store):
                 continue
-            expr = eqn.index[0]
-            if any(isinstance(a, Loaded) for a in expr.atoms()):
+            (expr,) = eqn.index
+            places = frozenset[str]().union(*(self.values[a.name] for a in expr.atoms() if isinstance(a, Loaded)))
+            axes = expr.axes() | places
+            if self.size(axes) * 8 < self.size(self.names):
                 continue
-            found = [a for a in expr.axes() if expr.coefficient(self.axis[a]) == 1 and self.size((a,)) >= 8]
-            if len(found) == 1 and len(expr.axes()) > 1:
-                fast.add(found[0])
+            # Rows whose places are loaded are contiguous along their own points only.
+            runs = [a for a in expr.axes() - places if expr.coefficient(self.axis[a]) == 1 and self.size((a,)) >= 8]
+            if len(runs) == 1 and len(axes) > 1:
+                fast.add(runs[0])
         if len(fast) != 2 or self.fast not in fast:
             return None
         (other,) = fast - {self.fast}
@@ -261,9 +282,26 @@ class NestFacts:
 
     def busy(self) -> bool:
         """Whether every point reads much."""
+        return self.reads >= MANY_LOADS
+
+    @cached_property
+    def instructions(self) -> float:
+        """Instructions at a point, of values that vary over about as many points as there are."""
         whole = self.size(self.names)
-        loads = [e for e in self.nest.body if isinstance(e, Load)]
-        return sum(self.size(e.index[0].axes()) * 8 >= whole for e in loads) >= MANY_LOADS
+        made = [e for e in self.nest.body if not isinstance(e, Store | Check)]
+        return sum(instructions_of(e) for e in made if self.size(self.values[defined(e)[0]]) * 8 >= whole)
+
+    @cached_property
+    def reads(self) -> int:
+        """Large operands of a point."""
+        whole = self.size(self.names)
+        return sum(self.size(e.index[0].axes()) * 8 >= whole for e in self.nest.body if isinstance(e, Load))
+
+    def heavy(self) -> bool:
+        """Whether a point takes so many instructions or operands that threads had better take few points: more threads
+        hide what each of them waits for.
+        """
+        return self.instructions >= MANY_INSTRUCTIONS or self.reads >= _SEVERAL_LOADS
 
     def slides(self) -> bool:
         """Whether what is reduced are a few rows of windows."""

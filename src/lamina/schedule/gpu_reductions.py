@@ -10,6 +10,7 @@ from lamina.schedule.column_tiles import COLUMNS, rows_of_tile
 from lamina.schedule.gpu_facts import (
     BUSY_POINTS,
     HELD,
+    MANY_INSTRUCTIONS,
     MANY_POINTS,
     MANY_SUMS,
     ROWS_IN_COMMON,
@@ -32,6 +33,13 @@ _ONE_WARP, _ONE_WARP_POINTS = 512, 1024
 """Widest rows with operands in common of which one warp takes several, and their points together. Several warps lay
 such operands out anew through shared memory, and wait for each other (H100, layer norm with a bias before it: 25.4 us
 for 50176 rows of 192 with four warps, 18.6 with one; 65.6 and 31.5 for 200704 of 96; 16.2 and 12.2 for 12544 of 384).
+"""
+_LEAST_ACROSS = 16
+"""Columns of 32-bit numbers that are worth holding whole: half a line."""
+_BESIDE, _BESIDE_WHOLE, _PROGRAMS = 512, 1024, 8
+"""Points of a program's tile of short columns that it goes down, and of such that it holds whole; programs for each
+processor that are enough (H100, float32: 3,072,000 pairs of three numbers beside each other, one a program, 1853 us,
+four 466; 25,088 of 128, turned, with 64 points a program 65 us, with 256 in 33).
 """
 _SECTORS = 32
 """Bytes of a run below which a tile fetches more from memory than it uses."""
@@ -75,6 +83,7 @@ class Reductions(NestFacts):
         crossing = self.crossing(inner)
         outer = (Block(kept, 1, "grid"),) if kept else ()
         odd = self.unaligned(inner) and width >= _LONG and not (width <= HELD and self.shifted(inner))
+        many = self.reads > 1 or self.heavy()  # registers for few points of each are better spent on more threads
         if width > HELD and self.known(inner) and not odd and (several := self.sharing(inner, kept, width)) > 1:
             loop = Block(self.ordered(inner), _SHARED_TILE // several, "loop")
             blocks = (Block(kept, several, "grid"), loop)
@@ -84,7 +93,7 @@ class Reductions(NestFacts):
             and power(width) * crossing <= _ROW
             and (width * 2 > power(width) or width <= 4096)
             and not odd
-            and (power(width) <= 16384 or self.phases() > 1 or self.reads_once(inner))
+            and (power(width) <= (HELD if many else 2 * HELD) or self.phases() > 1 or self.reads_once(inner))
         ):
             return self.whole_rows(inner, kept)
         chunk, warps = (4096, 8) if width >= 8192 else (2048, 4)
@@ -96,8 +105,8 @@ class Reductions(NestFacts):
             chunk, warps = (8192, 32) if 2 * row * self.target.processors < self.target.l2_bytes else (16384, 32)
         if crossing > 2:
             chunk = min(chunk, 4096 if stages > 1 else 8192)
-        if phases == 1 and any(e.op == "welford" for e in self.reduces):
-            chunk = 2048
+        if phases == 1 and (many or any(e.op == "welford" for e in self.reduces)):
+            chunk = min(chunk, 2048)
         if self.busy():
             chunk, warps, stages = BUSY_POINTS, 4, 1
         chunk = min(chunk, max(power(width), 32))
@@ -157,12 +166,15 @@ class Reductions(NestFacts):
         outer = (Block(rest, 1, "grid"),) if rest else ()
         units = self.size(rest)
         across = min(power(width), 1024)
-        crossed = self.turned() is not None
+        other = self.turned()
+        crossed = other is not None
         if deep <= _FEW and not crossed and units * -(-width // across) >= 2 * self.target.processors:
+            rows = self.rows_beside(rest, width, across, _BESIDE)
             if self.few_terms(run) and units % ROWS_IN_COMMON == 0 and units * width >= MANY_POINTS:
-                outer = (Block(rest, ROWS_IN_COMMON, "grid"),)
+                rows = ROWS_IN_COMMON
+            outer = (Block(rest, rows, "grid"),) if rest else ()
             blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block(run, across, "grid"))
-            return GpuSchedule("columns", blocks, warps_for(across, 4), 1, False, 0, self.approximate)
+            return GpuSchedule("columns", blocks, warps_for(rows * across, 4), 1, False, 0, self.approximate)
         narrow, single = self.bytes() > 2, self.reads_once(inner)
         most = 64 if narrow or units * -(-width // 128) < 3 * self.target.processors // 2 or width % 128 else 128
         if self.moments() or not single:
@@ -173,14 +185,24 @@ class Reductions(NestFacts):
         rows = rows_of_tile(many, written)
         points = 4096 if narrow or (written and crossed) else COLUMNS * rows
         held, tallest = (8192, 128) if crossed else (4096, 512)  # runs along both sides are to be wide
-        if not (narrow or crossed or self.phases() > 1) and units * -(-width // across) >= self.target.processors:
-            tallest = held // across  # a loop over wide runs hides more latency than a tall tile of narrow ones
+        enough = units * -(-width // across) >= self.target.processors and (not narrow or width >= COLUMNS)
+        if not (crossed or self.phases() > 1) and enough:
+            # A loop over wide runs hides more latency than a tall tile of narrow ones.
+            tallest = held // (_LEAST_ACROSS if narrow else across)
         tall_run = max(8, held // power(deep)) * self.bytes()
-        again = self.phases() > 1
+        again, rows = self.phases() > 1, 1
         loops = self.busy() and not again  # so many operands leave no registers for a tall tile of each
         if self.known(inner) and power(deep) <= tallest and (tall_run >= _SECTORS or again) and not loops:
             across = min(across, 32 if narrow else 64, max(8, held // power(deep)))
             tall = Block(self.ordered(inner), max(power(deep), 2), "whole")
+            if not (crossed and self.heavy()):  # what much is computed of had better not be turned in a large tile
+                rows = self.rows_beside(rest, width, across, _BESIDE_WHOLE // tall.size)
+            if rows > 1 and other is not None and other[0] in rest:
+                beside = tuple(a for a in rest if a != other[0])
+                rows = min(rows, power(self.size(other[:1])))
+                outer = (*((Block(beside, 1, "grid"),) if beside else ()), Block(other[:1], rows, "grid"))
+            elif rows > 1:
+                outer = (Block(rest, rows, "grid"),)
         else:
             tall = Block(self.ordered(inner), min(power(deep), max(2, points // across)), "loop")
         if tall.role == "loop" and crossed:
@@ -207,8 +229,15 @@ class Reductions(NestFacts):
         # 64 points a thread keep its sums in registers and more reads in flight than 16 (H100: 101 us for 114), and few
         # warps have few sums to join where a tile is turned (H200, 64 x 784 x 192: 32 us with four, 59 with sixteen).
         each = 64 if crossed else 16 if stages == 1 else max(16, points // 128)
-        warps = warps_for(tall.size * across, each)
+        if rows > 1 or (self.heavy() and not crossed):
+            each = 8
+        warps = warps_for(rows * tall.size * across, each)
         return GpuSchedule("columns", blocks, warps, stages, False, 0, self.approximate)
+
+    def rows_beside(self, rest: tuple[str, ...], width: int, across: int, points: int) -> int:
+        """How many rows of columns a program takes to have ``points`` of them, where enough programs are left."""
+        programs = self.size(rest) * -(-width // across) // (_PROGRAMS * self.target.processors)
+        return 1 if not rest else max(1, min(points // across, 1 << max(programs, 1).bit_length() - 1))
 
     def mixed(self) -> GpuSchedule:
         """Different axes reduced at once: blocks of axes that the same reductions take together."""
@@ -246,10 +275,12 @@ class Reductions(NestFacts):
         tile = volume * max((b.size for b in done if b.role == "loop"), default=1)
         done.sort(key=lambda b: (b.role != "grid", b.role != "loop"))
         stages = 3 if any(b.role == "loop" for b in done) and not crossed else 1
+        much = self.instructions >= MANY_INSTRUCTIONS and self.bytes() > 2
+        each = 8 if much else 16 if crossed or sums > 2 else 32
         return GpuSchedule(
             "mixed",
             tuple(done),
-            short_row_warps(volume) if short else max(4, warps_for(tile, 16 if crossed or sums > 2 else 32)),
+            short_row_warps(volume) if short else max(4, warps_for(tile, each)),
             stages,
             False,
             0,

@@ -25,6 +25,7 @@ MAPS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "bilinear": (lambda x: torch.ops.aten.upsample_bilinear2d(x, [13, 17], False) * 2, (2, 3, 7, 9)),
     "bilinear, corners": (lambda x: torch.ops.aten.upsample_bilinear2d(x, [13, 17], True) * 2, (2, 3, 7, 9)),
     "nearest": (lambda x: F.interpolate(x, (13, 18)) + 1, (2, 3, 7, 9)),
+    "sums of what is rolled": (lambda x: torch.roll(x * 2, (3,), (0,)).square().sum(), (33000,)),
     "uneven means": (lambda x: torch.ops.aten._adaptive_avg_pool2d(x, [3, 4]) * 2, (2, 3, 10, 11)),
 }
 
