@@ -106,6 +106,7 @@ def compile(
         dynamic=dynamic if chosen.dynamic or dynamic is not None else False,
         record=record,
         strict=settings.strict,
+        entry=settings.entry,
     )
     # A module has it already, and shares its attributes with the original.
     if not isinstance(compiled, torch.nn.Module):

@@ -82,6 +82,14 @@ class Options:
         key=False,
     )
     strict: bool = _knob(False, "raise instead of falling back to ATen calls", "LAMINA_STRICT", key=False)
+    entry: str = _knob(
+        "lamina",
+        "the way from Python into compiled code. lamina: a shorter one, where torch's wrapper is one of those that it "
+        "was checked against; torch: that wrapper in any case. Python then runs no function whose capture fails",
+        "LAMINA_ENTRY",
+        ("lamina", "torch"),
+        key=False,
+    )
     dump_dir: str = _knob(
         "",
         "folder in which each graph, when it is compiled, leaves its stages so far, a numbered folder for each "

@@ -689,11 +689,13 @@ def test_threads() -> None:
     assert backend.graphs == 11
 
 
-def test_a_wrapper_that_was_not_read_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_wrapper_that_was_not_checked_is_left_alone(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = by_torch(fresh(), Counting())
     backend = Counting()
-    monkeypatch.setattr("lamina.capture.entry.torch_private._READ_NAMES", "torch")
-    ours = by_us(fresh(), backend)
+    if not asked:
+        monkeypatch.setattr("lamina.capture.entry.torch_private._READ_SOURCES", frozenset())
+    ours = by_us(fresh(), backend, entry="torch" if asked else "lamina")
     assert ours.__code__ is theirs.__code__
     assert torch.equal(ours(X), function(X))
     assert backend.graphs == 1

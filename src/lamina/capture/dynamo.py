@@ -155,19 +155,21 @@ def compile_callable(
     dynamic: bool | None = None,
     record: Record | None = None,
     strict: bool = False,
+    entry: str = "lamina",
 ) -> Any:
     """``target`` with its tensor regions compiled by ``backend_callable``.
 
     A module gives a transparent module (see ``transparent``); a function, method or module class gives what
     torch.compile gives. Each captured region is noted in ``record``. A function that cannot be captured for an internal
-    error is run by Python, with a warning and a decision in the record; with ``strict`` the error is raised.
+    error is run by Python, with a warning and a decision in the record; with ``strict`` the error is raised. ``entry``
+    "torch" leaves the way from Python into compiled code to torch's wrapper.
     """
     watch_compile_start()
     backend = _Backend(backend_callable, (fullgraph, dynamic), record, strict)
 
     def compiled(function: Any) -> Any:
         behind = torch.compile(function, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
-        return improve_entry(behind, functools.partial(_note_uncaptured, record), strict)
+        return improve_entry(behind, functools.partial(_note_uncaptured, record), strict, entry == "torch")
 
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target

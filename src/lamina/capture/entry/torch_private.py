@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from inspect import signature
+from inspect import getsource, signature
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -48,23 +49,23 @@ Note = Callable[[str, str, bool], None]
 """Is told of a function that Python runs since its capture failed: which function, the error, whether for good."""
 
 
-def improve_entry(compiled: Any, note: Note, strict: bool = False) -> Any:
+def improve_entry(compiled: Any, note: Note, strict: bool = False, by_torch: bool = False) -> Any:
     """``compiled``, which ``torch.compile`` made of a function, module or class, with another way in from Python.
 
     A call takes fewer steps, see ``_entry``. And it is no longer refused while another thread compiles: FX says in one
     flag for all threads that a trace is going on, and Dynamo's wrapper refuses to be called then. A function whose
-    capture fails is run by Python, see ``_Callback``; with ``strict``, only if its inputs may be to blame. What is no
-    wrapper as it was read stays as it is.
+    capture fails is run by Python, see ``_Callback``; with ``strict``, only if its inputs may be to blame. A wrapper
+    whose source was not checked (see ``_READ_SOURCES``) is called as it is, and so are all ``by_torch``.
     """
     if isinstance(compiled, torch.nn.Module):
         for name in ("forward", "_forward"):
             if isinstance(vars(compiled).get(name), FunctionType):
-                object.__setattr__(compiled, name, improve_entry(vars(compiled)[name], note, strict))
+                object.__setattr__(compiled, name, improve_entry(vars(compiled)[name], note, strict, by_torch))
         return compiled
     if isinstance(compiled, type):
         for name in ("__call__", "_call_impl"):
             if isinstance(vars(compiled).get(name), FunctionType):
-                setattr(compiled, name, improve_entry(vars(compiled)[name], note, strict))
+                setattr(compiled, name, improve_entry(vars(compiled)[name], note, strict, by_torch))
         return compiled
     code, closure = getattr(compiled, "__code__", None), getattr(compiled, "__closure__", None) or ()
     cells: dict[str, CellType] = dict(zip(getattr(code, "co_freevars", ()), closure, strict=False))
@@ -72,7 +73,9 @@ def improve_entry(compiled: Any, note: Note, strict: bool = False) -> Any:
         return compiled
     cells["is_fx_symbolic_tracing"].cell_contents = _traced_by_this_thread
     _compile_apart(cells["fn"].cell_contents)
-    return _entry(compiled, cells, note, strict) if _can_be_entered(compiled, cells) else compiled
+    if by_torch or not _can_be_entered(compiled, cells):
+        return compiled
+    return _entry(compiled, cells, note, strict)
 
 
 _SHARED_FRAME = external_utils.wrap_inline(lambda: None).__code__
@@ -118,27 +121,25 @@ def _traced_by_this_thread() -> bool:
 
 _READ_VARIABLES = frozenset({"callback", "fn", "is_fx_symbolic_tracing", "is_jit_tracing", "self"})
 
-# All that torch's wrapper names in the versions it was read in: what it asks for, sets and sets back at each call.
-_READ_NAMES = """
-RuntimeError ShortenTraceback TracingContext UncapturedHigherOrderOpError Unsupported UserError _C
-_ForceDispatchKeyGuard __cause__ _callback_from_stance _dispatch_tls_local_exclude_set
-_dispatch_tls_local_include_set _dynamo _functorch _get_error_on_graph_break _get_eval_frame_override _guards
-_in_hop_compile _is_skip_guard_eval_unsafe_stance _isolate_recompiles_id _maybe_set_eval_frame
-_set_error_on_graph_break _stance compiler config dynamo_tls enter_exit_hooks
-error_on_dynamo_callback_in_fullgraph_compiled_code error_on_graph_break error_on_nested_fx_trace export fake_mode
-force_compile_during_fx_trace fullgraph get_dynamic_layer_stack_depth get_skip_reasons in_kernel_invocation
-is_exporting join pop_dynamic_layer_stack_and_undo_to_depth remove_dynamo_frames reset_skip_reasons set_eval_frame
-set_eval_frame_isolate_recompiles_id set_eval_frame_override set_fullgraph_compiled_frame_count
-set_fullgraph_error_on_nested_compile set_skip_guard_eval_unsafe skip_reasons stance torch
-torch._higher_order_ops.utils try_get utils verbose warn_once with_traceback
-"""
+_READ_SOURCES = frozenset(("ea4c4245499bb2ee", "804863209419e9e5", "0dfb1c01dcc3cda2"))
+"""Digests of the sources of torch's wrapper that ``_entry`` was checked against: those of torch 2.11, 2.12 and 2.13."""
+
+
+@functools.cache
+def _source_digest(code: CodeType) -> str:
+    """What tells the source of a function from others, but for blank lines and comments; "" if it is not to be had."""
+    try:
+        lines = [line.strip() for line in getsource(code).splitlines()]
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256("\n".join(line for line in lines if line and line[0] != "#").encode()).hexdigest()[:16]
 
 
 def _can_be_entered(wrapper: Any, cells: dict[str, CellType]) -> bool:
     """Whether ``_entry`` knows all that ``wrapper`` does."""
     context = cells["self"].cell_contents
     return (
-        set(_READ_NAMES.split()).issuperset(wrapper.__code__.co_names)
+        _source_digest(wrapper.__code__) in _READ_SOURCES
         and type(context) is _dynamo.OptimizeContext
         and type(cells["callback"].cell_contents) is CatchErrorsWrapper
         and context.error_on_graph_break is None
