@@ -37,16 +37,16 @@ class Repeating:
         """Whether every period has the same places."""
         return self.step == 0
 
-    def span(self, lanes: int) -> int | None:
-        """How many neighbouring elements hold all those of any vector: from the first place of all where every period
-        has the same ones, else from the vector's first. ``None`` where places fall.
-        """
+    @property
+    def rises(self) -> bool:
+        """Whether places never fall."""
+        return all(before <= after for before, after in pairwise(self.table(2)))
+
+    def span(self, lanes: int) -> int:
+        """How many neighbouring elements hold those of any vector; of all, where every period has the same places."""
         table = self.table(lanes)
-        if self.fixed:
-            return max(table) - min(table) + 1
-        if any(after < before for before, after in pairwise(table)):
-            return None
-        return max(table[k + lanes - 1] - table[k] for k in range(self.period)) + 1
+        parts = [table] if self.fixed else [table[k : k + lanes] for k in range(self.period)]
+        return max(max(part) - min(part) for part in parts) + 1
 
     def distinct(self, points: int) -> int:
         """At most so many different places ``points`` points have."""

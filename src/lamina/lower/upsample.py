@@ -51,12 +51,32 @@ class Resize:
         even = self.result % self.source == 0 and self.nearest(exact) == [k // count for k in range(self.result)]
         return count if even else None
 
+    def fraction(self, exact: bool) -> tuple[int, int, int] | None:
+        """``p``, ``r`` and ``q`` where the source place of each result place ``k`` is ``(k * p + r) // q``."""
+        far = 2 if exact else 1
+        p, r, q = far * self.source, self.source if exact else 0, far * self.result
+        common = math.gcd(p, r, q)
+        p, r, q = p // common, r // common, q // common
+        return (p, r, q) if self.nearest(exact) == [(k * p + r) // q for k in range(self.result)] else None
+
+    def taken(self, exact: bool) -> int | None:
+        """How often a source element is taken at most; ``None`` where places are no quotients."""
+        if self.fraction(exact) is None:
+            return None
+        places = self.nearest(exact)
+        return max(places.count(place) for place in set(places))
+
     def step(self, exact: bool) -> int | None:
         """How far apart the source elements are that are taken, if they are evenly so."""
         far = self.source // self.result
         even = self.source % self.result == 0 and self.nearest(exact) == [k * far for k in range(self.result)]
         return far if even else None
 
+
+_PERIOD = 512
+"""Result places at most after which source places go on in the same way for a table to be made of them."""
+_TAKEN = 9
+"""Results that an element's gradient is the sum of at most."""
 
 Share = tuple[Expr, Value | None]
 """A source place and the weight it has (``None``: all of it)."""
@@ -79,6 +99,10 @@ def _nearest(b: NestBuilder, at: Expr, resize: Resize, exact: bool) -> Expr:
         return at // repeats
     if step is not None:
         return at * step
+    fraction = resize.fraction(exact)
+    if fraction is not None:
+        p, r, q = fraction
+        return (at * p + r) // q
     v = b.index(at).to("float32")
     ratio = resize.ratio("float32")
     place = ((v + 0.5) * ratio if exact else v * ratio).op("floor").to("int64")
@@ -124,10 +148,13 @@ def _is_innermost(node: Node) -> bool:
 
 
 def _is_even(resize: Resize, corners: bool | None, exact: bool) -> bool:
-    """Whether places go on in even steps."""
+    """Whether places go on in even steps, or in the same way after every few."""
     if corners is not None:
         return resize.source == resize.result
-    return resize.repeats(exact) is not None or resize.step(exact) is not None
+    if resize.repeats(exact) is not None or resize.step(exact) is not None:
+        return True
+    fraction = resize.fraction(exact)
+    return fraction is not None and fraction[2] <= _PERIOD
 
 
 def _resampled(
@@ -168,9 +195,13 @@ def _nearest_backward(
     low.plain(grad.dtype)
     shape = shape_of(node)
     sizes = _sizes(shape[-rank:], grad.shape[-rank:], scales)
-    if not _repeats(sizes, exact):
+    if _repeats(sizes, exact):
+        return _summed_blocks(low, node, low.result(node), grad, [n.result // n.source for n in sizes])
+    taken = [n.taken(exact) for n in sizes]
+    counts = [n for n in taken if n is not None]
+    if len(counts) < rank or math.prod(counts) > _TAKEN or low.buffers[grad.buffer].device != "cpu":
         raise Decline("source elements were taken different numbers of times; ATen took a third of a scatter's time")
-    return _summed_blocks(low, node, low.result(node), grad, [n.result // n.source for n in sizes])
+    return _summed_places(low, node, low.result(node), grad, sizes, counts, exact)
 
 
 def _repeats(sizes: Sequence[Resize], exact: bool) -> bool:
@@ -187,6 +218,36 @@ def _summed_blocks(
     place = [a * n + j for a, n, j in zip(at[-rank:], counts, within, strict=True)]
     value = b.load(grad, [*at[:-rank], *place]).to(opmath(grad.dtype))
     b.store(out, b.reduce("sum", value, list(range(out.rank, out.rank + rank))), at)
+    low.finish(b)
+    return out
+
+
+def _summed_places(
+    low: Lowering,
+    node: Node,
+    out: TensorValue,
+    grad: TensorValue,
+    sizes: Sequence[Resize],
+    counts: Sequence[int],
+    exact: bool,
+) -> TensorValue:
+    """The gradients of the results that each source element was taken for, which lie side by side."""
+    b, rank = low.nest(node, out.shape), len(sizes)
+    along: list[list[tuple[Expr, Value]]] = []
+    for at, size, count in zip(b.axes[-rank:], sizes, counts, strict=True):
+        p, r, q = size.fraction(exact) or (1, 0, 1)
+        first, end = ((i * q - r + p - 1) // p for i in (as_expr(at), as_expr(at) + 1))
+        last = b.index(end).op("minimum", size.result)
+        along.append([(first + k, b.index(first + k).op("lt", last)) for k in range(count)])
+    total: Value | None = None
+    for corner in product(*along):
+        mask = corner[0][1]
+        for _, inside in corner[1:]:
+            mask = mask.op("and", inside)
+        value = b.load(grad, [*b.axes[:-rank], *(place for place, _ in corner)], mask, 0.0).to(opmath(grad.dtype))
+        total = value if total is None else total + value
+    assert total is not None
+    b.store(out, total.to(out.dtype))
     low.finish(b)
     return out
 

@@ -147,7 +147,7 @@ class CostModel:
         one_by_one = _STRIDED * lanes
         if step is None and isinstance(eqn, Load) and (cycle := self.cycle(eqn, schedule.vector)) is not None:
             span = cycle.span(lanes)
-            near = schedule.width == _LINE and span is not None and span <= 2 * lanes
+            near = schedule.width == _LINE and span <= 2 * lanes
             return _TAKEN if near and DTYPES[eqn.dtype].size < 8 else _LISTED * lanes
         if step is None or step < 0:
             return one_by_one

@@ -53,14 +53,19 @@ class Repeated:
 
         ``where``: which lanes are chosen, and what is in the others.
         """
-        span = self.places.span(self.lanes)
-        if self.width != _WIDE or DTYPES[dtype].size == 8 or span is None or span > 2 * self.lanes:
+        span, kind = self.places.span(self.lanes), SHORT[dtype]
+        if self.width != _WIDE or DTYPES[dtype].size == 8 or span > 2 * self.lanes:
             return None
+        vectors = -(-span // self.lanes)
+        if where:
+            return self.written(f"near_{kind}<{vectors}>({pointer}, at, {where}, n)")
         if self.places.fixed:
-            return None if where else self.written(f"cyclic_{SHORT[dtype]}<{span}>({pointer}, at)")
-        name = f"rising_where_{SHORT[dtype]}" if where else f"rising_{SHORT[dtype]}"
-        chosen = f"{where}, " if where else ""
-        return self.written(f"{name}<{-(-span // self.lanes)}>({pointer}, at, {chosen}n)")
+            return self.written(f"cyclic_{kind}<{span}>({pointer}, at)")
+        if self.places.rises:
+            return self.written(f"rising_{kind}<{vectors}>({pointer}, at, n)")
+        return self.written(
+            f"near_{kind}<{vectors}>({pointer}, at, lanes(n), decltype(load_{kind}({pointer}, n)){{}}, n)"
+        )
 
     def written(self, text: str) -> str:
         """The expression ``text`` with the table that it reads."""
