@@ -9,7 +9,7 @@ import lamina
 from lamina.lower import families
 from lamina.lower.rules import RULES, rule
 from lamina.ops import OPERATIONS, Row, composites
-from lamina.ops.row import ARRANGEMENTS, KINDS
+from lamina.ops.row import ARRANGEMENTS, KINDS, NEVER_AGAIN, VIEW
 
 from .torch_private import defined_operations, tagged_operations
 
@@ -52,6 +52,11 @@ def test_facts_of_rows_are_of_each_other() -> None:
         if row.same_as:
             assert not OPERATIONS[row.same_as].same_as, row
             assert OPERATIONS[row.same_as].kind == row.kind, row
+
+
+def test_every_lowered_operation_has_a_cost_or_is_of_a_kind_that_is_never_computed_again() -> None:
+    lowered = [row for op, row in OPERATIONS.items() if op in RULES and row.kind != VIEW]
+    assert [row.overload for row in lowered if (row.work is None) != (row.kind in NEVER_AGAIN)] == []
 
 
 def test_a_rule_for_an_operation_without_a_row_is_refused() -> None:

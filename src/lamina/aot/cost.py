@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.fx import Node
 from lamina.base.symbolic.torch_private import hint
 from lamina.base.torch_private import OpOverload
 from lamina.ops import Row, row_of, rows_named
-from lamina.ops.row import REDUCTION, SCAN, VIEW
+from lamina.ops.row import POINTWISE, REDUCTION, SCAN, VIEW, WINDOW
 from lamina.ops.thin_products import thin_dimension
 
 __all__ = ["CostModel", "OpClass", "bytes_of", "class_of", "classify", "operation_name"]
@@ -39,7 +39,7 @@ class OpClass:
 
 _LIBRARY, _RANDOM, _VIEW, _SYMBOL = OpClass("library"), OpClass("random"), OpClass("view"), OpClass("symbol")
 _THIN_SUM, _THIN_REDUCTION = OpClass("pointwise", 3.2), OpClass("reduction", 3.2)
-_REDUCING = (REDUCTION, SCAN)
+_REDUCING = (REDUCTION, SCAN, WINDOW)
 """Kinds whose work is on each element of what they read."""
 
 
@@ -65,7 +65,19 @@ def classify(node: Node) -> OpClass:
     if (small := thin_dimension(node)) is not None:
         return _THIN_SUM if small == "inner" else _THIN_REDUCTION
     row = row_of(target)
-    return _LIBRARY if row is None else _class_of(row)
+    if row is None:
+        return _LIBRARY
+    found = _class_of(row)
+    return replace(found, kind="reduction") if row.kind == POINTWISE and _loses_dimensions(node) else found
+
+
+def _loses_dimensions(node: Node) -> bool:
+    """Whether the result of a pointwise operation has fewer dimensions than an operand: losses may be summed."""
+    value = node.meta.get("val")
+    operands = (n.meta.get("val") for n in node.all_input_nodes)
+    return isinstance(value, torch.Tensor) and any(
+        isinstance(operand, torch.Tensor) and operand.dim() > value.dim() for operand in operands
+    )
 
 
 def class_of(name: str) -> OpClass:
@@ -132,4 +144,4 @@ class CostModel:
     def _elements_out(self, value: Any) -> int:
         if isinstance(value, torch.Tensor):
             return _elements(value)
-        return sum(_elements(v) for v in value if isinstance(v, torch.Tensor)) if isinstance(value, tuple) else 1
+        return sum(_elements(v) for v in value if isinstance(v, torch.Tensor)) if isinstance(value, tuple | list) else 1

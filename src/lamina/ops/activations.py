@@ -72,9 +72,9 @@ ROWS: tuple[Row, ...] = (
     *rows(POINTWISE, "selu", work=4.0, formula=lambda v: _elu(v, *_SELU)),
     *rows(POINTWISE, "glu", work=4.0),
     *rows(POINTWISE, "softplus", work=6.0, formula=softplus),
-    *rows(POINTWISE, "log_sigmoid", formula=_log_sigmoid),
+    *rows(POINTWISE, "log_sigmoid", work=6.0, formula=_log_sigmoid),
     *rows(POINTWISE, "log_sigmoid_forward", work=6.0),
     *rows(POINTWISE, "gelu", work=12.0, formula=_gelu),
     *rows(POINTWISE, "mish", work=12.0, formula=lambda v: v * v.op("exp").op("log1p").op("tanh")),
-    *rows(POINTWISE, "rrelu_with_noise_functional"),
+    *rows(POINTWISE, "rrelu_with_noise_functional", work=0.2),
 )

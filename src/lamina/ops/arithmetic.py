@@ -37,5 +37,5 @@ ROWS: tuple[Row, ...] = (
     *rows(POINTWISE, "true_divide.Scalar", same_as="aten.div.Scalar"),
     *rows(POINTWISE, "clip", same_as="aten.clamp.default"),
     *rows(POINTWISE, "clip.Tensor", same_as="aten.clamp.Tensor"),
-    *rows(POINTWISE, "prims.fma"),
+    *rows(POINTWISE, "prims.fma", work=0.2),
 )

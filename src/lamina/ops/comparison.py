@@ -30,5 +30,6 @@ ROWS: tuple[Row, ...] = (
         __and__.Tensor|Scalar __or__.Tensor|Scalar __xor__.Tensor|Scalar __lshift__.Tensor|Scalar
         prims.shift_left __rshift__.Tensor|Scalar prims.shift_right_arithmetic isfinite prims.isfinite
         """,
+        work=0.2,
     ),
 )

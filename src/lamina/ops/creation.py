@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lamina.ops.row import CREATION, KEPT, POINTWISE, Row, rows
+from lamina.ops.row import CREATION, EFFECT, KEPT, POINTWISE, Row, rows
 
 __all__ = ["ROWS"]
 
@@ -21,18 +21,19 @@ ROWS: tuple[Row, ...] = (
         work=0.5,
         unset=True,
     ),
-    *rows(CREATION, "new_empty_strided empty_permuted prims.empty_permuted", unset=True),
+    *rows(CREATION, "new_empty_strided empty_permuted prims.empty_permuted", work=0.5, unset=True),
     *rows(
         CREATION,
         "linspace.Tensor_Tensor|Tensor_Scalar|Scalar_Tensor logspace.Tensor_Tensor|Tensor_Scalar|Scalar_Tensor",
         reason="the ends are known only at run time",
     ),
-    *rows(CREATION, "_efficientzerotensor prims.iota"),
+    *rows(CREATION, "_efficientzerotensor prims.iota", work=0.5),
     *rows(POINTWISE, "fill.Scalar|Tensor prims.fill zero prims.clone", work=0.2),
     *rows(POINTWISE, "copy", work=0.2, any_dtype=True),
     *rows(POINTWISE, "_to_copy clone", work=0.2, elements=KEPT, any_dtype=True),
     *rows(POINTWISE, "lift_fresh_copy contiguous", work=0.2, elements=KEPT),
     *rows(POINTWISE, "triu tril", work=0.5),
-    *rows(POINTWISE, "prims.convert_element_type copy_"),
+    *rows(POINTWISE, "prims.convert_element_type", work=0.2),
+    *rows(EFFECT, "copy_"),
     *rows(POINTWISE, "complex polar", reason="complex numbers are left to the library"),
 )

@@ -15,18 +15,19 @@ _ONE = {row.name: row for row in functions.ROWS if row.formula is not None}
 """The same on one tensor."""
 
 ROWS: tuple[Row, ...] = (
-    *(row for name in _UNARY.split() for row in rows(POINTWISE, f"_foreach_{name}", formula=_ONE[name].formula)),
-    *rows(
-        POINTWISE,
-        """
-        _foreach_mul.Scalar|List|ScalarList|Tensor
-        _foreach_maximum.Scalar|List|ScalarList _foreach_minimum.Scalar|List|ScalarList
-        _foreach_clamp_min.Scalar|List|ScalarList _foreach_clamp_max.Scalar|List|ScalarList
-        _foreach_div.Scalar|List|ScalarList|Tensor _foreach_add.Scalar|List|ScalarList|Tensor
-        _foreach_sub.Scalar|List|ScalarList _foreach_pow.Scalar|List|ScalarList|ScalarAndTensor
-        _foreach_addcmul.Scalar|ScalarList _foreach_addcdiv.Scalar|ScalarList
-        _foreach_lerp.List|Scalar|ScalarList _foreach_copy _foreach_clone _foreach_zero
-        """,
+    *(
+        row
+        for one in map(_ONE.__getitem__, _UNARY.split())
+        for row in rows(POINTWISE, f"_foreach_{one.name}", work=one.work, formula=one.formula)
     ),
-    *rows(REDUCTION, "_foreach_norm.Scalar _foreach_max"),
+    *rows(POINTWISE, "_foreach_copy _foreach_clone _foreach_zero", work=0.2),
+    *rows(POINTWISE, "_foreach_mul.Scalar|List|ScalarList|Tensor _foreach_addcmul.Scalar|ScalarList", work=0.2),
+    *rows(POINTWISE, "_foreach_maximum.Scalar|List|ScalarList _foreach_minimum.Scalar|List|ScalarList", work=0.2),
+    *rows(POINTWISE, "_foreach_clamp_min.Scalar|List|ScalarList _foreach_clamp_max.Scalar|List|ScalarList", work=0.2),
+    *rows(POINTWISE, "_foreach_add.Scalar|List|ScalarList|Tensor _foreach_sub.Scalar|List|ScalarList", work=0.2),
+    *rows(POINTWISE, "_foreach_lerp.List|Scalar|ScalarList", work=0.2),
+    *rows(POINTWISE, "_foreach_div.Scalar|List|ScalarList|Tensor _foreach_addcdiv.Scalar|ScalarList", work=1.0),
+    *rows(POINTWISE, "_foreach_pow.Scalar|List|ScalarList|ScalarAndTensor", work=12.0),
+    *rows(REDUCTION, "_foreach_max", work=0.3),
+    *rows(REDUCTION, "_foreach_norm.Scalar", work=0.8),
 )

@@ -97,6 +97,6 @@ ROWS: tuple[Row, ...] = (
     *rows(POINTWISE, "gelu_backward", work=12.0, formula=_gelu),
     *rows(POINTWISE, "mish_backward", work=12.0, formula=_mish),
     *rows(POINTWISE, "tanh_backward", work=12.0, formula=lambda g, y: g * (1.0 - y * y)),
-    *rows(POINTWISE, "hardshrink_backward softshrink_backward", formula=_shrink),
-    *rows(POINTWISE, "rrelu_with_noise_backward"),
+    *rows(POINTWISE, "hardshrink_backward softshrink_backward", work=0.2, formula=_shrink),
+    *rows(POINTWISE, "rrelu_with_noise_backward", work=0.2),
 )

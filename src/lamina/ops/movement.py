@@ -13,12 +13,11 @@ ROWS: tuple[Row, ...] = (
         GATHER,
         """
         pixel_shuffle pixel_unshuffle channel_shuffle cat prims.cat stack flip roll repeat diag_embed
-        slice_backward select_backward diagonal_backward
+        native_channel_shuffle im2col prims.rev rot90 linalg_cross slice_backward select_backward diagonal_backward
         """,
         work=1.0,
     ),
-    *rows(GATHER, "gather index_select take index.Tensor embedding", work=2.0),
-    *rows(GATHER, "native_channel_shuffle im2col linalg_cross _unsafe_index.Tensor prims.rev rot90"),
+    *rows(GATHER, "gather index_select take index.Tensor _unsafe_index.Tensor embedding", work=2.0),
     *rows(
         SCATTER,
         """
@@ -37,5 +36,5 @@ ROWS: tuple[Row, ...] = (
         "max_unpool2d grid_sampler_2d_backward grid_sampler_3d_backward",
         reason="each element reads at places that another tensor gives, several at a time",
     ),
-    *rows(WINDOW, "col2im"),
+    *rows(WINDOW, "col2im", work=1.0),
 )

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from lamina.ops.row import PRODUCT, REDUCTION, Row, rows
+from lamina.ops.row import POINTWISE, PRODUCT, REDUCTION, Row, rows
 
 __all__ = ["ROWS"]
 
 ROWS: tuple[Row, ...] = (
-    *rows(REDUCTION, "native_layer_norm", work=0.8, quick=True),
-    *rows(REDUCTION, "native_batch_norm", quick=True),
-    *rows(PRODUCT, "_weight_norm_interface", becomes="a norm of the weight and a product"),
+    *rows(REDUCTION, "native_layer_norm native_batch_norm", work=0.8, quick=True),
     *rows(
         REDUCTION,
         """
-        native_layer_norm_backward native_group_norm native_group_norm_backward
-        _fused_rms_norm _fused_rms_norm_backward native_batch_norm_backward
+        native_layer_norm_backward native_group_norm native_group_norm_backward _fused_rms_norm
+        _fused_rms_norm_backward _native_batch_norm_legit_functional _batch_norm_with_update_functional
+        _native_batch_norm_legit.no_stats native_batch_norm_backward renorm
         """,
         work=0.8,
     ),
-    *rows(
-        REDUCTION,
-        """
-        renorm _native_batch_norm_legit_functional _batch_norm_with_update_functional
-        _native_batch_norm_legit.no_stats _native_batch_norm_legit_no_training
-        """,
-    ),
+    *rows(POINTWISE, "_native_batch_norm_legit_no_training", work=1.0),
+    *rows(PRODUCT, "_weight_norm_interface", becomes="a norm of the weight and a product"),
 )

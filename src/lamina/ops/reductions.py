@@ -27,14 +27,16 @@ ROWS: tuple[Row, ...] = (
         work=0.8,
     ),
     *rows(REDUCTION, "_softmax _safe_softmax _log_softmax _softmax_backward_data logsumexp", work=5.0),
-    *rows(REDUCTION, "dist trace"),
+    *rows(REDUCTION, "trace", work=0.3),
+    *rows(REDUCTION, "dist", work=0.8),
     *rows(
         REDUCTION,
         "linalg__powsum",
         reason="part of a sharded vector norm; nothing but distributed tensors calls it",
     ),
     *rows(SCAN, "cumsum cumprod", work=5.0),
-    *rows(SCAN, "logcumsumexp cummax cummin"),
+    *rows(SCAN, "cummax cummin", work=5.0),
+    *rows(SCAN, "logcumsumexp", work=10.0),
     *rows(SORT, "topk"),
     *rows(
         SORT,

@@ -8,7 +8,7 @@ from typing import Any
 
 from lamina.ops.element import Formula
 
-__all__ = ["ARRANGEMENTS", "KINDS", "Row", "rows"]
+__all__ = ["ARRANGEMENTS", "KINDS", "NEVER_AGAIN", "Row", "rows"]
 
 VIEW = "view"
 POINTWISE = "pointwise"
@@ -31,11 +31,11 @@ KINDS: dict[str, str] = {
     VIEW: "names elements of its operand's memory, where strides allow it",
     POINTWISE: "an element of the result comes from the elements at its own place, operands being broadcast",
     CREATION: "made of numbers and sizes alone",
-    GATHER: "an element of the result is one of an operand's, or a constant, from a place that is computed or read",
+    GATHER: "an element of the result comes from one, or few, of an operand's from places that are computed or read",
     SCATTER: "an operand with elements put, or added, at places that are computed or read",
     REDUCTION: "elements of the result come from whole rows of an operand",
     SCAN: "an element of the result comes from those of its row up to its own place",
-    WINDOW: "an element of the result comes from a few neighbours",
+    WINDOW: "an element of the result comes from those of an operand in a small box around its place",
     PRODUCT: "sums of products of two operands",
     ATTENTION: "a product, a softmax and a product",
     SORT: "places by order",
@@ -46,6 +46,9 @@ KINDS: dict[str, str] = {
     EFFECT: "called for what it does besides, or instead of, giving a result",
 }
 """Kinds of operations, and what each says."""
+
+NEVER_AGAIN = frozenset((SCATTER, PRODUCT, ATTENTION, SORT, TRANSFORM, RANDOM, DYNAMIC, NUMBER, EFFECT))
+"""Kinds that a backward does not compute again: they take more than reading, or need memory that is filled first."""
 
 KEPT = "kept"
 RESHAPED = "reshaped"

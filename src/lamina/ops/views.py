@@ -14,6 +14,7 @@ ROWS: tuple[Row, ...] = (
         squeeze_copy.default|dim|dims slice_copy.Tensor select_copy.int split_copy.Tensor
         split_with_sizes_copy unbind_copy.int diagonal_copy unfold_copy narrow_copy
         """,
+        work=0.2,
     ),
     *rows(SCATTER, "as_strided_scatter", by_strides=True),
     *rows(
