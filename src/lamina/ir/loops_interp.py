@@ -35,7 +35,7 @@ from lamina.ir.loops import (
     SizeInput,
     Store,
 )
-from lamina.ir.ops import OPS, SCANS
+from lamina.ir.ops import OPS, REDUCTIONS, SCANS
 
 __all__ = ["run_library", "run_nest", "run_program"]
 
@@ -152,7 +152,7 @@ class _Runner:
         keep = [1 if i in dims else n for i, n in enumerate(value.shape)]
         rest = [i for i in range(value.dim()) if i not in dims]
         rows = value.permute(*rest, *dims).flatten(len(rest))
-        results = _reduce_last(eqn.op, rows, torch_dtype(eqn.dtype))
+        results = REDUCTIONS[eqn.op].reference(rows, torch_dtype(eqn.dtype))
         return tuple(r.reshape(keep) for r in results)
 
     def scan(self, eqn: Scan) -> torch.Tensor:
@@ -190,27 +190,6 @@ class _Runner:
         if twin is not None:
             target, value = target.view(twin), value.view(twin)
         target.index_put_(tuple(index), value, accumulate=eqn.mode == "add")
-
-
-def _reduce_last(op: str, rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    if op == "sum":
-        return (rows.sum(-1, dtype=dtype),)
-    if op == "prod":
-        return (rows.prod(-1, dtype=dtype),)
-    if op in ("max", "min"):
-        if not rows.shape[-1]:  # of no points: nothing reads it
-            return (rows.new_zeros(rows.shape[:-1]),)
-        return (rows.amax(-1) if op == "max" else rows.amin(-1),)
-    if op in ("any", "all"):
-        return (rows.any(-1) if op == "any" else rows.all(-1),)
-    if op in ("argmax", "argmin"):
-        return (rows.argmax(-1) if op == "argmax" else rows.argmin(-1),)
-    if op == "welford":
-        first = rows.mean(-1, keepdim=True)
-        near = (rows - first).square().mean(-1, keepdim=True) < first.square()  # not where a sum is not a number
-        mean = torch.where(near, first + (rows - first).mean(-1, keepdim=True), first)
-        return mean.squeeze(-1), (rows - mean).square().sum(-1)
-    raise KeyError(op)
 
 
 def _bind_size(expr: Expr, value: int, sizes: dict[str, int]) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from lamina.base.dtypes import DTYPES
+from lamina.base.dtypes import DTYPES, torch_dtype
 
-__all__ = ["OPS", "REDUCTIONS", "SCANS", "Op", "ReductionOp", "result_dtype"]
+__all__ = ["JOINS", "OPS", "REDUCTIONS", "SCANS", "Op", "ReductionOp", "neutral", "result_dtype"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,18 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class ReductionOp:
-    """A reduction: number of operands and results, and whether the result keeps the operand's dtype."""
+    """A reduction: number of operands and results, and whether the result keeps the operand's dtype.
+
+    ``reference`` gives the results, in the dtype of the equation, for the last dimension of a tensor. ``join`` is the
+    scalar operation that makes of two parts' results the whole's; "" where it takes more than that.
+    """
 
     name: str
     operands: int
     results: int
     result: str
+    reference: Callable[[torch.Tensor, torch.dtype], tuple[torch.Tensor, ...]]
+    join: str = ""
 
 
 _INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
@@ -123,22 +129,38 @@ def _rows() -> list[Op]:
 OPS: dict[str, Op] = {op.name: op for op in _rows()}
 """Scalar operations by name."""
 
+
+def _extreme(name: str) -> Callable[[torch.Tensor, torch.dtype], tuple[torch.Tensor, ...]]:
+    """Of no elements zeros, which nothing reads."""
+    return lambda rows, dtype: (getattr(rows, name)(-1) if rows.shape[-1] else rows.new_zeros(rows.shape[:-1]),)
+
+
+def _moments(rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    first = rows.mean(-1, keepdim=True)
+    near = (rows - first).square().mean(-1, keepdim=True) < first.square()  # not where a sum is not a number
+    mean = torch.where(near, first + (rows - first).mean(-1, keepdim=True), first)
+    return mean.squeeze(-1), (rows - mean).square().sum(-1)
+
+
 REDUCTIONS: dict[str, ReductionOp] = {
     r.name: r
     for r in (
-        ReductionOp("sum", 1, 1, "same"),
-        ReductionOp("prod", 1, 1, "same"),
-        ReductionOp("max", 1, 1, "same"),
-        ReductionOp("min", 1, 1, "same"),
-        ReductionOp("any", 1, 1, "same"),
-        ReductionOp("all", 1, 1, "same"),
-        ReductionOp("argmax", 1, 1, "int64"),
-        ReductionOp("argmin", 1, 1, "int64"),
-        ReductionOp("welford", 1, 2, "same"),
+        ReductionOp("sum", 1, 1, "same", lambda rows, dtype: (rows.sum(-1, dtype=dtype),), "add"),
+        ReductionOp("prod", 1, 1, "same", lambda rows, dtype: (rows.prod(-1, dtype=dtype),), "mul"),
+        ReductionOp("max", 1, 1, "same", _extreme("amax"), "maximum"),
+        ReductionOp("min", 1, 1, "same", _extreme("amin"), "minimum"),
+        ReductionOp("any", 1, 1, "same", lambda rows, dtype: (rows.any(-1),), "or"),
+        ReductionOp("all", 1, 1, "same", lambda rows, dtype: (rows.all(-1),), "and"),
+        ReductionOp("argmax", 1, 1, "int64", lambda rows, dtype: (rows.argmax(-1),)),
+        ReductionOp("argmin", 1, 1, "int64", lambda rows, dtype: (rows.argmin(-1),)),
+        ReductionOp("welford", 1, 2, "same", _moments),
     )
 }
 """Reductions by name. max and min propagate NaN; argmax and argmin give the first position, counted over the
 reduced axes in order, and NaN wins; welford gives the mean and the sum of squared deviations from it."""
+
+JOINS: dict[str, str] = {r.name: r.join for r in REDUCTIONS.values() if r.join}
+"""The scalar operation that joins results of parts, for each reduction that has one."""
 
 SCANS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "sum": lambda value, dim: torch.cumsum(value, dim, dtype=value.dtype),
@@ -148,3 +170,14 @@ SCANS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "logaddexp": torch.logcumsumexp,
 }
 """Inclusive scans by name, with their torch meaning along one dimension."""
+
+
+def neutral(op: str, dtype: str) -> int | float | bool:
+    """What changes nothing in a reduction or scan of values of ``dtype``."""
+    if op in ("any", "all"):
+        return op == "all"
+    if op in ("sum", "prod"):
+        return 1 if op == "prod" else 0
+    info = torch.finfo(torch_dtype(dtype)) if DTYPES[dtype].is_float else torch.iinfo(torch_dtype(dtype))
+    low, high = (-float("inf"), float("inf")) if DTYPES[dtype].is_float else (int(info.min), int(info.max))
+    return low if op in ("max", "argmax", "logaddexp") else high

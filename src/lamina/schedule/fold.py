@@ -27,6 +27,7 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
+from lamina.ir.ops import JOINS
 from lamina.schedule.simplify import rename
 
 __all__ = ["fold", "folds"]
@@ -36,7 +37,6 @@ _MOST = 4
 _SHORTEST = 8
 """Points left that are still worth a loop."""
 _BEST = {"argmax": "maximum", "argmin": "minimum"}
-_JOINS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
 
 
 def folds(nest: Nest, extents: set[int]) -> list[tuple[Axis, int]]:
@@ -81,13 +81,13 @@ def fold(nest: Nest, axis: Axis, parts: int, near: bool = False) -> Nest | None:
         if isinstance(eqn, Reduce) and eqn.op in _BEST and eqn.axes == (axis.name,) and length == 1:
             body += _best(eqn, copies.get(eqn.value, [eqn.value] * parts), dtypes[eqn.value], fresh)
         elif isinstance(eqn, Reduce) and axis.name in eqn.axes:
-            if eqn.op not in _JOINS or (eqn.op in ("sum", "prod") and DTYPES[dtypes[eqn.value]].size < 4):
+            if eqn.op not in JOINS or (eqn.op in ("sum", "prod") and DTYPES[dtypes[eqn.value]].size < 4):
                 return None
             value = eqn.value
             for part in range(1, parts):
                 joined = fresh(f"{eqn.outs[0]}_in")
                 other = copies.get(eqn.value, [eqn.value] * parts)[part]
-                body.append(Compute(joined, _JOINS[eqn.op], (value, other), dtypes[eqn.value], eqn.origin))
+                body.append(Compute(joined, JOINS[eqn.op], (value, other), dtypes[eqn.value], eqn.origin))
                 value = joined
             body.append(replace(eqn, value=value))
         elif axis.name in _axes(eqn) or any(axis.name in values[n] for n in operands(eqn)):

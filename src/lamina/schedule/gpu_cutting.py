@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-import torch
-
 from lamina.base.decision import Decision
-from lamina.base.dtypes import DTYPES, torch_dtype
+from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Expr, as_expr, prod
 from lamina.ir.loops import (
     Buffer,
@@ -30,7 +28,7 @@ from lamina.schedule.gpu_fast import fast_of
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.simplify import rename
 
-__all__ = ["ACROSS", "COLUMN_POINTS", "HALVES", "MANY", "SHORT", "WIDEST", "Cutting", "axes_of", "neutral"]
+__all__ = ["ACROSS", "COLUMN_POINTS", "HALVES", "MANY", "SHORT", "WIDEST", "Cutting", "axes_of"]
 
 WIDEST = 8192
 """Columns of which a program keeps several sums in registers."""
@@ -251,14 +249,3 @@ class Cutting:
 def axes_of(eqn: Equation) -> set[str]:
     """Axes that an access goes along; none for other equations."""
     return {a for e in eqn.index for a in e.axes()} if isinstance(eqn, Load | Store) else set()
-
-
-def neutral(op: str, dtype: str) -> int | float | bool:
-    """What changes nothing in a reduction or scan."""
-    if op in ("any", "all"):
-        return op == "all"
-    if op in ("sum", "prod"):
-        return 1 if op == "prod" else 0
-    info = torch.finfo(torch_dtype(dtype)) if DTYPES[dtype].is_float else torch.iinfo(torch_dtype(dtype))
-    low, high = (-float("inf"), float("inf")) if DTYPES[dtype].is_float else (int(info.min), int(info.max))
-    return low if op in ("max", "argmax", "logaddexp") else high

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from lamina.ir.index import Axis, Expr, as_expr, prod
 from lamina.ir.loops import Check, Compute, Constant, Equation, Index, Load, Reduce, Store
-from lamina.schedule.gpu_cutting import axes_of, neutral
+from lamina.ir.ops import neutral
+from lamina.schedule.gpu_cutting import axes_of
 from lamina.schedule.gpu_steps import Steps
 from lamina.schedule.simplify import rename
 

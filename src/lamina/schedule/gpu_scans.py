@@ -27,7 +27,7 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
-from lamina.schedule.gpu_cutting import neutral
+from lamina.ir.ops import JOINS, SCANS, neutral
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.mirror import mirrored
 from lamina.schedule.scan_parts import ScanParts, needed, parts_of_scans
@@ -35,7 +35,7 @@ from lamina.schedule.simplify import rename
 
 __all__ = ["from_the_start", "scan_in_parts"]
 
-_COMPUTED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+_COMPUTED = {op: JOINS[op] for op in SCANS if op in JOINS}
 
 
 def scan_in_parts(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget, decisions: list[Decision]) -> list[Nest]:

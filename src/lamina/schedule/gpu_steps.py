@@ -7,12 +7,10 @@ from dataclasses import replace
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import as_expr
 from lamina.ir.loops import Check, Compute, Equation, Load, Nest, Reduce, Store, defined, operands
+from lamina.ir.ops import JOINS
 from lamina.schedule.gpu_cutting import COLUMN_POINTS, HALVES, MANY, WIDEST, Cutting, axes_of
 
 __all__ = ["Steps"]
-
-_JOINED = ("sum", "prod", "max", "min", "any", "all")
-"""Reductions of a whole that are the same reductions of its parts' results."""
 
 
 class Steps(Cutting):
@@ -39,7 +37,7 @@ class Steps(Cutting):
     def joinable(self, reduces: list[int]) -> bool:
         """Whether results over some axes are exactly joins of results over fewer of them."""
         found = [self.reduce(p) for p in reduces]
-        return all(e.op in _JOINED and e.dtype not in HALVES and self.values[e.value] >= set(e.axes) for e in found)
+        return all(e.op in JOINS and e.dtype not in HALVES and self.values[e.value] >= set(e.axes) for e in found)
 
     def in_steps(self, first: list[int], sets: list[frozenset[str]], common: frozenset[str]) -> list[Nest]:
         late, outs = self.depending(set(first)), {n: p for p in first for n in defined(self.body[p])}

@@ -21,11 +21,10 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
+from lamina.ir.ops import JOINS
 from lamina.ir.plan import Schedule
 
 __all__ = ["Facts", "fits_32", "prepared"]
-
-_SPLITS = ("sum", "prod", "max", "min", "any", "all")
 
 
 def prepared(nest: Nest, schedule: Schedule) -> Nest:
@@ -42,7 +41,7 @@ def prepared(nest: Nest, schedule: Schedule) -> Nest:
     outer = set(schedule.outer)
     split: list[Equation] = []
     for eqn in body:
-        if isinstance(eqn, Reduce) and eqn.op in _SPLITS:
+        if isinstance(eqn, Reduce) and eqn.op in JOINS:
             far = tuple(a for a in eqn.axes if a in outer)
             near = tuple(a for a in eqn.axes if a not in outer)
             if far and near:
