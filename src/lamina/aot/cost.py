@@ -18,7 +18,7 @@ from torch.fx import Node
 from lamina.base.symbolic.torch_private import hint
 from lamina.base.torch_private import OpOverload
 from lamina.ops import Row, row_of, rows_named
-from lamina.ops.row import POINTWISE, REDUCTION, SCAN, VIEW, WINDOW
+from lamina.ops.row import POINTWISE, REDUCTION, SCAN, VIEW
 from lamina.ops.thin_products import thin_dimension
 
 __all__ = ["CostModel", "OpClass", "bytes_of", "class_of", "classify", "operation_name"]
@@ -39,7 +39,7 @@ class OpClass:
 
 _LIBRARY, _RANDOM, _VIEW, _SYMBOL = OpClass("library"), OpClass("random"), OpClass("view"), OpClass("symbol")
 _THIN_SUM, _THIN_REDUCTION = OpClass("pointwise", 3.2), OpClass("reduction", 3.2)
-_REDUCING = (REDUCTION, SCAN, WINDOW)
+_REDUCING = (REDUCTION, SCAN)
 """Kinds whose work is on each element of what they read."""
 
 

@@ -13,7 +13,7 @@ ROWS: tuple[Row, ...] = (
         GATHER,
         """
         pixel_shuffle pixel_unshuffle channel_shuffle cat prims.cat stack flip roll repeat diag_embed
-        native_channel_shuffle im2col prims.rev rot90 linalg_cross slice_backward select_backward diagonal_backward
+        native_channel_shuffle im2col prims.rev rot90 slice_backward select_backward diagonal_backward
         """,
         work=1.0,
     ),
@@ -36,5 +36,5 @@ ROWS: tuple[Row, ...] = (
         "max_unpool2d grid_sampler_2d_backward grid_sampler_3d_backward",
         reason="each element reads at places that another tensor gives, several at a time",
     ),
-    *rows(WINDOW, "col2im", work=1.0),
+    *rows(WINDOW, "col2im linalg_cross"),
 )

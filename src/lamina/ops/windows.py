@@ -20,9 +20,6 @@ ROWS: tuple[Row, ...] = (
         """,
         work=1.0,
     ),
-    *rows(GATHER, "upsample_linear1d", work=2.0),
-    *rows(GATHER, "upsample_bilinear2d", work=4.0),
-    *rows(GATHER, "upsample_trilinear3d", work=8.0),
     *rows(
         WINDOW,
         """
@@ -33,12 +30,12 @@ ROWS: tuple[Row, ...] = (
         avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward avg_pool3d
         avg_pool3d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward upsample_nearest1d_backward
         _upsample_nearest_exact1d_backward upsample_nearest2d_backward _upsample_nearest_exact2d_backward
-        upsample_nearest3d_backward _upsample_nearest_exact3d_backward
+        upsample_nearest3d_backward _upsample_nearest_exact3d_backward upsample_linear1d upsample_bilinear2d
+        upsample_trilinear3d
         """,
-        work=1.0,
     ),
     *rows(
-        GATHER,
+        WINDOW,
         "grid_sampler_2d grid_sampler_3d",
         reason="each element reads at places that another tensor gives, several at a time",
     ),
@@ -48,7 +45,7 @@ ROWS: tuple[Row, ...] = (
         reason="each element adds to several others with weights; ATen's kernel is parallel and took 0.76 of the time",
     ),
     *rows(
-        GATHER,
+        WINDOW,
         "upsample_bicubic2d upsample_bicubic2d_backward",
         reason="sixteen weighted elements for each result; ATen's kernel is vectorised",
     ),
