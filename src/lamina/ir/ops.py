@@ -22,13 +22,14 @@ __all__ = ["JOINS", "OPS", "REDUCTIONS", "SCANS", "Op", "ReductionOp", "neutral"
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A scalar operation, applied at each point of a nest."""
+    """A scalar operation, applied at each point of a nest. ``libdevice`` is its name in CUDA's library of functions."""
 
     name: str
     arity: int
     result: str
     reference: Callable[..., Any]
     cost: int = 1
+    libdevice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,12 @@ def _rows() -> list[Op]:
         Op("trunc_div", 2, "same", _trunc_div, 6),
         Op("div", 2, "same", torch.true_divide, 4),
         Op("mod", 2, "same", torch.remainder, 8),
-        Op("fmod", 2, "same", torch.fmod, 8),
+        Op("fmod", 2, "same", torch.fmod, 8, "fmod"),
         Op("minimum", 2, "same", torch.minimum, 3),
         Op("maximum", 2, "same", torch.maximum, 3),
         Op("shl", 2, "same", torch.bitwise_left_shift),
         Op("shr", 2, "same", torch.bitwise_right_shift),
-        Op("rsqrt", 1, "same", torch.rsqrt, 6),
+        Op("rsqrt", 1, "same", torch.rsqrt, 6, "rsqrt"),
         Op("sqrt", 1, "same", torch.sqrt, 5),
         Op("relu", 1, "same", torch.relu),
         Op("sigmoid", 1, "same", torch.sigmoid, 14),
@@ -106,23 +107,25 @@ def _rows() -> list[Op]:
         Op("isinf", 1, "bool", torch.isinf),
         Op("signbit", 1, "bool", torch.signbit),
     ]
-    rows += [Op(n, 1, "same", _select(n)) for n in ("neg", "abs", "sign", "floor", "ceil", "trunc", "round")]
+    rows += [Op(n, 1, "same", _select(n)) for n in ("neg", "abs", "sign", "floor", "ceil")]
+    rows += [Op("trunc", 1, "same", torch.trunc, 1, "trunc"), Op("round", 1, "same", torch.round, 1, "rint")]
     rows += [Op(n, 1, "same", _select(n)) for n in ("bitwise_not",)]
     rows += [Op(n, 2, "same", _select(n)) for n in ("add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor")]
-    rows += [Op(n, 2, "same", _select(n), 3) for n in ("copysign", "nextafter", "fmin", "fmax")]
+    rows += [Op(n, 2, "same", _select(n), 3) for n in ("copysign", "fmin", "fmax")]
+    rows += [Op("nextafter", 2, "same", torch.nextafter, 3, "nextafter"), Op("digamma", 1, "same", torch.digamma, 30)]
     rows += [Op(n, 2, "bool", _select(n)) for n in ("eq", "ne", "lt", "le", "gt", "ge")]
     rows += [
-        Op(n, 1, "same", _select(n), 12)
+        Op(n, 1, "same", _select(n), 12, n)
         for n in (*("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf"),)
     ]
     rows += [
-        Op(n, 1, "same", _select(n), 30)
+        Op(n, 1, "same", _select(n), 30, n)
         for n in (
             *("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "erfinv"),
-            *("lgamma", "digamma"),
+            "lgamma",
         )
     ]
-    rows += [Op(n, 2, "same", _select(n), 30) for n in ("pow", "atan2", "hypot")]
+    rows += [Op(n, 2, "same", _select(n), 30, n) for n in ("pow", "atan2", "hypot")]
     return rows
 
 

@@ -8,8 +8,6 @@ functions stand in for it. Shorter forms of some are in ``triton_fast``.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import torch
 import triton
 import triton.language as tl
@@ -26,16 +24,12 @@ __all__ = [
 _INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 _TORCH_NAMES = {"rint": "round", "pow": "pow", "fmod": "fmod", "expm1": "expm1", "rsqrt": "rsqrt"}
-_FUNCTIONS = (
-    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
-    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "pow", "atan2", "hypot"),
-    *("fmod", "nextafter", "rint", "trunc", "rsqrt", "sqrt"),
-)
 
 
 def _by_torch(name):
     """A function of interpreted tensors that torch computes."""
-    function = getattr(torch, _TORCH_NAMES.get(name, name))
+    known = _TORCH_NAMES.get(name, name)
+    function = getattr(torch, known, None) or getattr(torch.special, known)
 
     def call(*args):
         arrays = [torch.from_numpy(a.handle.data.copy()) for a in args]
@@ -46,7 +40,14 @@ def _by_torch(name):
     return call
 
 
-libdevice = SimpleNamespace(**{n: _by_torch(n) for n in _FUNCTIONS}) if _INTERPRETED else _libdevice
+class _Interpreted:
+    """The library's functions of interpreted tensors, by name."""
+
+    def __getattr__(self, name):
+        return _by_torch(name)
+
+
+libdevice = _Interpreted() if _INTERPRETED else _libdevice
 
 
 @triton.jit

@@ -8,6 +8,7 @@ from lamina.base.dtypes import DTYPES, LARGEST_E4M3
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.types import HALVES, kind, lifted, literal, typed
 from lamina.ir.loops import Compute
+from lamina.ir.ops import OPS
 
 __all__ = ["cast_text", "compute_text", "constant_text", "in_float"]
 
@@ -44,12 +45,7 @@ _BOOLEAN = {
     "fmin": "{0} & {1}",
 }
 _ROUNDINGS = ("floor", "ceil", "trunc", "round")
-_LIBDEVICE = {
-    **{n: n for n in ("exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan")},
-    **{n: n for n in ("sinh", "cosh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "nextafter")},
-    **{n: n for n in ("exp", "tanh", "rsqrt", "pow", "atan2", "hypot", "fmod", "trunc")},
-    "round": "rint",
-}
+_LIBDEVICE = {op.name: op.libdevice for op in OPS.values() if op.libdevice}
 _FAST = {"erf": "fast_erf", "exp": "fast_exp", "tanh": "fast_tanh", "sigmoid": "fast_sigmoid"}
 
 
