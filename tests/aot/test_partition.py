@@ -107,6 +107,23 @@ def test_dear_work_is_saved():
     assert "tanh" not in part.recomputed
 
 
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss])
+def test_a_loss_that_is_not_reduced_is_work_on_each_element(loss):
+    x, y = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64)
+
+    def function(x, y, reduction):
+        error = loss(x * 2, y, reduction=reduction)
+        return (error * error).sin()
+
+    name = loss.__name__
+    part, _ = partition_of(lambda x, y: function(x, y, "none"), x, y)
+    assert part.recomputed[0] == name
+    assert part.saved_bytes == 2 * x.nbytes
+    torch._dynamo.reset()
+    part, _ = partition_of(lambda x, y: function(x, y, "mean"), x, y)
+    assert name not in part.recomputed
+
+
 def test_library_calls_and_reductions_are_saved():
     x, w = torch.randn(32, 64, requires_grad=True), torch.randn(64, 64, requires_grad=True)
     part, reference = partition_of(lambda x, w: F.softmax(x @ w, -1).exp(), x, w)

@@ -8,6 +8,7 @@ on a GPU arithmetic is a tenth of that beside its memory.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,7 +90,7 @@ def class_of(name: str) -> OpClass:
 def _class_of(row: Row) -> OpClass:
     if row.kind == VIEW:
         return _VIEW
-    if row.work is None:
+    if row.work is None or row.work == math.inf:
         return _LIBRARY
     return OpClass("reduction" if row.kind in _REDUCING else "pointwise", row.work)
 

@@ -81,7 +81,7 @@ class Row:
     - ``kind``: one of ``KINDS``.
     - ``work``: arithmetic on each element (of the result; of all operands where those are reduced or scanned) when the
       operation is computed again in a kernel, in the time to move one byte between a CPU core and its memory; ``None``
-      where it is never computed again.
+      or infinite where it is never computed again.
     - ``formula``: an element of the result of a pointwise operation from one of each tensor among the arguments, in the
       arithmetic type of the result, and from the numbers among them. Written so, the operation needs no rule; one that
       is given counts.
