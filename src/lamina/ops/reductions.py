@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from lamina.ops.row import REDUCTION, SCAN, SORT, Row, rows
 
 __all__ = ["ROWS"]
+
+_BY_LOGARITHMS = math.inf
+"""No kernel is known in which such a scan, a chain of exponentials and logarithms, costs less than a saved result."""
 
 ROWS: tuple[Row, ...] = (
     *rows(
@@ -36,7 +41,7 @@ ROWS: tuple[Row, ...] = (
     ),
     *rows(SCAN, "cumsum cumprod", work=5.0),
     *rows(SCAN, "cummax cummin", work=5.0),
-    *rows(SCAN, "logcumsumexp", work=10.0),
+    *rows(SCAN, "logcumsumexp", work=_BY_LOGARITHMS),
     *rows(SORT, "topk"),
     *rows(
         SORT,
