@@ -59,6 +59,7 @@ LONG: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "logarithms": (lambda x: (x.logcumsumexp(1),), (3, 40001)),
     "in the middle": (lambda x: (x.cumsum(1),), (2, 30001, 3)),
     "two": (lambda x: (x.cumsum(0), (x * 2).cumsum(0)), (65536,)),
+    "of places that are checked": (lambda x: (x[(x * 60000).long()].cumsum(0),), (100003,)),
     "one of another": (lambda x: ((x.cumsum(0) * 1e-5).cumsum(0),), (65537,)),
     "greatest": (lambda x: tuple(x.round(decimals=3).cummax(0)), (65537,)),
     "least": (lambda x: tuple(x.cummin(0)), (50001, 2)),

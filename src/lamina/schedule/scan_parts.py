@@ -79,8 +79,6 @@ def _refused(nest: Nest, scans: list[Scan], columns: bool, target: GpuTarget) ->
     """Why the scans must stay whole, or an empty string."""
     if len({(e.axis, e.reverse) for e in scans}) > 1 or any(isinstance(e, Reduce) for e in nest.body):
         return "other scans or reductions beside it go along other points"
-    if any(isinstance(e, Check) for e in nest.body):
-        return "it checks values on its way"
     for scan in scans:
         if scan.op not in _OPS or scan.dtype == "bool" or scan.dtype in HALVES:
             return f"no parts of {scan.op} of {scan.dtype} are joined"
