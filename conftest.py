@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
 
 import pytest
 
@@ -21,6 +23,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if CACHE not in os.environ:
         os.environ[CACHE] = tempfile.mkdtemp(prefix="lamina-test-")
         os.environ[OWNED] = str(os.getpid())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and parameters, some millions of objects, are there for good: no collection is to go through them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

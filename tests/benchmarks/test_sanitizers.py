@@ -49,7 +49,10 @@ SEEDS = {
 }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+ALWAYS = ("nothing", "a bound beyond the end", "a sum beyond the largest integer")
+
+
+@pytest.mark.parametrize("seed", [s if s in ALWAYS else pytest.param(s, marks=pytest.mark.slow) for s in SEEDS])
 def test_a_seeded_fault_is_reported_and_nothing_else(seed: str, tmp_path: Path) -> None:
     if not libraries():
         pytest.skip("g++ has no libasan.so and libubsan.so here")

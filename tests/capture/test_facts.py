@@ -169,13 +169,17 @@ USES_OF_A_FLOAT = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+CALLS_WITH_ZEROS = {True: ((-0.0,), (1.0, -0.0, 0.0, 2.0)), None: ((0.0, -0.0), (1.0, 2.0, 3.0, -0.0, 0.0))}
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [*((name, "lamina") for name in USES_OF_A_FLOAT), ("where", "torch"), ("product", "torch")]
+)
 @pytest.mark.parametrize("dynamic", [True, None])
-@pytest.mark.parametrize("name", USES_OF_A_FLOAT)
 def test_the_sign_of_an_argument_that_is_zero(name, dynamic, way):
     run = USES_OF_A_FLOAT[name]
     x = torch.arange(1.0, 4.0)
-    for values in ((-0.0,), (0.0, -0.0), (1.0, -0.0, 0.0, 2.0), (1.0, 2.0, 3.0, -0.0, 0.0)):
+    for values in CALLS_WITH_ZEROS[dynamic]:
         torch._dynamo.reset()
         compile_it = lamina.compile if way == "lamina" else functools.partial(torch.compile, backend="lamina")
         compiled = compile_it(run, dynamic=dynamic)

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.faults import KINDS, RESULTS
 from tests.architecture.source import ROOT
 
-SAMPLE = 12
+SAMPLE = 6
 
 
 def run(script: str, folder: Path, seconds: float = 250) -> str:

@@ -30,6 +30,13 @@ MIXTRAL = next(a for a in ARCHITECTURES if a.name == "mixtral")
 FAST = ("bert", "llama", "resnet_block")
 """Inference of these is tested every time; a training step, which contains it, of all."""
 
+TRAINED = [
+    pytest.param(a, dtype, id=f"{a.name}-{dtype}", marks=[] if (place + k) % 2 else [pytest.mark.slow])
+    for place, a in enumerate(PLAIN)
+    for k, dtype in enumerate(DTYPES)
+]
+"""Each of them in one of the dtypes every time, in both at length."""
+
 MOST_DRAWS = 4 * DRAWS
 
 CLEAR_MARGIN = 0.04
@@ -59,8 +66,7 @@ def draws(
         yield (), drawn.inputs
 
 
-@pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("architecture", PLAIN, ids=lambda a: a.name)
+@pytest.mark.parametrize(("architecture", "dtype"), TRAINED)
 def test_training_step(compile: CompileFunction, architecture: Architecture, dtype: str) -> None:
     model = case(architecture, DTYPES[dtype]).model
     comparison = compare_draws(model, compile(model, dynamic=False), draws(architecture, model, DTYPES[dtype]))
@@ -80,7 +86,7 @@ def test_inference(compile: CompileFunction, architecture: Architecture, dtype: 
     assert comparison.ok, str(comparison)
 
 
-@pytest.mark.parametrize("grads", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize("grads", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["training", "inference"])
 @pytest.mark.parametrize("dtype", list(DTYPES))
 def test_mixture_of_experts(compile: CompileFunction, dtype: str, grads: bool) -> None:
     """Which experts a token takes hangs on a comparison: the draws are those where no rounding can turn it."""

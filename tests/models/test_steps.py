@@ -37,7 +37,7 @@ def test_mixed_precision(compile: CompileFunction) -> None:
     assert comparison.ok, str(comparison)
 
 
-@pytest.mark.parametrize("cache", ["static", "dynamic"])
+@pytest.mark.parametrize("cache", ["static", pytest.param("dynamic", marks=pytest.mark.slow)])
 def test_decoding(compile: CompileFunction, cache: str) -> None:
     model = case(NAMED["llama"], torch.float32).model
     compiled = Decoding(model, compile(model, dynamic=None), cache == "static")

@@ -6,9 +6,9 @@ import pytest
 
 from lamina.testing.fuzz import fuzz
 
-SAMPLE = 120
+SAMPLE = 60
 LONG = 3000
-PARTS = 6
+PARTS = 3
 
 
 @pytest.mark.parametrize("part", range(PARTS))

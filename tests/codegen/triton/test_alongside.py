@@ -1,5 +1,7 @@
 """What a row needs beside it is laid out as the tile of rows is, where a loop goes over such tiles."""
 
+import functools
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -14,6 +16,7 @@ from tests.codegen.triton.test_plans import norm_backward, planned, run
 from tests.lower.torch_private import traced
 
 
+@functools.cache
 def source(rows, columns):
     """The kernel that makes the rows of a layer norm's gradient, and shares of its columns' sums, on a large GPU."""
     with FakeTensorMode():
@@ -48,7 +51,7 @@ def test_values(shape, interpreter):
         assert torch.allclose(mine.double(), true, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("columns", [96, 192, 384, 768])
+@pytest.mark.parametrize("columns", [96, 192, 768])
 def test_sums_of_columns_take_a_share_for_each_row_only_where_warps_have_rows_of_their_own(columns):
     text = source(50176, columns).text
     (shares,) = {line.split("tl.full(")[1].split(", 0.0")[0] for line in text.splitlines() if "_acc = tl.full" in line}
