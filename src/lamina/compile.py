@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot.captured import Captured, Differentiated, read_captured, surrounded
+from lamina.aot.captured import Captured, Compiled, Differentiated, read_captured, surrounded
 from lamina.aot.errors import raising_assertions
 from lamina.aot.graph_compiler import GraphCompiler, Stages
 from lamina.aot.joint import prepare
@@ -23,7 +22,7 @@ from lamina.aot.stitch import Stitched
 from lamina.aot.stitched import inputs_of, with_training, without_training
 from lamina.aot.torch_private import asks_for_another_capture
 from lamina.backends.api import Backend
-from lamina.backends.attention_tiles import cleared, tilings
+from lamina.backends.attention_tiles import cleared, staying_calls, tilings
 from lamina.backends.bodies import bodies_in
 from lamina.backends.device import Boxed
 from lamina.backends.dumping import dump_backward, dump_graph
@@ -213,14 +212,6 @@ def compile_graph(
     return raising_assertions(gm.forward, gm)
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """What runs a captured graph; ``by_eager``: that is the graph itself."""
-
-    run: Callable[..., Any]
-    by_eager: bool = False
-
-
 def _compiled(
     gm: GraphModule,
     example_inputs: Sequence[Any],
@@ -241,7 +232,7 @@ def _compiled(
             note_unfrozen(record, name, f"backend {backend.name!r} takes graphs as they were captured")
         return Compiled(run_captured(backend, gm, example_inputs, options, record, name))
     begin(backend, example_inputs, options)
-    stages = _Stages(rewriting, backend, options, record, name, table)
+    stages = _Stages(rewriting, backend, options, record)
     return compile_captured(gm, example_inputs, stages, table, options, Notes(record, name))
 
 
@@ -260,7 +251,7 @@ def compile_captured(
     """
     captured = read_captured(gm, example_inputs, options, notes)
     if captured.refused is not None:
-        return Compiled(captured.as_captured(), by_eager=True)
+        return captured.as_captured()
     graphs = GraphCompiler(stages, notes, options, captured)
     with captured.entered(), collector_held():
         joint = joint_of(captured, table, options, notes)
@@ -270,8 +261,7 @@ def compile_captured(
             found = Differentiated(None)
         else:
             found = differentiated(captured, joint, _stitched(captured, joint, graphs), notes)
-    run = surrounded(captured, found, options, notes)
-    return Compiled(captured.as_captured(), by_eager=True) if run is None else Compiled(run)
+    return surrounded(captured, found, options, notes)
 
 
 def _stitched(captured: Captured, joint: Stitched, graphs: GraphCompiler) -> Callable[..., Any]:
@@ -290,22 +280,13 @@ def _stitched(captured: Captured, joint: Stitched, graphs: GraphCompiler) -> Cal
 class _Stages:
     """The stages of one captured graph that AOTAutograd, or a backward when it is first needed, waits for."""
 
-    def __init__(
-        self,
-        rewriting: Rewriting,
-        backend: Backend,
-        options: Options,
-        record: Record,
-        name: str,
-        table: dict[Any, Callable[..., Any]],
-    ) -> None:
+    def __init__(self, rewriting: Rewriting, backend: Backend, options: Options, record: Record) -> None:
         self.rewriting, self.backend, self.options, self.record = rewriting, backend, options, record
         self.rereads = is_ours(backend)
 
     def rewrite_joint(self, gm: GraphModule) -> GraphModule:
         """Joint rewrites: rules and passes on forward and backward in one, or on a graph without gradients."""
-        gm = self.rewriting.joint(gm)
-        return self.rewriting.device(gm, is_ours(self.backend))
+        return self.rewriting.device(self.rewriting.joint(gm), is_ours(self.backend))
 
     def rewrite_half(self, gm: GraphModule, kind: str) -> GraphModule:
         """The user's passes on the forward or the backward."""
@@ -399,31 +380,17 @@ def _tiles(outer: GraphModule, name: str, backend: Backend, options: Options, re
     found: list[Decision] = []
     if options.numerics != "fast":
         return found
-    try:
-        with beside_tracing():
-            for tiling in tilings(outer, name, decompositions(options.numerics)):
-                if tiling.tile is not None:
-                    ranges = (
-                        None
-                        if tiling.ranges is None
-                        else _tile(tiling.ranges, f"{tiling.name}_ranges", backend, options, record)
-                    )
-                    tiling.put(ranges, _tile(tiling.tile, f"{tiling.name}_tile", backend, options, record))
-                found.append(tiling.decision())
-            if any(decision.taken for decision in found):
-                cleared(outer)
-        return found
-    except Exception as error:
-        recover(
-            error,
-            doing="making tiles of attention",
-            region=name,
-            instead="it stays a call",
-            strict=options.strict,
-            note=record.noting(name, "bodies"),
-            kind="body",
-        )
-    return []
+    with staying_calls(name, options, record, found), beside_tracing():
+        for tiling in tilings(outer, name, decompositions(options.numerics)):
+            if tiling.tile is not None:
+                ranges = None
+                if tiling.ranges is not None:
+                    ranges = _tile(tiling.ranges, f"{tiling.name}_ranges", backend, options, record)
+                tiling.put(ranges, _tile(tiling.tile, f"{tiling.name}_tile", backend, options, record))
+            found.append(tiling.decision())
+        if any(decision.taken for decision in found):
+            cleared(outer)
+    return found
 
 
 def _tile(gm: GraphModule, name: str, backend: Backend, options: Options, record: Record) -> Boxed:

@@ -37,7 +37,7 @@ from lamina.base.source import place_in
 from lamina.base.symbolic.torch_private import LaterGuards
 from lamina.options import Options
 
-__all__ = ["Captured", "Differentiated", "read_captured", "surrounded"]
+__all__ = ["Captured", "Compiled", "Differentiated", "read_captured", "surrounded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,14 @@ class Differentiated:
     written: tuple[int, ...] = ()
     outside: tuple[int, ...] = ()
     written_with_history: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What runs a captured graph; ``by_eager``: that is the graph itself."""
+
+    run: Callable[..., Any]
+    by_eager: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +97,16 @@ class Captured:
         with self.state.entered(), whole_resampling():
             yield
 
-    def as_captured(self) -> Callable[..., Any]:
+    def as_captured(self) -> Compiled:
         """The graph run by eager."""
-        if self.once is None:
-            return raising_assertions(self.gm.forward if self.by_hand else undone(self.gm), self.gm)
-        return self._with_results(self.once.gm.forward)
+        if self.once is not None:
+            return Compiled(self._with_results(self.once.gm.forward), by_eager=True)
+        run = raising_assertions(self.gm.forward if self.by_hand else undone(self.gm), self.gm)
+        return Compiled(run, by_eager=True)
 
-    def with_results(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def with_results(self, run: Callable[..., Any]) -> Compiled:
         """``run``, which computes what ``whole`` does, with the results and assertions of the captured graph."""
-        return self._with_results(run if self.replayed is None else self.replayed.applied(run))
+        return Compiled(self._with_results(run if self.replayed is None else self.replayed.applied(run)))
 
     def _with_results(self, run: Callable[..., Any]) -> Callable[..., Any]:
         run = run if self.once is None else self.once.applied(run)
@@ -135,14 +144,14 @@ def read_captured(gm: GraphModule, example_inputs: Sequence[Any], options: Optio
     )
 
 
-def surrounded(captured: Captured, found: Differentiated, options: Options, notes: Notes) -> Callable[..., Any] | None:
-    """What was compiled as the user calls it; None, with a note, if eager is to run it after all."""
+def surrounded(captured: Captured, found: Differentiated, options: Options, notes: Notes) -> Compiled:
+    """What was compiled, as the user calls it; the captured graph, with a note, if eager is to run it after all."""
     if found.run is None:
-        return None
+        return captured.as_captured()
     if captured.guards.unreadable():
         captured.guards.drop()
         notes.refuse(Refusal("it is right for some sizes only of what an input is a view of", BASE_OF_VIEW))
-        return None
+        return captured.as_captured()
     compiled, state, whole, example_inputs = found.run, captured.state, captured.whole, captured.example_inputs
     if found.outside:
         compiled = detaching(compiled, found.outside)
@@ -164,7 +173,7 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
             refused = refused or shares_storage(example_inputs, found.written_with_history)
         if refused:
             notes.refuse(Refusal("an input that it writes to shares memory with another", SHARED_INPUT))
-            return None
+            return captured.as_captured()
     if found.written_with_history:
         compiled = serving_apart_in_history(compiled, state.gm.forward, found.written_with_history, notes.tell)
     compiled = serving_alike(compiled, state.gm.forward, example_inputs, found.written, notes.tell)

@@ -7,6 +7,7 @@ multiplies hidden values by zero, which is zero if all that is multiplied is fin
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +22,13 @@ from lamina.backends.attention_graphs import Example, Scores, attention_tile, vi
 from lamina.backends.regions import Boxed
 from lamina.backends.torch_private import FLEX_ATTENTION, Special, has_data_sizes, laid_out_like
 from lamina.base.decision import Decision
+from lamina.base.recovery import recover
 from lamina.base.symbolic.torch_private import has_symbols
 from lamina.base.unwritten import set_unwritten
+from lamina.options import Options
+from lamina.record import Record
 
-__all__ = ["Tiling", "cleared", "tilings"]
+__all__ = ["Tiling", "cleared", "staying_calls", "tilings"]
 
 _BYTES = 1 << 20
 """Scores of a tile, for each thread: what its second-level cache holds."""
@@ -74,6 +78,24 @@ def tilings(outer: GraphModule, name: str, decompositions: Mapping[Any, Callable
         except (_Unfit, Special) as why:
             found = Tiling(outer, node, inner, why=str(why))
         yield found
+
+
+@contextlib.contextmanager
+def staying_calls(name: str, options: Options, record: Record, found: list[Decision]) -> Iterator[None]:
+    """What fails inside leaves calls of attention in the graph ``name`` as they are, and nothing ``found``."""
+    try:
+        yield
+    except Exception as error:
+        recover(
+            error,
+            doing="making tiles of attention",
+            region=name,
+            instead="it stays a call",
+            strict=options.strict,
+            note=record.noting(name, "bodies"),
+            kind="body",
+        )
+        found.clear()
 
 
 def cleared(outer: GraphModule) -> None:
