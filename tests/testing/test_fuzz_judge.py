@@ -235,5 +235,5 @@ def test_a_backward_that_fails_leaves_a_reference_for_the_others() -> None:
     """The cast that autograd saves in eager is none in double precision, where the input itself was written to."""
     program = HEAD + ONE_BACKWARD_FAILS
     eager = observe(program, compile_function("none"))
-    assert eager.written_over == {1}
+    assert eager.failed == {1}
     assert check(program, "lamina:interp").ok

@@ -128,10 +128,11 @@ def _exact(source: str, eager: Trace, draw: int, kept: bool = False) -> Trace | 
     """The run in double precision, None if it does not show the same things: a program may ask for dtypes.
 
     A cast that eager makes, and saves, is none in double precision: what is saved is then the tensor that the program
-    writes to. Such a run is one with copies saved, in which those backwards fail that failed in eager.
+    writes to; and gradients of several dtypes that eager refuses are of one. Such a run is one with copies saved, in
+    which those backwards fail that failed in eager.
     """
     for copies in (True,) if kept else (False, True):
-        how = Backwards(refused=eager.written_over if copies else frozenset())
+        how = Backwards(refused=eager.failed if copies else frozenset())
         try:
             exact = observe(source, compile_function("none"), draw=draw, wide=True, kept=copies, backwards=how)
         except Exception:

@@ -73,8 +73,8 @@ class Trace:
     states: list[dict[str, Any]] = field(default_factory=list)
     """The global state at each yield and at the end."""
     warned: list[str] = field(default_factory=list)
-    written_over: frozenset[int] = frozenset()
-    """The numbers of the calls of ``backward`` for which a value had been written over."""
+    failed: frozenset[int] = frozenset()
+    """The numbers of the calls of ``backward`` that raised."""
     draws_numbers: bool = False
 
 
@@ -120,7 +120,7 @@ def observe(
     how = backwards or Backwards()
     with drawing(draw), differentiating(how), hooks, within or nullcontext():
         trace = traced(shown, wide=wide)
-    trace.written_over = frozenset(how.written_over)
+    trace.failed = frozenset(how.failed)
     return trace
 
 

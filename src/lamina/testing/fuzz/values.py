@@ -29,12 +29,12 @@ class Backwards:
     """How a run calls ``backward``, and what came of it.
 
     With ``apart`` the terms of a loss are differentiated one after another. Calls of the numbers ``refused`` are so
-    as if a value for them had been written over; ``written_over`` are the numbers of those that were.
+    as if a value for them had been written over; ``failed`` are the numbers of those that raised.
     """
 
     apart: bool = False
     refused: frozenset[int] = frozenset()
-    written_over: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
     calls: int = 0
 
 
@@ -119,9 +119,8 @@ def backward(values: Any, **kwargs: Any) -> Exception | None:
             failure = failure or attempt(term.backward, **{**kwargs, "retain_graph": True})
     else:
         failure = attempt(total.backward, **kwargs)
-    if failure is not None and WRITTEN_OVER in str(failure):
-        how.written_over.add(how.calls)
     if failure is not None:
+        how.failed.add(how.calls)
         for leaf, gradient in before:
             leaf.grad = gradient
     return failure
