@@ -237,3 +237,15 @@ def test_a_backward_that_fails_leaves_a_reference_for_the_others() -> None:
     eager = observe(program, compile_function("none"))
     assert eager.failed == {1}
     assert check(program, "lamina:interp").ok
+
+
+def test_a_backward_may_fail_as_in_eager_beside_one_that_need_not() -> None:
+    program = """
+def program(compile):
+    for function in (lambda x: x.diagonal().erf(), lambda x: x.t().sin()):
+        x = sample(3, 4, grad=True)
+        out = compile(function)(x)
+        x.detach().neg_()
+        yield backward(out), x.grad
+"""
+    assert check(HEAD + program, "lamina:interp").ok

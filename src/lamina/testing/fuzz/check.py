@@ -99,7 +99,8 @@ def _one(source: str, target: str, draw: int) -> tuple[list[Difference], Trace, 
     same_numbers = target == "none" or ((is_lamina(target) or target == "eager") and "numerics" in source)
     found = _found(eager, ours, exact, same_numbers)
     if _keeps_more(eager, ours):
-        kept = observe(source, compile_function("none"), draw=draw, kept=True)
+        both = Backwards(refused=eager.failed & ours.failed)
+        kept = observe(source, compile_function("none"), draw=draw, kept=True, backwards=both)
         wide = _exact(source, kept, draw, kept=True)
         other = _found(kept, ours, wide, same_numbers)
         if all(d.kind == "rounding" for d in other):

@@ -111,6 +111,7 @@ def backward(values: Any, **kwargs: Any) -> Exception | None:
     how = _backwards
     how.calls += 1
     if how.calls in how.refused:
+        how.failed.add(how.calls)
         return RuntimeError(WRITTEN_OVER)
     before = [(leaf, None if leaf.grad is None else leaf.grad.clone()) for leaf in _leaves(total)]
     failure: Exception | None = None
