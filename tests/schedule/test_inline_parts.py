@@ -74,7 +74,15 @@ def _inlined(program: Program, x: Tensor) -> tuple[list[bool], Any]:
     return [d.taken for d in chosen], compiled
 
 
-@pytest.mark.parametrize("program", [picked, halves, crossed, steps, few_rows, chain], ids=lambda p: p.__name__)
+def flattened(x: Tensor) -> Tensor:
+    """Two rows of what lies otherwise in memory: their places are quotients and remainders."""
+    rows = (_costly(x.transpose(1, 2)[..., :2]) + 1).flatten(1, 2)
+    return rows[4] - rows[1]
+
+
+@pytest.mark.parametrize(
+    "program", [picked, halves, crossed, steps, few_rows, flattened, chain], ids=lambda p: p.__name__
+)
 def test_parts_are_computed_where_they_are_read(program: Program) -> None:
     taken, _ = _inlined(program, torch.randn(6, 10, 8))
     assert taken == [True] * len(taken)

@@ -108,15 +108,16 @@ def _pays(producer: Nest, name: str, users: Sequence[Step], buffers: BufferFacts
 def _is_apart(index: tuple[Expr, ...], buffer: Buffer) -> bool:
     """Whether no two of the places that are read lie next to each other in memory, or nearly so."""
     place = sum((e * n for e, n in zip(index, buffer.strides, strict=True)), as_expr(0))
-    steps = [place.coefficient(atom) for atom in place.atoms() if isinstance(atom, Axis)]
-    known = [abs(step.const) for step in steps if step is not None and step.is_int and step != 0]
+    known = [abs(step) for mono, step in place.terms if len(mono) == 1 and isinstance(mono[0], Axis | Div)]
     return bool(place.atoms()) and min(known, default=_NEAR + 1) > _NEAR
 
 
 def _is_part(index: tuple[Expr, ...], shape: Sequence[Expr]) -> bool:
-    """Whether an index goes over axes and places that are data, without division, and leaves out some."""
+    """Whether an index goes over axes and places that are data, and leaves out some; what it divides by is small, so
+    that a point of the reader may do the work of all neighbours that have one quotient.
+    """
     atoms = {atom for e in index for atom in e.atoms()}
-    if any(isinstance(atom, Div | Mod) for atom in atoms):
+    if any(isinstance(a, Div | Mod) and not (a.den.is_int and a.den.const <= _NEAR) for a in atoms):
         return False
     chosen = any(isinstance(atom, Loaded) for atom in atoms)
     return chosen or any(e.bounds() != (0, n - 1) for e, n in zip(index, shape, strict=True))
