@@ -43,6 +43,8 @@ class AxisToCut(Parts):
         after = [a for a in over if 2 * sum(o.coefficient(self.axes[a]) == width for o in along) > len(along)]
         if len(after) != 1 or self.stuck(axis := self.axes[after[0]]) or not axis.extent.is_int:
             return None
+        if any(axis.name in o.axes() and run[0] not in o.axes() for _, o in self.loads):
+            return None  # what a run has in common would be read for each of its points
         n = axis.extent.const
         counts = range(-(-SHORT // width), min(n // _LEAST_DEALT, _WIDEST_RUN // width) + 1)
         best = max((c for c in counts if n % c == 0), key=lambda c: (_filled(c * width), -c), default=0)

@@ -34,8 +34,6 @@ _ONE_WARP, _ONE_WARP_POINTS = 512, 1024
 such operands out anew through shared memory, and wait for each other (H100, layer norm with a bias before it: 25.4 us
 for 50176 rows of 192 with four warps, 18.6 with one; 65.6 and 31.5 for 200704 of 96; 16.2 and 12.2 for 12544 of 384).
 """
-_LEAST_ACROSS = 16
-"""Columns of 32-bit numbers that are worth holding whole: half a line."""
 _BESIDE, _BESIDE_WHOLE, _PROGRAMS = 512, 1024, 8
 """Points of a program's tile of short columns that it goes down, and of such that it holds whole; programs for each
 processor that are enough (H100, float32: 3,072,000 pairs of three numbers beside each other, one a program, 1853 us,
@@ -185,10 +183,8 @@ class Reductions(NestFacts):
         rows = rows_of_tile(many, written)
         points = 4096 if narrow or (written and crossed) else COLUMNS * rows
         held, tallest = (8192, 128) if crossed else (4096, 512)  # runs along both sides are to be wide
-        enough = units * -(-width // across) >= self.target.processors and (not narrow or width >= COLUMNS)
-        if not (crossed or self.phases() > 1) and enough:
-            # A loop over wide runs hides more latency than a tall tile of narrow ones.
-            tallest = held // (_LEAST_ACROSS if narrow else across)
+        if not (narrow or crossed or self.phases() > 1) and units * -(-width // across) >= self.target.processors:
+            tallest = held // across  # a loop over wide runs hides more latency than a tall tile of narrow ones
         tall_run = max(8, held // power(deep)) * self.bytes()
         again, rows = self.phases() > 1, 1
         loops = self.busy() and not again  # so many operands leave no registers for a tall tile of each
