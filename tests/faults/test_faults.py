@@ -30,7 +30,9 @@ def run(script: str, folder: Path, seconds: float = 250) -> str:
 
 def outcomes(script: str, folder: Path, seconds: float = 250) -> list[Any]:
     """The states of the points that a script runs and appends to ``found``."""
-    text = run(f"from benchmarks.faults import *\nfound = []\n{script}\nprint(json.dumps(found))", folder, seconds)
+    text = run(
+        f"import sys\nfrom benchmarks.faults import *\nfound = []\n{script}\nprint(json.dumps(found))", folder, seconds
+    )
     return list(json.loads(text.splitlines()[-1]))
 
 
