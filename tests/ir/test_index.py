@@ -160,6 +160,8 @@ def test_divisions_that_disappear() -> None:
     assert (i * as_expr(N) + t) % as_expr(N) is t
     assert (i * 6 + 4) // 4 is (i * 3 + 2) // 2
     assert (i * 6 + 4) % 4 is ((i * 3 + 2) % 2) * 2
+    assert ((i + 1) % 4 + 3) % 4 is i
+    assert (((j + 2) % 6) * 3 + t + 1) % 3 is (t + 1) % 3
 
 
 def test_atoms_and_axes() -> None:

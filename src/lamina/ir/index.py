@@ -388,10 +388,10 @@ def _remainder(num: Expr, den: Expr) -> Expr:
         if common > 1:
             small = Expr(tuple((m, c // common) for m, c in rest.terms), rest.const // common)
             return _mod(small, Expr((), den.const // common)) * common
-    if len(rest.terms) == 1 and not rest.const:
-        (mono, coef) = rest.terms[0]
-        if coef == 1 and len(mono) == 1 and isinstance(mono[0], Mod) and _split(mono[0].den, den)[1] == 0:
-            return _mod(mono[0].num, den)
+    for mono, coef in rest.terms:
+        (atom, *more) = mono
+        if isinstance(atom, Mod) and not more and _split(atom.den, den)[1] == 0:
+            return _mod(rest + (atom.num - as_expr_atom(atom)) * coef, den)  # (k*(e % (n*d)) + f) % d is (k*e + f) % d
     return as_expr_atom(Mod(rest, den))
 
 

@@ -192,6 +192,9 @@ def _unify(binder: _Binder, left: tuple[Expr, ...], right: tuple[Expr, ...]) -> 
         elif b is not None:
             if not _one_to_many(binder, b, e, unravel_left, flip=True):
                 return False
+        elif (same := _same_map(e, f)) is not None:
+            if not binder.bind((same[0],), (same[1],)):
+                return False
         else:
             mine, theirs = _steps(e), _steps(f)
             if mine is None or theirs is None or mine.keys() != theirs.keys():
@@ -227,6 +230,16 @@ def _close(binder: _Binder, unravel: dict[Axis, list[tuple[Axis, Expr]]], flip: 
         if not (binder.bind((axis,), group) if flip else binder.bind(group, (axis,))):
             return False
     return True
+
+
+def _same_map(left: Expr, right: Expr) -> tuple[Axis, Axis] | None:
+    """The axes of two places that are one map of one axis each, as two readers of one roll have them."""
+    if any(isinstance(atom, Loaded) for atom in left.atoms() | right.atoms()):
+        return None
+    mine, theirs = ([a for a in e.atoms() if isinstance(a, Axis)] for e in (left, right))
+    if len(mine) != 1 or len(theirs) != 1 or mine[0].extent != theirs[0].extent:
+        return None
+    return (mine[0], theirs[0]) if left.substitute({mine[0]: as_expr(theirs[0])}) == right else None
 
 
 def _steps(expr: Expr) -> dict[Expr, Axis] | None:

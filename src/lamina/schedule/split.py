@@ -7,11 +7,11 @@ that gathers from it (on a GPU) reads of each place the piece that it is in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.ir.access import reads, writes
-from lamina.ir.index import Atom, Axis, Expr, Loaded, as_expr
+from lamina.ir.index import Atom, Axis, Expr, Loaded, Mod, as_expr, as_expr_atom
 from lamina.ir.loops import (
     Buffer,
     Compute,
@@ -41,6 +41,29 @@ class _Concat:
     buffer: Buffer
     dim: int
     pieces: dict[str, tuple[Expr, Expr]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The axis of a reader, which reads the concatenation at ``(axis + turn) % extent``."""
+
+    axis: Axis
+    turn: int
+
+    def pieces(self, concat: _Concat) -> Iterator[tuple[str, Expr, Expr]]:
+        """Each piece's writer with the first point and the number of points of the axis that read of it; two such
+        ranges for a piece that is rolled over the end.
+        """
+        for writer, (start, extent) in concat.pieces.items():
+            if self.turn == 0:
+                yield writer, start, extent
+                continue
+            length, begin = self.axis.extent, (start - self.turn) % self.axis.extent
+            beyond = begin + extent - length
+            if beyond.const <= 0:
+                yield writer, begin, extent
+            else:
+                yield from ((writer, begin, extent - beyond), (writer, as_expr(0), beyond))
 
 
 def split_concats(program: LoopProgram) -> LoopProgram:
@@ -99,7 +122,7 @@ def _as_concat(buffer: Buffer, nests: Sequence[Nest]) -> _Concat | None:
     return _Concat(buffer, dim, pieces)
 
 
-def _cut_axis(nest: Nest, concat: _Concat, program: LoopProgram) -> Axis | None:
+def _cut_axis(nest: Nest, concat: _Concat, program: LoopProgram) -> _Cut | None:
     """The axis along which the reader can be cut, if it can."""
     facts = Facts.of(nest)
     if not facts.pure or concat.buffer.name in facts.masked:
@@ -108,11 +131,25 @@ def _cut_axis(nest: Nest, concat: _Concat, program: LoopProgram) -> Axis | None:
     for step in program.steps:
         if isinstance(step, Nest) and target in reads(step) and not Facts.of(step).pure:
             return None
-    axes = {bare_axis(index[concat.dim]) for index in facts.loads[concat.buffer.name]}
-    axis = axes.pop() if len(axes) == 1 else None
-    if axis is None or axis.extent != concat.buffer.shape[concat.dim]:
+    places = {index[concat.dim] for index in facts.loads[concat.buffer.name]}
+    cut = _turned(places.pop()) if len(places) == 1 else None
+    if cut is None or cut.axis.extent != concat.buffer.shape[concat.dim]:
         return None
-    return axis
+    if cut.turn and not all(e.is_int for piece in concat.pieces.values() for e in piece):
+        return None
+    return cut if len(list(cut.pieces(concat))) <= _MOST_PIECES else None
+
+
+def _turned(place: Expr) -> _Cut | None:
+    """An axis, alone or rolled over its extent."""
+    if (axis := bare_axis(place)) is not None:
+        return _Cut(axis, 0)
+    atoms = [a for mono, coef in place.terms for a in mono if coef == 1]
+    if len(atoms) != 1 or not isinstance(atoms[0], Mod) or place != as_expr_atom(atoms[0]):
+        return None
+    turn = atoms[0].num.const
+    axis = bare_axis(atoms[0].num - turn)
+    return _Cut(axis, turn) if axis is not None and axis.extent.is_int and axis.extent == atoms[0].den else None
 
 
 def _gathers(nest: Nest, concat: _Concat) -> bool:
@@ -159,12 +196,12 @@ def _gathered(nest: Nest, concat: _Concat, parts: list[tuple[Buffer, Expr]]) -> 
 def _dissolve(program: LoopProgram, concat: _Concat) -> LoopProgram:
     name = concat.buffer.name
     readers = [s for s in program.steps if name in reads(s)]
-    cuts: dict[str, Axis] = {}
+    cuts: dict[str, _Cut] = {}
     gathers: set[str] = set()
     for step in readers:
-        axis = _cut_axis(step, concat, program) if isinstance(step, Nest) else None
-        if axis is not None:
-            cuts[step.name] = axis
+        cut = _cut_axis(step, concat, program) if isinstance(step, Nest) else None
+        if cut is not None:
+            cuts[step.name] = cut
         elif isinstance(step, Nest) and _gathers(step, concat):
             gathers.add(step.name)
         else:
@@ -182,8 +219,10 @@ def _dissolve(program: LoopProgram, concat: _Concat) -> LoopProgram:
         elif isinstance(step, Nest) and step.name in gathers:
             steps.append(_gathered(step, concat, [(parts[w], start) for w, (start, _) in concat.pieces.items()]))
         elif isinstance(step, Nest) and step.name in cuts:
-            for writer, (start, extent) in concat.pieces.items():
-                steps.append(_part(step, cuts[step.name], concat, parts[writer], start, extent))
+            cut = cuts[step.name]
+            for k, (writer, first, extent) in enumerate(cut.pieces(concat)):
+                part = _part(step, f"{step.name}_{name}_part{k}", cut.axis, first, extent)
+                steps.append(_retarget(part, concat, parts[writer], concat.pieces[writer][0]))
         else:
             steps.append(step)
     buffers = [b for b in program.buffers if b.name != name] + list(parts.values())
@@ -214,10 +253,10 @@ def _retarget(nest: Nest, concat: _Concat, part: Buffer, start: Expr) -> Nest:
     return Nest(nest.name, nest.axes, tuple(body))
 
 
-def _part(nest: Nest, axis: Axis, concat: _Concat, part: Buffer, start: Expr, extent: Expr) -> Nest:
-    """The reader restricted to one piece of the concatenated axis."""
+def _part(nest: Nest, name: str, axis: Axis, first: Expr, extent: Expr) -> Nest:
+    """The reader, called ``name``, restricted to ``extent`` points of an axis from the ``first`` on."""
     short = Axis(axis.name, extent)
-    mapping: dict[Atom, Expr | int] = {axis: as_expr(short) + start}
+    mapping: dict[Atom, Expr | int] = {axis: as_expr(short) + first}
     body = tuple(rename(eqn, {}, mapping) for eqn in nest.body)
     axes = tuple(short if a == axis else a for a in nest.axes)
-    return _retarget(Nest(f"{nest.name}_{part.name}", axes, body), concat, part, start)
+    return Nest(name, axes, body)

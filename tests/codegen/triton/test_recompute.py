@@ -74,7 +74,16 @@ def gradient(x: Tensor) -> tuple[Tensor]:
     return ((F.pad(g * first, (0, 0, 1, 0)) + F.pad(g * second, (0, 0, 0, 1))) * (s + v * (1 - s)),)
 
 
-ONE_KERNEL = [neighbours, differences, rolled, reflected, repeated, side_by_side, turned, pooled, summed, gradient]
+def rolled_pieces(x: Tensor) -> tuple[Tensor]:
+    """A stack of costly parts rolled along itself, and pieces of which one is rolled over the end."""
+    parts = torch.roll(torch.stack([x.sin().tanh().erf(), x.abs()], 0) * x, 1, 0)
+    return (torch.roll(torch.cat([parts * 2.0, x.cos().unsqueeze(0)], 0).exp(), (1, 2), (0, 2)),)
+
+
+ONE_KERNEL = [
+    *(neighbours, differences, rolled, rolled_pieces, reflected, repeated, side_by_side, turned, pooled, summed),
+    gradient,
+]
 
 
 @pytest.mark.parametrize("function", ONE_KERNEL, ids=lambda f: f.__name__)
