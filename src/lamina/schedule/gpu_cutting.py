@@ -8,7 +8,7 @@ from functools import cached_property
 
 from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Axis, Expr, as_expr, prod
+from lamina.ir.index import Axis, Expr, Loaded, as_expr, prod
 from lamina.ir.loops import (
     Buffer,
     Check,
@@ -28,7 +28,7 @@ from lamina.schedule.gpu_fast import fast_of
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.simplify import rename
 
-__all__ = ["ACROSS", "COLUMN_POINTS", "HALVES", "MANY", "SHORT", "WIDEST", "Cutting", "axes_of"]
+__all__ = ["ACROSS", "COLUMN_POINTS", "HALVES", "MANY", "SHORT", "WIDEST", "Cutting", "axes_of", "gathers"]
 
 WIDEST = 8192
 """Columns of which a program keeps several sums in registers."""
@@ -40,6 +40,8 @@ COLUMN_POINTS = 64
 """Points of a column that are worth a program."""
 HALVES = ("float16", "bfloat16")
 """Types in which parts would be rounded on their way."""
+_SECTOR = 32
+"""Bytes that memory reads at least."""
 MANY = 1 << 20
 """Points from which narrow pieces cost more than two launches."""
 
@@ -157,9 +159,15 @@ class Cutting:
         return [e.buffer for e in self.body if isinstance(e, Store)]
 
     def moved(self, body: list[Equation]) -> int:
-        """Bytes that the equations load."""
+        """Bytes that the equations load: whole sectors of memory at places that are loaded themselves."""
         loads = {(e.buffer, e.index): e for e in body if isinstance(e, Load)}
-        return sum(self.size(axes_of(e)) * DTYPES[e.dtype].size for e in loads.values())
+        return sum(self.size(self.values.get(e.out, axes_of(e))) * self.fetched(e) for e in loads.values())
+
+    def fetched(self, eqn: Load) -> int:
+        """Bytes that memory moves for an element."""
+        size = DTYPES[eqn.dtype].size
+        along = any(e.coefficient(self.axes[a]) == 1 for e in eqn.index[-1:] for a in e.axes() if a in self.axes)
+        return size if along or not gathers(eqn) else max(size, _SECTOR)
 
     def dtype(self, name: str) -> str:
         if name not in self.made:
@@ -249,3 +257,8 @@ class Cutting:
 def axes_of(eqn: Equation) -> set[str]:
     """Axes that an access goes along; none for other equations."""
     return {a for e in eqn.index for a in e.axes()} if isinstance(eqn, Load | Store) else set()
+
+
+def gathers(eqn: Equation) -> bool:
+    """Whether an equation loads at places that are loaded themselves."""
+    return isinstance(eqn, Load) and any(isinstance(a, Loaded) for e in eqn.index for a in e.atoms())

@@ -15,8 +15,6 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Expr, as_expr, ceildiv
 from lamina.ir.loops import (
     Buffer,
-    Compute,
-    Equation,
     Load,
     LoopProgram,
     Nest,
@@ -26,11 +24,12 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
-from lamina.schedule.axis_to_cut import ROW_POINTS, AxisToCut
+from lamina.schedule.axis_to_cut import ROW_POINTS
 from lamina.schedule.column_tiles import COLUMNS, parts_of_columns, rows_of_tile
-from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, WIDEST, axes_of
+from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, WIDEST
 from lamina.schedule.gpu_facts import MANY_LOADS, short_row_warps
 from lamina.schedule.gpu_parts import Cut
+from lamina.schedule.gpu_passes import Passes
 from lamina.schedule.gpu_scans import from_the_start, scan_in_parts
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
@@ -111,7 +110,7 @@ def _spread(whole: Nest, buffers: Mapping[str, Buffer], target: GpuTarget, memo:
     return memo.of("spread", (whole,), made)  # new buffers are called after the nest: no other plan's have these names
 
 
-class _Cutter(AxisToCut):
+class _Cutter(Passes):
     """Cuts one nest."""
 
     def run(self) -> list[Step]:
@@ -169,9 +168,17 @@ class _Cutter(AxisToCut):
         cut = self.cut(over, inner, reduces)
         if cut is None:
             return [self.nest]
+        held = self.holding(reduces)
+        cutter = self if held is None else _Cutter(held, self.buffers, self.target, self.decisions)
+        return cutter.in_parts(cut, reduces)
+
+    def in_parts(self, cut: Cut, reduces: list[int]) -> list[Step]:
+        """The nests with ``reduces`` computed in the parts of ``cut``."""
+        over = frozenset(self.reduce(reduces[0]).axes)
         part = Axis(f"{cut.axis.name}_part", as_expr(cut.parts))
         rest = Axis(f"{cut.axis.name}_rest", cut.length)
         late = self.depending(set(reduces))
+        late |= self.waiting_checks(reduces, late)
         early = [p for p in self.goals() if p not in late]
         outs = {n: p for p in reduces for n in defined(self.body[p])}
         stores, loads = self.partials(reduces, part, cut)
@@ -197,37 +204,6 @@ class _Cutter(AxisToCut):
         nests.append(self.nest_of("join", [part, *self.nest.axes], [*joined, *saves]))
         last = self.backwards(self.nest_of("rest", self.nest.axes, [*back.values(), *remaining]))
         return self.again([*nests, last]) if cut.dealt else [nests[0], *self.again([*nests[1:], last])]
-
-    def rereading(self, goals: list[int], known: Mapping[str, object], early: list[int]) -> list[Equation]:
-        """What the goals need beyond known values, from memory where the stores ``early`` have left it there already
-        and reading that is less than reading what it was made of.
-        """
-        plain = self.slice(goals, known)
-        back = self.left_in_memory(early)
-        short = self.slice(goals, {**known, **back})
-        loads = [e for n in self.needed(short, back) for e in back[n]]
-        short = [*dict.fromkeys(loads), *short]
-        return short if self.moved(short) < self.moved(plain) else plain
-
-    def left_in_memory(self, goals: list[int]) -> dict[str, list[Equation]]:
-        """Values that these stores leave whole in a buffer, with how they are read from it: rounded, where the store
-        rounds them, as they would be between two operations.
-        """
-        found: dict[str, list[Equation]] = {}
-        for p in goals:
-            eqn = self.body[p]
-            if not isinstance(eqn, Store) or eqn.mode != "set" or eqn.mask is not None:
-                continue
-            if axes_of(eqn) != self.values[eqn.value] or sum(e == eqn.buffer for e in self.stored()) > 1:
-                continue
-            made = self.body[self.made[eqn.value]]
-            load = Load(eqn.value, eqn.buffer, eqn.index, self.dtype(eqn.value), origin=eqn.origin)
-            found[eqn.value] = [load]
-            if isinstance(made, Compute) and made.op == "cast" and made.dtype in HALVES:
-                wide = self.dtype(made.ins[0])
-                if wide == "float32":
-                    found[made.ins[0]] = [load, Compute(made.ins[0], "cast", (eqn.value,), wide, eqn.origin)]
-        return found
 
     def cut(self, over: frozenset[str], inner: frozenset[str], reduces: list[int]) -> Cut | None:
         """Which reduced axis to cut and into how many parts; nothing where programs are enough."""

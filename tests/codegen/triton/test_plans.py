@@ -269,3 +269,20 @@ def test_updated_numbers_do_not_serialise(interpreter: Interpreter) -> None:
     x, step = run(plan, interpreter, (torch.ones(20000), torch.tensor(3.0)))
     assert torch.equal(x, torch.full((20000,), 4.0))
     assert step == 4
+
+
+def test_what_is_gathered_for_one_pass_is_kept_for_the_next(interpreter: Interpreter) -> None:
+    """Behind a row that is read rolled, so that its parts are at remainders."""
+
+    def gathered_twice(x: Tensor, at: Tensor) -> Tensor:
+        y = F.layer_norm(torch.roll(x, 4, 0), (x.numel(),))
+        z = x[at].sin() * y
+        return z - (z * y).mean() * y
+
+    rng = torch.Generator().manual_seed(0)
+    args = torch.randn(16800, generator=rng), torch.randint(0, 16800, (16800,), generator=rng)
+    plan = planned(gathered_twice, *args)
+    assert len(plan.steps) > 1
+    exact = gathered_twice(args[0].double(), args[1])
+    (ours,) = run(plan, interpreter, args)
+    assert not judge(ours, gathered_twice(*args), exact)
