@@ -320,3 +320,25 @@ def test_small_tiles_of_short_columns_have_neighbours() -> None:
         (schedule,) = (s for kernel in plan.kernels for s in kernel.schedules)
         assert isinstance(schedule, GpuSchedule)
         assert prod(b.size for b in schedule.blocks) >= 256
+
+
+@pytest.mark.parametrize(("function", "rows"), [(much, 8), (lambda *x: x[0] + x[1] * x[2] * x[3], 64)])
+def test_columns_of_which_much_is_computed_leave_room_for_others(function: Callable[..., Any], rows: int) -> None:
+    """Tiles of 64 by 64 spilled two kilobytes a thread, and one of 128 threads worked on a multiprocessor."""
+    x = [meta(1 << 14, 1 << 12, dtype=torch.float32) for _ in range(4)]
+    found = blocks_of(lambda *x: (function(*x).sum(0),), *x)[0]
+    assert [b.size for b in found.blocks if b.role == "loop"] == [rows]
+
+
+def test_what_is_gathered_is_stored_for_the_pass_after() -> None:
+    """A second pass would take a sector of memory for each element again; checks of places are where they are read."""
+
+    def gathered(x: torch.Tensor, g: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor]:
+        y = torch.nn.functional.layer_norm(torch.roll(x, 4, 0), x.shape)
+        z = g[at].sin() * y
+        return (z - (z * y).mean() * y,)
+
+    n = 3 * 5 * 7 * 512
+    torch.manual_seed(0)
+    fused, made = cut(gathered, [torch.randn(n), torch.randn(n), torch.randint(0, n, (n,))])
+    assert reads(made, set(fused.inputs[1:])) == 1

@@ -303,6 +303,14 @@ class NestFacts:
         """
         return self.instructions >= MANY_INSTRUCTIONS or self.reads >= _SEVERAL_LOADS
 
+    def gathers(self) -> bool:
+        """Whether elements are read at places that are loaded, each a sector of memory that threads wait for (H100, two
+        of 18.8 M at random places, added up: 3975 us in tiles of 4096 points for eight warps, 1188 in tiles of 1024).
+        """
+        loads = [e for e in self.nest.body if isinstance(e, Load)]
+        apart = [e for e in loads if not any(e.index[0].coefficient(a) == 1 for a in self.nest.axes)]
+        return any(isinstance(a, Loaded) for e in apart for a in e.index[0].atoms())
+
     def slides(self) -> bool:
         """Whether what is reduced are a few rows of windows."""
         (inner,) = self.sets

@@ -107,6 +107,8 @@ class Reductions(NestFacts):
             chunk = min(chunk, 2048)
         if self.busy():
             chunk, warps, stages = BUSY_POINTS, 4, 1
+        if self.gathers():
+            chunk, warps = BUSY_POINTS, 8
         chunk = min(chunk, max(power(width), 32))
         peel = 16 // self.narrowest() if odd and len(inner) == 1 else 0
         loop = Block(self.ordered(inner), chunk, "loop")

@@ -31,7 +31,7 @@ from lamina.ir.ops import OPS
 from lamina.schedule.buffer_facts import estimate
 from lamina.schedule.gpu_cost import phases
 
-__all__ = ["computes", "instructions", "instructions_of", "moved", "work"]
+__all__ = ["computes", "computes_at_points", "instructions", "instructions_of", "moved", "work"]
 
 _LAUNCH = 5e6
 """Two microseconds: a launch within a recorded graph, and what is idle at the ends of two kernels."""
@@ -107,6 +107,20 @@ def moved(nest: Nest, buffers: Mapping[str, Buffer]) -> float:
     """Bytes that memory moves for what is accessed."""
     counted = _Work(nest, buffers)
     return sum(counted.moved(eqn) for eqn in nest.body if isinstance(eqn, Load | Store))
+
+
+def computes_at_points(nest: Nest, dtypes: Mapping[str, str]) -> bool:
+    """Whether instructions take at least half as long as memory, in a flat nest and for what varies over all axes, each
+    byte moved once; ``dtypes`` gives each buffer's element type.
+    """
+    values, whole = axes_of_values(nest), frozenset(a.name for a in nest.axes)
+    bytes_moved = computed = 0.0
+    for eqn in nest.body:
+        if isinstance(eqn, Load | Store) and eqn.index[0].axes() == whole:
+            bytes_moved += DTYPES[dtypes[eqn.buffer]].size
+        elif isinstance(eqn, Compute) and values[eqn.out] == whole:
+            computed += instructions_of(eqn)
+    return 2 * computed * _INSTRUCTION > bytes_moved
 
 
 def instructions_of(eqn: object) -> float:
