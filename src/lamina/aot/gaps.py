@@ -43,8 +43,12 @@ def without_gaps(graph: Graph, copied: bool = False) -> None:
         if node.target not in _SCATTERS or not has_gaps(node.meta["val"]):
             continue
         with graph.inserting_after(node):
-            dense = graph.call_function(_aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
-        dense.meta = {**node.meta, "val": torch.empty_like(node.meta["val"], memory_format=torch.contiguous_format)}
+            dense = graph.call_function(_aten.clone.default, (node,))
+        with torch.no_grad():
+            dense.meta = {
+                **node.meta,
+                "val": _aten.clone.default(node.meta["val"]),
+            }  # in the order of dimensions it has
         for user in list(node.users):
             if user is not dense and (copied or user.target is not _COPY):
                 user.replace_input_with(node, dense)
