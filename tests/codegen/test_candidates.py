@@ -51,7 +51,7 @@ def test_every_candidate_of_random_nests(tmp_path: Path, exact: bool) -> None:
         torch.manual_seed(seed)
         mixes[seed] = mix(seed)
     cases = {seed: cases_of(seed, made, exact) for seed, made in mixes.items()}
-    assert sum(len(found) > 2 for found in cases.values()) > len(SEEDS) // (4 if exact else 2)
+    assert sum(len(found) > 2 for found in cases.values()) >= len(SEEDS) // (4 if exact else 2)
     every = [one for found in cases.values() for one in found]
     library = build(every, TARGET, tmp_path, precise=exact)
     for seed, found in cases.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from lamina.aot.differentiable import Rerun
 from lamina.backends import proved
 from lamina.backends.attention_tiles import _Tiled
 from lamina.backends.bodies import _Body
-from lamina.ir import loops_interp
+from lamina.ir.ops import REDUCTIONS
 from lamina.testing.fuzz import check, generate
 
 
@@ -47,13 +48,12 @@ def _turns(patch: pytest.MonkeyPatch) -> None:
 
 
 def _extremes(patch: pytest.MonkeyPatch) -> None:
-    right = loops_interp._reduce_last
+    right = REDUCTIONS["max"]
 
-    def wrong(op: str, rows: torch.Tensor, dtype: torch.dtype) -> Any:
-        known = rows.nan_to_num(-math.inf, math.inf, -math.inf) if op == "max" else rows
-        return right(op, known, dtype)
+    def wrong(rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        return right.reference(rows.nan_to_num(-math.inf, math.inf, -math.inf), dtype)
 
-    patch.setattr(loops_interp, "_reduce_last", wrong)
+    patch.setitem(REDUCTIONS, "max", replace(right, reference=wrong))
 
 
 @pytest.mark.parametrize(
