@@ -197,9 +197,10 @@ def differences(before: Path, after: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file but for those that are comments alone."""
+    """The lines of a file but for those that are comments alone; what a program raised is none."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [line for line in lines if not line.lstrip().startswith(("# ", "// "))]
+    comments = re.compile(r"\s*(// |# (?!raised ))")
+    return [line for line in lines if not comments.match(line)]
 
 
 def _work(part: int, parts: int, args: argparse.Namespace) -> int:

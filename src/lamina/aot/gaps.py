@@ -45,10 +45,8 @@ def without_gaps(graph: Graph, copied: bool = False) -> None:
         with graph.inserting_after(node):
             dense = graph.call_function(_aten.clone.default, (node,))
         with torch.no_grad():
-            dense.meta = {
-                **node.meta,
-                "val": _aten.clone.default(node.meta["val"]),
-            }  # in the order of dimensions it has
+            # It keeps the order of dimensions in memory.
+            dense.meta = {**node.meta, "val": _aten.clone.default(node.meta["val"])}
         for user in list(node.users):
             if user is not dense and (copied or user.target is not _COPY):
                 user.replace_input_with(node, dense)

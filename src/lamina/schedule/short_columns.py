@@ -30,18 +30,19 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
+from lamina.ir.ops import JOINS
 from lamina.schedule.simplify import rename, simplify
 
 __all__ = ["short_columns"]
 
 _LANES = 16
+"""Elements of the widest vectors."""
 _MOST = 128
 """Columns that are summed side by side at most."""
 _GAIN = 1.5
 """How many times as many lanes are to be of use."""
 _LEAST_POINTS = 1 << 14
 """Points of a nest below which one more nest costs more than it gains."""
-_JOINS = ("sum", "prod", "max", "min", "any", "all")
 
 
 def short_columns(
@@ -92,7 +93,7 @@ def _parts(nest: Nest, buffers: Mapping[str, Buffer], made: list[Buffer]) -> lis
 def _after(nest: Nest, sums: Sequence[Reduce]) -> list[Equation] | None:
     """What comes after the sums: computed and stored once for each column. ``None`` if sums are used otherwise."""
     values, axes = axes_of_values(nest), set(sums[0].axes)
-    known = all(e.op in _JOINS and set(e.axes) == axes and DTYPES[e.dtype].size >= 4 for e in sums)
+    known = all(e.op in JOINS and set(e.axes) == axes and DTYPES[e.dtype].size >= 4 for e in sums)
     late = {name for e in sums for name in defined(e)}
     found: list[Equation] = []
     for eqn in nest.body:
