@@ -26,11 +26,9 @@ from lamina.backends.attention_tiles import cleared, staying_calls, tilings
 from lamina.backends.bodies import bodies_in
 from lamina.backends.device import Boxed
 from lamina.backends.dumping import dump_backward, dump_graph
-from lamina.backends.first_call import checked_first_call
 from lamina.backends.frozen import freeze, note_unfrozen
 from lamina.backends.kernels import begin, is_ours, with_library_gelu
 from lamina.backends.pieces import as_aten, lowered_by_user, put_segment, with_numbers
-from lamina.backends.proved import trial_of
 from lamina.backends.regions import aten_calls, to_aten
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
@@ -48,7 +46,9 @@ from lamina.capture.facts.torch_private import guard_unguarded
 from lamina.capture.modes.torch_private import has_function_modes
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
+from lamina.eager_comparison.trial import trial_of
 from lamina.errors import BadArgument, LaminaError, RuleFailed, WrongLowering
+from lamina.first_call.check import checked_first_call
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.lower.to_loops import CannotLower, lower

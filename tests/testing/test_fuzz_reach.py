@@ -11,9 +11,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from lamina.aot.differentiable import Rerun
-from lamina.backends import proved
 from lamina.backends.attention_tiles import _Tiled
 from lamina.backends.bodies import _Body
+from lamina.eager_comparison import trial
 from lamina.ir.ops import REDUCTIONS
 from lamina.testing.fuzz import check, generate
 
@@ -38,13 +38,13 @@ def _second(patch: pytest.MonkeyPatch) -> None:
 
 
 def _turns(patch: pytest.MonkeyPatch) -> None:
-    right = proved._by_eager
+    right = trial._by_eager
 
     def wrong(*given: Any) -> Any:
         run = right(*given)
         return lambda *inputs: _off(run(*inputs))
 
-    patch.setattr(proved, "_by_eager", wrong)
+    patch.setattr(trial, "_by_eager", wrong)
 
 
 def _extremes(patch: pytest.MonkeyPatch) -> None:

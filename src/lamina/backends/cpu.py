@@ -11,7 +11,6 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.backends.cpu_tuning import CpuTuning
-from lamina.backends.first_step import Loaded
 from lamina.backends.regions import (
     Boxed,
     build_threads,
@@ -29,6 +28,7 @@ from lamina.codegen.cpp.prelude import prelude
 from lamina.codegen.cpp.sharing import Shared, shared_kernels
 from lamina.codegen.host import HostKernel, HostProgram, emit_host
 from lamina.codegen.origins import cpp_with_origins
+from lamina.first_call.steps import Loaded
 from lamina.ir.plan import Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options

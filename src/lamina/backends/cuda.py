@@ -16,7 +16,6 @@ from torch.fx import GraphModule
 
 from lamina.backends.algorithm_choice import AlgorithmChoice
 from lamina.backends.cuda_tuning import RegionTuning, triton_unit
-from lamina.backends.first_step import Loaded, empty_graph, single_step
 from lamina.backends.gelu_choice import GeluChoice
 from lamina.backends.hidden_rows import hidden_rows_units
 from lamina.backends.product_choice import product_choice
@@ -38,6 +37,7 @@ from lamina.codegen.origins import triton_with_origins
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
 from lamina.errors import StageFailed
+from lamina.first_call.steps import Loaded, empty_graph, single_step
 from lamina.ir.access import writes
 from lamina.ir.library import is_custom, unrecordable
 from lamina.ir.loops import Buffer, LibraryCall, storage_bytes

@@ -12,7 +12,6 @@ from torch.fx import GraphModule, Node
 from lamina.aot.region import Region
 from lamina.backends.api import Backend, accepted
 from lamina.backends.candidates import fastest
-from lamina.backends.first_call import checked_first_call
 from lamina.backends.kept import kept
 from lamina.backends.kernels import is_ours
 from lamina.backends.parts import Part, split, without_writes
@@ -23,6 +22,7 @@ from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.base.identity import place_of
 from lamina.errors import BackendFailed, LaminaError
+from lamina.first_call.check import checked_first_call
 from lamina.options import Options
 from lamina.record import Record
 

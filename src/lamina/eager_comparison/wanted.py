@@ -22,10 +22,10 @@ from lamina.aot.draws import draws_numbers
 from lamina.aot.overlap import tensors_written
 from lamina.aot.torch_private import is_torch_function, switches_state
 from lamina.backends.cuda import gpu_target
-from lamina.backends.turns import Doubt
 from lamina.base.captured import argument, example, memory, tensors
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import is_fake
+from lamina.eager_comparison.turns import Doubt
 from lamina.ir.access import reads, writes
 from lamina.ir.loops import Nest, storage_bytes
 from lamina.ir.plan import KernelCall, Plan, Schedule

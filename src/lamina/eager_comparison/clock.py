@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from lamina.tune.contest import Taken
+from lamina.eager_comparison.contest import Taken
 
 __all__ = ["GpuTimer", "HostTimer", "Span", "Timer", "watch_backward"]
 

@@ -18,11 +18,15 @@ from torch.fx import GraphModule
 from lamina.aot.errors import raising_assertions
 from lamina.aot.torch_private import autocast_states, forward_of, never_captured
 from lamina.backends.api import Backend
-from lamina.backends.call_clock import GpuTimer, HostTimer, Timer
 from lamina.backends.kernels import is_ours
 from lamina.backends.regions import build_threads, open_cache
-from lamina.backends.turns import Doubt, Turns, entry
-from lamina.backends.turns_wanted import (
+from lamina.base.decision import Decision
+from lamina.base.recovery import brief
+from lamina.base.torch_private import memory_of, without_bases
+from lamina.eager_comparison.clock import GpuTimer, HostTimer, Timer
+from lamina.eager_comparison.contest import RULES, Contest, Rules, Verdict
+from lamina.eager_comparison.turns import Doubt, Turns, entry
+from lamina.eager_comparison.wanted import (
     Estimate,
     Subject,
     estimate_of,
@@ -31,15 +35,11 @@ from lamina.backends.turns_wanted import (
     returns_views,
     subject_of,
 )
-from lamina.base.decision import Decision
-from lamina.base.recovery import brief
-from lamina.base.torch_private import memory_of, without_bases
 from lamina.ir.plan import Plan
 from lamina.options import Options
 from lamina.record import Record
 from lamina.runtime.cache import Cache, digest
 from lamina.runtime.toolchain import host_isa
-from lamina.tune.contest import RULES, Contest, Rules, Verdict
 
 __all__ = ["Trial", "trial_of"]
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import lamina
-from lamina.backends import proved as module
-from lamina.backends.call_clock import HostTimer
-from lamina.backends.turns import Doubt, Turns
-from lamina.backends.turns_wanted import Estimate, Subject, estimate_of
+from lamina.eager_comparison import trial as module
+from lamina.eager_comparison.clock import HostTimer
+from lamina.eager_comparison.turns import Doubt, Turns
+from lamina.eager_comparison.wanted import Estimate, Subject, estimate_of
 
 CALLS = 80
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from lamina.tune.contest import RULES, Contest, Taken, Verdict
+from lamina.eager_comparison.contest import RULES, Contest, Taken, Verdict
 
 Noise = Callable[[], float]
 

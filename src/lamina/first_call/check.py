@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from lamina.backends.first_step import Recorded, first_step, recorded
 from lamina.backends.regions import Boxed, aten_calls
 from lamina.base.accuracy import error, judge, judge_alone
 from lamina.base.decision import Decision
@@ -28,6 +27,7 @@ from lamina.base.rng_state import rng_state, set_rng_state
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import OpOverload
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
+from lamina.first_call.steps import Recorded, first_step, recorded
 from lamina.options import Options
 from lamina.record import Record
 

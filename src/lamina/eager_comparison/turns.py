@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from lamina.aot.torch_private import dispatch_is_watched, never_captured, saving_is_hooked, transforms_are_active
-from lamina.backends.call_clock import Span, Timer, watch_backward
 from lamina.base.recovery import brief
 from lamina.base.symbolic.torch_private import is_fake
+from lamina.eager_comparison.clock import Span, Timer, watch_backward
+from lamina.eager_comparison.contest import Contest, Taken, Verdict
 from lamina.runtime.torch_private import is_capturing
-from lamina.tune.contest import Contest, Taken, Verdict
 
 __all__ = ["Doubt", "Turns", "entry"]
 

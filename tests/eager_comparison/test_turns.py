@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from lamina.backends.call_clock import GpuTimer, HostTimer, Span, watch_backward
-from lamina.backends.turns import Doubt, Turns, entry
-from lamina.tune.contest import Contest, Verdict
+from lamina.eager_comparison.clock import GpuTimer, HostTimer, Span, watch_backward
+from lamina.eager_comparison.contest import Contest, Verdict
+from lamina.eager_comparison.turns import Doubt, Turns, entry
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -188,7 +188,7 @@ def test_what_fails_in_comparing_is_no_error_of_the_callers(
     if what == "mark":
         monkeypatch.setattr(Span, "taken", fails)
     elif what == "watch_backward":
-        monkeypatch.setattr("lamina.backends.turns.watch_backward", fails)
+        monkeypatch.setattr("lamina.eager_comparison.turns.watch_backward", fails)
     else:
         setattr(turns, what, fails)
     x = torch.ones(3, requires_grad=training)
