@@ -342,3 +342,15 @@ def test_what_is_gathered_is_stored_for_the_pass_after() -> None:
     torch.manual_seed(0)
     fused, made = cut(gathered, [torch.randn(n), torch.randn(n), torch.randint(0, n, (n,))])
     assert reads(made, set(fused.inputs[1:])) == 1
+
+
+def test_a_transposed_operand_moves_no_axis_outwards() -> None:
+    """Its columns of 66,822 numbers are the innermost axis of all the others: 32 programs each took one."""
+    x, y = torch.randn(66822, 32), torch.randn(32, 66822).t()
+    _, made = cut(lambda x, y: (x * y, (x * y).sum()), [x, y])
+    first = made.steps[0]
+    assert isinstance(first, Nest)
+    reduced = {a for e in first.body if isinstance(e, Reduce) for a in e.axes}
+    kept = [a.extent.const for a in first.axes if a.name not in reduced]
+    assert prod(kept) >= GpuTarget().processors
+    assert 32 not in kept

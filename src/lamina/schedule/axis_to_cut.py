@@ -55,6 +55,8 @@ class AxisToCut(Parts):
     def axis_to_cut(self, names: frozenset[str], parts: int, reduces: list[int], near: bool = False) -> Cut | None:
         """The outermost axis in memory that gives about as many parts as wanted; else the one that gives most.
 
+        The axis along which most bytes are contiguous is the innermost one, whatever a transposed operand's steps are.
+
         ``near``: no more of them than that, even where the points of an axis would be such.
         """
         steps = dict.fromkeys(names, 0)
@@ -63,7 +65,8 @@ class AxisToCut(Parts):
                 coef = offset.coefficient(self.axes[a])
                 steps[a] = max(steps[a], guess(coef) if coef is not None and coef != 0 else 0)
         best: Cut | None = None
-        order = sorted(names, key=lambda a: -steps[a])
+        fast = self.fast()
+        order = sorted(names, key=lambda a: (a == fast, -steps[a]))
         for name in order:
             axis = self.axes[name]
             ordered = [self.reduce(p).axes for p in reduces if self.reduce(p).op.startswith("arg")]
