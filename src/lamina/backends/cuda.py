@@ -17,7 +17,6 @@ from torch.fx import GraphModule
 from lamina.backends.algorithm_choice import AlgorithmChoice
 from lamina.backends.cuda_tuning import RegionTuning, triton_unit
 from lamina.backends.gelu_choice import GeluChoice
-from lamina.backends.hidden_rows import hidden_rows_units
 from lamina.backends.product_choice import product_choice
 from lamina.backends.regions import (
     Boxed,
@@ -44,6 +43,8 @@ from lamina.ir.loops import Buffer, LibraryCall, storage_bytes
 from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
+from lamina.masked_rows.kernels import serve_masked_rows
+from lamina.masked_rows.units import masked_rows_units
 from lamina.options import Options
 from lamina.record import Record
 from lamina.runtime.cache import Cache
@@ -51,7 +52,6 @@ from lamina.runtime.cuda_driver import CudaKernel, Driver, make_launcher
 from lamina.runtime.cuda_graphs import GraphPolicy, GraphRunner, Outcome
 from lamina.runtime.cuda_host import Flags
 from lamina.runtime.graph_budget import graph_budget
-from lamina.runtime.hidden_rows import serve_hidden_rows
 from lamina.runtime.host import load_program
 from lamina.runtime.toolchain import Compiler
 from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton
@@ -96,7 +96,7 @@ class CudaBackend:
         self.policy = policy_of(options.mode)
         compiler_pool(options.jobs).start()
         self._driver = build_threads().submit(_driver, options.cxx, self.cache)
-        serve_hidden_rows(device, lambda units: self.built("hidden rows", units), lambda: self.driver)
+        serve_masked_rows(device, lambda units: self.built("masked rows", units), lambda: self.driver)
 
     def plan(self, fused: Fused, gm: GraphModule, record: Record) -> RegionTuning:
         """The fused program as kernels with their schedules, and which of them are timed before the first call."""
@@ -125,7 +125,7 @@ class CudaBackend:
         del gm
         region, tuning = sources.work.plan.name, sources.tuning
         building = build_threads().submit(sources.work.build, sources.host)
-        if called := hidden_rows_units(sources.work.plan):
+        if called := masked_rows_units(sources.work.plan):
             build_threads().submit(self.built, region, called)
         if not tuning.open:
             record.step(region, "tune", lambda: tuning.tuned)

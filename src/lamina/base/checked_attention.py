@@ -1,7 +1,7 @@
 """Attention that asks its operands whether the library's kernel gives what the parts give, and computes those if not.
 
 A mask is exact in the library where nothing behind it can be noticed: all operands are finite, no product of them
-overflows, and a finite number in the place of hidden scores is so far below the visible ones that the softmax of the
+overflows, and a finite number in the place of masked scores is so far below the visible ones that the softmax of the
 parts gives it the weight 0 too. By Cauchy and Schwarz a score is at most the longest query times the longest key: that
 costs one read of the operands, next to nothing beside the products. What the parts do is told by ``steps``.
 
@@ -11,7 +11,7 @@ costs one read of the operands, next to nothing beside the products. What the pa
 
 ``mask`` is what the library adds, ``tops`` the largest element of each of its rows as the program has it; ``others``
 are the tensors that ``steps`` (see ``steps_text``) name by number; ``highest`` is the largest finite number that stands
-for hidden scores, minus infinity if none does.
+for masked scores, minus infinity if none does.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
-from lamina.base.hidden_rows import WRITING
 from lamina.base.product_algorithms import CHOSEN
 from lamina.base.text import SourceMap, Writer, tuple_text
 from lamina.codegen.host import MARK, HostWriter
@@ -24,6 +23,7 @@ from lamina.ir.index import Expr, as_expr
 from lamina.ir.library import may_alias
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, storage_bytes
 from lamina.ir.plan import KernelCall, Plan
+from lamina.masked_rows.operations import WRITING
 
 __all__ = ["CudaHost", "CudaLaunch", "emit_cuda_host"]
 
@@ -237,8 +237,8 @@ class _CudaWriter(HostWriter):
         self._import_user_calls(out)
         if self.globals.calls("library_product"):
             out.line("from lamina.runtime.cublas_products import library_product")
-        if self.globals.calls("hidden_rows"):
-            out.line("from lamina.runtime.hidden_rows import hidden_rows")
+        if self.globals.calls("masked_rows"):
+            out.line("from lamina.masked_rows.kernels import masked_rows")
         out.line()
         for launch in self.launches.values():
             out.line(f'{self.variables[launch.key]} = kernels["{launch.key}"].launch')
@@ -252,7 +252,7 @@ class _CudaWriter(HostWriter):
     def _callee(self, step: LibraryCall) -> str:
         """Source text for what a library call calls; past the dispatcher where the function is Lamina's own."""
         if step.op in WRITING and all(self.values.buffers[v.buffer].device != "cpu" for v in views(step)):
-            return f'hidden_rows("{step.op}")'
+            return f'masked_rows("{step.op}")'
         return super()._callee(step)
 
     def _writer(self, step: LibraryCall) -> str:

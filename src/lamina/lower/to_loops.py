@@ -21,13 +21,13 @@ from lamina.lower.builder import opmath
 from lamina.lower.context import Lowering
 from lamina.lower.custom_ops import FUNCTIONALIZED, call_mutating
 from lamina.lower.custom_rules import custom_rule
-from lamina.lower.hidden_rows import IN_PLACE, put_right
 from lamina.lower.library import call_effect, call_library
 from lamina.lower.rules import RULES, CannotLower, Decline
 from lamina.lower.sizes import SizeFloat, UnknownSize, expr_of, stride_of
 from lamina.lower.torch_private import elements_of
 from lamina.lower.user_kernels import TRITON_LAUNCH, kernel_name, launch_user_kernel
 from lamina.lower.values import TensorValue
+from lamina.masked_rows.lowering import IN_PLACE, put_right
 from lamina.ops import row_of
 from lamina.ops.aliasing import makes_view, viewed
 

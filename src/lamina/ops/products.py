@@ -49,8 +49,8 @@ ROWS: tuple[Row, ...] = (
     *rows(
         ATTENTION,
         """
-        lamina.mix_hidden_rows lamina.mix_hidden_rows_ lamina.add_hidden_rows lamina.add_hidden_rows_
-        lamina.settle_hidden_rows lamina.settle_hidden_rows_
+        lamina.fill_masked_rows lamina.fill_masked_rows_forward lamina.fill_masked_rows_backward
+        lamina.fill_masked_rows_ lamina.fill_masked_rows_forward_ lamina.fill_masked_rows_backward_
         """,
         reason="rows of attention that a mask hides are put right by a kernel that is written by hand",
     ),

@@ -221,7 +221,7 @@ def scores_read_before_they_are_changed(q: Tensor, k: Tensor, v: Tensor) -> Tens
 
 
 @_no
-def row_with_every_key_hidden(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def row_with_every_key_masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     mask = torch.ones(24, 24, dtype=torch.bool, device=q.device).triu(0)
     return (q @ k.transpose(-2, -1)).masked_fill(mask, float("-inf")).softmax(-1) @ v
 

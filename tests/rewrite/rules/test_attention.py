@@ -64,7 +64,7 @@ def test_what_is_not_attention_stays(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("fill", [float("-inf"), -1e9, -1e30])
 @pytest.mark.parametrize("added", [False, True])
-def test_rows_whose_keys_are_all_hidden_are_as_in_eager(fill: float, added: bool, dtype: torch.dtype) -> None:
+def test_rows_whose_keys_are_all_masked_are_as_in_eager(fill: float, added: bool, dtype: torch.dtype) -> None:
     mask = torch.zeros(2, 1, 24, 24, dtype=torch.bool)
     mask[0, 0, 3], mask[1, :, :, 5:9] = True, True
 
@@ -84,7 +84,7 @@ def test_rows_whose_keys_are_all_hidden_are_as_in_eager(fill: float, added: bool
     assert bool(found[0, :, 3].isnan().all()) == (fill == float("-inf"))
     (q, k, v), (eager_q, eager_k, eager_v) = gradients(found, inputs), gradients(expected, inputs)
     torch.testing.assert_close(v, eager_v, equal_nan=True, **close)
-    for one, other in ((q, eager_q), (k, eager_k)):  # of queries and keys, where no row is hidden
+    for one, other in ((q, eager_q), (k, eager_k)):  # of queries and keys, where no row is masked
         torch.testing.assert_close(one[1], other[1], **close)
 
 
@@ -99,7 +99,7 @@ ADDED: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
 
 @pytest.mark.usefixtures("_always_pays")
 @pytest.mark.parametrize("name", ADDED)
-def test_queries_are_copied_where_rows_may_be_hidden_by_finite_numbers(name: str) -> None:
+def test_queries_are_copied_where_rows_may_be_masked_by_finite_numbers(name: str) -> None:
     mask, copied = ADDED[name]
     hide = torch.zeros(1, 1, 24, 24, dtype=torch.bool)
     hide[..., 20:] = True
@@ -126,7 +126,7 @@ def test_queries_are_copied_where_rows_may_be_hidden_by_finite_numbers(name: str
         *((torch.float16, n) for n in (float("-inf"), torch.finfo(torch.float16).min)),
     ],
 )
-def test_without_gradients_no_queries_are_copied_for_rows_whose_keys_are_all_hidden(
+def test_without_gradients_no_queries_are_copied_for_rows_whose_keys_are_all_masked(
     dtype: torch.dtype, number: float
 ) -> None:
     mask = torch.zeros(2, 1, 24, 24, dtype=torch.bool)

@@ -72,10 +72,10 @@ MASKED: dict[str, Attention] = {
     "padding and causal": lambda q, k, v: (
         ((q @ k.mT).masked_fill(PADDED, -1e5) * 0.5).masked_fill(_later(), -1e9).softmax(-1) @ v
     ),
-    "rows hidden by -inf": _filled(_some, -INF),
-    "rows hidden by -1e9": _filled(_some, -1e9),
-    "rows hidden by an added -1e9": _added(_some, -1e9),
-    "rows hidden by two numbers": lambda q, k, v: (
+    "rows masked by -inf": _filled(_some, -INF),
+    "rows masked by -1e9": _filled(_some, -1e9),
+    "rows masked by an added -1e9": _added(_some, -1e9),
+    "rows masked by two numbers": lambda q, k, v: (
         (q @ k.mT).masked_fill(SOME, -1e9).masked_fill(_later(), -1e4).softmax(-1) @ v
     ),
     "scaled by a tensor": lambda q, k, v: (
@@ -158,7 +158,7 @@ def test_the_library_is_called_for_ordinary_values(form: str, monkeypatch: pytes
     monkeypatch.setattr(operation, "_exact", lambda *args: asked.append(exact(*args)) or asked[-1])
     _, (gm,) = run_changed({**CAUSAL, **MASKED}[form], _inputs("ordinary"), rewritten(Record()))
     assert gm.graph.find_nodes(op="call_function", target=operation.checked_attention)
-    assert asked == [form not in ("rows hidden by two numbers", "rows hidden by an added -1e9")] or form.startswith(
+    assert asked == [form not in ("rows masked by two numbers", "rows masked by an added -1e9")] or form.startswith(
         "rows"
     )
 

@@ -30,7 +30,7 @@ def tensors(dtype: torch.dtype = torch.float32, heads: int = 4, shared: int = 1,
 
 
 KEPT = torch.rand(2, 1, 1, KEYS, generator=torch.Generator().manual_seed(1)) > 0.5
-"""Keys that are not hidden; of the second row all are."""
+"""Keys that are not masked; of the second row all are."""
 KEPT[1] = False
 ADDED = torch.randn(1, KEYS, generator=torch.Generator().manual_seed(2))
 
@@ -42,7 +42,7 @@ def library_calls(gm: torch.fx.GraphModule) -> int:
 CALLS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "plain": lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
     "scaled": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.7),
-    "rows hidden": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, KEPT),
+    "rows masked": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, KEPT),
     "added": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=ADDED.to(q.dtype)),
     "three dimensions": lambda q, k, v: F.scaled_dot_product_attention(q[0], k[0], v[0]),
     "transposed": lambda q, k, v: F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 1, 64),

@@ -28,7 +28,7 @@ def test_half_precision_on_a_gpu(training: bool) -> None:
 
 
 @pytest.mark.parametrize(("masked", "training"), [(True, False), (False, True), (True, True)])
-def test_float16_keys_that_are_hidden_get_their_gradient_by_hand(masked: bool, training: bool) -> None:
+def test_float16_keys_that_are_masked_get_their_gradient_by_hand(masked: bool, training: bool) -> None:
     query = Like(torch.float16, "cuda")
     found = reason_against(
         query, query, 1024, causal=False, dropout=0.0, mask_requires_grad=False, training=training, masked=masked

@@ -3,8 +3,8 @@
 The matrix of scores is never written: on a GPU that is most of the time and the memory of attention by hand. What is
 recognised is any order of scaling, masking, casting and dropout between two products, however the products are spelled.
 
-A row whose keys are all hidden is what it is in eager: not a number where they are minus infinity, the mean of the
-hidden values where they are large negative numbers. What eager makes of infinities, of NaN behind a mask, and of scores
+A row whose keys are all masked is what it is in eager: not a number where they are minus infinity, the mean of the
+masked values where they are large negative numbers. What eager makes of infinities, of NaN behind a mask, and of scores
 that reach the numbers of a mask, the library does not: whether there are any is asked of the operands at each call
 (``attention_check.py``), unless the option ``assume_finite`` says that there are none.
 """
@@ -20,11 +20,11 @@ from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
+from lamina.masked_rows.attention import kernel_for, masked_attention
 from lamina.rewrite.rules.attention_check import checked_on_cpu, guarded, on_cpu
 from lamina.rewrite.rules.attention_form import Attention, Refusal, attention_of
 from lamina.rewrite.rules.attention_mask import mask_of
 from lamina.rewrite.rules.attention_pays import reason_against
-from lamina.rewrite.rules.attention_rows import kernel_for, masked_attention
 from lamina.rewrite.rules.constants import Constants
 from lamina.rewrite.rules.editing import Replacement, Writer, replaced
 from lamina.rewrite.rules.layout import with_layout_of

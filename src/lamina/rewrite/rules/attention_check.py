@@ -1,7 +1,7 @@
 """Attention by hand as the library's where its operands, asked at each call, let nobody notice (on a CPU).
 
-Eager multiplies the weight 0 of a hidden key with its value, which is not a number where that is infinite, and lets
-a hidden number compete with scores that are as low: the library skips what is hidden. ``lamina::checked_attention``
+Eager multiplies the weight 0 of a masked key with its value, which is not a number where that is infinite, and lets
+a masked number compete with scores that are as low: the library skips what is masked. ``lamina::checked_attention``
 (``base/checked_attention.py``) takes what the program does between its products along, for calls where that shows.
 """
 

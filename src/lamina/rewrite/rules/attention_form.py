@@ -16,8 +16,8 @@ from lamina.rewrite.rules.spelling import Spelled, fake_of, number, spelled
 
 __all__ = ["Attention", "Refusal", "Step", "attention_of"]
 
-HIDDEN = -1e4
-"""A score at or below this, once all steps are done, counts as hidden when it is put in the place of others. Whether
+MASKED = -1e4
+"""A score at or below this, once all steps are done, counts as masked when it is put in the place of others. Whether
 it is so far below the others that nothing of it is left is found at each call (``attention_check.py``)."""
 
 
@@ -150,7 +150,7 @@ class _Above:
     def _fill(self, mask: object, value: object, batch: tuple[Any, ...], inverted: bool) -> Step | None:
         fill = self.constants.number(value)
         fake = fake_of(mask)
-        if fill is None or not fill <= HIDDEN or fake is None or fake.dtype != torch.bool:
+        if fill is None or not fill <= MASKED or fake is None or fake.dtype != torch.bool:
             return None
         return Step("fill", batch, mask, fill, inverted)  # type: ignore[arg-type]
 

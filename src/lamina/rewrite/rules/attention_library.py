@@ -2,7 +2,7 @@
 
 Flash attention takes no mask, and a mask that is one number repeated along the keys is taken by no fused kernel at
 all. So a mask that is known while compiling and hides nothing goes. One that hides exactly what comes later is said by
-``is_causal``, which skips keys that a mask lets take part: a hidden number competes with scores as low, and what is
+``is_causal``, which skips keys that a mask lets take part: a masked number competes with scores as low, and what is
 not finite behind it reaches the result. That is only for GPUs, by numbers that no scores come near, and wherever all
 values may be taken as finite (``assume_finite``). Libraries of models make such masks where they are compiled, though
 they leave them out where they are not. Heads of keys and values that are repeated for several heads of queries are
@@ -23,7 +23,7 @@ from torch.fx import GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
 from lamina.rewrite.rules.attention_call import DEFAULTS, LIBRARY, OPERANDS, arguments_of
-from lamina.rewrite.rules.attention_form import HIDDEN
+from lamina.rewrite.rules.attention_form import MASKED
 from lamina.rewrite.rules.constants import Constants, distinct
 from lamina.rewrite.rules.editing import Replacement, Writer, replaced
 from lamina.rewrite.rules.layout import with_layout_of
@@ -160,16 +160,16 @@ class _Masks:
 
 
 def _hides(mask: Tensor, queries: int, keys: int) -> str:
-    hidden = mask.logical_not() if mask.dtype == torch.bool else mask <= HIDDEN
-    if mask.dtype != torch.bool and bool(mask.masked_fill(hidden, 0).any()):
+    masked = mask.logical_not() if mask.dtype == torch.bool else mask <= MASKED
+    if mask.dtype != torch.bool and bool(mask.masked_fill(masked, 0).any()):
         return ""
-    if not bool(hidden.any()):
+    if not bool(masked.any()):
         return _NOTHING
-    if queries != keys or tuple(hidden.shape[-2:]) != (queries, keys):
+    if queries != keys or tuple(masked.shape[-2:]) != (queries, keys):
         return ""
-    if not bool((hidden == torch.ones(queries, keys, dtype=torch.bool).triu(1)).all()):
+    if not bool((masked == torch.ones(queries, keys, dtype=torch.bool).triu(1)).all()):
         return ""
-    beyond = mask.dtype == torch.bool or bool((mask[hidden] <= _BEYOND).all())
+    beyond = mask.dtype == torch.bool or bool((mask[masked] <= _BEYOND).all())
     return _LATER if beyond else _LATER_BY_NUMBERS
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from lamina.rewrite.rules.attention_form import HIDDEN, Refusal, Step
+from lamina.rewrite.rules.attention_form import MASKED, Refusal, Step
 from lamina.rewrite.rules.constants import Constants, distinct
 from lamina.rewrite.rules.editing import Writer
 from lamina.rewrite.rules.spelling import fake_of, spelled
@@ -20,7 +20,7 @@ from lamina.rewrite.torch_private import same_size
 __all__ = ["Mask", "mask_of"]
 
 _FAR = -1e30
-"""Stands for any large finite number in the place of hidden scores: added to a score it leaves nothing of it."""
+"""Stands for any large finite number in the place of masked scores: added to a score it leaves nothing of it."""
 _LOST = -1e8
 """Added to a score in float32, this and what is lower leaves nothing, or next to nothing, of it."""
 
@@ -38,7 +38,7 @@ Sizes = tuple[Any, ...]
 class Mask:
     """``scale`` for the scores, then ``parts`` in order; ``causal`` alone where every part hides what comes later.
 
-    ``may_hide_rows``: a row's keys may all be hidden; ``finite``: by numbers other than minus infinity; ``wide``: a
+    ``may_mask_rows``: a row's keys may all be masked; ``finite``: by numbers other than minus infinity; ``wide``: a
     mask is added to scores of more than 16 bits; ``changes``: one is written to afterwards, where eager does not mind.
     ``factors`` are steps to scale the queries with. ``replay`` are all steps in order, as they are, and ``highest`` the
     largest finite number that hides a score otherwise than by being added to it in the library.
@@ -51,7 +51,7 @@ class Mask:
     factors: list[Step] = field(default_factory=list)
     replay: list[_Part] = field(default_factory=list)
     highest: float = -math.inf
-    may_hide_rows: bool = False
+    may_mask_rows: bool = False
     finite: bool = False
     wide: bool = False
     changes: bool = False
@@ -70,12 +70,12 @@ class Mask:
         return queries
 
     def may_be_settled(self, training: bool) -> bool:
-        """Whether the library may get ``plain``, and its results be put right (``attention_rows.py``), for less.
+        """Whether the library may get ``plain``, and its results be put right (``masked_rows/attention.py``), for less.
 
-        Then rows hidden by large numbers have lost their scores in eager too. What that saves is the copy of the
+        Then rows masked by large numbers have lost their scores in eager too. What that saves is the copy of the
         queries for a gradient, and the mask's own where it can be given as it is.
         """
-        if not (self.may_hide_rows and self.finite) or self.wide or self.requires_grad:
+        if not (self.may_mask_rows and self.finite) or self.wide or self.requires_grad:
             return False
         return training or self._given is not None
 
@@ -121,12 +121,12 @@ class Mask:
         tops: Node | None = None
         if len(self.parts) > 1 or any(part.step.kind == "add" for part in self.parts):
             tops = write.call(torch.amax, total, -1, True)
-        if self.may_hide_rows:
+        if self.may_mask_rows:
             top = tops or write.call(torch.amax, total, -1, True)
-            hidden = write.call(torch.le, top, HIDDEN)
-            shifted = write.call(torch.masked_fill, top, write.call(torch.logical_not, hidden), 0.0)
+            masked = write.call(torch.le, top, MASKED)
+            shifted = write.call(torch.masked_fill, top, write.call(torch.logical_not, masked), 0.0)
             total = write.call(torch.sub, total, shifted)
-        if self.may_hide_rows and self.finite:
+        if self.may_mask_rows and self.finite:
             lost = write.call(torch.le, top, _LOST)
             if training or torch.finfo(self.dtype).max < -_LEVEL:
                 queries = write.call(torch.masked_fill, queries, lost, 0.0)
@@ -205,8 +205,8 @@ def mask_of(
 def _check_numbers(mask: Mask, found: Sequence[_Part]) -> None:
     """Raises ``Refusal`` where what was far below the scores is not so any more after they are scaled."""
     later = math.prod((part.step.factor for part in found if part.step.value is None), start=1.0)
-    if mask.highest > HIDDEN or not later >= _LEAST_SCALE:
-        raise Refusal("hidden scores are scaled to numbers that the others may reach")
+    if mask.highest > MASKED or not later >= _LEAST_SCALE:
+        raise Refusal("masked scores are scaled to numbers that the others may reach")
 
 
 def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constants: Constants) -> _Part | None:
@@ -220,25 +220,25 @@ def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constant
     mask.wide |= step.wide
     if known is not None:
         known = distinct(known.cpu())
-        hidden = _hidden(step, known)
-        if hidden is not None:
-            if not hidden.any():
+        masked = _masked(step, known)
+        if masked is not None:
+            if not masked.any():
                 return None
-            if hidden.all(-1).any():
-                raise Refusal("a row whose keys are all hidden")
-            if _is_causal(hidden, sizes):
+            if masked.all(-1).any():
+                raise Refusal("a row whose keys are all masked")
+            if _is_causal(masked, sizes):
                 mask.highest = max(mask.highest, _highest(step, known))
                 return _Part(step, _as_it_is if len(batch) == 2 else _placing(fake, step, batch), causal=True)
         elif bool((known.amax(-1) == -math.inf).any()):
-            raise Refusal("a row whose keys are all hidden")
+            raise Refusal("a row whose keys are all masked")
         elif not torch.equal(known.to(mask.dtype).to(known.dtype), known):
             raise Refusal("the mask's values do not fit in the queries' dtype")
     elif step.kind == "add":
-        mask.may_hide_rows = True
+        mask.may_mask_rows = True
         if fake.dtype.itemsize > mask.dtype.itemsize or not fake.is_floating_point():
             raise Refusal("the mask is not of the queries' dtype")
     else:
-        mask.may_hide_rows = True
+        mask.may_mask_rows = True
     if step.kind == "fill":
         mask.highest = max(mask.highest, step.factor)
     mask.requires_grad |= fake.requires_grad
@@ -246,7 +246,7 @@ def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constant
 
 
 def _highest(step: Step, known: Tensor) -> float:
-    """The largest finite number that stands for a hidden score, or is added to one; minus infinity without one."""
+    """The largest finite number that stands for a masked score, or is added to one; minus infinity without one."""
     if step.kind == "fill":
         return step.factor
     added = known.to(torch.float64) * step.factor
@@ -270,11 +270,11 @@ def _adds_finite(value: object, factor: float, constants: Constants) -> bool:
     """Whether ``value`` times ``factor``, added to scores, may hide some of them by a finite number."""
     known = constants.number(value)
     if known is not None:
-        return -math.inf < known * factor <= HIDDEN
+        return -math.inf < known * factor <= MASKED
     tensor = constants.value(value)
     if tensor is not None:
         added = distinct(tensor) * factor
-        return bool(((added <= HIDDEN) & (added != -math.inf)).any())
+        return bool(((added <= MASKED) & (added != -math.inf)).any())
     call = spelled(value) if isinstance(value, Node) else None
     if call is None or call.writes:
         return True
@@ -284,18 +284,18 @@ def _adds_finite(value: object, factor: float, constants: Constants) -> bool:
     return chosen is None or any(_adds_finite(one, factor, constants) for one in chosen)
 
 
-def _hidden(step: Step, known: Tensor) -> Tensor | None:
+def _masked(step: Step, known: Tensor) -> Tensor | None:
     """Which keys a constant mask hides, if that is all it does."""
     if step.kind == "fill":
         return known.logical_not() if step.inverted else known
-    hidden = known * step.factor <= HIDDEN
-    return hidden if not bool(known.masked_fill(hidden, 0).any()) else None
+    masked = known * step.factor <= MASKED
+    return masked if not bool(known.masked_fill(masked, 0).any()) else None
 
 
-def _is_causal(hidden: Tensor, sizes: tuple[Any, Any]) -> bool:
+def _is_causal(masked: Tensor, sizes: tuple[Any, Any]) -> bool:
     if not all(type(n) is int for n in sizes):  # comparing a symbol would add a guard
         return False
-    return hidden.shape[-2:] == sizes and bool((hidden == torch.ones(sizes, dtype=torch.bool).triu(1)).all())
+    return masked.shape[-2:] == sizes and bool((masked == torch.ones(sizes, dtype=torch.bool).triu(1)).all())
 
 
 def _as_it_is(write: Writer, node: Node) -> Node:

@@ -61,7 +61,7 @@ class _Call:
     shared: int
 
     def write(self, write: Writer) -> Node:
-        """Scores, softmax and mixing in float32; a row whose keys are all hidden gives zeros, as the library does."""
+        """Scores, softmax and mixing in float32; a row whose keys are all masked gives zeros, as the library does."""
         before = fake_of(self.query)
         assert before is not None
         query = write.call(torch.mul, write.method("float", write.old(self.query)), self.scale)

@@ -41,7 +41,7 @@ def reason_against(
         if masked and type(keys) is not int:  # torch 2.11 does not trace how it fills such a mask up
             return "on a GPU the library wants a mask whose size is known before it runs"
         if query.dtype == torch.float16 and masked and training:  # an H200, cuDNN 9.19; bfloat16 is right there
-            return "the library's float16 gradients of hidden keys are not numbers"
+            return "the library's float16 gradients of masked keys are not numbers"
         exact = query.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
         if exact and training:  # an H100: gradients of a small GPT 2 to 3.6 times as far from exact as eager's
             return "the library's float32 gradients are too far from exact where products are not TF32"

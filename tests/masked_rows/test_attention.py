@@ -1,4 +1,4 @@
-"""Rows whose keys are all hidden by large numbers, put right in the results of the library's attention."""
+"""Rows whose keys are all masked by large numbers, put right in the results of the library's attention."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch.fx import GraphModule
 
 import lamina
 from lamina.ir.loops import LibraryCall
+from lamina.masked_rows.attention import kernel_for, masked_attention
 from lamina.record import Record
-from lamina.rewrite.rules import attention, attention_rows
-from lamina.rewrite.rules.attention_rows import kernel_for, masked_attention
+from lamina.rewrite.rules import attention
 from lamina.rewrite.rules.torch_private import CPU, CUDNN
 from tests.rewrite.rules.capturing import gradients, rewritten, run_changed
 
@@ -38,7 +38,7 @@ def _inputs(dtype: torch.dtype = torch.bfloat16, grad: bool = True) -> list[Tens
 
 
 def _mask(shape: tuple[int, ...], number: float, dtype: torch.dtype) -> Tensor:
-    """Some keys of most rows are hidden, and all of the fourth row's, or of the second batch's only row."""
+    """Some keys of most rows are masked, and all of the fourth row's, or of the second batch's only row."""
     mask = torch.zeros(shape)
     mask[..., 5:9] = number
     if shape[-2] == 1:
@@ -66,28 +66,28 @@ def _weights(shape: torch.Size, dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("dtype", "number"), [(d, n) for d, numbers in NUMBERS.items() for n in (*numbers, -math.inf)])
-def test_hidden_rows_and_all_others_are_as_in_eager(dtype: torch.dtype, number: float, shape: tuple[int, ...]) -> None:
+def test_masked_rows_and_all_others_are_as_in_eager(dtype: torch.dtype, number: float, shape: tuple[int, ...]) -> None:
     inputs, mask = _inputs(dtype), _mask(shape, number, dtype)
     found, expected = masked_attention(*inputs, mask, 0.25, CPU), _by_hand(*inputs, mask)
     torch.testing.assert_close(found, expected, equal_nan=True, **_close(dtype))
-    hidden = (mask <= -9900).all(-1, keepdim=True).broadcast_to(2, 4, 24, 1)
-    assert hidden.any()
-    assert not hidden.all()
-    assert bool(found[hidden.expand_as(found)].isnan().all()) == (number == -math.inf)
+    masked = (mask <= -9900).all(-1, keepdim=True).broadcast_to(2, 4, 24, 1)
+    assert masked.any()
+    assert not masked.all()
+    assert bool(found[masked.expand_as(found)].isnan().all()) == (number == -math.inf)
     (q, k, v), (eager_q, _, eager_v) = gradients(found, inputs), gradients(expected, inputs)
     torch.testing.assert_close(v, eager_v, equal_nan=True, **_close(dtype))
     assert q is not None
     assert eager_q is not None
-    seen = ~hidden.expand_as(q)
+    seen = ~masked.expand_as(q)
     torch.testing.assert_close(q[seen], eager_q[seen], **_close(dtype))
     if number != -math.inf:
         assert not q[~seen].any()
-        # Of the keys' gradient the part that comes from the rows that are not hidden.
-        without = gradients(_by_hand(*inputs, mask).masked_fill(hidden, 0.0), inputs)[1]
+        # Of the keys' gradient the part that comes from the rows that are not masked.
+        without = gradients(_by_hand(*inputs, mask).masked_fill(masked, 0.0), inputs)[1]
         torch.testing.assert_close(k, without, **_close(dtype))
 
 
-def test_a_row_hidden_by_several_numbers_has_the_weights_of_its_mask() -> None:
+def test_a_row_masked_by_several_numbers_has_the_weights_of_its_mask() -> None:
     inputs, mask = _inputs(torch.float32), torch.zeros(24, 24)
     mask[3], mask[3, ::2], mask[3, ::5] = -2e9, -1e9, -math.inf
     found, expected = masked_attention(*inputs, mask, 0.25, CPU), _by_hand(*inputs, mask)
@@ -151,7 +151,7 @@ def test_a_mask_that_must_be_made_is_put_right_in_training_alone(function: Funct
 
 @pytest.mark.usefixtures("_by_the_cpus_kernel")
 @pytest.mark.parametrize("function", [_in_float32, _minus_infinity, _dropped])
-def test_where_eager_keeps_scores_or_needs_no_copy_the_mask_carries_hidden_rows(function: Function) -> None:
+def test_where_eager_keeps_scores_or_needs_no_copy_the_mask_carries_masked_rows(function: Function) -> None:
     _, (gm,) = run_changed(
         function, [*_inputs(), _mask((24, 24), -1e9, torch.bfloat16)], rewritten(Record(), finite=True)
     )
@@ -192,7 +192,7 @@ class _Like:
     ],
 )
 def test_which_kernel_is_relied_on(like: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_rows, "chosen_attention", lambda q, k, v, scale: CUDNN)
+    monkeypatch.setattr("lamina.masked_rows.attention.chosen_attention", lambda q, k, v, scale: CUDNN)
     assert kernel_for(like, like, like, 0.125) == expected
 
 
@@ -236,6 +236,6 @@ def test_compiled_nothing_is_copied_and_values_are_eagers() -> None:
     steps = [step for plan in plans for step in plan.steps]
     assert all(isinstance(step, LibraryCall) for step in steps)
     assert [step.op.split(".")[1] for step in steps] == [
-        *("_scaled_dot_product_flash_attention_for_cpu", "settle_hidden_rows_"),
-        *("_scaled_dot_product_flash_attention_for_cpu_backward", "add_hidden_rows_"),
+        *("_scaled_dot_product_flash_attention_for_cpu", "fill_masked_rows_forward_"),
+        *("_scaled_dot_product_flash_attention_for_cpu_backward", "fill_masked_rows_backward_"),
     ]

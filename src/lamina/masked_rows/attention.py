@@ -1,9 +1,9 @@
-"""The library's attention with a mask as it is, where rows may be hidden by large negative numbers.
+"""The library's attention with a mask as it is, where rows may be masked by large negative numbers.
 
 Otherwise such rows need another mask, and for their gradients other queries (``attention_mask.py``): copies of both.
-Here the library gets the tensors themselves, and what it computes of hidden rows is put right in its own results
-(``base/hidden_rows.py``): of the forward's result and logarithms, and of the values' gradient. Of a hidden row nothing
-flows back to queries and keys.
+Here the library gets the tensors themselves, and what it computes of masked rows is put right in its own results
+(``masked_rows/operations.py``): of the forward's result and logarithms, and of the values' gradient. Of a masked row
+nothing flows back to queries and keys.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.base.hidden_rows import add_hidden_rows, mix_hidden_rows, settle_hidden_rows
+from lamina.masked_rows.operations import fill_masked_rows, fill_masked_rows_backward, fill_masked_rows_forward
 from lamina.rewrite.rules.torch_private import attention_backward, attention_forward, chosen_attention
 
 __all__ = ["kernel_for", "masked_attention"]
@@ -34,12 +34,12 @@ def kernel_for(query: Tensor, key: Tensor, value: Tensor, scale: float) -> str:
 
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, kernel: str) -> Tensor:
-    """``softmax(query @ key^T * scale + mask) @ value`` by ``kernel``; a hidden row's weights are those of its mask."""
+    """``softmax(query @ key^T * scale + mask) @ value`` by ``kernel``; a masked row's weights are those of its mask."""
     mask = mask[(None,) * (4 - mask.dim())]
     if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
         return _Masked.apply(query, key, value, mask, scale, kernel)  # type: ignore[no-any-return, no-untyped-call]
     out, *_ = attention_forward(kernel, query, key, value, mask, scale, False)
-    return mix_hidden_rows(out, mask, value)  # type: ignore[no-any-return]
+    return fill_masked_rows(out, mask, value)  # type: ignore[no-any-return]
 
 
 class _Masked(torch.autograd.Function):
@@ -48,7 +48,7 @@ class _Masked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, kernel: str) -> Tensor:
         out, logarithm, *rest = attention_forward(kernel, query, key, value, mask, scale, True)
-        out, logarithm, rows = settle_hidden_rows(out, logarithm, mask, value)
+        out, logarithm, rows = fill_masked_rows_forward(out, logarithm, mask, value)
         ctx.scale, ctx.kernel = scale, kernel
         ctx.others = [None if isinstance(r, Tensor) else r for r in rest]
         tensors = [r if isinstance(r, Tensor) else None for r in rest]
@@ -62,4 +62,4 @@ class _Masked(torch.autograd.Function):
         rest = [o if t is None else t for t, o in zip(tensors, ctx.others, strict=True)]
         operands = (query, key, value, mask)
         dq, dk, dv = attention_backward(ctx.kernel, tangent, operands, (out, logarithm, *rest), ctx.scale)
-        return dq, dk, add_hidden_rows(dv, mask, rows, tangent), None, None, None
+        return dq, dk, fill_masked_rows_backward(dv, mask, rows, tangent), None, None, None

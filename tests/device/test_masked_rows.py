@@ -1,4 +1,4 @@
-"""Rows of attention whose keys are all hidden: the kernels against their specification, compiled programs, memory."""
+"""Rows of attention whose keys are all masked: the kernels against their specification, compiled programs, memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import lamina
-from lamina.base.hidden_rows import add_, settle_
-from lamina.rewrite.rules.attention_rows import kernel_for
+from lamina.masked_rows.attention import kernel_for
+from lamina.masked_rows.operations import fill_backward_, fill_forward_
 from lamina.rewrite.rules.torch_private import CUDNN
 from tests.rewrite.rules.capturing import gradients
 
@@ -42,7 +42,7 @@ def _inputs(grad: bool = True, shape: tuple[int, ...] = (2, 4, 256, 64)) -> list
 
 
 def _mask(shape: tuple[int, ...], number: float) -> Tensor:
-    """Some keys of most rows are hidden, and all of some rows', or of the second batch's only row."""
+    """Some keys of most rows are masked, and all of some rows', or of the second batch's only row."""
     mask = torch.zeros(shape, device="cuda")
     mask[..., 5:90] = number
     if shape[-2] == 1:
@@ -59,30 +59,30 @@ def _relied_on() -> bool:
 
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("number", NUMBERS)
-def test_hidden_rows_and_all_others_are_as_in_eager(number: float, name: str) -> None:
+def test_masked_rows_and_all_others_are_as_in_eager(number: float, name: str) -> None:
     compiled = lamina.compile(_by_hand, dynamic=False)
     inputs, mask = _inputs(), _mask(MASKS[name], number)
     found, expected = compiled(*inputs, mask), _by_hand(*inputs, mask)
     torch.testing.assert_close(found, expected, equal_nan=True, **CLOSE)
-    hidden = (mask <= -9900).all(-1, keepdim=True).broadcast_to(2, 4, 256, 1)
-    assert hidden.any()
-    assert bool(found[hidden.expand_as(found)].isnan().all()) == (number == -math.inf)
+    masked = (mask <= -9900).all(-1, keepdim=True).broadcast_to(2, 4, 256, 1)
+    assert masked.any()
+    assert bool(found[masked.expand_as(found)].isnan().all()) == (number == -math.inf)
     (q, k, v), (eager_q, _, eager_v) = gradients(found, inputs), gradients(expected, inputs)
     torch.testing.assert_close(v, eager_v, equal_nan=True, **CLOSE)
     assert q is not None
     assert eager_q is not None
-    seen = ~hidden.expand_as(q)
+    seen = ~masked.expand_as(q)
     torch.testing.assert_close(q[seen], eager_q[seen], **CLOSE)
     if number != -math.inf:
         assert not q[~seen].any()
-        without = gradients(_by_hand(*inputs, mask).masked_fill(hidden, 0.0), inputs)[1]
+        without = gradients(_by_hand(*inputs, mask).masked_fill(masked, 0.0), inputs)[1]
         torch.testing.assert_close(k, without, **CLOSE)
     if _relied_on():
         ops = [
             getattr(s, "op", "") for stage in compiled.record.stages if stage.name == "plan" for s in stage.value.steps
         ]
-        assert "lamina.settle_hidden_rows_.default" in ops
-        assert "lamina.add_hidden_rows_.default" in ops
+        assert "lamina.fill_masked_rows_forward_.default" in ops
+        assert "lamina.fill_masked_rows_backward_.default" in ops
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -117,11 +117,11 @@ def test_kernels_do_what_is_specified(number: float | None, features: int, keys:
     gradient, tangent = torch.randn_like(value), torch.randn_like(out)
     mine, theirs = ([t.clone() for t in (out, logarithm, gradient)] for _ in range(2))
     alone = out.clone()
-    rows = torch.ops.lamina.settle_hidden_rows_(mine[0], mine[1], mask, value)
-    torch.ops.lamina.mix_hidden_rows_(alone, mask, value)
-    torch.ops.lamina.add_hidden_rows_(mine[2], mask, rows, tangent)
-    expected = settle_(theirs[0], theirs[1], mask, value)
-    add_(theirs[2], mask, expected, tangent)
+    rows = torch.ops.lamina.fill_masked_rows_forward_(mine[0], mine[1], mask, value)
+    torch.ops.lamina.fill_masked_rows_(alone, mask, value)
+    torch.ops.lamina.fill_masked_rows_backward_(mine[2], mask, rows, tangent)
+    expected = fill_forward_(theirs[0], theirs[1], mask, value)
+    fill_backward_(theirs[2], mask, expected, tangent)
     torch.testing.assert_close(rows, expected, equal_nan=True, rtol=1e-4, atol=1e-5)
     for one, other in zip((*mine, alone), (*theirs, theirs[0]), strict=True):
         torch.testing.assert_close(one, other, equal_nan=True, **CLOSE)

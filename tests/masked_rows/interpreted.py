@@ -1,4 +1,4 @@
-"""The kernels for hidden rows of attention in Triton's interpreter, beside their specification: run as a script."""
+"""The kernels for masked rows of attention in Triton's interpreter, beside their specification: run as a script."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.base.hidden_rows import add_, settle_
-from lamina.runtime import hidden_rows
+from lamina.masked_rows import kernels
+from lamina.masked_rows.operations import fill_backward_, fill_forward_
 from lamina.runtime.triton_build import TritonBuild, TritonUnit
 from tests.codegen.triton import worker
 from tests.codegen.triton.loading import load
@@ -61,32 +61,32 @@ class _Interpreted:
 def _mask(shape: tuple[int, ...], name: str) -> Tensor:
     mask, number = torch.randn(shape), FILLS[name]
     if number is not None:
-        hidden = torch.rand(shape[:3]) < 0.4
-        hidden.view(-1)[0] = True
-        mask[hidden] = number
+        masked = torch.rand(shape[:3]) < 0.4
+        masked.view(-1)[0] = True
+        mask[masked] = number
         if name == "several":
-            mask[..., ::3][hidden], mask[..., 1::5][hidden] = -2e9, -math.inf
+            mask[..., ::3][masked], mask[..., 1::5][masked] = -2e9, -math.inf
     return mask
 
 
 def _check(interpreted: _Interpreted, sizes: tuple[int, ...], shape: tuple[int, ...], name: str) -> int:
-    """Both kernels on one mask; how many rows of it are hidden."""
+    """Both kernels on one mask; how many rows of it are masked."""
     batch, heads, queries, keys, features = sizes
     mask = _mask(shape, name)
     result = torch.randn(batch, queries, heads, features).transpose(1, 2)
     logarithm, value = torch.randn(batch, heads, queries, 1), torch.randn(batch, heads, keys, features)
     out, changed, alone = result.clone(), logarithm.clone(), result.clone()
     interpreted.knows(out, changed, alone, mask, value)
-    rows = hidden_rows.settle(out, changed, mask, value)
-    hidden_rows.mix(alone, mask, value)
+    rows = kernels.fill_forward(out, changed, mask, value)
+    kernels.fill(alone, mask, value)
     gradient, tangent = torch.randn(batch, heads, keys, features), torch.randn(batch, heads, queries, features)
     added = gradient.clone()
     assert rows is not None
     interpreted.knows(added, tangent, rows)
-    hidden_rows.add(added, mask, rows, tangent)
+    kernels.fill_backward(added, mask, rows, tangent)
     mixed, infinite, summed = result.clone(), logarithm.clone(), gradient.clone()
-    expected = settle_(mixed, infinite, mask, value)
-    add_(summed, mask, expected, tangent)
+    expected = fill_forward_(mixed, infinite, mask, value)
+    fill_backward_(summed, mask, expected, tangent)
     pairs = {"result": (out, mixed), "alone": (alone, mixed), "logarithms": (changed, infinite)}
     pairs |= {"rows": (rows, expected), "gradient": (added, summed)}
     for what, (mine, theirs) in pairs.items():
@@ -97,20 +97,20 @@ def _check(interpreted: _Interpreted, sizes: tuple[int, ...], shape: tuple[int, 
 
 
 def main() -> None:
-    """Check every case and print, for each, how many rows were hidden and how many kernels ran."""
+    """Check every case and print, for each, how many rows were masked and how many kernels ran."""
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         interpreted = _Interpreted(Path(folder))
-        made = hidden_rows.rows_of
+        made = kernels.rows_of
 
         def rows_of(out: Tensor, mask: Tensor) -> Tensor:
             rows = made(out, mask)
             interpreted.knows(rows)
             return rows
 
-        hidden_rows.rows_of = rows_of  # type: ignore[attr-defined]
-        hidden_rows.current_stream = lambda device: 0  # type: ignore[attr-defined]
-        hidden_rows.serve_hidden_rows(0, interpreted.build, lambda: interpreted)  # type: ignore[arg-type, return-value]
+        kernels.rows_of = rows_of  # type: ignore[attr-defined]
+        kernels.current_stream = lambda device: 0  # type: ignore[attr-defined]
+        kernels.serve_masked_rows(0, interpreted.build, lambda: interpreted)  # type: ignore[arg-type, return-value]
         for case, (sizes, shape) in CASES.items():
             for name in FILLS:
                 interpreted.launched.clear()

@@ -1,4 +1,4 @@
-"""The kernels that put hidden rows of attention right do what they are specified to do, and compile for a GPU."""
+"""The kernels that put masked rows of attention right do what they are specified to do, and compile for a GPU."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from lamina.base.hidden_rows import IN_PLACE
-from lamina.runtime.hidden_rows import kernels_of
+from lamina.masked_rows.kernels import kernels_of
+from lamina.masked_rows.operations import IN_PLACE
 from lamina.runtime.triton_worker import compile_request
-from tests.codegen.triton.hidden_rows import CASES, FILLS
+from tests.masked_rows.interpreted import CASES, FILLS
 
 
 @pytest.fixture(scope="module")
 def said() -> dict[tuple[str, str], str]:
     """What the interpreter's process says of each case and fill."""
     env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.codegen.triton.hidden_rows"]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.masked_rows.interpreted"]
     ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     lines = (line.split("; ", 2) for line in ended.stdout.splitlines())
@@ -30,8 +30,8 @@ def said() -> dict[tuple[str, str], str]:
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_do_what_is_specified(case: str, fill: str, said: dict[tuple[str, str], str]) -> None:
-    hidden, launched = said[case, fill].split()
-    assert (int(hidden) > 0) == (fill != "none")
+    masked, launched = said[case, fill].split()
+    assert (int(masked) > 0) == (fill != "none")
     assert int(launched) == 3
 
 

@@ -1,6 +1,6 @@
-"""Kernels for attention's rows whose keys are all hidden: what ``base/hidden_rows.py`` specifies, on a GPU.
+"""Kernels for attention's rows whose keys are all masked: what ``masked_rows/operations.py`` specifies, on a GPU.
 
-A program reads 16 rows of the mask, or the factors of a head's rows, and leaves if no row is hidden: a few microseconds
+A program reads 16 rows of the mask, or the factors of a head's rows, and leaves if no row is masked: a few microseconds
 beside the library's kernel. Where some are, their weights are made from the mask in registers, a block at a time, and
 multiplied on the tensor cores.
 """
@@ -16,23 +16,23 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from lamina.base.hidden_rows import HIDDEN, add_, rows_of, settle_
 from lamina.errors import LaminaWarning
+from lamina.masked_rows.operations import MASKED, fill_backward_, fill_forward_, rows_of
 from lamina.runtime.cuda_driver import CudaKernel, Driver
 from lamina.runtime.cuda_host import launch_failed
 from lamina.runtime.torch_private import current_stream
 from lamina.runtime.triton_build import TritonBuild, TritonUnit
 from lamina.runtime.triton_pool import TritonError
 
-__all__ = ["add", "hidden_rows", "kernels_of", "mix", "serve_hidden_rows", "settle"]
+__all__ = ["fill", "fill_backward", "fill_forward", "kernels_of", "masked_rows", "serve_masked_rows"]
 
-_SETTLE = """\
+_FILL = """\
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def settle(
+def fill(
     out, logarithm, mask, value, rows,
     ob, oh, oq, lb, lh, lq, mb, mh, mq, vb, vh, vk,
     batches, heads, masks, queries, keys, features,
@@ -49,39 +49,39 @@ def settle(
         there = inside[:, None] & (k < keys)[None, :]
         highest = tl.maximum(highest, tl.load(base + k[None, :], mask=there, other=float("-inf")).to(tl.float32))
     level = tl.max(highest, 1)
-    hidden = inside & (level <= {hidden})
+    masked = inside & (level <= {masked})
     factor = tl.zeros([16], tl.float32)
-    if tl.max(hidden.to(tl.int32), 0) > 0:
+    if tl.max(masked.to(tl.int32), 0) > 0:
         total = tl.zeros([16], tl.float32)
         for first in range(0, keys, 64):
             k = first + tl.arange(0, 64)
-            there = hidden[:, None] & (k < keys)[None, :]
+            there = masked[:, None] & (k < keys)[None, :]
             seen = tl.load(base + k[None, :], mask=there, other=float("-inf")).to(tl.float32)
             total += tl.sum(tl.exp(seen - level[:, None]), 1)
-        factor = tl.where(hidden, 1.0 / total, 0.0)
+        factor = tl.where(masked, 1.0 / total, 0.0)
         d = tl.arange(0, {width})
         for shared in range(0, batches * heads):
             vb_, vh_ = b + shared // heads, h + shared % heads
             mixed = tl.zeros([16, {width}], tl.float32)
             for first in range(0, keys, 64):
                 k = first + tl.arange(0, 64)
-                there = hidden[:, None] & (k < keys)[None, :]
+                there = masked[:, None] & (k < keys)[None, :]
                 seen = tl.load(base + k[None, :], mask=there, other=float("-inf")).to(tl.float32)
-                weights = tl.where(hidden[:, None], tl.exp(seen - level[:, None]) * factor[:, None], 0.0)
+                weights = tl.where(masked[:, None], tl.exp(seen - level[:, None]) * factor[:, None], 0.0)
                 read = (k < keys)[:, None] & (d < features)[None, :]
                 v = tl.load(value + vb_ * vb + vh_ * vh + k[:, None] * vk + d[None, :], mask=read, other=0.0)
                 mixed += tl.dot(weights.to(v.dtype), v)
             at = out + vb_ * ob + vh_ * oh + q[:, None] * oq + d[None, :]
-            tl.store(at, mixed.to(out.dtype.element_ty), mask=hidden[:, None] & (d < features)[None, :])
+            tl.store(at, mixed.to(out.dtype.element_ty), mask=masked[:, None] & (d < features)[None, :])
 {logarithm}
 {rows}
 """
 _LOGARITHM = (
     "            tl.store(logarithm + vb_ * lb + vh_ * lh + q * lq,"
-    ' tl.full([16], float("inf"), tl.float32), mask=hidden)'
+    ' tl.full([16], float("inf"), tl.float32), mask=masked)'
 )
 _ROWS = """\
-    tl.store(rows + place * queries + q, tl.where(hidden, level, 0.0), mask=inside)
+    tl.store(rows + place * queries + q, tl.where(masked, level, 0.0), mask=inside)
     tl.store(rows + (tl.num_programs(0) // blocks + place) * queries + q, factor, mask=inside)
 """
 
@@ -112,15 +112,15 @@ def add(
             for first in range(0, queries, 32):
                 q = first + tl.arange(0, 32)
                 factor = tl.load(factors + q, mask=q < queries, other=0.0)
-                hidden = factor != 0.0
-                if tl.max(hidden.to(tl.int32), 0) > 0:
-                    level = tl.load(levels + q, mask=hidden, other=0.0)
-                    there = hidden[None, :] & (k < keys)[:, None]
+                masked = factor != 0.0
+                if tl.max(masked.to(tl.int32), 0) > 0:
+                    level = tl.load(levels + q, mask=masked, other=0.0)
+                    there = masked[None, :] & (k < keys)[:, None]
                     seen = tl.load(
                         mask + b * mb + h * mh + q[None, :] * mq + k[:, None], mask=there, other=float("-inf")
                     ).to(tl.float32)
-                    weights = tl.where(hidden[None, :], tl.exp(seen - level[None, :]) * factor[None, :], 0.0)
-                    read = hidden[:, None] & (d < features)[None, :]
+                    weights = tl.where(masked[None, :], tl.exp(seen - level[None, :]) * factor[None, :], 0.0)
+                    read = masked[:, None] & (d < features)[None, :]
                     t = tl.load(tangent + b * tb + h * th + q[:, None] * tq + d[None, :], mask=read, other=0.0)
                     added += tl.dot(weights.to(t.dtype), t)
             at = gradient + b * gb + h * gh + k[:, None] * gk + d[None, :]
@@ -130,13 +130,13 @@ def add(
 """
 
 _SPAN = 1024
-"""Keys of a row that are read at a time to see whether it is hidden."""
+"""Keys of a row that are read at a time to see whether it is masked."""
 _PROGRAMS = 256
 """About as many programs see whether there is anything to add; where heads are fewer, several share the keys of one."""
 _WIDEST = 256
 _TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
 _PARAMETERS = {
-    "settle": (
+    "fill": (
         *("out", "logarithm", "mask", "value", "rows"),
         *("ob", "oh", "oq", "lb", "lh", "lq", "mb", "mh", "mq", "vb", "vh", "vk"),
         *("batches", "heads", "masks", "queries", "keys", "features"),
@@ -164,9 +164,9 @@ class _Variant:
     aligned: bool
 
     def unit(self) -> TritonUnit:
-        if self.name == "settle":
+        if self.name == "fill":
             more = {"logarithm": _LOGARITHM, "rows": _ROWS} if self.trained else {"logarithm": "", "rows": ""}
-            text = _SETTLE.format(span=_SPAN, hidden=HIDDEN, width=self.width, **more)
+            text = _FILL.format(span=_SPAN, masked=MASKED, width=self.width, **more)
         else:
             text = _ADD.format(width=self.width)
         parameters = _PARAMETERS[self.name]
@@ -175,14 +175,15 @@ class _Variant:
             for p in parameters
         )
         aligned = tuple(i for i, p in enumerate(parameters) if p in _ALIGNED) if self.aligned else ()
-        name = f"hidden_rows_{self.name}_{self.width}_{self.trained}_{self.aligned}_{types[0][1:]}"
+        name = f"masked_rows_{self.name}_{self.width}_{self.trained}_{self.aligned}_{types[0][1:]}"
         return TritonUnit(name, self.name, text, parameters, types, aligned, 8, 2)
 
 
 def kernels_of(op: str, dtype: torch.dtype, features: int) -> list[TritonUnit]:
-    """What a call of ``op`` ("lamina.mix_hidden_rows_.default") launches, most likely."""
-    name = "add" if "add_" in op else "settle"
-    return [_Variant(name, dtype, _width(features), "mix_" not in op, True).unit()]
+    """What a call of ``op`` ("lamina.fill_masked_rows_.default") launches, most likely."""
+    name = "add" if op.startswith("lamina.fill_masked_rows_backward_") else "fill"
+    trained = not op.startswith("lamina.fill_masked_rows_.")
+    return [_Variant(name, dtype, _width(features), trained, True).unit()]
 
 
 def _width(features: int) -> int:
@@ -218,7 +219,7 @@ class _Server:
             return self.driver().load(built.cubins[unit.name], self.device)
         except TritonError as error:
             warnings.warn(
-                f"lamina puts hidden rows of attention right by torch's functions: {error.what}",
+                f"lamina puts masked rows of attention right by torch's functions: {error.what}",
                 LaminaWarning,
                 stacklevel=2,
             )
@@ -228,8 +229,8 @@ class _Server:
 _SERVERS: dict[int, _Server] = {}
 
 
-def serve_hidden_rows(device: int, build: Build, driver: Callable[[], Driver]) -> None:
-    """Have the operations of ``base/hidden_rows.py`` run as kernels on this GPU, built and loaded by these."""
+def serve_masked_rows(device: int, build: Build, driver: Callable[[], Driver]) -> None:
+    """Have the operations of ``masked_rows/operations.py`` run as kernels on this GPU, built and loaded by these."""
     if device not in _SERVERS:
         _SERVERS[device] = _Server(device, build, driver)
 
@@ -288,14 +289,14 @@ def _steps(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _settling(out: Layout, logarithm: Sequence[int] | None, mask: Layout, value: Layout) -> _Launch | None:
-    """The launch of ``settle``; ``logarithm`` are the strides of that."""
+def _filling(out: Layout, logarithm: Sequence[int] | None, mask: Layout, value: Layout) -> _Launch | None:
+    """The launch of ``fill``; ``logarithm`` are the strides of that."""
     (_, (batch, heads, queries, features), _), (_, (masks, masked_heads, _, keys), _) = out, mask
     logarithms = (0, 0, 0) if logarithm is None else _steps(out[1], logarithm)
     shared = (batch // masks, heads // masked_heads, masked_heads, queries, keys, features)
     numbers = (*_steps(*out[1:]), *logarithms, *_steps(*mask[1:]), *_steps(*value[1:]), *shared)
     programs = -(-queries // 16) * masks * masked_heads
-    return _launch("settle", logarithm is not None, (programs, 1), numbers, mask, out, value)
+    return _launch("fill", logarithm is not None, (programs, 1), numbers, mask, out, value)
 
 
 @lru_cache(maxsize=1024)
@@ -310,40 +311,40 @@ def _adding(gradient: Layout, mask: Layout, tangent: Layout) -> _Launch | None:
     return _launch("add", True, (batch * heads, shares), numbers, mask, gradient, tangent)
 
 
-def settle(out: Tensor, logarithm: Tensor | None, mask: Tensor, value: Tensor) -> Tensor | None:
-    """Put hidden rows of ``out`` right; those of ``logarithm`` too where it is given, and give levels and factors."""
-    plan = _settling(_layout(out), None if logarithm is None else logarithm.stride(), _layout(mask), _layout(value))
+def fill_forward(out: Tensor, logarithm: Tensor | None, mask: Tensor, value: Tensor) -> Tensor | None:
+    """Put masked rows of ``out`` right; those of ``logarithm`` too where it is given, and give levels and factors."""
+    plan = _filling(_layout(out), None if logarithm is None else logarithm.stride(), _layout(mask), _layout(value))
     rows = None if logarithm is None else rows_of(out, mask)
     unused = out.data_ptr()
     logarithms = unused if logarithm is None else logarithm.data_ptr()
     addresses = (unused, logarithms, mask.data_ptr(), value.data_ptr(), unused if rows is None else rows.data_ptr())
-    return rows if _launched(plan, mask, addresses) else settle_(out, logarithm, mask, value)
+    return rows if _launched(plan, mask, addresses) else fill_forward_(out, logarithm, mask, value)
 
 
-def mix(out: Tensor, mask: Tensor, value: Tensor) -> None:
-    """Put hidden rows of ``out`` right."""
-    settle(out, None, mask, value)
+def fill(out: Tensor, mask: Tensor, value: Tensor) -> None:
+    """Put masked rows of ``out`` right."""
+    fill_forward(out, None, mask, value)
 
 
-def add(gradient: Tensor, mask: Tensor, rows: Tensor, tangent: Tensor) -> None:
-    """Add to the values' gradient what flows back to them from hidden rows."""
+def fill_backward(gradient: Tensor, mask: Tensor, rows: Tensor, tangent: Tensor) -> None:
+    """Add to the values' gradient what flows back to them from masked rows."""
     if tangent.stride(-1) != 1:
         tangent = tangent.contiguous()
     plan = _adding(_layout(gradient), _layout(mask), _layout(tangent))
     addresses = (gradient.data_ptr(), mask.data_ptr(), rows.data_ptr(), tangent.data_ptr())
     if not _launched(plan, mask, addresses):
-        add_(gradient, mask, rows, tangent)
+        fill_backward_(gradient, mask, rows, tangent)
 
 
 _FUNCTIONS: dict[str, Callable[..., Tensor | None]] = {
-    "mix_hidden_rows_": mix,
-    "settle_hidden_rows_": settle,
-    "add_hidden_rows_": add,
+    "fill_masked_rows_": fill,
+    "fill_masked_rows_forward_": fill_forward,
+    "fill_masked_rows_backward_": fill_backward,
 }
 
 
-def hidden_rows(op: str) -> Callable[..., Tensor | None]:
-    """The function of ``op`` ("lamina.mix_hidden_rows_.default") on a GPU, without the dispatcher around it."""
+def masked_rows(op: str) -> Callable[..., Tensor | None]:
+    """The function of ``op`` ("lamina.fill_masked_rows_.default") on a GPU, without the dispatcher around it."""
     return _FUNCTIONS[op.split(".")[1]]
 
 

@@ -1,19 +1,19 @@
-"""Which kernels for hidden rows of attention a plan's library calls will launch."""
+"""Which kernels for masked rows of attention a plan's library calls will launch."""
 
 from __future__ import annotations
 
 import torch
 
-from lamina.base.hidden_rows import WRITING
 from lamina.ir.loops import BufferView, LibraryCall
 from lamina.ir.plan import Plan
-from lamina.runtime.hidden_rows import kernels_of
+from lamina.masked_rows.kernels import kernels_of
+from lamina.masked_rows.operations import WRITING
 from lamina.runtime.triton_build import TritonUnit
 
-__all__ = ["hidden_rows_units"]
+__all__ = ["masked_rows_units"]
 
 
-def hidden_rows_units(plan: Plan) -> list[TritonUnit]:
+def masked_rows_units(plan: Plan) -> list[TritonUnit]:
     """What such calls of ``plan`` need, to be compiled with its own kernels."""
     dtypes = {b.name: getattr(torch, b.dtype) for b in plan.buffers}
     found: list[TritonUnit] = []

@@ -1,4 +1,4 @@
-"""Rows of attention that are put right in the library's own results, without a copy (``base/hidden_rows.py``)."""
+"""Masked rows of attention are put right in the library's own results, without a copy."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.base.hidden_rows import IN_PLACE
 from lamina.lower.context import Lowering
 from lamina.lower.custom_memory import writable
 from lamina.lower.values import TensorValue
+from lamina.masked_rows.operations import IN_PLACE
 
 __all__ = ["IN_PLACE", "put_right"]
 
-_REASON = "most often no row is hidden, and a kernel of its own leaves at once"
+_REASON = "most often no row is masked, and a kernel of its own leaves at once"
 
 
 def put_right(low: Lowering, env: Mapping[Node, Any], node: Node, args: Sequence[Any]) -> Any:
