@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -51,6 +51,7 @@ from lamina.errors import BadArgument, LaminaError, RuleFailed, WrongLowering
 from lamina.first_call.check import checked_first_call
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_verify import verify_program
+from lamina.ir.plan import Plan
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
 from lamina.record import Record
@@ -60,7 +61,7 @@ from lamina.rewrite.rewriting import Rewriting
 from lamina.rewrite.user_rules import check_rules
 from lamina.schedule.fuse import Fused, fuse
 
-__all__ = ["compile", "compile_graph", "compile_kernels", "lamina_backend"]
+__all__ = ["compile", "compile_captured", "compile_graph", "lamina_backend"]
 
 _MOST_CUTS = 4
 """Times that a segment is cut again, where what is left of it cannot be lowered either."""
@@ -89,8 +90,8 @@ def compile(
         )
     check_arguments(model, fullgraph, dynamic, disable)
     if isinstance(backend, str) and is_torch_name(backend):
-        known = functools.partial(torch.compile, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
-        known = functools.partial(known, **torch_settings(backend, mode, options))
+        known = partial(torch.compile, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
+        known = partial(known, **torch_settings(backend, mode, options))
         return model if disable else known(model)
     chosen = as_backend(backend)
     settings = options_for(chosen, mode, options)
@@ -141,7 +142,7 @@ def lamina_backend(
     try:
         settings = options_for(lamina, mode, options)
         check_rules(settings)
-        guarded(gm, functools.partial(guard_unguarded, gm), settings.strict)
+        guarded(gm, partial(guard_unguarded, gm), settings.strict)
         return _Compiler(settings, lamina, Record())(gm, example_inputs)
     except LaminaError as error:
         raise passed_through(error) from error.__cause__
@@ -157,11 +158,12 @@ class _Compiler:
         self.options, self.backend, self.record = options, backend, record
         self._key: tuple[object, ...] = (options, backend, lowerings_key())
         self.graphs = 0
+        self.told: set[str] = set()
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs += 1
         name = f"graph{self.graphs - 1}"
-        compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name)
+        compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name, self.told)
         compiled = past_function_modes(compiled) if has_function_modes() else compiled
         dump_graph(self.record, self.options)
         return compiled
@@ -185,18 +187,21 @@ def compile_graph(
     record: Record,
     backend: Backend,
     name: str = "graph0",
+    told: set[str] | None = None,
 ) -> Callable[..., Any]:
     """Compile one captured graph: torch.compile's backend contract.
 
     Where something of ours fails, which no backend, rule or pass of the user's is to blame for, the graph runs as it
-    was captured, and a warning and the record say why; with the option strict ``StageFailed`` is raised.
+    was captured, and a warning and the record say why; with the option strict ``StageFailed`` is raised. ``told`` are
+    reasons for leaving a graph to eager of which the user was warned already, to which those of this graph are added.
     """
+    plans: list[Plan] = []
     try:
         gm = with_inlined(gm, example_inputs, record, name)
-        trial = trial_of(gm, example_inputs, backend, options, record, name)
+        trial = trial_of(gm, example_inputs, backend, options, record, name, plans)
         if trial is not None and trial.eager is not None:
             return trial.eager
-        compiled = _compiled(gm, example_inputs, options, record, backend, name)
+        compiled = _compiled(gm, example_inputs, options, backend, Notes(record, name, told), plans)
         return compiled.run if trial is None else trial.entry(compiled.run, compiled.by_eager)
     except Exception as error:
         if not is_internal(error) or asks_for_another_capture(error):
@@ -207,7 +212,7 @@ def compile_graph(
             region=name,
             instead="it runs as it was captured",
             strict=options.strict,
-            note=lambda decision: record.add(name, "aten", 0.0, decision.reason, (decision,)),
+            note=record.noting(name, "aten"),
         )
     return raising_assertions(gm.forward, gm)
 
@@ -216,11 +221,12 @@ def _compiled(
     gm: GraphModule,
     example_inputs: Sequence[Any],
     options: Options,
-    record: Record,
     backend: Backend,
-    name: str,
+    notes: Notes,
+    plans: list[Plan],
 ) -> Compiled:
     """Captured rewrites, then what the backend asks for: the captured graph, or all that follows."""
+    record, name = notes.record, notes.name
     table = dict(decompositions(options.numerics))
     rewriting = Rewriting(options, record, name, table)
     with fresh_symbols_dropped(example_inputs):  # rules and passes compute with fake tensors
@@ -232,8 +238,8 @@ def _compiled(
             note_unfrozen(record, name, f"backend {backend.name!r} takes graphs as they were captured")
         return Compiled(run_captured(backend, gm, example_inputs, options, record, name))
     begin(backend, example_inputs, options)
-    stages = _Stages(rewriting, backend, options, record)
-    return compile_captured(gm, example_inputs, stages, table, options, Notes(record, name))
+    stages = _Stages(rewriting, backend, plans)
+    return compile_captured(gm, example_inputs, stages, table, options, notes)
 
 
 def compile_captured(
@@ -278,10 +284,11 @@ def _stitched(captured: Captured, joint: Stitched, graphs: GraphCompiler) -> Cal
 
 
 class _Stages:
-    """The stages of one captured graph that AOTAutograd, or a backward when it is first needed, waits for."""
+    """The stages of one captured graph from the joint one on: AOTAutograd, or a backward that is needed now, calls."""
 
-    def __init__(self, rewriting: Rewriting, backend: Backend, options: Options, record: Record) -> None:
-        self.rewriting, self.backend, self.options, self.record = rewriting, backend, options, record
+    def __init__(self, rewriting: Rewriting, backend: Backend, plans: list[Plan]) -> None:
+        self.options, self.record = rewriting.options, rewriting.record
+        self.rewriting, self.backend, self.plans = rewriting, backend, plans  # each region adds its plan
         self.rereads = is_ours(backend)
 
     def rewrite_joint(self, gm: GraphModule) -> GraphModule:
@@ -293,108 +300,101 @@ class _Stages:
         return self.rewriting.partitioned(gm, kind)
 
     def compile_region(self, region: Region) -> Boxed:
-        """Lowering rewrites, freezing, and the backends that take it; of those of ours see ``compile_kernels``."""
+        """Lowering rewrites, freezing, and the backends that take it; for those of ours, ``compile_kernels``."""
         options, record = self.options, self.record
         region = region.with_graph(self.rewriting.lowered)
         freezing = freeze(region, options, record)
         main = region if freezing is None else freezing.region
-        compiled = run_region(self.backend, main, options, record, compile_kernels)
+        compiled = run_region(self.backend, main, options, record, self.compile_kernels)
         if freezing is not None:
             compiled = freezing.applied(compiled)
         dump_backward(record, region)
         return compiled
 
+    def compile_kernels(
+        self, gm: GraphModule, name: str, backend: Backend, refused: Mapping[str, str] = MappingProxyType({})
+    ) -> Boxed:
+        """A functional graph to a callable: in one piece, or in segments between which nodes ``refused`` are called.
 
-def compile_kernels(
-    gm: GraphModule,
-    name: str,
-    backend: Backend,
-    options: Options,
-    record: Record,
-    refused: Mapping[str, str] = MappingProxyType({}),
-) -> Boxed:
-    """A functional graph to a callable: in one piece or in segments, the nodes ``refused`` being called between those.
+        What cannot be cut, and what fails, runs as ATen calls.
+        """
+        try:
+            pieces = cut(gm, name, refused)
+        except CannotCut as refusal:
+            return as_aten(gm, name, str(refusal), self.record)
+        except Exception as error:
+            to_aten(error, "cutting the graph", name, self.options.strict, self.record)
+            return aten_calls(gm)
+        if pieces is None:
+            return self._piece(gm, name, backend)
+        self.record.add(name, "segments", 0.0, pieces, pieces.decisions)
+        for segment in pieces.segments:
+            put_segment(pieces, segment, self._piece(segment.gm, segment.name, backend))
+        bodies = self._tiles(pieces.outer, name, backend)
+        for body in bodies_in(pieces.outer, name):
+            if not body.why:
+                body.put(self.compile_kernels(body.graph, body.name, backend))
+            bodies.append(body.decision())
+        if bodies:
+            self.record.note(name, "bodies", *bodies)
+        return aten_calls(pieces.outer)
 
-    What cannot be cut, and what fails, runs as ATen calls.
-    """
-    try:
-        pieces = cut(gm, name, refused)
-    except CannotCut as refusal:
-        return as_aten(gm, name, str(refusal), record)
-    except Exception as error:
-        to_aten(error, "cutting the graph", name, options.strict, record)
+    def _piece(self, gm: GraphModule, name: str, backend: Backend) -> Boxed:
+        """A graph whose numbers are inputs, from lowering to a callable that loads its kernels when it is called.
+
+        Where it cannot be lowered, it is cut there; where a stage fails, it runs as ATen calls.
+        """
+        assert backend.kernels is not None
+        options, record = self.options, self.record
+        try:
+            gm = with_library_gelu(gm, name, backend, options, record)
+            record.add(name, "graph", 0.0, gm)
+            program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
+            if decisions := lowered_by_user(gm, program):
+                record.note(name, "lower", *decisions)
+            if any(isinstance(rule, NestRule) for rule in options.rules):
+                program = record.step(name, "rewrite", rewrite_nests, program, options.rules).program
+            if options.verify is True:
+                record.step(name, "verify", verify_program, program)
+            fused: Fused = record.step(name, "fuse", fuse, program, options.numerics)
+            if options.verify is True:
+                record.step(name, "verify", verify_program, fused.program)
+            device = backend.kernels(fused.program, options)
+            plan = device.plan(fused, gm, record)
+            self.plans.extend(device.plans(plan))
+            sources = device.codegen(plan, gm, record)
+            building = device.build(sources, gm, record)
+            run = with_numbers(gm, device.load(building, gm, record))
+            return checked_first_call(run, gm, name, options, record, partial(device.steps, building))
+        except CannotLower as refusal:
+            if refusal.nodes and name.count("_segment") < _MOST_CUTS:
+                return self.compile_kernels(gm, name, backend, refusal.nodes)
+            return as_aten(gm, name, str(refusal), record)
+        except (RuleFailed, WrongLowering):
+            raise
+        except Exception as error:
+            to_aten(error, "making kernels", name, options.strict, record)
         return aten_calls(gm)
-    if pieces is None:
-        return _piece(gm, name, backend, options, record)
-    record.add(name, "segments", 0.0, pieces, pieces.decisions)
-    for segment in pieces.segments:
-        put_segment(pieces, segment, _piece(segment.gm, segment.name, backend, options, record))
-    bodies = _tiles(pieces.outer, name, backend, options, record)
-    for body in bodies_in(pieces.outer, name):
-        if not body.why:
-            body.put(compile_kernels(body.graph, body.name, backend, options, record))
-        bodies.append(body.decision())
-    if bodies:
-        record.note(name, "bodies", *bodies)
-    return aten_calls(pieces.outer)
 
-
-def _piece(gm: GraphModule, name: str, backend: Backend, options: Options, record: Record) -> Boxed:
-    """A graph all of whose numbers are inputs, from lowering to a callable that loads its kernels when it is called.
-
-    Where it cannot be lowered, it is cut there; where a stage fails, it runs as ATen calls.
-    """
-    assert backend.kernels is not None
-    try:
-        gm = with_library_gelu(gm, name, backend, options, record)
-        record.add(name, "graph", 0.0, gm)
-        program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
-        if decisions := lowered_by_user(gm, program):
-            record.note(name, "lower", *decisions)
-        if any(isinstance(rule, NestRule) for rule in options.rules):
-            program = record.step(name, "rewrite", rewrite_nests, program, options.rules).program
-        if options.verify is True:
-            record.step(name, "verify", verify_program, program)
-        fused: Fused = record.step(name, "fuse", fuse, program, options.numerics)
-        if options.verify is True:
-            record.step(name, "verify", verify_program, fused.program)
-        device = backend.kernels(fused.program, options)
-        plan = device.plan(fused, gm, record)
-        sources = device.codegen(plan, gm, record)
-        building = device.build(sources, gm, record)
-        run = device.load(building, gm, record)
-        return checked_first_call(with_numbers(gm, run), gm, name, options, record)
-    except CannotLower as refusal:
-        if refusal.nodes and name.count("_segment") < _MOST_CUTS:
-            return compile_kernels(gm, name, backend, options, record, refusal.nodes)
-        return as_aten(gm, name, str(refusal), record)
-    except (RuleFailed, WrongLowering):
-        raise
-    except Exception as error:
-        to_aten(error, "making kernels", name, options.strict, record)
-    return aten_calls(gm)
-
-
-def _tiles(outer: GraphModule, name: str, backend: Backend, options: Options, record: Record) -> list[Decision]:
-    """Attention with functions of scores in tiles. With ``numerics="eager"`` it is torch's: tiles round otherwise."""
-    found: list[Decision] = []
-    if options.numerics != "fast":
+    def _tiles(self, outer: GraphModule, name: str, backend: Backend) -> list[Decision]:
+        """Attention with functions of scores in tiles; torch's with ``numerics="eager"``, as tiles round otherwise."""
+        options, found = self.options, list[Decision]()
+        if options.numerics != "fast":
+            return found
+        with staying_calls(name, options, self.record, found), beside_tracing():
+            for tiling in tilings(outer, name, decompositions(options.numerics)):
+                if tiling.tile is not None:
+                    of = tiling.ranges
+                    ranges = None if of is None else self._tile(of, f"{tiling.name}_ranges", backend)
+                    tiling.put(ranges, self._tile(tiling.tile, f"{tiling.name}_tile", backend))
+                found.append(tiling.decision())
+            if any(decision.taken for decision in found):
+                cleared(outer)
         return found
-    with staying_calls(name, options, record, found), beside_tracing():
-        for tiling in tilings(outer, name, decompositions(options.numerics)):
-            if tiling.tile is not None:
-                ranges = None
-                if tiling.ranges is not None:
-                    ranges = _tile(tiling.ranges, f"{tiling.name}_ranges", backend, options, record)
-                tiling.put(ranges, _tile(tiling.tile, f"{tiling.name}_tile", backend, options, record))
-            found.append(tiling.decision())
-        if any(decision.taken for decision in found):
-            cleared(outer)
-    return found
 
-
-def _tile(gm: GraphModule, name: str, backend: Backend, options: Options, record: Record) -> Boxed:
-    """A graph that computes a tile of attention, or which keys are read for it."""
-    prepare(gm)
-    gm = Rewriting(options, record, name, dict(decompositions(options.numerics))).device(gm)
-    return compile_kernels(gm, name, backend, options, record)
+    def _tile(self, gm: GraphModule, name: str, backend: Backend) -> Boxed:
+        """A graph that computes a tile of attention, or which keys are read for it."""
+        prepare(gm)
+        table = dict(decompositions(self.options.numerics))
+        gm = Rewriting(self.options, self.record, name, table).device(gm)
+        return self.compile_kernels(gm, name, backend)

@@ -13,10 +13,14 @@ __all__ = ["Notes"]
 
 
 class Notes:
-    """Decisions about the graph ``name``, whose code begins at ``place``, in a record."""
+    """Decisions about the graph ``name``, whose code begins at ``place``, in a record.
 
-    def __init__(self, record: Record, name: str, place: str = "") -> None:
-        self.record, self.name, self.place = record, name, place
+    ``told`` are the reasons of which the user was warned already, shared by the graphs of one callable.
+    """
+
+    def __init__(self, record: Record, name: str, told: set[str] | None = None) -> None:
+        self.record, self.name, self.place = record, name, ""
+        self.told = set[str]() if told is None else told
 
     def add(self, decision: Decision) -> None:
         """Put a decision into the record, in a stage of its kind."""
@@ -32,9 +36,9 @@ class Notes:
 
     def refuse(self, refused: Refusal) -> None:
         """Warn, once for each reason, that the captured graph is eager's to run, and note it."""
-        known = {decision.reason for decision in self.record.decisions("eager")}
         self.eager(refused.why)
-        if refused.why not in known:
+        if refused.why not in self.told:
+            self.told.add(refused.why)
             what = f"lamina leaves {self.place or self.name} to eager: {refused.why}; {refused.remedy}"
             warnings.warn(what, LaminaWarning, stacklevel=3)
 

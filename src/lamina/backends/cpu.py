@@ -95,14 +95,20 @@ class CpuBackend:
         if self.options.mode == "reduce-overhead":
             region, why = sources.plan.name, f"mode {self.options.mode!r} is about GPUs, and this runs on the CPU"
             record.note(region, "mode", Decision("mode", (region,), False, why))
-        if self.options.verify == "first":
-            kernels.note_steps()
         return kernels
 
     def load(self, kernels: CpuKernels, gm: GraphModule, record: Record) -> Boxed:
         """The host program with its kernels, which the first call waits for and loads."""
         plan = kernels.plan
         return loaded_later(plan.name, kernels.program, record, gm, self.options.strict, _is_repeatable(plan))
+
+    def plans(self, plan: Plan) -> tuple[Plan, ...]:
+        """The plan."""
+        return (plan,)
+
+    def steps(self, kernels: CpuKernels) -> Loaded:
+        """What runs the kernels one by one."""
+        return kernels.steps()
 
     def tuning(self, plan: Plan, host: HostProgram, record: Record) -> CpuTuning | None:
         """The tuning of a region's kernels, in the modes that ask for it."""
@@ -250,14 +256,11 @@ class CpuKernels:
         self.plan, self.units = plan, units
         if backend.options.verify is True:
             self.record.step(region, "verify", verify_plan, plan)
-        if backend.options.verify == "first":
-            self.note_steps()
         return chosen
 
-    def note_steps(self) -> None:
-        """Keep what runs the kernels one by one, for who looks for a wrong one."""
-        noted = Loaded(self.plan, self.launch, {unit.name: unit.source for unit in self.units}, ".cpp")
-        self.record.add(self.plan.name, "steps", 0.0, noted)
+    def steps(self) -> Loaded:
+        """What runs the kernels one by one, for who looks for a wrong one."""
+        return Loaded(self.plan, self.launch, {unit.name: unit.source for unit in self.units}, ".cpp")
 
     def launch(self, step: KernelCall, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
         """Run one kernel by itself."""

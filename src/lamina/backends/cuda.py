@@ -137,6 +137,14 @@ class CudaBackend:
         """The host program with its kernels, which the first call waits for and loads."""
         return loaded_later(kernels.sources.work.plan.name, kernels.program, record, gm, self.options.strict)
 
+    def plans(self, tuning: RegionTuning) -> tuple[Plan, ...]:
+        """The plan that runs while candidates are tried."""
+        return (tuning.meanwhile,)
+
+    def steps(self, kernels: CudaKernels) -> Loaded | None:
+        """What runs the kernels one by one; None where none has machine code."""
+        return kernels.sources.work.steps()
+
     @property
     def driver(self) -> Driver:
         """What loads kernels; waits for its launcher, which a C++ compiler makes once per machine."""
@@ -219,6 +227,7 @@ class CudaRegion:
         self.reasons: dict[str, str] = {}
         self.guard = threading.Lock()
         self.ready: Boxed | None = None
+        self.loaded = False
 
     def generate(self) -> dict[str, TritonSource]:
         """The Triton source of each distinct kernel."""
@@ -352,10 +361,7 @@ class CudaRegion:
             "unaligned": unaligned,
         }
         call: Boxed = load_program(host.text, "call", namespace)
-        if self.backend.options.verify == "first":
-            texts = {name: source.text for name, source in self.sources.items()}
-            noted = Loaded(self.plan, lambda *step: self.run_step(*step), texts, ".py")
-            self.record.add(self.plan.name, "steps", 0.0, noted)
+        self.loaded = True
         if aligned:
             return self._with_graphs(call, flags)
         if self.backend.options.mode != "max-autotune-no-cudagraphs":
@@ -363,6 +369,12 @@ class CudaRegion:
                 Outcome(False, "an input does not begin at a multiple of 16 bytes: such calls run directly")
             )
         return call
+
+    def steps(self) -> Loaded | None:
+        """What runs the kernels one by one; None where none has machine code."""
+        if not self.loaded:
+            return None
+        return Loaded(self.plan, self.run_step, {name: source.text for name, source in self.sources.items()}, ".py")
 
     def run_step(self, step: KernelCall, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
         """Run one kernel of the plan by itself."""

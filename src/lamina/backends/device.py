@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch.fx import GraphModule
 
+from lamina.first_call.steps import Loaded
 from lamina.ir.loops import LoopProgram
+from lamina.ir.plan import Plan
 from lamina.options import Options
 from lamina.record import Record
 from lamina.schedule.fuse import Fused
@@ -36,6 +38,12 @@ class Device(Protocol):
 
     def load(self, building: Any, gm: GraphModule, record: Record) -> Boxed:
         """A callable, which waits for its kernels at its first call."""
+
+    def plans(self, planned: Any) -> Sequence[Plan]:
+        """What runs at first, as a value: one plan, or none where nothing is planned."""
+
+    def steps(self, building: Any) -> Loaded | None:
+        """What runs the kernels one by one, after they were loaded; None where there are none."""
 
 
 DeviceOf = Callable[[LoopProgram, Options], Device]

@@ -10,6 +10,7 @@ from lamina.backends.device import Boxed
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.base.unwritten import set_unwritten
 from lamina.ir.loops_interp import run_program
+from lamina.ir.plan import Plan
 from lamina.record import Record
 from lamina.schedule.errors import repeatable
 from lamina.schedule.fuse import Fused
@@ -34,6 +35,15 @@ class Interpreter:
         """The program as it is."""
         del gm, record
         return fused
+
+    def plans(self, fused: Fused) -> tuple[Plan, ...]:
+        """None: the program runs as it is."""
+        del fused
+        return ()
+
+    def steps(self, fused: Fused) -> None:
+        """Nothing: no kernel is built."""
+        del fused
 
     def load(self, fused: Fused, gm: GraphModule, record: Record) -> Boxed:
         """The program as a callable."""

@@ -26,7 +26,7 @@ def as_aten(gm: GraphModule, name: str, why: str, record: Record) -> Boxed:
     """The graph as ATen calls, which is a stated limit and no failure: strict mode allows it."""
     warnings.warn(f"lamina runs {name} as ATen calls: {why}", LaminaWarning, stacklevel=3)
     decision = Decision("fallback", (name,), False, f"compiling failed: {why}; it runs as ATen calls")
-    record.add(name, "aten", 0.0, why, (decision,))
+    record.note(name, "aten", decision)
     return aten_calls(gm)
 
 

@@ -143,7 +143,7 @@ def instead(region: str, why: str, gm: GraphModule, strict: bool, record: Record
     if strict:
         raise StageFailed(f"building {region} failed: {why}", remedy="unset the option strict")
     decision = Decision("fallback", (region,), False, f"building failed: {why}; it runs as ATen calls")
-    record.add(region, "aten", 0.0, why, (decision,))
+    record.note(region, "aten", decision)
     warn_once(f"lamina runs regions as ATen calls: {why}")
     return aten_calls(gm)
 
@@ -156,7 +156,7 @@ def to_aten(error: Exception, doing: str, region: str, strict: bool, record: Rec
         region=region,
         instead="it runs as ATen calls",
         strict=strict,
-        note=lambda decision: record.add(region, "aten", 0.0, decision.reason, (decision,)),
+        note=record.noting(region, "aten"),
     )
 
 

@@ -29,7 +29,7 @@ from lamina.record import Record
 __all__ = ["run_captured", "run_region", "willing"]
 
 
-CompileKernels = Callable[[GraphModule, str, Backend, Options, Record], Boxed]
+CompileKernels = Callable[[GraphModule, str, Backend], Boxed]
 """Compiles a graph that a backend of ours takes, under a name."""
 
 
@@ -182,7 +182,7 @@ class _Job:
         """What ``backend`` compiles the graph to. Raises ``NotImplementedError`` where it declines it."""
         if backend.compile is None:
             assert self.compile_kernels is not None
-            return self.compile_kernels(gm, name, backend, self.options, self.record)
+            return self.compile_kernels(gm, name, backend)
         told = {"name": name, "kind": self.kind, "options": self.options, "record": self.record}
         inputs, function = list(example_inputs), backend.compile
 

@@ -56,15 +56,22 @@ _ALWAYS = Rules(
 class Trial:
     """The comparison of a graph with eager by its first calls. ``eager``: the graph by eager, once found to be faster.
 
-    A decision of kind "turns" says whether it is tried and why, one of kind "eager" what was found, with the figures.
+    ``plans`` are those of the graph's regions as they are made, its backward's when that is compiled. A decision of
+    kind "turns" says whether it is tried and why, one of kind "eager" what was found, with the figures.
     """
 
     def __init__(
-        self, gm: GraphModule, subject: Subject, cache: Cache, key: str, options: Options, record: Record, name: str
+        self,
+        gm: GraphModule,
+        subject: Subject,
+        cache: Cache,
+        key: str,
+        options: Options,
+        notes: _Notes,
+        plans: Sequence[Plan],
     ) -> None:
-        self.subject, self.cache, self.key, self.record, self.name = subject, cache, key, record, name
+        self.subject, self.cache, self.key, self.notes, self.plans = subject, cache, key, notes, plans
         self.always = options.compare_eager == "always"
-        self.notes = _Notes(record, name)
         found = None if self.always else _remembered(cache, key)
         self.eager: Callable[..., Any] | None = None
         self.settled = found is not None
@@ -100,7 +107,7 @@ class Trial:
         if self.always:
             return lambda taken: Doubt(True, "the option compare_eager asks for it")
         try:
-            return estimate_of(self.subject, _plans(self.record, self.name)).doubt
+            return estimate_of(self.subject, self.plans).doubt
         except Exception as error:
             return Estimate(f"what it costs is not known: {brief(error)}").doubt
 
@@ -122,18 +129,23 @@ def trial_of(
     options: Options,
     record: Record,
     name: str,
+    plans: Sequence[Plan],
 ) -> Trial | None:
-    """The comparison of the graph ``gm`` with eager; None if there is none, which is noted where the options ask."""
+    """The comparison of the graph ``gm`` with eager; None if there is none, which is noted where the options ask.
+
+    ``plans`` are those of its regions, which are added as they are made.
+    """
     always = options.compare_eager == "always"
     if options.compare_eager == "off" or not is_ours(backend) or (backend.name == "interp" and not always):
         return None
+    notes = _Notes(record, name)
     refused = not_wanted(options) or not_comparable(gm, example_inputs, options.compare_eager in ("all", "always"))
     if refused:
-        _Notes(record, name).turns(Doubt(False, refused))
+        notes.turns(Doubt(False, refused))
         return None
     subject = subject_of(gm, example_inputs)
     key = _key(gm, example_inputs, options, backend, subject)
-    return Trial(gm, subject, open_cache(options), key, options, record, name)
+    return Trial(gm, subject, open_cache(options), key, options, notes, plans)
 
 
 def _by_eager(gm: GraphModule, subject: Subject) -> Callable[..., Any]:
@@ -177,12 +189,6 @@ class _Notes:
     def _add(self, kind: str, taken: bool, reason: str, facts: tuple[tuple[str, int | float | str], ...]) -> None:
         decision = Decision(kind, (self.name,), taken, reason, facts)
         self.record.note(self.name, kind, decision)
-
-
-def _plans(record: Record, name: str) -> list[Plan]:
-    """The plans of the regions of a graph, those of its backward included if it is compiled."""
-    stages = (s for s in record.stages if s.name == "plan" and s.region.startswith(f"{name}_"))
-    return [s.value for s in stages if isinstance(s.value, Plan)]
 
 
 def _remembered(cache: Cache, key: str) -> tuple[bool, str] | None:

@@ -27,18 +27,28 @@ from lamina.base.rng_state import rng_state, set_rng_state
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import OpOverload
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
-from lamina.first_call.steps import Recorded, first_step, recorded
+from lamina.first_call.steps import Loaded, Recorded, first_step, recorded
 from lamina.options import Options
 from lamina.record import Record
 
 __all__ = ["checked_first_call", "differs"]
 
 
-def checked_first_call(run: Boxed, gm: GraphModule, name: str, options: Options, record: Record) -> Boxed:
-    """``run`` with its first call checked against ``gm``; ``run`` itself where the option does not ask for it."""
+def checked_first_call(
+    run: Boxed,
+    gm: GraphModule,
+    name: str,
+    options: Options,
+    record: Record,
+    steps: Callable[[], Loaded | None] | None = None,
+) -> Boxed:
+    """``run`` with its first call checked against ``gm``; ``run`` itself where the option does not ask for it.
+
+    ``steps`` gives, after that call, what runs its kernels one by one, to tell which of them is wrong.
+    """
     if options.verify != "first":
         return run
-    check = _FirstCall(run, gm, name, options, record)
+    check = _FirstCall(run, gm, name, options, record, steps)
     current, checked = run, False
 
     def call(args: list[Any]) -> Any:
@@ -56,8 +66,17 @@ def checked_first_call(run: Boxed, gm: GraphModule, name: str, options: Options,
 class _FirstCall:
     """The first call of one region."""
 
-    def __init__(self, run: Boxed, gm: GraphModule, name: str, options: Options, record: Record) -> None:
+    def __init__(
+        self,
+        run: Boxed,
+        gm: GraphModule,
+        name: str,
+        options: Options,
+        record: Record,
+        steps: Callable[[], Loaded | None] | None,
+    ) -> None:
         self.run, self.gm, self.name, self.options, self.record = run, gm, name, options, record
+        self.steps = steps
         self.writes = _writes(gm)
 
     def __call__(self, args: list[Any]) -> tuple[Any, Boxed]:
@@ -145,9 +164,12 @@ class _FirstCall:
         return self._results(inputs, found.outputs), found
 
     def _step(self, before: list[Any], nodes: Recorded, exact: Recorded | None) -> StepCheck | None:
+        loaded = None if self.steps is None else self.steps()
+        if loaded is None:
+            return None
         try:
             with torch.no_grad():
-                return first_step(self.name, self.record, self._copies(before), nodes, exact, self.options.dump_dir)
+                return first_step(loaded, self._copies(before), nodes, exact, self.options.dump_dir)
         except Exception as problem:  # the region is named; the kernel is not
             why = f"the first kernel that differs is not known: {brief(problem)}"
             self.record.note(self.name, "check", Decision("verify", (self.name,), False, why))

@@ -26,7 +26,6 @@ from lamina.ir.loops import LibraryCall, SizeInput, Store
 from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import KernelCall, Place, Plan, PlanStep
 from lamina.ir.plan_interp import PlanRun
-from lamina.record import Record
 
 __all__ = ["Loaded", "Recorded", "empty_graph", "first_step", "recorded", "single_step"]
 
@@ -105,18 +104,13 @@ def recorded(gm: GraphModule, inputs: Sequence[Any]) -> Recorded:
 
 
 def first_step(
-    region: str, record: Record, args: Sequence[Any], aten: Recorded, exact: Recorded | None, folder: str = ""
+    loaded: Loaded, args: Sequence[Any], aten: Recorded, exact: Recorded | None, folder: str = ""
 ) -> StepCheck | None:
-    """The first step of ``region`` that differs, None where there is no plan or none does.
+    """The first step of a region that differs, None where none does.
 
-    ``record`` has the plan as it was built, a ``Loaded``. ``args`` may be written to. The generated source of the
-    kernel is written to ``folder``, or a new one where none is given.
+    ``args`` may be written to. The generated source of the kernel is written to ``folder``, or a new one where none
+    is given.
     """
-    loaded = next(
-        (s.value for s in reversed(record.stages) if s.region == region and isinstance(s.value, Loaded)), None
-    )
-    if loaded is None:
-        return None
     plan, run = loaded.plan, _Stepping(loaded, args)
     last = {name: at for at, step in enumerate(plan.steps) for name in writes(step)}
     for at, step in enumerate(plan.steps):

@@ -52,7 +52,7 @@ def remove_no_ops(gm: GraphModule, decisions: list[Decision] | None = None) -> G
     stand_in: Substitution = {}
     _find_no_ops(gm.graph, stand_in, escaping(gm.graph))
     for node in stand_in:
-        _note(decisions, "remove_no_ops", node, f"{node.target} gives back {node.args[0]}")
+        _note(decisions, "remove_no_ops", node, f"{node.name} gives back {node.args[0]}")
     return substitute(gm, stand_in)
 
 
@@ -61,7 +61,7 @@ def merge_common(gm: GraphModule, decisions: list[Decision] | None = None) -> Gr
     stand_in: Substitution = {}
     _find_common(gm.graph, stand_in, escaping(gm.graph))
     for node, first in stand_in.items():
-        _note(decisions, "merge_common", node, f"{node.target} is {first.name}, computed before")
+        _note(decisions, "merge_common", node, f"{node.name} is {first.name}, computed before")
     return substitute(gm, stand_in)
 
 

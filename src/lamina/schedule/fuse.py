@@ -8,7 +8,7 @@ better compute what they read again where that takes less time, and nests are gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
@@ -71,7 +71,12 @@ def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
     used = buffers.fixed.union(*(loaded(s) for s in steps), *(stored(s) for s in steps))
     kept = tuple(b for b in (*updated.buffers, *held, *between) if b.name in used)
     result = replace(updated, steps=tuple(steps), buffers=kept)
-    return Fused(result, (*in_place, *overwritten, *inlined, *grouped, *recomputed, *ahead, *columns))
+    return Fused(result, _once((*in_place, *overwritten, *inlined, *grouped, *recomputed, *ahead, *columns)))
+
+
+def _once(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
+    """Each answer once: groups that grew, and nests that are grouped again, are asked the same again."""
+    return tuple({(d.kind, d.subject, d.reason): d for d in decisions}.values())
 
 
 def _grouped(

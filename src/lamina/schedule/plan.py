@@ -66,7 +66,7 @@ def make_plan(
         program.outputs,
         places,
         arena,
-        (*fused.decisions, *cuts, *table.decisions),
+        (*cuts, *table.decisions),
         program.sources,
     )
 

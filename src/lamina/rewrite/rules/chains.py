@@ -95,7 +95,7 @@ def _leading_back(graph: Graph, targets: frozenset[Any], same: Callable[[Node, N
 
 def _without(gm: GraphModule, decisions: list[Decision], name: str, found: Substitution) -> GraphModule:
     for node, source in found.items():
-        _note(decisions, name, node, f"{_word(node)} leads back to {source.name}")
+        _note(decisions, name, node, f"{node.name} leads back to {source.name}")
     return substitute(gm, found)
 
 
@@ -116,7 +116,7 @@ def _joined(
             call = join(node, inner)
             if call is None:
                 break
-            _note(decisions, name, node, f"{_word(node)} of {_word(inner)} as one call")
+            _note(decisions, name, node, f"{node.name} of {inner.name} as one call")
             node.target, node.args, node.kwargs = call[0], (inner.args[0], *call[1]), call[2]
     return gm if len(decisions) == before else graph_module(gm, erase_dead(gm).graph)
 
