@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,15 @@ def test_a_process_that_ends_or_hangs_is_a_finding(wrong: str, kind: str) -> Non
             assert "wrong_compilers.py:" in str(verdict.differences[0]), "where it hangs is told"
         worker.seconds = 300.0
         assert worker.ask(Job("none", PROGRAM)).verdict.ok
+
+
+def test_a_script_that_its_processes_run_again_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from lamina.testing.fuzz import fuzz\nprint(fuzz(1, target='none'))\n")
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert ran.returncode != 0
+    assert "__name__ == '__main__'" in ran.stderr.splitlines()[-1]
+    assert "crash" not in ran.stdout
 
 
 def test_a_seed_has_one_program() -> None:

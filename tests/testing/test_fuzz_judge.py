@@ -201,6 +201,34 @@ def test_where_terms_of_a_loss_are_added_is_left_open() -> None:
     assert check(head + ONE_TERM, f"{__name__}:adds_zeros").kind == "zero sign"
 
 
+WRITTEN = """
+def f(x):
+    x[0].neg_()
+    x.add_(1)
+def program(compile):
+    leaf = sample(2, 17, seed=2, grad=True)
+    x = leaf * 1
+    compile(f)(x)
+    yield backward(x[1:]), leaf.grad
+"""
+
+
+def test_a_zero_that_a_copy_to_an_argument_adds_to_a_gradient_is_left_open() -> None:
+    """What a method writes has its gradient alone; one that is copied to an argument has a zero added."""
+    assert check(HEAD + WRITTEN, "lamina:interp").ok
+    assert check(HEAD + WRITTEN.replace("x[0].neg_()", "x[0].neg_().neg_()"), f"{__name__}:changes_signs").kind
+
+
+def changes_signs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A compile function whose programs differentiate to zeros of the other sign."""
+
+    def run(x: torch.Tensor) -> None:
+        function(x)
+        x.register_hook(lambda gradient: torch.where(gradient == 0, -gradient, gradient))
+
+    return run
+
+
 ONE_BACKWARD_FAILS = """
 def f(x):
     v = x @ x

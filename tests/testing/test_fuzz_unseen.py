@@ -105,6 +105,50 @@ def program(compile):
     with unbacked():
         yield attempt(compile(f), sample())
 """,
+    "versions of inputs after an error before the first write": """
+def f(x):
+    v = x[[0]]
+    x.mul_(2)
+    return v
+def program(compile):
+    x = torch.zeros(0)
+    yield x
+    yield attempt(compile(f), x)
+""",
+    "versions of inputs after an error between writes": """
+def f(x, y):
+    x.mul_(2)
+    v = y[[0]]
+    y.mul_(x.sum())
+    return v
+def program(compile):
+    x, y = sample(3), torch.zeros(0)
+    yield x, y
+    yield attempt(compile(f), x, y)
+""",
+    "modes that change operations of a backward that computes them again": """
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+class Operations(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.ops.aten.sin.default else result
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.sin else result
+def f(x):
+    v = x.sin()
+    return v + torch.sin(v)
+def program(compile):
+    g = compile(f)
+    for mode in (Operations, Functions):
+        x = sample(2, 3, seed=1, grad=True)
+        out = g(x)
+        with mode():
+            yield backward(out)
+        yield x.grad
+""",
 }
 
 

@@ -75,6 +75,28 @@ def program(compile):
         x, y = sample(3, grad=True), sample(3, seed=1)
         yield attempt(backward, compile(f, dynamic=dynamic)(x, y)), x.grad, y
 """,
+    "signs of zeros in the gradient of a softmax": """
+def f(x):
+    return x.softmax(1), x.softmax(0)
+def program(compile):
+    for dtype in (torch.float32, torch.float16):
+        x = sample(3, 17, dtype=dtype, seed=1, grad=True)
+        with torch.no_grad():
+            x[:, 0] = -torch.inf
+        yield backward(compile(f)(x)), x.grad
+""",
+    "signs of zeros of normalised zeros": """
+def f(x, w, b):
+    return (
+        F.layer_norm(x, (4,)), F.layer_norm(x, (4,), w), F.layer_norm(x, (4,), w, b),
+        F.group_norm(x, 2), F.group_norm(x, 2, w), F.group_norm(x, 2, w, b),
+    )
+def program(compile):
+    for dtype in (torch.float32, torch.bfloat16):
+        w = sample(4, dtype=dtype)
+        for x in (torch.zeros(3, 4, 4), -torch.zeros(3, 4, 4), sample(3, 4, 4) * 0):
+            yield compile(f)(x.to(dtype), w, w * w)
+""",
 }
 
 

@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from lamina.aot.torch_private import ASSERT, forward_of, never_captured
 from lamina.base.recovery import brief
+from lamina.base.torch_private import set_versions, version_of
 from lamina.base.unwritten import is_unwritten, set_unwritten
 
 __all__ = ["raising_as_captured", "raising_assertions"]
@@ -30,13 +31,14 @@ def raising_as_captured(
 
     So it is where eager refuses the write: of the inputs ``written`` to, one was made in inference mode, which is over.
     Where ``captured`` has a result nevertheless, that is returned and ``tell`` is told, or the error is raised if
-    ``strict``.
+    ``strict``. AOTAutograd raises the versions of inputs before it runs what writes to them: they are set back.
     """
 
     def run(*inputs: Any) -> Any:
         for place in written:
             if inputs[place].is_inference() and not is_inference_mode_enabled():
                 return forward_of(captured)(*inputs)
+        versions = [version_of(inputs[place]) for place in written]
         try:
             return compiled(*inputs)
         except Exception as error:
@@ -44,6 +46,7 @@ def raising_as_captured(
                 raise
             set_unwritten(error, False)
             raised = error
+        set_versions([inputs[place] for place in written], versions)
         results = forward_of(captured)(*inputs)
         if strict:
             raise raised

@@ -26,7 +26,9 @@ __all__ = [
     "how_made",
     "memory_of",
     "note_how_made",
+    "set_versions",
     "storage_of",
+    "unseen_by_modes",
     "version_of",
     "without_bases",
 ]
@@ -87,6 +89,21 @@ def storage_of(tensor: Tensor) -> int:
 def version_of(tensor: Tensor) -> int:
     """How often the tensor's memory was written, as autograd counts it; an inference tensor does not count."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+@contextlib.contextmanager
+def unseen_by_modes() -> Iterator[None]:
+    """No mode of the caller's, for functions of torch or for operations, sees what is called inside."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        yield
+
+
+def set_versions(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
+    """Let autograd take each tensor for one whose memory was written so many times; see ``version_of``."""
+    counting = [(t, version) for t, version in zip(tensors, versions, strict=True) if not t.is_inference()]
+    torch._C._autograd._unsafe_set_version_counter(
+        tuple(t for t, _ in counting), tuple(version for _, version in counting)
+    )
 
 
 def how_made(view: Tensor) -> Any:

@@ -14,6 +14,7 @@ import torch
 
 from lamina.base.dtypes import torch_dtype
 from lamina.base.philox import uniform
+from lamina.base.torch_private import unseen_by_modes
 from lamina.ir.index import Expr, Size
 from lamina.ir.library import overload
 from lamina.ir.loops import (
@@ -76,7 +77,15 @@ def run_program(program: LoopProgram, args: Sequence[Any]) -> list[Any]:
 
 
 def run_nest(nest: Nest, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
-    """Run one nest on buffers given as tensors of their logical shape, writing its stores in place."""
+    """Run one nest on buffers given as tensors of their logical shape, writing its stores in place.
+
+    No mode sees what it calls: a kernel, of which it is the specification, calls nothing.
+    """
+    with unseen_by_modes():
+        _run_nest(nest, tensors, sizes)
+
+
+def _run_nest(nest: Nest, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
     extents = [int(axis.extent.evaluate(sizes)) for axis in nest.axes]
     if 0 in extents and not any(isinstance(e, Reduce) for e in nest.body):
         return

@@ -34,9 +34,14 @@ def normalised(b: NestBuilder, v: Value, dims: list[int], eps: float, shape: Seq
     return average, (variance + eps).op("rsqrt")
 
 
-def _affine(v: Value, weight: Value | None, bias: Value | None) -> Value:
+def _affine(v: Value, weight: Value | None, bias: Value | float | None) -> Value:
     v = v if weight is None else v * weight
     return v if bias is None else v + bias
+
+
+def _absent_bias(low: Lowering, out: TensorValue) -> float | None:
+    """What eager adds where there is no bias: on the CPU 0.0, after which no zero is -0.0."""
+    return None if low.on_gpu(out) else 0.0
 
 
 @rule("aten.native_layer_norm.default")
@@ -56,8 +61,9 @@ def layer_norm(
     b = low.nest(node, x.shape)
     v = b.load(x).to(kin)
     average, scale = normalised(b, v, dims, eps, x.shape)
-    factors = [b.load(t).to(kin) if t is not None else None for t in (weight, bias)]
-    b.store(out, _affine((v - average) * scale, *factors))
+    factor = None if weight is None else b.load(weight).to(kin)
+    term = _absent_bias(low, out) if bias is None else b.load(bias).to(kin)
+    b.store(out, _affine((v - average) * scale, factor, term))
     for target, value in ((mean, average), (rstd, scale)):
         b.store(target, value, _kept(b, target, dims))
     low.finish(b)
@@ -152,8 +158,11 @@ def group_norm(
     b = grouped.b
     v = b.load(x, grouped.position).to(kin)
     average, scale = normalised(b, v, grouped.inside, eps, grouped.shape)
-    factors = [grouped.per_channel(t, kin) for t in (weight, bias)]
-    b.store(out, _affine((v - average) * scale, *factors), grouped.position)
+    factor = grouped.per_channel(weight, kin)
+    term: Value | float | None = grouped.per_channel(bias, kin)
+    if factor is not None and term is None:
+        term = _absent_bias(low, out)
+    b.store(out, _affine((v - average) * scale, factor, term), grouped.position)
     b.store(mean, average, grouped.group)
     b.store(rstd, scale, grouped.group)
     low.finish(b)

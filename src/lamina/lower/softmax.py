@@ -57,32 +57,36 @@ def log_softmax(low: Lowering, node: Node, x: TensorValue, dim: int, half_to_flo
     return out
 
 
-def _backward(low: Lowering, node: Node, grad: TensorValue, y: TensorValue, dim: int, logarithm: bool) -> TensorValue:
-    out = low.result(node)
-    low.plain(grad.dtype, out.dtype)
-    b = low.nest(node, out.shape)
-    kin = opmath(grad.dtype)
-    g, v = b.load(grad).to(kin), b.load(y).to(kin)
-    dims = reduced_dims(y, dim)
-    if logarithm:
-        b.store(out, g - v.op("exp") * over(b, "sum", g, dims))
-    else:
-        weighted = g * v
-        b.store(out, weighted - v * over(b, "sum", weighted, dims))
-    low.finish(b)
-    return out
-
-
 @rule("aten._softmax_backward_data.default")
 def softmax_backward(low: Lowering, node: Node, grad: TensorValue, y: TensorValue, dim: int, dtype: Any) -> TensorValue:
-    return _backward(low, node, grad, y, dim, logarithm=False)
+    """On each device the signs of zeros are eager's, whose product with what underflowed comes last on the CPU."""
+    out, b, g, v, dims = _backward(low, node, grad, y, dim)
+    weighted = g * v
+    total = over(b, "sum", weighted, dims)
+    b.store(out, weighted - v * total if low.on_gpu(out) else (g - total) * v)
+    low.finish(b)
+    return out
 
 
 @rule("aten._log_softmax_backward_data.default")
 def log_softmax_backward(
     low: Lowering, node: Node, grad: TensorValue, y: TensorValue, dim: int, dtype: Any
 ) -> TensorValue:
-    return _backward(low, node, grad, y, dim, logarithm=True)
+    out, b, g, v, dims = _backward(low, node, grad, y, dim)
+    b.store(out, g - v.op("exp") * over(b, "sum", g, dims))
+    low.finish(b)
+    return out
+
+
+def _backward(
+    low: Lowering, node: Node, grad: TensorValue, y: TensorValue, dim: int
+) -> tuple[TensorValue, NestBuilder, Value, Value, list[int]]:
+    """The result, its nest, the loaded gradient and result of the forward, and the reduced dimensions."""
+    out = low.result(node)
+    low.plain(grad.dtype, out.dtype)
+    b = low.nest(node, out.shape)
+    kin = opmath(grad.dtype)
+    return out, b, b.load(grad).to(kin), b.load(y).to(kin), reduced_dims(y, dim)
 
 
 @rule("aten.logsumexp.default")

@@ -14,7 +14,7 @@ from lamina.base.accuracy import RATIO, distance
 from lamina.testing.compare import DRAWS, HOPELESS
 from lamina.testing.fuzz.differ import KINDS, Difference, differences, undecided, unstable
 from lamina.testing.fuzz.observe import Raised, Seen, Trace, observe
-from lamina.testing.fuzz.otherwise import PLACES, Elsewhere, RandomRounding
+from lamina.testing.fuzz.otherwise import PLACES, Copied, Elsewhere, RandomRounding
 from lamina.testing.fuzz.target import LAMINA, compile_function, is_lamina
 from lamina.testing.fuzz.values import WRITTEN_OVER, Backwards
 from lamina.testing.sample import Sample
@@ -221,21 +221,24 @@ def _certain(source: str, found: list[Difference], ours: Trace, draw: int) -> li
 
 def _is_undefined(source: str, found: Difference, ours: Trace, draw: int) -> bool:
     """Whether eager's zeros have our signs where its elements lie elsewhere in its vectors, or outside of them, or
-    where it differentiates the terms of a loss one after another: gradients are then added after products, not before.
+    where it differentiates the terms of a loss one after another, as gradients are then added after products, not
+    before; or where it copies what methods write.
     """
-    mine = _at(ours, found.where)
     run = functools.partial(observe, source, compile_function("none"), draw=draw)
-    runs = [*(run(within=Elsewhere(place)) for place in PLACES), run(backwards=Backwards(apart=True))]
-    others = [_at(other, found.where) for other in runs]
-    eager = _at(run(), found.where)
-    if mine is None or eager is None or any(other is None or other.shape != mine.shape for other in others):
+    mine, eager = _at(ours, found.where), _at(run(), found.where)
+    if mine is None or eager is None:
         return False
     wrong = (mine == 0) & (eager == 0) & (mine.signbit() != eager.signbit())
-    defined = wrong
-    for other in others:
-        assert other is not None
-        defined = defined & ~((other == 0) & (other.signbit() == mine.signbit()))
-    return not bool(defined.any())
+    ways: tuple[dict[str, Any], ...] = (
+        *({"within": Elsewhere(place)} for place in PLACES),
+        {"backwards": Backwards(apart=True)},
+        {"within": Copied()},
+    )
+    for way in ways:
+        other = _at(run(**way), found.where)
+        if other is not None and other.shape == mine.shape:
+            wrong = wrong & ~((other == 0) & (other.signbit() == mine.signbit()))
+    return not bool(wrong.any())
 
 
 def _add(samples: dict[str, Sample], names: set[str], traces: tuple[Trace, Trace, Trace]) -> None:

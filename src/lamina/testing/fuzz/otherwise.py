@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from lamina.base.reference import WIDE, mapped
 from lamina.testing.fuzz.torch_private import NORMS_APART, TorchDispatchMode
 
-__all__ = ["PLACES", "Elsewhere", "RandomRounding"]
+__all__ = ["PLACES", "Copied", "Elsewhere", "RandomRounding"]
 
 _LANES = 64
 """More elements than the widest vector holds of the narrowest type."""
@@ -117,6 +118,41 @@ class Elsewhere(TorchDispatchMode):
             if result.dtype == other.dtype and result.shape == shape:
                 result.data.copy_(other.reshape(result.numel(), -1)[:, 0].reshape(shape))
         return results
+
+
+class Copied(TorchFunctionMode):
+    """Inside, a method that writes to a tensor with a history copies its result there: ``x.copy_(x * 2)``.
+
+    Autograd then adds the zero gradient of what was there, as it does where a compiled graph's result is copied to an
+    argument: 0.0 where the gradient is -0.0.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        computes = _COMPUTES.get(name)
+        if computes is None or not torch.is_grad_enabled() or not isinstance(args[0], Tensor) or args[0].is_leaf:
+            return func(*args, **given)
+        return args[0].copy_(computes(*args, **given))
+
+
+_REARRANGE = {"as_strided", "detach", "rename", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze"}
+_DRAW = {"bernoulli"}
+
+_COMPUTES: dict[str, Any] = {
+    "__iadd__": Tensor.add,
+    "__imul__": Tensor.mul,
+    "__isub__": Tensor.sub,
+    "__itruediv__": Tensor.div,
+    **{
+        name: getattr(Tensor, name[:-1])
+        for name in dir(Tensor)
+        if name.endswith("_") and not name.startswith("_") and name[:-1] in {*dir(Tensor)} - _REARRANGE - _DRAW
+    },
+}
+"""Methods that write, by name, and those that give what they write."""
 
 
 def _within_larger(product: Any, operands: Sequence[Tensor]) -> Tensor:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from lamina.errors import LaminaError
 from lamina.testing.fuzz.check import Verdict, check, check_capture
 from lamina.testing.fuzz.differ import Difference
 from lamina.testing.fuzz.generate import generate
@@ -32,6 +33,9 @@ LIFE = 400
 
 _GRACE = 5.0
 """Seconds that a process is given to end by itself."""
+
+_READY = "ready"
+"""What a process says first."""
 
 _FRAMES = 12
 """Innermost frames told of a thread of a process that hangs."""
@@ -83,7 +87,10 @@ def _name(text: str) -> str:
 
 
 class Worker:
-    """One process that answers jobs, started anew when it ends. Use as a context manager."""
+    """One process that answers jobs, started anew when it ends. Use as a context manager.
+
+    ``ask`` raises ``LaminaError`` where a process cannot start, as in a script that its processes would run again.
+    """
 
     def __init__(self, seconds: float = 120.0) -> None:
         self.seconds = seconds
@@ -145,6 +152,17 @@ class Worker:
         self._process.start()
         theirs.close()
         self._done = 0
+        try:
+            self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(_GRACE)
+            code = self._process.exitcode
+            self.stop()
+            raise LaminaError(
+                f"a process that checks programs ended by {_reason(code)} before it took one",
+                remedy="in a script, call what starts processes under `if __name__ == '__main__':`, since each process "
+                "imports the script; else see what the process printed",
+            ) from None
 
     def _stacks(self) -> str:
         """Where each thread of the process is, the innermost frames first."""
@@ -175,6 +193,7 @@ def _serve(pipe: Connection, stacks: str) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
+    pipe.send(_READY)
     while True:
         try:
             job: Job = pipe.recv()
