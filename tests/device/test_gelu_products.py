@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import lamina
-from lamina.base.gelu_products import addmm_gelu, mm_gelu_backward, plain, plain_backward
-from lamina.runtime.cublas_lt import ALGORITHMS, Refused, backward, forward
+from lamina.library_algorithms.cublas_lt import ALGORITHMS, Refused, backward, forward
+from lamina.library_algorithms.gelu_operations import addmm_gelu, mm_gelu_backward, plain, plain_backward
 
 HALF = (torch.bfloat16, torch.float16)
 SHAPES = ((8, 8, 8), (17, 40, 24), (1000, 64, 72), (256, 1000, 384), (4096, 768, 3072))

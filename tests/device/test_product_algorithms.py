@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import lamina
-from lamina.backends import algorithm_choice
-from lamina.backends.algorithm_choice import AlgorithmChoice
-from lamina.runtime.cublas_lt import ALGORITHMS, Refused
-from lamina.runtime.cublas_products import library_product, multiply
+from lamina.library_algorithms import algorithm_choice
+from lamina.library_algorithms.algorithm_choice import AlgorithmChoice
+from lamina.library_algorithms.cublas_lt import ALGORITHMS, Refused
+from lamina.library_algorithms.cublas_products import library_product, multiply
 from lamina.testing import judge, tensors
 from tests.device.test_products import DTYPES, randn
 

@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from lamina.backends.algorithm_choice import AlgorithmChoice
 from lamina.backends.cuda_tuning import RegionTuning, triton_unit
-from lamina.backends.gelu_choice import GeluChoice
 from lamina.backends.product_choice import product_choice
 from lamina.backends.regions import (
     Boxed,
@@ -43,6 +41,8 @@ from lamina.ir.loops import Buffer, LibraryCall, storage_bytes
 from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
+from lamina.library_algorithms.algorithm_choice import AlgorithmChoice
+from lamina.library_algorithms.gelu_choice import GeluChoice
 from lamina.masked_rows.kernels import serve_masked_rows
 from lamina.masked_rows.units import masked_rows_units
 from lamina.options import Options

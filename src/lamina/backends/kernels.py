@@ -18,9 +18,9 @@ from lamina.backends.interp import Interpreter
 from lamina.base.recovery import recover
 from lamina.errors import StageFailed
 from lamina.ir.loops import LoopProgram
+from lamina.library_algorithms.gelu_rewrite import gelu_products
 from lamina.options import Options
 from lamina.record import Record
-from lamina.rewrite.gelu_products import gelu_products
 
 __all__ = [
     "KERNELS",

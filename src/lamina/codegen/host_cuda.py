@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
-from lamina.base.product_algorithms import CHOSEN
 from lamina.base.text import SourceMap, Writer, tuple_text
 from lamina.codegen.host import MARK, HostWriter
 from lamina.codegen.host_scratch import Scratch, bound
@@ -23,6 +22,7 @@ from lamina.ir.index import Expr, as_expr
 from lamina.ir.library import may_alias
 from lamina.ir.loops import Buffer, BufferView, Check, LibraryCall, storage_bytes
 from lamina.ir.plan import KernelCall, Plan
+from lamina.library_algorithms.product_operations import CHOSEN
 from lamina.masked_rows.operations import WRITING
 
 __all__ = ["CudaHost", "CudaLaunch", "emit_cuda_host"]
@@ -236,7 +236,7 @@ class _CudaWriter(HostWriter):
             out.line(f"from lamina.runtime.host import {', '.join(others)}")
         self._import_user_calls(out)
         if self.globals.calls("library_product"):
-            out.line("from lamina.runtime.cublas_products import library_product")
+            out.line("from lamina.library_algorithms.cublas_products import library_product")
         if self.globals.calls("masked_rows"):
             out.line("from lamina.masked_rows.kernels import masked_rows")
         out.line()

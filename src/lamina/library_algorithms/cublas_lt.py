@@ -1,6 +1,7 @@
-"""cuBLASLt called directly, for algorithms that torch does not take (``runtime/cublas_products.py``) and epilogues of
-products that it does not offer: GELU with what it was applied to, and its gradient. ``base/gelu_products.py`` specifies
-the latter.
+"""cuBLASLt called directly, for algorithms that torch does not take and epilogues of products that it does not offer.
+
+The latter are GELU with what it was applied to, and its gradient: ``library_algorithms/gelu_operations.py`` specifies
+them.
 
 The library is the one that torch has loaded. What a call needs (descriptors, the algorithm) is prepared once for each
 layout of operands; a call sets two addresses and launches. Where the library refuses, the plain form runs instead,
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.base.gelu_products import plain, plain_backward
+from lamina.library_algorithms.gelu_operations import plain, plain_backward
 from lamina.runtime.torch_private import current_device, current_stream, is_capturing
 
 __all__ = ["ALGORITHMS", "CublasLt", "Product", "Refused", "backward", "forward", "loaded"]
@@ -137,7 +138,7 @@ class CublasLt:
         Raises ``Refused``, and does nothing.
         """
         left, right, out, vector, kept = product.left, product.right, product.out, product.bias, product.kept
-        assert kept is not None, "products without GELU are those of runtime/cublas_products.py"
+        assert kept is not None, "products without GELU are those of library_algorithms/cublas_products.py"
         addresses = [t.data_ptr() for t in (left, right, out, kept)]
         low = addresses[0] | addresses[1] | addresses[2] | addresses[3] | (0 if vector is None else vector.data_ptr())
         if low % _ALIGNED:

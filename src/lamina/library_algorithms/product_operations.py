@@ -4,8 +4,8 @@
 - ``lamina::addmm_algorithm`` is ``bias + left @ right``, with a ``bias`` for each column.
 
 ``algorithm`` counts those that cuBLASLt proposes for the product, the one that it thinks the fastest first. The
-implementations here are the executable specification, for which it means nothing; ``runtime/cublas_products.py`` calls
-the library on a GPU. Each has a form that writes its result to ``out``.
+implementations here are the executable specification, for which it means nothing; on a GPU
+``library_algorithms/cublas_products.py`` calls the library. Each has a form that writes its result to ``out``.
 """
 
 from __future__ import annotations

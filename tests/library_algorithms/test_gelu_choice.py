@@ -8,10 +8,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph
 
-from lamina.backends import gelu_choice, library_clock
-from lamina.backends.gelu_choice import GeluChoice
-from lamina.base.gelu_products import addmm_gelu, mm_gelu_backward
-from lamina.runtime.cublas_lt import Refused
+from lamina.library_algorithms import clock, gelu_choice
+from lamina.library_algorithms.cublas_lt import Refused
+from lamina.library_algorithms.gelu_choice import GeluChoice
+from lamina.library_algorithms.gelu_operations import addmm_gelu, mm_gelu_backward
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.tune.values import policy_of
 
@@ -61,8 +61,8 @@ class Clocked(GeluChoice):
 @pytest.fixture(autouse=True)
 def library(monkeypatch):
     """A library that is there."""
-    monkeypatch.setattr(library_clock, "is_capturing", lambda: False)
-    for module in (gelu_choice, library_clock):
+    monkeypatch.setattr(clock, "is_capturing", lambda: False)
+    for module in (gelu_choice, clock):
         monkeypatch.setattr(module, "loaded", lambda device: SimpleNamespace(version=130100))
 
 
@@ -117,12 +117,12 @@ def test_what_is_not_asked(monkeypatch):
     def missing(device):
         raise Refused("libcublasLt.so.13 is not loaded")
 
-    for module in (gelu_choice, library_clock):
+    for module in (gelu_choice, clock):
         monkeypatch.setattr(module, "loaded", missing)
     found, decision, asked = answer(times)
     assert (found, asked) == (None, 0)
     assert "is not loaded" in decision.reason
-    monkeypatch.setattr(library_clock, "is_capturing", lambda: True)
+    monkeypatch.setattr(clock, "is_capturing", lambda: True)
     assert "recording" in answer(times)[1].reason
     torch.use_deterministic_algorithms(True)
     try:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lamina.base.gelu_products import plain, plain_backward
-from lamina.runtime import cublas_lt
-from lamina.runtime.cublas_lt import CublasLt, Product, Refused, loaded
+from lamina.library_algorithms import cublas_lt
+from lamina.library_algorithms.cublas_lt import CublasLt, Product, Refused, loaded
+from lamina.library_algorithms.gelu_operations import plain, plain_backward
 from lamina.runtime.toolchain import find_compiler
 
 SOURCE = Path(__file__).with_name("fake_cublaslt.cpp")

@@ -1,7 +1,7 @@
 """Products and the tanh form of GELU around them as one call of the library, in a region of a GPU.
 
 A training forward keeps what GELU is applied to, and its backward takes a product for GELU's gradient: calls of
-``base/gelu_products.py`` do both while the library has the product at hand. Each is asked for.
+``library_algorithms/gelu_operations.py`` do both while the library has the product at hand. Each is asked for.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.base.gelu_products import addmm_gelu, mm_gelu_backward
 from lamina.base.symbolic.torch_private import contiguous
+from lamina.library_algorithms.gelu_operations import addmm_gelu, mm_gelu_backward
 from lamina.ops import overloads
 from lamina.ops.row import PERMUTED, RESHAPED
 from lamina.rewrite.rebuild import Write, call_for, used_once, written_anew

@@ -3,9 +3,9 @@
 - ``lamina::addmm_gelu`` gives GELU of ``bias + left @ right``, and what it was applied to;
 - ``lamina::mm_gelu_backward`` takes ``left @ right`` for the gradient of a GELU that was applied to ``kept``.
 
-The implementations here are the executable specification; ``runtime/cublas_lt.py`` has the library do it on a GPU,
-which rounds a product only once GELU or its derivative was applied. ``algorithm`` counts those that the library
-proposes, the one that it thinks the fastest first.
+The implementations here are the executable specification; ``library_algorithms/cublas_lt.py`` has the library do it
+on a GPU, which rounds a product only once GELU or its derivative was applied. ``algorithm`` counts those that the
+library proposes, the one that it thinks the fastest first.
 """
 
 from __future__ import annotations

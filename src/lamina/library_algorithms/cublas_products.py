@@ -1,4 +1,4 @@
-"""Matrix products by one of the algorithms that cuBLASLt proposes: ``base/product_algorithms.py`` on a GPU.
+"""Matrix products by one of the algorithms that cuBLASLt proposes: those of ``product_operations.py``, on a GPU.
 
 What a call needs is prepared once for each layout of operands; a call gives it addresses and launches. The library is
 asked for algorithms that take operands at any multiple of 16, so that what a number means does not depend on where
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.runtime.cublas_lt import CublasLt, Product, Refused, loaded
+from lamina.library_algorithms.cublas_lt import CublasLt, Product, Refused, loaded
 from lamina.runtime.torch_private import current_device, current_stream
 
 __all__ = ["library_product", "multiply"]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lamina.runtime import cublas_products
-from lamina.runtime.cublas_lt import CublasLt, Refused
-from lamina.runtime.cublas_products import library_product, multiply
-from tests.runtime.test_cublas_lt import HALF, built, fake, matrix
+from lamina.library_algorithms import cublas_products
+from lamina.library_algorithms.cublas_lt import CublasLt, Refused
+from lamina.library_algorithms.cublas_products import library_product, multiply
+from tests.library_algorithms.test_cublas_lt import HALF, built, fake, matrix
 
 assert built  # fixtures
 assert fake

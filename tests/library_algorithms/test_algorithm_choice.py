@@ -13,25 +13,26 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lamina.backends import algorithm_choice, cuda, library_clock
-from lamina.backends.algorithm_choice import AlgorithmChoice
+from lamina.backends import cuda
 from lamina.codegen.host_cuda import emit_cuda_host
 from lamina.ir.loops import LibraryCall
 from lamina.ir.plan import Plan
 from lamina.ir.plan_interp import run_plan
 from lamina.ir.plan_verify import verify_plan
+from lamina.library_algorithms import algorithm_choice, clock
+from lamina.library_algorithms.algorithm_choice import AlgorithmChoice
+from lamina.library_algorithms.cublas_lt import ALGORITHMS, Refused
 from lamina.lower.to_loops import lower
 from lamina.options import Options
 from lamina.runtime.cache import Cache
-from lamina.runtime.cublas_lt import ALGORITHMS, Refused
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memo import Memo
 from lamina.tune.values import Policy, policy_of
 from tests.codegen.test_host_cuda import machine, on_gpu
+from tests.library_algorithms.test_cublas_lt import built, fake
+from tests.library_algorithms.test_cublas_products import library
 from tests.lower.torch_private import traced
-from tests.runtime.test_cublas_lt import built, fake
-from tests.runtime.test_cublas_products import library
 from tests.tune.plans import TARGET, gpu_plan
 
 assert built  # fixtures
@@ -68,9 +69,9 @@ def clocked(figures: Mapping[str, float]) -> Callable[..., Any]:
 @pytest.fixture
 def choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AlgorithmChoice]:
     """A choice whose clock says ``figures``."""
-    for module in (algorithm_choice, library_clock):
+    for module in (algorithm_choice, clock):
         monkeypatch.setattr(module, "loaded", lambda device: SimpleNamespace(version=130100))
-    monkeypatch.setattr(library_clock, "is_capturing", lambda: False)
+    monkeypatch.setattr(clock, "is_capturing", lambda: False)
 
     def make(figures: Mapping[str, float], target: GpuTarget = TARGET, policy: Policy = DEFAULT) -> AlgorithmChoice:
         monkeypatch.setattr(AlgorithmChoice, "samplers", clocked(figures))
@@ -176,7 +177,7 @@ def test_choices_are_kept(choice: Make) -> None:
 
 def test_another_version_of_the_library_is_another_question(choice: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     choice(FASTER)(large())
-    for module in (algorithm_choice, library_clock):
+    for module in (algorithm_choice, clock):
         monkeypatch.setattr(module, "loaded", lambda device: SimpleNamespace(version=130200))
     assert choice({"torch": 1.0})(large()) == large()
     assert len(asked()) == 1
@@ -221,7 +222,7 @@ def test_deterministic_algorithms_keep_torchs_call(choice: Make) -> None:
 
 def test_a_stream_that_records_a_graph_is_not_used(choice: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     chooser = choice(FASTER)
-    monkeypatch.setattr(library_clock, "is_capturing", lambda: True)
+    monkeypatch.setattr(clock, "is_capturing", lambda: True)
     assert chooser(large()) == large()
     assert "recording a CUDA graph" in chooser.decisions[0].reason
 
@@ -231,7 +232,7 @@ def test_a_torch_without_the_library(choice: Make, monkeypatch: pytest.MonkeyPat
         raise Refused("libcublasLt is not loaded")
 
     chooser = choice(FASTER)
-    for module in (algorithm_choice, library_clock):
+    for module in (algorithm_choice, clock):
         monkeypatch.setattr(module, "loaded", refuse)
     assert chooser(large()) == large()
     assert "not loaded" in chooser.decisions[0].reason

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lamina.backends.cuda_bench import times
-from lamina.runtime.cublas_lt import Refused, loaded
+from lamina.library_algorithms.cublas_lt import Refused, loaded
 from lamina.runtime.torch_private import is_capturing
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.tune.measure import Sampler

@@ -16,18 +16,18 @@ import torch
 from torch import Tensor
 
 from lamina.backends.cuda_bench import require_memory
-from lamina.backends.library_clock import flush_bytes, sampler, unasked
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.base.dtypes import torch_dtype
-from lamina.base.product_algorithms import CHOSEN
 from lamina.ir.index import Expr
 from lamina.ir.loops import Buffer, BufferView, LibraryCall
 from lamina.ir.plan import Plan
 from lamina.ir.product import HALVES
+from lamina.library_algorithms.clock import flush_bytes, sampler, unasked
+from lamina.library_algorithms.cublas_lt import ALGORITHMS, loaded
+from lamina.library_algorithms.cublas_products import multiply
+from lamina.library_algorithms.product_operations import CHOSEN
 from lamina.runtime.cache import Cache, digest
-from lamina.runtime.cublas_lt import ALGORITHMS, loaded
-from lamina.runtime.cublas_products import multiply
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.products import library_us
 from lamina.tune.choose import guess, measured, remembered

@@ -4,12 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lamina.base.gelu_products import addmm_gelu, mm_gelu_backward
-from lamina.rewrite.gelu_products import gelu_products
+from lamina.library_algorithms.gelu_operations import addmm_gelu, mm_gelu_backward
+from lamina.library_algorithms.gelu_rewrite import gelu_products
 from lamina.rewrite.passes import remove_dead_code
 from lamina.rewrite.verify import verify_fx
-
-from .test_passes import aten, count, graph_of
+from tests.rewrite.test_passes import aten, count, graph_of
 
 
 def draw(*shapes, dtype=torch.bfloat16):

@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.fx import Node
 
 from lamina.backends.cuda_bench import require_memory
-from lamina.backends.library_clock import flush_bytes, sampler, unasked
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
-from lamina.base.gelu_products import addmm_gelu
+from lamina.library_algorithms.clock import flush_bytes, sampler, unasked
+from lamina.library_algorithms.cublas_lt import ALGORITHMS, backward, forward, loaded
+from lamina.library_algorithms.gelu_operations import addmm_gelu
 from lamina.runtime.cache import Cache, digest
-from lamina.runtime.cublas_lt import ALGORITHMS, backward, forward, loaded
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.tune.choose import guess, measured, remembered
 from lamina.tune.measure import Sampler
@@ -39,7 +39,7 @@ _PRODUCT = "product"
 
 
 class GeluChoice:
-    """Answers ``rewrite.gelu_products`` for one GPU; ``note`` is told of each answer."""
+    """Answers ``gelu_rewrite.py`` for one GPU; ``note`` is told of each answer."""
 
     def __init__(
         self, device: int, target: GpuTarget, cache: Cache, policy: Policy, note: Callable[[Decision], None]
