@@ -27,7 +27,7 @@ doctor: .venv/ready ## say what this machine has and what is missing
 test: lint ## all checks and the tests
 	$(PYTEST)
 
-test-full: lint ## also the tests that take minutes
+test-full: lint ## also the tests that take minutes, and all cases of those that `make test` takes samples of
 	$(PYTEST) -m "slow or not slow"
 
 lint: .venv/ready-dev ## ruff, mypy and the import contracts

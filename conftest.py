@@ -6,7 +6,9 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
+import zlib
+from collections import defaultdict
+from collections.abc import Generator, Sequence
 
 import pytest
 
@@ -35,6 +37,25 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Of the cases of a test that is marked ``sampled(one_in=n)`` all but one in ``n``, at least one, are slow.
+
+    Which ones is decided by their names alone, so that it is the same everywhere, and by a hash of them, so that no
+    parameter is left out because it comes at every n-th case.
+    """
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for several in cases.values():
+        mark = several[0].get_closest_marker("sampled")
+        assert mark is not None
+        several.sort(key=lambda item: (zlib.crc32(item.nodeid.encode()), item.nodeid))
+        for item in several[-(-len(several) // mark.kwargs["one_in"]) :]:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -29,6 +29,7 @@ def _writes_to_data(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x.exp()
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("way", [{}, *WAYS.values()])
 @pytest.mark.parametrize("function", [_writes_past_autograd, _writes_to_data])
 def test_an_input_written_to_past_autograd_gets_no_gradient(function: Any, way: dict[str, Any]) -> None:
@@ -66,6 +67,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.sampled(one_in=7)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -80,6 +80,7 @@ def _outcome(call: Callable[..., Any], *inputs: Any) -> Any:
         return type(error), str(error).splitlines()[0]
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("backend", ["lamina", "interp"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__.strip("_"))
 def test_an_error_leaves_inputs_as_eager_does(program: Callable[..., Any], backend: str) -> None:

@@ -85,6 +85,7 @@ def _agree(function: Callable[..., Any], dynamic: bool | None, places: list[int]
             assert ours is eager
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dynamic", [None, False, True])
 @pytest.mark.parametrize("function", SELECTS)
 @pytest.mark.filterwarnings("ignore::lamina.LaminaWarning")

@@ -32,6 +32,7 @@ def _kernels() -> list[dict[Any, Any]]:
     return [dict(getattr(getattr(aten, n), o).py_kernels) for n in NAMES for o in ("vec", "default")]
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_values_and_gradients_are_eagers(form: str, dynamic: bool) -> None:

@@ -56,6 +56,7 @@ def gradients(function: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("materialized", [True, False])
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("name", BACKWARDS)

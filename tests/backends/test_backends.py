@@ -566,6 +566,7 @@ def _one_memory(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any
     return run
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("backend", ["lamina", "interp", "aten", _one_memory], ids=lambda b: getattr(b, "__name__", b))
 @pytest.mark.parametrize("function", [lambda a, b: a + b, lambda a, b: (a + b).exp(), lambda a, b: (a * 2, b * 2)])
 def test_gradients_accumulate_on_their_own(backend: Any, function: Any) -> None:

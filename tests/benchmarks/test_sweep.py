@@ -279,6 +279,7 @@ def test_the_command_goes_on_where_it_was(
     assert content["slower"].keys() == {"generated/0.fp32.forward", "generated/1.fp32.forward"}
 
 
+@pytest.mark.slow
 def test_inductors_kernels_are_counted() -> None:
     compiled = torch.compile(lambda x: x.sin() + 1, dynamic=False)
     with kernels_of_inductor() as counted:

@@ -716,6 +716,7 @@ def fresh(task, *arguments):
         return thread.submit(task, *arguments).result()
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_modes_are_eagers(program):
     torch._dynamo.reset()

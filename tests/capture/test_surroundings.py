@@ -190,6 +190,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("make", CHANGES, ids=lambda make: make.__name__)
 def test_a_change_is_seen(make, way):

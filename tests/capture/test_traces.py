@@ -183,6 +183,7 @@ PROGRAMS = (
 )
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
 def test_state_is_read_and_left_as_in_eager(make: Callable[[], Program], way: str) -> None:

@@ -79,6 +79,7 @@ def exact(function: str, x: float) -> float | mpmath.mpf:
         return getattr(mpmath, function)(mpmath.mpf(x))
 
 
+@pytest.mark.sampled(one_in=5)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("function", LIMITS)
@@ -101,6 +102,7 @@ def test_accuracy(function: str, dtype: torch.dtype, isa: str, tmp_path: Path) -
         assert error <= limit, f"{function}({at}) = {found}: {error:.2f} units"
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("function", ["exp", "expm1", "log", "log1p", "atanh", "tanh", "erf"])
 def test_no_library_is_called(function: str, isa: str, tmp_path: Path) -> None:
@@ -191,6 +193,7 @@ def reference(function: str, a: Tensor, b: Tensor) -> Tensor:
     return rest if function == "fmod" else torch.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("function", ["fmod", "mod", "floor_div", "nextafter"])
@@ -204,6 +207,7 @@ def test_exact_functions(function: str, dtype: torch.dtype, isa: str, tmp_path: 
         assert not wrong.any(), (x[wrong][0], y[wrong][0], got[wrong][0], want[wrong][0])
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "int32", "int64"])
 def test_integer_quotients(kind: str, isa: str, tmp_path: Path) -> None:
@@ -230,6 +234,7 @@ def test_integer_quotients(kind: str, isa: str, tmp_path: Path) -> None:
             assert found == want, (function, x, y, found, want)
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float64"])
 def test_conversions_and_ends_of_rows(kind: str, isa: str, tmp_path: Path) -> None:

@@ -572,6 +572,7 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return made, build([m[0] for m in made.values()], target, folder)
 
 
+@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_nest(kernels, name: str) -> None:
     made, library = kernels

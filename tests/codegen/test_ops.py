@@ -121,6 +121,7 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return cases, build(list(cases.values()), target, Path(tmp_path_factory.mktemp(request.param)))
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("dtype", CASTS)
 def test_operations(kernels, dtype: str) -> None:
     cases, library = kernels

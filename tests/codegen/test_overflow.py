@@ -42,6 +42,7 @@ PATTERNS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
 def test_integers_wrap(dtype: torch.dtype, numerics: str) -> None:
@@ -58,6 +59,7 @@ def test_integers_wrap(dtype: torch.dtype, numerics: str) -> None:
         assert torch.equal(ours, eager), name
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", ["x + 1 > x", "x * x < 0", "x + y < x", "-x > 0"])
 @pytest.mark.parametrize("simd", ["auto", "plain"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
@@ -68,6 +70,7 @@ def test_comparisons_after_an_overflow_are_not_assumed(name: str, simd: str, dty
     assert torch.equal(ours, PATTERNS[name](x, x))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float64, torch.float32])
 @pytest.mark.parametrize("value", [1, 3])
 def test_sums_of_a_constant_over_fewer_elements_than_a_vector_has(dtype: torch.dtype, value: int) -> None:

@@ -88,6 +88,7 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return made, build(list(made.values()), target, Path(tmp_path_factory.mktemp(request.param)))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_loads(kernels: tuple[dict[tuple[str, str], Case], ctypes.CDLL], kind: str) -> None:
     made, library = kernels

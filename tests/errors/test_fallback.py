@@ -75,6 +75,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_told", set())
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("place", STAGES)
 def test_the_program_goes_on(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     error = ERRORS[STAGES.index(place) % len(ERRORS)]

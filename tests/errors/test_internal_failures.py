@@ -90,6 +90,7 @@ def _breaking(monkeypatch: pytest.MonkeyPatch, place: str, error: Exception, aft
     return calls
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize(("place", "what"), STAGES, ids=[what for _, what in STAGES])
 @pytest.mark.parametrize("after", [0, 1])
 def test_any_stage_may_fail(monkeypatch: pytest.MonkeyPatch, place: str, what: str, after: int) -> None:

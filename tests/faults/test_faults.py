@@ -36,6 +36,7 @@ def outcomes(script: str, folder: Path, seconds: float = 250) -> list[Any]:
     return list(json.loads(text.splitlines()[-1]))
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("part", range(3))
 def test_a_sample_of_faults(part: int, tmp_path: Path) -> None:
     script = f"found = [[o.state, str(o.point), o.text] for o in run(sample(points(), {SAMPLE})[{part}::3])]"
@@ -51,6 +52,7 @@ def test_every_fault(tmp_path: Path) -> None:
     assert not [one for one in found if one[0] not in ("same", "not reached")]
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize(
     ("patch", "fault", "state"),
     [

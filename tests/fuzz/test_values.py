@@ -205,6 +205,7 @@ def program(compile):
 }
 
 
+@pytest.mark.sampled(one_in=5)
 @pytest.mark.parametrize("target", ["lamina", "lamina:interp"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name: str, target: str) -> None:

@@ -71,6 +71,7 @@ def test_what_eager_refuses_is_refused(name: str) -> None:
     _compare(function, x)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", UNSIGNED)
 def test_unsigned_integers_are_as_in_eager(name: str) -> None:
     for dtype in (torch.uint16, torch.uint32, torch.uint64):

@@ -24,6 +24,7 @@ MODES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     "name",

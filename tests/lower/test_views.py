@@ -30,6 +30,7 @@ COPIES = (
 )
 
 
+@pytest.mark.sampled(one_in=5)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", [*VIEWS, *COPIES])
 def test_samples(name: str, dtype: torch.dtype) -> None:

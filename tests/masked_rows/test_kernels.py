@@ -27,6 +27,7 @@ def said() -> dict[tuple[str, str], str]:
     return {(case, fill): what for case, fill, what in lines}
 
 
+@pytest.mark.sampled(one_in=7)
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_do_what_is_specified(case: str, fill: str, said: dict[tuple[str, str], str]) -> None:
@@ -35,6 +36,7 @@ def test_kernels_do_what_is_specified(case: str, fill: str, said: dict[tuple[str
     assert int(launched) == 3
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("features", [8, 64, 128, 256])
 @pytest.mark.parametrize("op", [form for form, _ in IN_PLACE.values()])
 def test_they_compile(op: str, features: int, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def draws(
         yield (), drawn.inputs
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize(("architecture", "dtype"), TRAINED)
 def test_training_step(compile: CompileFunction, architecture: Architecture, dtype: str) -> None:
     model = case(architecture, DTYPES[dtype]).model
@@ -73,6 +74,7 @@ def test_training_step(compile: CompileFunction, architecture: Architecture, dty
     assert comparison.ok, str(comparison)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize(
     "architecture",
@@ -86,6 +88,7 @@ def test_inference(compile: CompileFunction, architecture: Architecture, dtype: 
     assert comparison.ok, str(comparison)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("grads", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["training", "inference"])
 @pytest.mark.parametrize("dtype", list(DTYPES))
 def test_mixture_of_experts(compile: CompileFunction, dtype: str, grads: bool) -> None:

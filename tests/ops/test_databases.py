@@ -18,24 +18,28 @@ from tests.ops.torch_private import modules, operators
 OPERATORS, CLASSES = operators(), modules()
 
 
+@pytest.mark.sampled(one_in=7)
 @pytest.mark.parametrize(("name", "dtype"), TYPED)
 def test_samples(compile: CompileFunction, name: str, dtype: str) -> None:
     result = check_samples(name, OPERATORS[name], compile, getattr(torch, dtype), most=16)
     assert result.status == "passed", "\n".join(result.complaints)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(("name", "dtype"), TYPED[::4])
 def test_samples_of_any_size(compile: CompileFunction, name: str, dtype: str) -> None:
     result = check_samples(name, OPERATORS[name], compile, getattr(torch, dtype), most=8, dynamic=True)
     assert result.status == "passed", "\n".join(result.complaints)
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("name", REFUSING)
 def test_wrong_inputs(compile: CompileFunction, name: str) -> None:
     result = check_errors(name, OPERATORS[name], compile)
     assert result.status == "passed", "\n".join(result.complaints)
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("name", MODULES)
 def test_modules(compile: CompileFunction, name: str) -> None:
     result = check_module(name, CLASSES[name], compile, torch.float32)

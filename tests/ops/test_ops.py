@@ -27,6 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("name", list(OPERATORS) if every else FAST)
 
 
+@pytest.mark.sampled(one_in=8)
 def test_operator(compile: CompileFunction, name: str) -> None:
     result = check(name, OPERATORS[name], compile)
     if result.status == "skipped":

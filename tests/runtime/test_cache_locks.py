@@ -90,6 +90,7 @@ lamina.compile(lambda x: (x * 3.5).sin(), options={"cxx": sys.argv[1], "cache_di
 """
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
 def test_a_signal_ends_compilers_and_removes_their_folders(
     number: signal.Signals, compiler: Compiler, tmp_path: Path

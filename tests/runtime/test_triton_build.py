@@ -201,6 +201,7 @@ if sys.argv[2] == "killed":
 """
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("end", ["exit", "fork", "killed"])
 def test_compilers_leave_no_files_behind(end: str, tmp_path: Path) -> None:
     temporary, built = tmp_path / "temporary", tmp_path / "built"

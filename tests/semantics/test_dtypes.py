@@ -26,6 +26,7 @@ def _sample(dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.randint(low, 60, shape, dtype=dtype)
 
 
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("left", EVERYTHING, ids=str)
 @pytest.mark.parametrize("right", [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float32], ids=str)
 def test_promotion(compile: CompileFunction, left: torch.dtype, right: torch.dtype) -> None:
@@ -238,6 +239,7 @@ def test_special_values_of_functions_of_one_number(compile: CompileFunction, dty
         assert torch.equal(mine.signbit() | mine.isnan(), theirs.signbit() | theirs.isnan())
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", BINARY)
 def test_special_values_of_functions_of_two_numbers(compile: CompileFunction, name: str) -> None:
     values = torch.tensor(SPECIAL)
@@ -266,6 +268,7 @@ REDUCTIONS = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("program", list(REDUCTIONS.values()), ids=list(REDUCTIONS))
 def test_special_values_in_reductions(compile: CompileFunction, program: Any) -> None:
     def build() -> Any:
@@ -284,6 +287,7 @@ def test_ties_take_the_index_that_eager_takes(compile: CompileFunction) -> None:
     agree(compile, lambda: (program, (torch.randint(0, 3, (16, 70)).float(),)), exact=False)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("source", FLOATS, ids=str)
 @pytest.mark.parametrize("target", [torch.int32, torch.int64, torch.bool, torch.bfloat16, torch.float16], ids=str)
 def test_conversions(compile: CompileFunction, source: torch.dtype, target: torch.dtype) -> None:

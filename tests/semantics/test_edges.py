@@ -56,6 +56,7 @@ def test_dropouts_of_one_graph_draw_apart(compile: CompileFunction, dynamic: boo
             assert 0.4 < (a == b).float().mean() < 0.6
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize(
     "function",
     [

@@ -82,6 +82,7 @@ def _check(compiled: Any, program: Program, k: Any, grad: bool = False) -> None:
         torch.testing.assert_close(x.grad, y.grad)
 
 
+@pytest.mark.sampled(one_in=5)
 @pytest.mark.parametrize("name", list(PLACES))
 def test_places(compile: CompileFunction, name: str) -> None:
     program, integers = PLACES[name]
@@ -90,6 +91,7 @@ def test_places(compile: CompileFunction, name: str) -> None:
         _check(compiled, program, k)
 
 
+@pytest.mark.sampled(one_in=5)
 @pytest.mark.parametrize("name", list(PLACES))
 def test_gradients_of_places(compile: CompileFunction, name: str) -> None:
     program, integers = PLACES[name]
@@ -98,6 +100,7 @@ def test_gradients_of_places(compile: CompileFunction, name: str) -> None:
         _check(compiled, program, k, grad=True)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(("name", "numerics"), [*((name, "fast") for name in NUMBERS), ("together", "eager")])
 def test_numbers(compile: CompileFunction, name: str, numerics: str) -> None:
     program, integers = NUMBERS[name]

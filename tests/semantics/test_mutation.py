@@ -114,11 +114,13 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__.strip("_"))
 def test_in_place_on_inputs(compile: CompileFunction, program: Any) -> None:
     agree(compile, lambda: (program, (torch.randn(4, 4), torch.randn(4, 4))), calls=3)
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__.strip("_"))
 def test_in_place_on_intermediates_with_gradients(compile: CompileFunction, program: Any) -> None:
     if program in (_out_argument, _detached_alias):

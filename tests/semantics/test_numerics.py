@@ -28,6 +28,7 @@ PROGRAMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_pointwise_programs_are_equal_to_the_last_bit(compile: CompileFunction, name: str, dtype: torch.dtype) -> None:

@@ -113,6 +113,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...], bo
 }
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_the_rest_is_compiled(name: str, dynamic: bool) -> None:

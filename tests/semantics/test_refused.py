@@ -58,6 +58,7 @@ EXTREMES: dict[str, tuple[Program, tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
 @pytest.mark.parametrize("name", list(EXTREMES))
 def test_extremes_of_nothing(compile: CompileFunction, settings: dict[str, Any], name: str, dtype: torch.dtype) -> None:
@@ -101,6 +102,7 @@ SYMBOLIC: dict[str, Program] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 @pytest.mark.parametrize("name", list(SYMBOLIC))
 def test_sizes_that_become_zero(compile: CompileFunction, name: str, numerics: str) -> None:
@@ -181,6 +183,7 @@ SHARED: dict[str, tuple[Program, Callable[[], Tensor]]] = {
 }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.usefixtures("_no_errors_are_kept")
 @pytest.mark.parametrize("name", list(SHARED))
 def test_writes_to_shared_memory(compile: CompileFunction, settings: dict[str, Any], name: str) -> None:
@@ -223,6 +226,7 @@ ALLOWED: dict[str, Callable[[], tuple[Program, tuple[Any, ...]]]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", list(ALLOWED))
 def test_writes_that_eager_allows(compile: CompileFunction, settings: dict[str, Any], name: str) -> None:
     agree(compile, ALLOWED[name], exact=False, **settings)
@@ -245,6 +249,7 @@ DIFFERENCES: dict[str, Program] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
 @pytest.mark.parametrize("name", list(DIFFERENCES))
 def test_differences_with_booleans(
@@ -264,6 +269,7 @@ CASTS: dict[str, Program] = {
 }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("name", list(CASTS))
 def test_booleans_as_numbers(compile: CompileFunction, settings: dict[str, Any], name: str) -> None:
     agree(compile, lambda: (CASTS[name], (torch.randn(5, 4),)), **settings)

@@ -52,6 +52,7 @@ def _same(x: Tensor, view: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     return x, view(x)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("writes", ["first", "second"])
 @pytest.mark.parametrize(
     ("name", "dynamic"), [*((name, None) for name in SHARED), ("overlapping", True), ("other halves", True)]
@@ -150,6 +151,7 @@ ALIVE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(
     ("name", "kind", "dynamic"),
     [
@@ -200,6 +202,7 @@ def _without_gradients(function: Callable[[], object]) -> None:
         function()
 
 
+@pytest.mark.sampled(one_in=5)
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("name", OF_LEAVES)
@@ -268,6 +271,7 @@ def test_an_input_written_to_and_needed_by_the_backward_is_kept() -> None:
     torch.testing.assert_close(w.grad, 3 * before)
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("seed", range(12))
 def test_programs_with_shared_memory(seed: int) -> None:
     _check(seed)

@@ -81,6 +81,7 @@ def test_views_of_intermediates(compile: CompileFunction, program: Any, grad: bo
     agree(compile, lambda: (program, (torch.randn(4, 6, requires_grad=grad),)))
 
 
+@pytest.mark.sampled(one_in=4)
 @_table(STRIDES)
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
 def test_strides_are_those_of_eager(compile: CompileFunction, program: Any, grad: bool) -> None:

@@ -170,6 +170,7 @@ def right(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return y.argmax(-1), torch.stack([y, x]).transpose(0, 1), y.to(torch.bfloat16).softmax(-1)
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("function", [two_kernels, trained, drawing, right])
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 def test_right_kernels_are_kept(function: Callable[..., Any], numerics: str) -> None:

@@ -240,6 +240,7 @@ def program(compile):
 }
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("target", ["lamina", "lamina:interp"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_runs_as_in_eager(name: str, target: str) -> None:

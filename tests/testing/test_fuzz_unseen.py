@@ -152,6 +152,7 @@ def program(compile):
 }
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("target", ["lamina", "lamina:interp"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_runs_as_in_eager(name: str, target: str) -> None:

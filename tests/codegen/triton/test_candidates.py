@@ -53,6 +53,7 @@ def varied(plan: Plan) -> Iterator[tuple[GpuSchedule, Plan]]:
             yield ranked.schedule, replace(plan, kernels=tuple(changed if k is kernel else k for k in plan.kernels))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("name", CASES)
 def test_candidates_agree(interpreter: Interpreter, name: str) -> None:
     function, arguments = CASES[name]

@@ -43,6 +43,7 @@ def test_wide_accesses(kind: str, tmp_path: Path) -> None:
     assert ".local .align" not in text, "registers are spilled to memory"
 
 
+@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize("name", NAMES)
 def test_compiles(name: str, tmp_path: Path) -> None:
     spec, _, _ = RECIPES[name](name, Target.of("plain", 1))

@@ -43,6 +43,7 @@ def compared(function: Callable[..., Any], dynamic: bool | None = None) -> Any:
     return compiled
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.__name__)
 def test_launches_between_kernels_are_eagers(program: Callable[..., Any], interpreted_triton: None) -> None:
     compared(program)

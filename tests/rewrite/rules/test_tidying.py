@@ -39,6 +39,7 @@ def made(function: Function, *args: Tensor) -> Counter[str]:
     return Counter(applied(compiled.record))
 
 
+@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize(
     ("rule", "function", "x"),
     [
