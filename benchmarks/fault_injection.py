@@ -38,7 +38,7 @@ DRIVERS = (
     "lamina.aot.stitched",
     "lamina.rewrite.rewriting",
     "lamina.backends.run",
-    "lamina.backends.frozen",
+    "lamina.freezing.region",
     "lamina.backends.kernels",
     "lamina.backends.pieces",
     "lamina.backends.segments",

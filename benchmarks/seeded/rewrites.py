@@ -30,7 +30,7 @@ REWRITES = (
     Bug(
         "frozen batch norm without eps",
         "eps dropped",
-        f"{_REWRITE}/rules/folding.py",
+        "src/lamina/freezing/folding.py",
         "call(aten.add.Tensor, variance, eps)",
         "variance",
         (f"{_EDGES}::test_a_folded_batch_norm_keeps_its_eps",),
@@ -38,10 +38,10 @@ REWRITES = (
     Bug(
         "shift before a factor is not scaled",
         "dropped factor",
-        f"{_REWRITE}/rules/folding.py",
+        "src/lamina/freezing/folding.py",
         "shift = _times(call, self.shift, other.factor) if self.shift is not None else None",
         "shift = self.shift",
-        ("tests/frozen/test_rules.py::test_functions_of_channels_are_in_the_weights",),
+        ("tests/freezing/test_rules.py::test_functions_of_channels_are_in_the_weights",),
     ),
     Bug(
         "casts through a narrower type are joined",

@@ -94,10 +94,10 @@ SURROUNDINGS = (
     Bug(
         "frozen results outlive a write",
         "missing mutation",
-        f"{_RUNTIME}/frozen.py",
+        "src/lamina/freezing/frozen.py",
         "if kept is None or not _current(kept, sources):",
         "if kept is None:",
-        ("tests/frozen/test_changes.py::test_a_change_is_seen",),
+        ("tests/freezing/test_changes.py::test_a_change_is_seen",),
     ),
     Bug(
         "an input written to beside one that reads it",

@@ -5,9 +5,9 @@ from lamina.base.decision import Decision
 from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
 from lamina.compile import compile, lamina_backend
 from lamina.errors import BadArgument, InvalidIR, LaminaError, LaminaWarning, StageFailed, UnknownOption
+from lamina.freezing.frozen import thaw
 from lamina.options import Options
 from lamina.record import Record
-from lamina.runtime.frozen import thaw
 from lamina.testing.verify import verify
 
 __all__ = [

@@ -26,7 +26,6 @@ from lamina.backends.attention_tiles import cleared, staying_calls, tilings
 from lamina.backends.bodies import bodies_in
 from lamina.backends.device import Boxed
 from lamina.backends.dumping import dump_backward, dump_graph
-from lamina.backends.frozen import freeze, note_unfrozen
 from lamina.backends.kernels import begin, is_ours, with_library_gelu
 from lamina.backends.pieces import as_aten, lowered_by_user, put_segment, with_numbers
 from lamina.backends.regions import aten_calls, to_aten
@@ -49,6 +48,7 @@ from lamina.decomp.table import decompositions
 from lamina.eager_comparison.trial import trial_of
 from lamina.errors import BadArgument, LaminaError, RuleFailed, WrongLowering
 from lamina.first_call.check import checked_first_call
+from lamina.freezing.region import freeze, note_unfrozen
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.ir.plan import Plan

@@ -11,6 +11,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.backends.cpu_tuning import CpuTuning
+from lamina.backends.device import LoadedPlan
 from lamina.backends.regions import (
     Boxed,
     build_threads,
@@ -28,7 +29,6 @@ from lamina.codegen.cpp.prelude import prelude
 from lamina.codegen.cpp.sharing import Shared, shared_kernels
 from lamina.codegen.host import HostKernel, HostProgram, emit_host
 from lamina.codegen.origins import cpp_with_origins
-from lamina.first_call.steps import Loaded
 from lamina.ir.plan import Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.options import Options
@@ -106,7 +106,7 @@ class CpuBackend:
         """The plan."""
         return (plan,)
 
-    def steps(self, kernels: CpuKernels) -> Loaded:
+    def steps(self, kernels: CpuKernels) -> LoadedPlan:
         """What runs the kernels one by one."""
         return kernels.steps()
 
@@ -258,9 +258,9 @@ class CpuKernels:
             self.record.step(region, "verify", verify_plan, plan)
         return chosen
 
-    def steps(self) -> Loaded:
+    def steps(self) -> LoadedPlan:
         """What runs the kernels one by one, for who looks for a wrong one."""
-        return Loaded(self.plan, self.launch, {unit.name: unit.source for unit in self.units}, ".cpp")
+        return LoadedPlan(self.plan, self.launch, {unit.name: unit.source for unit in self.units}, ".cpp")
 
     def launch(self, step: KernelCall, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
         """Run one kernel by itself."""

@@ -15,6 +15,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.backends.cuda_tuning import RegionTuning, triton_unit
+from lamina.backends.device import LoadedPlan
 from lamina.backends.product_choice import product_choice
 from lamina.backends.regions import (
     Boxed,
@@ -34,7 +35,7 @@ from lamina.codegen.origins import triton_with_origins
 from lamina.codegen.triton.emit import emit
 from lamina.codegen.triton.source import TritonSource
 from lamina.errors import StageFailed
-from lamina.first_call.steps import Loaded, empty_graph, single_step
+from lamina.first_call.steps import empty_graph, single_step
 from lamina.ir.access import writes
 from lamina.ir.library import is_custom, unrecordable
 from lamina.ir.loops import Buffer, LibraryCall, storage_bytes
@@ -141,7 +142,7 @@ class CudaBackend:
         """The plan that runs while candidates are tried."""
         return (tuning.meanwhile,)
 
-    def steps(self, kernels: CudaKernels) -> Loaded | None:
+    def steps(self, kernels: CudaKernels) -> LoadedPlan | None:
         """What runs the kernels one by one; None where none has machine code."""
         return kernels.sources.work.steps()
 
@@ -370,11 +371,11 @@ class CudaRegion:
             )
         return call
 
-    def steps(self) -> Loaded | None:
+    def steps(self) -> LoadedPlan | None:
         """What runs the kernels one by one; None where none has machine code."""
         if not self.loaded:
             return None
-        return Loaded(self.plan, self.run_step, {name: source.text for name, source in self.sources.items()}, ".py")
+        return LoadedPlan(self.plan, self.run_step, {name: source.text for name, source in self.sources.items()}, ".py")
 
     def run_step(self, step: KernelCall, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
         """Run one kernel of the plan by itself."""

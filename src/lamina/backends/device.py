@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from torch import Tensor
 from torch.fx import GraphModule
 
-from lamina.first_call.steps import Loaded
 from lamina.ir.loops import LoopProgram
-from lamina.ir.plan import Plan
+from lamina.ir.plan import KernelCall, Plan
 from lamina.options import Options
 from lamina.record import Record
 from lamina.schedule.fuse import Fused
 
-__all__ = ["Boxed", "Device", "DeviceOf"]
+__all__ = ["Boxed", "Device", "DeviceOf", "LoadedPlan"]
 
 Boxed = Callable[[list[Any]], Any]
 """A compiled region: takes one list of inputs, which it empties, and returns the outputs."""
+
+
+RunStep = Callable[[KernelCall, Mapping[str, Tensor], Mapping[str, int]], None]
+"""Runs one step's kernel on buffers and sizes by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPlan:
+    """A region's plan as it was built: what runs its kernels one by one, and their sources by name."""
+
+    plan: Plan
+    launch: RunStep
+    sources: Mapping[str, str]
+    suffix: str
 
 
 class Device(Protocol):
@@ -42,7 +57,7 @@ class Device(Protocol):
     def plans(self, planned: Any) -> Sequence[Plan]:
         """What runs at first, as a value: one plan, or none where nothing is planned."""
 
-    def steps(self, building: Any) -> Loaded | None:
+    def steps(self, building: Any) -> LoadedPlan | None:
         """What runs the kernels one by one, after they were loaded; None where there are none."""
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from lamina.backends.device import LoadedPlan
 from lamina.backends.regions import Boxed, aten_calls
 from lamina.base.accuracy import error, judge, judge_alone
 from lamina.base.decision import Decision
@@ -27,7 +28,7 @@ from lamina.base.rng_state import rng_state, set_rng_state
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import OpOverload
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
-from lamina.first_call.steps import Loaded, Recorded, first_step, recorded
+from lamina.first_call.steps import Recorded, first_step, recorded
 from lamina.options import Options
 from lamina.record import Record
 
@@ -40,7 +41,7 @@ def checked_first_call(
     name: str,
     options: Options,
     record: Record,
-    steps: Callable[[], Loaded | None] | None = None,
+    steps: Callable[[], LoadedPlan | None] | None = None,
 ) -> Boxed:
     """``run`` with its first call checked against ``gm``; ``run`` itself where the option does not ask for it.
 
@@ -73,7 +74,7 @@ class _FirstCall:
         name: str,
         options: Options,
         record: Record,
-        steps: Callable[[], Loaded | None] | None,
+        steps: Callable[[], LoadedPlan | None] | None,
     ) -> None:
         self.run, self.gm, self.name, self.options, self.record = run, gm, name, options, record
         self.steps = steps

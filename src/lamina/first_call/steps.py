@@ -9,7 +9,7 @@ the buffers held before.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
+from lamina.backends.device import LoadedPlan
 from lamina.base.accuracy import judge, judge_alone, mismatch
 from lamina.base.region_check import StepCheck
 from lamina.ir.access import origins, provenance, writes
@@ -27,20 +28,7 @@ from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import KernelCall, Place, Plan, PlanStep
 from lamina.ir.plan_interp import PlanRun
 
-__all__ = ["Loaded", "Recorded", "empty_graph", "first_step", "recorded", "single_step"]
-
-Launch = Callable[[KernelCall, Mapping[str, Tensor], Mapping[str, int]], None]
-"""Runs one step's kernel on buffers and sizes by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A region's plan as it was built: what runs its kernels one by one, and their sources by name."""
-
-    plan: Plan
-    launch: Launch
-    sources: Mapping[str, str]
-    suffix: str
+__all__ = ["Recorded", "empty_graph", "first_step", "recorded", "single_step"]
 
 
 @dataclass(slots=True)
@@ -104,7 +92,7 @@ def recorded(gm: GraphModule, inputs: Sequence[Any]) -> Recorded:
 
 
 def first_step(
-    loaded: Loaded, args: Sequence[Any], aten: Recorded, exact: Recorded | None, folder: str = ""
+    loaded: LoadedPlan, args: Sequence[Any], aten: Recorded, exact: Recorded | None, folder: str = ""
 ) -> StepCheck | None:
     """The first step of a region that differs, None where none does.
 
@@ -130,7 +118,7 @@ def first_step(
 class _Stepping(PlanRun):
     """The plan with its built kernels, one step at a time; remembers what the last kernel was given."""
 
-    def __init__(self, loaded: Loaded, args: Sequence[Any]) -> None:
+    def __init__(self, loaded: LoadedPlan, args: Sequence[Any]) -> None:
         super().__init__(loaded.plan, args)
         self.loaded = loaded
         self.before: dict[str, Tensor] = {}
@@ -200,13 +188,13 @@ def _judged(ours: Tensor, value: Tensor, exact: Tensor | None) -> str:
     return judge(ours, value, exact)
 
 
-def _named(loaded: Loaded, step: PlanStep, found: StepCheck, folder: str) -> StepCheck:
+def _named(loaded: LoadedPlan, step: PlanStep, found: StepCheck, folder: str) -> StepCheck:
     if isinstance(step, LibraryCall):
         return replace(found, kernel=step.op)
     return replace(found, kernel=step.kernel, file=_source_file(loaded, step.kernel, folder))
 
 
-def _source_file(loaded: Loaded, kernel: str, folder: str) -> str:
+def _source_file(loaded: LoadedPlan, kernel: str, folder: str) -> str:
     """The path of a file with the kernel's generated source, "" where it cannot be written."""
     if kernel not in loaded.sources:
         return ""

@@ -8,6 +8,8 @@ from typing import Any, Literal, Protocol
 
 from torch.fx import GraphModule
 
+from lamina.freezing.folding import fold_into_products
+from lamina.freezing.projections import leave_projections_apart, merge_projections
 from lamina.options import Options
 from lamina.rewrite.aligned_products import align_products
 from lamina.rewrite.attention_tables import drop_block_tables
@@ -30,8 +32,6 @@ from lamina.rewrite.rules.attention_one_query import open_attention_of_one_query
 from lamina.rewrite.rules.chains import join_casts, join_permutations, join_views
 from lamina.rewrite.rules.complex_numbers import turn_in_real_numbers
 from lamina.rewrite.rules.dropout import without_dropout
-from lamina.rewrite.rules.folding import fold_into_products
-from lamina.rewrite.rules.projections import leave_projections_apart, merge_projections
 from lamina.rewrite.rules.windows import strided_windows
 from lamina.rewrite.rules.writes import without_hidden_writes
 

@@ -11,10 +11,10 @@ from lamina.aot.region import Region, RegionInput
 from lamina.backends.regions import Boxed, aten_calls
 from lamina.backends.results import checked
 from lamina.base.decision import Decision
+from lamina.freezing.cut import PARAMETER, Cut, cut
+from lamina.freezing.frozen import Frozen
 from lamina.options import Options
 from lamina.record import Record
-from lamina.rewrite.frozen import PARAMETER, Cut, cut
-from lamina.runtime.frozen import Frozen
 
 __all__ = ["Freezing", "freeze", "note_unfrozen"]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import lamina
 from lamina.base.accuracy import judge
-from lamina.rewrite.rules.folding import Channelwise, folded
+from lamina.freezing.folding import Channelwise, folded
 
 from .compiled import calls, check, decisions, folds, frozen
 

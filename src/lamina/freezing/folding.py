@@ -18,9 +18,9 @@ from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
+from lamina.freezing.cut import constants, hoist
 from lamina.ops import overloads
 from lamina.ops.row import RESHAPED
-from lamina.rewrite.frozen import constants, hoist
 from lamina.rewrite.rebuild import call_for
 from lamina.rewrite.torch_private import fake_mode_of, graph_module
 
