@@ -1,14 +1,23 @@
-"""Lamina: a layered tensor compiler for PyTorch."""
+"""Lamina: a layered tensor compiler for PyTorch.
 
-from lamina.backends.registry import register_backend
-from lamina.base.decision import Decision
-from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
-from lamina.compile import compile, lamina_backend
-from lamina.errors import BadArgument, InvalidIR, LaminaError, LaminaWarning, StageFailed, UnknownOption
-from lamina.freezing.frozen import thaw
-from lamina.options import Options
-from lamina.record import Record
-from lamina.testing.verify import verify
+``import lamina`` loads neither torch nor the compiler: each public name loads what it needs when it is first asked for.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lamina.backends.registry import register_backend
+    from lamina.base.decision import Decision
+    from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
+    from lamina.compile import compile, lamina_backend
+    from lamina.errors import BadArgument, InvalidIR, LaminaError, LaminaWarning, StageFailed, UnknownOption
+    from lamina.freezing.frozen import thaw
+    from lamina.options import Options
+    from lamina.record import Record
+    from lamina.testing.verify import verify
 
 __all__ = [
     "BadArgument",
@@ -31,3 +40,43 @@ __all__ = [
     "verify",
     "warmup",
 ]
+
+_PLACES = {
+    "backends.registry": ("register_backend",),
+    "base.decision": ("Decision",),
+    "bench": ("Measurement", "Rivals", "alternate", "benchmark", "warmup"),
+    "compile": ("compile", "lamina_backend"),
+    "errors": ("BadArgument", "InvalidIR", "LaminaError", "LaminaWarning", "StageFailed", "UnknownOption"),
+    "freezing.frozen": ("thaw",),
+    "options": ("Options",),
+    "record": ("Record",),
+    "testing.verify": ("verify",),
+}
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}
+_MODULES = ("bench", "errors", "extend", "options", "record", "testing")
+"""Modules for users, which need no import of their own."""
+
+
+class _Package(ModuleType):
+    """This package: its names are found when they are asked for, and ``compile`` is the function of that name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _MODULE_OF:
+            value = getattr(import_module(_MODULE_OF[name]), name)
+        elif name in _MODULES:
+            value = import_module(f"{__name__}.{name}")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        setattr(self, name, value)
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Python sets each module that it imports as an attribute of its package.
+        if not (name in _MODULE_OF and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__, *_MODULES})
+
+
+sys.modules[__name__].__class__ = _Package
