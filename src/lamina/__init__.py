@@ -58,7 +58,7 @@ _MODULES = ("bench", "errors", "extend", "options", "record", "testing")
 
 
 class _Package(ModuleType):
-    """This package: its names are found when they are asked for, and ``compile`` is the function of that name."""
+    """A package whose names are found when they are asked for; ``compile`` is the function of that name."""
 
     def __getattr__(self, name: str) -> Any:
         if name in _MODULE_OF:
