@@ -30,7 +30,7 @@ from lamina import compile as lamina_compile
 from lamina.bench import alternate
 from lamina.record import Record
 from lamina.testing import tensors
-from lamina.tune.values import Tuned
+from lamina.tuning.values import Tuned
 
 __all__ = ["Row", "main", "measure"]
 

@@ -10,18 +10,27 @@ from typing import Any
 
 import pytest
 
-from tests.architecture.source import PACKAGE, ROOT, sources
+from tests.architecture.source import PACKAGE, ROOT, imported, sources
 
 CONTRACTS: list[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
     "importlinter"
 ]["contracts"]
 FEATURES: list[str] = next(c for c in CONTRACTS if c.get("exhaustive"))["exhaustive_ignores"]
+CLOCKS = "tuning"
+"""The feature that another one may import: whatever a clock decides is measured by it."""
 PRIVATE_FILE = "torch_private"
 
 
-def test_all_features_are_in_the_contract_between_features() -> None:
-    between = next(c for c in CONTRACTS if c["name"].startswith("Features"))["layers"]
-    assert sorted(name for layer in between for name in re.findall(r"\w+", layer)) == sorted(FEATURES)
+def test_features_import_no_other_feature_but_tuning() -> None:
+    wrong = []
+    for file in sources():
+        own = file.module.split(".")[1] if "." in file.module else ""
+        if own not in FEATURES:
+            continue
+        for node in ast.walk(file.tree):
+            others = {name.split(".")[1] for name in imported(node) if name.startswith("lamina.")} & {*FEATURES}
+            wrong += [f"{file.at(node)} imports {other}" for other in others - {own, CLOCKS}]
+    assert not wrong
 
 
 @pytest.mark.parametrize("feature", FEATURES)
@@ -31,7 +40,7 @@ def test_a_feature_says_which_files_it_has(feature: str) -> None:
     assert files == set(re.findall(r"``(\w+)\.py``", text))
 
 
-def test_packages_of_the_compiler_run_nothing_when_they_are_imported() -> None:
+def test_the_package_of_a_feature_holds_its_docstring_only() -> None:
     wrong = []
     for file in sources():
         if file.path.name == "__init__.py" and file.module.removeprefix("lamina.") in FEATURES:

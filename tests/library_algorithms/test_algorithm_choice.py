@@ -28,12 +28,12 @@ from lamina.runtime.cache import Cache
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memo import Memo
-from lamina.tune.values import Policy, policy_of
+from lamina.tuning.values import Policy, policy_of
 from tests.codegen.test_host_cuda import machine, on_gpu
 from tests.library_algorithms.test_cublas_lt import built, fake
 from tests.library_algorithms.test_cublas_products import library
 from tests.lower.torch_private import traced
-from tests.tune.plans import TARGET, gpu_plan
+from tests.tuning.plans import TARGET, gpu_plan
 
 assert built  # fixtures
 assert fake

@@ -13,7 +13,7 @@ from lamina.library_algorithms.cublas_lt import Refused
 from lamina.library_algorithms.gelu_choice import GeluChoice
 from lamina.library_algorithms.gelu_operations import addmm_gelu, mm_gelu_backward
 from lamina.schedule.gpu_target import GpuTarget
-from lamina.tune.values import policy_of
+from lamina.tuning.values import policy_of
 
 TARGET = GpuTarget("NVIDIA H200", 132, 90, 4250.0, 62914560)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import GraphModule
 
-from lamina.backends.cpu_tuning import CpuTuning
 from lamina.backends.device import LoadedPlan
 from lamina.backends.regions import (
     Boxed,
@@ -44,7 +43,8 @@ from lamina.schedule.errors import repeatable
 from lamina.schedule.fuse import Fused
 from lamina.schedule.plan import make_plan
 from lamina.schedule.target import Target
-from lamina.tune.values import policy_of
+from lamina.tuning.cpu import CpuTuning
+from lamina.tuning.values import policy_of
 
 __all__ = ["CpuBackend"]
 

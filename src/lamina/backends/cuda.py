@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from lamina.backends.cuda_tuning import RegionTuning, triton_unit
 from lamina.backends.device import LoadedPlan
-from lamina.backends.product_choice import product_choice
 from lamina.backends.regions import (
     Boxed,
     aten_calls,
@@ -63,7 +61,9 @@ from lamina.schedule.memo import Memo
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import peak_bytes
 from lamina.schedule.plan import make_plan
-from lamina.tune.values import policy_of
+from lamina.tuning.cuda import RegionTuning, triton_unit
+from lamina.tuning.products import product_choice
+from lamina.tuning.values import policy_of
 
 __all__ = ["CudaBackend", "gpu_target"]
 

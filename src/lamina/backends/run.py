@@ -11,7 +11,6 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot.region import Region
 from lamina.backends.api import Backend, accepted
-from lamina.backends.candidates import fastest
 from lamina.backends.kept import kept
 from lamina.backends.kernels import is_ours
 from lamina.backends.parts import Part, split, without_writes
@@ -25,6 +24,7 @@ from lamina.errors import BackendFailed, LaminaError
 from lamina.first_call.check import checked_first_call
 from lamina.options import Options
 from lamina.record import Record
+from lamina.tuning.backends import fastest
 
 __all__ = ["run_captured", "run_region", "willing"]
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.backends.cuda_bench import require_memory
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.base.dtypes import torch_dtype
@@ -30,9 +29,10 @@ from lamina.library_algorithms.product_operations import CHOSEN
 from lamina.runtime.cache import Cache, digest
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.products import library_us
-from lamina.tune.choose import guess, measured, remembered
-from lamina.tune.measure import Sampler, in_turns
-from lamina.tune.values import Candidate, Choice, Policy, Task
+from lamina.tuning.choose import guess, measured, remembered
+from lamina.tuning.cuda_bench import require_memory
+from lamina.tuning.measure import Sampler, in_turns
+from lamina.tuning.values import Candidate, Choice, Policy, Task
 
 __all__ = ["AlgorithmChoice"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.backends.cuda_bench import times
 from lamina.library_algorithms.cublas_lt import Refused, loaded
 from lamina.runtime.torch_private import is_capturing
 from lamina.schedule.gpu_target import GpuTarget
-from lamina.tune.measure import Sampler
+from lamina.tuning.cuda_bench import times
+from lamina.tuning.measure import Sampler
 
 __all__ = ["flush_bytes", "sampler", "unasked"]
 

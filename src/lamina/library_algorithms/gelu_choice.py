@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from lamina.backends.cuda_bench import require_memory
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.library_algorithms.clock import flush_bytes, sampler, unasked
@@ -21,9 +20,10 @@ from lamina.library_algorithms.cublas_lt import ALGORITHMS, backward, forward, l
 from lamina.library_algorithms.gelu_operations import addmm_gelu
 from lamina.runtime.cache import Cache, digest
 from lamina.schedule.gpu_target import GpuTarget
-from lamina.tune.choose import guess, measured, remembered
-from lamina.tune.measure import Sampler
-from lamina.tune.values import Candidate, Choice, Policy, Task
+from lamina.tuning.choose import guess, measured, remembered
+from lamina.tuning.cuda_bench import require_memory
+from lamina.tuning.measure import Sampler
+from lamina.tuning.values import Candidate, Choice, Policy, Task
 
 __all__ = ["GeluChoice"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from lamina.ir.plan import GpuSchedule, KernelCall, Plan
 from lamina.schedule.gpu_space import candidates
 from lamina.testing import judge, tensors
-from lamina.tune.kernels import axis_lengths
+from lamina.tuning.kernels import axis_lengths
 from tests.codegen.triton.harness import Interpreter
 from tests.codegen.triton.test_plans import SMALL, planned, run
 

@@ -27,7 +27,7 @@ from lamina.schedule.gpu_space import candidates
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
 from lamina.testing import judge
-from lamina.tune.kernels import axis_lengths
+from lamina.tuning.kernels import axis_lengths
 from tests.codegen.triton import test_plans
 from tests.codegen.triton.harness import Interpreter
 from tests.codegen.triton.test_plans import SMALL, run

@@ -10,7 +10,7 @@ from lamina.lower import row_digest as row_digest_rules
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import fuse
 from lamina.schedule.plan import make_plan
-from lamina.tune.kernels import memory, moved_bytes
+from lamina.tuning.kernels import memory, moved_bytes
 from tests.codegen.triton.compiling import compiled
 from tests.codegen.triton.test_plans import SMALL, run
 from tests.lower.torch_private import traced

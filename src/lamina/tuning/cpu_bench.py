@@ -10,8 +10,8 @@ import torch
 from lamina.ir.access import reads, writes
 from lamina.ir.loops import Buffer, Nest
 from lamina.ir.plan import KernelCall
-from lamina.tune.kernels import memory
-from lamina.tune.measure import Sampler
+from lamina.tuning.kernels import memory
+from lamina.tuning.measure import Sampler
 
 __all__ = ["CpuBench"]
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from lamina.ir.index import Axis, as_expr
 from lamina.ir.loops import Buffer, Check, Compute, Constant, Load, Nest
 from lamina.ir.plan import KernelCall, Plan
-from lamina.tune.kernels import memory, moved_bytes, sizes_known, untimeable
-from tests.tune.plans import gpu_plan
+from lamina.tuning.kernels import memory, moved_bytes, sizes_known, untimeable
+from tests.tuning.plans import gpu_plan
 
 KIB = 1024
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lamina.runtime.cache import Cache, digest
-from lamina.tune.choose import guess, measured, remembered, worth_asking, worth_timing
-from lamina.tune.measure import Sampler
-from lamina.tune.values import Candidate, Choice, Policy, Task, policy_of
+from lamina.tuning.choose import guess, measured, remembered, worth_asking, worth_timing
+from lamina.tuning.measure import Sampler
+from lamina.tuning.values import Candidate, Choice, Policy, Task, policy_of
 
 ALL = policy_of("max-autotune")
 QUICK = policy_of("default")
@@ -94,7 +94,7 @@ def test_a_second_compilation_times_nothing(cache: Cache) -> None:
 def test_a_second_process_times_nothing(cache: Cache, tmp_path: Path) -> None:
     choose(cache, Samplers(a=4.0, b=2.0, c=3.0, d=5.0))
     code = (
-        "import sys; from tests.tune.test_choose import *\n"
+        "import sys; from tests.tuning.test_choose import *\n"
         "found = remembered(TASK, ALL, Cache(sys.argv[1]))\n"
         "print(json.dumps([found.winner.label, found.source]))\n"
     )

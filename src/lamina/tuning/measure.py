@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lamina.tune.values import ENOUGH, Measurement
+from lamina.tuning.values import ENOUGH, Measurement
 
 __all__ = ["Sampler", "Timing", "beside_others", "in_turns", "race"]
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from lamina.backends.cuda_tuning import RegionTuning
-from lamina.backends.product_choice import ProductChoice, close, libraries, product_choice
 from lamina.base.decision import Decision
 from lamina.ir.index import as_expr
 from lamina.ir.loops import BufferView, LibraryCall, LoopProgram
@@ -19,11 +17,13 @@ from lamina.runtime.cache import Cache
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
+from lamina.tuning.cuda import RegionTuning
+from lamina.tuning.products import ProductChoice, close, libraries, product_choice
 
 pytest.importorskip("triton")
 
 from tests.codegen.triton.test_products import product, reader
-from tests.tune.test_region import ALL, FakeBench, FakeDriver, bench, built
+from tests.tuning.test_cuda import ALL, FakeBench, FakeDriver, bench, built
 
 assert bench  # a fixture
 
@@ -110,7 +110,7 @@ def test_what_is_not_timed_is_as_estimated(
     prefer: bool, tuning: Callable[..., RegionTuning], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tuning(prefer)
-    monkeypatch.setattr("lamina.backends.cuda_tuning.is_capturing", lambda: True)
+    monkeypatch.setattr("lamina.tuning.cuda.is_capturing", lambda: True)
     assert work.finish(built(work), FakeDriver()).library_count == (not prefer)
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from lamina.backends.cpu_bench import CpuBench
 from lamina.ir.loops import storage_bytes
 from lamina.ir.plan import Kernel, KernelCall, Plan, Schedule
 from lamina.runtime.build import BuildResult
@@ -18,10 +17,11 @@ from lamina.runtime.kernel import KernelUnit, kernel_hash
 from lamina.runtime.toolchain import compile_flags, host_processor
 from lamina.schedule.cpu_space import candidates, label_of, on_one_thread
 from lamina.schedule.target import Target
-from lamina.tune.choose import guess, measured, remembered, worth_timing
-from lamina.tune.kernels import axis_lengths, sizes_known, untimeable
-from lamina.tune.measure import Sampler, beside_others
-from lamina.tune.values import Candidate, Choice, Measurement, Policy, Task, Tuned
+from lamina.tuning.choose import guess, measured, remembered, worth_timing
+from lamina.tuning.cpu_bench import CpuBench
+from lamina.tuning.kernels import axis_lengths, sizes_known, untimeable
+from lamina.tuning.measure import Sampler, beside_others
+from lamina.tuning.values import Candidate, Choice, Measurement, Policy, Task, Tuned
 
 __all__ = ["CpuTuning"]
 

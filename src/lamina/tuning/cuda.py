@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from lamina.backends.cuda_bench import KernelBench
-from lamina.backends.product_choice import Library, ProductChoice
 from lamina.backends.regions import Boxed
 from lamina.codegen.host_cuda import CudaHost, CudaLaunch, emit_cuda_host
 from lamina.codegen.triton.emit import emit
@@ -32,10 +30,12 @@ from lamina.runtime.triton_pool import TritonError
 from lamina.schedule.gpu_last import with_last
 from lamina.schedule.gpu_space import MOST, candidates
 from lamina.schedule.gpu_target import GpuTarget
-from lamina.tune.choose import guess, measured, remembered, worth_asking, worth_timing
-from lamina.tune.kernels import axis_lengths, label_of, moved_bytes, sizes_known, untimeable
-from lamina.tune.measure import Sampler
-from lamina.tune.values import Candidate, Choice, Policy, Task, Tuned
+from lamina.tuning.choose import guess, measured, remembered, worth_asking, worth_timing
+from lamina.tuning.cuda_bench import KernelBench
+from lamina.tuning.kernels import axis_lengths, label_of, moved_bytes, sizes_known, untimeable
+from lamina.tuning.measure import Sampler
+from lamina.tuning.products import Library, ProductChoice
+from lamina.tuning.values import Candidate, Choice, Policy, Task, Tuned
 
 __all__ = ["RegionTuning", "triton_unit"]
 

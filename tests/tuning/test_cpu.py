@@ -15,10 +15,7 @@ import torch
 from torch import Tensor
 
 import lamina
-from lamina.backends import cpu_bench
 from lamina.backends.cpu import CpuBackend
-from lamina.backends.cpu_bench import CpuBench
-from lamina.backends.cpu_tuning import CpuTuning
 from lamina.base import recovery
 from lamina.base.decision import Decision
 from lamina.errors import StageFailed
@@ -28,8 +25,11 @@ from lamina.record import Record
 from lamina.runtime.build import BuildResult
 from lamina.runtime.compilation import Running
 from lamina.runtime.kernel import KernelError, KernelUnit
-from lamina.tune.measure import Sampler
-from lamina.tune.values import Tuned
+from lamina.tuning import cpu_bench
+from lamina.tuning.cpu import CpuTuning
+from lamina.tuning.cpu_bench import CpuBench
+from lamina.tuning.measure import Sampler
+from lamina.tuning.values import Tuned
 
 
 def softmax(x: Tensor) -> Tensor:

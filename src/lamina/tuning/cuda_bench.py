@@ -9,8 +9,8 @@ import torch
 from lamina.backends.regions import Boxed
 from lamina.ir.loops import Buffer, Nest, storage_bytes
 from lamina.ir.plan import KernelCall
-from lamina.tune.kernels import memory
-from lamina.tune.measure import Sampler
+from lamina.tuning.kernels import memory
+from lamina.tuning.measure import Sampler
 
 __all__ = ["KernelBench", "require_memory", "times"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 
-from lamina.tune.measure import Sampler, beside_others, in_turns, race
+from lamina.tuning.measure import Sampler, beside_others, in_turns, race
 
 
 class Clock:

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from lamina.tune.measure import Sampler, Timing, race
-from lamina.tune.values import ENOUGH, Candidate, Choice, Measurement, Policy, Task
+from lamina.tuning.measure import Sampler, Timing, race
+from lamina.tuning.values import ENOUGH, Candidate, Choice, Measurement, Policy, Task
 
 __all__ = ["Notes", "guess", "measured", "remembered", "worth_asking", "worth_timing"]
 

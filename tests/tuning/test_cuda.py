@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule
 
 from lamina.backends import cuda, regions
-from lamina.backends.cuda_tuning import RegionTuning, triton_unit
 from lamina.base import recovery
 from lamina.codegen.host_cuda import CudaHost
 from lamina.errors import StageFailed
@@ -29,9 +28,10 @@ from lamina.runtime.cuda_driver import CudaKernel
 from lamina.runtime.triton_build import Cubin, TritonBuild, TritonUnit
 from lamina.runtime.triton_pool import TooMuchShared, TritonError
 from lamina.schedule.gpu_target import GpuTarget
-from lamina.tune.measure import Sampler
-from lamina.tune.values import Policy, policy_of
-from tests.tune.plans import TARGET, gpu_plan
+from lamina.tuning.cuda import RegionTuning, triton_unit
+from lamina.tuning.measure import Sampler
+from lamina.tuning.values import Policy, policy_of
+from tests.tuning.plans import TARGET, gpu_plan
 
 ALL = policy_of("max-autotune-no-cudagraphs")
 
@@ -88,7 +88,7 @@ def built(tuning: RegionTuning, errors: Mapping[int, str] | None = None) -> Trit
 @pytest.fixture(autouse=True)
 def bench(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RegionTuning, "bench", FakeBench)
-    monkeypatch.setattr("lamina.backends.cuda_tuning.is_capturing", lambda: False)
+    monkeypatch.setattr("lamina.tuning.cuda.is_capturing", lambda: False)
     FakeBench.opened = 0
 
 
@@ -173,7 +173,7 @@ def test_memory_that_is_lacking_leaves_it_to_the_model(tuning: Make, monkeypatch
 
 
 def test_a_stream_that_records_a_graph_is_not_used(tuning: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina.backends.cuda_tuning.is_capturing", lambda: True)
+    monkeypatch.setattr("lamina.tuning.cuda.is_capturing", lambda: True)
     work = tuning()
     assert work.finish(built(work), FakeDriver()) == plan_of()
     assert "recording a CUDA graph" in work.tuned.decisions[0].reason

@@ -1,1 +1,0 @@
-"""Choosing among candidate schedules and backends by measurement."""
