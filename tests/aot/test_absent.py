@@ -119,3 +119,40 @@ def test_a_sum_of_gradients_of_several_layouts_reads_nothing_that_was_freed() ->
                 found.append(in_turn(each(*leaves), leaves, wanted, False))
             torch.testing.assert_close(*found)
             assert found[0][-1] is not None
+
+
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+_doubled = torch.library.custom_op("lamina_tests::doubled_somewhere_else", _double, mutates_args=())
+_doubled.register_fake(torch.empty_like)
+_doubled.register_autograd(lambda ctx, gradient: _doubled(gradient))
+
+BESIDE_A_ROOT: dict[str, Callable[..., Any]] = {
+    "more outputs than layouts": lambda x: tuple(x * k for k in range(1, 9)),
+    "strides that are given": lambda x: (x.as_strided((2, 2), (1, 1)) * 2,),
+    "a user's operation": lambda x: (_doubled(x),),
+}
+
+
+@pytest.mark.parametrize("expanded", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", BESIDE_A_ROOT)
+def test_each_output_by_itself_leaves_the_others_out(name: str, way: str, expanded: bool) -> None:
+    """A gradient that is not there is none, however many others came before it and however those that are lie."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x.sqrt(), *BESIDE_A_ROOT[name](x))
+
+    torch.compiler.reset()
+    compiled = lamina.compile(function, **WAYS[way])
+    for place in range(1, len(function(torch.ones(4)))):
+        found = []
+        for each in (compiled, function):
+            x = torch.tensor([0.0, 1.0, 2.0, 3.0], requires_grad=True)
+            result = each(x)[place]
+            one = torch.ones(()).expand(result.shape) if expanded else torch.ones(result.shape)
+            result.backward(one)
+            found.append(x.grad)
+        torch.testing.assert_close(*found)

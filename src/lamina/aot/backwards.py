@@ -36,7 +36,8 @@ CompileBackward = Callable[[Strides | None], Backward | None]
 """Compiles the backward for gradients with these strides, or (None) with those of the outputs; None: cannot."""
 
 _MOST_LAYOUTS = 4
-"""Layouts of gradients that one region gets a backward for; gradients in any further one are copied."""
+"""Layouts, of the same gradients that are there, that one region gets a backward for; in any further one they are
+copied to the layout of the outputs. Which are there has no limit: zeros for those that are not may become NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,11 @@ class Backwards:
         """A backward, and the gradients laid out as it wants them."""
         given = tuple(zip(gradients, self._tangents, strict=True))
         dense: Strides = tuple([t.stride if _unlike(g) else g.stride() for g, t in given])
-        strides: Strides = tuple([None if g is None else s for g, s in zip(gradients, dense, strict=True)])
-        for layout in (strides, dense, self._usual):
+        there: list[Strides] = [
+            tuple([None if g is None else s for g, s in zip(gradients, layout, strict=True)])
+            for layout in (dense, self._usual)
+        ]
+        for layout in (*there, dense, self._usual):
             strides, backward = layout, self._backward(layout)
             if backward is not None:
                 break
@@ -113,9 +117,15 @@ class Backwards:
         if strides in self._found:
             return self._found[strides]
         with self._lock:
-            usual = strides == self._usual
             if strides not in self._found:
-                if not usual and len(self._found) >= _MOST_LAYOUTS:
+                if self._is_one_too_many(strides):
                     return None
-                self._found[strides] = self._compile(None if usual else strides)
+                self._found[strides] = self._compile(None if strides == self._usual else strides)
             return self._found[strides]
+
+    def _is_one_too_many(self, strides: Strides) -> bool:
+        """Whether these are no outputs' strides, and the same gradients came in enough other layouts before."""
+        there = [stride is not None for stride in strides]
+        if all(s == usual for s, usual in zip(strides, self._usual, strict=True) if s is not None):
+            return False
+        return sum([s is not None for s in found] == there for found in self._found) >= _MOST_LAYOUTS
