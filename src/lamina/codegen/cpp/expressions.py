@@ -124,6 +124,11 @@ def index_text(expr: Expr, names: Mapping[str, str]) -> str:
     return expr.text(atom)
 
 
+def atomic(text: str) -> str:
+    """The text, in parentheses unless it is a name or a number."""
+    return text if text.isdigit() or text.isidentifier() else f"({text})"
+
+
 # ---- casts ----------------------------------------------------------------------------------------------------------
 
 

@@ -122,9 +122,12 @@ def _two_pass(eqn: Reduce, axes: dict[str, Axis], reads_mean: bool) -> tuple[Equ
 
 
 class Facts:
-    """A prepared nest and its schedule, indexed. Equations are known by their position in the body."""
+    """A prepared nest and its schedule, indexed. Equations are known by their position in the body.
 
-    def __init__(self, nest: Nest, schedule: Schedule) -> None:
+    Checks are numbered after the ``checks_before`` of the kernel's earlier nests.
+    """
+
+    def __init__(self, nest: Nest, schedule: Schedule, checks_before: int = 0) -> None:
         self.nest, self.schedule = prepared(nest, schedule), schedule
         self.body = self.nest.body
         self.extent = {a.name: a.extent for a in nest.axes}
@@ -145,16 +148,16 @@ class Facts:
         self.check_number: dict[int, int] = {}
         self.stores = {p: e for p, e in enumerate(self.body) if isinstance(e, Store)}
         for position, eqn in enumerate(self.body):
-            self.note(position, eqn)
+            self._note(position, eqn, checks_before)
 
-    def note(self, position: int, eqn: Equation) -> None:
+    def _note(self, position: int, eqn: Equation, checks_before: int) -> None:
         names = operands(eqn)
         self.needs.append(names)
         for name in names:
             self.users.setdefault(name, []).append(position)
         if isinstance(eqn, Check):
             self.checks.append(position)
-            self.check_number[position] = len(self.checks)
+            self.check_number[position] = checks_before + len(self.checks)
         indirect = isinstance(eqn, Load | Store) and any(isinstance(a, Loaded) for a in eqn.index[0].atoms())
         axes = self.axes_at(position)
         self.guards.append(
@@ -164,6 +167,12 @@ class Facts:
             for name in defined(eqn):
                 self.dtype[name] = eqn.dtype
                 self.producer[name] = position
+
+    def reduce(self, position: int) -> Reduce:
+        """The reduction at ``position``."""
+        eqn = self.body[position]
+        assert isinstance(eqn, Reduce)
+        return eqn
 
     def axes_at(self, position: int) -> frozenset[str]:
         """Axes of the points at which an equation runs."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from lamina.base.dtypes import DTYPES
+from lamina.codegen.cpp.addresses import Addresses
+from lamina.codegen.cpp.bounds import Bounds
 from lamina.codegen.cpp.expressions import SHORT
-from lamina.codegen.cpp.needs import Needs
-from lamina.codegen.cpp.text import Goal, Text
+from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.text import Region, Text
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Load, Store
 
@@ -17,12 +22,18 @@ _MOST_BYTES = 1024
 _LINE = 64
 
 
-class Prefetches(Needs):
+@dataclass(frozen=True, slots=True)
+class Prefetches:
     """Writes prefetches; they change no result, and an address past the end does no harm."""
 
-    def next_row(self, goals: list[Goal], opened: frozenset[str]) -> list[str]:
+    facts: Facts
+    dtypes: Mapping[str, str]
+    addresses: Addresses
+    bounds: Bounds
+
+    def next_row(self, region: Region) -> list[str]:
         """Of the next row's operands at this place, in the loop of the pass that stores the row."""
-        facts = self.facts
+        facts, opened, goals = self.facts, region.opened, region.goals
         stores = any(isinstance(facts.body[g.position], Store) and not g.name for g in goals)
         row = next((a for a in reversed(facts.schedule.outer) if facts.extent[a] != 1), None)
         if not facts.schedule.prefetch or not stores or row is None:
@@ -34,8 +45,8 @@ class Prefetches(Needs):
             expr = eqn.index[0]
             loaded = any(isinstance(a, Loaded) for a in expr.atoms())
             whole = facts.axes[eqn.out] >= set(facts.schedule.inner)
-            if self.runs(expr) and not loaded and row in expr.axes() <= opened and whole:
-                lines.append(f"__builtin_prefetch({self.write.at(eqn.buffer, expr, {row: f'({row} + 1)'})});")
+            if self._runs(expr) and not loaded and row in expr.axes() <= opened and whole:
+                lines.append(f"__builtin_prefetch({self.addresses.at(eqn.buffer, expr, {row: f'({row} + 1)'})});")
         return list(dict.fromkeys(lines))
 
     def next_places(self, text: Text, opened: frozenset[str], place: Load) -> None:
@@ -45,26 +56,26 @@ class Prefetches(Needs):
         expr = place.index[0]
         # Where the place is itself loaded from, nothing says that eight steps ahead lie inside that buffer.
         nested = any(isinstance(a, Loaded) for a in expr.atoms())
-        if axis is None or place.mask is not None or nested or not self.steps(expr, axis):
+        if axis is None or place.mask is not None or nested or not self._steps(expr, axis):
             return
         ahead = f"{axis} + {_AHEAD}"
-        rows = [row for row in self.rows_at(place.out) if row[1].axes() <= opened | {facts.vector}]
+        rows = [row for row in self._rows_at(place.out) if row[1].axes() <= opened | {facts.vector}]
         if not rows:
             return
-        text.open(f"if ({ahead} < {self.bounds(axis)[1]}) {{")
-        where = self.write.at(place.buffer, expr, {axis: f"({ahead})"})
-        text.add(f"const int64 next = load_{SHORT[self.write.dtypes[place.buffer]]}({where});")
+        text.open(f"if ({ahead} < {self.bounds.of(axis)[1]}) {{")
+        where = self.addresses.at(place.buffer, expr, {axis: f"({ahead})"})
+        text.add(f"const int64 next = load_{SHORT[self.dtypes[place.buffer]]}({where});")
         for buffer, row, stored in rows:
-            low, high = self.bounds(facts.vector or "")
-            size = DTYPES[self.write.dtypes[buffer]].size
-            names = {**dict.fromkeys(self.same(place.out), "next"), facts.vector or "": low, axis: f"({ahead})"}
-            text.add(f"const char* const row_{buffer} = (const char*)({self.write.at(buffer, row, names)});")
+            low, high = self.bounds.of(facts.vector or "")
+            size = DTYPES[self.dtypes[buffer]].size
+            names = {**dict.fromkeys(self._same(place.out), "next"), facts.vector or "": low, axis: f"({ahead})"}
+            text.add(f"const char* const row_{buffer} = (const char*)({self.addresses.at(buffer, row, names)});")
             count = f"least(({high} - {low}) * {size}, {_MOST_BYTES})"
             fetch = f"__builtin_prefetch(row_{buffer} + k, {int(stored)})"
             text.add(f"for (int64 k = 0; k < {count}; k += {_LINE}) {fetch};")
         text.close()
 
-    def rows_at(self, value: str) -> list[tuple[str, Expr, bool]]:
+    def _rows_at(self, value: str) -> list[tuple[str, Expr, bool]]:
         """Accesses of rows whose number is ``value``: buffer, index, and whether it is a store."""
         found: dict[str, tuple[str, Expr, bool]] = {}
         for eqn in self.facts.body:
@@ -72,21 +83,21 @@ class Prefetches(Needs):
                 continue
             expr = eqn.index[0]
             loaded = {a.name for a in expr.atoms() if isinstance(a, Loaded)}
-            if loaded and loaded <= self.same(value) and self.runs(expr):
+            if loaded and loaded <= self._same(value) and self._runs(expr):
                 found[eqn.buffer] = (eqn.buffer, expr, isinstance(eqn, Store))
         return list(found.values())
 
-    def same(self, value: str) -> set[str]:
+    def _same(self, value: str) -> set[str]:
         """A value and what is the same wherever it is a valid place."""
         chosen = {e.out for e in self.facts.body if isinstance(e, Compute) and e.op == "where" and value in e.ins[1:]}
         return {value, *chosen}
 
-    def runs(self, expr: Expr) -> bool:
+    def _runs(self, expr: Expr) -> bool:
         """Whether consecutive points of the vector axis are consecutive elements."""
         vector = self.facts.vector
         return vector is not None and expr.coefficient(Axis(vector, self.facts.extent[vector])) == 1
 
-    def steps(self, expr: Expr, axis: str) -> bool:
+    def _steps(self, expr: Expr, axis: str) -> bool:
         """Whether the index moves by a fixed number of elements along ``axis``, and not along the vector axis."""
         step = expr.coefficient(Axis(axis, self.facts.extent[axis]))
         return step is not None and step != 0 and (self.facts.vector or "") not in expr.axes()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-__all__ = ["Goal", "Memory", "Scope", "Text"]
+__all__ = ["Goal", "Memory", "Region", "Scope", "Text", "settle_streams"]
 
 _BYTES = {"f64": 8, "int64": 8, "uint64": 8, "bool": 1, "flag": 1}
 
@@ -34,6 +35,22 @@ class Goal:
 
     position: int
     name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The code inside some open loops: what must be done there, and which values are in scope where it begins.
+
+    ``opened`` has the axes of the open loops; a loop over the tiles of an axis counts as ``AXIS_tile``.
+    """
+
+    opened: frozenset[str]
+    known: frozenset[str]
+    goals: Sequence[Goal]
+
+    def within(self, axis: str) -> Region:
+        """The region inside one more loop."""
+        return replace(self, opened=self.opened | {axis})
 
 
 @dataclass(slots=True)
@@ -66,3 +83,9 @@ class Scope:
     memory: Memory
     leave: str
     stack: int = 0
+
+
+def settle_streams(text: Text, written: Text) -> None:
+    """Let what ``written`` stores past the caches be there for other threads."""
+    if any(" stream_" in line for line in written.lines):
+        text.add("settle_streams();")

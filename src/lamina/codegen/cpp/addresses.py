@@ -1,0 +1,62 @@
+"""Places in memory: how an index moves along the vector axis, and its text for a point or for each lane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lamina.codegen.cpp.expressions import index_text
+from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.operands import Operands
+from lamina.codegen.cpp.repeats import Repeated, repeated
+from lamina.ir.index import Axis, Expr, Loaded
+
+__all__ = ["Addresses"]
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Texts of a nest's indices."""
+
+    facts: Facts
+    operands: Operands
+
+    def stride(self, expr: Expr) -> Expr | None:
+        """Factor of the vector axis in an index, ``None`` where the lanes follow no straight line."""
+        axis = self.facts.vector
+        assert axis is not None
+        if any(isinstance(a, Loaded) and self.operands.is_vector(a.name) for a in expr.atoms()):
+            return None
+        return expr.coefficient(Axis(axis, self.facts.extent[axis]))
+
+    def step(self, expr: Expr, most: int) -> int:
+        """The factor of the vector axis in an index if that is 2 to ``most``, else 0."""
+        factor = self.stride(expr)
+        return factor.const if factor is not None and factor.is_int and 2 <= factor.const <= most else 0
+
+    def lanes(self, expr: Expr) -> tuple[str, str]:
+        """An index for lane ``k``: what to declare first, and the index itself."""
+        axis = self.facts.vector
+        assert axis is not None
+        names = {axis: "j"}
+        for atom in expr.atoms():
+            if isinstance(atom, Loaded) and self.operands.is_vector(atom.name):
+                names[atom.name] = f"lane({atom.name}, k)"
+        return f"const int64 j = {axis} + k; ", index_text(expr, {**self.constants(expr), **names})
+
+    def constants(self, expr: Expr) -> dict[str, str]:
+        """How values in an index that are constants, of which no variable is made, are written."""
+        loaded = [atom.name for atom in expr.atoms() if isinstance(atom, Loaded)]
+        return {name: self.operands.value(name, False) for name in loaded if self.facts.constant(name) is not None}
+
+    def at(self, buffer: str, expr: Expr, names: Mapping[str, str] | None = None) -> str:
+        """A pointer expression to the element of a buffer at an index; ``names`` replaces axes and loaded values."""
+        text = index_text(expr, {**self.constants(expr), **(names or {})})
+        return buffer if text == "0" else f"{buffer} + {text}"
+
+    def cycle(self, expr: Expr) -> Repeated | None:
+        """What to know of an index that goes on along the vector axis in the same way after every few points."""
+        axis = self.facts.vector
+        if axis is None or any(isinstance(a, Loaded) and self.operands.is_vector(a.name) for a in expr.atoms()):
+            return None
+        return repeated(expr, Axis(axis, self.facts.extent[axis]), self.facts.schedule.width)

@@ -1,0 +1,98 @@
+"""The innermost loop, a vector of consecutive points at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from lamina.codegen.cpp.bounds import BLOCK, Bounds
+from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.needs import Needs
+from lamina.codegen.cpp.operands import Operands
+from lamina.codegen.cpp.prefetch import Prefetches
+from lamina.codegen.cpp.reductions import Reductions
+from lamina.codegen.cpp.scans import Scans
+from lamina.codegen.cpp.segments import cuts, decided
+from lamina.codegen.cpp.text import Region, Text
+from lamina.codegen.cpp.vector_body import VectorBody
+
+__all__ = ["Strips"]
+
+_MOST_CUTS = 6
+_MOST_VECTORS = 4
+"""Vectors that are added up apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strips:
+    """Writes loops over the vector axis."""
+
+    facts: Facts
+    bounds: Bounds
+    operands: Operands
+    needs: Needs
+    body: VectorBody
+    reductions: Reductions
+    scans: Scans
+    prefetches: Prefetches
+
+    def write(self, text: Text, axis: str, region: Region) -> None:
+        """Write the loop over the vector axis ``axis``, in pieces where that makes conditions constant."""
+        folding = [g.position for g in region.goals if self.reductions.folds(g)]
+        if not folding and self._segments(text, axis, region):
+            return
+        begin, end = self.bounds.of(axis)
+        body = self.body.lines(region)
+        apart = min(self.body.accumulators(region), self._filled(axis)) if folding else 1
+        unroll = self.facts.schedule.unroll or apart
+        totals = any(self.reductions.target(self.facts.reduce(p)) == "total" for p in folding)
+        blocks = totals and not self.bounds.is_short(axis)
+        if blocks:
+            text.open(f"for (int64 {axis}_block = {begin}; {axis}_block < {end}; {axis}_block += {BLOCK}) {{")
+            begin, end = f"{axis}_block", f"least({axis}_block + {BLOCK}, {end})"
+        for position in folding:
+            self.reductions.declare_lanes(text, position, unroll)
+        extent = self.facts.extent[axis]
+        even = extent.is_int and extent.const % self._lanes == 0 and not self.bounds.is_block(axis) and not blocks
+        call = f"strip{'_even' if even else ''}<{unroll}>"
+        if self.scans.run_backward(axis, region):
+            call = "strip_back"
+        text.open(f"{call}({begin}, {end}, [&](int64 {axis}, auto n, int k) STEP {{")
+        for line in [] if folding else self.prefetches.next_row(region.within(axis)):
+            text.add(line)
+        for line in body:
+            text.add(line)
+        text.close("});")
+        for position in folding:
+            self.reductions.join_lanes(text, position, unroll)
+        if blocks:
+            text.close()
+
+    def _segments(self, text: Text, axis: str, region: Region) -> bool:
+        """Cut the loop where conditions on the axis change, if there are any such."""
+        positions = self.needs.of(region.known, region.goals)
+        places = cuts(self.facts, positions)
+        if not 0 < len(places) <= _MOST_CUTS or self.scans.along(axis, region):
+            return False
+        begin, end = self.bounds.of(axis)
+        edges = [0, *places, self.facts.extent[axis].const]
+        for low, high in pairwise(edges):
+            with self.operands.deciding(decided(self.facts, positions, low)):
+                whole = not self.bounds.is_block(axis)
+                first, last = (str(low), str(high)) if whole else (f"most({begin}, {low})", f"least({end}, {high})")
+                even = "_even" if whole and (high - low) % self._lanes == 0 else ""
+                text.open(f"strip{even}<1>({first}, {last}, [&](int64 {axis}, auto n, int k) STEP {{")
+                for line in self.body.lines(region):
+                    text.add(line)
+                text.close("});")
+        return True
+
+    @property
+    def _lanes(self) -> int:
+        """Elements of 32 bits of a vector."""
+        return 16 if self.facts.schedule.width == 64 else 8
+
+    def _filled(self, axis: str) -> int:
+        """How many vectors, a power of two, hold all points of ``axis``, at most as many as are added up apart."""
+        extent, lanes = self.facts.extent[axis], max(self.facts.schedule.width // 4, 1)
+        return next((n for n in (1, 2) if extent.is_int and extent.const <= n * lanes), _MOST_VECTORS)

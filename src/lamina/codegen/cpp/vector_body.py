@@ -1,0 +1,91 @@
+"""The body of a vector loop: what is done with a vector of consecutive points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lamina.codegen.cpp.arrays import Arrays
+from lamina.codegen.cpp.definitions import Definitions
+from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.needs import Needs
+from lamina.codegen.cpp.operands import Operands
+from lamina.codegen.cpp.reductions import Reductions
+from lamina.codegen.cpp.scans import Scans
+from lamina.codegen.cpp.stores import Stores
+from lamina.codegen.cpp.text import Region
+from lamina.ir.loops import Check, Compute, Constant, Load, Reduce, Scan, Store
+from lamina.ir.ops import OPS
+
+__all__ = ["VectorBody"]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorBody:
+    """Writes the statements of a nest's vector loops."""
+
+    facts: Facts
+    operands: Operands
+    needs: Needs
+    arrays: Arrays
+    definitions: Definitions
+    stores: Stores
+    reductions: Reductions
+    scans: Scans
+
+    def lines(self, region: Region) -> list[str]:
+        """Statements of the vector loop, in the order of the equations."""
+        facts = self.facts
+        as_goal = {g.position: g for g in region.goals}
+        keeps = {g.position for g in region.goals if g.name}
+        lines: list[str] = []
+        places = sorted(self.needs.of(region.known, region.goals) | set(as_goal))
+        turns = self._turns(places)
+        joined = {one for row in turns.values() for one in row}
+        for position in places:
+            eqn = facts.body[position]
+            if position in keeps:
+                lines += self._value(position)
+                lines.append(self.arrays.store(as_goal[position].name))
+            elif position in turns:
+                lines.append(self.stores.store_turns([facts.stores[one] for one in turns[position]]))
+            elif isinstance(eqn, Store):
+                lines += [] if position in joined else [self.stores.store(eqn, True)]
+            elif isinstance(eqn, Check):
+                cond = self.operands.value(eqn.cond, True)
+                number = facts.check_number[position]
+                lines.append(f"if (any_lane(~{cond} & lanes(n))) {{ failed = {number}; return; }}")
+            elif isinstance(eqn, Reduce) and position in as_goal:
+                lines.append(self.reductions.step_lanes(eqn))
+            elif not isinstance(eqn, Constant):
+                name = eqn.outs[0] if isinstance(eqn, Reduce) else eqn.out
+                lines += [self.arrays.load(name)] if name in self.arrays else self._value(position)
+        return lines
+
+    def accumulators(self, region: Region) -> int:
+        """How many accumulators: enough to hide an addition's latency behind cheap work."""
+        cost = 0
+        for position in self.needs.of(region.known, region.goals):
+            eqn = self.facts.body[position]
+            cost += OPS[eqn.op].cost if isinstance(eqn, Compute) else 2
+        return 4 if cost <= 24 else 2 if cost <= 48 else 1
+
+    def _value(self, position: int) -> list[str]:
+        """Statements that define a value."""
+        eqn = self.facts.body[position]
+        return self.scans.advance(eqn) if isinstance(eqn, Scan) else [self.definitions.define(position)]
+
+    def _turns(self, places: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Stores of the loop whose elements take turns in memory: position of the last of them to all, in that order.
+
+        What is read from such memory behind the first of them is read where it was.
+        """
+        stores = [p for p in places if p in self.facts.stores]
+        found = self.stores.turns([self.facts.stores[p] for p in stores])
+        turns = {stores[last]: tuple(stores[k] for k in row) for last, row in found.items()}
+        read = [(p, e.buffer) for p in places if isinstance(e := self.facts.body[p], Load)]
+        return {
+            last: row
+            for last, row in turns.items()
+            if not any(min(row) < p < last and b == self.facts.stores[last].buffer for p, b in read)
+        }
