@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.base.clock import Clock
 from lamina.errors import BadArgument
 from lamina.runtime import build as build_module
 from lamina.runtime.build import BuildResult, build_kernels
 from lamina.runtime.cache import Cache
+from lamina.runtime.clock import Clock
 from lamina.runtime.compilation import Limit, Running
 from lamina.runtime.kernel import Kernel, KernelFunction, KernelUnit, kernel_hash
 from lamina.runtime.toolchain import Compiler, find_compiler

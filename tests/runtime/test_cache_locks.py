@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lamina.base.clock import Clock
 from lamina.runtime.cache import Cache
+from lamina.runtime.clock import Clock
 from lamina.runtime.compilation import Running, Stopped
 from lamina.runtime.locks import Patience, Stripe, stripe_of
 from lamina.runtime.pool import Later, Pool

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lamina.base.clock import CLOCK, Clock
+from lamina.runtime.clock import CLOCK, Clock
 from lamina.runtime.processes import start_process
 from lamina.runtime.workspace import Workspace, kill_group
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from lamina.base.clock import CLOCK, Clock
+from lamina.runtime.clock import CLOCK, Clock
 
 try:
     import fcntl

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import lamina
-from lamina.base import checked_attention as operation
 from lamina.record import Record
 from lamina.rewrite.rules import attention as module
+from lamina.rewrite.rules import checked_attention as operation
 from tests.rewrite.rules.capturing import rewritten, run_changed
 
 N = 24

@@ -2,7 +2,7 @@
 
 Eager multiplies the weight 0 of a masked key with its value, which is not a number where that is infinite, and lets
 a masked number compete with scores that are as low: the library skips what is masked. ``lamina::checked_attention``
-(``base/checked_attention.py``) takes what the program does between its products along, for calls where that shows.
+(``checked_attention.py``) takes what the program does between its products along, for calls where that shows.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from lamina.base.checked_attention import (
+from lamina.rewrite.rules.attention_form import Attention, Refusal
+from lamina.rewrite.rules.attention_mask import Mask
+from lamina.rewrite.rules.checked_attention import (
     VANISHED,
     checked_attention,
     checked_attention_backward,
     checked_attention_forward,
     steps_text,
 )
-from lamina.rewrite.rules.attention_form import Attention, Refusal
-from lamina.rewrite.rules.attention_mask import Mask
 from lamina.rewrite.rules.editing import Writer
 from lamina.rewrite.rules.spelling import fake_of
 
