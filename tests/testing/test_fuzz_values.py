@@ -97,6 +97,23 @@ def program(compile):
         for x in (torch.zeros(3, 4, 4), -torch.zeros(3, 4, 4), sample(3, 4, 4) * 0):
             yield compile(f)(x.to(dtype), w, w * w)
 """,
+    "signs of zeros of sums of nothing but -0.0": """
+def f(x):
+    return x.sum(), x.mean(0, keepdim=True), x.nansum(), x.cumsum(0), torch.var_mean(x, 0, correction=0)[1]
+def program(compile):
+    for shape in ((), (1,), (1, 3), (2, 3)):
+        yield compile(f, dynamic=False)(-torch.zeros(shape))
+""",
+    "signs of zeros of negative sums of products": """
+def f(x, y, z):
+    return -(x * y + z), -(x * y - z), -(z - x * y)
+def program(compile):
+    for size in (1, 7, 40):
+        for dtype in (torch.float32, torch.float64):
+            one, zero = torch.ones(size, dtype=dtype), torch.zeros(size, dtype=dtype)
+            for x in (one, -one, zero):
+                yield [compile(f)(x, one, z) for z in (one, -one, zero, -zero)]
+""",
 }
 
 

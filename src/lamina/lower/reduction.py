@@ -74,8 +74,10 @@ def reduced(
 
 
 def over(b: NestBuilder, op: str, value: Value, dims: list[int]) -> Value:
-    """Reduce ``dims``; a value without dimensions is its own reduction."""
-    return b.reduce(op, value, dims) if dims else value
+    """Reduce ``dims``; a value without dimensions is its own reduction, and a sum is not -0.0."""
+    if dims:
+        return b.reduce(op, value, dims)
+    return value + 0.0 if op == "sum" and DTYPES[value.dtype].is_float else value
 
 
 @rule("aten.sum.default", "aten.sum.dim_IntList")
@@ -230,7 +232,7 @@ def _moments(
         raise Decline("variance of integers")
     b = low.nest(node, x.shape)
     v = b.load(x).to(kin)
-    average, deviation = b.reduce_many("welford", v, dims) if dims else (v, v - v)
+    average, deviation = b.reduce_many("welford", v, dims) if dims else (v + 0.0, v - v)
     degrees = (count(b, [x.shape[d] for d in dims], kin) - correction).op("maximum", 0.0)
     variance = deviation / degrees
     store_reduced(b, outs[0], variance.op("sqrt") if root else variance, dims)

@@ -315,6 +315,8 @@ class _Flattener:
             return self.reduce(eqn)
         if isinstance(eqn, Scan):
             if eqn.axis not in self.axis_names:
+                if eqn.op == "sum":
+                    return alone(name(eqn.out), name(eqn.value), eqn.dtype)
                 return (Compute(name(eqn.out), "identity", (name(eqn.value),), eqn.dtype),)
             value = name(eqn.value)
             return (Scan(name(eqn.out), eqn.op, value, self.axis_names[eqn.axis], eqn.dtype, eqn.reverse),)
@@ -330,10 +332,9 @@ class _Flattener:
             return (Constant(outs[0], 0, eqn.dtype),)
         if eqn.op == "sum":
             return alone(outs[0], value, eqn.dtype)
-        first = Compute(outs[0], "identity", (value,), eqn.dtype)
         if eqn.op != "welford":
-            return (first,)
-        return (first, Compute(outs[1], "sub", (value, value), eqn.dtype))
+            return (Compute(outs[0], "identity", (value,), eqn.dtype),)
+        return (*alone(outs[0], value, eqn.dtype), Compute(outs[1], "sub", (value, value), eqn.dtype))
 
 
 def alone(out: str, value: str, dtype: str, origin: Origin = ()) -> tuple[Equation, ...]:

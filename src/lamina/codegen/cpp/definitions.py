@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lamina.base.dtypes import DTYPES
 from lamina.codegen.cpp.addresses import Addresses
 from lamina.codegen.cpp.coarse import COARSE, kept_in_16_bits
 from lamina.codegen.cpp.expressions import cast, compute, index_text, scalar_type, vector_type
@@ -13,7 +14,7 @@ from lamina.codegen.cpp.loads import Loads
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.text import Text
 from lamina.ir.index import Loaded
-from lamina.ir.loops import Compute, Index, Load, Random
+from lamina.ir.loops import Compute, Index, Load, Random, Reduce
 
 __all__ = ["Definitions", "random_runs"]
 
@@ -50,8 +51,18 @@ class Definitions:
         kinds = [self.facts.dtype[v] for v in eqn.ins]
         if eqn.op == "cast" and self.facts.only_stored(eqn.out):
             return cast(ins[0], kinds[0], "float32", vector)
-        coarse = vector and eqn.op in COARSE and eqn.dtype != "float64" and eqn.out in self.short
-        return compute(f"coarse_{eqn.op}" if coarse else eqn.op, ins, kinds, eqn.dtype, vector)
+        if vector and eqn.op in COARSE and eqn.dtype != "float64" and eqn.out in self.short:
+            return compute(f"coarse_{eqn.op}", ins, kinds, eqn.dtype, vector)
+        op = "opposite" if eqn.op == "neg" and self._is_float_sum(eqn.ins[0]) else eqn.op
+        return compute(op, ins, kinds, eqn.dtype, vector)
+
+    def _is_float_sum(self, name: str) -> bool:
+        """Whether a value is a sum or a difference, which a product may be a term of."""
+        position = self.facts.producer.get(name)
+        if position is None or not DTYPES[self.facts.dtype[name]].is_float:
+            return False
+        made = self.facts.body[position]
+        return isinstance(made, Reduce) or (isinstance(made, Compute) and made.op in ("add", "sub"))
 
     def _index(self, eqn: Index, vector: bool) -> str:
         if not vector:

@@ -224,7 +224,8 @@ def compute(op: str, ins: list[str], kinds: list[str], dtype: str, vector: bool)
         if dtype in HELD_WIDE and op == "nextafter":
             raise NotImplementedError(f"nextafter of {dtype}")
         text = _float(op, ins, vector)
-        return f"round_{SHORT[dtype]}({text})" if dtype in HELD_WIDE and op not in ("identity", "neg") else text
+        exact = dtype not in HELD_WIDE or op in ("identity", "neg", "opposite")
+        return text if exact else f"round_{SHORT[dtype]}({text})"
     return _int(op, ins, kinds[0], vector)
 
 

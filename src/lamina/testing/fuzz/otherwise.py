@@ -115,7 +115,7 @@ class Elsewhere(TorchDispatchMode):
         moved = mapped((args, given), lambda leaf: self._placed(leaf, shape) if isinstance(leaf, Tensor) else leaf)
         results = func(*args, **given)
         for result, other in zip(_tensors(results), _tensors(func(*moved[0], **moved[1])), strict=True):
-            if result.dtype == other.dtype and result.shape == shape:
+            if result.dtype == other.dtype and result.shape == shape and result.numel():
                 result.data.copy_(other.reshape(result.numel(), -1)[:, 0].reshape(shape))
         return results
 

@@ -157,6 +157,9 @@ template <class T> static INLINE T select(bool c, T a, T b) { return c ? a : b; 
 template <class T> static INLINE T sign_of(T x) { return (T)((x > 0) - (x < 0)); }
 template <class T> static INLINE T relu(T x) { return x < 0 ? (T)0 : x; }
 template <class T> static INLINE T abs_int(T x) { return x < 0 ? wrap_sub((T)0, x) : x; }
+// The negation of a sum: compilers make -(a * b + c) one operation, -(a * b) - c, whose zero has the other sign.
+static INLINE f32 opposite_(f32 x) { return bits_of<f32>(bits_of<uint32>(x) ^ 0x80000000u); }
+static INLINE f64 opposite_(f64 x) { return bits_of<f64>(bits_of<uint64>(x) ^ (uint64)INT64_MIN); }
 #define SCALAR_MATH(T, S, C)                                                                       \
   static INLINE T exp_(T x) { return __builtin_exp##S(x); }                                        \
   static INLINE T exp2_(T x) { return __builtin_exp2##S(x); }                                      \

@@ -16,6 +16,8 @@ static INLINE vf32 copysign_(vf32 x, vf32 y) { return (vf32)(((vi32)x & 0x7fffff
 static INLINE vf64 copysign_(vf64 x, vf64 y) {
   return vf64{(hf64)(((hi64)x.lo & INT64_MAX) | ((hi64)y.lo & INT64_MIN)), (hf64)(((hi64)x.hi & INT64_MAX) | ((hi64)y.hi & INT64_MIN))};
 }
+static INLINE vf32 opposite_(vf32 x) { return (vf32)((vi32)x ^ (int32)0x80000000); }
+static INLINE vf64 opposite_(vf64 x) { return vf64{(hf64)((hi64)x.lo ^ INT64_MIN), (hf64)((hi64)x.hi ^ INT64_MIN)}; }
 static INLINE vflag signbit_(vf32 x) { return (vi32)x < 0; }
 static INLINE vflag signbit_(vf64 x) { return vi64{(hi64)x.lo, (hi64)x.hi} < vi64{}; }
 #if LANES == 8
