@@ -82,3 +82,29 @@ def test_an_assertion_on_a_gpu_is_a_check_of_each_element() -> None:
     for wrong, message in ((torch.arange(32.0).view(4, 8), "above zero"), (torch.full((4, 8), 9.0), "too many")):
         with pytest.raises(RuntimeError, match=message):
             run_program(run, [wrong])
+
+
+@pytest.mark.parametrize(("rows", "nests"), [(False, 2), (True, 1)])
+def test_operands_are_not_gathered_in_place_of_what_is_made_of_them(rows: bool, nests: int) -> None:
+    """An element at a place of its own takes a sector of memory from each operand; a row takes what it holds."""
+
+    def function(x: Tensor, y: Tensor, places: Tensor) -> tuple[Tensor]:
+        made = x - 0.5 * y
+        return (made.index_select(0, places[:, 0]) if rows else torch.gather(made, 0, places),)
+
+    given = [torch.empty(4096, 4096, device="meta") for _ in range(2)]
+    lowered = lower(traced(function, [*given, torch.empty(4096, 4096, dtype=torch.int64, device="meta")]), "t")
+    assert len(fuse(on(lowered, "cuda:0")).program.steps) == nests
+    assert len(fuse(on(lowered, "cpu")).program.steps) == 1
+
+
+def test_elements_at_loaded_places_lie_in_sectors_of_their_own() -> None:
+    """A chain of functions costs less than reading both halves of its operands wherever the places lie."""
+
+    def function(x: Tensor, y: Tensor, places: Tensor) -> tuple[Tensor]:
+        made = torch.hypot(x.sin(), y)
+        return (torch.gather(made[:, 1] - made[:, 0], 0, places),)
+
+    given = [torch.empty(4096, 2, 1024, device="meta") for _ in range(2)]
+    lowered = lower(traced(function, [*given, torch.empty(4096, 1024, dtype=torch.int64, device="meta")]), "t")
+    assert len(fuse(on(lowered, "cuda:0")).program.steps) > 1

@@ -354,3 +354,41 @@ def test_a_transposed_operand_moves_no_axis_outwards() -> None:
     kept = [a.extent.const for a in first.axes if a.name not in reduced]
     assert prod(kept) >= GpuTarget().processors
     assert 32 not in kept
+
+
+def test_tall_tiles_that_are_barely_filled_are_loops() -> None:
+    """272 rows in a tile of 512: half of what programs computed was beyond the end."""
+    (sums,) = blocks_of(lambda x: (much(x).sum(1),), meta(192, 272, 136, dtype=torch.float32))
+    assert [b.role for b in sums.blocks] == ["grid", "loop", "grid"]
+    assert sums.blocks[-1].size == 32  # 136 columns are five tiles of 32, and barely more than two of 64
+    (filled,) = blocks_of(lambda x: (much(x).sum(1),), meta(192, 500, 136, dtype=torch.float32))
+    assert [b.role for b in filled.blocks] == ["grid", "whole", "grid"]
+    (odd,) = blocks_of(lambda x: (much(x).sum(1),), meta(192, 272, 137, dtype=torch.float32))
+    assert [b.role for b in odd.blocks] == ["grid", "whole", "grid"]  # read ahead, odd rows go in pieces of four bytes
+
+
+def test_few_short_columns_of_which_much_is_computed_have_many_threads() -> None:
+    """514 programs of two warps left multiprocessors waiting for eight warps each."""
+    x = meta(514, 25, 228, dtype=torch.float32)
+    (busy,) = blocks_of(lambda x: (much(x).sum(1),), x)
+    assert busy.warps == 8
+    (plain,) = blocks_of(lambda x: ((x * 2).sum(1),), x)
+    assert plain.warps == 2
+
+
+def test_turned_tiles_of_which_much_is_computed_are_small() -> None:
+    """A thread had 64 points of sines and exponentials, and spilled."""
+    x = torch.empty(78, 517, 517, dtype=torch.bfloat16, device="meta").transpose(1, 2)
+    (found,) = blocks_of(lambda x: (x.expm1().sin().tanh().contiguous(),), x)
+    assert max(b.size for b in found.blocks) == 64
+    (plain,) = blocks_of(lambda x: ((x * 2).contiguous(),), x)
+    assert max(b.size for b in plain.blocks) == 128
+
+
+def test_logarithms_of_running_sums_are_taken_of_few_points_a_thread() -> None:
+    """64 points a thread were 38,000 lines of code and spilled."""
+    x = torch.empty(700, 2100, device="meta")
+    for scan, most in ((torch.logcumsumexp, 16), (torch.cumsum, 64)):
+        found = blocks_of(lambda x, scan=scan: (scan(x * 2, 0),), x)[0]
+        assert prod(b.size for b in found.blocks) <= 32 * found.warps * most
+        assert most == 16 or prod(b.size for b in found.blocks) > 32 * found.warps * 16

@@ -212,7 +212,7 @@ class _Chooser(Reductions):
             tall, quick = (slow,), (fast,)
         rest = tuple(a for a in self.names if a not in (*tall, *quick))
         few = sum(isinstance(e, Load) for e in self.nest.body) <= 2  # or registers spill
-        large = few and self.size(self.names) >= 128 * 128 * 4 * self.target.processors
+        large = few and not self.heavy() and self.size(self.names) >= 128 * 128 * 4 * self.target.processors
         side = 32 if self.bytes() > 2 else 128 if large and min(self.size(tall), self.size(quick)) >= 128 else 64
         heights = [min(power(self.size(a)), side) for a in (tall, quick)]
         blocks = (

@@ -68,6 +68,22 @@ _WARP_POINTS = 4096
 """Points of the rows that a warp holds where it takes many sums of each."""
 _LONG = 2048
 """Row width from which unaligned rows are worth a loop with peeled ends."""
+_ENOUGH = 16
+"""Warps of a processor that hide what each of them waits for."""
+_HALF_RUN = 0.94
+"""Speed of tiles 32 columns of four bytes wide, as a share of wider ones'."""
+_BARELY = 0.75
+"""Share of a whole tile's points that exist, over that of a loop's tiles, below which the loop is taken."""
+
+
+def _filled(points: int, tile: int) -> float:
+    """Share of the points of so long tiles that exist."""
+    return points / (-(-points // tile) * tile)
+
+
+def _barely_filled(deep: int, rows: int) -> bool:
+    """Whether much less of a tile that holds whole columns would exist than of tiles of ``rows`` rows."""
+    return _filled(deep, power(deep)) < _BARELY * _filled(deep, max(2, rows))
 
 
 class Reductions(NestFacts):
@@ -174,7 +190,11 @@ class Reductions(NestFacts):
                 rows = ROWS_IN_COMMON
             outer = (Block(rest, rows, "grid"),) if rest else ()
             blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block(run, across, "grid"))
-            return GpuSchedule("columns", blocks, warps_for(rows * across, 4), 1, False, 0, self.approximate)
+            each, programs = 4, -(-units // rows) * -(-width // across)
+            enough = _ENOUGH * self.target.processors
+            while self.heavy() and each > 1 and programs * warps_for(rows * across, each) < enough:
+                each //= 2  # more threads hide what each of them waits for
+            return GpuSchedule("columns", blocks, warps_for(rows * across, each), 1, False, 0, self.approximate)
         narrow, single = self.bytes() > 2, self.reads_once(inner)
         most = 64 if narrow or units * -(-width // 128) < 3 * self.target.processors // 2 or width % 128 else 128
         if self.moments() or not single:
@@ -190,6 +210,11 @@ class Reductions(NestFacts):
         tall_run = max(8, held // power(deep)) * self.bytes()
         again, rows = self.phases() > 1, 1
         loops = self.busy() and not again  # so many operands leave no registers for a tall tile of each
+        if not (again or crossed or self.unaligned(frozenset())) and _barely_filled(deep, points // across):
+            loops = True
+            few = units * -(-width // across) < 2 * self.target.processors
+            if narrow and (few or _filled(width, across) < _HALF_RUN * _filled(width, across // 2)):
+                across, points = across // 2, points // 2
         if self.known(inner) and power(deep) <= tallest and (tall_run >= _SECTORS or again) and not loops:
             across = min(across, 32 if narrow else 64, max(8, held // power(deep)))
             tall = Block(self.ordered(inner), max(power(deep), 2), "whole")

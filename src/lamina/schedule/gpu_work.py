@@ -189,8 +189,10 @@ class _Work:
         place = sum((e * s for e, s in zip(eqn.index, buffer.strides, strict=True)), as_expr(0))
         if isinstance(eqn, Store):
             return times * size * 3 if eqn.mode != "set" else self.written(eqn.buffer, place, times * size, size)
-        if any(isinstance(a, Loaded) for a in place.atoms()):
-            along = any(place.coefficient(a) == 1 for a in self.nest.axes)
+        loaded = [a.name for a in place.atoms() if isinstance(a, Loaded)]
+        if loaded:
+            apart = frozenset[str]().union(*(self.values[n] for n in loaded))  # neighbours along these are anywhere
+            along = any(place.coefficient(a) == 1 for a in self.nest.axes if a.name not in apart)
             return times * (size if along else _SECTOR) * (_SMALL if whole <= _SMALL_BYTES else 1)
         touched = min(prod(self.extents[n] for n in place.axes()) * size * self.spread(place, size), whole)
         passes = self.passes if names & self.reduced else 1

@@ -15,6 +15,8 @@ from lamina.ir.loops import LibraryCall, Load, Nest, Reduce, Scan, Step
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts, estimate
 from lamina.schedule.dead_code import live_steps
+from lamina.schedule.gpu_cutting import gathers
+from lamina.schedule.gpu_work import work
 from lamina.schedule.group import Facts
 from lamina.schedule.inline import inline_into
 from lamina.schedule.inline_parts import with_parts
@@ -106,7 +108,10 @@ def _inlined(
             decisions.append(Decision("inline", (producer.name, nest.name), False, why))
             continue
         changed = inline_into(nest, name, producer, numerics)
-        if changed is not None:
+        if changed is not None and _scatters_reads(nest, name, producer, changed, buffers):
+            why = "each of its operands would take a sector of memory at every place"
+            decisions.append(Decision("inline", (producer.name, nest.name), False, why))
+        elif changed is not None:
             nest = changed
             decisions.append(Decision("inline", (producer.name, nest.name), True, "cheap to compute again"))
     return nest
@@ -165,6 +170,18 @@ def _is_read_at_places(nest: Nest, name: str, buffers: BufferFacts) -> bool:
     count = places(nest)[name]
     small = 16 * estimate(prod(buffers.buffers[name].shape)) <= estimate(prod(a.extent for a in nest.axes))
     return count > (FEW_PLACES if small else _PLACES)
+
+
+def _scatters_reads(nest: Nest, name: str, producer: Nest, changed: Nest, buffers: BufferFacts) -> bool:
+    """Whether ``nest`` reads ``name`` on a GPU at loaded places, and storing it for that takes less time than computing
+    it at those places, ``changed``.
+    """
+    if not buffers.on_gpu(name) or len(loaded(producer)) < 2:
+        return False
+    if not any(isinstance(e, Load) and e.buffer == name and gathers(e) for e in nest.body):
+        return False
+    apart = work(nest, buffers.buffers) + work(producer, buffers.buffers)
+    return apart < work(changed, buffers.buffers)
 
 
 def _is_summed_often(nest: Nest, name: str, producer: Nest, buffers: BufferFacts) -> bool:

@@ -39,6 +39,10 @@ _HEAVY = 60
 """Cost of a point's operations from which on they fill the registers (two arctangents: 226 for 16 points a thread, 109
 for 8).
 """
+_COMBINED = {"logaddexp": 70}
+"""Costs of operations that scans combine points by, where that is not one instruction (code for sm_90: 64 points a
+thread 38,000 lines of PTX, 255 registers and spills).
+"""
 _LEAST_RUN = 32
 """Bytes of a run that one access to memory fetches at least."""
 _ISSUED = 1.1e5
@@ -162,8 +166,13 @@ def _turned(facts: NestFacts, along: str, crossed: tuple[str, str]) -> Iterator[
 
 
 def _cost(facts: NestFacts) -> int:
-    """What is computed at a point."""
-    return sum(OPS[e.op].cost for e in facts.nest.body if isinstance(e, Compute))
+    """What is computed at a point, with what combines it with its neighbours."""
+    return sum(OPS[e.op].cost for e in facts.nest.body if isinstance(e, Compute)) + _combining(facts) - 1
+
+
+def _combining(facts: NestFacts) -> int:
+    """The cost of the most expensive operation that scans combine points by; that of an addition is 1."""
+    return max(_COMBINED.get(e.op, 1) for e in facts.nest.body if isinstance(e, Scan))
 
 
 def _most(facts: NestFacts) -> int:
