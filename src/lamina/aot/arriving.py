@@ -70,7 +70,7 @@ class Arriving:
 
         return hook
 
-    def follow(self, function: Any, again: Again, places: Sequence[int]) -> None:
+    def follow(self, function: Any, again: Again, places: Sequence[int]) -> None:  # noqa: C901
         """Let backwards of AOTAutograd's ``function``, which gets gradients at ``places``, follow others as eager's do.
 
         A single gradient that is not there is seen by the node itself, which costs less than a hook.

@@ -86,7 +86,7 @@ def class_of(name: str) -> OpClass:
     return next(map(_class_of, rows_named(name)), _LIBRARY)
 
 
-@functools.cache
+@functools.cache  # rows of the table of operations
 def _class_of(row: Row) -> OpClass:
     if row.kind == VIEW:
         return _VIEW

@@ -52,7 +52,7 @@ def _draws(gm: GraphModule, node: Node) -> bool:
     return bool(_DRAWS.search(name) or _is_tagged(name)) and not _is_told_not_to(node, name)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def _is_tagged(name: str) -> bool:
     return any(torch.Tag.nondeterministic_seeded in overload.tags for overload in overloads_named(name))
 

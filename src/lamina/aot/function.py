@@ -179,7 +179,7 @@ def training_function(
     return function
 
 
-def _backward_function(
+def _backward_function(  # noqa: C901
     compile_backward: CompileBackward,
     compile_rereading: CompileBackward | None,
     tangents: Sequence[Tangent | None],
@@ -203,7 +203,7 @@ def _backward_function(
 
     # On a GPU another thread runs this, and each call of a function costs it more than the caller: what is usual is
     # one function, without torch's in front of it.
-    def run_backward(ctx: Any, *gradients: Any) -> Any:
+    def run_backward(ctx: Any, *gradients: Any) -> Any:  # noqa: C901
         if is_grad_enabled():
             return differentiable(ctx, gradients)
         kept, anchors = ctx.kept, ctx.anchors

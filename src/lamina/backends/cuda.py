@@ -204,7 +204,7 @@ def gpu_target(device: int, approximate: bool) -> GpuTarget:
     )
 
 
-@cache
+@cache  # values of the options cxx and cache_dir
 def _driver(cxx: str, cache: Cache) -> Driver:
     compiler = chosen_compiler(cxx, cache)
     return Driver(launcher=make_launcher(compiler if isinstance(compiler, Compiler) else None, cache))

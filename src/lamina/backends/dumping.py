@@ -14,6 +14,7 @@ from lamina.record import Record
 __all__ = ["dump_backward", "dump_graph"]
 
 _DUMPED: dict[Path, int] = {}
+"""How many functions dump to a folder that the option dump_dir named."""
 _GUARD = threading.Lock()
 
 

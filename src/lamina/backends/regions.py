@@ -51,7 +51,7 @@ def open_cache(options: Options) -> Cache:
     return _cache(options.cache_dir, options.cache, options.cache_limit << 20)
 
 
-@cache
+@cache  # values of three options
 def _cache(folder: str, enabled: bool, limit: int) -> Cache:
     return Cache(cache_root(folder), limit) if enabled else Cache(None)
 
@@ -128,6 +128,7 @@ def progress_printer(region: str, what: str) -> Callable[[int, int, float], None
 
 
 _warned: set[str] = set()
+"""Kinds of messages, of which there are few."""
 
 
 def warn_once(message: str) -> None:

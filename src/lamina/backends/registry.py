@@ -45,6 +45,7 @@ BUILT_IN: Mapping[str, Backend] = MappingProxyType({backend.name: backend for ba
 
 _registered: dict[str, Backend] = dict(BUILT_IN)
 _of_function: dict[Callable[..., Any], str] = {}
+"""The user's registrations: a name by the function that was registered."""
 
 
 @overload
@@ -124,7 +125,7 @@ def is_torch_name(name: str) -> bool:
     return name not in _registered and name not in _entry_points() and name in torch_backend_names()
 
 
-@cache
+@cache  # names of backends
 def handed_over(name: str) -> Backend:
     """Our functional graphs, forward and backward, compiled by a backend that torch.compile knows."""
 
@@ -141,7 +142,7 @@ def _entry_points() -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
-@cache
+@cache  # names of backends
 def _installed(name: str) -> Backend | None:
     """The backend an installed package has under ``name``; None, with a warning, when it cannot be loaded."""
     point = _entry_points().get(name)

@@ -15,7 +15,7 @@ from lamina.base.torch_private import OpOverload, storage_of
 __all__ = ["argument", "example", "fakes", "is_custom_function", "may_be_alike", "memory", "overloads_named", "tensors"]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def overloads_named(name: str) -> tuple[OpOverload, ...]:
     """ATen's operators of a captured call's name, such as ``add``; none where ATen has no such name.
 

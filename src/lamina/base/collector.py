@@ -11,6 +11,7 @@ __all__ = ["collector_held", "hold_collector", "release_collector"]
 
 _lock = threading.Lock()
 _holders: set[Hashable] = set()
+"""Who holds the collector now."""
 _was_on = False
 
 

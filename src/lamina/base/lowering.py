@@ -37,6 +37,7 @@ class CustomLowering:
 
 
 _LOWERINGS: dict[str, CustomLowering] = {}
+"""By operation: the user's registrations."""
 
 
 def lowering(op: Any, *, form: str = "torch") -> Callable[[F], F]:

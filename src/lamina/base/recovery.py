@@ -11,6 +11,7 @@ from lamina.errors import InvalidIR, LaminaError, LaminaWarning, StageFailed
 __all__ = ["brief", "is_internal", "raised_within", "recover"]
 
 _told: set[tuple[str, str]] = set()
+"""What failed and with which class of error: kinds of failures, of which there are few."""
 
 _LONGEST = 400
 """Characters of an error in a reason: a compiler's output may be thousands of lines."""

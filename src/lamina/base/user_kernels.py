@@ -15,7 +15,9 @@ Grid = tuple[int, ...]
 
 _SPACE = "user."
 _KERNELS: dict[str, UserKernel] = {}
+"""The user's kernels by the name of their operation: graphs, which may live anywhere, call them by it."""
 _NAMES: dict[Hashable, str] = {}
+"""The names by what the kernels are."""
 
 
 class UserKernel:

@@ -59,7 +59,7 @@ def passed_through(error: Exception) -> Exception:
     return found.with_traceback(error.__traceback__)
 
 
-@functools.cache
+@functools.cache  # Lamina's classes of errors
 def _passed_through(kind: type[Exception]) -> type[Exception]:
     """``kind`` under its own name as one of those that Dynamo knows."""
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}

@@ -20,7 +20,7 @@ from lamina.ops import row_of
 __all__ = ["decompositions"]
 
 
-@cache
+@cache  # values of the option numerics
 def decompositions(numerics: str = "fast") -> MappingProxyType[Any, Callable[..., Any]]:
     """Overload to rule, for AOTAutograd. ``numerics`` is the option of that name."""
     table: dict[Any, Callable[..., Any]] = {

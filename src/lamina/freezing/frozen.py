@@ -38,6 +38,7 @@ _ROW_TO_WARN = 16
 """Calls in a row that had to compute anew after which the user is told."""
 
 _alive: weakref.WeakSet[Frozen] = weakref.WeakSet()
+"""Frozen values in use, which a write to a parameter drops."""
 
 
 def thaw(model: torch.nn.Module | None = None) -> int:

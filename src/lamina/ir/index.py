@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, ClassVar, Self, TypeAlias
 
+from lamina.base.bounded import remember
 from lamina.ir.polynomial import Monomial, Polynomial, has_remainder, order
 
 __all__ = ["Atom", "Axis", "Div", "Expr", "Loaded", "Mod", "Size", "as_expr", "as_expr_atom", "ceildiv", "prod"]
@@ -326,8 +327,12 @@ def _split(num: Expr, den: Expr) -> tuple[Expr, Expr]:
     return q, r
 
 
+_MOST = 1 << 16
+"""Entries of a cache. A training step of a GPT with twelve layers asks for fewer than a hundred."""
 _QUOTIENTS: dict[tuple[Expr, Expr], Expr] = {}
+"""By dividend and divisor."""
 _REMAINDERS: dict[tuple[Expr, Expr], Expr] = {}
+"""By dividend and divisor."""
 
 
 def _floordiv(num: Expr, den: Expr) -> Expr:
@@ -340,7 +345,7 @@ def _floordiv(num: Expr, den: Expr) -> Expr:
             return Expr((), num.const // den.const)
     found = _QUOTIENTS.get((num, den))
     if found is None:
-        found = _QUOTIENTS[num, den] = _divide(num, den)
+        found = remember(_QUOTIENTS, (num, den), _divide(num, den), _MOST)
     return found
 
 
@@ -372,7 +377,7 @@ def _mod(num: Expr, den: Expr) -> Expr:
             return Expr((), num.const % den.const)
     found = _REMAINDERS.get((num, den))
     if found is None:
-        found = _REMAINDERS[num, den] = _remainder(num, den)
+        found = remember(_REMAINDERS, (num, den), _remainder(num, den), _MOST)
     return found
 
 

@@ -47,16 +47,7 @@ def verify_declarations(
         if buffer.name in buffers:
             raise InvalidIR(f"{region}: two buffers are called {buffer.name}")
         buffers[buffer.name] = buffer
-        if buffer.dtype not in DTYPES:
-            raise InvalidIR(f"{region}: buffer {buffer.name} has the unknown dtype {buffer.dtype!r}")
-        if buffer.kind not in ("input", "output", "temp"):
-            raise InvalidIR(f"{region}: buffer {buffer.name} is of the unknown kind {buffer.kind!r}")
-        if len(buffer.shape) != len(buffer.strides):
-            raise InvalidIR(
-                f"{region}: buffer {buffer.name} has {len(buffer.shape)} sizes and {len(buffer.strides)} strides"
-            )
-        for expr in (*buffer.shape, *buffer.strides):
-            _no_axes(f"{region}: the layout of buffer {buffer.name}", expr)
+        _verify_buffer(region, buffer)
     given: set[str] = set()
     for item in inputs:
         if not isinstance(item, str):
@@ -76,6 +67,20 @@ def verify_declarations(
         elif isinstance(out, Expr):
             verify_sizes(f"{region}: an output", out, sizes)
     return buffers
+
+
+def _verify_buffer(region: str, buffer: Buffer) -> None:
+    """Rules on one buffer by itself."""
+    if buffer.dtype not in DTYPES:
+        raise InvalidIR(f"{region}: buffer {buffer.name} has the unknown dtype {buffer.dtype!r}")
+    if buffer.kind not in ("input", "output", "temp"):
+        raise InvalidIR(f"{region}: buffer {buffer.name} is of the unknown kind {buffer.kind!r}")
+    if len(buffer.shape) != len(buffer.strides):
+        raise InvalidIR(
+            f"{region}: buffer {buffer.name} has {len(buffer.shape)} sizes and {len(buffer.strides)} strides"
+        )
+    for expr in (*buffer.shape, *buffer.strides):
+        _no_axes(f"{region}: the layout of buffer {buffer.name}", expr)
 
 
 def known_sizes(inputs: Iterable[str | SizeInput | None], buffers: Mapping[str, Buffer]) -> set[str]:

@@ -122,22 +122,12 @@ class _Verifier:
         elif isinstance(eqn, Index):
             self.index(eqn.expr)
         elif isinstance(eqn, Random):
-            self.index(eqn.index)
-            if isinstance(eqn.stream, Expr):
-                self.stream(eqn.stream)
-            if self.dtypes[eqn.seed] != "int64" or self.varies[eqn.seed]:
-                self.fail(f"seed {eqn.seed} is not one int64")
-            if eqn.dtype not in DTYPES or not DTYPES[eqn.dtype].is_float:
-                self.fail("random numbers are floating point")
+            self.random(eqn)
         elif isinstance(eqn, Reduce):
             self.reduce(eqn)
             return self.inputs(eqn) - set(eqn.axes)
         elif isinstance(eqn, Scan):
-            if eqn.op not in SCANS:
-                self.fail(f"no scan is called {eqn.op}")
-            self.axis(eqn.axis)
-            if eqn.dtype != self.dtypes[eqn.value]:
-                self.fail(f"the scan of {self.dtypes[eqn.value]} values gives {eqn.dtype}")
+            self.scan(eqn)
             return self.inputs(eqn) | {eqn.axis}
         elif self.dtypes[eqn.cond] != "bool":
             self.fail(f"the condition {eqn.cond} is {self.dtypes[eqn.cond]}, not bool")
@@ -155,6 +145,22 @@ class _Verifier:
         return found
 
     # ---- kinds of equations -----------------------------------------------------------------------------------
+
+    def random(self, eqn: Random) -> None:
+        self.index(eqn.index)
+        if isinstance(eqn.stream, Expr):
+            self.stream(eqn.stream)
+        if self.dtypes[eqn.seed] != "int64" or self.varies[eqn.seed]:
+            self.fail(f"seed {eqn.seed} is not one int64")
+        if eqn.dtype not in DTYPES or not DTYPES[eqn.dtype].is_float:
+            self.fail("random numbers are floating point")
+
+    def scan(self, eqn: Scan) -> None:
+        if eqn.op not in SCANS:
+            self.fail(f"no scan is called {eqn.op}")
+        self.axis(eqn.axis)
+        if eqn.dtype != self.dtypes[eqn.value]:
+            self.fail(f"the scan of {self.dtypes[eqn.value]} values gives {eqn.dtype}")
 
     def compute(self, eqn: Compute) -> None:
         op = OPS.get(eqn.op)

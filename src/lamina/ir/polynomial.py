@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeAlias
 
+from lamina.base.bounded import remember
+
 __all__ = ["Monomial", "Polynomial", "has_remainder", "order"]
 
 Monomial: TypeAlias = tuple[Any, ...]
@@ -12,14 +14,19 @@ Monomial: TypeAlias = tuple[Any, ...]
 by ``is_remainder`` whether it may join with a quotient, and by ``bounds()`` its lowest and highest value.
 """
 
+_MOST = 1 << 16
+"""Entries of a cache. A training step of a GPT with twelve layers asks for fewer than a hundred."""
 _ranks: dict[Any, tuple[int, str]] = {}
+"""By atom."""
 _places: dict[Monomial, tuple[tuple[tuple[int, str], ...], bool]] = {}
+"""Where a monomial stands, and whether a remainder is among its factors."""
 
 
 class Polynomial:
     """``const`` plus, for each (monomial, coefficient) of ``terms``, their product. Immutable and hash-consed.
 
-    A subclass says in ``_collected`` what a sum of terms simplifies to; slots of its own start as None.
+    A subclass says in ``_collected`` what a sum of terms simplifies to; slots of its own start as None. Equality is
+    identity, so the table of those that exist is never emptied: some hundreds after a GPT of twelve layers.
     """
 
     __slots__ = ("_hash", "_text", "const", "terms")
@@ -177,7 +184,7 @@ class Polynomial:
 def _rank(atom: Any) -> tuple[int, str]:
     found = _ranks.get(atom)
     if found is None:
-        found = _ranks[atom] = (atom.rank, str(atom))
+        found = remember(_ranks, atom, (atom.rank, str(atom)), _MOST)
     return found
 
 
@@ -192,7 +199,8 @@ def _times(left: Monomial, right: Monomial) -> Monomial:
 def _place(mono: Monomial) -> tuple[tuple[tuple[int, str], ...], bool]:
     found = _places.get(mono)
     if found is None:
-        found = _places[mono] = (tuple(_rank(a) for a in mono), any(a.is_remainder for a in mono))
+        place = (tuple(_rank(a) for a in mono), any(a.is_remainder for a in mono))
+        found = remember(_places, mono, place, _MOST)
     return found
 
 

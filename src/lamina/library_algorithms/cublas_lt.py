@@ -270,6 +270,7 @@ def _column_major(matrix: Tensor) -> tuple[bool, int, int, int]:
 
 
 _LOADED: dict[int, CublasLt | str] = {}
+"""By GPU of the machine."""
 _GUARD = threading.Lock()
 
 

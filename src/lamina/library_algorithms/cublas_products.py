@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.base.bounded import remember
 from lamina.library_algorithms.cublas_lt import CublasLt, Product, Refused, loaded
 from lamina.runtime.torch_private import current_device, current_stream
 
@@ -54,6 +55,9 @@ class _Ready:
 
 
 _READY: dict[tuple[Any, ...], _Ready | str] = {}
+"""By layout of the operands."""
+_MOST_READY = 4096
+"""Layouts: sizes that change from call to call give a new one each time."""
 _GUARD = threading.Lock()
 
 
@@ -77,7 +81,7 @@ def _prepared(bias: Tensor | None, left: Tensor, right: Tensor, algorithm: int, 
                 ready = _READY.get(key) or _Ready(lt, Product(left, right, out, bias, None), algorithm)
             except Refused as refusal:
                 ready = str(refusal)
-            _READY[key] = ready
+            remember(_READY, key, ready, _MOST_READY)
     return ready
 
 

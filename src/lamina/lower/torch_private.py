@@ -40,6 +40,7 @@ def elements_of(tensor: torch.Tensor) -> Any:
 
 
 _ONES: WeakKeyDictionary[Any, dict[Any, bool]] = WeakKeyDictionary()
+"""By environment of symbols."""
 
 
 def is_one(e: sympy.Expr, env: Any) -> bool:
@@ -54,6 +55,7 @@ def is_one(e: sympy.Expr, env: Any) -> bool:
 
 
 _LOWEST: WeakKeyDictionary[Any, dict[sympy.Symbol, int | None]] = WeakKeyDictionary()
+"""By environment of symbols."""
 
 
 def lowest(symbol: sympy.Symbol, env: Any) -> int | None:

@@ -227,6 +227,7 @@ class _Server:
 
 
 _SERVERS: dict[int, _Server] = {}
+"""By GPU of the machine."""
 
 
 def serve_masked_rows(device: int, build: Build, driver: Callable[[], Driver]) -> None:

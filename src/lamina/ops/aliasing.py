@@ -15,7 +15,7 @@ from lamina.ops.table import row_of
 __all__ = ["makes_view", "viewed"]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def makes_view(target: Any) -> bool:
     """Whether what a call of ``target`` returns may share memory with an operand; so it is taken of non-operators."""
     if not isinstance(target, OpOverload):

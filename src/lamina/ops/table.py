@@ -81,7 +81,7 @@ def row_of(target: Any) -> Row | None:
     return _row_of(target) if isinstance(target, OpOverload) else None
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def _row_of(target: OpOverload) -> Row | None:
     return OPERATIONS.get(str(target))
 

@@ -20,6 +20,7 @@ __all__ = ["FORMS"]
 aten = torch.ops.aten
 
 FORMS: dict[Any, Form] = {}
+"""By operation. Filled when this file is imported, then only read."""
 
 
 def _operand(value: Any, inverse: bool = False) -> Any:

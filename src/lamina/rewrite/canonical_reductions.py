@@ -16,6 +16,7 @@ __all__ = ["FORMS"]
 aten = torch.ops.aten
 
 FORMS: dict[Any, Form] = {}
+"""By operation. Filled when this file is imported, then only read."""
 
 
 def _cast(value: Any, dtype: Any) -> Any:

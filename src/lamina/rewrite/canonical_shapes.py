@@ -15,6 +15,7 @@ __all__ = ["FORMS"]
 aten = torch.ops.aten
 
 FORMS: dict[Any, Form] = {}
+"""By operation. Filled when this file is imported, then only read."""
 
 
 @form_of(FORMS, aten.transpose.int, aten.swapaxes.default, aten.swapdims.default)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Graph, Node
 
+from lamina.base.bounded import remember
 from lamina.base.decision import Decision
 from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
@@ -68,6 +69,8 @@ class Rewrites:
 _patterns: dict[tuple[Rule, str, bool, bool, bool], tuple[Pattern, ...]] = {}
 """Patterns by their rule and what it reads from outside, whether they are decomposed, and for tensors of which kinds
 they were traced."""
+_MOST_PATTERNS = 4096
+"""Lamina's rules have some hundreds; a program may make rules anew for each model that it compiles."""
 _NARROW = frozenset((torch.float16, torch.bfloat16))
 
 
@@ -115,7 +118,7 @@ class Index:
         narrow, wide = not self.dtypes.isdisjoint(_NARROW), bool(self.dtypes - _NARROW)
         key = (rule, rule.reads(), self.decompositions is not None, narrow, wide)
         if key not in _patterns:
-            _patterns[key] = patterns_of(rule, self.decompositions, self.dtypes)
+            return remember(_patterns, key, patterns_of(rule, self.decompositions, self.dtypes), _MOST_PATTERNS)
         return _patterns[key]
 
     def of(self, node: Node) -> Sequence[Pattern]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from lamina.base.bounded import remember
 from lamina.base.rule import Rule, TensorWildcard
 from lamina.base.torch_private import OpOverload
 from lamina.rewrite.canonical import key_of
@@ -73,13 +74,16 @@ def _kinds(values: Iterable[Any]) -> Iterator[str]:
 
 
 _known: dict[tuple[Rule, str], frozenset[str]] = {}
+"""By rule and what it reads from outside."""
+_MOST = 4096
+"""A program may make rules anew for each model that it compiles."""
 
 
 def needs_of(rule: Rule) -> frozenset[str]:
     """Operations, by name, without which a captured graph has nothing that ``rule`` fits. Found once in a process."""
     key = (rule, rule.reads())
     if key not in _known:
-        _known[key] = _needs(rule)
+        return remember(_known, key, _needs(rule), _MOST)
     return _known[key]
 
 

@@ -47,7 +47,7 @@ class SameValue:
         return all(self.holds(x, y, depth - 1) for x, y in pairs)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def _is_pure(target: Any) -> bool:
     """Whether two calls with the same operands give the same."""
     if target is operator.getitem:

@@ -6,6 +6,7 @@ import difflib
 import warnings
 from collections.abc import Iterable
 
+from lamina.base.bounded import remember
 from lamina.base.decision import Decision
 from lamina.base.rule import NestRule, Rule
 from lamina.errors import BadArgument, LaminaWarning, RuleFailed, UnexpectedMatches, UnknownOption
@@ -57,13 +58,16 @@ def wrong_right_side(rule: Rule, decision: Decision) -> RuleFailed:
     )
 
 
-_warned: set[Rule] = set()
+_warned: dict[Rule, None] = {}
+"""Rules of which the user was warned."""
+_MOST_WARNED = 1024
+"""A program may make rules anew for each model that it compiles."""
 
 
 def warn_of_right_side(rule: Rule, decision: Decision) -> None:
     """Warn that a rule of the user's is not applied because it is wrong, once in a process for each rule."""
     if rule not in _warned:
-        _warned.add(rule)
+        remember(_warned, rule, None, _MOST_WARNED)
         warnings.warn(str(wrong_right_side(rule, decision)), LaminaWarning, stacklevel=2)
 
 

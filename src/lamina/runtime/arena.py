@@ -106,8 +106,9 @@ class Arena:
                 return
 
 
-# Operations on a deque are atomic, so no lock is needed, and none can be held when a process forks.
 _IDLE: deque[Workspace] = deque()
+"""Workspaces that are not in use. Operations on a deque are atomic, so no lock is needed, and none can be held when a
+process forks."""
 
 
 def release_workspaces() -> None:

@@ -268,8 +268,11 @@ class _Foreign(Exception):
 _OF_ALL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 """Errors that the next entry would meet as well."""
 _PRIVATE: dict[int, Path] = {}
+"""By process: this one's, and those of the parents that it was forked from."""
 _WARNED: set[str] = set()
+"""One entry at most: that the cache cannot be used was said."""
 _ALL: weakref.WeakSet[Cache] = weakref.WeakSet()
+"""Caches in use, to be told of a fork."""
 
 
 def _after_fork() -> None:

@@ -166,6 +166,7 @@ def run_command(command: Command, running: Running | None = None) -> Outcome:
 
 # Semaphores wake those who wait in the order in which they came.
 _TURNS: dict[int, threading.Semaphore] = {}
+"""By the option jobs: as many as the process has values of it."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_TURNS.clear)  # turns taken by threads that the child does not have

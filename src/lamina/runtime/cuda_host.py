@@ -104,12 +104,14 @@ class Flags:
                 raise kind(f"{text} (in an earlier call of this compiled region)")
 
 
-# By device and stream: kernels leave the memory zero, and those of one stream run one after another.
 _ZEROS: dict[tuple[int, int], torch.Tensor] = {}
-# The same of streams that record a graph: what was lent to the recording, and what its replays clear again.
+"""By device and stream: kernels leave the memory zero, and those of one stream run one after another."""
 _LENT: dict[tuple[int, int], torch.Tensor] = {}
+"""The same of streams that record a graph: what was lent to the recording."""
 _CLEARED: dict[tuple[int, int], torch.Tensor] = {}
-_OUTGROWN: list[torch.Tensor] = []  # another thread may be about to launch with its address
+"""The same: what the replays of a graph clear again."""
+_OUTGROWN: list[torch.Tensor] = []
+"""Kept, as another thread may be about to launch with an address of theirs. Each is twice as large as the last."""
 _GUARD = threading.Lock()
 _LEAST_ZEROS = 4096
 _LENT_ZEROS = 1 << 16

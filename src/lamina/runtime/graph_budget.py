@@ -77,7 +77,7 @@ class GraphShare:
             self.taken = 0
 
 
-@cache
+@cache  # GPUs of the machine
 def graph_budget(device: int) -> GraphBudget:
     """The budget of this process on GPU number ``device``."""
 

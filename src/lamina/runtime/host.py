@@ -8,7 +8,7 @@ from __future__ import annotations
 import linecache
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import count
 from types import FunctionType
 from typing import Any
@@ -59,7 +59,7 @@ def restride(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int])
     return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def aten(name: str) -> Callable[..., Any]:
     """The op overload of that name: ``mm.default``, or with a namespace as in ``prims::sum.default``."""
     space, _, rest = name.rpartition("::")

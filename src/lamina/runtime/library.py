@@ -28,7 +28,9 @@ class Library:
 
 # Kernels stay loaded until the process ends: nothing can tell when the last caller of a function is gone.
 _LOADED: dict[str, Functions] = {}
+"""Kernels by name. A loaded library stays in the process: its functions may be running."""
 _LIBRARIES: dict[str, Library] = {}
+"""Loaded libraries by what is in them; they stay, as said above."""
 
 
 def recall(unit: KernelUnit, identity: str, compiler: Compiler | None, cache: Cache) -> Functions | None:

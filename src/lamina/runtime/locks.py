@@ -18,6 +18,7 @@ except ImportError:  # a platform without flock: threads are still kept apart, p
 __all__ = ["PATIENCE", "Patience", "Stripe", "stripe_of"]
 
 _THREADS: dict[tuple[str, str], threading.Lock] = {}
+"""By folder and stripe: a cache has a fixed number of stripes."""
 _SHORTEST, _LONGEST = 0.005, 0.25
 """Seconds between two attempts: they grow from one to the other."""
 
@@ -157,6 +158,7 @@ class Stripe:
 
 
 _FILES: set[int] = set()
+"""Descriptors of locks that are held now."""
 
 
 def _close(descriptor: int) -> None:

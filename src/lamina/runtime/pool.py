@@ -65,6 +65,7 @@ def _serve(waiting: SimpleQueue[Any], idle: threading.Semaphore) -> None:
 
 
 _POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
+"""Pools in use, to be told of a fork."""
 
 
 def _after_fork() -> None:

@@ -220,6 +220,7 @@ def link_flags(stub: str) -> tuple[str, ...]:
 
 _Mark = tuple[str | int, ...]
 _FOUND: dict[_Mark, Compiler | str] = {}
+"""By compiler: as many as the process has values of the option cxx."""
 
 
 def _examine(path: str, cache: Cache | None, running: Running, told: tuple[str, ...]) -> Compiler | str:

@@ -181,7 +181,9 @@ def _triton_version() -> str:
 
 
 _KNOWN: dict[str, Cubin] = {}
+"""Machine code of this process's kernels by key, loaded again for another GPU and for regions that share kernels."""
 _WAITING: dict[str, Future[Cubin]] = {}
+"""Kernels that are being compiled now."""
 _GUARD = threading.Lock()
 _PUBLISHERS = Pool(32, "lamina-cubin")
 

@@ -163,6 +163,7 @@ def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
 
 
 _POOLS: dict[tuple[int, int], CompilerPool] = {}
+"""By process and number of workers: as many as the process has values of the option jobs."""
 _GUARD = threading.Lock()
 
 

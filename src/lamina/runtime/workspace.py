@@ -184,6 +184,7 @@ def _places(cache_folder: Callable[[], Path]) -> Iterator[str]:
 
 
 _OPEN: set[Workspace] = set()
+"""Folders in which something is being built now."""
 _GUARD = threading.Lock()
 
 

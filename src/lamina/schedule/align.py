@@ -195,14 +195,17 @@ def _unify(binder: _Binder, left: tuple[Expr, ...], right: tuple[Expr, ...]) -> 
         elif (same := _same_map(e, f)) is not None:
             if not binder.bind((same[0],), (same[1],)):
                 return False
-        else:
-            mine, theirs = _steps(e), _steps(f)
-            if mine is None or theirs is None or mine.keys() != theirs.keys():
-                return False
-            for step, axis in mine.items():
-                if not binder.bind((axis,), (theirs[step],)):
-                    return False
+        elif not _step_by_step(binder, e, f):
+            return False
     return _close(binder, unravel_right, flip=False) and _close(binder, unravel_left, flip=True)
+
+
+def _step_by_step(binder: _Binder, left: Expr, right: Expr) -> bool:
+    """Bind the axes of two sums that have the same steps."""
+    mine, theirs = _steps(left), _steps(right)
+    if mine is None or theirs is None or mine.keys() != theirs.keys():
+        return False
+    return all(binder.bind((axis,), (theirs[step],)) for step, axis in mine.items())
 
 
 def _one_to_many(

@@ -173,7 +173,7 @@ class Reductions(NestFacts):
         once = len(own) == 1 and isinstance(own[0], Load) and self.phases() == 1
         return once and len(self.reduces) >= MANY_SUMS and self.in_common(inner)
 
-    def columns(self) -> GpuSchedule:
+    def columns(self) -> GpuSchedule:  # noqa: C901
         """Reductions beside a fast axis that is kept."""
         (inner,) = self.sets
         run = self.run()

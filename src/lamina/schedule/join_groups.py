@@ -83,15 +83,8 @@ class Joiner:
             return _MISALIGNED
         if not vertical and (self.lifetimes.waits(first, second) or self.lifetimes.waits(second, first)):
             return WAITS
-        if splits_scan(first.nest, found.left) or splits_scan(second.nest, found.right):
-            return "a scan would run along several loops"
-        if _may_skip(first.nest, found, found.right, second.nest) or _may_skip(
-            second.nest, found, found.left, first.nest
-        ):
-            return "a loop of one of them may be empty, and what the other does is to be done all the same"
-        for group, at in ((first, found.left), (second, found.right)):
-            if self._repeats(group, at, found):
-                return "costly values would be computed again in each step of an outer loop"
+        if why := self._against(first, first.nest, second, second.nest, found):
+            return why
         nest = join(first.nest, second.nest, found, self.numerics)
         if (shares or other_shares) and len(contiguous_axes(nest, self.buffers.buffers)) > 1:
             return "what reads windows keeps to one order of memory"
@@ -99,6 +92,16 @@ class Joiner:
         fresh = facts.inner and not (first.facts.inner or second.facts.inner)
         why = illegal(nest, self.buffers.buffers, fresh, (first.nest, second.nest))
         return why or _union(first, second, nest, facts)
+
+    def _against(self, first: Group, left: Nest, second: Group, right: Nest, found: Alignment) -> str:
+        """Why loops that line up are left apart; "" if nothing is against one loop."""
+        if splits_scan(left, found.left) or splits_scan(right, found.right):
+            return "a scan would run along several loops"
+        if _may_skip(left, found, found.right, right) or _may_skip(right, found, found.left, left):
+            return "a loop of one of them may be empty, and what the other does is to be done all the same"
+        if self._repeats(first, found.left, found) or self._repeats(second, found.right, found):
+            return "costly values would be computed again in each step of an outer loop"
+        return ""
 
     def _pairs(self, first: Group, second: Group, a: Facts, b: Facts) -> tuple[_Pairs, _Pairs] | None:
         """Indices that must be one element, and those that had better be, of the largest buffers first.

@@ -29,6 +29,7 @@ _TYPES = {
 
 Rule = Callable[["_Model", Node], Any]
 _RULES: dict[Any, Rule] = {}
+"""By operation. Filled when this file is imported, then only read."""
 
 
 def _rule(*operations: Any) -> Callable[[Rule], Rule]:

@@ -125,7 +125,7 @@ _READ_SOURCES = frozenset(("ea4c4245499bb2ee", "804863209419e9e5", "0dfb1c01dcc3
 """Digests of the sources of torch's wrapper that ``_entry`` was checked against: those of torch 2.11, 2.12 and 2.13."""
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _source_digest(code: CodeType) -> str:
     """What tells the source of a function from others, but for blank lines and comments; "" if it is not to be had."""
     try:
@@ -321,7 +321,7 @@ _INTERNAL = (InternalTorchDynamoError, AssertionError)
 """What it raises for faults of its own. Errors of backends and what a user's settings forbid are other classes."""
 
 
-def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -> Any:
+def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -> Any:  # noqa: C901
     """A function that does what torch's ``wrapper`` does, and calls it whenever that is more than the usual.
 
     The usual is: no stance, no trace in progress (``torch.export``'s is one). What is set back after the call is the
@@ -348,7 +348,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
     within_autocast: Any = torch._C._is_any_autocast_enabled
 
     # Calls nothing but C until it calls the function: other frames would be seen by the callback of a caller.
-    def entry(*args: Any, **kwargs: Any) -> Any:
+    def entry(*args: Any, **kwargs: Any) -> Any:  # noqa: C901
         if forward_ad._current_level >= 0:
             return uncompiled(*args, **kwargs)
         stance = _dynamo._stance

@@ -78,6 +78,7 @@ class Accumulator:
 
 
 _made: dict[tuple[str, str], Accumulator] = {}
+"""By reduction and dtype."""
 
 
 def accumulator(op: str, dtype: str) -> Accumulator:

@@ -17,7 +17,7 @@ _SIMD = (
 )
 
 
-@cache
+@cache  # instruction sets, precise or not
 def prelude(isa: str, precise: bool = False) -> str:
     """C++ source of the types and operations that kernels for ``isa`` use, once per translation unit.
 

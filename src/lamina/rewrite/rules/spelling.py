@@ -262,7 +262,7 @@ def _inplace(node: Node) -> bool:
     return bool(node.kwargs.get("inplace", given[0] if given else False))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _inplace_at(function: Any) -> int:
     """The place of the argument ``inplace`` of a function of ``torch.nn.functional``; 0 if it has none."""
     if getattr(function, "__module__", None) != F.__name__:
