@@ -14,6 +14,7 @@ from lamina.aot.backwards import Backwards, Boxed, CompileBackward, Tangent
 from lamina.aot.differentiable import Rerun
 from lamina.aot.eager_history import Again
 from lamina.aot.reuse import Returned, all_unchanged
+from lamina.aot.saved import restored
 from lamina.aot.torch_private import (
     SET_GRAD,
     autocast_enabled,
@@ -236,7 +237,7 @@ def _backward_function(  # noqa: C901
         else:
             saved = ctx.saved_tensors if kept is None else kept.tensors(backward.reads)
             if strides:
-                saved = [_restored(t, stride) for t, stride in zip(saved, strides, strict=True)]
+                saved = [restored(t, stride) for t, stride in zip(saved, strides, strict=True)]
             if rereading is None:
                 arguments = [*saved, *incoming]
             else:
@@ -341,12 +342,3 @@ def _note_writes(tensors: Sequence[Any]) -> None:
     for tensor in tensors:
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
-
-
-def _restored(saved: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """``saved`` with these strides again."""
-    if saved.stride() == stride:
-        return saved
-    part = saved[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)]  # one of what is repeated
-    fresh = torch.empty_strided(part.shape, stride, dtype=saved.dtype, device=saved.device)
-    return fresh.copy_(part).expand(saved.shape)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from lamina.aot.torch_private import is_zero_tensor
-from lamina.base.symbolic.torch_private import hint
+from lamina.base.symbolic.torch_private import from_arguments, hint
 
-__all__ = ["with_planned_strides"]
+__all__ = ["restored", "with_planned_strides"]
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -25,21 +25,44 @@ def with_planned_strides(compiled: Boxed, fakes: Sequence[Any]) -> Boxed:
     None among ``fakes`` stands for a gradient, which is passed on as it is, or as zeros that have memory.
 
     A layout is the order of the dimensions in memory, without gaps, and which of them repeat one element: sizes may be
-    symbols. Inputs that were planned with gaps are passed on as they are.
+    symbols. That of inputs with gaps is their strides, where the arguments tell the symbols of those.
     """
     orders = [(i, order) for i, fake in enumerate(fakes) if (order := _order(fake)) is not None]
     gradients = [i for i, fake in enumerate(fakes) if fake is None]
+    gaps = _planned_gaps(fakes)
 
     def call(args: list[Any]) -> Any:
         for i in gradients:
             if isinstance(args[i], torch.Tensor) and is_zero_tensor(args[i]):
                 args[i] = torch.zeros_like(args[i])
+        for i, strides in gaps:
+            args[i] = restored(args[i], strides(args))  # no name here holds a tensor that ``compiled`` lets go
         for i, order in orders:
-            args[i] = _as_planned(args[i], order)  # no name here holds a tensor that ``compiled`` lets go
+            args[i] = _as_planned(args[i], order)
         return compiled(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def restored(saved: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """``saved``, or a copy of it that has these strides."""
+    if saved.stride() == stride or _agree(saved.shape, saved.stride(), stride):
+        return saved
+    part = saved[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)]  # one of what is repeated
+    fresh = torch.empty_strided(part.shape, stride, dtype=saved.dtype, device=saved.device)
+    return fresh.copy_(part).expand(saved.shape)
+
+
+def _planned_gaps(fakes: Sequence[Any]) -> list[tuple[int, Callable[[Sequence[Any]], tuple[int, ...]]]]:
+    """The places of tensors with gaps, with what gives their strides."""
+    found = []
+    for i, fake in enumerate(fakes):
+        if isinstance(fake, torch.Tensor) and _order(fake) is None:
+            strides = from_arguments(fake.stride(), fakes)
+            if strides is not None:
+                found.append((i, strides))
+    return found
 
 
 def _as_planned(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ __all__ = [
     "LaterGuards",
     "contiguous",
     "depends_on_data",
+    "from_arguments",
     "has_symbols",
     "hint",
     "is_constant",
@@ -100,6 +103,39 @@ def hint(size: int | torch.SymInt, unknown: int = 4096) -> int:
 def symbols_of(value: Any) -> list[Any]:
     """The symbols in the sizes, strides and offset of ``value``, in name order."""
     return sorted(free_symbols(value), key=lambda s: str(s.name))
+
+
+def from_arguments(
+    integers: Sequence[int | torch.SymInt], fakes: Sequence[Any]
+) -> Callable[[Sequence[Any]], tuple[int, ...]] | None:
+    """A function of arguments like ``fakes`` that gives the ``integers``; None where they hang on more than that tells.
+
+    Symbols are read from integers among the arguments and from the sizes of tensors.
+    """
+    expressions = [n.node.expr if isinstance(n, torch.SymInt) else n for n in integers]
+    symbols = sorted({s for n in integers for s in free_symbols(n)}, key=str)
+    if not symbols:
+        constant = tuple(map(int, expressions))
+        return lambda given: constant
+    places: dict[Any, tuple[int, int | None]] = {}
+    for i, fake in enumerate(fakes):
+        sizes = enumerate(fake.shape) if isinstance(fake, torch.Tensor) else [(None, fake)]
+        for axis, n in sizes:
+            if isinstance(n, torch.SymInt) and n.node.expr.is_symbol:
+                places.setdefault(n.node.expr, (i, axis))
+    if not places.keys() >= set(symbols):
+        return None
+    reads = [places[s] for s in symbols]
+
+    @functools.lru_cache
+    def evaluated(*values: int) -> tuple[int, ...]:
+        known = dict(zip(symbols, values, strict=True))
+        return tuple([e if isinstance(e, int) else int(e.xreplace(known)) for e in expressions])
+
+    def read(given: Sequence[Any]) -> tuple[int, ...]:
+        return evaluated(*[int(given[i] if axis is None else given[i].shape[axis]) for i, axis in reads])
+
+    return read
 
 
 def has_symbols(tensor: torch.Tensor) -> bool:
