@@ -105,3 +105,28 @@ def test_an_element_looks_for_no_more_patches_than_it_is_in() -> None:
     program = lower(traced(lambda c: aten.col2im(c, [12, 12], [4, 4], [1, 1], [0, 0], [4, 4]), [columns]), "test")
     (nest,) = (step for step in program.steps if isinstance(step, Nest))
     assert sum(isinstance(eqn, Load) for eqn in nest.body) == 1
+
+
+CUBIC: dict[str, Any] = {"mode": "bicubic"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("size", [(20, 22), (13, 11), (5, 4), (1, 1), (10, 11), (10, 7)])
+def test_on_gpus_cubic_weights_are_in_kernels(size: tuple[int, int], corners: bool, dtype: torch.dtype) -> None:
+    found = outcome(lambda x: F.interpolate(x, size, align_corners=corners, **CUBIC), [X.to(dtype)], gpu=True)
+    assert not found.complaints
+    assert not found.library
+
+
+@pytest.mark.parametrize(("size", "scales"), [((5, 5), (0.5, 0.5)), ((17, 18), (1.7, 1.7)), ((10, 27), (1.0, 2.5))])
+def test_a_given_scale_of_cubic_weights(size: tuple[int, int], scales: tuple[float, float]) -> None:
+    infinite = X.clone()
+    infinite[0, 0, 3, 4], infinite[1, 2, 0, 0], infinite[1, 1, 9, 10] = float("inf"), float("nan"), -float("inf")
+    for x in (X, infinite):
+        check(lambda x: aten.upsample_bicubic2d(x, size, False, *scales), x, gpu=True)
+
+
+def test_on_cpus_cubic_weights_are_left_to_the_library() -> None:
+    found = outcome(lambda x: F.interpolate(x, (20, 22), **CUBIC), [X])
+    assert [op for op, _ in found.library] == ["aten.upsample_bicubic2d.default"]

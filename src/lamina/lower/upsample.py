@@ -1,4 +1,4 @@
-"""Resampling by the nearest element, with its gradient, or by linear interpolation.
+"""Resampling by the nearest element, with its gradient, by linear or, on GPUs, by cubic interpolation.
 
 Source places are computed in floating point exactly as eager does, because rounding decides between neighbours.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering
@@ -126,6 +127,32 @@ def _linear(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str)
     return [(b.loaded(left, size), 1.0 - weight), (b.loaded(right, size), weight)]
 
 
+_SHARPNESS = -0.75
+"""The free parameter of cubic convolution (Keys, 1981), as eager has it."""
+
+
+def _cubic(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str) -> list[tuple[Expr, Value]]:
+    """The four neighbours of a result place, those beyond an edge being the edge, and their weights."""
+    source, result, a = resize.source, resize.result, _SHARPNESS
+    v = b.index(at).to(dtype)
+    if corners:
+        real = v * (_rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)
+    else:
+        real = (v + 0.5) * resize.ratio(dtype) - 0.5
+    whole = real.op("floor")
+    left, t = whole.to("int64"), real - whole
+
+    def near(x: Value) -> Value:
+        return (x * (a + 2.0) - (a + 3.0)) * x * x + 1.0
+
+    def far(x: Value) -> Value:
+        return ((x * a - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a
+
+    weights = (far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t))
+    places = ((left + k).op("maximum", 0).op("minimum", source - 1) for k in (-1, 0, 1, 2))
+    return [(b.loaded(p, as_expr(source)), w) for p, w in zip(places, weights, strict=True)]
+
+
 def _sizes(source: Sequence[Expr], result: Sequence[Expr], scales: Sequence[float | None]) -> list[Resize]:
     given = [*scales, *([None] * (len(source) - len(scales)))]
     return [Resize(_known(n), _known(m), s) for n, m, s in zip(source, result, given, strict=True)]
@@ -186,6 +213,38 @@ def _resampled(
     b.store(out, total)
     low.finish(b)
     return out
+
+
+def _cubic_resampled(
+    low: Lowering, node: Node, x: TensorValue, corners: bool, scales: Sequence[float | None]
+) -> TensorValue:
+    """Sums of four elements of each of four rows, the rows' sums summed as they are."""
+    out = low.result(node)
+    low.plain(x.dtype)
+    if low.buffers[x.buffer].device == "cpu" or not DTYPES[x.dtype].is_float:
+        raise Decline("sixteen weighted elements for each result; ATen's kernel for CPUs is vectorised")
+    kin = opmath(x.dtype)
+    sizes = _sizes(x.shape[-2:], out.shape[-2:], scales)
+    b = low.nest(node, out.shape)
+    if all(n.source == n.result for n in sizes):
+        b.store(out, b.load(x, b.axes))
+    else:
+        rows, columns = (_cubic(b, at, n, corners, kin) for at, n in zip(b.axes[-2:], sizes, strict=True))
+        lines = [
+            (_weighted([(b.load(x, [*b.axes[:-2], row, column]).to(kin), w) for column, w in columns]), weight)
+            for row, weight in rows
+        ]
+        b.store(out, _weighted(lines))
+    low.finish(b)
+    return out
+
+
+def _weighted(terms: Sequence[tuple[Value, Value]]) -> Value:
+    """The sum of values with weights, from the first on."""
+    total, *others = (value * weight for value, weight in terms)
+    for term in others:
+        total = total + term
+    return total
 
 
 def _nearest_backward(
@@ -270,6 +329,11 @@ def _register_linear(rank: int, name: str) -> None:
         low: Lowering, node: Node, x: TensorValue, size: Any, corners: bool, *scales: float | None
     ) -> TensorValue:
         return _resampled(low, node, x, rank, scales, corners)
+
+
+@rule("aten.upsample_bicubic2d.default")
+def _bicubic(low: Lowering, node: Node, x: TensorValue, size: Any, corners: bool, *scales: float | None) -> TensorValue:
+    return _cubic_resampled(low, node, x, corners, scales)
 
 
 for _rank in (1, 2, 3):
