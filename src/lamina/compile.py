@@ -22,7 +22,6 @@ from lamina.aot.stitch import Stitched
 from lamina.aot.stitched import inputs_of, with_training, without_training
 from lamina.aot.torch_private import asks_for_another_capture
 from lamina.backends.api import Backend
-from lamina.backends.attention_tiles import cleared, staying_calls, tilings
 from lamina.backends.bodies import bodies_in
 from lamina.backends.device import Boxed
 from lamina.backends.dumping import dump_backward, dump_graph
@@ -48,6 +47,7 @@ from lamina.decomp.table import decompositions
 from lamina.eager_comparison.trial import trial_of
 from lamina.errors import BadArgument, LaminaError, RuleFailed, WrongLowering
 from lamina.first_call.check import checked_first_call
+from lamina.flex_attention.tiles import cleared, staying_calls, tilings
 from lamina.freezing.region import freeze, note_unfrozen
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_verify import verify_program

@@ -21,12 +21,13 @@ COMPLEX = {
 
 CONSTANTS = {
     "aot": 12,
-    "backends": 18,
+    "backends": 11,
     "base": 14,
     "capture": 2,
     "cli": 5,
     "codegen": 43,
     "eager_comparison": 16,
+    "flex_attention": 7,
     "freezing": 4,
     "ir": 5,
     "library_algorithms": 29,

@@ -11,9 +11,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from lamina.aot.differentiable import Rerun
-from lamina.backends.attention_tiles import _Tiled
 from lamina.backends.bodies import _Body
 from lamina.eager_comparison import trial
+from lamina.flex_attention.tiles import _Tiled
 from lamina.ir.ops import REDUCTIONS
 from lamina.testing.fuzz import check, generate
 

@@ -8,11 +8,11 @@ from typing import Any, Literal, Protocol
 
 from torch.fx import GraphModule
 
+from lamina.flex_attention.tables import drop_block_tables
 from lamina.freezing.folding import fold_into_products
 from lamina.freezing.projections import leave_projections_apart, merge_projections
 from lamina.options import Options
 from lamina.rewrite.aligned_products import align_products
-from lamina.rewrite.attention_tables import drop_block_tables
 from lamina.rewrite.cpu_epilogues import cpu_epilogues
 from lamina.rewrite.custom import lower_custom
 from lamina.rewrite.epilogues import library_epilogues

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from lamina.backends.attention_graphs import Example, Scores, attention_tile, visible_keys
 from lamina.backends.regions import Boxed
 from lamina.backends.torch_private import FLEX_ATTENTION, Special, has_data_sizes, laid_out_like
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
 from lamina.base.symbolic.torch_private import has_symbols
 from lamina.base.unwritten import set_unwritten
+from lamina.flex_attention.graphs import Example, Scores, attention_tile, visible_keys
 from lamina.options import Options
 from lamina.record import Record
 
