@@ -17,7 +17,8 @@ COMPLEX = {
     "src/lamina/capture/entry/torch_private.py entry",
     "src/lamina/schedule/gpu_reductions.py columns",
 }
-"""Functions of more than 15 branches, which ruff counts: but for the last, what runs at each call, in one frame. Take away from this list, do not add to it."""
+"""Functions of more than 15 branches, which ruff counts: but for the last, what runs at each call, in one frame. Take
+away from this list, do not add to it."""
 
 CONSTANTS = {
     "aot": 12,

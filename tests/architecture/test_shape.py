@@ -11,6 +11,7 @@ import types
 import pytest
 
 import lamina
+from lamina.ir.plan import GpuSchedule, Schedule
 from tests.architecture.source import ROOT, functions, sources
 
 MOST_LINES_OF_A_FILE = 800
@@ -45,6 +46,11 @@ def test_values_of_the_ir_are_frozen_and_slotted(module: str) -> None:
             continue  # a builder or a walker of its own file, no value that is passed on
         assert value.__dataclass_params__.frozen, f"{module}.{name} is not frozen"
         assert "__slots__" in vars(value), f"{module}.{name} has no slots"
+
+
+def test_schedules_are_made_with_names() -> None:
+    for schedule, places in ((Schedule, 3), (GpuSchedule, 2)):
+        assert all(field.kw_only for field in dataclasses.fields(schedule)[places:])
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TypeAlias
 
 from lamina.base.decision import Decision
@@ -45,6 +45,7 @@ class Schedule:
     kind: str
     outer: tuple[str, ...]
     inner: tuple[str, ...]
+    _: KW_ONLY
     vector: str | None = None
     width: int = 0
     tile: tuple[tuple[str, int], ...] = ()
@@ -111,6 +112,7 @@ class GpuSchedule:
 
     kind: str
     blocks: tuple[Block, ...]
+    _: KW_ONLY
     warps: int = 4
     stages: int = 1
     online: bool = False

@@ -144,7 +144,7 @@ class _Chooser(Reductions):
 
     def pointwise(self) -> GpuSchedule:
         if not self.names:
-            return GpuSchedule("pointwise", (), 1)
+            return GpuSchedule("pointwise", (), warps=1)
         total = self.size(self.names)
         drawn = any(isinstance(e, Random) for e in self.nest.body)
         points = 2048 if self.bytes() <= 2 and not drawn and not self.heavy() else 1024
@@ -161,7 +161,7 @@ class _Chooser(Reductions):
             return self.tiles(*turned)
         if len(self.names) == 1:
             block = Block((self.names[0],), points, "grid")
-            return GpuSchedule("pointwise", (block,), warps_for(points, each), 1, False, 0, self.approximate)
+            return GpuSchedule("pointwise", (block,), warps=warps_for(points, each), approximate=self.approximate)
         run = self.run()
         rest = [a for a in self.names if a not in run]
         width = self.size(run)
@@ -183,7 +183,7 @@ class _Chooser(Reductions):
         else:
             points, each = self.divided(points, each)
             blocks = [Block(tuple(self.names), points, "grid")]
-        return GpuSchedule("pointwise", tuple(blocks), warps_for(points, each), 1, False, 0, self.approximate)
+        return GpuSchedule("pointwise", tuple(blocks), warps=warps_for(points, each), approximate=self.approximate)
 
     def divided(self, points: int, each: int) -> tuple[int, int]:
         """At most so many points of a tile whose places are quotients and remainders, and for each thread."""
@@ -203,7 +203,9 @@ class _Chooser(Reductions):
         rows = Block(self.ordered(inner), 1, "loop")
         blocks = (Block(rest, _WINDOW_POINTS, "grid"), rows, Block(run, across, "grid"))
         each = 8 if results <= _WIDE_RESULTS else 4
-        return GpuSchedule("columns", blocks, warps_for(_WINDOW_POINTS * across, each), 1, False, 0, self.approximate)
+        return GpuSchedule(
+            "columns", blocks, warps=warps_for(_WINDOW_POINTS * across, each), approximate=self.approximate
+        )
 
     def tiles(self, slow: str, fast: str) -> GpuSchedule:
         quick = self.run(fast)
@@ -221,7 +223,7 @@ class _Chooser(Reductions):
             Block(quick, heights[1], "grid"),
         )
         warps = min(8, warps_for(heights[0] * heights[1], 16 if self.bytes() <= 2 else 8))
-        return GpuSchedule("pointwise", blocks, warps, 1, False, 0, self.approximate)
+        return GpuSchedule("pointwise", blocks, warps=warps, approximate=self.approximate)
 
     def in_order(self, found: GpuSchedule) -> GpuSchedule:
         """Programs share no axis over which a buffer is read and overwritten at one place."""

@@ -94,7 +94,7 @@ def last_schedule(first: Nest, second: Nest, given: GpuSchedule) -> GpuSchedule 
     wide = [b for b in blocks if b.size > 1]
     order = (*(b for b in blocks if b.size == 1), joined, *wide)
     kind = "columns" if wide else "rows"
-    return GpuSchedule(kind, order, given.warps, given.stages, approximate=given.approximate, last=True)
+    return GpuSchedule(kind, order, warps=given.warps, stages=given.stages, approximate=given.approximate, last=True)
 
 
 def _sizes(first: Nest, pairs: Pairs, over: frozenset[str], given: GpuSchedule) -> dict[str, int] | None:

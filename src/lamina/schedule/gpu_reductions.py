@@ -101,7 +101,14 @@ class Reductions(NestFacts):
         if width > HELD and self.known(inner) and not odd and (several := self.sharing(inner, kept, width)) > 1:
             loop = Block(self.ordered(inner), _SHARED_TILE // several, "loop")
             blocks = (Block(kept, several, "grid"), loop)
-            return GpuSchedule("loops", blocks, 4, 3, False, 0, self.approximate, self.target.approximate)
+            return GpuSchedule(
+                "loops",
+                blocks,
+                warps=4,
+                stages=3,
+                approximate=self.approximate,
+                approximate_sums=self.target.approximate,
+            )
         if (
             self.known(inner)
             and power(width) * crossing <= _ROW
@@ -129,7 +136,13 @@ class Reductions(NestFacts):
         peel = 16 // self.narrowest() if odd and len(inner) == 1 else 0
         loop = Block(self.ordered(inner), chunk, "loop")
         found = GpuSchedule(
-            "loops", (*outer, loop), min(warps, warps_for(chunk, 8)), stages, True, peel, self.approximate
+            "loops",
+            (*outer, loop),
+            warps=min(warps, warps_for(chunk, 8)),
+            stages=stages,
+            online=True,
+            peel=peel,
+            approximate=self.approximate,
         )
         return replace(found, approximate_sums=self.target.approximate)
 
@@ -142,7 +155,7 @@ class Reductions(NestFacts):
         if kept and power(width) <= _WARP_POINTS and self.many_sums(inner):
             # Sums of rows that a warp holds are joined by few exchanges, and what the rows have in common is read once.
             several = max(1, min(_WARP_POINTS // power(width), power(units // (self.target.processors * 8))))
-            return GpuSchedule("rows", (Block(kept, several, "grid"), whole), 1, 1, False, 0, self.approximate)
+            return GpuSchedule("rows", (Block(kept, several, "grid"), whole), warps=1, approximate=self.approximate)
         if alone:
             several = max(1, min(_ONE_WARP_POINTS // power(width), power(units // (self.target.processors * 4))))
         elif width <= 1024:
@@ -159,7 +172,7 @@ class Reductions(NestFacts):
         warps = max(warps_for(power(width) * several, each), 4 if several > 1 and not alone else 1)
         if units < self.target.processors:
             warps = max(warps, warps_for(power(width), 8))
-        return GpuSchedule("rows", (*outer, whole), warps, 1, False, 0, self.approximate)
+        return GpuSchedule("rows", (*outer, whole), warps=warps, approximate=self.approximate)
 
     def only_sums(self) -> bool:
         """Whether all that rows are reduced to are sums and moments, and no random numbers are drawn for them."""
@@ -194,7 +207,7 @@ class Reductions(NestFacts):
             enough = _ENOUGH * self.target.processors
             while self.heavy() and each > 1 and programs * warps_for(rows * across, each) < enough:
                 each //= 2  # more threads hide what each of them waits for
-            return GpuSchedule("columns", blocks, warps_for(rows * across, each), 1, False, 0, self.approximate)
+            return GpuSchedule("columns", blocks, warps=warps_for(rows * across, each), approximate=self.approximate)
         narrow, single = self.bytes() > 2, self.reads_once(inner)
         most = 64 if narrow or units * -(-width // 128) < 3 * self.target.processors // 2 or width % 128 else 128
         if self.moments() or not single:
@@ -232,21 +245,21 @@ class Reductions(NestFacts):
             # What is read ahead waits in shared memory in its own order: turning it there meets one bank for a warp.
             tall, across = replace(tall, size=min(tall.size, 64)), min(across, 64)
             blocks = (*outer, tall, Block(run, across, "grid"))
-            return GpuSchedule("columns", blocks, warps_for(tall.size * across, 16), 1, False, 0, self.approximate)
+            return GpuSchedule("columns", blocks, warps=warps_for(tall.size * across, 16), approximate=self.approximate)
         if tall.role == "loop" and self.busy():
             blocks = (*outer, replace(tall, size=max(2, BUSY_POINTS // across)), Block(run, across, "grid"))
-            return GpuSchedule("columns", blocks, warps_for(BUSY_POINTS, 8), 1, False, 0, self.approximate)
+            return GpuSchedule("columns", blocks, warps=warps_for(BUSY_POINTS, 8), approximate=self.approximate)
         if tall.role == "loop" and len(self.reduces) >= MANY_SUMS:
             # A thread keeps a share of every sum, in 64 registers; its rows are a power of two, as those of all tiles.
             share = max(4, power(64 // len(self.reduces) + 1) // 2)
             height = max(2, 128 * share // across)
             blocks = (*outer, replace(tall, size=min(tall.size, height)), Block(run, across, "grid"))
-            return GpuSchedule("columns", blocks, 4, 4, False, 0, self.approximate)
+            return GpuSchedule("columns", blocks, warps=4, stages=4, approximate=self.approximate)
         plenty = width % _SIDE == 0 and units * width >= 3 * self.target.processors * _SIDE
         if tall.role == "loop" and plenty and single and not narrow:
             # Short tiles of wide runs: a thread has few sums to join with others'.
             blocks = (*outer, replace(tall, size=8 if self.moments() else 16), Block(run, _SIDE, "grid"))
-            return GpuSchedule("columns", blocks, 2, 4, False, 0, self.approximate)
+            return GpuSchedule("columns", blocks, warps=2, stages=4, approximate=self.approximate)
         stages = 3 if tall.role == "loop" else 1
         blocks = (*outer, tall, Block(run, across, "grid"))
         # 64 points a thread keep its sums in registers and more reads in flight than 16 (H100: 101 us for 114), and few
@@ -255,7 +268,7 @@ class Reductions(NestFacts):
         if rows > 1 or (self.heavy() and not crossed):
             each = 8
         warps = warps_for(rows * tall.size * across, each)
-        return GpuSchedule("columns", blocks, warps, stages, False, 0, self.approximate)
+        return GpuSchedule("columns", blocks, warps=warps, stages=stages, approximate=self.approximate)
 
     def rows_beside(self, rest: tuple[str, ...], width: int, across: int, points: int) -> int:
         """How many rows of columns a program takes to have ``points`` of them, where enough programs are left."""
@@ -303,11 +316,9 @@ class Reductions(NestFacts):
         return GpuSchedule(
             "mixed",
             tuple(done),
-            short_row_warps(volume) if short else max(4, warps_for(tile, each)),
-            stages,
-            False,
-            0,
-            self.approximate,
+            warps=short_row_warps(volume) if short else max(4, warps_for(tile, each)),
+            stages=stages,
+            approximate=self.approximate,
         )
 
     def inner_set(self) -> frozenset[str] | None:

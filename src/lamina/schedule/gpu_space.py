@@ -104,7 +104,16 @@ def _otherwise(
         blocks = tuple(replace(block, size=size, role=role) if at == k else b for at, b in enumerate(schedule.blocks))
         looped = kind == "loops"
         exact = not (looped and target.approximate)
-        return GpuSchedule(kind, blocks, warps, stages, looped, 0, schedule.approximate, not exact, schedule.streamed)
+        return GpuSchedule(
+            kind,
+            blocks,
+            warps=warps,
+            stages=stages,
+            online=looped,
+            approximate=schedule.approximate,
+            approximate_sums=not exact,
+            streamed=schedule.streamed,
+        )
 
     if role == "whole" and points >= _SHORTEST_LOOP:
         yield made("loops", _SHORTEST_LOOP, "loop", 4, 3)

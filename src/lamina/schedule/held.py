@@ -52,5 +52,7 @@ def held_loops(
     if sum(reread(nest, dtypes, over)) * width.const > _MOST * 32 * _WARPS * MOST_PROGRAMS:
         return []
     blocks = tuple(Block(b.axes, _ACCESS * 32 * _WARPS, "loop") if b is loop else b for b in found.blocks)
-    made = GpuSchedule("loops", blocks, _WARPS, 1, True, 0, found.approximate, team=MOST_PROGRAMS, held=True)
+    made = GpuSchedule(
+        "loops", blocks, warps=_WARPS, online=True, approximate=found.approximate, team=MOST_PROGRAMS, held=True
+    )
     return [replace(made, approximate_sums=target.approximate)]

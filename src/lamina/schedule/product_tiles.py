@@ -130,8 +130,8 @@ def _schedule(product: Product, tile: _Tile, target: GpuTarget, approximate: boo
     return GpuSchedule(
         "product",
         blocks,
-        tile.warps,
-        stages,
+        warps=tile.warps,
+        stages=stages,
         approximate=approximate,
         persistent=tile.beside * target.processors,
         descriptors=tile.beside > 0,

@@ -146,7 +146,7 @@ def _columns(facts: NestFacts, along: str) -> Iterator[GpuSchedule]:
             wide = min(across, max(_LEAST_RUN // facts.bytes(), 1) if rest == outer else 32)
             while wide <= min(across, points // 2):
                 blocks = (*rest, Block((along,), min(tall, points // wide), "loop"), Block(beside, wide, "grid"))
-                yield GpuSchedule("scan", blocks, 1, 1, False, 0, facts.approximate)
+                yield GpuSchedule("scan", blocks, warps=1, approximate=facts.approximate)
                 wide *= 2
 
 
@@ -184,4 +184,4 @@ def _most(facts: NestFacts) -> int:
 
 
 def _schedule(facts: NestFacts, blocks: tuple[Block, ...], points: int, each: int) -> GpuSchedule:
-    return GpuSchedule("scan", blocks, warps_for(points, each), 1, False, 0, facts.approximate)
+    return GpuSchedule("scan", blocks, warps=warps_for(points, each), approximate=facts.approximate)

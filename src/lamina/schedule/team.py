@@ -59,7 +59,7 @@ def shared_rows(
         return None
     warps = min(32, size // 1024 * _wide_loads(nest, loop.axes))
     block = Block(loop.axes, size, "team")
-    made = GpuSchedule("rows", (*apart, block), warps, 1, True, peel, found.approximate)
+    made = GpuSchedule("rows", (*apart, block), warps=warps, online=True, peel=peel, approximate=found.approximate)
     return replace(made, approximate_sums=target.approximate)
 
 
@@ -88,7 +88,7 @@ def shared_loop(
     if _UNDER_WAY * target.processors * row < target.l2_bytes or width.const < MOST_PROGRAMS * tile:
         return None
     blocks = tuple(Block(b.axes, tile, "loop") if b is loop else b for b in found.blocks)
-    made = GpuSchedule("loops", blocks, 32, 1, True, 0, found.approximate, team=MOST_PROGRAMS)
+    made = GpuSchedule("loops", blocks, warps=32, online=True, approximate=found.approximate, team=MOST_PROGRAMS)
     return replace(made, approximate_sums=target.approximate)
 
 

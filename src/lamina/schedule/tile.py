@@ -56,12 +56,14 @@ class Chooser:
             if vector is not None and all(self.apart(e, vector) for e in scatters):
                 lanes = max(width // 4, 1)
                 tile = max(-(-self.size((vector,)) // self.target.threads // lanes) * lanes, 4 * lanes)
-                return Schedule("columns", (), inner, vector, width, ((vector, tile),), (), self.grain())
+                return Schedule(
+                    "columns", (), inner, vector=vector, width=width, tile=((vector, tile),), parallel=self.grain()
+                )
             shared = self.separate(scatters)
             if shared is not None and shared != vector:
                 rest = tuple(a for a in inner if a != shared)
-                return Schedule("pointwise", (shared,), rest, vector, width, parallel=self.grain())
-            return Schedule("serial", (), inner, vector, width)
+                return Schedule("pointwise", (shared,), rest, vector=vector, width=width, parallel=self.grain())
+            return Schedule("serial", (), inner, vector=vector, width=width)
         free = [a for a in self.names if a not in self.scanned and not any(a in r for r in self.reduces)]
         if not self.reduces and not self.scanned:
             return self.pointwise(vector, width)
@@ -85,14 +87,16 @@ class Chooser:
     def pointwise(self, vector: str | None, width: int) -> Schedule:
         outer = tuple(a for a in self.names if a != vector)
         if not outer and self.names:
-            return Schedule("pointwise", tuple(self.names), (), vector, width, parallel=self.grain())
+            return Schedule("pointwise", tuple(self.names), (), vector=vector, width=width, parallel=self.grain())
         inner = (vector,) if vector else ()
         slow = self.turned(vector)
         if slow is not None and vector is not None:
             outer = tuple(a for a in outer if a != slow)
             tiles = ((slow, _TILE), (vector, _TILE))
-            return Schedule("pointwise", outer, (slow, vector), vector, width, tiles, parallel=self.grain())
-        return Schedule("pointwise", outer, inner, vector, width, parallel=self.grain())
+            return Schedule(
+                "pointwise", outer, (slow, vector), vector=vector, width=width, tile=tiles, parallel=self.grain()
+            )
+        return Schedule("pointwise", outer, inner, vector=vector, width=width, parallel=self.grain())
 
     def turned(self, vector: str | None) -> str | None:
         """Another axis along which some operand is contiguous where it is not along the vector axis."""
@@ -114,7 +118,9 @@ class Chooser:
     def rows(self, kind: str, outer: tuple[str, ...], vector: str | None, width: int) -> Schedule:
         inner = tuple(self.ordered([a for a in self.names if a not in outer], vector))
         kept, prefetch = self.kept(inner), kind == "rows" and self.prefetches(inner)
-        return Schedule(kind, outer, inner, vector, width, kept=kept, parallel=self.grain(), prefetch=prefetch)
+        return Schedule(
+            kind, outer, inner, vector=vector, width=width, kept=kept, parallel=self.grain(), prefetch=prefetch
+        )
 
     def prefetches(self, inner: tuple[str, ...]) -> bool:
         """Whether rows are read several times: later passes find them in cache, so memory is idle meanwhile."""
@@ -135,7 +141,16 @@ class Chooser:
             return self.mixed(outer, vector, width)
         inner = tuple(self.ordered([a for a in self.names if a not in outer], vector))
         kept = self.kept(inner, tile=((vector, tile),))
-        return Schedule("columns", outer, inner, vector, width, ((vector, tile),), kept, self.grain())
+        return Schedule(
+            "columns",
+            outer,
+            inner,
+            vector=vector,
+            width=width,
+            tile=((vector, tile),),
+            kept=kept,
+            parallel=self.grain(),
+        )
 
     def reduced_size(self) -> int:
         """Number of points over which the largest reduction goes."""
@@ -183,7 +198,7 @@ class Chooser:
             if all(name not in r or self.splits(name, r) for r in self.reduces) and self.size((name,)) > 1:
                 inner = tuple(self.ordered([a for a in self.names if a != name], vector))
                 kept = self.kept(inner)
-                yield Schedule("mixed", (name,), inner, vector, width, kept=kept, parallel=self.grain())
+                yield Schedule("mixed", (name,), inner, vector=vector, width=width, kept=kept, parallel=self.grain())
 
     def splits(self, name: str, axes: frozenset[str]) -> bool:
         """Whether every reduction over these axes may be shared along ``name``."""

@@ -61,7 +61,7 @@ def test_online_sums_of_special_rows(interpreter: Interpreter, fill: float) -> N
     """A row of one special value, one among finite ones, and pieces of minus infinity only."""
     body, buffers, inputs, sizes = softmax(4, 5000, 1, "float32")
     blocks = (Block(("i0",), 1, "grid"), Block(("i1",), 1024, "loop"))
-    schedule = GpuSchedule("loops", blocks, 4, 1, True)
+    schedule = GpuSchedule("loops", blocks, warps=4, online=True)
     x = inputs["X"] = torch.randn(4, 5000)
     x[0] = fill
     x[1, 4999] = fill
@@ -75,7 +75,7 @@ def test_moments_in_a_loop_keep_their_digits(interpreter: Interpreter) -> None:
     blocks = (Block(("i0",), 1, "grid"), Block(("i1",), 512, "loop"))
     inputs["X"] = torch.randn(3, 5000) + 1000.0
     inputs["X"][2, 17] = float("inf")
-    made = case("moments", [body.nest()], buffers, schedule=GpuSchedule("loops", blocks, 4))
+    made = case("moments", [body.nest()], buffers, schedule=GpuSchedule("loops", blocks, warps=4))
     got, want = both(made, interpreter, inputs, sizes)
     for name in got:
         torch.testing.assert_close(got[name], want[name], rtol=1e-3, atol=1e-3, equal_nan=True)
@@ -98,7 +98,7 @@ def test_what_lacks_an_axis_of_the_grid_is_stored_once(interpreter: Interpreter,
     body.store("T", body.at[:1], body.load("W", body.at[0]), mode=mode)
     buffers = [dense(n, "float32", s) for n, s in (("X", (5, 300)), ("Y", (5, 300)), ("W", (5,)), ("T", (5,)))]
     blocks = (Block(("i0",), 2, "grid"), Block(("i1",), 128, "grid"))
-    made = case("once", [body.nest()], buffers, schedule=GpuSchedule("tiles", blocks, 4))
+    made = case("once", [body.nest()], buffers, schedule=GpuSchedule("tiles", blocks, warps=4))
     inputs = {"X": torch.randn(5, 300), "W": torch.arange(1.0, 6.0), "T": torch.ones(5)}
     agree(interpreter, made, inputs, {})
     got, _ = both(made, interpreter, inputs, {})
@@ -217,7 +217,9 @@ def test_a_rounding_that_is_read_elsewhere_stays(interpreter: Interpreter) -> No
 
 
 def _team(width: int, size: int, peel: int = 0) -> GpuSchedule:
-    return GpuSchedule("rows", (Block(("i0",), 1, "grid"), Block(("i1",), size, "team")), 4, 1, True, peel)
+    return GpuSchedule(
+        "rows", (Block(("i0",), 1, "grid"), Block(("i1",), size, "team")), warps=4, online=True, peel=peel
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def test_rows_of_a_team(interpreter: Interpreter, rows: int, width: int, size: i
 
 def _shared_loop(size: int, team: int) -> GpuSchedule:
     blocks = (Block(("i0",), 1, "grid"), Block(("i1",), size, "loop"))
-    return GpuSchedule("loops", blocks, 4, 1, True, approximate_sums=True, team=team)
+    return GpuSchedule("loops", blocks, warps=4, online=True, approximate_sums=True, team=team)
 
 
 @pytest.mark.parametrize(("width", "size", "team"), [(4096, 512, 4), (5000, 512, 4), (3000, 1024, 8), (2100, 256, 3)])

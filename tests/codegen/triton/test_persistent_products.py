@@ -93,7 +93,7 @@ def test_an_epilogue_in_parts(interpreter: Interpreter) -> None:
 def test_hopper(specialized: bool, tmp_path: Path) -> None:
     """The copy engine feeds the matrix instruction; the launch gives each program memory for its descriptors."""
     nest, buffers = made((4096, 4096, 4096))
-    way = GpuSchedule("product", tiles(nest, buffers, 128, 128, 64).blocks, 4, 3)
+    way = GpuSchedule("product", tiles(nest, buffers, 128, 128, 64).blocks, warps=4, stages=3)
     way = replace(way, persistent=132, descriptors=True, flat=not specialized, specialized=specialized)
     source = case("k", [nest], list(buffers.values()), GpuTarget(), way).source
     done = compiled(source, tmp_path)

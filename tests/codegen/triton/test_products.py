@@ -71,7 +71,7 @@ def tiles(nest: Nest, buffers: dict[str, Buffer], rows: int, columns: int, inner
     assert found is not None
     batch = tuple(Block((a,), 1, "grid") for a in found.batch)
     blocks = (Block(found.rows, rows, "grid"), Block(found.columns, columns, "grid"), Block(found.inner, inner, "loop"))
-    return GpuSchedule("product", (*batch, *blocks), 4, 2)
+    return GpuSchedule("product", (*batch, *blocks), warps=4, stages=2)
 
 
 def check(

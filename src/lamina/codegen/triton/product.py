@@ -147,7 +147,9 @@ class _Writer:
         blocks = (*self.batch, *tile)
         names = {a for block in blocks for a in block.axes}
         axes = tuple(a for a in self.nest.axes if a.name in names)
-        schedule = GpuSchedule(self.schedule.kind, blocks, self.schedule.warps, approximate=self.schedule.approximate)
+        schedule = GpuSchedule(
+            self.schedule.kind, blocks, warps=self.schedule.warps, approximate=self.schedule.approximate
+        )
         return _PartFacts(Nest(self.nest.name, axes, tuple(body)), schedule, self.dtypes, width or tile[1].size)
 
     def run(self) -> WrittenProduct:
