@@ -21,28 +21,28 @@ COMPLEX = {
 away from this list, do not add to it."""
 
 CONSTANTS = {
-    "aot": 12,
-    "backends": 11,
-    "base": 14,
-    "capture": 2,
-    "cli": 5,
-    "codegen": 43,
-    "eager_comparison": 16,
-    "flex_attention": 7,
-    "freezing": 4,
-    "ir": 5,
-    "library_algorithms": 29,
-    "lower": 19,
-    "masked_rows": 4,
-    "ops": 9,
-    "rewrite": 41,
-    "runtime": 46,
+    "aot": 20,
+    "backends": 20,
+    "base": 20,
+    "capture": 10,
+    "cli": 10,
+    "codegen": 50,
+    "eager_comparison": 20,
+    "flex_attention": 10,
+    "freezing": 10,
+    "ir": 10,
+    "library_algorithms": 30,
+    "lower": 20,
+    "masked_rows": 10,
+    "ops": 10,
+    "rewrite": 50,
+    "runtime": 50,
     "schedule": 280,
-    "testing": 21,
-    "tuning": 25,
+    "testing": 30,
+    "tuning": 30,
 }
 """Numbers with a name, by package: thresholds and sizes that somebody chose. Each says what it is and where it was
-measured; one more in a package needs a look at whether it could be derived."""
+measured. In tens; where a package needs more, it is time to look which of them could be derived."""
 
 NEW = 30
 """The same of a package that is not listed yet."""
