@@ -73,7 +73,7 @@ KERNELS = (
         "half precision is not rounded after each operation",
         "dropped rounding",
         f"{_CPP}/expressions.py",
-        'return f"round_{SHORT[dtype]}({text})" if dtype in HELD_WIDE and op not in ("identity", "neg") else text',
+        'return f"round_{SHORT[dtype]}({text})" if dtype in WIDENED and op not in ("identity", "neg") else text',
         "return text",
         ("tests/codegen/test_expressions.py",),
     ),

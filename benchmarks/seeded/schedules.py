@@ -102,10 +102,10 @@ SCHEDULES = (
     Bug(
         "a call's result changed in place with a later reader",
         "dropped guard",
-        f"{_SCHEDULE}/overwrite.py",
+        f"{_SCHEDULE}/masked_update.py",
         "or (k > at and old in reads(other)):",
         "or (k < 0 and old in reads(other)):",
-        ("tests/schedule/test_overwrite.py",),
+        ("tests/schedule/test_masked_update.py",),
     ),
     Bug(
         "loads before and after a store are one",

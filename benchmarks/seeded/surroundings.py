@@ -8,7 +8,7 @@ __all__ = ["SURROUNDINGS"]
 
 _AOT = "src/lamina/aot"
 _RUNTIME = "src/lamina/runtime"
-_KEPT = "tests/backends/test_kept.py"
+_KEPT = "tests/backends/test_graph_cache.py"
 
 SURROUNDINGS = (
     Bug(
@@ -22,7 +22,7 @@ SURROUNDINGS = (
     Bug(
         "options are not in a backend's key",
         "flag missing in a key",
-        "src/lamina/backends/kept.py",
+        "src/lamina/backends/graph_cache.py",
         "backend.load, backend.supports, options.key())",
         "backend.load, backend.supports)",
         (f"{_KEPT}::test_options_that_a_backend_is_told_are_part_of_the_key",),
@@ -30,7 +30,7 @@ SURROUNDINGS = (
     Bug(
         "a backend's version is not in its key",
         "flag missing in a key",
-        "src/lamina/backends/kept.py",
+        "src/lamina/backends/graph_cache.py",
         'digest("backend", backend.name, str(backend.version), kind',
         'digest("backend", backend.name, kind',
         ("tests/backends/test_backends.py::test_compiled_graphs_are_saved_and_loaded",),
@@ -126,15 +126,15 @@ SURROUNDINGS = (
     Bug(
         "saved tensors in another layout are taken as planned",
         "wrong stride",
-        f"{_AOT}/saved.py",
+        f"{_AOT}/saved_tensors.py",
         "    return _laid_out(tensor, order)\n",
         "    return tensor\n",
-        ("tests/aot/test_saved.py",),
+        ("tests/aot/test_saved_tensors.py",),
     ),
     Bug(
         "inputs are not written back",
         "missing mutation",
-        f"{_AOT}/stitch.py",
+        f"{_AOT}/joint_tracing.py",
         "            self._write_back(self.primals[i])\n",
         "            pass\n",
         ("tests/aot/test_run.py::test_inputs_mutated",),
@@ -142,10 +142,10 @@ SURROUNDINGS = (
     Bug(
         "gradients of two uses are not added up",
         "sign in a gradient",
-        f"{_AOT}/stitch.py",
+        f"{_AOT}/joint_tracing.py",
         "total = self.graph.call_function(aten.add.Tensor, (before, gradient))",
         "total = self.graph.call_function(aten.sub.Tensor, (before, gradient))",
-        ("tests/aot/test_stitch.py::test_gradients",),
+        ("tests/aot/test_joint_tracing.py::test_gradients",),
     ),
     Bug(
         "the grad mode that a function leaves",
@@ -158,17 +158,17 @@ SURROUNDINGS = (
     Bug(
         "the sign of a zero is not guarded",
         "flag missing in a key",
-        "src/lamina/capture/facts/torch_private.py",
+        "src/lamina/capture/external_state/torch_private.py",
         "lambda found: _zero_signs(found) == signs",
         "lambda found: bool(signs)",
-        ("tests/capture/test_facts.py",),
+        ("tests/capture/test_external_state.py",),
     ),
     Bug(
         "the code of a method is not guarded",
         "dropped guard",
-        "src/lamina/capture/facts/torch_private.py",
+        "src/lamina/capture/external_state/torch_private.py",
         "        if function.__code__ is not code:\n            return False\n",
         "",
-        ("tests/capture/test_facts.py",),
+        ("tests/capture/test_external_state.py",),
     ),
 )

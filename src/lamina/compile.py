@@ -12,17 +12,17 @@ from torch.fx import GraphModule
 
 from lamina.aot.captured import Captured, Compiled, Differentiated, read_captured, surrounded
 from lamina.aot.errors import raising_assertions
+from lamina.aot.function_modes import outside_function_modes
 from lamina.aot.graph_compiler import GraphCompiler, Stages
 from lamina.aot.joint import prepare
+from lamina.aot.joint_function import inputs_of, with_training, without_training
+from lamina.aot.joint_tracing import JointGraph
 from lamina.aot.notes import Notes
-from lamina.aot.past_modes import past_function_modes
 from lamina.aot.region import Region
 from lamina.aot.run import best_by_eager, differentiated, joint_of, through_autograd
-from lamina.aot.stitch import Stitched
-from lamina.aot.stitched import inputs_of, with_training, without_training
 from lamina.aot.torch_private import asks_for_another_capture
 from lamina.backends.api import Backend
-from lamina.backends.bodies import bodies_in
+from lamina.backends.control_flow import bodies_in
 from lamina.backends.device import Boxed
 from lamina.backends.dumping import dump_backward, dump_graph
 from lamina.backends.kernels import begin, is_ours, with_library_gelu
@@ -40,7 +40,7 @@ from lamina.base.recovery import is_internal, recover
 from lamina.base.rule import NestRule
 from lamina.base.torch_private import fresh_symbols_dropped
 from lamina.capture.dynamo import compile_callable, guarded
-from lamina.capture.facts.torch_private import guard_unguarded
+from lamina.capture.external_state.torch_private import guard_unguarded
 from lamina.capture.modes.torch_private import has_function_modes
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
@@ -164,7 +164,7 @@ class _Compiler:
         self.graphs += 1
         name = f"graph{self.graphs - 1}"
         compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name, self.told)
-        compiled = past_function_modes(compiled) if has_function_modes() else compiled
+        compiled = outside_function_modes(compiled) if has_function_modes() else compiled
         dump_graph(self.record, self.options)
         return compiled
 
@@ -252,7 +252,7 @@ def compile_captured(
 ) -> Compiled:
     """A captured graph differentiated and compiled: joint, joint rewrites, partition, then each region.
 
-    Where the joint graph cannot be stitched, AOTAutograd makes it and asks for the same stages in the same order. A
+    Where joint tracing does not apply, AOTAutograd makes the joint graph and calls the same stages in the same order. A
     backward is compiled when it is first needed. What a functional graph cannot say is left to eager.
     """
     captured = read_captured(gm, example_inputs, options, notes)
@@ -266,12 +266,12 @@ def compile_captured(
         elif best_by_eager(joint, notes):
             found = Differentiated(None)
         else:
-            found = differentiated(captured, joint, _stitched(captured, joint, graphs), notes)
+            found = differentiated(captured, joint, _compiled_joint(captured, joint, graphs), notes)
     return surrounded(captured, found, options, notes)
 
 
-def _stitched(captured: Captured, joint: Stitched, graphs: GraphCompiler) -> Callable[..., Any]:
-    """A stitched graph as a function: joint rewrites, partition, and the forward; or the one graph there is."""
+def _compiled_joint(captured: Captured, joint: JointGraph, graphs: GraphCompiler) -> Callable[..., Any]:
+    """A joint graph as a function: joint rewrites, partition and forward, or the one inference graph."""
     graphs.static, inputs = frozenset(joint.static), inputs_of(joint.joint)
     if not joint.differentiable:
         graph = graphs.prepared(graphs.marked(joint.joint))

@@ -65,11 +65,11 @@ def test_no_collection_runs_while_a_step_is_compiled(monkeypatch):
 
         monkeypatch.setattr(module, name, noted)
 
-    noting(run, "stitch")
+    noting(run, "trace_joint")
     noting(graph_compiler, "partition")
     x = torch.randn(4, requires_grad=True)
     lamina.compile(lambda x: (x.sin() * x).sum())(x).backward()
-    assert seen == [("stitch", False), ("partition", False)]
+    assert seen == [("trace_joint", False), ("partition", False)]
     assert gc.isenabled()
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from lamina.aot import graph_compiler
 from lamina.aot.autograd.torch_private import torch_partition
-from lamina.aot.flow import INFINITE, Network
+from lamina.aot.min_cut import INFINITE, Network
 from lamina.aot.partition import Partition, partition
 
 from .models import GPT, Residual

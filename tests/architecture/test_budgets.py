@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tests.architecture.source import SourceFile, dotted, functions, sources
 
 COMPLEX = {
-    "src/lamina/aot/arriving.py follow",
+    "src/lamina/aot/defined_gradients.py follow",
     "src/lamina/aot/function.py _backward_function",
     "src/lamina/aot/function.py run_backward",
     "src/lamina/capture/entry/torch_private.py _entry",

@@ -17,15 +17,15 @@ MOST_CLASSES_OF_OURS = 2
 MANY_METHODS = {
     "codegen.host.HostWriter": 24,
     "codegen.host_cuda._CudaWriter": 37,
-    "codegen.triton.facts.Facts": 27,
-    "codegen.triton.product._PartFacts": 27,
+    "codegen.triton.nest_analysis.NestAnalysis": 27,
+    "codegen.triton.product._PartAnalysis": 27,
     "codegen.triton.reductions.Reducer": 23,
     "rewrite.rewriting.Rewriting": 21,
     "schedule.axis_to_cut.AxisToCut": 43,
     "schedule.gpu._Chooser": 42,
     "schedule.gpu_cutting.Cutting": 25,
     "schedule.gpu_facts.NestFacts": 26,
-    "schedule.gpu_parts.Parts": 38,
+    "schedule.gpu_partials.Partials": 38,
     "schedule.gpu_passes.Passes": 47,
     "schedule.gpu_reductions.Reductions": 35,
     "schedule.gpu_split._Cutter": 59,
@@ -37,7 +37,7 @@ MANY_METHODS = {
 DEEP = {
     "schedule.axis_to_cut.AxisToCut": 4,
     "schedule.gpu._Chooser": 3,
-    "schedule.gpu_parts.Parts": 3,
+    "schedule.gpu_partials.Partials": 3,
     "schedule.gpu_passes.Passes": 5,
     "schedule.gpu_split._Cutter": 6,
 }

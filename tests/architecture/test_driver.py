@@ -68,7 +68,7 @@ class Walk:
             sys.setprofile(before)
 
 
-@pytest.mark.parametrize("numerics", ["fast", "eager"], ids=["stitched", "by AOTAutograd"])
+@pytest.mark.parametrize("numerics", ["fast", "eager"], ids=["traced call by call", "by AOTAutograd"])
 def test_a_graph_enters_each_stage_once_and_in_order(numerics: str) -> None:
     torch.compiler.reset()
     walk = Walk(numerics=numerics)

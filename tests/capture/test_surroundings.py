@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import lamina
-from lamina.capture.facts import reads
+from lamina.capture.external_state import reads
 from lamina.errors import LaminaWarning
 
 WAYS = {"lamina": lamina.compile, "torch": lambda f: torch.compile(f, backend="lamina")}

@@ -19,7 +19,7 @@ from tests.codegen.test_nests import norm, norm_backward, softmax
 
 TARGET = Target.of("avx2" if host_isa() != "plain" else "plain", 2)
 SEEDS = range(200, 208)
-NAMES = ("kind", "outer", "vector", "tile", "unroll", "streamed")
+NAMES = ("kind", "outer", "vector", "tile", "unroll", "nontemporal")
 Results = dict[str, torch.Tensor]
 
 
@@ -29,7 +29,7 @@ def cases_of(seed: int, made: Mix, exact: bool) -> list[Case]:
     plain = case(f"mix{seed}", nests, made.buffers, TARGET)
     dtypes = {f"b{k}": d for k, d in enumerate(plain.flat.dtypes)}
     found = [r.schedule for r in candidates(plain.flat.nests[0], dtypes, TARGET, most=12, exact=exact)]
-    found += [replace(s, streamed=True) for s in found[:1] if s.width]
+    found += [replace(s, nontemporal=True) for s in found[:1] if s.width]
     return [case(f"mix{seed}_{k}", nests, made.buffers, TARGET, s) for k, s in enumerate(found)]
 
 

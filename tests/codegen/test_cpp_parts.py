@@ -6,12 +6,12 @@ from lamina.codegen.cpp.addresses import Addresses
 from lamina.codegen.cpp.arrays import Array, Arrays
 from lamina.codegen.cpp.bounds import Bounds
 from lamina.codegen.cpp.column_totals import ColumnTotals
-from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.loads import Loads
 from lamina.codegen.cpp.needs import Needs
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.phases import Phases
-from lamina.codegen.cpp.text import Goal, Memory, Region, Scope, Text
+from lamina.codegen.cpp.text import Goal, LoopBody, Memory, Scope, Text
 from lamina.ir.index import Axis, as_expr
 from lamina.ir.loops import Compute, Constant, Load, Nest, Reduce, Store
 from lamina.ir.plan import Schedule
@@ -29,11 +29,11 @@ SOFTMAX = Nest(
         Store("b1", (PLACE,), "y"),
     ),
 )
-FACTS = Facts(SOFTMAX, Schedule("rows", ("i",), ("j",), vector="j", width=32))
+FACTS = NestAnalysis(SOFTMAX, Schedule("rows", ("i",), ("j",), vector="j", width=32))
 STORE = Goal(3)
 
 
-def arrays_of(facts: Facts, bounds: Bounds) -> Arrays:
+def arrays_of(facts: NestAnalysis, bounds: Bounds) -> Arrays:
     return Arrays(facts, bounds, Operands(facts))
 
 
@@ -43,7 +43,7 @@ def scope() -> Scope:
 
 def test_a_decided_condition_is_a_constant_until_the_end() -> None:
     body = (Constant("c", True, "bool"), Compute("n", "not", ("c",), "bool"))
-    operands = Operands(Facts(Nest("n", (), body), Schedule("pointwise", (), ())))
+    operands = Operands(NestAnalysis(Nest("n", (), body), Schedule("pointwise", (), ())))
     assert operands.value("n", vector=False) == "n"
     with operands.deciding({"n": True}):
         assert operands.value("n", vector=False) == "true"
@@ -111,7 +111,7 @@ def test_what_uses_a_sum_is_a_phase_later() -> None:
     operands = Operands(FACTS)
     arrays = Arrays(FACTS, Bounds(FACTS), operands)
     phases = Phases(FACTS, Needs(FACTS, operands, arrays), arrays)
-    found = phases.of(Region(frozenset({"i"}), frozenset(), [STORE]))
+    found = phases.of(LoopBody(frozenset({"i"}), frozenset(), [STORE]))
     assert {position: phase for position, (phase, _) in found.items()} == {0: 0, 1: 0, 2: 1, 3: 1}
     assert found[1][1] == Goal(1)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lamina.codegen.cpp.coarse import COARSE, kept_in_16_bits
+from lamina.codegen.cpp.low_precision import COARSE, kept_in_16_bits
 from lamina.runtime.toolchain import host_isa
 from lamina.schedule.target import Target
 from tests.codegen.harness import build, call, case, dense

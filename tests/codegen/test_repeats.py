@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lamina.base.dtypes import torch_dtype
 from lamina.ir.index import Axis, Expr, as_expr
-from lamina.ir.repeating import repeating
+from lamina.ir.periodic import periodic
 from lamina.runtime.toolchain import ISAS, host_isa
 from lamina.schedule.target import Target
 from tests.codegen.harness import Case, build, call, case, dense, interpret
@@ -38,7 +38,7 @@ KINDS = {"float32": tuple(PLACES), **dict.fromkeys(("bfloat16", "float64", "bool
 def test_places_are_those_of_the_expression(name: str) -> None:
     axis, other = Axis("f", as_expr(POINTS)), Axis("g", as_expr(4))
     expr: Expr = PLACES[name](as_expr(axis)) + as_expr(other) * 1000 - 2
-    found = repeating(expr, axis)
+    found = periodic(expr, axis)
     assert found is not None
     table = found.table(16)
     for point in range(POINTS - 16):
@@ -53,7 +53,7 @@ def test_places_are_those_of_the_expression(name: str) -> None:
 def test_places_that_do_not_repeat(text: str) -> None:
     axis = Axis("f", as_expr(POINTS * 1000))
     names = {"f": as_expr(axis), "g": as_expr(Axis("g", as_expr(9))), "n": as_expr(Axis("n", as_expr(9))) + 1}
-    assert repeating(eval(text, names), axis) is None
+    assert periodic(eval(text, names), axis) is None
 
 
 def _case(name: str, kind: str, number: int, target: Target) -> Case:

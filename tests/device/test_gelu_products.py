@@ -17,14 +17,14 @@ HALF = (torch.bfloat16, torch.float16)
 SHAPES = ((8, 8, 8), (17, 40, 24), (1000, 64, 72), (256, 1000, 384), (4096, 768, 3072))
 
 
-def matrix(rows: int, columns: int, dtype: torch.dtype, turned: bool = False, scale: float = 1.0) -> Tensor:
+def matrix(rows: int, columns: int, dtype: torch.dtype, transposed: bool = False, scale: float = 1.0) -> Tensor:
     generator = torch.Generator("cuda").manual_seed(rows * columns)
-    made = torch.randn((columns, rows) if turned else (rows, columns), generator=generator, device="cuda")
-    return (made * scale).to(dtype).t() if turned else (made * scale).to(dtype)
+    made = torch.randn((columns, rows) if transposed else (rows, columns), generator=generator, device="cuda")
+    return (made * scale).to(dtype).t() if transposed else (made * scale).to(dtype)
 
 
-def operands(m: int, k: int, n: int, dtype: torch.dtype, turned: tuple[bool, bool] = (False, True)) -> list[Tensor]:
-    return [matrix(1, n, dtype)[0], matrix(m, k, dtype, turned[0]), matrix(k, n, dtype, turned[1], k**-0.5)]
+def operands(m: int, k: int, n: int, dtype: torch.dtype, transposed: tuple[bool, bool] = (False, True)) -> list[Tensor]:
+    return [matrix(1, n, dtype)[0], matrix(m, k, dtype, transposed[0]), matrix(k, n, dtype, transposed[1], k**-0.5)]
 
 
 def close(got: Tensor, want: Tensor) -> None:
@@ -33,10 +33,10 @@ def close(got: Tensor, want: Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_algorithm(shape: tuple[int, int, int], turned: tuple[bool, bool], dtype: torch.dtype) -> None:
-    bias, left, right = operands(*shape, dtype, turned)
+def test_every_algorithm(shape: tuple[int, int, int], transposed: tuple[bool, bool], dtype: torch.dtype) -> None:
+    bias, left, right = operands(*shape, dtype, transposed)
     wide = [t.double() for t in (bias, left, right)]
     activated, product = plain(*wide)
     gradient = plain_backward(*wide[1:], product.to(dtype).double())

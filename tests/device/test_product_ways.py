@@ -24,7 +24,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "descriptors": {"descriptors": True},
     "both": MOVED,
     "flat": {**MOVED, "flat": True},
-    "parts": {**MOVED, "flat": True, "parts": 2},
+    "parts": {**MOVED, "flat": True, "epilogue_subtiles": 2},
     "specialized": {**MOVED, "specialized": True, "warps": 4},
 }
 

@@ -85,7 +85,7 @@ def made(
         training=training,
         timer=HostTimer(clock.now, clock.now, lambda: 0),
         contest=Contest(),
-        settle=3,
+        warmup_calls=3,
         estimate=lambda: lambda seconds: Doubt(wanted, "asked for"),
         told=told,
     )
@@ -346,7 +346,7 @@ def test_times_of_a_gpu_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
         training=False,
         timer=GpuTimer(0),
         contest=Contest(),
-        settle=3,
+        warmup_calls=3,
         estimate=lambda: lambda seconds: Doubt(True, "asked for"),
         told=told,
     )

@@ -25,9 +25,9 @@ STAGES = (
     "lamina.compile.run_region",
     "lamina.rewrite.rewriting.aten_form",
     "lamina.rewrite.rewriting.run_rules",
-    "lamina.aot.run.stitch",
+    "lamina.aot.run.trace_joint",
     "lamina.aot.graph_compiler.partition",
-    "lamina.aot.stitched.training_function",
+    "lamina.aot.joint_function.training_function",
     "lamina.compile.lower",
     "lamina.compile.fuse",
     "lamina.backends.kernels.cpu_device",
@@ -41,7 +41,7 @@ STAGES = (
     "lamina.capture.dynamo.guard_empty_hooks",
     "lamina.capture.dynamo.guard_unguarded",
     "lamina.capture.dynamo.serve_any_hooks",
-    "lamina.aot.stitched.without_autocast",
+    "lamina.aot.joint_function.without_autocast",
 )
 ERRORS = (KeyError, AttributeError, SyntaxError, AssertionError, RecursionError, MemoryError, OSError, lamina.InvalidIR)
 
@@ -88,11 +88,11 @@ def test_the_program_goes_on(place: str, monkeypatch: pytest.MonkeyPatch) -> Non
     reasons = [d.reason for d in compiled.record.decisions() if not d.taken or d.kind == "eager"]
     assert any("out of luck" in reason for reason in reasons), reasons
     ours = [str(w.message) for w in told if issubclass(w.category, lamina.LaminaWarning)]
-    assert place.endswith(".stitch") or any("out of luck" in text for text in ours), ours
+    assert place.endswith(".trace_joint") or any("out of luck" in text for text in ours), ours
     assert not any("\r" in text or "\n" in text for text in ours)
 
 
-@pytest.mark.parametrize("place", [p for p in STAGES if not p.endswith((".stitch", ".freeze"))])
+@pytest.mark.parametrize("place", [p for p in STAGES if not p.endswith((".trace_joint", ".freeze"))])
 def test_strict_raises(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_at(place, KeyError, monkeypatch)
     with pytest.raises(lamina.LaminaError, match="out of luck"):

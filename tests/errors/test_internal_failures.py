@@ -13,8 +13,8 @@ from torch import Tensor
 
 import lamina
 import lamina.aot.graph_compiler
+import lamina.aot.joint_function
 import lamina.aot.run
-import lamina.aot.stitched
 import lamina.backends.cpu
 import lamina.backends.regions
 import lamina.base.recovery
@@ -31,10 +31,10 @@ STAGES = [
     ("lamina.rewrite.rewriting.Rewriting.joint", "joint rewrites"),
     ("lamina.rewrite.rewriting.Rewriting.partitioned", "partitioned rewrites"),
     ("lamina.rewrite.order.lower_custom", "own passes"),
-    ("lamina.aot.run.stitch", "joint tracing"),
+    ("lamina.aot.run.trace_joint", "joint tracing"),
     ("lamina.aot.graph_compiler.prepare", "preparation"),
     ("lamina.aot.graph_compiler.partition", "partition"),
-    ("lamina.aot.stitched.training_function", "assembly"),
+    ("lamina.aot.joint_function.training_function", "assembly"),
     ("lamina.compile.lower", "lowering"),
     ("lamina.compile.fuse", "fusion"),
     ("lamina.backends.cpu.make_plan", "plan"),

@@ -345,7 +345,10 @@ PLAN_RULES: dict[str, tuple[str, Plan]] = {
     "tiles have points": ("the schedule's tiles are", schedule(tile=(("i0", 0),))),
     "loops are unrolled by powers of two": ("unrolls 3 times, not one of 0, 1, 2, 4, 8", schedule(unroll=3)),
     "vectors have an axis": ("vectors have 32 bytes along None", schedule(vector=None, width=32)),
-    "only vectors go past the caches": ("streams, and has no vectors", schedule(vector=None, width=0, streamed=True)),
+    "only vectors go past the caches": (
+        "stores past the caches, and has no vectors",
+        schedule(vector=None, width=0, nontemporal=True),
+    ),
     "schedules keep values": ("keeps zz, no value of it", schedule(kept=("zz",))),
     "kernel nests are valid": ("no operation is called cube", kernel_with(nests=(CUBE,))),
     "kernels use their buffers": ("never touches b2", kernel_with(dtypes=("float32", "float32", "bool"))),

@@ -34,15 +34,15 @@ def fake(built):
     built.fake_fail(0)
 
 
-def matrix(rows, columns, dtype=torch.bfloat16, turned=False, seed=0):
+def matrix(rows, columns, dtype=torch.bfloat16, transposed=False, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    made = torch.randn((columns, rows) if turned else (rows, columns), generator=generator).to(dtype)
-    return made.t() if turned else made
+    made = torch.randn((columns, rows) if transposed else (rows, columns), generator=generator).to(dtype)
+    return made.t() if transposed else made
 
 
-def products(m=16, k=8, n=24, dtype=torch.bfloat16, turned=(False, False), seed=0):
+def products(m=16, k=8, n=24, dtype=torch.bfloat16, transposed=(False, False), seed=0):
     """A forward and the backward that reads what it keeps."""
-    left, right = matrix(m, k, dtype, turned[0], seed), matrix(k, n, dtype, turned[1], seed + 1)
+    left, right = matrix(m, k, dtype, transposed[0], seed), matrix(k, n, dtype, transposed[1], seed + 1)
     out, kept = (torch.empty(m, n, dtype=dtype) for _ in range(2))
     forward = Product(left, right, out, matrix(1, n, dtype, seed=seed + 2)[0], kept)
     return forward, Product(left, right, torch.empty_like(out), None, kept)
@@ -61,10 +61,10 @@ def check(lt, forward, backward, algorithm=0):
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("shape", [(8, 8, 8), (17, 40, 24), (33, 7, 16)])
-def test_products_with_gelu(fake, shape, turned, dtype):
-    check(CublasLt(fake), *products(*shape, dtype, turned))
+def test_products_with_gelu(fake, shape, transposed, dtype):
+    check(CublasLt(fake), *products(*shape, dtype, transposed))
 
 
 def test_rows_with_gaps(fake):

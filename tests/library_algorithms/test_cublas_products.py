@@ -40,11 +40,11 @@ def close(got: Tensor, want: Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("shape", [(8, 8, 8), (17, 40, 24), (33, 8, 16)])
-def test_products(library: Any, shape: tuple[int, int, int], turned: tuple[bool, bool], dtype: torch.dtype) -> None:
+def test_products(library: Any, shape: tuple[int, int, int], transposed: tuple[bool, bool], dtype: torch.dtype) -> None:
     m, k, n = shape
-    left, right = matrix(m, k, dtype, turned[0]), matrix(k, n, dtype, turned[1], 1)
+    left, right = matrix(m, k, dtype, transposed[0]), matrix(k, n, dtype, transposed[1], 1)
     bias, out = matrix(1, n, dtype, seed=2)[0], torch.empty(m, n, dtype=dtype)
     before = library.fake_matmuls()
     for algorithm in range(2):

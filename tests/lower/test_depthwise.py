@@ -15,7 +15,7 @@ from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
 from lamina.schedule.fuse import Fused, fuse
 from tests.lower.torch_private import traced
-from tests.schedule.test_interleave import interleaved
+from tests.schedule.test_window_coarsening import coarsened
 
 aten = torch.ops.aten
 LAST = torch.channels_last
@@ -84,7 +84,7 @@ def test_values(kernel: tuple[int, int], width: int, step: int, pad: int, dilati
     x, w, b = operands(kernel, width)
     before = on_a_gpu(lambda x, w, b: aten.convolution(x, w, b, *rest), x, w, b)
     assert all(isinstance(s, Nest) for s in before.steps)
-    after = interleaved(before)
+    after = coarsened(before)
     assert reads(after, "arg0_1") == read
     want = aten.convolution(x.double(), w.double(), b.double(), *rest)
     (found,) = run_program(after, [x, w, b])
@@ -116,7 +116,7 @@ def test_gradients(kernel: tuple[int, int], width: int, step: int, pad: int, rea
         found = aten.convolution_backward(g, x, w, [8] if bias else None, *rest, (True, True, bias))
         return found if bias else found[:2]
 
-    after = interleaved(on_a_gpu(backward, g, x, w))
+    after = coarsened(on_a_gpu(backward, g, x, w))
     calls = [s for s in after.steps if isinstance(s, LibraryCall)]
     assert [c.args[-1] for c in calls] == [(False, True, False)]
     windows = [s for s in after.steps if isinstance(s, Nest) and len(s.body) > 20]
@@ -186,7 +186,7 @@ def test_what_comes_before_and_after() -> None:
     sizes = [len(s.body) for s in program.steps if isinstance(s, Nest)]
     assert len(program.steps) == 4
     assert sum(size > 30 for size in sizes) == 1
-    after = interleaved(program)
+    after = coarsened(program)
     want = function(x, w, b)
     for found, expected in zip(run_program(after, [x, w, b]), want, strict=True):
         torch.testing.assert_close(found.float(), expected.float(), rtol=2e-2, atol=2e-1)

@@ -41,7 +41,7 @@ def rows_of_products(gm):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "left_turned", "right_turned"),
+    ("sizes", "left_transposed", "right_transposed"),
     [
         ((16, 24, 57), False, True),  # logits of an odd vocabulary
         ((16, 57, 24), False, False),  # their gradient times the table
@@ -50,10 +50,10 @@ def rows_of_products(gm):
         ((57, 9, 11), True, True),
     ],
 )
-def test_odd_rows_are_padded(sizes, left_turned, right_turned):
+def test_odd_rows_are_padded(sizes, left_transposed, right_transposed):
     m, k, n = sizes
-    left = draw(k, m).t() if left_turned else draw(m, k)
-    right = draw(n, k).t() if right_turned else draw(k, n)
+    left = draw(k, m).t() if left_transposed else draw(m, k)
+    right = draw(n, k).t() if right_transposed else draw(k, n)
     before, after, (note,) = rewritten(lambda a, b: (a @ b,), left, right)
     assert note.taken
     assert any(length % 8 for length in rows_of_products(before))

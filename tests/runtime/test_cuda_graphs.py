@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.base.halves import Half, Halves
+from lamina.base.graph_pair import GraphPair, PairedGraph
 from lamina.runtime import cuda_graphs
 from lamina.runtime.cuda_graphs import GraphPolicy, GraphRunner, Outcome
 from lamina.runtime.graph_budget import GraphBudget, pool_bytes
@@ -444,9 +444,9 @@ def test_what_stops_gives_its_share_back(graphs: Graphs) -> None:
 
 @pytest.mark.parametrize("backward_ms", [2.0, 20.0, None])
 def test_a_busy_forward_is_recorded_where_its_backward_waits(backward_ms: float | None, graphs: Graphs) -> None:
-    halves = Halves()
-    forward, told = runner(graphs, insist=False, half=Half(halves, is_backward=False))
-    backward, _ = runner(graphs, insist=False, half=Half(halves, is_backward=True))
+    pair = GraphPair()
+    forward, told = runner(graphs, insist=False, half=PairedGraph(pair, is_backward=False))
+    backward, _ = runner(graphs, insist=False, half=PairedGraph(pair, is_backward=True))
     x, y, total = torch.randn(8), torch.randn(8), torch.zeros(8)
     graphs.host_seconds = 0.002
     for _ in range(16 if backward_ms else 120):
@@ -456,7 +456,7 @@ def test_a_busy_forward_is_recorded_where_its_backward_waits(backward_ms: float 
             graphs.gpu_ms = backward_ms
             run(backward, y, total)
     waits = backward_ms == 2.0
-    assert halves.backward_waits is (None if backward_ms is None else waits)
+    assert pair.backward_waits is (None if backward_ms is None else waits)
     assert [o.taken for o in told] == [waits]
     assert bool(forward.recordings) == waits
 

@@ -53,7 +53,7 @@ def softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, -1)
 
 
-def turned(x: Tensor) -> Tensor:
+def transposed(x: Tensor) -> Tensor:
     return x.t() + x
 
 
@@ -80,13 +80,13 @@ def test_rows_keep_more_or_nothing_and_are_prefetched_or_not() -> None:
 
 
 def test_turned_operands_have_tiles_of_other_sides_or_none() -> None:
-    ranked = found(turned, torch.zeros(1024, 1024), most=20)
+    ranked = found(transposed, torch.zeros(1024, 1024), most=20)
     assert {tuple(size for _, size in r.schedule.tile) for r in ranked} >= {(64, 64), (32, 32)}
 
 
 def test_stores_past_the_caches_are_for_what_fills_them() -> None:
-    assert not any(r.schedule.streamed for r in found(turned, torch.zeros(512, 512), most=30))
-    assert any(r.schedule.streamed for r in found(turned, torch.zeros(4096, 4096, device="meta"), most=30))
+    assert not any(r.schedule.nontemporal for r in found(transposed, torch.zeros(512, 512), most=30))
+    assert any(r.schedule.nontemporal for r in found(transposed, torch.zeros(4096, 4096, device="meta"), most=30))
 
 
 def test_one_thread_and_all_of_them_are_tried_where_the_model_does_not_know() -> None:
@@ -138,14 +138,14 @@ def test_places_that_are_written_twice_keep_their_order() -> None:
     assert len({(r.schedule.outer, r.schedule.inner, r.schedule.tile) for r in ranked}) == 1
 
 
-def scheduled(rows: int, columns: int, turned_loads: int, dtype: str = "float32") -> Schedule:
+def scheduled(rows: int, columns: int, transposed_loads: int, dtype: str = "float32") -> Schedule:
     """The schedule, where nothing is measured, of a sum of operands that lie along the other axis than the result."""
     body = Body(rows, columns)
     value = body.load("X0", body.at[1], body.at[0])
-    for number in range(1, turned_loads):
+    for number in range(1, transposed_loads):
         value = body.op("add", value, body.load(f"X{number}", body.at[1], body.at[0]))
     body.store("Y", body.at, value)
-    buffers = [dense(f"X{number}", dtype, (columns, rows)) for number in range(turned_loads)]
+    buffers = [dense(f"X{number}", dtype, (columns, rows)) for number in range(transposed_loads)]
     flat = flatten([body.nest()], {b.name: b for b in (*buffers, dense("Y", dtype, (rows, columns)))})
     return choose(flat.nests[0], {f"b{k}": d for k, d in enumerate(flat.dtypes)}, TARGET)
 

@@ -145,8 +145,8 @@ def test_failed_traces_leave_no_symbols(captured: None, compile: CompileFunction
         return x.nonzero().float().softmax(0)
 
     record = _record(program, torch.tensor([1.0, 0.0, 2.0]))
-    (stitched,) = record.decisions("stitch")
-    assert not stitched.taken
+    (traced_per_call,) = record.decisions("joint tracing")
+    assert not traced_per_call.taken
 
 
 def test_private_names_mean_what_we_take_them_to_mean() -> None:

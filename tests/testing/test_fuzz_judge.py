@@ -12,7 +12,7 @@ import torch
 
 from lamina.testing.fuzz import check
 from lamina.testing.fuzz.observe import observe
-from lamina.testing.fuzz.otherwise import PLACES, Elsewhere, RandomRounding
+from lamina.testing.fuzz.perturbed import PLACES, Elsewhere, RandomRounding
 from lamina.testing.fuzz.target import compile_function
 
 HEAD = """

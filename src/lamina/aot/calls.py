@@ -20,7 +20,7 @@ __all__ = ["Call", "Calls", "Unsuitable", "Value", "is_plain"]
 
 
 class Unsuitable(Exception):
-    """The graph cannot be stitched from single calls; AOTAutograd takes it. Says why."""
+    """The graph cannot be traced call by call; AOTAutograd takes it. Says why."""
 
 
 class Value:

@@ -67,9 +67,9 @@ class Rerun:
         return functools.partial(_itself, given) if place in self._detached else weakref.ref(given)
 
     def gradients(
-        self, taken: Taken | None, anchors: Sequence[torch.Tensor], arriving: Sequence[Any], sparse: bool = False
+        self, taken: Taken | None, anchors: Sequence[torch.Tensor], gradients: Sequence[Any], sparse: bool = False
     ) -> tuple[Any, ...] | None:
-        """The gradients of all inputs for the ``arriving`` ones of all results, None where they cannot be had.
+        """The gradients of all inputs for the ``gradients`` ones of all results, None where they cannot be had.
 
         ``anchors`` are the inputs with a gradient. With ``sparse`` gradients arriving these are not to be
         differentiated again, and what eager raises about them is raised.
@@ -81,7 +81,7 @@ class Rerun:
                 why = "an input of its forward was written to since, or is gone"
             else:
                 try:
-                    found = self._differentiated(inputs, arriving, not sparse)
+                    found = self._differentiated(inputs, gradients, not sparse)
                 except Exception as error:
                     if sparse:
                         raise
@@ -102,7 +102,7 @@ class Rerun:
         return alive if len(alive) == len(inputs) and tuple(map(_VERSION, alive)) == versions else None
 
     def _differentiated(
-        self, inputs: Sequence[torch.Tensor], arriving: Sequence[Any], create_graph: bool
+        self, inputs: Sequence[torch.Tensor], gradients: Sequence[Any], create_graph: bool
     ) -> tuple[Any, ...]:
         with torch.enable_grad():
             given = [t.view_as(t) if has else t for t, has in zip(inputs, self._with_gradient, strict=True)]
@@ -111,7 +111,7 @@ class Rerun:
                 modes.enter_context(torch.autocast(**state))
             modes.enter_context(torch.set_grad_enabled(self._mode))
             results, _ = flatten(forward_of(self._gm)(*given))
-        pairs = [(r, g) for r, g in zip(results, arriving, strict=True) if g is not None and r.requires_grad]
+        pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if g is not None and r.requires_grad]
         wanted = [t for t, has in zip(given, self._with_gradient, strict=True) if has]
         values = [g for _, g in pairs]
         found = iter(

@@ -14,8 +14,8 @@ from torch.fx import GraphModule
 
 from lamina.aot.torch_private import ASSERT, forward_of, never_captured
 from lamina.base.recovery import brief
+from lamina.base.retryable import is_retryable, set_retryable
 from lamina.base.torch_private import set_versions, version_of
-from lamina.base.unwritten import is_unwritten, set_unwritten
 
 __all__ = ["raising_as_captured", "raising_assertions"]
 
@@ -42,9 +42,9 @@ def raising_as_captured(
         try:
             return compiled(*inputs)
         except Exception as error:
-            if not is_unwritten(error):
+            if not is_retryable(error):
                 raise
-            set_unwritten(error, False)
+            set_retryable(error, False)
             raised = error
         set_versions([inputs[place] for place in written], versions)
         results = forward_of(captured)(*inputs)

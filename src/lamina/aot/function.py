@@ -1,4 +1,4 @@
-"""The run-time side of a stitched graph: one autograd function around a compiled forward and backward."""
+"""One autograd function around the compiled forward and backward of a joint graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lamina.aot.backwards import Backwards, Boxed, CompileBackward, Tangent
 from lamina.aot.differentiable import Rerun
 from lamina.aot.eager_history import Again
 from lamina.aot.reuse import Returned, all_unchanged
-from lamina.aot.saved import restored
+from lamina.aot.saved_tensors import restored
 from lamina.aot.torch_private import (
     SET_GRAD,
     autocast_enabled,
@@ -219,15 +219,15 @@ def _backward_function(  # noqa: C901
         if rereading is not None and (returned := all_unchanged(ctx.returned)) is not None:
             made = rereading
         backward = made.usual(incoming)
-        absent: set[int] = set()
+        undefined: set[int] = set()
         if backward is None:
             if first and any(map(_is_sparse, incoming)):
                 again.goes(ctx, there(gradients), first)
                 if (found := rerun.gradients(ctx.taken, anchors, gradients, sparse=True)) is not None:
                     return found
             backward, incoming = made.search(incoming)
-            absent = {i for i in taken if gradients[i] is None}
-        if backward.partial or absent or not first:
+            undefined = {i for i in taken if gradients[i] is None}
+        if backward.partial or undefined or not first:
             again.goes(ctx, there(gradients), first)
         if backward.partial:
             incoming = [gradient for gradient in incoming if gradient is not None]
@@ -259,8 +259,8 @@ def _backward_function(  # noqa: C901
             if again_batched is None:
                 raise
             return again_batched
-        if absent:
-            return tuple(None if s and s <= absent else g for g, s in zip(found, tangents_of, strict=True))
+        if undefined:
+            return tuple(None if s and s <= undefined else g for g, s in zip(found, tangents_of, strict=True))
         return tuple(found)
 
     def there(gradients: Sequence[Any]) -> list[int]:

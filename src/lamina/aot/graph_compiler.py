@@ -1,4 +1,4 @@
-"""Compiles the forward, the backward or the inference graph that AOTAutograd or stitching makes of a captured one."""
+"""Compiles the forward, backward or inference graph that joint tracing or AOTAutograd makes of a captured graph."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any, Protocol
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.arriving import Arriving
-from lamina.aot.asked import mark_asked
 from lamina.aot.autograd.torch_private import static_input_indices
+from lamina.aot.backward_operands import mark_backward_operands
 from lamina.aot.backwards import Boxed
 from lamina.aot.captured import Captured
 from lamina.aot.checkpointed import partition_checkpointed
+from lamina.aot.defined_gradients import DefinedGradients
 from lamina.aot.function import without_gradients
 from lamina.aot.joint import prepare, unsupported
 from lamina.aot.notes import Notes
 from lamina.aot.partition import Partition, partition
 from lamina.aot.region import Region, RegionInput
-from lamina.aot.saved import with_planned_strides
+from lamina.aot.saved_tensors import with_planned_strides
 from lamina.aot.source import annotate_sources
 from lamina.aot.tangents import copied
 from lamina.aot.torch_private import asks_for_another_capture, without_autocast
 from lamina.base.captured import may_be_alike
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
-from lamina.base.halves import as_halves
+from lamina.base.graph_pair import pair_graphs
 from lamina.base.recovery import recover
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.errors import LaminaError
@@ -79,7 +79,7 @@ class GraphCompiler:
         self.stages, self.notes, self.options, self.name = stages, notes, options, notes.name
         self.parameters, self.differentiable = captured.parameters, captured.differentiable
         self.start, self.seconds = time.perf_counter(), 0.0
-        self.arriving = Arriving()
+        self.defined_gradients = DefinedGradients()
         """Which gradients are not there in a backward that AOTAutograd runs."""
         self.begun = False
         """Whether the graph is differentiated, so that what fails now is ours."""
@@ -99,7 +99,7 @@ class GraphCompiler:
         tangents = [n.name for n in gm.graph.find_nodes(op="placeholder") if role(n, "") == "tangent"]
         pristine = copied(gm) if len(tangents) > 1 else None
         usual = self._planned(gm, example_inputs)
-        return usual if pristine is None else self.arriving.served(usual, pristine, tangents, self._partial)
+        return usual if pristine is None else self.defined_gradients.served(usual, pristine, tangents, self._partial)
 
     def _planned(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Boxed:
         compiled = self.compiled("backward", gm, example_inputs)
@@ -181,7 +181,7 @@ class GraphCompiler:
     ) -> tuple[GraphModule, GraphModule]:
         """AOTAutograd's partition function."""
         self.begun = True
-        mark_asked(joint, num_fwd_outputs)
+        mark_backward_operands(joint, num_fwd_outputs)
         joint = self.prepared(joint)
         halves = self.split(joint, joint_inputs, num_fwd_outputs, static_lifetime_input_indices or ())
         halves = self.rewritten(halves)
@@ -227,7 +227,7 @@ class GraphCompiler:
             rereading = self.stages.rewrite_half(rereading, "backward")
         forward = self.stages.rewrite_half(halves.forward, "forward")
         backward = self.stages.rewrite_half(halves.backward, "backward")
-        as_halves(forward, backward, *([] if rereading is None else [rereading]))
+        pair_graphs(forward, backward, *([] if rereading is None else [rereading]))
         return replace(halves, forward=forward, backward=backward, rereading=rereading)
 
     def prepared(self, gm: GraphModule) -> GraphModule:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.windows import may_overlap
+from lamina.aot.overlapping_views import may_overlap
 from lamina.base.aliasing import writes_first
 from lamina.base.captured import example, memory
 from lamina.base.source import operation_name, source_of

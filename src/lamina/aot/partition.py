@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.asked import ancestors, is_asked
+from lamina.aot.backward_operands import ancestors, is_backward_operand
 from lamina.aot.cost import CostModel, OpClass, bytes_of, classify
 from lamina.aot.equal_values import compared_values
 from lamina.aot.extract import Effects, Split, extract
-from lamina.aot.flow import INFINITE, Network
+from lamina.aot.min_cut import INFINITE, Network
 from lamina.aot.packed import Packed, packed_bytes, packed_values
 from lamina.aot.reuse import Reuse, find_reuses
 from lamina.base.decision import Decision
@@ -136,7 +136,7 @@ class _Joint:
         demanded = [n for user in self.nodes if user in users for n in user.all_input_nodes]
         self.demanded = {n for n in (*demanded, *backward_results) if n not in self.after}
         self.relevant = ancestors(self.demanded)
-        self.asked: set[Node] = set(self.demanded)
+        self.operands: set[Node] = set(self.demanded)
         """What eager saves, as far as backward formulas ask for it, and what that is a view of."""
         self.refused = self._refused(primals)
         self.effects = replace(self.effects, copied=self.effects.copied | self.refused.intersection(primals))
@@ -163,15 +163,15 @@ class _Joint:
         (``.data``, an optimizer's kernel), a wrong gradient. Leaves are written to as well, where gradients are off.
         """
         visible = {n for n in primals if n not in self.effects.copied} | self.forward_results
-        asked = self.asked
-        asked.update(filter(is_asked, primals))
+        operands = self.operands
+        operands.update(filter(is_backward_operand, primals))
         for node in reversed(self.nodes):
             views = node.op != "placeholder" and self.kinds[node].kind == "view"
             if views and (node in visible or node in self.forward_results):
                 visible.update(node.all_input_nodes)
-            if node not in self.forward_nodes or (views and node in asked):
-                asked.update(node.all_input_nodes)
-        return visible - asked
+            if node not in self.forward_nodes or (views and node in operands):
+                operands.update(node.all_input_nodes)
+        return visible - operands
 
     def _effects(self) -> Effects:
         impure = [n for n in self.nodes if n.op == "call_function" and n.is_impure()]

@@ -12,13 +12,13 @@ from lamina.aot.layouts import lost_layout
 from lamina.aot.leaves import leaf_made
 from lamina.aot.out_of_range import out_of_range
 from lamina.aot.overlap import overlapping_write
-from lamina.aot.past_autograd import written_past_autograd
+from lamina.aot.overlapping_views import look_elsewhere
 from lamina.aot.refused_calls import refused_call
 from lamina.aot.replayed import unknown_view
 from lamina.aot.split_functions import split_function
 from lamina.aot.strides import misplaced_result
 from lamina.aot.trial_calls import other_in_eager
-from lamina.aot.windows import look_elsewhere
+from lamina.aot.untracked_writes import untracked_write
 from lamina.base.assumed_sizes import assumed_size
 
 __all__ = ["BASE_OF_VIEW", "SHARED_INPUT", "STATE_SWITCHED", "Refusal", "refusal"]
@@ -44,7 +44,7 @@ _CHECKS = (
     (other_in_eager, "call it in a way that eager takes, and whose result tracing knows"),
     (inexact_integers, "compute the integer before the compiled function is called"),
     (leaf_made, "make the leaf before the compiled function is called, or take the view where gradients are on"),
-    (written_past_autograd, "write to the input itself, under no_grad if no gradient is to see it, or to a clone"),
+    (untracked_write, "write to the input itself, under no_grad if no gradient is to see it, or to a clone"),
     (unknown_view, "return the input, or a clone of the view"),
     (split_function, "return results of the function from another compiled function, or mark one non-differentiable"),
     (look_elsewhere, "call as_strided of a contiguous tensor that is no view"),

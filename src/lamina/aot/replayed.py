@@ -17,8 +17,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot.overlap import inputs_written
-from lamina.aot.past_autograd import written_past_autograd
 from lamina.aot.torch_private import SET_GRAD, graph_module, never_captured, switches_state
+from lamina.aot.untracked_writes import untracked_write
 from lamina.base.aliasing import writes_first
 from lamina.base.captured import example, fakes, memory
 from lamina.base.source import source_of
@@ -63,7 +63,7 @@ def replayed_views(gm: GraphModule) -> Replayed | None:
     """The graph and its views of written inputs apart; None if it has none or one that is not known (see below)."""
     returned = _returned(gm)
     viewing = _viewing(gm, returned)
-    if not viewing or _unknown(gm, viewing) or written_past_autograd(gm):
+    if not viewing or _unknown(gm, viewing) or untracked_write(gm):
         return None
     made = list(dict.fromkeys(viewing))
     kept = [one for one in returned if one not in made]

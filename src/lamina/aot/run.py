@@ -1,4 +1,4 @@
-"""The joint graph of a captured one: stitched of its single calls, or made by torch's AOTAutograd."""
+"""The joint graph of a captured one: traced call by call, or made by torch's AOTAutograd."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from lamina.aot.asked import mark_asked
 from lamina.aot.autograd.torch_private import (
     Applied,
     differentiable_places,
@@ -17,20 +16,21 @@ from lamina.aot.autograd.torch_private import (
     without_donations,
     written_inputs,
 )
+from lamina.aot.backward_operands import mark_backward_operands
 from lamina.aot.calls import Unsuitable
 from lamina.aot.captured import Captured, Differentiated
 from lamina.aot.eager import eager_is_best
 from lamina.aot.eager_history import Again, held_by_eager, reach_in_eager
-from lamina.aot.fixed_integers import fixed_integers, wants_numbers
 from lamina.aot.graph_compiler import GraphCompiler, device_of
+from lamina.aot.joint_tracing import JointGraph, trace_joint
 from lamina.aot.list_writes import with_versions
 from lamina.aot.notes import Notes
 from lamina.aot.overlap import inputs_written
+from lamina.aot.overlapping_views import returns_windows
 from lamina.aot.separate_histories import separating
+from lamina.aot.specialized_integers import fixed_integers, wants_numbers
 from lamina.aot.state import undone, without_history
-from lamina.aot.stitch import Stitched, stitch
 from lamina.aot.torch_private import asks_for_another_capture, is_leaf
-from lamina.aot.windows import returns_windows
 from lamina.base.recovery import brief, raised_within
 from lamina.base.symbolic.torch_private import DataDependentGuard
 from lamina.errors import LaminaError
@@ -44,8 +44,8 @@ _TRACED_BY = (__name__, "lamina.aot.torch_private", "lamina.aot.autograd.torch_p
 """Modules that lead to AOTAutograd; others of Lamina's hold the rules that it applies while it traces."""
 
 
-def joint_of(captured: Captured, decompositions: Decompositions, options: Options, notes: Notes) -> Stitched | None:
-    """The joint graph, stitched of single calls where that is sound (see ``stitch``); None: AOTAutograd is to make it.
+def joint_of(captured: Captured, decompositions: Decompositions, options: Options, notes: Notes) -> JointGraph | None:
+    """The joint graph, traced call by call where that is sound (see ``trace_joint``); None: AOTAutograd is to make it.
 
     With ``numerics`` "eager" that is always so. The reason goes into the record.
     """
@@ -54,22 +54,22 @@ def joint_of(captured: Captured, decompositions: Decompositions, options: Option
         reason = "gradients are to be summed in the autograd engine's own order"
     else:
         try:
-            found = stitch(captured.graph, captured.example_inputs, decompositions)
+            found = trace_joint(captured.graph, captured.example_inputs, decompositions)
         except Unsuitable as why:
             reason = str(why)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
         else:
-            notes.decided("stitch", True, f"{found.traced} distinct calls traced")
+            notes.decided("joint tracing", True, f"{found.traced} distinct calls traced")
             if found.differentiable:
-                mark_asked(found.joint, found.results)
+                mark_backward_operands(found.joint, found.results)
             notes.record.add(notes.name, "aot", time.perf_counter() - start)
             return found
-    notes.decided("stitch", False, f"left to AOTAutograd: {reason}")
+    notes.decided("joint tracing", False, f"left to AOTAutograd: {reason}")
     return None
 
 
-def best_by_eager(joint: Stitched, notes: Notes) -> bool:
+def best_by_eager(joint: JointGraph, notes: Notes) -> bool:
     """Whether the captured graph itself is the fastest program, which is then in the record."""
     if not joint.differentiable or joint.mutated or device_of(joint.joint) != "cuda":
         return False
@@ -79,8 +79,8 @@ def best_by_eager(joint: Stitched, notes: Notes) -> bool:
     return bool(why)
 
 
-def differentiated(captured: Captured, joint: Stitched, run: Callable[..., Any], notes: Notes) -> Differentiated:
-    """The stitched graph, compiled: what of it gets no gradient, and results whose histories are apart in eager."""
+def differentiated(captured: Captured, joint: JointGraph, run: Callable[..., Any], notes: Notes) -> Differentiated:
+    """The joint graph, compiled: what of it gets no gradient, and results whose histories are apart in eager."""
     reach = joint.tangents_of
     reached = [s is not None for s in reach]
     candidates = _with_history(captured, reached)
@@ -206,8 +206,8 @@ class _Autograd:
             return
         places, given = known
         find = held_by_eager(gm, example_inputs, places) if alike else lambda: None
-        self.graphs.arriving.follow(function, Again(find, self.notes), given)
-        applied.call = self.graphs.arriving.watched(applied.call, given[0])
+        self.graphs.defined_gradients.follow(function, Again(find, self.notes), given)
+        applied.call = self.graphs.defined_gradients.watched(applied.call, given[0])
         if alike:
             self.written_with_history = tuple(i for kind, i in places if kind == "input")
             candidates = _with_history(self.captured, self.graphs.reached)

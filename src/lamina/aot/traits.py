@@ -1,4 +1,4 @@
-"""What stitching asks of captured graphs, traced operations and their tensors."""
+"""What joint tracing asks of captured graphs, traced operations and their tensors."""
 
 from __future__ import annotations
 

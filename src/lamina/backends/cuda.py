@@ -26,7 +26,7 @@ from lamina.backends.regions import (
     warn_once,
 )
 from lamina.base.decision import Decision
-from lamina.base.halves import half_of
+from lamina.base.graph_pair import pair_of
 from lamina.base.recovery import recover
 from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
 from lamina.codegen.origins import triton_with_origins
@@ -410,7 +410,7 @@ class CudaRegion:
             written = {b for step in self.plan.steps for b in writes(step)}
             places = frozenset(k for k, name in enumerate(self.plan.inputs) if name in written)
             poll = flags.report if flags else None
-            policy = GraphPolicy(insist, places, poll, nbytes, budget, half_of(self.gm))
+            policy = GraphPolicy(insist, places, poll, nbytes, budget, pair_of(self.gm))
             return GraphRunner(call, self.backend.device, policy, self._note_graphs)
         self._note_graphs(Outcome(False, why))
         return call

@@ -7,8 +7,8 @@ from typing import Any
 from torch.fx import GraphModule
 
 from lamina.backends.device import Boxed
+from lamina.base.retryable import set_retryable
 from lamina.base.torch_private import memory_of, without_bases
-from lamina.base.unwritten import set_unwritten
 from lamina.ir.loops_interp import run_program
 from lamina.ir.plan import Plan
 from lamina.record import Record
@@ -49,7 +49,7 @@ class Interpreter:
         """The program as a callable."""
         del gm, record
         program = fused.program
-        unwritten = repeatable(((step,) for step in program.steps), program.buffer_map())
+        retryable = repeatable(((step,) for step in program.steps), program.buffer_map())
 
         def call(args: list[Any]) -> list[Any]:
             inputs = list(args)
@@ -57,7 +57,7 @@ class Interpreter:
             try:
                 return without_bases(run_program(program, inputs), memory_of(inputs))
             except Exception as error:
-                set_unwritten(error, unwritten)
+                set_retryable(error, retryable)
                 raise
 
         call._boxed_call = True  # type: ignore[attr-defined]

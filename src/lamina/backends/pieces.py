@@ -14,7 +14,7 @@ from lamina.backends.regions import aten_calls
 from lamina.backends.segments import Segment, Segments
 from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
-from lamina.base.unwritten import set_unwritten
+from lamina.base.retryable import set_retryable
 from lamina.errors import LaminaWarning
 from lamina.ir.loops import LibraryCall, LoopProgram
 from lamina.record import Record
@@ -46,7 +46,7 @@ class _Call(torch.nn.Module):
         try:
             return self.run(list(inputs))
         except Exception as error:
-            set_unwritten(error, False)  # the segments before it may have written to inputs
+            set_retryable(error, False)  # the segments before it may have written to inputs
             raise
 
 

@@ -17,9 +17,9 @@ from lamina.aot.torch_private import is_transformed, transforms_are_active
 from lamina.backends.device import Boxed
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
+from lamina.base.retryable import set_retryable
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import memory_of, without_bases
-from lamina.base.unwritten import set_unwritten
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
 from lamina.options import Options, compiler_variables
 from lamina.record import Record
@@ -71,12 +71,12 @@ def chosen_compiler(cxx: str, cache: Cache, running: Running | None = None) -> C
 
 
 def loaded_later(
-    region: str, load: Callable[[], Boxed], record: Record, gm: GraphModule, strict: bool, unwritten: bool = False
+    region: str, load: Callable[[], Boxed], record: Record, gm: GraphModule, strict: bool, retryable: bool = False
 ) -> Boxed:
     """A callable that calls ``load``, which may wait for compilers, when it is first called itself.
 
     Where it fails, which ``strict`` lets it, the graph runs as ATen calls.
-    ``unwritten``: where the program raises, its inputs are such that it can be run again.
+    ``retryable``: where the program raises, its inputs are such that it can be run again.
     A program first called with fake tensors, which have no memory, is only called with such: it runs as ATen calls. So
     does a call with tensors of a transform of torch.func, such as batches of gradients, and one in which an integer is
     beyond those of a kernel.
@@ -99,7 +99,7 @@ def loaded_later(
             record.add(region, "wait", time.perf_counter() - start)
         if transforms_are_active() and any(map(is_transformed, args)):
             return aten_calls(gm)(args)
-        kept = list(args) if unwritten and any(abs(args[i]) > _SMALL for i in integers) else []
+        kept = list(args) if retryable and any(abs(args[i]) > _SMALL for i in integers) else []
         try:
             return run(args)
         except struct.error:
@@ -107,7 +107,7 @@ def loaded_later(
                 return aten_calls(gm)(kept)
             raise
         except Exception as error:
-            set_unwritten(error, unwritten)
+            set_retryable(error, retryable)
             raise
 
     call._boxed_call = True  # type: ignore[attr-defined]

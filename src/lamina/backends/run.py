@@ -11,12 +11,12 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot.region import Region
 from lamina.backends.api import Backend, accepted
-from lamina.backends.kept import kept
+from lamina.backends.graph_cache import cached_graph
 from lamina.backends.kernels import is_ours
-from lamina.backends.parts import Part, split, without_writes
 from lamina.backends.regions import Boxed
 from lamina.backends.registry import as_backend
 from lamina.backends.results import check_callable, checked, checked_once
+from lamina.backends.subgraphs import Subgraph, split, without_writes
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.base.identity import place_of
@@ -123,10 +123,10 @@ class _Job:
         if backend.takes_all:
             run = self.one(backend, functional, example_inputs, self.name)
         else:
-            run = self.parts(backend, functional, example_inputs)
+            run = self.subgraphs(backend, functional, example_inputs)
         return _writing(run, writes) if writes else run
 
-    def parts(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any]) -> Boxed:
+    def subgraphs(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any]) -> Boxed:
         """The graph split by what ``backend`` takes; undivided when it takes everything."""
         answers = [_refuses(backend, n) for n in gm.graph.nodes if n.op == "call_function" and _has_tensor(n)]
         if not any(answers):
@@ -137,8 +137,8 @@ class _Job:
         found = split(gm, self.name, backend.refuses)
         fallback = as_backend(backend.fallback)
         self.record.add(self.name, "split", time.perf_counter() - start, found, found.decisions)
-        for part in found.parts:
-            self._place(found.gm, part, backend if part.taken else fallback)
+        for subgraph in found.subgraphs:
+            self._place(found.gm, subgraph, backend if subgraph.taken else fallback)
         outer = found.gm
 
         def call(args: list[Any]) -> Any:
@@ -149,14 +149,14 @@ class _Job:
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
 
-    def _place(self, outer: GraphModule, part: Part, backend: Backend) -> None:
-        inputs = [node.meta["val"] for node in part.gm.graph.find_nodes(op="placeholder")]
-        if part.taken:
-            run = self.one(backend, part.gm, inputs, part.name)
+    def _place(self, outer: GraphModule, subgraph: Subgraph, backend: Backend) -> None:
+        inputs = [node.meta["val"] for node in subgraph.gm.graph.find_nodes(op="placeholder")]
+        if subgraph.taken:
+            run = self.one(backend, subgraph.gm, inputs, subgraph.name)
         else:
-            inner = _Job(part.name, self.kind, self.options, self.record, self.compile_kernels)
-            run = inner.whole(backend, part.gm, inputs)
-        setattr(outer, part.name, _Call(run))
+            inner = _Job(subgraph.name, self.kind, self.options, self.record, self.compile_kernels)
+            run = inner.whole(backend, subgraph.gm, inputs)
+        setattr(outer, subgraph.name, _Call(run))
 
     def one(self, backend: Backend, gm: GraphModule, example_inputs: Sequence[Any], name: str) -> Boxed:
         """A graph that ``backend`` takes as a whole, or declines after all."""
@@ -197,7 +197,7 @@ class _Job:
             with outside_of_tracing():
                 if backend.save is None:
                     return compile()
-                return kept(backend, gm, inputs, self.options, compile, name, self.kind)
+                return cached_graph(backend, gm, inputs, self.options, compile, name, self.kind)
         except (LaminaError, NotImplementedError):
             raise
         except Exception as error:

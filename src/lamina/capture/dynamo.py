@@ -14,7 +14,7 @@ from lamina.base.decision import Decision
 from lamina.base.files import graph_text, text_of
 from lamina.base.recovery import recover
 from lamina.capture.entry.torch_private import improve_entry
-from lamina.capture.facts.torch_private import guard_unguarded, is_guarded
+from lamina.capture.external_state.torch_private import guard_unguarded, is_guarded
 from lamina.capture.modes.torch_private import refused_trace, traced_function
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.torch_private import (
@@ -25,7 +25,7 @@ from lamina.capture.torch_private import (
     serve_any_hooks,
     watch_compile_start,
 )
-from lamina.capture.traces.torch_private import guard_without_graph
+from lamina.capture.trace_corrections.torch_private import guard_without_graph
 from lamina.capture.wrong_traces.torch_private import refused
 from lamina.errors import LaminaError, LaminaWarning
 from lamina.record import Record

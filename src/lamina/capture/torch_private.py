@@ -25,10 +25,10 @@ from torch.autograd import forward_ad
 from torch.fx.node import has_side_effect
 
 from lamina.base.collector import hold_collector, release_collector
-from lamina.capture.absences.torch_private import note_absences
 from lamina.capture.arrays.torch_private import break_at_arrays
 from lamina.capture.comparisons.torch_private import break_at_comparisons
-from lamina.capture.traces.torch_private import compiles_for_lamina, correct_traces
+from lamina.capture.missing_attributes.torch_private import note_missing_attributes
+from lamina.capture.trace_corrections.torch_private import compiles_for_lamina, correct_traces
 
 __all__ = [
     "guard_empty_hooks",
@@ -170,7 +170,7 @@ _keep_scaled_additions()
 correct_traces()
 break_at_arrays()
 break_at_comparisons()
-note_absences()
+note_missing_attributes()
 
 
 def watch_compile_start() -> None:

@@ -43,7 +43,7 @@ from lamina.runtime.toolchain import host_isa
 
 __all__ = ["Trial", "trial_of"]
 
-_SETTLE, _SETTLE_GPU = 3, 24
+_WARMUP_CALLS, _WARMUP_CALLS_GPU = 3, 24
 """Calls before the first that is timed: kernels are loaded, memory is touched, CUDA graphs are recorded or not."""
 
 _NEVER = 10**12
@@ -97,7 +97,7 @@ class Trial:
                 training=self.subject.training,
                 timer=usual,
                 contest=Contest(_ALWAYS if self.always else RULES),
-                settle=0 if self.always else _SETTLE_GPU if gpu else _SETTLE,
+                warmup_calls=0 if self.always else _WARMUP_CALLS_GPU if gpu else _WARMUP_CALLS,
                 estimate=self._estimate,
                 told=self._told,
             )

@@ -46,9 +46,9 @@ class Turns:
     """The calls of one graph until it is known which way is faster.
 
     ``compiled`` and ``captured`` are the two ways. ``training``: calls have a backward, whose time counts. After
-    ``settle`` calls a few of the compiled way are timed, then there is a doubt or none: ``estimate``, which is called
-    in the last of the former, or later if there is none, tells, given how long they took. ``told`` gets it, and the
-    verdict, which is followed.
+    ``warmup_calls`` calls a few of the compiled way are timed, then there is a doubt or none: ``estimate``, which is
+    called in the last of the former, or later if there is none, tells, given how long they took. ``told`` gets it, and
+    the verdict, which is followed.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Turns:
         training: bool,
         timer: Timer,
         contest: Contest,
-        settle: int,
+        warmup_calls: int,
         estimate: Callable[[], Callable[[float], Doubt]],
         told: Callable[[Doubt | Verdict, Contest], None],
     ) -> None:
         self.compiled, self.captured, self.training = compiled, captured, training
-        self.timer, self.contest, self.settle = timer, contest, settle
+        self.timer, self.contest, self.warmup_calls = timer, contest, warmup_calls
         self.estimate, self.told = estimate, told
         self._doubt: Callable[[float], Doubt] | None = None
         self.current: Function = self.call
@@ -108,8 +108,8 @@ class Turns:
             self._end(Verdict(False, "hooks on saved tensors see what it saves", sure=False))
             return None
         self.calls += 1
-        if self.calls <= self.settle:
-            if self.calls == self.settle:
+        if self.calls <= self.warmup_calls:
+            if self.calls == self.warmup_calls:
                 self._doubt = self.estimate()
             return None
         return self._next()

@@ -22,8 +22,8 @@ from lamina.backends.regions import Boxed
 from lamina.backends.torch_private import FLEX_ATTENTION, Special, has_data_sizes, laid_out_like
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
+from lamina.base.retryable import set_retryable
 from lamina.base.symbolic.torch_private import has_symbols
-from lamina.base.unwritten import set_unwritten
 from lamina.flex_attention.graphs import Example, Scores, attention_tile, visible_keys
 from lamina.options import Options
 from lamina.record import Record
@@ -277,7 +277,7 @@ class _Tiled(torch.nn.Module):
             with torch.no_grad():
                 return self.whole(*(x.resolve_neg() if isinstance(x, Tensor) else x for x in inputs))
         except Exception as error:
-            set_unwritten(error, False)  # what ran before it may have written to inputs of the region
+            set_retryable(error, False)  # what ran before it may have written to inputs of the region
             raise
 
     def whole(self, query: Tensor, key: Tensor, value: Tensor, *reads: Any) -> Any:

@@ -38,7 +38,7 @@ class Schedule:
     between phases (the others that cross a phase are computed again). ``parallel`` is the number of points below
     which one thread does all. ``prefetch`` asks for the next row while the last pass over a row runs. ``unroll`` is
     the number of vectors that a vector loop works on at a time, each with an accumulator of its own, and of rows that
-    column sums add up in registers (0: as many as the cost of the loop suggests). ``streamed``: what is only written
+    column sums add up in registers (0: as many as the cost of the loop suggests). ``nontemporal``: what is only written
     goes past the caches.
     """
 
@@ -53,7 +53,7 @@ class Schedule:
     parallel: int = 0
     prefetch: bool = False
     unroll: int = 0
-    streamed: bool = False
+    nontemporal: bool = False
 
 
 def furthest(width: int) -> int:
@@ -74,8 +74,8 @@ class Block:
     """Axes of a nest collapsed into one dimension of a GPU program's tile, the last axis fastest.
 
     ``size`` points, a power of two, are worked on at a time. ``role`` says who works on the others: "grid" other
-    programs, "loop" the same program one tile after the other, "whole" nobody, the tile holds them all, "team" up to
-    seven other programs that run at the same time: they have a tile each and exchange what they reduced. A team's
+    programs, "loop" the same program one tile after the other, "whole" nobody, the tile holds them all, "cluster" up to
+    seven other programs that run at the same time: they have a tile each and exchange what they reduced. A cluster's
     block stands last, and the others have one point.
     """
 
@@ -98,16 +98,17 @@ class GpuSchedule:
     rows may begin anywhere, so a loop's unaligned first and last elements, fewer than ``peel`` each, are a tile of
     their own. ``approximate``: hardware exponentials and divisions, where results have 16 bits or fewer.
     ``approximate_sums``: the hardware's exponential in online sums, where large terms have small errors.
-    ``streamed``: what varies over all axes is read once and need not stay in the cache. ``team``: programs of a cluster
-    that share what a loop goes over, each a part of it, and exchange what they reduced (0: one program does all of it).
-    ``held``: a loop over what registers hold, unrolled: what it has loaded stays there for the next phases. ``last``:
-    the kernel's second nest joins the first one's parts: of each result, the last program that finishes a part does.
+    ``evict_first``: what varies over all axes is read once and marked to leave the cache first. ``cluster``: programs
+    of a thread-block cluster that share a loop, each a part of its points, and exchange what they reduced (0: one
+    program goes over all of them). ``register_resident``: a loop is unrolled, and what it has loaded stays in registers
+    for the next phases. ``last_block``: the kernel's second nest joins the partial results of the first; for each
+    result the last program to finish a partial runs it.
 
     Of products only: ``persistent`` is the number of programs that share all tiles, each taking one after the other
     (0: one program a tile); ``descriptors``: the copy engine moves whole tiles (sm_90), where strides allow it;
-    ``parts``: the epilogue works on so many parts of a tile one after the other, which need fewer registers;
-    ``flat``: the next tile's operands are read ahead while the epilogue runs; ``specialized``: warps of their own issue
-    the copies.
+    ``epilogue_subtiles``: into how many parts the epilogue divides a tile, one after the other, which takes fewer
+    registers; ``flat``: the next tile's operands are read ahead while the epilogue runs; ``specialized``: warps of
+    their own issue the copies.
     """
 
     kind: str
@@ -119,13 +120,13 @@ class GpuSchedule:
     peel: int = 0
     approximate: bool = False
     approximate_sums: bool = False
-    streamed: bool = False
-    team: int = 0
-    held: bool = False
-    last: bool = False
+    evict_first: bool = False
+    cluster: int = 0
+    register_resident: bool = False
+    last_block: bool = False
     persistent: int = 0
     descriptors: bool = False
-    parts: int = 1
+    epilogue_subtiles: int = 1
     flat: bool = False
     specialized: bool = False
 

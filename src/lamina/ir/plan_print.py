@@ -102,7 +102,7 @@ def _schedule(s: Schedule | GpuSchedule) -> str:
     rest += [f"parallel={s.parallel}"] if s.parallel else []
     rest += ["prefetch=True"] if s.prefetch else []
     rest += [f"unroll={s.unroll}"] if s.unroll else []
-    rest += ["streamed=True"] if s.streamed else []
+    rest += ["nontemporal=True"] if s.nontemporal else []
     return f"Schedule({', '.join([repr(s.kind), literal_tuple(s.outer), literal_tuple(s.inner), *rest])})"
 
 

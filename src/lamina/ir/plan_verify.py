@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from lamina.errors import InvalidIR
 from lamina.ir.access import reads, views, writes
 from lamina.ir.index import Expr
-from lamina.ir.last import paired_axes
+from lamina.ir.last_block import paired_axes
 from lamina.ir.library import OUT_VARIANTS, may_alias
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, Reduce, Store, storage_bytes
 from lamina.ir.loops_verify import known_sizes, verify_call, verify_declarations, verify_sizes
@@ -54,8 +54,8 @@ def _kernel(kernel: Kernel) -> None:
             _gpu_schedule(what, schedule, names)
         else:
             _schedule(what, schedule, names, {n for e in nest.body for n in _outs(e)})
-    if any(isinstance(s, GpuSchedule) and s.last for s in kernel.schedules):
-        marks = [isinstance(s, GpuSchedule) and s.last for s in kernel.schedules]
+    if any(isinstance(s, GpuSchedule) and s.last_block for s in kernel.schedules):
+        marks = [isinstance(s, GpuSchedule) and s.last_block for s in kernel.schedules]
         if marks != [False, True] or paired_axes(*kernel.nests) is None:
             raise InvalidIR(f"{what}: only the second of two nests may join what programs of the first leave")
     used = {e.buffer for nest in kernel.nests for e in nest.body if isinstance(e, Load | Store)}
@@ -93,8 +93,8 @@ def _schedule(what: str, s: Schedule, axes: set[str], values: set[str]) -> None:
         raise InvalidIR(f"{what}: the schedule's vectors have {s.width} bytes along {s.vector}")
     if s.vector is not None and s.vector != named[-1]:
         raise InvalidIR(f"{what}: the schedule's vector axis {s.vector} is not the innermost")
-    if s.streamed and not s.width:
-        raise InvalidIR(f"{what}: the schedule streams, and has no vectors")
+    if s.nontemporal and not s.width:
+        raise InvalidIR(f"{what}: the schedule stores past the caches, and has no vectors")
 
 
 def _gpu_schedule(what: str, s: GpuSchedule, axes: set[str]) -> None:
@@ -104,12 +104,12 @@ def _gpu_schedule(what: str, s: GpuSchedule, axes: set[str]) -> None:
     if set(named) != axes or len(named) != len(axes):
         raise InvalidIR(f"{what}: the schedule iterates over {_list(named)}; the axes are {_list(axes)}")
     for block in s.blocks:
-        if block.role not in ("grid", "loop", "whole", "team") or not block.axes:
+        if block.role not in ("grid", "loop", "whole", "cluster") or not block.axes:
             raise InvalidIR(f"{what}: a block of axes {_list(block.axes)} has the role {block.role!r}")
         if block.size < 1 or block.size & (block.size - 1):
             raise InvalidIR(f"{what}: the block of {_list(block.axes)} has {block.size} points, no power of two")
-    if s.team and (s.team not in range(2, 9) or sum(b.role == "loop" for b in s.blocks) != 1):
-        raise InvalidIR(f"{what}: a team of {s.team} programs shares a loop; it has two to eight, and one loop")
+    if s.cluster and (s.cluster not in range(2, 9) or sum(b.role == "loop" for b in s.blocks) != 1):
+        raise InvalidIR(f"{what}: a cluster of {s.cluster} programs shares a loop; it has two to eight, and one loop")
     if s.warps not in (1, 2, 4, 8, 16, 32) or s.stages < 1:
         raise InvalidIR(f"{what}: a program has {s.warps} warps and {s.stages} stages")
 

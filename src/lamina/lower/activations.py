@@ -11,7 +11,7 @@ from lamina.lower.formulas import formula_of
 from lamina.lower.rules import Decline, rule
 from lamina.lower.values import TensorValue
 
-__all__ = ["half_of"]
+__all__ = ["pair_of"]
 
 
 @rule("aten.log_sigmoid_forward.default")
@@ -47,7 +47,7 @@ def rrelu(
     return [out, noise]
 
 
-def half_of(x: TensorValue, dim: int, position: tuple[Expr, ...], second: bool) -> list[Expr]:
+def pair_of(x: TensorValue, dim: int, position: tuple[Expr, ...], second: bool) -> list[Expr]:
     """Where, for an element of the gated result, its partner in the first or second half of ``dim`` lies."""
     where = list(position)
     if second:
@@ -61,7 +61,7 @@ def glu(low: Lowering, node: Node, x: TensorValue, dim: int = -1) -> TensorValue
     low.plain(out.dtype)
     b = low.nest(node, out.shape)
     kin = opmath(x.dtype)
-    first, second = (b.load(x, half_of(x, dim % x.rank, b.axes, s)).to(kin) for s in (False, True))
+    first, second = (b.load(x, pair_of(x, dim % x.rank, b.axes, s)).to(kin) for s in (False, True))
     b.store(out, first * second.op("sigmoid"))
     low.finish(b)
     return out
@@ -113,7 +113,7 @@ def glu_backward(low: Lowering, node: Node, grad: TensorValue, x: TensorValue, d
     low.plain(out.dtype)
     b = low.nest(node, grad.shape)
     kin = opmath(x.dtype)
-    places = [half_of(x, dim % x.rank, b.axes, second) for second in (False, True)]
+    places = [pair_of(x, dim % x.rank, b.axes, second) for second in (False, True)]
     first, second = (b.load(x, place).to(kin) for place in places)
     g, gate = b.load(grad).to(kin), second.op("sigmoid")
     b.store(out, g * gate, places[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from lamina.base.no_class import NO_CLASS
+from lamina.base.ignore_index import IGNORE_NONE
 from lamina.ir.index import Expr, as_expr
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering, Operand
@@ -36,7 +36,7 @@ def _target(
     t = b.load(target, place).to("int64")
     counted = t.op("ne", ignore)
     inside = (t >= 0) & (t < b.index(classes))
-    if ignore == NO_CLASS:
+    if ignore == IGNORE_NONE:
         size = f" with size {classes}" if classes.is_int else ""
         b.check(inside, f"index is out of bounds for a dimension{size}", "RuntimeError")
     else:

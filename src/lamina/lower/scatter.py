@@ -40,12 +40,12 @@ __all__: list[str] = []
 _WRITTEN_OUT = 27
 """Windows that an element is in up to which each is written out; sums over more of them are loops."""
 
-Region = Callable[[NestBuilder], tuple[Value, Sequence[Expr]]]
-"""Whether the nest's position is in a region, and which element of the region's tensor it then is."""
+Selection = Callable[[NestBuilder], tuple[Value, Sequence[Expr]]]
+"""Whether the nest's position is in a selection, and which element of the selection's tensor it then is."""
 
 
-def _slice_region(dim: int, start: Expr, step: Expr, length: Expr) -> Region:
-    def region(b: NestBuilder) -> tuple[Value, Sequence[Expr]]:
+def _slice_selection(dim: int, start: Expr, step: Expr, length: Expr) -> Selection:
+    def selection(b: NestBuilder) -> tuple[Value, Sequence[Expr]]:
         distance = b.axes[dim] - start
         place = distance // step
         conditions = [inside(b, place, length)]
@@ -54,52 +54,54 @@ def _slice_region(dim: int, start: Expr, step: Expr, length: Expr) -> Region:
         found = all_of(conditions)
         return b.constant(True, "bool") if found is None else found, replaced(b.axes, dim, place)
 
-    return region
+    return selection
 
 
-def _select_region(dim: int, place: Expr) -> Region:
-    def region(b: NestBuilder) -> tuple[Value, Sequence[Expr]]:
+def _select_selection(dim: int, place: Expr) -> Selection:
+    def selection(b: NestBuilder) -> tuple[Value, Sequence[Expr]]:
         rest = [a for k, a in enumerate(b.axes) if k != dim]
         return b.index(b.axes[dim]).equals(b.index(place)), rest
 
-    return region
+    return selection
 
 
-def _diagonal_region(rank: int, offset: int, dim1: int, dim2: int) -> Region:
+def _diagonal_selection(rank: int, offset: int, dim1: int, dim2: int) -> Selection:
     dim1, dim2 = dim1 % rank, dim2 % rank
 
-    def region(b: NestBuilder) -> tuple[Value, Sequence[Expr]]:
+    def selection(b: NestBuilder) -> tuple[Value, Sequence[Expr]]:
         i, j = b.axes[dim1], b.axes[dim2]
         rest = [a for k, a in enumerate(b.axes) if k not in (dim1, dim2)]
         return b.index(i + offset).equals(b.index(j)), [*rest, i - max(-offset, 0)]
 
-    return region
+    return selection
 
 
-def _region_replaced(low: Lowering, node: Node, x: TensorValue, source: TensorValue, region: Region) -> TensorValue:
-    """``x`` with the elements of a region taken from ``source``: one pass."""
+def _selection_replaced(
+    low: Lowering, node: Node, x: TensorValue, source: TensorValue, selection: Selection
+) -> TensorValue:
+    """``x`` with the elements of a selection taken from ``source``: one pass."""
     out = low.result(node)
     low.plain(x.dtype, source.dtype)
     b = low.nest(node, out.shape)
-    here, place = region(b)
+    here, place = selection(b)
     b.store(out, b.where(here, b.load(source, place, here).to(x.dtype), b.load(x)))
     low.finish(b)
     return out
 
 
 def _require_shape(node: Node, shape: Sequence[Any]) -> None:
-    """Decline unless what is written has, for certain, the shape of the region: eager raises where it has not."""
+    """Decline unless what is written has, for certain, the shape of the selection: eager raises where it has not."""
     source = given(node.args[1]).shape
     if len(source) != len(shape) or not all(is_true(n == m) for n, m in zip(source, shape, strict=True)):
         raise Decline("what is written may not have the shape of where it goes")
 
 
-def _region_of_zeros(low: Lowering, node: Node, grad: TensorValue, region: Region) -> TensorValue:
-    """Zeros with the elements of a region taken from ``grad``: the gradient of a view."""
+def _selection_of_zeros(low: Lowering, node: Node, grad: TensorValue, selection: Selection) -> TensorValue:
+    """Zeros with the elements of a selection taken from ``grad``: the gradient of a view."""
     out = low.result(node)
     low.plain(grad.dtype)
     b = low.nest(node, out.shape)
-    here, place = region(b)
+    here, place = selection(b)
     b.store(out, b.load(grad, place, here))
     low.finish(b)
     return out
@@ -137,7 +139,7 @@ def slice_scatter(
     ends = (argument(node, 3, "start"), argument(node, 4, "end"), argument(node, 5, "step"))
     _require_shape(node, [*sizes[:dim], slice_length(*ends, sizes[dim]), *sizes[dim + 1 :]])
     first = _first(argument(node, 3, "start"), end, stride, _size(node, dim), length)
-    return _region_replaced(low, node, x, source, _slice_region(dim, first, stride, length))
+    return _selection_replaced(low, node, x, source, _slice_selection(dim, first, stride, length))
 
 
 @rule("aten.slice_backward.default")
@@ -154,7 +156,7 @@ def slice_backward(
     dim, length = dimension(dim, grad.rank), grad.shape[dimension(dim, grad.rank)]
     stride = slice_step(node.args[5])
     first = _first(node.args[3], end, stride, _size(node, dim), length)
-    return _region_of_zeros(low, node, grad, _slice_region(dim, first, stride, length))
+    return _selection_of_zeros(low, node, grad, _slice_selection(dim, first, stride, length))
 
 
 @rule("aten.select_scatter.default")
@@ -163,7 +165,9 @@ def select_scatter(
 ) -> TensorValue:
     dim, sizes = dimension(dim, x.rank), list(given(node.args[0]).shape)
     _require_shape(node, [*sizes[:dim], *sizes[dim + 1 :]])
-    return _region_replaced(low, node, x, source, _select_region(dim, select_place(node.args[3], _size(node, dim))))
+    return _selection_replaced(
+        low, node, x, source, _select_selection(dim, select_place(node.args[3], _size(node, dim)))
+    )
 
 
 @rule("aten.select_backward.default")
@@ -171,7 +175,7 @@ def select_backward(
     low: Lowering, node: Node, grad: TensorValue, sizes: Sequence[Any], dim: int, index: int | Expr
 ) -> TensorValue:
     dim = dimension(dim, len(sizes))
-    return _region_of_zeros(low, node, grad, _select_region(dim, select_place(node.args[3], _size(node, dim))))
+    return _selection_of_zeros(low, node, grad, _select_selection(dim, select_place(node.args[3], _size(node, dim))))
 
 
 @rule("aten.diagonal_scatter.default")
@@ -185,14 +189,14 @@ def diagonal_scatter(
         raise Decline("a diagonal of a length known only at run time")
     others = [n for k, n in enumerate(sizes) if k not in (dim1, dim2)]
     _require_shape(node, [*others, length])
-    return _region_replaced(low, node, x, source, _diagonal_region(x.rank, offset, dim1, dim2))
+    return _selection_replaced(low, node, x, source, _diagonal_selection(x.rank, offset, dim1, dim2))
 
 
 @rule("aten.diagonal_backward.default")
 def diagonal_backward(
     low: Lowering, node: Node, grad: TensorValue, sizes: Sequence[Any], offset: int, dim1: int, dim2: int
 ) -> TensorValue:
-    return _region_of_zeros(low, node, grad, _diagonal_region(len(sizes), offset, dim1, dim2))
+    return _selection_of_zeros(low, node, grad, _diagonal_selection(len(sizes), offset, dim1, dim2))
 
 
 @rule("aten.unfold_backward.default")

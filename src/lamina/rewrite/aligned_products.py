@@ -114,13 +114,13 @@ def _odd_rows(node: Node, graph: Graph, made: Mapping[Node, Node]) -> Node:
     return call_for(graph, node, mm_odd_rows, *(made[n] for n in (*_factors(node), *bias)))
 
 
-def _turned_from(factor: Node) -> Node | None:
+def _transposed_from(factor: Node) -> Node | None:
     """The matrix whose transpose the factor is, where the graph has it."""
     back = factor.args[0] if factor.op == "call_function" and factor.target in _TURNS else None
     if not isinstance(back, Node):
         return None
-    value, turned = factor.meta["val"], back.meta["val"].t() if back.meta["val"].dim() == 2 else None
-    same = turned is not None and (turned.shape, turned.stride()) == (value.shape, value.stride())
+    value, transposed = factor.meta["val"], back.meta["val"].t() if back.meta["val"].dim() == 2 else None
+    same = transposed is not None and (transposed.shape, transposed.stride()) == (value.shape, value.stride())
     return back if same else None
 
 
@@ -134,8 +134,8 @@ def _padded(node: Node, padding: tuple[int, int, int], graph: Graph, made: Mappi
         if factor.meta["val"].stride(1) == 1:
             return call(aten.constant_pad_nd.default, factor, [0, columns, 0, rows])
         # A matrix that is a factor of two products, in one of them turned over, is padded once.
-        turned = _turned_from(factor) or call(aten.permute.default, factor, [1, 0])
-        return call(aten.permute.default, call(aten.constant_pad_nd.default, turned, [0, rows, 0, columns]), [1, 0])
+        transposed = _transposed_from(factor) or call(aten.permute.default, factor, [1, 0])
+        return call(aten.permute.default, call(aten.constant_pad_nd.default, transposed, [0, rows, 0, columns]), [1, 0])
 
     rows, inner, columns = padding
     left, right = (made[factor] for factor in _factors(node))

@@ -39,7 +39,7 @@ _OWN_LAYOUT = ("scaled_dot_product", "_fft_", "fft_")
 """Parts of the names of operations whose results are laid out as they like."""
 _UNKNOWN = 32
 """A size that is a symbol counts as this."""
-_TURNED = 3
+_RELAYOUT = 3
 """What a convolution loses on images with the pixels innermost, as a multiple of their bytes (H100: 2.9 to 4.7)."""
 
 
@@ -117,7 +117,7 @@ def _is_last(value: Tensor) -> bool:
     return all((isinstance(n, int) and n == 1) or same_size(s, t) for n, s, t in triples)
 
 
-def _turned(value: Tensor) -> Tensor:
+def _in_channels_last(value: Tensor) -> Tensor:
     """The fake tensor laid out channels-last."""
     mode = getattr(value, "fake_mode", None)
     shape, strides = tuple(value.shape), _strides(value.shape)
@@ -202,7 +202,7 @@ class _Layouts:
         for image in images:
             now = self.value(image)
             if wish and not _is_last(image.meta["val"]):
-                self.gain += _TURNED * _nbytes(now)
+                self.gain += _RELAYOUT * _nbytes(now)
             if _is_last(now) != last and (last or image in self.values):
                 self.converted.setdefault(node, {})[image] = last
                 if self.from_library(image) and (image, last) not in self.paid:
@@ -216,7 +216,7 @@ class _Layouts:
         results = node.meta["val"]
         made = results if isinstance(results, Tensor) else results[0]
         if wish and _is_image(made) and not _is_last(made):
-            self.gain += _TURNED * _nbytes(made)
+            self.gain += _RELAYOUT * _nbytes(made)
         self.gain += _taps(node) * _nbytes(self.value(images[-1])) // images[-1].meta["val"].element_size()
         self.turn(node)
 
@@ -267,14 +267,15 @@ class _Layouts:
         value = node.meta.get("val")
         if isinstance(value, Tensor):
             if node not in self.fixed and _is_image(value) and not _is_last(value):
-                self.values[node] = _turned(value)
+                self.values[node] = _in_channels_last(value)
         elif isinstance(value, (tuple, list)):
             kept = {user.args[1] for user in node.users if user in self.fixed and user.target is operator.getitem}
-            turned = [
-                _turned(v) if k not in kept and _is_image(v) and not _is_last(v) else v for k, v in enumerate(value)
+            relaid = [
+                _in_channels_last(v) if k not in kept and _is_image(v) and not _is_last(v) else v
+                for k, v in enumerate(value)
             ]
-            if any(a is not b for a, b in zip(turned, value, strict=True)):
-                self.values[node] = tuple(turned)
+            if any(a is not b for a, b in zip(relaid, value, strict=True)):
+                self.values[node] = tuple(relaid)
 
     # ---- the new graph ----------------------------------------------------------------------------------------
 
@@ -301,7 +302,7 @@ class _Layouts:
                     return made[n]
                 value = n.meta["val"]
                 if changes[n]:
-                    return copied(n, user, _turned(value), _FORMATS[value.dim()])
+                    return copied(n, user, _in_channels_last(value), _FORMATS[value.dim()])
                 return copied(n, user, value, torch.contiguous_format)
 
             return found

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from lamina.base.halves import Half
+from lamina.base.graph_pair import PairedGraph
 from lamina.runtime.cuda_host import current_stream, forget_zeros, lend_zeros, reinterpret
 from lamina.runtime.graph_budget import GraphBudget, pool_bytes
 from lamina.runtime.torch_private import CAN_COUNT_USES, is_capturing, storage_uses
@@ -61,7 +61,7 @@ class GraphPolicy:
     poll: Callable[[], None] | None = None
     nbytes: int = 0
     budget: GraphBudget | None = None
-    half: Half | None = None
+    half: PairedGraph | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ class GraphRunner:
         self._wanted = self._gpu_us <= _BEHIND * self._direct_us
         half = self.policy.half
         if self._wanted and half is not None and half.is_backward:
-            half.halves.backward_waits = True
+            half.pair.backward_waits = True
         if self._wanted:
             return
         if half is None or half.is_backward:
@@ -289,12 +289,12 @@ class GraphRunner:
         else:
             self._hear(half)
 
-    def _hear(self, half: Half) -> None:
+    def _hear(self, half: PairedGraph) -> None:
         """Decide on a forward that keeps the GPU busy by what is known of its backward by now."""
         self._undecided += 1
-        if half.halves.backward_waits:
+        if half.pair.backward_waits:
             self._wanted = True
-        elif half.halves.backward_waits is not None or self._undecided > _UNDECIDED_CALLS:
+        elif half.pair.backward_waits is not None or self._undecided > _UNDECIDED_CALLS:
             self._stop(_BUSY)
 
     def _skip(self, reason: str) -> None:
@@ -307,7 +307,7 @@ class GraphRunner:
         self.off = reason
         half = self.policy.half
         if half is not None and half.is_backward:
-            half.halves.backward_waits = False
+            half.pair.backward_waits = False
         self._forget()
         if not told:
             self.report(Outcome(False, reason, self._direct_us, self._gpu_us))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lamina.ir.index import Axis, as_expr, ceildiv
 from lamina.schedule.gpu_cutting import MANY, SHORT
 from lamina.schedule.gpu_facts import guess
-from lamina.schedule.gpu_parts import Cut, Parts
+from lamina.schedule.gpu_partials import Cut, Partials
 
 __all__ = ["ROW_POINTS", "AxisToCut"]
 
@@ -26,7 +26,7 @@ def _filled(width: int) -> float:
     return width / (-(-width // SHORT) * SHORT)
 
 
-class AxisToCut(Parts):
+class AxisToCut(Partials):
     """Finds cuts of one nest."""
 
     def dealt(self, run: list[str], over: frozenset[str], reduces: list[int]) -> Cut | None:

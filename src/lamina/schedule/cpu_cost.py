@@ -14,8 +14,8 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Load, Nest, Random, Reduce, Scan, Store, axes_of_values, operands
 from lamina.ir.ops import OPS
+from lamina.ir.periodic import Periodic, periodic
 from lamina.ir.plan import Schedule, furthest, most_turns
-from lamina.ir.repeating import Repeating, repeating
 from lamina.schedule.target import Target
 from lamina.schedule.tile import Chooser
 
@@ -38,8 +38,8 @@ _LISTED = 2.5
 """The same where each lane's place is read from a table."""
 _TAKEN = 8.0
 """Instructions for a vector whose elements are taken out of one or two that are loaded whole."""
-_TURNED = 3.0
-"""Instructions for each vector of an operand that is turned in tiles."""
+_TRANSPOSED_TILES = 3.0
+"""Instructions for each vector of an operand that is transposed tile by tile."""
 _SPEED = {"l2": 30.0, "llc": 12.0, "memory": 6.0}
 """Bytes in a nanosecond that a core gets from there."""
 _SHARED = 1.7
@@ -143,7 +143,7 @@ class CostModel:
         if step in (0, 1, -1) or lanes == 1:
             return float(self.wide(self.dtypes[eqn.buffer]))
         if len(schedule.tile) == 2:
-            return _TURNED
+            return _TRANSPOSED_TILES
         one_by_one = _STRIDED * lanes
         if step is None and isinstance(eqn, Load) and (cycle := self.cycle(eqn, schedule.vector)) is not None:
             span = cycle.span(lanes)
@@ -156,9 +156,9 @@ class CostModel:
             return 2.0 * step if whole else one_by_one
         return 2.0 * step if step <= furthest(schedule.width) else one_by_one
 
-    def cycle(self, eqn: Load, axis: str | None) -> Repeating | None:
+    def cycle(self, eqn: Load, axis: str | None) -> Periodic | None:
         """Places along ``axis`` that go on in the same way after every few points."""
-        return None if axis is None else repeating(eqn.index[0], Axis(axis, self.extent[axis]))
+        return None if axis is None else periodic(eqn.index[0], Axis(axis, self.extent[axis]))
 
     def step(self, index: Expr, axis: str | None) -> int | None:
         """Elements from one point of ``axis`` to the next, ``None`` where that is not a number."""

@@ -26,8 +26,8 @@ _SURE = 1.35
 """How many times as long as beside another vector axis the rules' schedule must be expected to take to be dropped."""
 _HOPELESS = 4.0
 """Candidates that the model expects to take so many times as long as the first are not offered."""
-_TURNED = ((32, 32), (16, 64), (64, 16), (64, 128), (128, 64))
-"""Sides of tiles in which operands are turned; each is on a thread's stack."""
+_TRANSPOSED_TILES = ((32, 32), (16, 64), (64, 16), (64, 128), (128, 64))
+"""Sides of tiles in which operands are transposed; each is on a thread's stack."""
 _COLUMNS = (64, 256, 512, 1024, 2048, 4096)
 _UNROLLS = (1, 2, 4, 8)
 _CHEAP = 3
@@ -121,7 +121,7 @@ def _step(first: Schedule, other: Schedule) -> object:
     shape = (first.kind, first.outer, first.vector) == (other.kind, other.outer, other.vector)
     if not shape:
         return "shape"
-    names = ("tile", "kept", "parallel", "prefetch", "unroll", "streamed")
+    names = ("tile", "kept", "parallel", "prefetch", "unroll", "nontemporal")
     return next((name for name in names if getattr(first, name) != getattr(other, name)), "")
 
 
@@ -219,8 +219,8 @@ class _Space:
                 yield on_one_thread(base)
             elif base.parallel // _FEW <= self.total < base.parallel:
                 yield replace(base, parallel=0)
-        if base.width and 2 * self.written >= self.target.llc_bytes and not base.streamed:
-            yield replace(base, streamed=True)
+        if base.width and 2 * self.written >= self.target.llc_bytes and not base.nontemporal:
+            yield replace(base, nontemporal=True)
 
     def tiled(self, base: Schedule) -> Iterator[Schedule]:
         """Other tiles of the same axes."""
@@ -229,7 +229,7 @@ class _Space:
             for size in self.tiles(axes[0]):
                 yield replace(base, tile=((axes[0], size),))
         elif base.kind == "pointwise" and len(axes) == 2:
-            for sides in _TURNED:
+            for sides in _TRANSPOSED_TILES:
                 if all(side <= 2 * self.lengths[axis] for axis, side in zip(axes, sides, strict=True)):
                     yield replace(base, tile=tuple(zip(axes, sides, strict=True)))
             plain = tuple(a for a in self.chooser.names if a != axes[1])
@@ -248,5 +248,5 @@ def label_of(schedule: Schedule) -> str:
     parts += [f"keeps {'.'.join(schedule.kept)}"] if schedule.kept else []
     parts += [f"unroll {schedule.unroll}"] if schedule.unroll else []
     parts += ["one thread"] if schedule.parallel == _ALONE else ["all threads"] if schedule.parallel == 0 else []
-    parts += [word for word in ("prefetch", "streamed") if getattr(schedule, word)]
+    parts += [word for word in ("prefetch", "nontemporal") if getattr(schedule, word)]
     return " ".join(parts)

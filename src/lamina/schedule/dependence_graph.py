@@ -10,7 +10,7 @@ from lamina.ir.library import has_effect
 from lamina.ir.loops import LibraryCall, Step
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.errors import may_raise
-from lamina.schedule.group import Facts, Group
+from lamina.schedule.group import Group, StepFacts
 
 __all__ = ["DependenceGraph"]
 
@@ -36,7 +36,7 @@ class DependenceGraph:
             if has_effect(step.op) and self._last_effect is not None:
                 made.deps.add(self._last_effect)
         else:
-            made = Group(number, step, None, reads, writes, Facts.of(step))
+            made = Group(number, step, None, reads, writes, StepFacts.of(step))
         made.raises, made.updates = may_raise(step), not self._inputs.isdisjoint(writes)
         if made.updates:
             made.deps |= self._raising

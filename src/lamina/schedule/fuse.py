@@ -15,21 +15,21 @@ from lamina.base.decision import Decision
 from lamina.ir.loops import LoopProgram, Nest, Step
 from lamina.ir.loops_print import print_program
 from lamina.schedule.accesses import loaded, stored
-from lamina.schedule.ahead import compute_ahead
 from lamina.schedule.buffer_facts import BufferFacts
 from lamina.schedule.dead_code import live_steps
 from lamina.schedule.dependence_graph import DependenceGraph
 from lamina.schedule.errors import checked_first
 from lamina.schedule.group import Group
+from lamina.schedule.hoisting import hoist_values
 from lamina.schedule.in_place import update_in_place
 from lamina.schedule.inline_producers import inline_producers
-from lamina.schedule.interleave import undivided
 from lamina.schedule.join_groups import WAITS, Joiner
 from lamina.schedule.lifetimes import Lifetimes
-from lamina.schedule.overwrite import overwrite_results
+from lamina.schedule.masked_update import overwrite_results
 from lamina.schedule.recompute import recompute
 from lamina.schedule.short_columns import short_columns
 from lamina.schedule.split import split_concats
+from lamina.schedule.window_coarsening import undivided
 
 __all__ = ["Fused", "fuse"]
 
@@ -65,7 +65,7 @@ def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
     if any(decision.taken for decision in recomputed):
         steps, regrouped = _grouped(live_steps(made, buffers.fixed), buffers, numerics, updated.name)
         recomputed = (*recomputed, *regrouped)
-    steps, held, ahead = compute_ahead(steps, buffers.buffers)
+    steps, held, ahead = hoist_values(steps, buffers.buffers)
     steps, between, columns = short_columns(steps, {**buffers.buffers, **{b.name: b for b in held}}, numerics)
     steps = checked_first(steps, buffers.inputs)
     used = buffers.fixed.union(*(loaded(s) for s in steps), *(stored(s) for s in steps))

@@ -12,14 +12,14 @@ from dataclasses import replace
 from lamina.base.dtypes import DTYPES
 from lamina.ir.loops import Load, Nest, Random, Reduce, Store
 from lamina.ir.plan import Block, GpuSchedule
+from lamina.schedule.cluster import shared_loop
+from lamina.schedule.evict_first import evict_first
 from lamina.schedule.gpu_cost import CostModel
 from lamina.schedule.gpu_facts import BUSY_POINTS, MANY_POINTS, ROWS_IN_COMMON, even_tile, guess, power, warps_for
 from lamina.schedule.gpu_reductions import Reductions
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import computes_at_points
 from lamina.schedule.product_tiles import product_schedules
-from lamina.schedule.streams import streamed
-from lamina.schedule.team import shared_loop
 
 __all__ = ["choose", "fitter", "in_small_tiles", "small_tile"]
 
@@ -49,7 +49,7 @@ _SCRATCH = 8192
 def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, alone: bool = False) -> GpuSchedule:
     """The schedule to use when nothing is measured. ``dtypes`` gives each flat buffer's element type.
 
-    ``alone``: the nest has a kernel of its own, whose programs may form teams.
+    ``alone``: the nest has a kernel of its own, whose programs may form clusters.
     """
     products = product_schedules(nest, dtypes, target)
     if products:
@@ -60,7 +60,7 @@ def choose(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget, alone: bool
     if chooser.bytes() > 2:
         found = _with_room(nest, dtypes, target, found, extents)
     shared = shared_loop(nest, dtypes, target, found, extents) if alone else None
-    return streamed(nest, dtypes, target, found, extents) if shared is None else shared
+    return evict_first(nest, dtypes, target, found, extents) if shared is None else shared
 
 
 def _with_room(
@@ -117,7 +117,7 @@ class _Chooser(Reductions):
         elif len(self.sets) == 1 and self.slides():
             found = self.windows()
         elif len(self.sets) == 1:
-            crossed = self.turned()
+            crossed = self.transposed_axes()
             if crossed is not None and self.fast in self.sets[0] and crossed[0] not in self.sets[0]:
                 self.fast = crossed[0]  # tiles of both axes, so that every operand is read in wide accesses
             found = self.rows() if self.fast in self.sets[0] or self.fast is None else self.columns()
@@ -148,17 +148,17 @@ class _Chooser(Reductions):
         total = self.size(self.names)
         drawn = any(isinstance(e, Random) for e in self.nest.body)
         points = 2048 if self.bytes() <= 2 and not drawn and not self.heavy() else 1024
-        rare = self.changes_little()
-        if rare:
+        predicated = self.changes_little()
+        if predicated:
             points = 8192
         elif self.busy():
             points = min(points, BUSY_POINTS)
         if self.known(self.names):
             points = min(points, max(_SMALLEST, power(total // self.target.processors // 2)))
-        each = 64 if rare else 8 if points < 2048 else 16
-        turned = self.turned()
-        if turned is not None:
-            return self.tiles(*turned)
+        each = 64 if predicated else 8 if points < 2048 else 16
+        transposed_axes = self.transposed_axes()
+        if transposed_axes is not None:
+            return self.tiles(*transposed_axes)
         if len(self.names) == 1:
             block = Block((self.names[0],), points, "grid")
             return GpuSchedule("pointwise", (block,), warps=warps_for(points, each), approximate=self.approximate)

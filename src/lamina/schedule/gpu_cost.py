@@ -17,7 +17,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, Loaded
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block, GpuSchedule
-from lamina.ir.rare import rare_branches
+from lamina.ir.predicated import predicated_branches
 from lamina.schedule.gpu_target import GpuTarget
 
 __all__ = ["Cost", "CostModel", "phases"]
@@ -79,9 +79,9 @@ class CostModel:
         self.accesses: list[tuple[frozenset[str], int, bool]] = []
         self.contiguous: list[tuple[str, int, int]] = []
         seen: set[tuple[str, Expr, bool]] = set()
-        rare = {id(e) for branch in rare_branches(nest) for e in branch.private}
+        predicated = {id(e) for branch in predicated_branches(nest) for e in branch.private}
         for eqn in nest.body:
-            if not isinstance(eqn, Load | Store) or id(eqn) in rare:
+            if not isinstance(eqn, Load | Store) or id(eqn) in predicated:
                 continue
             (expr,) = eqn.index
             key = eqn.buffer, expr, isinstance(eqn, Load)
@@ -171,7 +171,7 @@ class CostModel:
                 for axis in axes & looped:
                     own *= self.extents[axis]
                 row += own
-        row //= max(schedule.team, 1)
+        row //= max(schedule.cluster, 1)
         weight = _REREAD if slots * row < _KEPT * self.target.l2_bytes else 1.0
         return 1 + (rounds - 1) * weight * again / max(total, 1)
 
@@ -179,12 +179,12 @@ class CostModel:
         """How many programs run the nest."""
         total = 1
         for block in schedule.blocks:
-            if block.role in ("grid", "team"):
+            if block.role in ("grid", "cluster"):
                 length = 1
                 for axis in block.axes:
                     length *= self.extents[axis]
                 total *= -(-length // block.size)
-        return total * max(schedule.team, 1)
+        return total * max(schedule.cluster, 1)
 
     def registers(self, schedule: GpuSchedule, threads: int) -> int:
         """Most registers of a thread that values of the tile take at once."""

@@ -24,7 +24,7 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.schedule.gpu_facts import guess
-from lamina.schedule.gpu_fast import fast_of
+from lamina.schedule.gpu_fast_axis import fast_of
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.simplify import rename
 

@@ -10,7 +10,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Expr, Loaded, prod
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block
-from lamina.schedule.gpu_fast import fast_of
+from lamina.schedule.gpu_fast_axis import fast_of
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import instructions_of
 from lamina.schedule.windows import slides
@@ -207,7 +207,7 @@ class NestFacts:
             return [Block(tuple(rest[:-1]), 1, "grid"), Block((rest[-1],), high, "grid")]
         return [Block(tuple(rest), high, "grid")]
 
-    def turned(self) -> tuple[str, str] | None:
+    def transposed_axes(self) -> tuple[str, str] | None:
         """Two axes that different large operands are contiguous along."""
         fast: set[str] = set()
         for eqn in self.nest.body:

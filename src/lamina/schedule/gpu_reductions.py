@@ -195,7 +195,7 @@ class Reductions(NestFacts):
         outer = (Block(rest, 1, "grid"),) if rest else ()
         units = self.size(rest)
         across = min(power(width), 1024)
-        other = self.turned()
+        other = self.transposed_axes()
         crossed = other is not None
         if deep <= _FEW and not crossed and units * -(-width // across) >= 2 * self.target.processors:
             rows = self.rows_beside(rest, width, across, _BESIDE)
@@ -298,7 +298,7 @@ class Reductions(NestFacts):
             else:
                 blocks.append(Block(members, 0, "loop"))
         done = []
-        crossed = self.turned() is not None
+        crossed = self.transposed_axes() is not None
         sums = sum(frozenset(e.axes) != inner for e in self.reduces)  # each has a number of its own at every point
         points = _MIXED_TILE if sums > 2 or (self.bytes() <= 2 and not crossed) else 2 * _MIXED_TILE
         short = volume <= _SHORT_ROW and self.bytes() <= 2 and not crossed

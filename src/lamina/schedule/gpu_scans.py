@@ -29,8 +29,8 @@ from lamina.ir.loops import (
 )
 from lamina.ir.ops import JOINS, SCANS, neutral
 from lamina.schedule.gpu_target import GpuTarget
-from lamina.schedule.mirror import mirrored
-from lamina.schedule.scan_parts import ScanParts, needed, parts_of_scans
+from lamina.schedule.loop_reversal import reversed_loops
+from lamina.schedule.scan_chunks import ScanChunks, needed, parts_of_scans
 from lamina.schedule.simplify import rename
 
 __all__ = ["from_the_start", "scan_in_parts"]
@@ -83,17 +83,17 @@ def from_the_start(nest: Nest, buffers: dict[str, Buffer], decisions: list[Decis
             place = sum((i * s for i, s in zip(eqn.index, strides, strict=True)), as_expr(0))
             if place.coefficient(along) in (1, -1):
                 return nest
-    turned = mirrored(nest, [along])
-    if turned is None:
+    backwards = reversed_loops(nest, [along])
+    if backwards is None:
         return nest
     decisions.append(Decision("cut", (nest.name, "scan turned around"), True, "no memory is contiguous along it"))
-    return turned
+    return backwards
 
 
 class _InParts:
     """The nests of one nest's parts: those of full length, and a shorter one at the end of the axis."""
 
-    def __init__(self, nest: Nest, cut: ScanParts, buffers: dict[str, Buffer]) -> None:
+    def __init__(self, nest: Nest, cut: ScanChunks, buffers: dict[str, Buffer]) -> None:
         self.nest, self.cut, self.buffers = nest, cut, buffers
         self.values = axes_of_values(nest)
         self.reverse = any(e.reverse for e in nest.body if isinstance(e, Scan))

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from lamina.ir.loops import Nest
 from lamina.ir.plan import GpuSchedule
+from lamina.schedule.cluster import shared_rows
 from lamina.schedule.gpu import choose, fitter
 from lamina.schedule.gpu_cost import Cost, CostModel
 from lamina.schedule.gpu_facts import guess
 from lamina.schedule.gpu_target import GpuTarget
-from lamina.schedule.held import held_loops
 from lamina.schedule.product_tiles import product_schedules
-from lamina.schedule.team import shared_rows
+from lamina.schedule.register_resident import register_resident_loops
 
 __all__ = ["MOST", "Ranked", "candidates"]
 
@@ -34,7 +34,7 @@ _LONGEST_ROW = 65536
 class Ranked:
     """A schedule and what the model expects of it.
 
-    Products have a model of their own that ranks them only, and what programs of a team wait for is in none.
+    Products have a model of their own that ranks them only, and what programs of a cluster wait for is in none.
     """
 
     schedule: GpuSchedule
@@ -52,7 +52,7 @@ def candidates(
     """Up to ``most`` schedules, the one used when nothing is measured first, the others by what the model expects.
 
     ``dtypes`` gives each flat buffer's element type, ``extents`` each axis its length where it is known better than
-    the nest knows it. ``alone``: the nest has a kernel of its own, whose programs may form teams.
+    the nest knows it. ``alone``: the nest has a kernel of its own, whose programs may form clusters.
     """
     products = product_schedules(nest, dtypes, target)
     if products:
@@ -68,12 +68,12 @@ def candidates(
                 found[fits] = cost(fits)
     least = _HOPELESS * found[first].share
     rest = sorted((s for s in found if s != first and found[s].share >= least), key=lambda s: -found[s].share)
-    own = choose(nest, dtypes, target) if first.team else first
-    held = held_loops(nest, dtypes, target, own, lengths) if alone else []
-    if first.team:
+    own = choose(nest, dtypes, target) if first.cluster else first
+    held = register_resident_loops(nest, dtypes, target, own, lengths) if alone else []
+    if first.cluster:
         found[own] = cost(own)
         rest = [own, *(s for s in rest if s != own)]
-    shared = shared_rows(nest, dtypes, target, first, lengths) if alone and not first.team else None
+    shared = shared_rows(nest, dtypes, target, first, lengths) if alone and not first.cluster else None
     if shared is not None:
         found[shared] = cost(shared)
         # The model knows nothing of what its programs wait for.
@@ -82,14 +82,14 @@ def candidates(
         rest = [shared, *rest[:1], *others, *rest[1:]]
     found.update((schedule, cost(schedule)) for schedule in held)
     rest = [*held, *rest]
-    return [Ranked(schedule, None if schedule.team else found[schedule]) for schedule in (first, *rest[: most - 1])]
+    return [Ranked(schedule, None if schedule.cluster else found[schedule]) for schedule in (first, *rest[: most - 1])]
 
 
 def _otherwise(
     schedule: GpuSchedule, nest: Nest, target: GpuTarget, lengths: Mapping[str, int]
 ) -> Iterator[GpuSchedule]:
     """Rows held in registers instead of gone over in tiles, and the other way round."""
-    role = {"rows": "whole", "loops": "loop"}.get(schedule.kind) if not schedule.team else None
+    role = {"rows": "whole", "loops": "loop"}.get(schedule.kind) if not schedule.cluster else None
     places = [k for k, b in enumerate(schedule.blocks) if b.role == role]
     if len(places) != 1:
         return
@@ -112,7 +112,7 @@ def _otherwise(
             online=looped,
             approximate=schedule.approximate,
             approximate_sums=not exact,
-            streamed=schedule.streamed,
+            evict_first=schedule.evict_first,
         )
 
     if role == "whole" and points >= _SHORTEST_LOOP:

@@ -28,16 +28,16 @@ from lamina.schedule.axis_to_cut import ROW_POINTS
 from lamina.schedule.column_tiles import COLUMNS, parts_of_columns, rows_of_tile
 from lamina.schedule.gpu_cutting import ACROSS, COLUMN_POINTS, HALVES, MANY, SHORT, WIDEST
 from lamina.schedule.gpu_facts import MANY_LOADS, short_row_warps
-from lamina.schedule.gpu_parts import Cut
+from lamina.schedule.gpu_partials import Cut
 from lamina.schedule.gpu_passes import Passes
 from lamina.schedule.gpu_scans import from_the_start, scan_in_parts
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_updates import updates_apart
 from lamina.schedule.gpu_work import computes, instructions, moved
-from lamina.schedule.interleave import interleave
 from lamina.schedule.joined_axes import with_joined_axes
 from lamina.schedule.memo import Memo
-from lamina.schedule.rare_loads import load_rarely
+from lamina.schedule.predicated_loads import predicate_loads
+from lamina.schedule.window_coarsening import coarsen_windows
 
 __all__ = ["spread"]
 
@@ -70,7 +70,7 @@ _COLUMN_WAVES = 4
 def spread(program: LoopProgram, target: GpuTarget, memo: Memo | None = None) -> tuple[LoopProgram, list[Decision]]:
     """The program with its long reductions cut for the target; the same object where nothing changes.
 
-    What is loaded for a few rows only is loaded under their condition (``load_rarely``).
+    What is loaded for a few rows only is loaded under their condition (``predicate_loads``).
     """
     buffers, memo = program.buffer_map(), memo or Memo()
     decisions: list[Decision] = []
@@ -100,7 +100,7 @@ class _Spread:
 def _spread(whole: Nest, buffers: Mapping[str, Buffer], target: GpuTarget, memo: Memo) -> _Spread:
     def made() -> _Spread:
         held, found = dict(buffers), _Spread([], {}, [])
-        for own in updates_apart(interleave(load_rarely(whole), held), found.decisions):
+        for own in updates_apart(coarsen_windows(predicate_loads(whole), held), found.decisions):
             apart = from_the_start(own, held, found.decisions)
             parts = scan_in_parts(apart, held, target, found.decisions)
             found.steps.extend(parts if len(parts) > 1 else _Cutter(apart, held, target, found.decisions).run())
@@ -242,7 +242,7 @@ class _Cutter(Passes):
                 return found
         parts = min(wanted // max(units, 1), points // least)
         along = fast is None or fast in over
-        if along and not inner and not crossed and parts > 1 and 2 * units <= enough and (size := self.streams(over)):
+        if along and not inner and not crossed and parts > 1 and 2 * units <= enough and (size := self.evicts(over)):
             # Programs of one tile each: none has to wait for the slowest of few, and all begin with reading.
             moments = any(self.reduce(p).op == "welford" for p in reduces)  # reads its tile again, from registers
             tiles = points // (_ROW_TILE // size // (2 if moments else 1))
@@ -293,20 +293,20 @@ class _Cutter(Passes):
         if volume > _SHORT_ROW:
             large = [(e, o) for e, o in self.offsets if o.axes() & inner and o.axes() - inner]
             reads = all(isinstance(e, Load) for e, _ in large)
-            return _READING_PROGRAMS if reads and self.streamed(large) else 2
+            return _READING_PROGRAMS if reads and self.evicted(large) else 2
         wide = any(DTYPES[e.dtype].size > 2 and o.axes() == set(self.axes) for e, o in self.loads)
         return 4 if wide else _ROW_WARPS // short_row_warps(volume)
 
-    def streams(self, over: frozenset[str]) -> int:
+    def evicts(self, over: frozenset[str]) -> int:
         """Bytes of a point of all operands where the nest only reads and reduces, once, more than a second-level cache
         holds; else 0.
         """
         large = [(e, o) for e, o in self.offsets if o.axes() & over]
         if len(self.first()) < len(self.reduces) or any(isinstance(e, Store) for e, _ in large):
             return 0
-        return self.streamed(large)
+        return self.evicted(large)
 
-    def streamed(self, large: Sequence[tuple[Load | Store, Expr]]) -> int:
+    def evicted(self, large: Sequence[tuple[Load | Store, Expr]]) -> int:
         """Bytes of a point of these loads, together more than the second-level cache holds; else 0."""
         size = sum(DTYPES[e.dtype].size for e, _ in large if isinstance(e, Load))
         whole = all(o.axes() == set(self.axes) for _, o in large) and all(a.extent.is_int for a in self.axes.values())

@@ -27,11 +27,11 @@ from lamina.ir.ops import OPS
 from lamina.schedule.align import Alignment, bare_axis, radix
 from lamina.schedule.simplify import rename, simplify
 
-__all__ = ["Facts", "Group", "illegal", "join", "renamed_axes", "splits_scan"]
+__all__ = ["Group", "StepFacts", "illegal", "join", "renamed_axes", "splits_scan"]
 
 
 @dataclass(slots=True)
-class Facts:
+class StepFacts:
     """What fusion asks of a nest, computed once."""
 
     loads: dict[str, list[tuple[Expr, ...]]]
@@ -45,7 +45,7 @@ class Facts:
     inner: bool
 
     @classmethod
-    def of(cls, nest: Nest) -> Facts:
+    def of(cls, nest: Nest) -> StepFacts:
         loads: dict[str, list[tuple[Expr, ...]]] = {}
         stores: dict[str, list[tuple[Expr, ...]]] = {}
         masked: set[str] = set()
@@ -92,7 +92,7 @@ class Group:
     call: LibraryCall | None
     reads: set[str]
     writes: set[str]
-    facts: Facts | None = None
+    facts: StepFacts | None = None
     deps: set[int] = field(default_factory=set)
     ancestors: int = 0
     raises: bool = False

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lamina.ir.access import reads, writes
-from lamina.ir.alike import form
+from lamina.ir.grouped import form
 from lamina.ir.index import prod
 from lamina.ir.loops import Buffer, LibraryCall, Nest, Step
 from lamina.schedule.errors import adds_to, may_raise
 from lamina.schedule.flatten import flatten
 from lamina.schedule.order import dependences
 
-__all__ = ["GroupedStep", "alike_together", "small_together"]
+__all__ = ["GroupedStep", "group_launches", "small_together"]
 
 GroupedStep = tuple[Nest, ...] | LibraryCall
 """Nests of one launch, or a library call."""
@@ -29,7 +29,7 @@ _MOST_POINTERS = 240
 """Beyond, the choice among them costs registers (sm_90: 66 for 250, 228 for 500); a launch takes 4096 bytes."""
 
 
-def alike_together(steps: Sequence[Step], buffers: Mapping[str, Buffer], lasting: set[str]) -> list[GroupedStep]:
+def group_launches(steps: Sequence[Step], buffers: Mapping[str, Buffer], lasting: set[str]) -> list[GroupedStep]:
     """Steps in groups, nests of one form together; ``lasting`` are the buffers that live through the whole call."""
     before = dependences(steps)
     result: list[GroupedStep] = []

@@ -14,9 +14,9 @@ from lamina.ir.index import Axis, Div, Expr, Loaded, Mod, as_expr, prod
 from lamina.ir.loops import Buffer, LibraryCall, Load, Nest, Step
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts, estimate
-from lamina.schedule.group import Facts
+from lamina.schedule.fold_predicates import without_known_predicates
+from lamina.schedule.group import StepFacts
 from lamina.schedule.inline import inline_into
-from lamina.schedule.settle import settled
 
 __all__ = ["with_parts"]
 
@@ -61,7 +61,7 @@ def with_parts(steps: Sequence[Step], buffers: BufferFacts, numerics: str, decis
             if nest is None:
                 continue
             decisions.append(Decision("inline", (producer.name, nest.name), True, "its readers read parts of it"))
-            result[n] = settled(nest, numerics)
+            result[n] = without_known_predicates(nest, numerics)
             for other in loaded(producer):
                 readers[other].add(n)
         if None not in changed.values():
@@ -77,7 +77,7 @@ def _nest(step: Step) -> Nest:
 
 def _result(producer: Nest, buffers: BufferFacts) -> str | None:
     """The one tensor that the nest makes, where every element of it may be computed anywhere on its own."""
-    facts = Facts.of(producer)
+    facts = StepFacts.of(producer)
     if not facts.pure or not facts.loads or len(facts.loads) > _LOADS:
         return None
     (name,) = facts.stores
@@ -96,7 +96,7 @@ def _pays(producer: Nest, name: str, users: Sequence[Step], buffers: BufferFacts
             return False
         if len(user.body) + len(loads) * len(producer.body) > _EQUATIONS:
             return False
-        facts = Facts.of(user)
+        facts = StepFacts.of(user)
         if facts.scans or facts.scatters:
             return False  # its loop goes one by one
         read += len({eqn.index for eqn in loads}) * estimate(prod(a.extent for a in user.axes))

@@ -15,12 +15,12 @@ from lamina.ir.loops import LibraryCall, Load, Nest, Reduce, Scan, Step
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts, estimate
 from lamina.schedule.dead_code import live_steps
+from lamina.schedule.fold_predicates import without_known_predicates
 from lamina.schedule.gpu_cutting import gathers
 from lamina.schedule.gpu_work import work
-from lamina.schedule.group import Facts
+from lamina.schedule.group import StepFacts
 from lamina.schedule.inline import inline_into
 from lamina.schedule.inline_parts import with_parts
-from lamina.schedule.settle import settled
 from lamina.schedule.simplify import rename, simplify
 from lamina.schedule.windows import FEW_PLACES, places
 
@@ -57,9 +57,9 @@ def inline_producers(
         loaded = {e.buffer for e in nest.body if isinstance(e, Load)}
         picked = {b: p for b, p in costly.items() if b in loaded and _picks(nest, b, p, buffers)}
         found = {**cheap, **picked}
-        nest = settled(_inlined(nest, found, buffers, numerics, decisions), numerics)
+        nest = without_known_predicates(_inlined(nest, found, buffers, numerics, decisions), numerics)
         result.append(nest)
-        facts = Facts.of(nest)
+        facts = StepFacts.of(nest)
         complete = all(uses.last_write.get(b, -1) < number for b in facts.loads)
         if facts.pure and complete and _is_cheap(facts, uses, buffers):
             cheap[next(iter(facts.stores))] = nest
@@ -117,7 +117,7 @@ def _inlined(
     return nest
 
 
-def _is_cheap(facts: Facts, uses: _Uses, buffers: BufferFacts) -> bool:
+def _is_cheap(facts: StepFacts, uses: _Uses, buffers: BufferFacts) -> bool:
     """Whether a nest with these facts is cheap enough to be computed again by each of its readers."""
     (name,) = facts.stores
     if uses.writes[name] != 1 or name in buffers.fixed:
@@ -133,7 +133,7 @@ def _is_cheap(facts: Facts, uses: _Uses, buffers: BufferFacts) -> bool:
     return facts.cost <= limit and len(large) <= 2 and len(facts.loads) <= 4 and not grows
 
 
-def _is_computable(facts: Facts, uses: _Uses, buffers: BufferFacts) -> bool:
+def _is_computable(facts: StepFacts, uses: _Uses, buffers: BufferFacts) -> bool:
     """Whether readers that pick elements of a nest's result may each compute what they pick."""
     (name,) = facts.stores
     if uses.writes[name] != 1 or name in buffers.fixed or name in buffers.library_reads or buffers.on_gpu(name):

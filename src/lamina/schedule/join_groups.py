@@ -10,13 +10,13 @@ from lamina.ir.index import Atom, Expr, as_expr, prod
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, operands
 from lamina.schedule.align import Alignment, align, disjoint
 from lamina.schedule.buffer_facts import BufferFacts, estimate
+from lamina.schedule.coarsening import coarsen, coarsenable
 from lamina.schedule.dependence_graph import DependenceGraph
-from lamina.schedule.fold import fold, folds
-from lamina.schedule.group import Facts, Group, illegal, join, splits_scan
-from lamina.schedule.interleave import sliding_axes
+from lamina.schedule.fold_predicates import without_known_predicates
+from lamina.schedule.group import Group, StepFacts, illegal, join, splits_scan
 from lamina.schedule.lifetimes import Lifetimes
-from lamina.schedule.mirror import mirrored, read_from_their_ends
-from lamina.schedule.settle import settled
+from lamina.schedule.loop_reversal import read_from_their_ends, reversed_loops
+from lamina.schedule.window_coarsening import sliding_axes
 from lamina.schedule.windows import FEW_PLACES, places
 
 __all__ = ["WAITS", "Joiner"]
@@ -46,10 +46,10 @@ class Joiner:
     numerics: str
 
     def joined(self, first: Group, second: Group) -> Group | str:
-        """The joined group, with a loop folded or turned around where that is needed, or why there is none."""
+        """The joined group, with a loop coarsened or turned around where that is needed, or why there is none."""
         result = self._aligned(first, second)
         if isinstance(result, str):
-            return self._folded(first, second) or self._mirrored(first, second) or result
+            return self._coarsened(first, second) or self._with_reversed_loop(first, second) or result
         return result
 
     def _aligned(self, first: Group, second: Group) -> Group | str:
@@ -88,7 +88,7 @@ class Joiner:
         nest = join(first.nest, second.nest, found, self.numerics)
         if (shares or other_shares) and len(contiguous_axes(nest, self.buffers.buffers)) > 1:
             return "what reads windows keeps to one order of memory"
-        facts = Facts.of(nest)
+        facts = StepFacts.of(nest)
         fresh = facts.inner and not (first.facts.inner or second.facts.inner)
         why = illegal(nest, self.buffers.buffers, fresh, (first.nest, second.nest))
         return why or _union(first, second, nest, facts)
@@ -103,7 +103,7 @@ class Joiner:
             return "costly values would be computed again in each step of an outer loop"
         return ""
 
-    def _pairs(self, first: Group, second: Group, a: Facts, b: Facts) -> tuple[_Pairs, _Pairs] | None:
+    def _pairs(self, first: Group, second: Group, a: StepFacts, b: StepFacts) -> tuple[_Pairs, _Pairs] | None:
         """Indices that must be one element, and those that had better be, of the largest buffers first.
 
         ``None`` where the second group cannot have what the first writes from the same point.
@@ -148,8 +148,8 @@ class Joiner:
         points = estimate(prod(axis.extent for axis in nest.axes))
         return again >= _AGAIN and points * again * facts.cost >= _WORTH_A_KERNEL
 
-    def _folded(self, first: Group, second: Group) -> Group | None:
-        """The joined group with a loop of one nest folded to the other's, which touches the same rows in parts.
+    def _coarsened(self, first: Group, second: Group) -> Group | None:
+        """The joined group with a loop of one nest coarsened to the other's, which touches the same rows in parts.
 
         Or is a part of what the second reads with zeros around it, as the gradient of a slice.
         """
@@ -163,28 +163,28 @@ class Joiner:
             padded = long is second and long.facts is not None and bool(long.facts.masked & first.writes)
             touched = max(len({*facts.loads.get(n, ()), *facts.stores.get(n, ())}) for n in shared)
             extents = {a.extent.const for a in short.nest.axes if a.extent.is_int}
-            for axis, parts in folds(long.nest, extents):
+            for axis, parts in coarsenable(long.nest, extents):
                 if touched < parts and not padded:
                     continue
-                nest = fold(long.nest, axis, parts)
+                nest = coarsen(long.nest, axis, parts)
                 if nest is None:
                     continue
-                nest = settled(nest, self.numerics)
-                made = replace(long, nest=nest, facts=Facts.of(nest))
+                nest = without_known_predicates(nest, self.numerics)
+                made = replace(long, nest=nest, facts=StepFacts.of(nest))
                 result = self._aligned(made, second) if long is first else self._aligned(first, made)
                 if isinstance(result, Group):
                     return result
         return None
 
-    def _mirrored(self, first: Group, second: Group) -> Group | None:
+    def _with_reversed_loop(self, first: Group, second: Group) -> Group | None:
         """The joined group on a GPU, one loop turned around where the second reads backwards what the first writes."""
         if first.nest is None or second.nest is None or not any(map(self.buffers.on_gpu, first.writes & second.reads)):
             return None
         axes = read_from_their_ends(first.nest, second.nest)
-        nest = mirrored(first.nest, axes) if axes else None
+        nest = reversed_loops(first.nest, axes) if axes else None
         if nest is None:
             return None
-        result = self._aligned(replace(first, nest=nest, facts=Facts.of(nest)), second)
+        result = self._aligned(replace(first, nest=nest, facts=StepFacts.of(nest)), second)
         return result if isinstance(result, Group) else None
 
     def _shares_reads(self, nest: Nest) -> bool:
@@ -222,7 +222,7 @@ def _may_skip(nest: Nest, found: Alignment, places: Mapping[Atom, Expr | int], o
     return not alone <= reduced - stored
 
 
-def _union(first: Group, second: Group, nest: Nest, facts: Facts) -> Group:
+def _union(first: Group, second: Group, nest: Nest, facts: StepFacts) -> Group:
     """The group of ``nest``, which does what both do, with the number of the first."""
     both = {first.number, second.number}
     bits = (1 << first.number) | (1 << second.number)

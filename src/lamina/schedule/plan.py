@@ -10,9 +10,9 @@ from itertools import groupby
 
 from lamina.base.decision import Decision
 from lamina.ir.access import origins, writes
-from lamina.ir.alike import alike
+from lamina.ir.grouped import grouped
 from lamina.ir.index import Axis, Expr, Size, as_expr
-from lamina.ir.last import paired_axes
+from lamina.ir.last_block import paired_axes
 from lamina.ir.loops import BufferView, Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
 from lamina.schedule.approximate import approximates, hidden_by_rounding
@@ -23,10 +23,10 @@ from lamina.schedule.flatten import Flat, flatten
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu import choose as choose_gpu
 from lamina.schedule.gpu import in_small_tiles, small_tile
-from lamina.schedule.gpu_last import last_together, with_last
+from lamina.schedule.gpu_last_block import join_in_last_block, with_last_block
 from lamina.schedule.gpu_split import spread
 from lamina.schedule.gpu_target import GpuTarget
-from lamina.schedule.horizontal import GroupedStep, alike_together, small_together
+from lamina.schedule.horizontal import GroupedStep, group_launches, small_together
 from lamina.schedule.memo import Memo
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import order
@@ -100,7 +100,7 @@ def _grouped(
     lasting = {b.name for b in program.buffers if b.kind == "input"}
     lasting |= {o.buffer for o in program.outputs if isinstance(o, BufferView)}
     buffers = program.buffer_map()
-    return small_together(last_together(alike_together(ordered, buffers, lasting), buffers, target, memo))
+    return small_together(join_in_last_block(group_launches(ordered, buffers, lasting), buffers, target, memo))
 
 
 class _Kernels:
@@ -184,13 +184,13 @@ def _schedules(
     """A schedule for each nest of a kernel; on a GPU they share one number of warps and stages."""
     if not isinstance(target, GpuTarget):
         return tuple(choose(nest, dtypes, target) for nest in nests)
-    same = alike(nests)
+    same = grouped(nests)
     if same is not None:
         held = {f"b{k}": dtypes[b] for k, b in enumerate(same.buffers[0])}
         return (choose_gpu(same.nest, held, target),) * len(nests)
     if len(nests) == 2 and paired_axes(*nests) is not None:
         first = choose_gpu(nests[0], dtypes, target)
-        both = with_last(nests, first)
+        both = with_last_block(nests, first)
         assert both is not None, "such nests are grouped where a last program can join"
         return both
     found = [choose_gpu(nest, dtypes, target, len(nests) == 1) for nest in nests]

@@ -68,13 +68,13 @@ class _Tile:
         """Registers of a thread that so many float32 values of every point of a part take."""
         return values * self.rows * self.columns // self.parts // (32 * self.warps)
 
-    def shared(self, stages: int, turned: int) -> int:
+    def shared(self, stages: int, exchanged: int) -> int:
         """Bytes of shared memory for so many stages of operands and a part of the result, and for turning a part into
-        another layout of registers where the epilogue reads or writes elements of ``turned`` bytes besides.
+        another layout of registers where the epilogue reads or writes elements of ``exchanged`` bytes besides.
         """
         operands = 2 * stages * self.inner * (self.rows + self.columns)
         part = self.rows * self.columns // self.parts
-        return operands + (part * (2 + turned) if self.beside else 0)
+        return operands + (part * (2 + exchanged) if self.beside else 0)
 
 
 _TILES = (
@@ -113,11 +113,11 @@ def product_schedules(nest: Nest, dtypes: Mapping[str, str], target: GpuTarget) 
     rounded = [DTYPES[dtypes[e.buffer]] for e in nest.body if isinstance(e, Store)]
     approximate = target.approximate and all(d.size <= 2 or not d.is_float for d in rounded)
     besides = [DTYPES[dtypes[e.buffer]].size for e in product.epilogue if _by_pointers(e, product)]
-    turned = max(besides, default=0)
-    return [_schedule(product, tile, target, approximate, turned) for tile in ranked[:8]]
+    exchanged = max(besides, default=0)
+    return [_schedule(product, tile, target, approximate, exchanged) for tile in ranked[:8]]
 
 
-def _schedule(product: Product, tile: _Tile, target: GpuTarget, approximate: bool, turned: int) -> GpuSchedule:
+def _schedule(product: Product, tile: _Tile, target: GpuTarget, approximate: bool, exchanged: int) -> GpuSchedule:
     blocks = (
         *(Block((a,), 1, "grid") for a in product.batch),
         Block(product.rows, tile.rows, "grid"),
@@ -125,7 +125,7 @@ def _schedule(product: Product, tile: _Tile, target: GpuTarget, approximate: boo
         Block(product.inner, tile.inner, "loop"),
     )
     stages = tile.stages
-    while stages > 1 and tile.shared(stages, turned) > target.shared_bytes - _SPARE:
+    while stages > 1 and tile.shared(stages, exchanged) > target.shared_bytes - _SPARE:
         stages -= 1
     return GpuSchedule(
         "product",
@@ -135,7 +135,7 @@ def _schedule(product: Product, tile: _Tile, target: GpuTarget, approximate: boo
         approximate=approximate,
         persistent=tile.beside * target.processors,
         descriptors=tile.beside > 0,
-        parts=tile.parts,
+        epilogue_subtiles=tile.parts,
         flat=tile.flat,
     )
 

@@ -35,7 +35,7 @@ from lamina.ir.product import HALVES, as_product
 from lamina.schedule.align import align
 from lamina.schedule.flatten import flatten
 from lamina.schedule.gpu_target import GpuTarget
-from lamina.schedule.group import Facts, join
+from lamina.schedule.group import StepFacts, join
 from lamina.schedule.inline import inline_into
 from lamina.schedule.memo import Memo
 from lamina.schedule.product_tiles import multiplications, product_schedules, reads_meanwhile, tiled_us, typical_tile
@@ -169,7 +169,7 @@ class _Chooser:
             readers = [step for step in self.steps if buffer in self.reads(step)]
             if len(writers) != 1 or len(readers) != 1 or not isinstance(producer := writers[0], Nest):
                 continue
-            if not Facts.of(producer).pure or self.is_overwritten(producer, at):
+            if not StepFacts.of(producer).pure or self.is_overwritten(producer, at):
                 continue
             made = self.inlined(nest, buffer, producer)
             if made is not None:
@@ -326,7 +326,7 @@ def _nbytes(buffer: Buffer) -> int:
 
 def with_epilogue(nest: Nest, reader: Nest, out: str) -> Nest | None:
     """A product and the nest that reads its result, as one nest: elementwise, or with sums over all rows."""
-    first, second = Facts.of(nest), Facts.of(reader)
+    first, second = StepFacts.of(nest), StepFacts.of(reader)
     if second.scans or second.scatters or any(isinstance(e, Check) for e in reader.body):
         return None
     if any(isinstance(e, Reduce) and (e.op, e.dtype) != ("sum", "float32") for e in reader.body):

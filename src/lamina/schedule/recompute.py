@@ -19,11 +19,11 @@ from lamina.ir.index import Axis, Div, Expr, Loaded, Mod, as_expr
 from lamina.ir.loops import Check, Compute, Load, Nest, Reduce, Scan, Step, Store
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts
+from lamina.schedule.fold_predicates import without_known_predicates
 from lamina.schedule.gpu_work import work
 from lamina.schedule.group import illegal
 from lamina.schedule.inline import inline_into
 from lamina.schedule.pieces import Piece, Stored, chosen, pieces
-from lamina.schedule.settle import settled
 from lamina.schedule.simplify import simplify
 from lamina.schedule.step_table import StepTable
 from lamina.schedule.windows import places
@@ -218,7 +218,7 @@ class _Question:
             if made is None or len(made.body) > 2 * _MOST_EQUATIONS:
                 return None
         assert made is not None
-        made = settled(made, self.numerics)
+        made = without_known_predicates(made, self.numerics)
         if len(made.body) > _MOST_EQUATIONS or len({*loaded(made), *stored(made)}) > _MOST_BUFFERS:
             return None
         if illegal(made, self.buffers.buffers, False, (nest,)) or self.loses_order(nest, made):

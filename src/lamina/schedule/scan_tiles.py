@@ -31,7 +31,7 @@ _COLUMNS = (256, 512, 1024, 2048)
 """Points of a tile of columns, which one warp takes."""
 _SHORT_RUN = 256
 """Columns beside each other up to which a tile may hold several runs of them."""
-_SIDE, _TURNED = 32, 4096
+_SIDE, _TRANSPOSED = 32, 4096
 """Columns of a tile's side, where operands are contiguous along different axes, and points of the tile."""
 _EACH = (8, 16, 32)
 """Points of a row that a thread takes."""
@@ -59,10 +59,10 @@ def scan_schedule(facts: NestFacts) -> GpuSchedule:
     """The schedule of a nest with scans along one axis."""
     (along,) = facts.scanned
     rest = facts.ordered([a for a in facts.names if a != along])
-    crossed = facts.turned() if rest else None
+    crossed = facts.transposed_axes() if rest else None
     rows = crossed is None and (facts.fast == along or not rest)
     if crossed is not None:
-        found = _turned(facts, along, crossed)
+        found = _transposed_tiles(facts, along, crossed)
     else:
         found = _rows(facts, along, rest) if rows else _columns(facts, along)
     cost = CostModel(facts.nest, facts.dtypes, facts.target, {a: facts.size((a,)) for a in facts.names})
@@ -150,7 +150,7 @@ def _columns(facts: NestFacts, along: str) -> Iterator[GpuSchedule]:
                 wide *= 2
 
 
-def _turned(facts: NestFacts, along: str, crossed: tuple[str, str]) -> Iterator[GpuSchedule]:
+def _transposed_tiles(facts: NestFacts, along: str, crossed: tuple[str, str]) -> Iterator[GpuSchedule]:
     """Tiles of the axes along which different operands are contiguous."""
     tall = max(power(facts.size((along,))), 2)
     sides = facts.ordered([a for a in crossed if a != along])
@@ -160,7 +160,7 @@ def _turned(facts: NestFacts, along: str, crossed: tuple[str, str]) -> Iterator[
     for side, high in itertools.product((_SIDE // 2, _SIDE, 2 * _SIDE), heights):
         tiles = [Block((a,), min(power(facts.size((a,))), side), "grid") for a in sides]
         points = high * math.prod(b.size for b in tiles)
-        if points <= _TURNED:
+        if points <= _TRANSPOSED:
             for each in [n for n in _EACH if n <= _most(facts)]:
                 yield _schedule(facts, (*outer, Block((along,), high, "loop"), *tiles), points, each)
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from lamina.ir.index import Axis
 from lamina.ir.loops import Compute, Equation, Nest, Reduce, Scan, Store
 from lamina.ir.plan import furthest
+from lamina.schedule.coarsening import coarsen
 from lamina.schedule.cpu_cost import CostModel
 from lamina.schedule.cpu_space import choose
 from lamina.schedule.flatten import Flat, alone
-from lamina.schedule.fold import fold
 from lamina.schedule.simplify import rename, simplify
 from lamina.schedule.target import Target
 
@@ -59,7 +59,7 @@ def _unrolled(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Nest:
 
 def _without_axis(nest: Nest, axis: Axis) -> Nest | None:
     """The nest each of whose points does the work of all along ``axis``, its innermost."""
-    made = fold(nest, axis, axis.extent.const, near=True)
+    made = coarsen(nest, axis, axis.extent.const, near=True)
     if made is None:
         return None
     gone = next(a for a in made.axes if a.name == axis.name)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lamina.ir.index import Atom, Axis, Expr, Loaded, as_expr, prod
 from lamina.ir.loops import Check, Load, Nest, Random, Reduce, Scan, Store, axes_of_values
-from lamina.ir.repeating import repeating
+from lamina.ir.periodic import periodic
 from lamina.schedule.cpu_cost import CostModel
 from lamina.schedule.cpu_space import choose
 from lamina.schedule.flatten import Flat
@@ -90,4 +90,4 @@ def _is_known(eqn: Load, nest: Nest) -> bool:
         return True
     values = axes_of_values(nest)
     apart = any(isinstance(a, Loaded) and axis.name in values[a.name] for a in place.atoms())
-    return not apart and repeating(place, axis) is not None
+    return not apart and periodic(place, axis) is not None

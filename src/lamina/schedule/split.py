@@ -25,7 +25,7 @@ from lamina.ir.loops import (
     defined,
 )
 from lamina.schedule.align import bare_axis
-from lamina.schedule.group import Facts
+from lamina.schedule.group import StepFacts
 from lamina.schedule.simplify import rename
 
 __all__ = ["split_concats"]
@@ -124,12 +124,12 @@ def _as_concat(buffer: Buffer, nests: Sequence[Nest]) -> _Concat | None:
 
 def _cut_axis(nest: Nest, concat: _Concat, program: LoopProgram) -> _Cut | None:
     """The axis along which the reader can be cut, if it can."""
-    facts = Facts.of(nest)
+    facts = StepFacts.of(nest)
     if not facts.pure or concat.buffer.name in facts.masked:
         return None
     (target,) = facts.stores
     for step in program.steps:
-        if isinstance(step, Nest) and target in reads(step) and not Facts.of(step).pure:
+        if isinstance(step, Nest) and target in reads(step) and not StepFacts.of(step).pure:
             return None
     places = {index[concat.dim] for index in facts.loads[concat.buffer.name]}
     cut = _turned(places.pop()) if len(places) == 1 else None

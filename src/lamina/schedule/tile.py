@@ -89,7 +89,7 @@ class Chooser:
         if not outer and self.names:
             return Schedule("pointwise", tuple(self.names), (), vector=vector, width=width, parallel=self.grain())
         inner = (vector,) if vector else ()
-        slow = self.turned(vector)
+        slow = self.transposed_axes(vector)
         if slow is not None and vector is not None:
             outer = tuple(a for a in outer if a != slow)
             tiles = ((slow, _TILE), (vector, _TILE))
@@ -98,7 +98,7 @@ class Chooser:
             )
         return Schedule("pointwise", outer, inner, vector=vector, width=width, parallel=self.grain())
 
-    def turned(self, vector: str | None) -> str | None:
+    def transposed_axes(self, vector: str | None) -> str | None:
         """Another axis along which some operand is contiguous where it is not along the vector axis."""
         for eqn in self.nest.body:
             if not isinstance(eqn, Load) or vector is None or eqn.mask is not None:

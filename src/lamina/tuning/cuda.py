@@ -16,7 +16,7 @@ import torch
 from lamina.backends.regions import Boxed
 from lamina.codegen.host_cuda import CudaHost, CudaLaunch, emit_cuda_host
 from lamina.codegen.triton.emit import emit
-from lamina.ir.alike import alike
+from lamina.ir.grouped import grouped
 from lamina.ir.index import as_expr
 from lamina.ir.loops import Buffer
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Place, Plan
@@ -27,7 +27,7 @@ from lamina.runtime.host import load_program
 from lamina.runtime.torch_private import is_capturing
 from lamina.runtime.triton_build import TritonBuild, TritonUnit
 from lamina.runtime.triton_pool import TritonError
-from lamina.schedule.gpu_last import with_last
+from lamina.schedule.gpu_last_block import with_last_block
 from lamina.schedule.gpu_space import MOST, candidates
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.tuning.choose import guess, measured, remembered, worth_asking, worth_timing
@@ -181,7 +181,7 @@ class RegionTuning:
         unasked = Task(kernel.name, "", (first,))
         if library is not None and self.products is not None and self.products.refused(kernel.name):
             unasked = Task(kernel.name, "", (Candidate(_LIBRARY, library[0]), first))
-        same = alike(kernel.nests)
+        same = grouped(kernel.nests)
         if len(kernel.nests) > 1 and same is None and not _last(kernel):
             return unasked, calls[0], "different nests of one launch"
         if not all(sizes_known(c, self.buffers) for c in calls):
@@ -208,7 +208,7 @@ class RegionTuning:
         if isinstance(own, GpuSchedule) and own.approximate:  # the plan knows where what a kernel stores ends up
             ranked = [replace(r, schedule=replace(r.schedule, approximate=True)) for r in ranked]
         if _last(kernel):
-            ranked = [r for r in ranked if with_last(kernel.nests, r.schedule) is not None]
+            ranked = [r for r in ranked if with_last_block(kernel.nests, r.schedule) is not None]
         named = tuple(
             Candidate(label_of(r.schedule), r.schedule, bound / r.cost.share if r.cost else None) for r in ranked
         )
@@ -292,12 +292,12 @@ class RegionTuning:
 
 def _last(kernel: Kernel) -> bool:
     """Whether the kernel's second nest is run by the last programs of the first."""
-    return any(isinstance(s, GpuSchedule) and s.last for s in kernel.schedules)
+    return any(isinstance(s, GpuSchedule) and s.last_block for s in kernel.schedules)
 
 
 def _for_all(kernel: Kernel, schedule: GpuSchedule) -> tuple[GpuSchedule, ...]:
     """The schedules of a kernel's nests, where the first has this one."""
-    if _last(kernel) and (both := with_last(kernel.nests, schedule)) is not None:
+    if _last(kernel) and (both := with_last_block(kernel.nests, schedule)) is not None:
         return both
     return (schedule,) * len(kernel.nests)
 

@@ -10,7 +10,7 @@ from lamina.base.dtypes import DTYPES, torch_dtype
 from lamina.ir.index import Expr, Loaded, Size
 from lamina.ir.loops import Buffer, Check, Load, Nest, Store, axes_of_values, defined, operands, storage_bytes
 from lamina.ir.plan import KernelCall
-from lamina.ir.rare import rare_branches
+from lamina.ir.predicated import predicated_branches
 
 __all__ = ["axis_lengths", "label_of", "memory", "moved_bytes", "sizes_known", "untimeable"]
 
@@ -62,9 +62,9 @@ def _moved(nest: Nest, call: KernelCall, dtypes: Mapping[str, str], buffers: Map
     extent = axis_lengths(nest, call)
     over = axes_of_values(nest)
     touched: dict[tuple[str, bool], int] = {}
-    rare = {id(e) for branch in rare_branches(nest) for e in branch.private}
+    predicated = {id(e) for branch in predicated_branches(nest) for e in branch.private}
     for eqn in nest.body:
-        if not isinstance(eqn, Load | Store) or id(eqn) in rare:
+        if not isinstance(eqn, Load | Store) or id(eqn) in predicated:
             continue
         names = set(eqn.index[0].axes())
         for atom in eqn.index[0].atoms():
@@ -98,7 +98,7 @@ def memory(
     highest = min((bound.const for bound in bounds if bound.is_int), default=1)
     made = {name: _filled(buffers[name], max(highest, 1), generator) for name in dict.fromkeys(call.buffers)}
     for nest in nests:
-        usual = {branch.choice.ins[1] for branch in rare_branches(nest)}
+        usual = {branch.choice.ins[1] for branch in predicated_branches(nest)}
         for eqn in nest.body:
             if isinstance(eqn, Load) and eqn.out in usual:
                 made[call.buffers[int(eqn.buffer[1:])]].zero_()
@@ -111,10 +111,12 @@ def label_of(schedule: object) -> str:
     parts = [getattr(schedule, "kind", ""), *(f"{'.'.join(b.axes)}:{b.size}{b.role[0]}" for b in blocks)]
     for name, letter in (("warps", "w"), ("stages", "s"), ("peel", "p")):
         parts.append(f"{letter}{getattr(schedule, name, 0)}")
-    for name in ("persistent", "parts", "team"):
-        if getattr(schedule, name, 0) > (name == "parts"):
+    for name in ("persistent", "epilogue_subtiles", "cluster"):
+        if getattr(schedule, name, 0) > (name == "epilogue_subtiles"):
             parts.append(f"{name}{getattr(schedule, name)}")
-    parts += [name for name in ("descriptors", "flat", "held", "specialized") if getattr(schedule, name, False)]
+    parts += [
+        name for name in ("descriptors", "flat", "register_resident", "specialized") if getattr(schedule, name, False)
+    ]
     return " ".join(parts)
 
 

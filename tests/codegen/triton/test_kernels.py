@@ -216,51 +216,53 @@ def test_a_rounding_that_is_read_elsewhere_stays(interpreter: Interpreter) -> No
     assert torch.equal(got["W"], kept.clamp(min=-5).to(torch.int32).to(torch.uint8))
 
 
-def _team(width: int, size: int, peel: int = 0) -> GpuSchedule:
+def _cluster(width: int, size: int, peel: int = 0) -> GpuSchedule:
     return GpuSchedule(
-        "rows", (Block(("i0",), 1, "grid"), Block(("i1",), size, "team")), warps=4, online=True, peel=peel
+        "rows", (Block(("i0",), 1, "grid"), Block(("i1",), size, "cluster")), warps=4, online=True, peel=peel
     )
 
 
 @pytest.mark.parametrize(
     ("rows", "width", "size", "peel"), [(3, 5000, 1024, 0), (2, 2048, 1024, 0), (8, 1029, 256, 8), (16, 777, 128, 8)]
 )
-def test_rows_of_a_team(interpreter: Interpreter, rows: int, width: int, size: int, peel: int) -> None:
+def test_rows_of_a_cluster(interpreter: Interpreter, rows: int, width: int, size: int, peel: int) -> None:
     """Programs that share a row: maximum and sum together, rows that begin anywhere, special values."""
     body, buffers, inputs, sizes = softmax(rows, width, 1, "bfloat16" if peel else "float32")
     x = inputs["X"]
     x[0, :3] = -float("inf")
     x[1, width - 1] = float("nan") if rows > 3 else 3.0
-    made = case("team", [body.nest()], buffers, schedule=_team(width, size, peel))
+    made = case("cluster", [body.nest()], buffers, schedule=_cluster(width, size, peel))
     assert "meet(" in made.source.text
     assert ("tl.multiple_of" in made.source.text) == bool(peel)
     agree(interpreter, made, inputs, sizes)
 
 
-def _shared_loop(size: int, team: int) -> GpuSchedule:
+def _shared_loop(size: int, cluster: int) -> GpuSchedule:
     blocks = (Block(("i0",), 1, "grid"), Block(("i1",), size, "loop"))
-    return GpuSchedule("loops", blocks, warps=4, online=True, approximate_sums=True, team=team)
+    return GpuSchedule("loops", blocks, warps=4, online=True, approximate_sums=True, cluster=cluster)
 
 
-@pytest.mark.parametrize(("width", "size", "team"), [(4096, 512, 4), (5000, 512, 4), (3000, 1024, 8), (2100, 256, 3)])
-def test_softmax_by_a_team_that_shares_a_loop(interpreter: Interpreter, width: int, size: int, team: int) -> None:
+@pytest.mark.parametrize(
+    ("width", "size", "cluster"), [(4096, 512, 4), (5000, 512, 4), (3000, 1024, 8), (2100, 256, 3)]
+)
+def test_softmax_by_a_cluster_that_shares_a_loop(interpreter: Interpreter, width: int, size: int, cluster: int) -> None:
     """Parts of equal and of other lengths, programs without any, special values."""
     body, buffers, inputs, sizes = softmax(4, width, 1, "float32")
     inputs["X"][1, :] = -float("inf")
     inputs["X"][2, 7] = float("inf")
-    made = case("shared_loop", [body.nest()], buffers, schedule=_shared_loop(size, team))
-    assert f"meet({team})" in made.source.text
-    assert made.source.grid[0] == 4 * team
+    made = case("shared_loop", [body.nest()], buffers, schedule=_shared_loop(size, cluster))
+    assert f"meet({cluster})" in made.source.text
+    assert made.source.grid[0] == 4 * cluster
     agree(interpreter, made, inputs, sizes)
 
 
 @pytest.mark.parametrize(
-    ("width", "team", "peel"), [(4096, 0, 0), (5000, 2, 0), (4096, 2, 0), (1029, 0, 8), (5000, 0, 0)]
+    ("width", "cluster", "peel"), [(4096, 0, 0), (5000, 2, 0), (4096, 2, 0), (1029, 0, 8), (5000, 0, 0)]
 )
-def test_rows_held_in_registers(interpreter: Interpreter, width: int, team: int, peel: int) -> None:
+def test_rows_held_in_registers(interpreter: Interpreter, width: int, cluster: int, peel: int) -> None:
     """Each element is loaded once, whole tiles without conditions."""
     body, buffers, inputs, sizes = softmax(8, width, 1, "bfloat16")
-    schedule = replace(_shared_loop(1024, team), held=True)
+    schedule = replace(_shared_loop(1024, cluster), register_resident=True)
     made = case("held", [body.nest()], buffers, schedule=schedule)
     assert "keep(" in made.source.text
     assert " for " not in made.source.text
@@ -268,7 +270,7 @@ def test_rows_held_in_registers(interpreter: Interpreter, width: int, team: int,
     agree(interpreter, made, inputs, sizes)
 
 
-def test_moments_by_a_team_that_shares_a_loop(interpreter: Interpreter) -> None:
+def test_moments_by_a_cluster_that_shares_a_loop(interpreter: Interpreter) -> None:
     """A number for each row is stored by one of the programs."""
     body = Body(3, 5000)
     x = body.load("X", *body.at)
@@ -284,11 +286,11 @@ def test_moments_by_a_team_that_shares_a_loop(interpreter: Interpreter) -> None:
     torch.testing.assert_close(got["Y"], want["Y"], rtol=1e-4, atol=1e-4)
 
 
-def test_moments_of_a_team(interpreter: Interpreter) -> None:
+def test_moments_of_a_cluster(interpreter: Interpreter) -> None:
     """Means and deviations joined from parts of unequal length."""
     body, buffers, inputs, sizes = norm(3, 5000, "float32")
     inputs["X"] = torch.randn(3, 5000) + 1000.0
-    made = case("team_moments", [body.nest()], buffers, schedule=_team(5000, 1024))
+    made = case("team_moments", [body.nest()], buffers, schedule=_cluster(5000, 1024))
     got, want = both(made, interpreter, inputs, sizes)
     for name in got:
         torch.testing.assert_close(got[name], want[name], rtol=1e-3, atol=1e-3)

@@ -30,16 +30,16 @@ WAYS: dict[str, dict[str, int | bool]] = {
     "descriptors": {"descriptors": True},
     "both": MOVED,
     "flat": {**MOVED, "flat": True},
-    "two parts": {**MOVED, "parts": 2},
-    "four parts": {**MOVED, "flat": True, "parts": 4},
-    "parts by pointers": {"parts": 2},
+    "two parts": {**MOVED, "epilogue_subtiles": 2},
+    "four parts": {**MOVED, "flat": True, "epilogue_subtiles": 4},
+    "parts by pointers": {"epilogue_subtiles": 2},
 }
 
 
 def made(
-    sizes: tuple[int, int, int], turned: tuple[bool, bool] = (False, True), bias: bool = False
+    sizes: tuple[int, int, int], transposed: tuple[bool, bool] = (False, True), bias: bool = False
 ) -> tuple[Nest, dict[str, Buffer]]:
-    call, buffers = product(*sizes, turned, bias=bias)
+    call, buffers = product(*sizes, transposed, bias=bias)
     nest = product_nest(call, buffers)
     assert nest is not None
     return nest, buffers
@@ -63,15 +63,15 @@ def test_ways(way: str, interpreter: Interpreter) -> None:
     text = checked(nest, buffers, interpreter, (32, 32, 32), **WAYS[way])
     assert text.count("make_tensor_descriptor(") == (3 if "descriptors" in WAYS[way] else 0)
     assert ("flatten=True" in text) == ("flat" in WAYS[way])
-    assert text.count("tl.split(") == int(WAYS[way].get("parts", 1)) - 1
+    assert text.count("tl.split(") == int(WAYS[way].get("epilogue_subtiles", 1)) - 1
 
 
-@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
-def test_descriptors_of_transposed_operands(turned: tuple[bool, bool], interpreter: Interpreter) -> None:
-    nest, buffers = made((72, 104, 88), turned)
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+def test_descriptors_of_transposed_operands(transposed: tuple[bool, bool], interpreter: Interpreter) -> None:
+    nest, buffers = made((72, 104, 88), transposed)
     text = checked(nest, buffers, interpreter, (32, 64, 32), **MOVED)
     assert text.count("make_tensor_descriptor(") == 3
-    assert text.count(".T\n") == turned[0] + turned[1]
+    assert text.count(".T\n") == transposed[0] + transposed[1]
 
 
 def test_rows_that_are_no_multiples_of_16_bytes_are_moved_by_pointers(interpreter: Interpreter) -> None:
@@ -85,7 +85,7 @@ def test_an_epilogue_in_parts(interpreter: Interpreter) -> None:
     """A residual is read and two results are written; the transposed one by pointers."""
     (program, _), buffers = placed(sizes=(64, 64, 256))
     (nest,) = program.steps
-    text = checked(nest, buffers, interpreter, (32, 32, 64), **MOVED, parts=2, flat=True)
+    text = checked(nest, buffers, interpreter, (32, 32, 64), **MOVED, epilogue_subtiles=2, flat=True)
     assert text.count("make_tensor_descriptor(") == 3
 
 
@@ -142,7 +142,7 @@ def summed(rows: int, columns: int, inner: int) -> tuple[Nest, dict[str, Buffer]
 def test_sums_over_rows(way: str, interpreter: Interpreter) -> None:
     nest, buffers = summed(75, 104, 64)
     text = checked(nest, buffers, interpreter, (32, 32, 32), **WAYS[way])
-    assert text.count("tl.store(w0 + ") == WAYS[way].get("parts", 1)
+    assert text.count("tl.store(w0 + ") == WAYS[way].get("epilogue_subtiles", 1)
 
 
 def test_sums_over_many_tiles_and_odd_columns(interpreter: Interpreter) -> None:
@@ -153,7 +153,7 @@ def test_sums_over_many_tiles_and_odd_columns(interpreter: Interpreter) -> None:
 def test_sums_over_rows_by_the_copy_engine(tmp_path: Path) -> None:
     """Machine code of both launches."""
     nest, buffers = summed(4096, 768, 256)
-    way = replace(tiles(nest, buffers, 128, 128, 64), persistent=264, descriptors=True, parts=2, stages=3)
+    way = replace(tiles(nest, buffers, 128, 128, 64), persistent=264, descriptors=True, epilogue_subtiles=2, stages=3)
     source = case("k", [nest], list(buffers.values()), GpuTarget(), way).source
     assert "cp.async.bulk.tensor" in compiled(source, tmp_path).asm["ptx"]
     assert source.then is not None

@@ -50,14 +50,19 @@ def window(b: Buffer, swapped: bool) -> BufferView:
 
 
 def product(
-    rows: int, columns: int, inner: int, turned: tuple[bool, bool] = (False, False), batch: int = 0, bias: bool = False
+    rows: int,
+    columns: int,
+    inner: int,
+    transposed: tuple[bool, bool] = (False, False),
+    batch: int = 0,
+    bias: bool = False,
 ) -> tuple[LibraryCall, dict[str, Buffer]]:
-    """A library product ``y = a @ b (+ c)``; a turned operand lies transposed in memory."""
+    """A library product ``y = a @ b (+ c)``; a transposed operand lies transposed in memory."""
     outer = (batch,) if batch else ()
-    a = buffer("a", (*outer, *((inner, rows) if turned[0] else (rows, inner))))
-    b = buffer("b", (*outer, *((columns, inner) if turned[1] else (inner, columns))))
+    a = buffer("a", (*outer, *((inner, rows) if transposed[0] else (rows, inner))))
+    b = buffer("b", (*outer, *((columns, inner) if transposed[1] else (inner, columns))))
     found = {"a": a, "b": b, "y": replace(buffer("y", (*outer, rows, columns)), kind="temp")}
-    args: tuple[Any, ...] = (window(a, turned[0]), window(b, turned[1]))
+    args: tuple[Any, ...] = (window(a, transposed[0]), window(b, transposed[1]))
     if bias:
         found["c"] = buffer("c", (columns,))
         args = (window(found["c"], False), *args)
@@ -100,12 +105,12 @@ def check(
     return made.source.text
 
 
-@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("sizes", [(32, 48, 64), (37, 21, 75)])
 def test_transposes_and_odd_sizes(
-    turned: tuple[bool, bool], sizes: tuple[int, int, int], interpreter: Interpreter
+    transposed: tuple[bool, bool], sizes: tuple[int, int, int], interpreter: Interpreter
 ) -> None:
-    call, buffers = product(*sizes, turned)
+    call, buffers = product(*sizes, transposed)
     nest = product_nest(call, buffers)
     assert nest is not None
     check(nest, buffers, interpreter, (16, 16, 32))
@@ -288,10 +293,10 @@ def test_what_is_no_product() -> None:
     assert as_product(nest_of("bfloat16", "add")) is None
 
 
-@pytest.mark.parametrize("turned", [(False, True), (True, False)])
-def test_wgmma(turned: tuple[bool, bool], tmp_path: Path) -> None:
+@pytest.mark.parametrize("transposed", [(False, True), (True, False)])
+def test_wgmma(transposed: tuple[bool, bool], tmp_path: Path) -> None:
     """The best tiles of a large product use Hopper's matrix instruction and asynchronous copies, without spills."""
-    call, buffers = product(4096, 4096, 4096, turned)
+    call, buffers = product(4096, 4096, 4096, transposed)
     nest = product_nest(call, buffers)
     assert nest is not None
     flat = flatten((nest,), buffers)

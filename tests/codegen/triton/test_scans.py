@@ -15,7 +15,7 @@ from lamina.ir.loops import Scan
 from lamina.ir.plan import Plan
 from lamina.ir.plan_verify import verify_plan
 from lamina.lower.to_loops import lower
-from lamina.schedule import scan_parts
+from lamina.schedule import scan_chunks
 from lamina.schedule.fuse import fuse
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.plan import make_plan
@@ -69,7 +69,7 @@ def check(interpreter: Interpreter, function: Callable[..., Any], *arguments: Te
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts pay for few points: the interpreter takes its time."""
-    monkeypatch.setattr(scan_parts, "_LAUNCHES", 0.0)
+    monkeypatch.setattr(scan_chunks, "_LAUNCHES", 0.0)
 
 
 LONG: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {

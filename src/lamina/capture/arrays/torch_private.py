@@ -17,7 +17,7 @@ from torch._dynamo.variables import misc
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.tensor import NumpyNdarrayVariable, TensorVariable, UnspecializedPythonVariable
 
-from lamina.capture.traces.torch_private import compiles_for_lamina
+from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 
 __all__ = ["break_at_arrays"]
 

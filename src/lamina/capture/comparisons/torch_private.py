@@ -20,7 +20,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.tensor import FakeItemVariable, TensorVariable, UnspecializedPythonVariable
 
-from lamina.capture.traces.torch_private import compiles_for_lamina
+from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 
 __all__ = ["break_at_comparisons"]
 

@@ -14,8 +14,8 @@ from torch._guards import TracingContext
 
 from lamina.base.assumed_sizes import assumed_equal, assumed_size, assumed_step, wider_mask
 from lamina.base.captured import is_custom_function
-from lamina.capture.facts import reads
-from lamina.capture.facts.torch_private import registered_names, translator, value_of
+from lamina.capture.external_state import reads
+from lamina.capture.external_state.torch_private import registered_names, translator, value_of
 
 __all__ = ["refused"]
 

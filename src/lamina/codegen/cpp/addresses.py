@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lamina.codegen.cpp.expressions import index_text
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.repeats import Repeated, repeated
 from lamina.ir.index import Axis, Expr, Loaded
@@ -18,7 +18,7 @@ __all__ = ["Addresses"]
 class Addresses:
     """Texts of a nest's indices."""
 
-    facts: Facts
+    facts: NestAnalysis
     operands: Operands
 
     def stride(self, expr: Expr) -> Expr | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lamina.codegen.cpp.bounds import Bounds
 from lamina.codegen.cpp.expressions import atomic, element, index_text, scalar_type, vector_type
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.text import Scope
 
@@ -48,7 +48,7 @@ class Array:
 class Arrays:
     """The arrays at hand in the code being written, by the value that each keeps."""
 
-    def __init__(self, facts: Facts, bounds: Bounds, operands: Operands) -> None:
+    def __init__(self, facts: NestAnalysis, bounds: Bounds, operands: Operands) -> None:
         self.facts, self.bounds, self.operands = facts, bounds, operands
         self._kept: dict[str, Array] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lamina.codegen.cpp.accumulate import accumulator
 from lamina.codegen.cpp.arrays import Array, Arrays
 from lamina.codegen.cpp.expressions import element, index_text, scalar_type, vector_type
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.text import Scope
 from lamina.ir.loops import Reduce
@@ -21,7 +21,7 @@ def is_place(eqn: Reduce) -> bool:
 class BestPlaces:
     """Texts of the reductions to places, and where the values are whose places are kept in arrays."""
 
-    def __init__(self, facts: Facts, operands: Operands, arrays: Arrays) -> None:
+    def __init__(self, facts: NestAnalysis, operands: Operands, arrays: Arrays) -> None:
         self.facts, self.operands, self.arrays = facts, operands, arrays
         self._values: dict[str, Array] = {}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from lamina.codegen.cpp.expressions import index_text
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 
 __all__ = ["BLOCK", "Bounds"]
 
@@ -17,7 +17,7 @@ BLOCK = 4096
 class Bounds:
     """The bounds of each axis: the whole of it, or a block of it where its loop is one of several over it."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: NestAnalysis) -> None:
         self.facts = facts
         self._blocks: dict[str, tuple[str, str]] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lamina.codegen.cpp.arrays import Array, Arrays
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.text import Scope, Text
 
 __all__ = ["BLOCKED_ROWS", "ROWS", "ColumnTotals"]
@@ -18,7 +18,7 @@ BLOCKED_ROWS = 128
 class ColumnTotals:
     """The totals that sums of blocks go into, each with what its additions have lost so far."""
 
-    def __init__(self, facts: Facts, arrays: Arrays) -> None:
+    def __init__(self, facts: NestAnalysis, arrays: Arrays) -> None:
         self.facts, self.arrays = facts, arrays
         self._totals: dict[str, tuple[str, Array]] = {}
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from lamina.base.dtypes import DTYPES
 from lamina.codegen.cpp.addresses import Addresses
-from lamina.codegen.cpp.coarse import COARSE, kept_in_16_bits
 from lamina.codegen.cpp.expressions import cast, compute, index_text, scalar_type, vector_type
-from lamina.codegen.cpp.facts import Facts, fits_32
 from lamina.codegen.cpp.index_vectors import index_vector
 from lamina.codegen.cpp.loads import Loads
+from lamina.codegen.cpp.low_precision import COARSE, kept_in_16_bits
+from lamina.codegen.cpp.nest_analysis import NestAnalysis, fits_32
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.text import Text
 from lamina.ir.index import Loaded
@@ -23,7 +23,7 @@ class Definitions:
     """Texts of a nest's definitions. ``dtypes`` gives the element type of every buffer."""
 
     def __init__(
-        self, facts: Facts, dtypes: Mapping[str, str], operands: Operands, addresses: Addresses, loads: Loads
+        self, facts: NestAnalysis, dtypes: Mapping[str, str], operands: Operands, addresses: Addresses, loads: Loads
     ) -> None:
         self.facts, self.operands, self.addresses, self.loads = facts, operands, addresses, loads
         self.short = kept_in_16_bits(facts.body, dtypes)
@@ -104,7 +104,7 @@ class Definitions:
         return varies(eqn.out) and not varies(eqn.seed) and self.addresses.stride(eqn.index) == 1
 
 
-def random_runs(facts: Facts, text: Text) -> list[str]:
+def random_runs(facts: NestAnalysis, text: Text) -> list[str]:
     """Declarations of what vector loops in ``text`` keep of random numbers drawn for consecutive indices.
 
     One for each Random and function: several loops may draw the same numbers, and rows go on where the last ended.

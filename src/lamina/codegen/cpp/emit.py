@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from lamina.codegen.cpp.expressions import SHORT
-from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.nest import NestWriter
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.text import Text
 from lamina.ir.loops import Check
 from lamina.ir.plan import Kernel, Schedule
@@ -36,7 +36,7 @@ def emit(kernel: Kernel, target: CpuTarget) -> str:
     for number, (nest, schedule) in enumerate(zip(kernel.nests, kernel.schedules, strict=True)):
         assert isinstance(schedule, Schedule), "the kernel is scheduled for a GPU"
         prefix = kernel.name if len(kernel.nests) == 1 else f"{kernel.name}_{number}"
-        writer = NestWriter.of(Facts(nest, schedule, checks), dtypes, kernel.sizes, prefix)
+        writer = NestWriter.of(NestAnalysis(nest, schedule, checks), dtypes, kernel.sizes, prefix)
         parts += writer.write(main)
         checks += sum(isinstance(e, Check) for e in nest.body)
     arguments = [f"void* {b}_" for b in dtypes] + [f"int64 {s}" for s in kernel.sizes]

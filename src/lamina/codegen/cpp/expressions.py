@@ -11,7 +11,7 @@ from lamina.base.dtypes import DTYPES, torch_dtype
 from lamina.ir.index import Atom, Div, Expr, Loaded, Mod
 
 __all__ = [
-    *("HELD_WIDE", "SHORT", "cast", "compute", "element", "index_text", "literal", "scalar_type", "splat"),
+    *("WIDENED", "SHORT", "cast", "compute", "element", "index_text", "literal", "scalar_type", "splat"),
     "vector_type",
 ]
 
@@ -34,7 +34,7 @@ SHORT = {
 }
 """Name of each element type in generated code; also the suffix of its memory operations."""
 
-HELD_WIDE = ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
+WIDENED = ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
 """Floats that are narrow in memory only."""
 
 _VECTOR = {
@@ -56,7 +56,7 @@ _NARROW = ("int8", "uint8", "int16")
 
 def element(dtype: str) -> str:
     """Type of an element in registers: narrower floats are widened to float."""
-    return "f32" if dtype in HELD_WIDE else SHORT[dtype]
+    return "f32" if dtype in WIDENED else SHORT[dtype]
 
 
 def scalar_type(dtype: str) -> str:
@@ -141,7 +141,7 @@ def cast(value: str, source: str, target: str, vector: bool) -> str:
 
 def _cast_scalar(value: str, source: str, target: str) -> str:
     floating = DTYPES[source].is_float
-    if target in HELD_WIDE:
+    if target in WIDENED:
         return f"round_{SHORT[target]}((f32){value})"
     if target == "bool":
         return f"({value} != 0)"
@@ -158,7 +158,7 @@ def _cast_vector(value: str, source: str, target: str) -> str:
         value, have = f"number({value})", "vi32"
     want = _VECTOR[target]
     text = value if have == want else f"to_{want}({value})"
-    if target in HELD_WIDE:
+    if target in WIDENED:
         return f"round_{SHORT[target]}({text})"
     if target in _NARROW and source != "bool":
         return f"wrap_{SHORT[target]}({text})"
@@ -219,12 +219,12 @@ def compute(op: str, ins: list[str], kinds: list[str], dtype: str, vector: bool)
         text = _bool(op, ins, vector)
         return text if dtype == "bool" else cast(f"({text})", "bool", dtype, vector)
     if DTYPES[kinds[0]].is_float:
-        if dtype in HELD_WIDE and op == "trunc_div":
+        if dtype in WIDENED and op == "trunc_div":
             return f"trunc_(round_{SHORT[dtype]}({ins[0]} / {ins[1]}))"
-        if dtype in HELD_WIDE and op == "nextafter":
+        if dtype in WIDENED and op == "nextafter":
             raise NotImplementedError(f"nextafter of {dtype}")
         text = _float(op, ins, vector)
-        exact = dtype not in HELD_WIDE or op in ("identity", "neg", "opposite")
+        exact = dtype not in WIDENED or op in ("identity", "neg", "opposite")
         return text if exact else f"round_{SHORT[dtype]}({text})"
     return _int(op, ins, kinds[0], vector)
 

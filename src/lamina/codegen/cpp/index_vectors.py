@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lamina.codegen.cpp.expressions import index_text
-from lamina.codegen.cpp.facts import fits_32
+from lamina.codegen.cpp.nest_analysis import fits_32
 from lamina.ir.index import Atom, Axis, Div, Expr, Mod, as_expr, as_expr_atom
 
 __all__ = ["grows_slowly", "index_vector"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from lamina.codegen.cpp.addresses import Addresses
 from lamina.codegen.cpp.expressions import SHORT, element, index_text, literal, splat, vector_type
-from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.index_vectors import grows_slowly
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.ir.loops import Load
 from lamina.ir.plan import furthest
@@ -20,7 +20,7 @@ __all__ = ["Loads"]
 class Loads:
     """Texts of a nest's loads. ``dtypes`` gives the element type of every buffer."""
 
-    facts: Facts
+    facts: NestAnalysis
     dtypes: Mapping[str, str]
     operands: Operands
     addresses: Addresses

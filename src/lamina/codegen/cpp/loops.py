@@ -9,18 +9,18 @@ from lamina.codegen.cpp.arrays import Arrays
 from lamina.codegen.cpp.bounds import Bounds
 from lamina.codegen.cpp.column_totals import ColumnTotals
 from lamina.codegen.cpp.expressions import element
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.reductions import Reductions
 from lamina.codegen.cpp.row_blocks import RowBlocks
 from lamina.codegen.cpp.scans import Scans
 from lamina.codegen.cpp.strips import Strips
-from lamina.codegen.cpp.text import Region, Scope
+from lamina.codegen.cpp.text import LoopBody, Scope
 from lamina.codegen.cpp.windows import Windows
 from lamina.ir.loops import Reduce
 
 __all__ = ["Inside", "Loops"]
 
-Inside = Callable[[Scope, Region], None]
+Inside = Callable[[Scope, LoopBody], None]
 """Writes what is inside the loops that are open."""
 
 
@@ -28,7 +28,7 @@ Inside = Callable[[Scope, Region], None]
 class Loops:
     """Writes the loops of one thread."""
 
-    facts: Facts
+    facts: NestAnalysis
     bounds: Bounds
     arrays: Arrays
     reductions: Reductions
@@ -38,48 +38,48 @@ class Loops:
     windows: Windows
     row_blocks: RowBlocks
 
-    def write(self, scope: Scope, loop: int, region: Region, inside: Inside) -> set[str]:
-        """Write loop number ``loop`` for the goals of ``region``; the reductions whose results exist after it."""
+    def write(self, scope: Scope, loop: int, loop_body: LoopBody, inside: Inside) -> set[str]:
+        """Write loop number ``loop`` for the goals of ``loop_body``; the reductions whose results exist after it."""
         facts = self.facts
-        ends = self.ending(loop, region)
+        ends = self.ending(loop, loop_body)
         axis = next((a for a in facts.order if facts.loop[a] == loop), "")
         for position in ends:
-            self.reductions.begin(scope, region.opened, axis, position)
-        rows = self.row_blocks.height(axis, region)
+            self.reductions.begin(scope, loop_body.opened, axis, position)
+        rows = self.row_blocks.height(axis, loop_body)
         for position in ends:
             self.reductions.begin_total(scope, axis, position, rows)
-        for goal in region.goals:
+        for goal in loop_body.goals:
             if goal.name and goal.name not in self.arrays:
-                self._begin_keep(scope, region.opened, goal.name)
-        for scan in self.scans.along(axis, region):
-            self.scans.begin(scope, region.opened, scan)
-        self._loop(scope, axis, region, inside)
+                self._begin_keep(scope, loop_body.opened, goal.name)
+        for scan in self.scans.along(axis, loop_body):
+            self.scans.begin(scope, loop_body.opened, scan)
+        self._loop(scope, axis, loop_body, inside)
         done = [position for position in ends if self.reductions.end(scope.text, position)]
         return {facts.reduce(position).outs[0] for position in done}
 
-    def ending(self, loop: int, region: Region) -> list[int]:
+    def ending(self, loop: int, loop_body: LoopBody) -> list[int]:
         """Reductions among the goals that are complete when this loop is."""
         found = []
-        for goal in region.goals:
+        for goal in loop_body.goals:
             eqn = self.facts.body[goal.position]
             if isinstance(eqn, Reduce) and not goal.name and min(self.facts.loop[a] for a in eqn.axes) == loop:
                 found.append(goal.position)
         return found
 
-    def _loop(self, scope: Scope, axis: str, region: Region, inside: Inside) -> None:
+    def _loop(self, scope: Scope, axis: str, loop_body: LoopBody, inside: Inside) -> None:
         """Write the loop over ``axis`` in the way that suits what is inside."""
         text = scope.text
         if axis == self.facts.vector:
-            self.strips.write(text, axis, region)
+            self.strips.write(text, axis, loop_body)
             return
         begin, end = self.bounds.of(axis)
-        if self.windows.write(text, axis, region) or self.row_blocks.write(text, axis, region, begin, end):
+        if self.windows.write(text, axis, loop_body) or self.row_blocks.write(text, axis, loop_body, begin, end):
             return
-        if self.scans.run_backward(axis, region):
+        if self.scans.run_backward(axis, loop_body):
             text.open(f"for (int64 {axis} = {end} - 1; {axis} >= {begin}; --{axis}) {{")
         else:
             text.open(f"for (int64 {axis} = {begin}; {axis} < {end}; ++{axis}) {{")
-        inside(Scope(text, scope.memory, "continue", scope.stack), region.within(axis))
+        inside(Scope(text, scope.memory, "continue", scope.stack), loop_body.within(axis))
         self.totals.drain_now_and_then(text, axis)
         text.close()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lamina.codegen.cpp.arrays import Arrays
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.text import Goal
 
@@ -17,7 +17,7 @@ __all__ = ["Needs"]
 class Needs:
     """The equations that goals depend on, given what is decided and what is kept in memory."""
 
-    facts: Facts
+    facts: NestAnalysis
     operands: Operands
     arrays: Arrays
 

@@ -12,23 +12,23 @@ from lamina.codegen.cpp.bounds import Bounds
 from lamina.codegen.cpp.column_totals import ColumnTotals
 from lamina.codegen.cpp.definitions import Definitions, random_runs
 from lamina.codegen.cpp.expressions import index_text
-from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.loads import Loads
+from lamina.codegen.cpp.loop_bodies import LoopBodyWriter
 from lamina.codegen.cpp.loops import Loops
 from lamina.codegen.cpp.needs import Needs
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.partials import Partials
 from lamina.codegen.cpp.phases import Phases
 from lamina.codegen.cpp.points import Points
 from lamina.codegen.cpp.prefetch import Prefetches
 from lamina.codegen.cpp.reductions import Reductions
-from lamina.codegen.cpp.regions import RegionWriter
 from lamina.codegen.cpp.row_blocks import RowBlocks
 from lamina.codegen.cpp.scans import Scans
 from lamina.codegen.cpp.shared_loop import SharedLoop
 from lamina.codegen.cpp.stores import Stores
 from lamina.codegen.cpp.strips import Strips
-from lamina.codegen.cpp.text import Goal, Memory, Region, Scope, Text, settle_streams
+from lamina.codegen.cpp.text import Goal, LoopBody, Memory, Scope, Text, settle_streams
 from lamina.codegen.cpp.thread_loop import ThreadLoop
 from lamina.codegen.cpp.transposes import Transposes
 from lamina.codegen.cpp.vector_body import VectorBody
@@ -43,13 +43,13 @@ __all__ = ["NestWriter"]
 class NestWriter:
     """Writes a nest: ``of`` makes the parts that do so, each with those that it asks."""
 
-    facts: Facts
+    facts: NestAnalysis
     memory: Memory
-    regions: RegionWriter
+    loop_bodies: LoopBodyWriter
     shared_loop: SharedLoop
 
     @classmethod
-    def of(cls, facts: Facts, dtypes: Mapping[str, str], sizes: Sequence[str], prefix: str) -> NestWriter:
+    def of(cls, facts: NestAnalysis, dtypes: Mapping[str, str], sizes: Sequence[str], prefix: str) -> NestWriter:
         """The writer of a nest over buffers of these types, of a kernel with these run-time sizes.
 
         ``prefix`` begins the names of the nest's functions.
@@ -79,15 +79,15 @@ class NestWriter:
 
         points = Points(facts, operands, needs, arrays, definitions, stores, reductions, scans, prefetches)
         phases = Phases(facts, needs, arrays)
-        regions = RegionWriter(facts, needs, arrays, phases, points, loops, shared_loop)
-        return cls(facts, memory, regions, shared_loop)
+        loop_bodies = LoopBodyWriter(facts, needs, arrays, phases, points, loops, shared_loop)
+        return cls(facts, memory, loop_bodies, shared_loop)
 
     def write(self, main: Text) -> list[str]:
         """Write the nest as a block of the kernel's function; the functions that it calls."""
         facts = self.facts
         goals = [Goal(p) for p, e in enumerate(facts.body) if isinstance(e, Store | Check)]
         inside = Text(main.depth + 1)
-        self.regions.write(Scope(inside, self.memory, "return"), Region(frozenset(), frozenset(), goals))
+        self.loop_bodies.write(Scope(inside, self.memory, "return"), LoopBody(frozenset(), frozenset(), goals))
         shape = ", ".join(f"{a} < {facts.extent[a]}" for a in facts.order) or "a single point"
         main.open(f"{{  // {facts.schedule.kind}: {shape}")
         if facts.shared:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lamina.codegen.cpp.expressions import literal, splat
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.ir.loops import Compute, Load
 
 __all__ = ["Operands"]
@@ -15,7 +15,7 @@ __all__ = ["Operands"]
 class Operands:
     """Texts of a nest's values, and the conditions that are decided in the code being written."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: NestAnalysis) -> None:
         self.facts = facts
         self.decided: dict[str, bool] = {}
 

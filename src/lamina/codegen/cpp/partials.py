@@ -10,10 +10,10 @@ from lamina.codegen.cpp.arrays import Array, Arrays
 from lamina.codegen.cpp.best_places import BestPlaces, is_place
 from lamina.codegen.cpp.column_totals import ColumnTotals
 from lamina.codegen.cpp.expressions import atomic, index_text, scalar_type
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.reductions import Reductions, rounded
 from lamina.codegen.cpp.row_blocks import RowBlocks
-from lamina.codegen.cpp.text import Memory, Region, Scope, Text
+from lamina.codegen.cpp.text import LoopBody, Memory, Scope, Text
 from lamina.ir.loops import Reduce
 
 __all__ = ["Partial", "Partials"]
@@ -35,7 +35,7 @@ class Partial:
 class Partials:
     """Writes the threads' shares of reductions, into ``memory`` that all of them can reach."""
 
-    facts: Facts
+    facts: NestAnalysis
     memory: Memory
     arrays: Arrays
     reductions: Reductions
@@ -57,7 +57,7 @@ class Partials:
             text.add(f"{held}* const {pointer} = {self.memory.take(held, count)};")
         return Partial(out, position, eqn, acc, tuple(pointers), array if kept else None)
 
-    def begin(self, scope: Scope, partials: Sequence[Partial], region: Region) -> None:
+    def begin(self, scope: Scope, partials: Sequence[Partial], loop_body: LoopBody) -> None:
         """Declare what a thread accumulates into."""
         axis = self.facts.schedule.outer[0] if partials else ""
         for partial in partials:
@@ -66,7 +66,7 @@ class Partials:
             else:
                 self.reductions.begin(scope, frozenset(), axis, partial.position)
         kept = [p for p in partials if p.array and p.acc.exact]
-        rows = self.row_blocks.height(axis, region) if kept else 0
+        rows = self.row_blocks.height(axis, loop_body) if kept else 0
         for partial in kept:
             if self.totals.is_long(axis, rows):
                 self._begin_total(scope, partial, axis)

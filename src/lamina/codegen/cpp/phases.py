@@ -1,4 +1,4 @@
-"""The phases of a region: the result of a reduction exists only after its loops."""
+"""The phases of a loop body: the result of a reduction exists only after its loops."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lamina.codegen.cpp.arrays import Arrays
-from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.needs import Needs
-from lamina.codegen.cpp.text import Goal, Region
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
+from lamina.codegen.cpp.text import Goal, LoopBody
 from lamina.ir.loops import Check, Reduce, Store, defined
 
 __all__ = ["Phases", "Placed"]
 
 Placed = Mapping[int, tuple[int, Goal | None]]
-"""Of each equation that a region involves, its phase and the goal that it is, if any."""
+"""Of each equation that a loop body involves, its phase and the goal that it is, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Divides what regions do into phases."""
+    """Divides what loop bodies do into phases."""
 
-    facts: Facts
+    facts: NestAnalysis
     needs: Needs
     arrays: Arrays
 
-    def of(self, region: Region) -> Placed:
-        """The equations by phase; reductions that end in the region, and checks, are goals as well."""
-        facts, opened = self.facts, region.opened
-        as_goal = {g.position: g for g in region.goals}
-        involved = sorted(self.needs.of(region.known, region.goals) | set(as_goal))
+    def of(self, loop_body: LoopBody) -> Placed:
+        """The equations by phase; reductions that end in the loop body, and checks, are goals as well."""
+        facts, opened = self.facts, loop_body.opened
+        as_goal = {g.position: g for g in loop_body.goals}
+        involved = sorted(self.needs.of(loop_body.known, loop_body.goals) | set(as_goal))
         ready: dict[str, int] = {}
         result: dict[int, tuple[int, Goal | None]] = {}
         for position in involved:

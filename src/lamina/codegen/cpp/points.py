@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from lamina.codegen.cpp.arrays import Arrays
 from lamina.codegen.cpp.definitions import Definitions
-from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.needs import Needs
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.prefetch import Prefetches
 from lamina.codegen.cpp.reductions import Reductions
@@ -23,7 +23,7 @@ __all__ = ["Points"]
 class Points:
     """Writes equations and goals in scalar code."""
 
-    facts: Facts
+    facts: NestAnalysis
     operands: Operands
     needs: Needs
     arrays: Arrays

@@ -9,8 +9,8 @@ from lamina.base.dtypes import DTYPES
 from lamina.codegen.cpp.addresses import Addresses
 from lamina.codegen.cpp.bounds import Bounds
 from lamina.codegen.cpp.expressions import SHORT
-from lamina.codegen.cpp.facts import Facts
-from lamina.codegen.cpp.text import Region, Text
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
+from lamina.codegen.cpp.text import LoopBody, Text
 from lamina.ir.index import Axis, Expr, Loaded
 from lamina.ir.loops import Compute, Load, Store
 
@@ -26,14 +26,14 @@ _LINE = 64
 class Prefetches:
     """Writes prefetches; they change no result, and an address past the end does no harm."""
 
-    facts: Facts
+    facts: NestAnalysis
     dtypes: Mapping[str, str]
     addresses: Addresses
     bounds: Bounds
 
-    def next_row(self, region: Region) -> list[str]:
+    def next_row(self, loop_body: LoopBody) -> list[str]:
         """Of the next row's operands at this place, in the loop of the pass that stores the row."""
-        facts, opened, goals = self.facts, region.opened, region.goals
+        facts, opened, goals = self.facts, loop_body.opened, loop_body.goals
         stores = any(isinstance(facts.body[g.position], Store) and not g.name for g in goals)
         row = next((a for a in reversed(facts.schedule.outer) if facts.extent[a] != 1), None)
         if not facts.schedule.prefetch or not stores or row is None:

@@ -10,7 +10,7 @@ from lamina.codegen.cpp.best_places import BestPlaces, is_place
 from lamina.codegen.cpp.bounds import Bounds
 from lamina.codegen.cpp.column_totals import ColumnTotals
 from lamina.codegen.cpp.expressions import element, scalar_type
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.text import Goal, Scope, Text
 from lamina.ir.loops import Reduce
@@ -31,7 +31,7 @@ class Reductions:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: NestAnalysis,
         operands: Operands,
         bounds: Bounds,
         arrays: Arrays,

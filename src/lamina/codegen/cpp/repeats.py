@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lamina.base.dtypes import DTYPES
 from lamina.codegen.cpp.expressions import SHORT
 from lamina.ir.index import Axis, Expr
-from lamina.ir.repeating import Repeating, repeating
+from lamina.ir.periodic import Periodic, periodic
 
 __all__ = ["Repeated", "repeated"]
 
@@ -22,7 +22,7 @@ _WIDE = 64
 class Repeated:
     """C++ of what is around such a load: places of lanes stand in ``at``, counted from ``base``."""
 
-    places: Repeating
+    places: Periodic
     axis: str
     width: int
 
@@ -74,5 +74,5 @@ class Repeated:
 
 def repeated(expr: Expr, axis: Axis, width: int) -> Repeated | None:
     """What to know about loads at ``expr`` by vectors along ``axis``; ``None`` where their places do not repeat."""
-    found = repeating(expr, axis) if width else None
+    found = periodic(expr, axis) if width else None
     return None if found is None else Repeated(found, axis.name, width)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from lamina.codegen.cpp.bounds import Bounds
 from lamina.codegen.cpp.column_totals import BLOCKED_ROWS, ROWS, ColumnTotals
-from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.needs import Needs
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.reductions import Reductions
-from lamina.codegen.cpp.text import Region, Text
+from lamina.codegen.cpp.text import LoopBody, Text
 from lamina.codegen.cpp.vector_body import VectorBody
 from lamina.ir.loops import Check, Constant, Random, Reduce, Scan, Store
 
@@ -23,17 +23,17 @@ _ROWS = 4
 class RowBlocks:
     """Writes loops down columns, a few rows at a time."""
 
-    facts: Facts
+    facts: NestAnalysis
     bounds: Bounds
     needs: Needs
     body: VectorBody
     reductions: Reductions
     totals: ColumnTotals
 
-    def write(self, text: Text, axis: str, region: Region, begin: str, end: str) -> bool:
+    def write(self, text: Text, axis: str, loop_body: LoopBody, begin: str, end: str) -> bool:
         """Write the loop over ``axis`` from ``begin`` to ``end`` in this way, if that is possible."""
         facts = self.facts
-        sums = self._column_sums(axis, region)
+        sums = self._column_sums(axis, loop_body)
         if not sums:
             return False
         vector = facts.vector
@@ -45,7 +45,7 @@ class RowBlocks:
         for eqn in sums:
             self.reductions.begin_row(text, eqn)
         text.open(f"for (int64 {axis} = first; {axis} < first + count; ++{axis}) {{")
-        for line in self.body.lines(region):
+        for line in self.body.lines(loop_body):
             text.add(line)
         text.close()
         for eqn in sums:
@@ -61,18 +61,18 @@ class RowBlocks:
         text.add(f"for (; {at} < {end}; ++{at}) {rows}({at}, Times<1>{{}});")
         return True
 
-    def height(self, axis: str, region: Region) -> int:
+    def height(self, axis: str, loop_body: LoopBody) -> int:
         """How many rows a column sum adds up before they go into its total."""
-        return BLOCKED_ROWS if self._column_sums(axis, region) else ROWS
+        return BLOCKED_ROWS if self._column_sums(axis, loop_body) else ROWS
 
-    def _column_sums(self, axis: str, region: Region) -> list[Reduce]:
+    def _column_sums(self, axis: str, loop_body: LoopBody) -> list[Reduce]:
         """The reductions over ``axis`` into arrays, if the loop over it does nothing else but cheap vector work."""
         facts = self.facts
         if facts.vector is None or axis == facts.vector:
             return []
-        inside = region.opened | {axis, facts.vector}
+        inside = loop_body.opened | {axis, facts.vector}
         sums: list[Reduce] = []
-        for goal in region.goals:
+        for goal in loop_body.goals:
             eqn = facts.body[goal.position]
             axes = self.needs.axes(goal)
             if goal.name or not axes <= inside or facts.vector not in axes:
@@ -81,9 +81,9 @@ class RowBlocks:
                 sums.append(eqn)
             elif not isinstance(eqn, Store):
                 return []
-        for position in self.needs.of(region.known, region.goals):
+        for position in self.needs.of(loop_body.known, loop_body.goals):
             eqn = facts.body[position]
-            one_row = facts.axes_at(position) <= region.opened | {axis}
+            one_row = facts.axes_at(position) <= loop_body.opened | {axis}
             if isinstance(eqn, Reduce | Scan | Check | Random) or (one_row and not isinstance(eqn, Constant)):
                 return []
-        return sums if self.body.accumulators(region) == _ROWS and facts.schedule.unroll != 1 else []
+        return sums if self.body.accumulators(loop_body) == _ROWS and facts.schedule.unroll != 1 else []

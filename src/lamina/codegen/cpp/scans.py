@@ -6,10 +6,10 @@ from lamina.base.dtypes import DTYPES
 from lamina.codegen.cpp.accumulate import accumulator
 from lamina.codegen.cpp.arrays import Array, Arrays
 from lamina.codegen.cpp.expressions import cast, element, scalar_type, vector_type
-from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.needs import Needs
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
-from lamina.codegen.cpp.text import Region, Scope
+from lamina.codegen.cpp.text import LoopBody, Scope
 from lamina.ir.loops import Scan
 
 __all__ = ["Scans"]
@@ -18,22 +18,22 @@ __all__ = ["Scans"]
 class Scans:
     """Writes scans: the running value, and one step of it."""
 
-    def __init__(self, facts: Facts, operands: Operands, arrays: Arrays, needs: Needs) -> None:
+    def __init__(self, facts: NestAnalysis, operands: Operands, arrays: Arrays, needs: Needs) -> None:
         self.facts, self.operands, self.arrays, self.needs = facts, operands, arrays, needs
         self._running: dict[str, Array] = {}
 
-    def along(self, axis: str, region: Region) -> list[Scan]:
-        """The scans along ``axis`` that a loop over it in ``region`` computes."""
+    def along(self, axis: str, loop_body: LoopBody) -> list[Scan]:
+        """The scans along ``axis`` that a loop over it in ``loop_body`` computes."""
         found = []
-        for position in sorted(self.needs.of(region.known, region.goals)):
+        for position in sorted(self.needs.of(loop_body.known, loop_body.goals)):
             eqn = self.facts.body[position]
             if isinstance(eqn, Scan) and eqn.axis == axis and eqn.out not in self.arrays:
                 found.append(eqn)
         return found
 
-    def run_backward(self, axis: str, region: Region) -> bool:
+    def run_backward(self, axis: str, loop_body: LoopBody) -> bool:
         """Whether the loop over ``axis`` runs from its end."""
-        scans = self.along(axis, region)
+        scans = self.along(axis, loop_body)
         if len({e.reverse for e in scans}) > 1:
             raise NotImplementedError(f"running forward and backward along {axis} in one loop")
         return bool(scans) and scans[0].reverse

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.ir.index import Axis, as_expr
 from lamina.ir.loops import Compute, Index
 
@@ -17,7 +17,7 @@ __all__ = ["cuts", "decided"]
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
-def cuts(facts: Facts, positions: Iterable[int]) -> list[int]:
+def cuts(facts: NestAnalysis, positions: Iterable[int]) -> list[int]:
     """Points of the vector axis, strictly inside it, at which a comparison of it with a number changes."""
     extent = facts.extent[facts.vector or ""]
     if not extent.is_int:
@@ -31,7 +31,7 @@ def cuts(facts: Facts, positions: Iterable[int]) -> list[int]:
     return sorted(c for c in found if 0 < c < extent.const)
 
 
-def decided(facts: Facts, positions: Iterable[int], point: int) -> dict[str, bool]:
+def decided(facts: NestAnalysis, positions: Iterable[int], point: int) -> dict[str, bool]:
     """Bool values that are the same from ``point`` to the next cut."""
     known: dict[str, bool] = {}
     for position in sorted(positions):
@@ -52,7 +52,7 @@ def decided(facts: Facts, positions: Iterable[int], point: int) -> dict[str, boo
     return known
 
 
-def _comparison(facts: Facts, position: int) -> tuple[str, int] | None:
+def _comparison(facts: NestAnalysis, position: int) -> tuple[str, int] | None:
     """``axis op limit`` for a comparison of the vector axis, shifted by a number, with a number."""
     eqn = facts.body[position]
     if not isinstance(eqn, Compute) or eqn.op not in _FLIPPED:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from lamina.codegen.cpp.arrays import Arrays
 from lamina.codegen.cpp.definitions import random_runs
 from lamina.codegen.cpp.expressions import SHORT, scalar_type
-from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.loops import Inside, Loops
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.partials import Partial, Partials
-from lamina.codegen.cpp.text import Memory, Region, Scope, Text, settle_streams
+from lamina.codegen.cpp.text import LoopBody, Memory, Scope, Text, settle_streams
 from lamina.codegen.cpp.thread_loop import ThreadLoop
 
 __all__ = ["SharedLoop"]
@@ -24,7 +24,7 @@ class SharedLoop:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: NestAnalysis,
         dtypes: Mapping[str, str],
         sizes: Sequence[str],
         prefix: str,
@@ -38,15 +38,15 @@ class SharedLoop:
         self.functions: list[str] = []
         self.private: list[str] = []
 
-    def write(self, scope: Scope, region: Region, inside: Inside) -> set[str]:
-        """Write the shared loop for the goals of ``region``; the reductions whose results exist after it."""
-        partials = [self.partials.allocate(scope.text, p) for p in self.loops.ending(0, region)]
+    def write(self, scope: Scope, loop_body: LoopBody, inside: Inside) -> set[str]:
+        """Write the shared loop for the goals of ``loop_body``; the reductions whose results exist after it."""
+        partials = [self.partials.allocate(scope.text, p) for p in self.loops.ending(0, loop_body)]
         name = f"{self.prefix}_part{len(self.functions)}"
-        params, args = self._parameters(region.known)
+        params, args = self._parameters(loop_body.known)
         for partial in partials:
             params += [f"{kind}* {pointer}" for pointer, kind in partial.pointers]
             args += [pointer for pointer, _ in partial.pointers]
-        memory = self._function(name, params, region, partials, inside)
+        memory = self._function(name, params, loop_body, partials, inside)
         own = "nullptr"
         if memory.total() != "0":
             self.private.append(memory.total())
@@ -61,7 +61,7 @@ class SharedLoop:
         return {p.out for p in partials if not p.array}
 
     def _function(
-        self, name: str, params: Sequence[str], region: Region, partials: Sequence[Partial], inside: Inside
+        self, name: str, params: Sequence[str], loop_body: LoopBody, partials: Sequence[Partial], inside: Inside
     ) -> Memory:
         """Write the function for points ``begin`` to ``end``; the scratch memory that it takes."""
         function, body, memory = Text(0), Text(1), Memory("own")
@@ -70,8 +70,8 @@ class SharedLoop:
         function.add("int64 failed = 0;")
         scope = Scope(body, memory, "continue")
         with self.arrays.apart():
-            self.partials.begin(scope, partials, region)
-            self.thread_loop.write(scope, region, inside)
+            self.partials.begin(scope, partials, loop_body)
+            self.thread_loop.write(scope, loop_body, inside)
             for partial in partials:
                 self.partials.end(body, partial)
         for line in random_runs(self.facts, body):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from lamina.base.dtypes import DTYPES
 from lamina.codegen.cpp.addresses import Addresses
 from lamina.codegen.cpp.expressions import SHORT, index_text, vector_type
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.ir.index import Expr, Loaded
 from lamina.ir.loops import Load, Store
@@ -17,7 +17,7 @@ from lamina.ir.plan import most_turns
 
 __all__ = ["Stores"]
 
-_STREAMED = ("float32", "int32")
+_NONTEMPORAL = ("float32", "int32")
 """Element types whose vectors can be written past the caches."""
 
 
@@ -25,7 +25,7 @@ _STREAMED = ("float32", "int32")
 class Stores:
     """Texts of a nest's stores. ``dtypes`` gives the element type of every buffer."""
 
-    facts: Facts
+    facts: NestAnalysis
     dtypes: Mapping[str, str]
     operands: Operands
     addresses: Addresses
@@ -49,7 +49,7 @@ class Stores:
         if self.addresses.stride(expr) == 1:
             where = self.addresses.at(eqn.buffer, expr)
             if eqn.mask is None:
-                how = "stream" if self._streams(eqn) else "store"
+                how = "stream" if self._is_nontemporal(eqn) else "store"
                 return f"{how}_{kind}({where}, {self._added(eqn, f'load_{kind}({where}, n)', value, True)}, n);"
             if eqn.mode == "set":
                 return f"store_masked_{kind}({where}, {value}, {self.operands.value(eqn.mask, True)}, n);"
@@ -81,9 +81,9 @@ class Stores:
             text = text.replace(f"lane({name}, k)", f"{name}_each.x[k]")
         return f"{{ {first}for (int64 k = 0; k < lane_count(n); ++k) {{ {declare}{text} }} }}"
 
-    def _streams(self, eqn: Store) -> bool:
+    def _is_nontemporal(self, eqn: Store) -> bool:
         """Whether vectors of the store go past the caches: of four bytes an element, and never read by the nest."""
-        if not self.facts.schedule.streamed or eqn.mode != "set" or self.dtypes[eqn.buffer] not in _STREAMED:
+        if not self.facts.schedule.nontemporal or eqn.mode != "set" or self.dtypes[eqn.buffer] not in _NONTEMPORAL:
             return False
         return not any(isinstance(e, Load) and e.buffer == eqn.buffer for e in self.facts.body)
 

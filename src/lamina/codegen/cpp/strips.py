@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from lamina.codegen.cpp.bounds import BLOCK, Bounds
-from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.needs import Needs
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.prefetch import Prefetches
 from lamina.codegen.cpp.reductions import Reductions
 from lamina.codegen.cpp.scans import Scans
 from lamina.codegen.cpp.segments import cuts, decided
-from lamina.codegen.cpp.text import Region, Text
+from lamina.codegen.cpp.text import LoopBody, Text
 from lamina.codegen.cpp.vector_body import VectorBody
 
 __all__ = ["Strips"]
@@ -27,7 +27,7 @@ _MOST_VECTORS = 4
 class Strips:
     """Writes loops over the vector axis."""
 
-    facts: Facts
+    facts: NestAnalysis
     bounds: Bounds
     operands: Operands
     needs: Needs
@@ -36,14 +36,14 @@ class Strips:
     scans: Scans
     prefetches: Prefetches
 
-    def write(self, text: Text, axis: str, region: Region) -> None:
+    def write(self, text: Text, axis: str, loop_body: LoopBody) -> None:
         """Write the loop over the vector axis ``axis``, in pieces where that makes conditions constant."""
-        folding = [g.position for g in region.goals if self.reductions.folds(g)]
-        if not folding and self._segments(text, axis, region):
+        folding = [g.position for g in loop_body.goals if self.reductions.folds(g)]
+        if not folding and self._segments(text, axis, loop_body):
             return
         begin, end = self.bounds.of(axis)
-        body = self.body.lines(region)
-        apart = min(self.body.accumulators(region), self._filled(axis)) if folding else 1
+        body = self.body.lines(loop_body)
+        apart = min(self.body.accumulators(loop_body), self._filled(axis)) if folding else 1
         unroll = self.facts.schedule.unroll or apart
         totals = any(self.reductions.target(self.facts.reduce(p)) == "total" for p in folding)
         blocks = totals and not self.bounds.is_short(axis)
@@ -55,10 +55,10 @@ class Strips:
         extent = self.facts.extent[axis]
         even = extent.is_int and extent.const % self._lanes == 0 and not self.bounds.is_block(axis) and not blocks
         call = f"strip{'_even' if even else ''}<{unroll}>"
-        if self.scans.run_backward(axis, region):
+        if self.scans.run_backward(axis, loop_body):
             call = "strip_back"
         text.open(f"{call}({begin}, {end}, [&](int64 {axis}, auto n, int k) STEP {{")
-        for line in [] if folding else self.prefetches.next_row(region.within(axis)):
+        for line in [] if folding else self.prefetches.next_row(loop_body.within(axis)):
             text.add(line)
         for line in body:
             text.add(line)
@@ -68,11 +68,11 @@ class Strips:
         if blocks:
             text.close()
 
-    def _segments(self, text: Text, axis: str, region: Region) -> bool:
+    def _segments(self, text: Text, axis: str, loop_body: LoopBody) -> bool:
         """Cut the loop where conditions on the axis change, if there are any such."""
-        positions = self.needs.of(region.known, region.goals)
+        positions = self.needs.of(loop_body.known, loop_body.goals)
         places = cuts(self.facts, positions)
-        if not 0 < len(places) <= _MOST_CUTS or self.scans.along(axis, region):
+        if not 0 < len(places) <= _MOST_CUTS or self.scans.along(axis, loop_body):
             return False
         begin, end = self.bounds.of(axis)
         edges = [0, *places, self.facts.extent[axis].const]
@@ -82,7 +82,7 @@ class Strips:
                 first, last = (str(low), str(high)) if whole else (f"most({begin}, {low})", f"least({end}, {high})")
                 even = "_even" if whole and (high - low) % self._lanes == 0 else ""
                 text.open(f"strip{even}<1>({first}, {last}, [&](int64 {axis}, auto n, int k) STEP {{")
-                for line in self.body.lines(region):
+                for line in self.body.lines(loop_body):
                     text.add(line)
                 text.close("});")
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-__all__ = ["Goal", "Memory", "Region", "Scope", "Text", "settle_streams"]
+__all__ = ["Goal", "LoopBody", "Memory", "Scope", "Text", "settle_streams"]
 
 _BYTES = {"f64": 8, "int64": 8, "uint64": 8, "bool": 1, "flag": 1}
 
@@ -31,14 +31,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Something a region must do: the Store, Check or Reduce at ``position``, or keep the value ``name``."""
+    """Something a loop body must do: the Store, Check or Reduce at ``position``, or keep the value ``name``."""
 
     position: int
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class LoopBody:
     """The code inside some open loops: what must be done there, and which values are in scope where it begins.
 
     ``opened`` has the axes of the open loops; a loop over the tiles of an axis counts as ``AXIS_tile``.
@@ -48,8 +48,8 @@ class Region:
     known: frozenset[str]
     goals: Sequence[Goal]
 
-    def within(self, axis: str) -> Region:
-        """The region inside one more loop."""
+    def within(self, axis: str) -> LoopBody:
+        """The loop body inside one more loop."""
         return replace(self, opened=self.opened | {axis})
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from lamina.codegen.cpp.bounds import Bounds
 from lamina.codegen.cpp.column_totals import ColumnTotals
 from lamina.codegen.cpp.expressions import atomic, index_text
-from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.loops import Inside
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.row_blocks import RowBlocks
 from lamina.codegen.cpp.strips import Strips
-from lamina.codegen.cpp.text import Region, Scope, Text
+from lamina.codegen.cpp.text import LoopBody, Scope, Text
 from lamina.codegen.cpp.transposes import Transposes
 
 __all__ = ["ThreadLoop"]
@@ -21,26 +21,26 @@ __all__ = ["ThreadLoop"]
 class ThreadLoop:
     """Writes the loop over a thread's points: the shared axes and tiles together, or 64 points of the vector axis."""
 
-    facts: Facts
+    facts: NestAnalysis
     bounds: Bounds
     totals: ColumnTotals
     strips: Strips
     row_blocks: RowBlocks
     transposes: Transposes
 
-    def write(self, scope: Scope, region: Region, inside: Inside) -> None:
-        """Write the loop for the goals of ``region``, outside of which no loop is open."""
+    def write(self, scope: Scope, loop_body: LoopBody, inside: Inside) -> None:
+        """Write the loop for the goals of ``loop_body``, outside of which no loop is open."""
         facts, text = self.facts, scope.text
         if self._is_vector_loop:
             axis = facts.schedule.outer[0]
             text.add(f"const int64 {axis}_begin = begin * 64, {axis}_end = least(end * 64, {self._extent(axis)});")
             with self.bounds.within({axis: (f"{axis}_begin", f"{axis}_end")}):
-                self.strips.write(text, axis, region)
+                self.strips.write(text, axis, loop_body)
             return
         text.open("if (begin < end) {")
         axes = facts.schedule.outer
         single = axes[0] if len(axes) == 1 and not facts.tiles else None
-        if single is None or not self.row_blocks.write(text, single, region, "begin", "end"):
+        if single is None or not self.row_blocks.write(text, single, loop_body, "begin", "end"):
             self._open(text)
             blocks = self._tiles(text)
             with self.bounds.within(blocks):
@@ -48,7 +48,7 @@ class ThreadLoop:
                     self.transposes.write(text)
                 opened = frozenset([*axes, *(f"{a}_tile" for a in facts.tiles)])
                 inner = Scope(text, scope.memory, "continue", scope.stack)
-                inside(inner, Region(opened, region.known, region.goals))
+                inside(inner, LoopBody(opened, loop_body.known, loop_body.goals))
             if single is not None:
                 self.totals.drain_now_and_then(text, single)
             text.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lamina.codegen.cpp.addresses import Addresses
 from lamina.codegen.cpp.arrays import Array, Arrays
 from lamina.codegen.cpp.expressions import SHORT, index_text
-from lamina.codegen.cpp.facts import Facts
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.text import Text
 from lamina.ir.index import Axis, Loaded
 from lamina.ir.loops import Load
@@ -20,7 +20,7 @@ __all__ = ["Transposes"]
 class Transposes:
     """Writes transposed copies of tiles, and keeps them as the arrays of what is loaded."""
 
-    facts: Facts
+    facts: NestAnalysis
     dtypes: Mapping[str, str]
     addresses: Addresses
     arrays: Arrays

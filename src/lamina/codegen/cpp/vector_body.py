@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from lamina.codegen.cpp.arrays import Arrays
 from lamina.codegen.cpp.definitions import Definitions
-from lamina.codegen.cpp.facts import Facts
 from lamina.codegen.cpp.needs import Needs
+from lamina.codegen.cpp.nest_analysis import NestAnalysis
 from lamina.codegen.cpp.operands import Operands
 from lamina.codegen.cpp.reductions import Reductions
 from lamina.codegen.cpp.scans import Scans
 from lamina.codegen.cpp.stores import Stores
-from lamina.codegen.cpp.text import Region
+from lamina.codegen.cpp.text import LoopBody
 from lamina.ir.loops import Check, Compute, Constant, Load, Reduce, Scan, Store
 from lamina.ir.ops import OPS
 
@@ -24,7 +24,7 @@ __all__ = ["VectorBody"]
 class VectorBody:
     """Writes the statements of a nest's vector loops."""
 
-    facts: Facts
+    facts: NestAnalysis
     operands: Operands
     needs: Needs
     arrays: Arrays
@@ -33,13 +33,13 @@ class VectorBody:
     reductions: Reductions
     scans: Scans
 
-    def lines(self, region: Region) -> list[str]:
+    def lines(self, loop_body: LoopBody) -> list[str]:
         """Statements of the vector loop, in the order of the equations."""
         facts = self.facts
-        as_goal = {g.position: g for g in region.goals}
-        keeps = {g.position for g in region.goals if g.name}
+        as_goal = {g.position: g for g in loop_body.goals}
+        keeps = {g.position for g in loop_body.goals if g.name}
         lines: list[str] = []
-        places = sorted(self.needs.of(region.known, region.goals) | set(as_goal))
+        places = sorted(self.needs.of(loop_body.known, loop_body.goals) | set(as_goal))
         turns = self._turns(places)
         joined = {one for row in turns.values() for one in row}
         for position in places:
@@ -62,10 +62,10 @@ class VectorBody:
                 lines += [self.arrays.load(name)] if name in self.arrays else self._value(position)
         return lines
 
-    def accumulators(self, region: Region) -> int:
+    def accumulators(self, loop_body: LoopBody) -> int:
         """How many accumulators: enough to hide an addition's latency behind cheap work."""
         cost = 0
-        for position in self.needs.of(region.known, region.goals):
+        for position in self.needs.of(loop_body.known, loop_body.goals):
             eqn = self.facts.body[position]
             cost += OPS[eqn.op].cost if isinstance(eqn, Compute) else 2
         return 4 if cost <= 24 else 2 if cost <= 48 else 1

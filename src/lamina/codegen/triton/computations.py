@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from lamina.codegen.triton.expressions import cast_text, compute_text
-from lamina.codegen.triton.facts import Facts, size_text
+from lamina.codegen.triton.integer_rounding import find_integer_roundings
+from lamina.codegen.triton.nest_analysis import NestAnalysis, size_text
 from lamina.codegen.triton.operands import Operands
 from lamina.codegen.triton.reciprocals import Reciprocals
 from lamina.codegen.triton.types import typed
-from lamina.codegen.triton.whole import find_wholes
 from lamina.ir.loops import Compute, Index, Random
 
 __all__ = ["Computations"]
@@ -16,9 +16,9 @@ __all__ = ["Computations"]
 class Computations:
     """Expressions of a nest's Compute, Index and Random equations."""
 
-    def __init__(self, facts: Facts, operands: Operands, reciprocals: Reciprocals) -> None:
+    def __init__(self, facts: NestAnalysis, operands: Operands, reciprocals: Reciprocals) -> None:
         self.facts, self.operands, self.reciprocals = facts, operands, reciprocals
-        self.wholes = find_wholes(facts)
+        self.wholes = find_integer_roundings(facts)
 
     def is_unused(self, position: int) -> bool:
         """Whether the expressions that need an equation do its work themselves."""

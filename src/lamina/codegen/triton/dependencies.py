@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lamina.codegen.triton.facts import Facts, Span
+from lamina.codegen.triton.nest_analysis import NestAnalysis, Span
 from lamina.codegen.triton.nest_reductions import NestReductions
 from lamina.ir.loops import Load, Reduce, Store, operands
 
@@ -17,7 +17,7 @@ class Dependencies:
     Those of a reduction change while a loop carries it: what is taken beside a maximum then reads what that reads.
     """
 
-    def __init__(self, facts: Facts, reductions: NestReductions) -> None:
+    def __init__(self, facts: NestAnalysis, reductions: NestReductions) -> None:
         self.facts, self.reductions = facts, reductions
 
     def loops_of(self, position: int, opened: Span) -> list[int]:

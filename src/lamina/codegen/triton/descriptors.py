@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
-from lamina.codegen.triton.facts import Facts
+from lamina.codegen.triton.nest_analysis import NestAnalysis
 from lamina.ir.index import Axis, as_expr
 
 __all__ = ["Descriptor", "described"]
@@ -24,21 +24,21 @@ _MOST = 1 << 31
 @dataclass(frozen=True, slots=True)
 class Descriptor:
     """``text`` makes ``name``, a descriptor of ``buffer`` in tiles of the last two blocks of some facts, whose numbers
-    ``order`` gives, slow one first. ``turned``: the memory's rows are the last block.
+    ``order`` gives, slow one first. ``transposed``: the memory's rows are the last block.
     """
 
     name: str
     buffer: str
     text: str
     order: tuple[int, int]
-    turned: bool
+    transposed: bool
 
     def place(self, at: Mapping[int, str]) -> str:
         """The offsets of a tile that begins at ``at`` along each block."""
         return f"[{', '.join(at[k] for k in self.order)}]"
 
 
-def described(facts: Facts, buffer: str, index: object, name: str) -> Descriptor | None:
+def described(facts: NestAnalysis, buffer: str, index: object, name: str) -> Descriptor | None:
     """A descriptor of the elements at ``index``, a function of the last two blocks, or None where the copy engine
     cannot move them.
     """

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from lamina.codegen.triton.alike import dispatch, programs
-from lamina.codegen.triton.ends import GROUP, ends_schedule, has_ends, lengths_of_groups
-from lamina.codegen.triton.facts import Facts, size_text
-from lamina.codegen.triton.last import programs_of, write_last
+from lamina.codegen.triton.cluster import cluster_lines
+from lamina.codegen.triton.grouped import dispatch, programs
+from lamina.codegen.triton.last_block import programs_of, write_last_block
 from lamina.codegen.triton.nest import NestWriter
+from lamina.codegen.triton.nest_analysis import NestAnalysis, size_text
+from lamina.codegen.triton.peeled_tail import GROUP, has_tail, lengths_of_groups, tail_schedule
 from lamina.codegen.triton.product import write_product, write_sums
 from lamina.codegen.triton.sigmoids import with_sigmoids
 from lamina.codegen.triton.source import TritonSource, UnsupportedKernel
-from lamina.codegen.triton.team import team_lines
 from lamina.codegen.triton.text import Text, helpers_in
 from lamina.codegen.triton.types import signature
-from lamina.ir.alike import Alike, alike
+from lamina.ir.grouped import Grouped, grouped
 from lamina.ir.index import Expr, as_expr, prod
 from lamina.ir.loops import Check, Nest, Store
 from lamina.ir.plan import GpuSchedule, Kernel
@@ -42,27 +42,27 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
     checks = sum(isinstance(e, Check) for nest in kernel.nests for e in nest.body)
     parameters, types = _arguments(kernel, dtypes, checks)
-    same = alike(kernel.nests)
+    same = grouped(kernel.nests)
     if same is not None and len({tuple(dtypes[b] for b in own) for own in same.buffers}) == 1:
         return _together(kernel, same, dtypes, types)
     if len(kernel.nests) == 1 and kernel.schedules[0].kind == "product":
         return _product(kernel, dtypes, parameters, types, target)
-    if any(isinstance(s, GpuSchedule) and s.last for s in kernel.schedules):
+    if any(isinstance(s, GpuSchedule) and s.last_block for s in kernel.schedules):
         return _joined(kernel, dtypes, parameters, types)
     pairs = [(n, s) for n, s in zip(kernel.nests, kernel.schedules, strict=True) if isinstance(s, GpuSchedule)]
-    lengths = [lengths_of_groups(nest) for nest, schedule in pairs if has_ends(nest, schedule)]
+    lengths = [lengths_of_groups(nest) for nest, schedule in pairs if has_tail(nest, schedule)]
     always = any(sizes is None for sizes in lengths)
-    whole = _nests(kernel, dtypes, parameters, types, with_ends=always)
+    whole = _nests(kernel, dtypes, parameters, types, with_tail=always)
     if always or not lengths:
         return whole
-    made = _nests(replace(kernel, name=f"{kernel.name}_uneven"), dtypes, parameters, types, with_ends=True)
+    made = _nests(replace(kernel, name=f"{kernel.name}_uneven"), dtypes, parameters, types, with_tail=True)
     return replace(whole, uneven=made, lengths=tuple(sorted(frozenset[str]().union(*filter(None, lengths)))))
 
 
 def _nests(
-    kernel: Kernel, dtypes: dict[str, str], parameters: list[str], types: list[str], with_ends: bool
+    kernel: Kernel, dtypes: dict[str, str], parameters: list[str], types: list[str], with_tail: bool
 ) -> TritonSource:
-    """The source of nests that each have programs of their own. ``with_ends``: whole groups of their tiles and the rest
+    """The source of nests that each have programs of their own. ``with_tail``: whole groups of their tiles and the rest
     apart, where that pays.
     """
     workspace: tuple[tuple[Expr, bool], ...] = ()
@@ -76,22 +76,22 @@ def _nests(
         schedules.append(schedule)
         name = kernel.name if alone else f"{kernel.name}_{number}"
         if schedule.kind == "product":
-            text = _function(name, parameters, Facts(nest, schedule, dtypes), alone)
+            text = _function(name, parameters, NestAnalysis(nest, schedule, dtypes), alone)
             grids.append(write_product(nest, schedule, dtypes, text, alone).programs)
             parts.append(text)
             continue
-        if with_ends and has_ends(nest, schedule):
+        if with_tail and has_tail(nest, schedule):
             made, facts = _groups_and_rest(name, parameters, nest, schedule, dtypes, alone)
             parts += made
         else:
-            facts = Facts(nest, schedule, dtypes)
+            facts = NestAnalysis(nest, schedule, dtypes)
             text, writer = _written(name, parameters, facts, alone, done)
             parts.append(text)
-            for team in writer.reductions.teams:
-                workspace = ((team.workspace(), False),)
+            for cluster in writer.reductions.clusters:
+                workspace = ((cluster.workspace(), False),)
         done += sum(isinstance(e, Check) for e in nest.body)
-        tiles = prod(facts.pieces(k) for k, b in enumerate(facts.blocks) if b.role in ("grid", "team"))
-        grids.append(tiles * max(schedule.team, 1))
+        tiles = prod(facts.pieces(k) for k, b in enumerate(facts.blocks) if b.role in ("grid", "cluster"))
+        grids.append(tiles * max(schedule.cluster, 1))
     if not alone:
         parts.append(_dispatch(kernel.name, parameters, grids))
     body = "\n\n\n".join("\n".join(part.lines) for part in parts)
@@ -110,7 +110,7 @@ def _nests(
     )
 
 
-def _function(name: str, parameters: list[str], facts: Facts, alone: bool) -> Text:
+def _function(name: str, parameters: list[str], facts: NestAnalysis, alone: bool) -> Text:
     """The head of the function of a nest; one that is not ``alone`` is told its program's number."""
     facts.check()
     text = _opened(name, parameters, alone)
@@ -125,7 +125,9 @@ def _opened(name: str, parameters: list[str], alone: bool) -> Text:
     return text
 
 
-def _written(name: str, parameters: list[str], facts: Facts, alone: bool, first_check: int) -> tuple[Text, NestWriter]:
+def _written(
+    name: str, parameters: list[str], facts: NestAnalysis, alone: bool, first_check: int
+) -> tuple[Text, NestWriter]:
     """The function of a nest."""
     text = _function(name, parameters, facts, alone)
     _indices(facts, text, alone)
@@ -136,10 +138,10 @@ def _written(name: str, parameters: list[str], facts: Facts, alone: bool, first_
 
 def _groups_and_rest(
     name: str, parameters: list[str], nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], alone: bool
-) -> tuple[list[Text], Facts]:
+) -> tuple[list[Text], NestAnalysis]:
     """The functions of a nest whose tiles end at the last whole group, and the facts of those tiles."""
-    facts = Facts(nest, schedule, dtypes, part="groups")
-    rest = Facts(nest, ends_schedule(schedule), dtypes, part="rest")
+    facts = NestAnalysis(nest, schedule, dtypes, part="groups")
+    rest = NestAnalysis(nest, tail_schedule(schedule), dtypes, part="rest")
     groups, _ = _written(f"{name}_groups", parameters, facts, False, 0)
     last, _ = _written(f"{name}_rest", parameters, rest, False, 0)
     text = _opened(name, parameters, alone)
@@ -153,11 +155,11 @@ def _groups_and_rest(
 
 
 def _arguments(kernel: Kernel, dtypes: dict[str, str], checks: int) -> tuple[list[str], list[str]]:
-    """Names and types of a kernel's parameters, with the memory of its teams and the number of its failed check."""
+    """Names and types of a kernel's parameters, with the memory of its clusters and the number of its failed check."""
     gpu = [s for s in kernel.schedules if isinstance(s, GpuSchedule)]
-    shared = any(s.team or any(b.role == "team" for b in s.blocks) for s in gpu)
+    shared = any(s.cluster or any(b.role == "cluster" for b in s.blocks) for s in gpu)
     if shared and len(kernel.nests) > 1:
-        raise UnsupportedKernel("a team of programs in a group of nests")
+        raise UnsupportedKernel("a cluster of programs in a group of nests")
     last = [*(["w0"] if shared else []), *(["failed"] if checks else [])]
     kinds = {"w0": "*fp32", "failed": "*i32"}
     types = [*(signature(d) for d in kernel.dtypes), *("i64" for _ in kernel.sizes), *(kinds[name] for name in last)]
@@ -168,10 +170,10 @@ def _joined(kernel: Kernel, dtypes: dict[str, str], parameters: list[str], types
     """The source of a launch whose last programs run the second nest."""
     (first, second), stored = kernel.nests, {e.buffer for e in kernel.nests[0].body if isinstance(e, Store)}
     parts: list[Text] = []
-    facts: list[Facts] = []
+    facts: list[NestAnalysis] = []
     for suffix, nest, schedule in zip(("parts", "join"), (first, second), kernel.schedules, strict=True):
         assert isinstance(schedule, GpuSchedule), "the kernel is scheduled for a CPU"
-        facts.append(Facts(nest, schedule, dtypes, frozenset(stored) if schedule.last else frozenset()))
+        facts.append(NestAnalysis(nest, schedule, dtypes, frozenset(stored) if schedule.last_block else frozenset()))
         facts[-1].check()
         text = Text()
         text.add("@triton.jit")
@@ -180,7 +182,7 @@ def _joined(kernel: Kernel, dtypes: dict[str, str], parameters: list[str], types
         _indices(facts[-1], text, False)
         NestWriter(facts[-1], text).run()
         parts.append(text)
-    parts.append(write_last(kernel.name, parameters, *facts))
+    parts.append(write_last_block(kernel.name, parameters, *facts))
     body, one = "\n\n\n".join("\n".join(part.lines) for part in parts), as_expr(1)
     schedules = [s for s in kernel.schedules if isinstance(s, GpuSchedule)]
     return TritonSource(
@@ -202,7 +204,7 @@ def _product(
     """The source of a product, and of the launch after it that adds up its sums over rows."""
     (nest,), (schedule,) = kernel.nests, kernel.schedules
     assert isinstance(schedule, GpuSchedule), "the kernel is scheduled for a CPU"
-    facts = Facts(nest, schedule, dtypes)
+    facts = NestAnalysis(nest, schedule, dtypes)
     product, sums, one = Text(1), Text(1), as_expr(1)
     written = write_product(nest, schedule, dtypes, product, True)
     words = tuple(f"w{k}" for k in range(len(written.workspace)))
@@ -245,12 +247,12 @@ def _plain(kernel: Kernel, target: TritonTarget) -> TritonSource:
     return emit(replace(kernel, name=f"{kernel.name}_anywhere", schedules=(plain,)), target)
 
 
-def _together(kernel: Kernel, same: Alike, dtypes: dict[str, str], types: list[str]) -> TritonSource:
+def _together(kernel: Kernel, same: Grouped, dtypes: dict[str, str], types: list[str]) -> TritonSource:
     """The source of a launch over nests of one form."""
     schedule = kernel.schedules[0]
     assert isinstance(schedule, GpuSchedule), "the kernel is scheduled for a CPU"
     own = {f"b{k}": dtypes[b] for k, b in enumerate(same.buffers[0])}
-    facts = Facts(same.nest, schedule, own)
+    facts = NestAnalysis(same.nest, schedule, own)
     facts.check()
     name = f"{kernel.name}_one"
     sizes = ["s0"] if same.lengths[0] is not None else []
@@ -284,26 +286,26 @@ def _head(body: str) -> str:
     return "\n".join(lines)
 
 
-def _describe(facts: Facts) -> str:
+def _describe(facts: NestAnalysis) -> str:
     parts = []
     for block, extent in zip(facts.blocks, facts.extents, strict=True):
-        sign = {"grid": "shared", "team": "a team's", "loop": "looped", "whole": "whole"}[block.role]
+        sign = {"grid": "shared", "cluster": "a cluster's", "loop": "looped", "whole": "whole"}[block.role]
         parts.append(f"{', '.join(block.axes)} < {size_text(extent)} {sign} by {block.size}")
-    team = f", a team of {facts.schedule.team} programs" if facts.schedule.team else ""
-    return f"{facts.schedule.kind}: {'; '.join(parts) or 'a single point'}{team}."
+    cluster = f", a cluster of {facts.schedule.cluster} programs" if facts.schedule.cluster else ""
+    return f"{facts.schedule.kind}: {'; '.join(parts) or 'a single point'}{cluster}."
 
 
-def _indices(facts: Facts, text: Text, alone: bool) -> None:
+def _indices(facts: NestAnalysis, text: Text, alone: bool) -> None:
     """The indices of the blocks that programs share, from the program's number, and of those held whole."""
-    shared = [k for k, block in enumerate(facts.blocks) if block.role in ("grid", "team")]
+    shared = [k for k, block in enumerate(facts.blocks) if block.role in ("grid", "cluster")]
     if alone and (shared or facts.shared_loop is not None):
         text.add("pid = tl.program_id(0)")
     rest = "pid"
     if facts.shared_loop is not None:
         line = facts.lines[facts.shared_loop]
-        text.add(f"{line}_pid = pid % {facts.schedule.team}")
-        text.add(f"team = pid // {facts.schedule.team}")
-        rest = "team"
+        text.add(f"{line}_pid = pid % {facts.schedule.cluster}")
+        text.add(f"cluster = pid // {facts.schedule.cluster}")
+        rest = "cluster"
     for position, k in enumerate(reversed(shared)):
         line, block, count = facts.lines[k], facts.blocks[k], facts.pieces(k)
         last = position == len(shared) - 1
@@ -318,7 +320,7 @@ def _indices(facts: Facts, text: Text, alone: bool) -> None:
             text.add(f"{name} = {rest} % {divisor}")
             text.add(f"{line}_rest = {rest} // {divisor}")
             rest = f"{line}_rest"
-        if block.role == "team":
+        if block.role == "cluster":
             continue
         start = f"{name}.to(tl.int64)" if facts.wide[k] else name
         if facts.part == "rest":
@@ -330,8 +332,8 @@ def _indices(facts: Facts, text: Text, alone: bool) -> None:
     for k, block in enumerate(facts.blocks):
         if block.role == "whole":
             text.extend(facts.line_text(k, ""))
-    if facts.team is not None:
-        text.extend(team_lines(facts, facts.team))
+    if facts.cluster is not None:
+        text.extend(cluster_lines(facts, facts.cluster))
 
 
 def _dispatch(name: str, parameters: list[str], grids: list[Expr]) -> Text:

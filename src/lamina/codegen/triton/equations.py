@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lamina.codegen.triton.computations import Computations
-from lamina.codegen.triton.facts import Facts
 from lamina.codegen.triton.memory import Memory
+from lamina.codegen.triton.nest_analysis import NestAnalysis
 from lamina.codegen.triton.nest_reductions import NestReductions
 from lamina.codegen.triton.operands import Operands
 from lamina.codegen.triton.reciprocals import Reciprocals
@@ -15,7 +15,7 @@ from lamina.codegen.triton.scans import Scanner
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.unrolled import UnrolledLoop
 from lamina.ir.loops import Compute, Constant, Index, Load, Random, Reduce, Scan, Store
-from lamina.ir.rare import rare_branches
+from lamina.ir.predicated import predicated_branches
 
 __all__ = ["EquationWriter"]
 
@@ -26,13 +26,13 @@ class EquationWriter:
     ``first_check`` numbers the nest's Checks among the kernel's.
     """
 
-    def __init__(self, facts: Facts, text: Text, first_check: int = 0) -> None:
+    def __init__(self, facts: NestAnalysis, text: Text, first_check: int = 0) -> None:
         self.facts, self.text = facts, text
         reduce, reciprocals = Reducer(facts), Reciprocals(facts)
         self.operands = Operands(facts)
         self.computations = Computations(facts, self.operands, reciprocals)
         self.reductions = NestReductions(facts, self.operands, reduce, reciprocals)
-        self.memory = Memory(facts, self.operands, reduce, self.reductions.team, first_check)
+        self.memory = Memory(facts, self.operands, reduce, self.reductions.cluster, first_check)
         self.scans = Scanner(facts, reduce)
         self.unrolled = UnrolledLoop(facts, self.memory)
         self._branches = _branches(facts)
@@ -81,10 +81,10 @@ class EquationWriter:
         text.close()
 
 
-def _branches(facts: Facts) -> Mapping[int, tuple[int, ...]]:
+def _branches(facts: NestAnalysis) -> Mapping[int, tuple[int, ...]]:
     """For each choice whose last operand is loaded for a few rows only, the equations that wait for that."""
     found: dict[int, tuple[int, ...]] = {}
-    for branch in rare_branches(facts.nest) if facts.team is None else ():
+    for branch in predicated_branches(facts.nest) if facts.cluster is None else ():
         masked = any(isinstance(e, Load) and e.mask is not None for e in branch.private)
         if masked and facts.dims(facts.span(branch.choice.ins[1])) == facts.dims(facts.span(branch.choice.out)):
             private = {id(e) for e in branch.private}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lamina.codegen.triton.alongside import loaded_alongside
-from lamina.codegen.triton.facts import Facts, Span
+from lamina.codegen.triton.broadcast_loads import broadcast_loads
+from lamina.codegen.triton.cluster import Cluster
+from lamina.codegen.triton.nest_analysis import NestAnalysis, Span
 from lamina.codegen.triton.operands import Operands
 from lamina.codegen.triton.reductions import Reducer
 from lamina.codegen.triton.source import UnsupportedKernel
-from lamina.codegen.triton.team import Team
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.types import literal
 from lamina.ir.index import Expr, as_expr
@@ -26,16 +26,16 @@ _HALF = ("float16", "bfloat16")
 class Memory:
     """Accesses of a nest's equations to memory.
 
-    ``team`` has accesses of its own along the rows it shares. ``first_check`` numbers the nest's Checks among the
+    ``cluster`` has accesses of its own along the rows it shares. ``first_check`` numbers the nest's Checks among the
     kernel's.
     """
 
     def __init__(
-        self, facts: Facts, operands: Operands, reduce: Reducer, team: Team | None, first_check: int = 0
+        self, facts: NestAnalysis, operands: Operands, reduce: Reducer, cluster: Cluster | None, first_check: int = 0
     ) -> None:
-        self.facts, self.operands, self.reduce, self.team = facts, operands, reduce, team
+        self.facts, self.operands, self.reduce, self.cluster = facts, operands, reduce, cluster
         self.first_check = first_check
-        self._alongside = loaded_alongside(facts)
+        self._alongside = broadcast_loads(facts)
         self._aligned: dict[int, Expr] = {}
 
     @contextmanager
@@ -72,7 +72,7 @@ class Memory:
     def _first(self, span: Span) -> list[str]:
         """Conditions that pick one of the programs that would all do the same."""
         facts = self.facts
-        shared = [k for k, b in enumerate(facts.blocks) if b.role in ("grid", "team")]
+        shared = [k for k, b in enumerate(facts.blocks) if b.role in ("grid", "cluster")]
         alone = [k for k in shared if k not in span and facts.pieces(k) != 1]
         alone += [k for k in (facts.shared_loop,) if k is not None and k not in span]
         return [f"({facts.lines[k]}_pid == 0)" for k in alone]
@@ -82,8 +82,8 @@ class Memory:
     def load(self, eqn: Load) -> str:
         """The expression of a load."""
         facts = self.facts
-        if self.team is not None and self.team.meets(eqn.index[0]) and eqn.mask is None:
-            return self.team.load(eqn)
+        if self.cluster is not None and self.cluster.meets(eqn.index[0]) and eqn.mask is None:
+            return self.cluster.load(eqn)
         span = facts.eqn_span(eqn)
         row = self._alongside.get(facts.made[eqn.out])
         text = self._pointer(eqn.buffer, eqn.index[0], span if row is None else span | {row})
@@ -92,7 +92,7 @@ class Memory:
             text += f", mask={' & '.join(masks)}"
         if eqn.mask is not None:
             text += f", other={literal(eqn.fill, eqn.dtype)}"
-        if facts.schedule.streamed and eqn.index[0].axes() == facts.axes.keys():
+        if facts.schedule.evict_first and eqn.index[0].axes() == facts.axes.keys():
             text += ', eviction_policy="evict_first"'
         if eqn.buffer in facts.fresh:
             text += ', cache_modifier=".cg"'
@@ -107,8 +107,8 @@ class Memory:
             value = f"tl.broadcast_to({value}, {facts.shape(span)})"
         if eqn.mode != "set":
             self._add(text, eqn, span, value)
-        elif eqn.mask is None and self.team is not None and self.team.meets(eqn.index[0]):
-            self.team.store(text, eqn, value)
+        elif eqn.mask is None and self.cluster is not None and self.cluster.meets(eqn.index[0]):
+            self.cluster.store(text, eqn, value)
         else:
             pointer = self._pointer(eqn.buffer, eqn.index[0], span)
             text.add(f"tl.store({pointer}, {value}{_masked(self._mask(eqn, span) + self._first(span))})")

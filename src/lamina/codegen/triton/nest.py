@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from lamina.codegen.triton.cluster import Cluster
 from lamina.codegen.triton.dependencies import Dependencies
-from lamina.codegen.triton.early import read_early
 from lamina.codegen.triton.equations import EquationWriter
-from lamina.codegen.triton.facts import Facts, Span
-from lamina.codegen.triton.team import Team
+from lamina.codegen.triton.hoisted_loads import hoisted_loads
+from lamina.codegen.triton.nest_analysis import NestAnalysis, Span
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.tile_loops import TileLoops
 from lamina.ir.loops import Check, Store, defined
@@ -25,7 +25,7 @@ __all__ = ["NestWriter"]
 class NestWriter:
     """Places the equations of one nest in regions and phases. ``first_check`` numbers its Checks among the kernel's."""
 
-    def __init__(self, facts: Facts, text: Text, first_check: int = 0) -> None:
+    def __init__(self, facts: NestAnalysis, text: Text, first_check: int = 0) -> None:
         self.facts, self.text, self.body = facts, text, facts.body
         self.equations = own = EquationWriter(facts, text, first_check)
         self.reductions = own.reductions
@@ -34,21 +34,21 @@ class NestWriter:
 
     def run(self) -> None:
         """Write all of it; the indices of shared blocks are defined already."""
-        for exchange in self.reductions.teams:
+        for exchange in self.reductions.clusters:
             self.text.extend(exchange.lines())
         goals = [p for p, e in enumerate(self.body) if isinstance(e, Store | Check)]
         self._region(frozenset(), frozenset(), goals)
-        team = self.reductions.team
-        if team is not None and team.origin is not None:
-            self._ends(team, goals)
+        cluster = self.reductions.cluster
+        if cluster is not None and cluster.origin is not None:
+            self._ends(cluster, goals)
 
-    def _ends(self, team: Team, goals: Sequence[int]) -> None:
-        """What a team's rows that begin anywhere have beside whole aligned groups, computed again in a small tile."""
-        stores = [p for p in goals if isinstance(e := self.body[p], Store) and team.meets(e.index[0])]
-        known = frozenset(n for n in self.facts.made if team.k not in self.facts.span(n))
+    def _ends(self, cluster: Cluster, goals: Sequence[int]) -> None:
+        """Unaligned first and last elements of rows shared by a cluster, computed again in a small tile."""
+        stores = [p for p in goals if isinstance(e := self.body[p], Store) and cluster.meets(e.index[0])]
+        known = frozenset(n for n in self.facts.made if cluster.k not in self.facts.span(n))
         if stores:
             blocks = self.facts.blocks
-            team.begin_ends(self.text)
+            cluster.begin_ends(self.text)
             for p in self.dependencies.slice(stores, known, ()):
                 self.equations.write(p)
             self.facts.blocks = blocks
@@ -71,7 +71,7 @@ class NestWriter:
     def _phases(self, opened: Span, known: frozenset[str], goals: Sequence[int]) -> list[list[int]]:
         """The equations that a region's goals need, by phase."""
         online = [p for p in self.reductions.onlines if self.reductions.completes(p, opened)]
-        need = read_early(self.facts, self.dependencies.slice(goals, known, online))
+        need = hoisted_loads(self.facts, self.dependencies.slice(goals, known, online))
         phase: dict[int, int] = {}
         ready: dict[str, int] = {}
         for p in need:

@@ -1,16 +1,16 @@
-"""How each reduction of a nest is done: on one tile, carried through a loop, or exchanged by a team of programs."""
+"""How each reduction of a nest is done: on one tile, carried through a loop, or exchanged by a cluster of programs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lamina.codegen.triton.facts import Facts, Span
-from lamina.codegen.triton.online import online_sums
+from lamina.codegen.triton.cluster import Cluster
+from lamina.codegen.triton.nest_analysis import NestAnalysis, Span
+from lamina.codegen.triton.online_softmax import online_sums
 from lamina.codegen.triton.operands import Operands
 from lamina.codegen.triton.reciprocals import Reciprocals
 from lamina.codegen.triton.reductions import Accumulator, Reducer
 from lamina.codegen.triton.source import UnsupportedKernel
-from lamina.codegen.triton.team import Team
 from lamina.codegen.triton.text import Text
 from lamina.ir.loops import Reduce
 
@@ -20,15 +20,15 @@ __all__ = ["NestReductions"]
 class NestReductions:
     """The reductions of a nest that loops carry, and those that were written together with another one.
 
-    ``team``: the programs that have a tile of each row; ``sharing``: those that have a part of a loop each.
+    ``cluster``: the programs that have a tile of each row; ``sharing``: those that have a part of a loop each.
     """
 
-    def __init__(self, facts: Facts, operands: Operands, reduce: Reducer, reciprocals: Reciprocals) -> None:
+    def __init__(self, facts: NestAnalysis, operands: Operands, reduce: Reducer, reciprocals: Reciprocals) -> None:
         self.facts, self.operands, self.reduce, self.reciprocals = facts, operands, reduce, reciprocals
         self.onlines = online_sums(facts.body) if facts.schedule.online else {}
-        self.team = None if facts.team is None else Team(facts, reduce, facts.team)
-        self.sharing = None if facts.shared_loop is None else Team(facts, reduce, facts.shared_loop)
-        self.teams = [team for team in (self.team, self.sharing) if team is not None]
+        self.cluster = None if facts.cluster is None else Cluster(facts, reduce, facts.cluster)
+        self.sharing = None if facts.shared_loop is None else Cluster(facts, reduce, facts.shared_loop)
+        self.clusters = [cluster for cluster in (self.cluster, self.sharing) if cluster is not None]
         self._accumulators: dict[int, Accumulator] = {}
         self._joined: set[int] = set()
 
@@ -37,8 +37,8 @@ class NestReductions:
         return position in self._accumulators
 
     def is_joined(self, position: int) -> bool:
-        """Whether an equation was written together with a team's maximum."""
-        return position in self._joined and self.team is not None and not self.team.at_ends
+        """Whether an equation was written together with a cluster's maximum."""
+        return position in self._joined and self.cluster is not None and not self.cluster.at_ends
 
     def completes(self, position: int, opened: Span) -> bool:
         """Whether a reduction needs a loop that is not open, and so ends a phase of what the open ones contain."""
@@ -86,22 +86,22 @@ class NestReductions:
     def write(self, text: Text, position: int, eqn: Reduce) -> None:
         """Write what a reduction does with the tile at hand."""
         acc, value = self._accumulators.get(position), self.operands.value(eqn.value)
-        if self.team is not None:
-            self._exchange(text, self.team, eqn, value)
+        if self.cluster is not None:
+            self._exchange(text, self.cluster, eqn, value)
         elif acc is None:
             self.reduce.tile(text, eqn, value)
         else:
             peers = {a.eqn.outs[0]: a for a in self._accumulators.values()}
             self.reduce.accumulate(text, acc, value, peers)
 
-    def _exchange(self, text: Text, team: Team, eqn: Reduce, value: str) -> None:
+    def _exchange(self, text: Text, cluster: Cluster, eqn: Reduce, value: str) -> None:
         """A reduction of a row that programs share; the sum beside a maximum is joined with it."""
         for p, online in self.onlines.items():
             total = self.facts.body[p]
             if online.maximum == eqn.outs[0] and isinstance(total, Reduce):
                 self._joined.add(p)
-                if team.write_online(text, eqn, total, online, value):
+                if cluster.write_online(text, eqn, total, online, value):
                     self._joined.add(self.facts.made[total.value])
                 self.reciprocals.define(text, total)
                 return
-        team.write(text, eqn, value)
+        cluster.write(text, eqn, value)

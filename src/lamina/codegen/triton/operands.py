@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lamina.codegen.triton.expressions import constant_text
-from lamina.codegen.triton.facts import Facts
+from lamina.codegen.triton.nest_analysis import NestAnalysis
 from lamina.codegen.triton.types import literal
 from lamina.ir.loops import Constant
 
@@ -13,7 +13,7 @@ __all__ = ["Operands"]
 class Operands:
     """Texts of a nest's values where expressions use them. Constants have no statement of their own."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: NestAnalysis) -> None:
         self._constants = {e.out: e for e in facts.body if isinstance(e, Constant)}
 
     def value(self, name: str) -> str:

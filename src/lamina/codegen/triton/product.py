@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from lamina.codegen.triton.descriptors import Descriptor, described
 from lamina.codegen.triton.equations import EquationWriter
-from lamina.codegen.triton.facts import Facts, size_text
+from lamina.codegen.triton.nest_analysis import NestAnalysis, size_text
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.types import typed
@@ -81,7 +81,7 @@ def write_sums(nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], text: 
     axes = tuple(a for a in nest.axes if a.name in product.columns)
     where = sum((as_expr(a) for a in axes), as_expr(0))
     stubs = tuple(Load(name, "b0", (where,), "float32") for e in product.sums for name in e.outs)
-    facts = Facts(
+    facts = NestAnalysis(
         Nest(nest.name, axes, (*stubs, *product.after)),
         GpuSchedule("pointwise", (columns,), approximate=schedule.approximate),
         dtypes,
@@ -104,7 +104,7 @@ def write_sums(nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], text: 
         writer.write(position)
 
 
-class _PartFacts(Facts):
+class _PartAnalysis(NestAnalysis):
     """Facts about a part, the last block, of tiles that are ``width`` wide: all of a part may be beyond the extent."""
 
     def __init__(self, nest: Nest, schedule: GpuSchedule, dtypes: dict[str, str], width: int) -> None:
@@ -135,14 +135,16 @@ class _Writer:
         self.left = self.part((self.rows, self.inner), product.prologues[0])
         self.right = self.part((self.inner, self.columns), product.prologues[1])
         self.result = self.part((self.rows, self.columns), (stub, *product.epilogue))
-        if self.columns.size % schedule.parts or schedule.parts & (schedule.parts - 1):
-            raise UnsupportedKernel(f"{self.columns.size} columns in {schedule.parts} parts")
-        narrow = replace(self.columns, size=self.columns.size // schedule.parts)
+        if self.columns.size % schedule.epilogue_subtiles or schedule.epilogue_subtiles & (
+            schedule.epilogue_subtiles - 1
+        ):
+            raise UnsupportedKernel(f"{self.columns.size} columns in {schedule.epilogue_subtiles} parts")
+        narrow = replace(self.columns, size=self.columns.size // schedule.epilogue_subtiles)
         self.finish = self.part((self.rows, narrow), (stub, *product.epilogue), self.columns.size)
         self.later = _only_after(product)
         self.descriptors: dict[str, Descriptor] = {}
 
-    def part(self, tile: tuple[Block, Block], body: Sequence[Equation], width: int = 0) -> Facts:
+    def part(self, tile: tuple[Block, Block], body: Sequence[Equation], width: int = 0) -> NestAnalysis:
         """Facts about some equations over two blocks and the batch; ``width``: the last one is part of a wider one."""
         blocks = (*self.batch, *tile)
         names = {a for block in blocks for a in block.axes}
@@ -150,7 +152,7 @@ class _Writer:
         schedule = GpuSchedule(
             self.schedule.kind, blocks, warps=self.schedule.warps, approximate=self.schedule.approximate
         )
-        return _PartFacts(Nest(self.nest.name, axes, tuple(body)), schedule, self.dtypes, width or tile[1].size)
+        return _PartAnalysis(Nest(self.nest.name, axes, tuple(body)), schedule, self.dtypes, width or tile[1].size)
 
     def run(self) -> WrittenProduct:
         text, facts = self.text, self.result
@@ -210,9 +212,9 @@ class _Writer:
         width = facts.blocks[columns].size
         if schedule.flat or "left" in self.descriptors:
             self.lines(facts, rows)
-        for number, name in enumerate(self.split("total", self.columns.size, schedule.parts)):
+        for number, name in enumerate(self.split("total", self.columns.size, schedule.epilogue_subtiles)):
             text.add(f"{total} = {name}")
-            if schedule.flat or schedule.parts > 1 or "right" in self.descriptors:
+            if schedule.flat or schedule.epilogue_subtiles > 1 or "right" in self.descriptors:
                 self.lines(facts, columns, number * width)
             after = f" + {number * width}" if number else ""
             at = {
@@ -234,7 +236,7 @@ class _Writer:
                 else:
                     writer.write(position)
 
-    def sum_rows(self, facts: Facts, writer: EquationWriter, eqn: Reduce) -> None:
+    def sum_rows(self, facts: NestAnalysis, writer: EquationWriter, eqn: Reduce) -> None:
         """Write the sum over a tile's rows to the workspace."""
         rows, columns = (facts.lines[-2], facts.lines[-1])
         summed = writer.operands.value(eqn.value)
@@ -270,7 +272,7 @@ class _Writer:
             # The copy engine's writes are not ordered with ordinary reads of the same memory.
             if eqn.buffer not in loaded and sum(s.buffer == eqn.buffer for s in stores) == 1:
                 found = described(self.finish, eqn.buffer, eqn.index[0], f"result{number or ''}_tiles")
-                self.add(f"store {eqn.buffer}", found if found and not found.turned else None)
+                self.add(f"store {eqn.buffer}", found if found and not found.transposed else None)
 
     def add(self, key: str, descriptor: Descriptor | None) -> None:
         if descriptor is not None:
@@ -301,23 +303,23 @@ class _Writer:
         for k in range(batch):
             text.extend(facts.line_text(k, self.start(facts, k)))
 
-    def lines(self, facts: Facts, k: int, after: int = 0) -> None:
+    def lines(self, facts: NestAnalysis, k: int, after: int = 0) -> None:
         """Write the indices of a tile's rows or columns, ``after`` the first of the tile."""
         size = (self.rows, self.columns)[k - len(self.batch)].size
         begin = f"{self.start(facts, k)} * {size}{f' + {after}' if after else ''}"
         self.text.extend(facts.line_text(k, begin))
 
-    def start(self, facts: Facts, k: int) -> str:
+    def start(self, facts: NestAnalysis, k: int) -> str:
         return f"{facts.lines[k]}_pid.to(tl.int64)" if facts.wide[k] else f"{facts.lines[k]}_pid"
 
-    def operand(self, facts: Facts, inner: int, name: str, label: str) -> str:
+    def operand(self, facts: NestAnalysis, inner: int, name: str, label: str) -> str:
         """Write what makes a tile of an operand; gives its name. Beyond the end of the summed axis it holds zeros."""
         text, writer = self.text, EquationWriter(facts, self.text)
         if label in self.descriptors:
             found = self.descriptors[label]
             other = inner - 1 if label == "left" else inner + 1
             at = {inner: "inner_at", other: f"{facts.lines[other]}_pid * {facts.blocks[other].size}"}
-            text.add(f"{name} = {found.name}.load({found.place(at)}){'.T' if found.turned else ''}")
+            text.add(f"{name} = {found.name}.load({found.place(at)}){'.T' if found.transposed else ''}")
             return name
         text.extend(facts.line_text(inner, "inner_at"))
         ragged = facts.ragged(inner)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lamina.codegen.triton.facts import Facts
+from lamina.codegen.triton.nest_analysis import NestAnalysis
 from lamina.codegen.triton.text import Text
 from lamina.ir.loops import Reduce
 
@@ -12,7 +12,7 @@ __all__ = ["Reciprocals"]
 class Reciprocals:
     """The sums of a nest whose reciprocal is defined."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: NestAnalysis) -> None:
         self.facts = facts
         self._names: dict[str, str] = {}
 

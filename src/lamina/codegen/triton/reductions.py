@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lamina.codegen.triton.alongside import points_at_once
+from lamina.codegen.triton.broadcast_loads import points_at_once
 from lamina.codegen.triton.expressions import in_float
-from lamina.codegen.triton.facts import Facts, Span, size_text
-from lamina.codegen.triton.online import Online
+from lamina.codegen.triton.nest_analysis import NestAnalysis, Span, size_text
+from lamina.codegen.triton.online_softmax import Online
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.types import HALVES, kind, lifted, neutral, typed
@@ -42,7 +42,7 @@ class Accumulator:
 class Reducer:
     """Texts of reductions over a nest's tiles."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: NestAnalysis) -> None:
         self.facts = facts
         self.fast_sums = facts.schedule.approximate_sums
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.codegen.triton.expressions import in_float
-from lamina.codegen.triton.facts import Facts
+from lamina.codegen.triton.nest_analysis import NestAnalysis
 from lamina.codegen.triton.reductions import Reducer
 from lamina.codegen.triton.text import Text
 from lamina.codegen.triton.types import HALVES, kind, lifted, neutral, typed
@@ -17,7 +17,7 @@ __all__ = ["Scanner"]
 class Scanner:
     """Texts of a nest's scans."""
 
-    def __init__(self, facts: Facts, reduce: Reducer) -> None:
+    def __init__(self, facts: NestAnalysis, reduce: Reducer) -> None:
         self.facts, self.reduce = facts, reduce
 
     def of_loop(self, k: int) -> list[Scan]:

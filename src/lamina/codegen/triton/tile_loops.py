@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lamina.codegen.triton.facts import Facts, size_text
 from lamina.codegen.triton.memory import Memory
+from lamina.codegen.triton.nest_analysis import NestAnalysis, size_text
 from lamina.codegen.triton.scans import Scanner
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
@@ -24,7 +24,7 @@ _UNROLLED_LOADS = 8
 class TileLoops:
     """Opens the loops of a nest, in the direction and the pieces that suit what is inside."""
 
-    def __init__(self, facts: Facts, text: Text, scans: Scanner, memory: Memory, unrolled: UnrolledLoop) -> None:
+    def __init__(self, facts: NestAnalysis, text: Text, scans: Scanner, memory: Memory, unrolled: UnrolledLoop) -> None:
         self.facts, self.text = facts, text
         self.scans, self.memory, self.unrolled = scans, memory, unrolled
         self._passes: dict[int, int] = {}
@@ -45,7 +45,7 @@ class TileLoops:
         backwards = any(s.reverse for s in scans)
         if backwards and not all(s.reverse for s in scans):
             raise UnsupportedKernel("scans in both directions in one loop")
-        if facts.schedule.held:
+        if facts.schedule.register_resident:
             self.unrolled.write(text, k, loads, body)
             return
         text.extend(facts.line_text(k, self._open(k, goals, backwards)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lamina.base.dtypes import DTYPES
-from lamina.codegen.triton.facts import Facts
 from lamina.codegen.triton.memory import Memory
+from lamina.codegen.triton.nest_analysis import NestAnalysis
 from lamina.codegen.triton.source import UnsupportedKernel
 from lamina.codegen.triton.text import Text
 from lamina.ir.index import as_expr
@@ -18,7 +18,7 @@ __all__ = ["UnrolledLoop"]
 class UnrolledLoop:
     """The tiles of an unrolled loop, and the loads that registers hold of each."""
 
-    def __init__(self, facts: Facts, memory: Memory) -> None:
+    def __init__(self, facts: NestAnalysis, memory: Memory) -> None:
         self.facts, self.memory = facts, memory
         self._tile = ""  # that is being written
         self._kept: set[str] = set()
@@ -30,7 +30,7 @@ class UnrolledLoop:
         size, extent = facts.blocks[k].size, facts.extents[k]
         shared = facts.shared_loop is not None
         reach = as_expr(facts.share(k)) if shared else extent
-        even = not shared or extent == facts.share(k) * facts.schedule.team
+        even = not shared or extent == facts.share(k) * facts.schedule.cluster
         if not reach.is_int or facts.schedule.peel:
             raise UnsupportedKernel("a loop that is unrolled, of unknown length or with unaligned ends")
         begins = range(0, reach.const, size)

@@ -177,12 +177,12 @@ def _hides(mask: Tensor, queries: int, keys: int) -> str:
 class _Heads:
     """Heads of keys or values, each of which ``count`` heads of queries read.
 
-    In ``source`` they are transposed if ``turned``, and have a dimension ``inserted`` of size one that is not theirs.
+    In ``source`` heads and places are swapped if ``transposed``, and a dimension ``inserted`` of size one is added.
     """
 
     source: Node
     count: int
-    turned: bool = False
+    transposed: bool = False
     inserted: int | None = None
 
     def once(self) -> Tensor:
@@ -190,26 +190,26 @@ class _Heads:
         fake = fake_of(self.source)
         assert fake is not None
         fake = fake if self.inserted is None else fake.squeeze(self.inserted)
-        return fake.transpose(1, 2) if self.turned else fake
+        return fake.transpose(1, 2) if self.transposed else fake
 
     def write(self, write: Writer) -> Node:
         """The same in the graph."""
         node = write.old(self.source)
         node = node if self.inserted is None else write.call(torch.squeeze, node, self.inserted)
-        return write.call(torch.transpose, node, 1, 2) if self.turned else node
+        return write.call(torch.transpose, node, 1, 2) if self.transposed else node
 
 
 def _heads(node: object) -> _Heads | None:
     """The heads that ``node``, keys or values, repeats; None if it does not."""
-    node, turned = _copied(node), False
+    node, transposed = _copied(node), False
     call = spelled(node) if isinstance(node, Node) else None
     if call is not None and call.name == "transpose" and _axes(call.args[1:]) == {1, 2}:
-        node, turned = _copied(call.args[0]), True
+        node, transposed = _copied(call.args[0]), True
     fake = fake_of(node)
     if not isinstance(node, Node) or fake is None or fake.dim() != 4:
         return None
-    found = _repeated(node, 2 if turned else 1)
-    return None if found is None else replace(found, turned=turned)
+    found = _repeated(node, 2 if transposed else 1)
+    return None if found is None else replace(found, transposed=transposed)
 
 
 def _copied(node: object) -> object:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lamina.base.no_class import NO_CLASS
+from lamina.base.ignore_index import IGNORE_NONE
 from lamina.base.rule import Match, Rule, rule, tensor
 from lamina.rewrite.rules.places import CAPTURED
 
@@ -41,7 +41,7 @@ def _positive_difference(x: Tensor, t: Tensor) -> Tensor:
 
 
 def _cross_entropy(x: Tensor, t: Tensor) -> Tensor:
-    rows = F.cross_entropy(x.reshape(-1, x.shape[-1]), t.reshape(-1), reduction="none", ignore_index=NO_CLASS)
+    rows = F.cross_entropy(x.reshape(-1, x.shape[-1]), t.reshape(-1), reduction="none", ignore_index=IGNORE_NONE)
     return rows.reshape(t.shape)
 
 
@@ -50,7 +50,7 @@ def _negative_cross_entropy(x: Tensor, t: Tensor) -> Tensor:
 
 
 def _cross_entropy_of_columns(x: Tensor, t: Tensor) -> Tensor:
-    return F.cross_entropy(x, t, reduction="none", ignore_index=NO_CLASS)
+    return F.cross_entropy(x, t, reduction="none", ignore_index=IGNORE_NONE)
 
 
 def _negative_cross_entropy_of_columns(x: Tensor, t: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from lamina.base.accuracy import RATIO, distance
 from lamina.testing.compare import DRAWS, HOPELESS
 from lamina.testing.fuzz.differ import KINDS, Difference, differences, undecided, unstable
 from lamina.testing.fuzz.observe import Raised, Seen, Trace, observe
-from lamina.testing.fuzz.otherwise import PLACES, Copied, Elsewhere, RandomRounding
+from lamina.testing.fuzz.perturbed import PLACES, Copied, Elsewhere, RandomRounding
 from lamina.testing.fuzz.target import LAMINA, compile_function, is_lamina
 from lamina.testing.fuzz.values import WRITTEN_OVER, Backwards
 from lamina.testing.sample import Sample

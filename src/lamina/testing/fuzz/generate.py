@@ -11,7 +11,7 @@ from lamina.testing.fuzz.extremes import EXTREMES
 from lamina.testing.fuzz.nested import NESTED
 from lamina.testing.fuzz.state import STATE
 from lamina.testing.fuzz.templates import BLOCKS, TEMPLATES
-from lamina.testing.fuzz.whole import WHOLE
+from lamina.testing.fuzz.whole_programs import WHOLE
 from lamina.testing.fuzz.writer import Writer
 
 __all__ = ["INGREDIENTS", "Ingredient", "generate"]

@@ -1,0 +1,179 @@
+"""Which gradients arrive at a region that AOTAutograd has differentiated, and after which others.
+
+Its autograd function is handed zeros for a gradient that is not there. Times a derivative that is infinite these are
+NaN, where eager does not run the derivative at all; so the backward is told which gradients are not there, by a hook
+of its node that sees them first. It also asks for its saved tensors, if there are any or not, and torch refuses that
+question once a backward has freed them; where eager's nodes allow another backward, it is given what it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from lamina.aot.autograd.torch_private import node_class, saved_tensors, serve_nothing, serve_saved, serve_sparse
+from lamina.aot.backwards import Boxed
+from lamina.aot.eager_history import Again
+from lamina.aot.torch_private import graph_is_kept, never_captured
+from lamina.aot.undefined_gradients import without_undefined, without_unread
+
+__all__ = ["DefinedGradients"]
+
+
+class _Now(threading.local):
+    """What a backward in progress in this thread knows."""
+
+    found: tuple[int, tuple[int, ...]] | None = None
+    """How many gradients may arrive, and the numbers of those that are not there; None if all are."""
+    freed: RuntimeError | None = None
+    """Torch's error for saved tensors that are freed, or written to, in whose place the backward gets None."""
+
+
+class DefinedGradients:
+    """The gradients of one region's results that are not there in the backward that is about to run."""
+
+    def __init__(self) -> None:
+        self._now = _Now()
+        self._node: Any = None
+        self._hook: Callable[[Sequence[Any]], None] | None = None
+
+    def watched(self, apply: Callable[..., Any], place: int) -> Callable[..., Any]:
+        """What a function that is followed ``apply``s, whose node notes which gradients are not there.
+
+        Its result at ``place`` has a gradient.
+        """
+        wanted, hook = self._node, self._hook
+
+        def run(*inputs: Any) -> Any:
+            results = apply(*inputs)
+            node: Any = results[place].grad_fn
+            if not isinstance(node, wanted):  # a function transform has nodes of its own
+                return results
+            if hook is None:
+                node.set_materialize_grads(False)
+            else:
+                node.register_prehook(hook)
+            return results
+
+        never_captured(run)
+        return run
+
+    def _noting(self, places: Sequence[int]) -> Callable[[Sequence[Any]], None]:
+        def hook(gradients: Sequence[Any]) -> None:
+            undefined = tuple(k for k, place in enumerate(places) if gradients[place] is None)
+            self._now.found = (len(places), undefined) if undefined else None
+
+        return hook
+
+    def follow(self, function: Any, again: Again, places: Sequence[int]) -> None:  # noqa: C901
+        """Let backwards of AOTAutograd's ``function``, which gets gradients at ``places``, follow others as eager's do.
+
+        A single gradient that is not there is seen by the node itself, which costs less than a hook.
+        """
+        tangents = len(places)
+
+        def there() -> list[int]:
+            found = self._now.found
+            undefined = found[1] if found is not None and found[0] == tangents else ()
+            return [k for k in range(tangents) if k not in undefined]
+
+        def saved(ctx: Any) -> Any:
+            self._now.freed = None
+            if not ctx.ran:
+                tensors = saved_tensors(ctx)
+                ctx.saves = len(tensors)
+                return tensors
+            if again.refused(ctx, there()):
+                self._now.found = None
+                return saved_tensors(ctx)  # torch raises its error for that
+            if ctx.kept is not None:
+                tensors, self._now.freed = ctx.kept.unchanged()
+                return tensors
+            if ctx.saves:
+                try:
+                    return saved_tensors(ctx)
+                except RuntimeError as error:
+                    if len(there()) == tangents:
+                        raise
+                    self._now.freed = error
+            return (None,) * ctx.saves
+
+        def clears(ctx: Any) -> None:
+            if not graph_is_kept():
+                if ctx.ran or self._now.found is not None:
+                    again.goes(ctx, there(), not ctx.ran)
+                ctx.ran = True
+
+        def nothing(ctx: Any) -> None:
+            if not graph_is_kept():
+                if not ctx.ran:
+                    with contextlib.suppress(RuntimeError):  # where one was written to, nothing is kept
+                        ctx.saves = len(saved_tensors(ctx))
+                again.goes(ctx, (), not ctx.ran)
+                ctx.ran = True
+
+        never_captured(saved)
+        never_captured(clears)
+        never_captured(nothing)
+        self._node = node_class(function)
+        serve_sparse(function)
+        if tangents == 1:
+            serve_nothing(function, nothing)
+        else:
+            self._hook = self._noting(places)
+        serve_saved(function, saved, clears)
+
+    def undefined(self, tangents: int) -> tuple[int, ...]:
+        """Numbers of the gradients, of so many in all, that are not there now; none if that is not known."""
+        found = self._now.found
+        self._now.found = None
+        return found[1] if found is not None and found[0] == tangents else ()
+
+    def served(
+        self,
+        usual: Boxed,
+        backward: GraphModule,
+        tangents: Sequence[str],
+        compile: Callable[[GraphModule], Boxed | None],
+    ) -> Boxed:
+        """``usual``, the compiled ``backward``, or what ``compile`` makes of it for the ``tangents`` that are there.
+
+        ``usual`` runs with the zeros where there is no such graph.
+        """
+        names = [n.name for n in backward.graph.find_nodes(op="placeholder")]
+        saved = {n.name for n in backward.graph.find_nodes(op="placeholder") if isinstance(n.meta["val"], torch.Tensor)}
+        saved.difference_update(tangents)
+        lock = threading.Lock()
+        made: dict[tuple[int, ...], tuple[Boxed | None, list[int]]] = {}
+
+        def without(undefined: tuple[int, ...]) -> tuple[Boxed | None, list[int]]:
+            with lock:
+                if undefined not in made:
+                    graph = without_undefined(backward, tangents, [tangents[k] for k in undefined])
+                    if graph is None:
+                        made[undefined] = None, []
+                        return made[undefined]
+                    graph = without_unread(graph, saved)
+                    taken = {n.name for n in graph.graph.find_nodes(op="placeholder")}
+                    made[undefined] = compile(graph), [i for i, name in enumerate(names) if name in taken]
+            return made[undefined]
+
+        def run(arguments: list[Any]) -> Any:
+            undefined, freed = self.undefined(len(tangents)), self._now.freed
+            self._now.freed = None
+            compiled, taken = without(undefined) if undefined else (None, [])
+            left = arguments if compiled is None else [arguments[i] for i in taken]
+            if freed is not None and any(a is None for a in left):
+                raise freed
+            if compiled is None:
+                return usual(arguments)
+            arguments.clear()
+            return compiled(left)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run

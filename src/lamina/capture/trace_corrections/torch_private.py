@@ -1,0 +1,288 @@
+"""What Dynamo's traces take to be otherwise than it is, set right where Lamina compiles; names as read in 2.11 to 2.13.
+
+These are methods of Dynamo's own classes that are replaced by ones around them. Traces of other compilers are not
+touched.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._dynamo import config, utils
+from torch._dynamo.codegen import PyCodegen
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.source import GlobalSource
+from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
+from torch._dynamo.variables import functions, lazy, misc, torch_function, user_defined
+from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.functions import UserFunctionVariable
+from torch._dynamo.variables.lists import DequeVariable
+from torch._dynamo.variables.tensor import SymNodeVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+from lamina.capture.external_state.reads import users_own
+
+__all__ = ["compiles_for_lamina", "correct_traces", "guard_without_graph", "to_subclass"]
+
+
+def compiles_for_lamina(output: Any) -> bool:
+    """Whether the backend of a trace with this ``output``, in whatever Dynamo puts around one, is one of Lamina's."""
+    compiler = output.compiler_fn
+    while compiler is not None:
+        kind = compiler if hasattr(compiler, "__qualname__") else type(compiler)
+        if str(kind.__module__).split(".")[0] == "lamina":
+            return True
+        compiler = getattr(compiler, "_torchdynamo_orig_backend", None) or getattr(compiler, "compiler_fn", None)
+    return False
+
+
+def correct_traces() -> None:
+    """Replace the methods, once."""
+    _find_functions_again()
+    _keep_lengths_of_deques()
+    _dispatch_within_overrides()
+    _keep_objects()
+    _break_at_random_numbers()
+    _break_at_padded_encoders()
+    _guard_missing_keys()
+    _tell_texts_from_numbers()
+    _find_defaults_that_change()
+    _keep_writes_to_numbers()
+
+
+def guard_without_graph(guard: Callable[[], object], guarded: Callable[[Any], bool]) -> None:
+    """Have ``guard`` called at the end of each trace that no backend was called for, since nothing is computed in it.
+
+    What such a part of a function read before a graph break decides what the rest is given. ``guarded(output)`` tells
+    whether the guards of a trace were made already.
+    """
+    compile_any = OutputGraph.compile_subgraph
+
+    @functools.wraps(compile_any)
+    def compile_subgraph(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = compile_any(self, *args, **kwargs)
+        if compiles_for_lamina(self) and not guarded(self):
+            guard()
+        return found
+
+    OutputGraph.compile_subgraph = compile_subgraph  # type: ignore[method-assign]
+
+
+def _output() -> Any:
+    """What the trace that goes on in this thread leads to, if that is for Lamina."""
+    try:
+        tx = InstructionTranslator.current_tx()
+    except AttributeError:  # none has ever run in this thread
+        return None
+    return tx.output if tx is not None and compiles_for_lamina(tx.output) else None
+
+
+def _find_functions_again() -> None:
+    """Give functions that Dynamo knows no way to a place of their own, where the compiled code finds them.
+
+    Those are methods of objects that the traced program makes. What such a function holds (variables of the function
+    around it, defaults) was taken for constant, and a change to it for one of the trace's own, which is lost.
+    """
+    find = UserFunctionVariable.get_source
+
+    @functools.wraps(find)
+    def get_source(self: Any) -> Any:
+        source: Any = find(self)
+        function: Any = self.fn
+        if source is not None or not isinstance(function, FunctionType):
+            return source
+        if not (function.__closure__ or function.__defaults__ or function.__kwdefaults__):
+            return source
+        output = _output() if users_own([function.__code__]) else None
+        return None if output is None else GlobalSource(output.install_global_by_id("__function", function))
+
+    UserFunctionVariable.get_source = get_source  # type: ignore[method-assign]
+
+
+def _keep_lengths_of_deques() -> None:
+    """Let a deque that the trace finds have the length beyond which it drops items; Dynamo takes it to have none."""
+    wrap_any = VariableBuilder.wrap_listlike
+
+    @functools.wraps(wrap_any)
+    def wrap(self: Any, value: Any) -> Any:
+        found: Any = wrap_any(self, value)
+        bounded = type(value) is deque and value.maxlen is not None and isinstance(found, DequeVariable)
+        if bounded and compiles_for_lamina(self.tx.output):
+            found.maxlen = ConstantVariable.create(value.maxlen)
+        return found
+
+    VariableBuilder.wrap_listlike = wrap  # type: ignore[method-assign]
+
+
+def _dispatch_within_overrides() -> None:
+    """Let calls that a ``__torch_function__`` of a class of tensors makes reach that again, as eager's do.
+
+    Dynamo (2.13) switches this off while it traces one, which only the default one does, for the call that it makes.
+    """
+    call_any = torch_function.call_torch_function
+
+    @functools.wraps(call_any)
+    def call(tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if "is_subclass_dispatch" in kwargs and compiles_for_lamina(tx.output):
+            kwargs["is_subclass_dispatch"] = False
+        return call_any(tx, *args, **kwargs)
+
+    torch_function.call_torch_function = call
+
+
+def _break_at_random_numbers() -> None:
+    """End a graph where the program draws a number from Python's generators.
+
+    A float of theirs is captured as a tensor of single precision and given as one of double precision, and an instance
+    of ``random.Random`` begins each call in the state that it was captured in.
+    """
+    draw_any = user_defined.call_random_fn
+
+    @functools.wraps(draw_any)
+    def draw(tx: Any, *args: Any, **kwargs: Any) -> Any:
+        if compiles_for_lamina(tx.output):
+            unimplemented(
+                gb_type="random number of Python's generators",
+                context="call of a function of the module random",
+                explanation="Such a number would be captured as a tensor, of another precision",
+                hints=["Draw it outside of the compiled function, or with torch.rand"],
+            )
+        return draw_any(tx, *args, **kwargs)
+
+    for module in (user_defined, misc):
+        module.call_random_fn = draw  # type: ignore[attr-defined]
+
+
+def _break_at_padded_encoders() -> None:
+    """End a graph that need not be the only one where ``nn.TransformerEncoder`` asks whether it is compiled.
+
+    It asks where its mask says what is padding, in evaluation. Where it is not compiled and has no gradients, what it
+    gives for padding is zero.
+    """
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    asks_any = handlers[torch.compiler.is_compiling]
+    encoder = torch.nn.TransformerEncoder.forward.__code__
+
+    @functools.wraps(asks_any)
+    def asks(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        padded = tx.f_code is encoder and not tx.one_graph and compiles_for_lamina(tx.output)
+        if padded and not (torch.is_grad_enabled() and _is_trained(tx.symbolic_locals["self"])):
+            unimplemented(
+                gb_type="padding of a TransformerEncoder",
+                context="src_key_padding_mask in evaluation without gradients",
+                explanation="What it gives for padding is zero where it is not compiled",
+                hints=["Make the encoder with enable_nested_tensor=False"],
+            )
+        return asks_any(self, tx, *args, **kwargs)
+
+    handlers[torch.compiler.is_compiling] = asks
+
+
+def _is_trained(module: Any) -> bool:
+    """Whether a parameter of what the trace has for a ``module``, which was used, requires gradients."""
+    value = vars(module.realize())["value"]
+    return any(p.requires_grad for p in value.parameters())
+
+
+def _guard_missing_keys() -> None:
+    """Guard on a key that a dictionary did not have where a trace took it; Dynamo does where it asks with ``in``."""
+    take_any = ConstDictVariable.getitem_const_raise_exception_if_absent
+
+    @functools.wraps(take_any)
+    def take(self: Any, tx: Any, arg: Any) -> Any:
+        try:
+            return take_any(self, tx, arg)
+        except Exception:
+            if compiles_for_lamina(tx.output):
+                self.install_dict_contains_guard(tx, [arg])
+            raise
+
+    ConstDictVariable.getitem_const_raise_exception_if_absent = take  # type: ignore[method-assign]
+
+
+def _tell_texts_from_numbers() -> None:
+    """Let the text that an f-string makes of a number that is a symbol be another value than the number.
+
+    Dynamo (2.11) finds both by where the number comes from, and takes the one for the other.
+    """
+    format_any = InstructionTranslatorBase._format_value
+
+    @functools.wraps(format_any)
+    def format_value(self: Any, spec: Any, flags: int) -> None:
+        number = self.stack[-1]
+        if not (isinstance(number, SymNodeVariable) and compiles_for_lamina(self.output)):
+            format_any(self, spec, flags)
+            return
+        self.pop()
+        text = lazy.LazyCache(lazy.LazySymNodeFormatString(number, spec), number.source)
+        self.push(lazy.LazyVariableTracker(text, source=number.source))
+
+    InstructionTranslatorBase._format_value = format_value  # type: ignore[method-assign, assignment]
+
+
+def _find_defaults_that_change() -> None:
+    """Let lists that are defaults of functions be read where they are: Dynamo takes those of numbers to be constant."""
+    bind_any = functions.bind_args_cached
+
+    @functools.wraps(bind_any)
+    def bind(func: Any, tx: Any, *args: Any) -> Any:
+        defaults = (*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values())
+        if all(map(_is_constant, defaults)) or not compiles_for_lamina(tx.output):
+            return bind_any(func, tx, *args)
+        with config.patch(skip_guards_on_constant_func_defaults=False):
+            return bind_any(func, tx, *args)
+
+    functions.bind_args_cached = bind  # type: ignore[assignment]
+
+
+def _is_constant(value: object) -> bool:
+    return isinstance(value, (int, float, complex, str, bytes, type(None)))
+
+
+def _keep_writes_to_numbers() -> None:
+    """Keep writes to tensors of one float64, whose results nobody uses, where Dynamo traces for a second time.
+
+    It takes them for inputs whose number it knows, and removes them.
+    """
+    remove_any = OutputGraph.remove_tensorify_specialized_graphargs
+
+    @functools.wraps(remove_any)
+    def remove(self: Any) -> None:
+        if not compiles_for_lamina(self):
+            remove_any(self)
+            return
+        unused = [n for n in self.graph.nodes if n.op != "placeholder" and not n.users and "example_value" in n.meta]
+        hidden = {node: node.meta.pop("example_value") for node in unused}
+        try:
+            remove_any(self)
+        finally:
+            for node, value in hidden.items():
+                node.meta["example_value"] = value
+
+    OutputGraph.remove_tensorify_specialized_graphargs = remove  # type: ignore[method-assign]
+
+
+def to_subclass(tensor: torch.Tensor, kind: type) -> torch.Tensor:
+    """``tensor`` as one of class ``kind``: itself if it is one, such as an input that was written to."""
+    return tensor if type(tensor) is kind else tensor.as_subclass(kind)
+
+
+def _keep_objects() -> None:
+    """Let a result of a class of tensors that is an input of the graph be that object."""
+    load_any = PyCodegen.load_import_from
+
+    @functools.wraps(load_any)
+    def load(self: Any, module: str, name: str) -> None:
+        if (module, name) == (utils.__name__, "to_subclass") and compiles_for_lamina(self.tx.output):
+            module = __name__
+        load_any(self, module, name)
+
+    PyCodegen.load_import_from = load  # type: ignore[method-assign, assignment]
