@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lamina.base.decision import Decision
-from lamina.base.files import files
+from lamina.base.files import files, text_of
 
 __all__ = ["Record", "Stage"]
 
@@ -26,6 +26,10 @@ class Stage:
     value: object = field(repr=False)
     seconds: float
     decisions: tuple[Decision, ...] = ()
+
+    def __str__(self) -> str:
+        """What ``dump`` writes of the value, all of its files in one text."""
+        return "" if self.value is None else text_of(self.value)
 
 
 @dataclass(slots=True, repr=False)

@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lamina
+from lamina.aot.partition import Partition
 from lamina.base.files import files, graph_text, read_graph, text_of
+from lamina.capture.dynamo import Captured
+from lamina.codegen.host import HostProgram
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_print import read_program
 from lamina.ir.plan import Plan
 from lamina.ir.plan_print import read_plan
-from lamina.record import Record
-from lamina.runtime.kernel import KernelUnit
+from lamina.record import Record, Stage
+from lamina.runtime.build import BuildResult
 from lamina.runtime.kernel_files import read_kernels
 from lamina.runtime.toolchain import find_compiler
 from lamina.schedule.fuse import Fused
@@ -66,27 +70,50 @@ def test_every_region_has_a_folder_with_its_stages_and_decisions(dumped: tuple[R
     assert "# File: " in one(folder, "*_capture/00_capture.py").read_text()  # the user's lines
 
 
-def test_stages_read_back_to_equal_values(dumped: tuple[Record, Path]) -> None:
+def test_every_stage_reads_back_to_an_equal_value(dumped: tuple[Record, Path]) -> None:
     record, folder = dumped
-    read = 0
+    regions: dict[str, list[Stage]] = {}
     for stage in record.stages:
-        there = folder.glob(f"*_{stage.region or 'capture'}/*_{stage.name}*")
-        if isinstance(stage.value, LoopProgram):
-            assert read_program(next(there).read_text()) == stage.value
-            assert read_program(str(stage.value)) == stage.value
-        elif isinstance(stage.value, Fused):
-            assert read_program(next(there).read_text()) == stage.value.program
-        elif isinstance(stage.value, Plan):
-            assert read_plan(next(there).read_text()) == stage.value
-            assert read_plan(str(stage.value)) == stage.value
-        elif isinstance(stage.value, list) and all(isinstance(v, KernelUnit) for v in stage.value):
-            assert read_kernels(next(there)) == sorted(stage.value, key=lambda u: u.name)
-        elif isinstance(stage.value, torch.fx.GraphModule):
-            assert read_graph(next(there).read_text()).python_code("self").src == _plainly(stage.value)
-        else:
-            continue
-        read += 1
-    assert read >= 12
+        regions.setdefault(stage.region or "capture", []).append(stage)
+    read: Counter[str] = Counter()
+    for place, (region, stages) in enumerate(regions.items()):
+        for number, stage in enumerate(s for s in stages if s.value is not None):
+            start = folder / f"{place:03d}_{region}" / f"{number:02d}_{stage.name}"
+            if not isinstance(stage.value, REPORTS):
+                reads_back(stage.value, start)
+                read[stage.name] += 1
+    names = {"capture", "joint", "partition", "graph", "lower", "fuse", "plan", "host", "codegen"}
+    assert names == set(read)
+    assert all(count >= 2 for count in read.values())  # of the forward and of the backward, or of two graphs
+
+
+REPORTS = (BuildResult,)
+"""Values that hold machine code, or say what happened: no text gives them back."""
+
+
+def reads_back(value: object, start: Path) -> None:
+    """Hold a value against what is read of the files that begin with ``start``, and against what printing it gives."""
+    if isinstance(value, Partition):
+        for half, gm in (("forward", value.forward), ("backward", value.backward)):
+            reads_back(gm, start.with_name(f"{start.name}_{half}"))
+        return
+    if isinstance(value, list):
+        assert read_kernels(start) == sorted(value, key=lambda unit: unit.name)
+        return
+    text = start.with_name(f"{start.name}.py").read_text()
+    if isinstance(value, LoopProgram):
+        assert read_program(text) == read_program(str(value)) == value
+    elif isinstance(value, Fused):
+        assert read_program(text) == read_program(str(value)) == value.program
+    elif isinstance(value, Plan):
+        assert read_plan(text) == read_plan(str(value)) == value
+    elif isinstance(value, HostProgram):
+        assert str(value) == value.text
+        assert value.text in text  # between kernels and inputs to run it with
+    else:
+        gm = value.gm if isinstance(value, Captured) else value
+        assert isinstance(gm, torch.fx.GraphModule), f"nothing reads a {type(value).__name__}"
+        assert read_graph(text).python_code("self").src == _plainly(gm)
 
 
 def _plainly(gm: torch.fx.GraphModule) -> str:
@@ -116,6 +143,16 @@ def test_kernels_compile_and_the_host_program_runs_alone(dumped: tuple[Record, P
     assert compiler is not None
     flags = ("-std=c++17", "-O0", "-march=native", "-fopenmp", "-fsyntax-only", "-w")
     subprocess.run([compiler.path, *flags, str(path)], check=True)
+
+
+def test_a_stage_prints_what_is_dumped(dumped: tuple[Record, Path]) -> None:
+    record, folder = dumped
+    stages = {stage.name: stage for stage in record.stages if stage.region == "graph0_backward"}
+    assert str(stages["plan"]) == one(folder, "*_graph0_backward/*_plan.py").read_text()
+    kernels = sorted(one(folder, "*_graph0_backward/*_codegen").glob("*.cpp"))
+    assert kernels
+    assert all(file.read_text() in str(stages["codegen"]) for file in kernels)
+    assert not str(stages["wait"])
 
 
 def test_a_file_that_holds_no_kernel_is_named(tmp_path: Path) -> None:
