@@ -127,13 +127,12 @@ def _linear(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str)
     return [(b.loaded(left, size), 1.0 - weight), (b.loaded(right, size), weight)]
 
 
-_SHARPNESS = -0.75
-"""The free parameter of cubic convolution (Keys, 1981), as eager has it."""
-
-
 def _cubic(b: NestBuilder, at: Expr, resize: Resize, corners: bool, dtype: str) -> list[tuple[Expr, Value]]:
-    """The four neighbours of a result place, those beyond an edge being the edge, and their weights."""
-    source, result, a = resize.source, resize.result, _SHARPNESS
+    """The four neighbours of a result place, those beyond an edge being the edge, and their weights.
+
+    Cubic convolution (Keys, 1981) with eager's ``a``.
+    """
+    source, result, a = resize.source, resize.result, -0.75
     v = b.index(at).to(dtype)
     if corners:
         real = v * (_rounded((source - 1) / (result - 1), dtype) if result > 1 else 0.0)

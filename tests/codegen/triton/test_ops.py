@@ -68,3 +68,32 @@ def test_small_constants(interpreter: Interpreter) -> None:
     made = case("table", [body.nest()], [dense("Y", "int64", [3])])
     got, _ = both(made, interpreter, {}, {})
     assert got["Y"].tolist() == [3, -1, 2**40]
+
+
+@pytest.mark.parametrize("number", [9.0, -3.0, 0.1, 49.0, 8.0, -0.25, 1e-37, 3e38, 0.0, float("inf")])
+def test_quotients_by_a_number(interpreter: Interpreter, number: float) -> None:
+    """Zeros, which exact divisions are slow for, keep their sign; powers of two are products."""
+    special = [
+        0.0,
+        -0.0,
+        float("inf"),
+        -float("inf"),
+        float("nan"),
+        1e-45,
+        -3e-41,
+        1.1754944e-38,
+        3.4e38,
+        1.0,
+        7.0,
+        -1 / 3,
+    ]
+    x = torch.cat([torch.tensor(special), torch.randn(116, generator=torch.Generator().manual_seed(0))])
+    body = Body(128)
+    body.store("Y", body.at, body.op("div", body.load("X", *body.at), body.constant(number)))
+    made = case("quotients", [body.nest()], [dense("X", "float32", [128]), dense("Y", "float32", [128])])
+    ordinary = 1e-36 < abs(number) < 1e36
+    assert ("div_rn" in made.source.text) == (not ordinary)
+    assert ("constant_quotient(" in made.source.text) == (ordinary and number not in (8.0, -0.25))
+    got, want = both(made, interpreter, {"X": x}, {})
+    assert torch.equal(got["Y"].view(torch.int32)[~x.isnan()], (x / number).view(torch.int32)[~x.isnan()]) or not number
+    torch.testing.assert_close(got["Y"], want["Y"], rtol=0, atol=0, equal_nan=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lamina.codegen.triton.expressions import cast_text, compute_text
+import math
+
+from lamina.codegen.triton.expressions import cast_text, compute_text, constant_text
 from lamina.codegen.triton.integer_rounding import find_integer_roundings
 from lamina.codegen.triton.nest_analysis import NestAnalysis, size_text
 from lamina.codegen.triton.operands import Operands
@@ -38,6 +40,10 @@ class Computations:
             return f"small_quotient({value(eqn.ins[0])}, {value(eqn.ins[1])})"
         if eqn.op == "div" and eqn.dtype == "float32" and (inverse := self.reciprocals.of(eqn.ins[1])):
             return f"{value(eqn.ins[0])} * {inverse}"
+        if eqn.op == "div" and eqn.dtype == "float32" and not approximate and (number := self._divisor(eqn)):
+            if math.frexp(abs(number))[0] == 0.5:
+                return f"{value(eqn.ins[0])} * {constant_text(1 / number, 'float32')}"
+            return f"constant_quotient({value(eqn.ins[0])}, {value(eqn.ins[1])})"
         dtypes = [self.facts.dtype[n] for n in eqn.ins]
         varying = not all(self.operands.is_constant(n) for n in eqn.ins)
 
@@ -45,6 +51,13 @@ class Computations:
             return self.operands.plain(eqn.ins[k]) if varying else None
 
         return compute_text(eqn, dtypes, lambda k: value(eqn.ins[k]), plain, approximate)
+
+    def _divisor(self, eqn: Compute) -> float | None:
+        """The number that a varying operand is divided by, where it and its inverse are normal numbers of float32."""
+        divisor = self.operands.constant(eqn.ins[1])
+        if divisor is None or self.operands.is_constant(eqn.ins[0]):
+            return None
+        return float(divisor) if 2.0**-120 < abs(divisor) < 2.0**120 else None
 
     def index(self, eqn: Index) -> str:
         """An index as a value."""

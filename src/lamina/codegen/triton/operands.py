@@ -25,6 +25,11 @@ class Operands:
         """Whether a value is the same number at every point."""
         return name in self._constants
 
+    def constant(self, name: str) -> int | float | bool | None:
+        """The number that a value is at every point; ``None`` where it varies."""
+        found = self._constants.get(name)
+        return None if found is None else found.value
+
     def plain(self, name: str) -> str | None:
         """The literal of a constant that may stand beside an infix operator."""
         constant = self._constants.get(name)

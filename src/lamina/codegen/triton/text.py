@@ -10,9 +10,19 @@ __all__ = ["HELPERS", "Text", "helpers_in"]
 HELPERS = {
     "triton_fast": ("fast_erf", "fast_exp", "fast_sigmoid", "fast_tanh", "keep", "small_quotient"),
     "triton_math": (
-        *("digamma", "float_floor_div", "float_mod", "int_floor_div", "int_mod", "int_pow", "libdevice", "max_over"),
-        *("maximum", "meet", "min_over", "minimum", "multiply", "philox", "round_to_bits", "scan_logaddexp"),
-        *("scan_max", "scan_min", "shift_left", "shift_right", "to_e4m3", "to_e5m2", "uniform", "uniform_quads"),
+        *("constant_quotient", "digamma", "float_floor_div", "float_mod", "int_floor_div", "int_mod", "int_pow"),
+        *("libdevice", "max_over", "maximum", "meet", "min_over", "minimum", "multiply", "philox", "round_to_bits"),
+        *(
+            "scan_logaddexp",
+            "scan_max",
+            "scan_min",
+            "shift_left",
+            "shift_right",
+            "to_e4m3",
+            "to_e5m2",
+            "uniform",
+            "uniform_quads",
+        ),
     ),
 }
 """Names that kernels use, by the module of ``lamina.runtime`` that has them."""
