@@ -22,15 +22,12 @@ from lamina.aot.region import Region
 from lamina.aot.run import best_by_eager, differentiated, joint_of, through_autograd
 from lamina.aot.torch_private import asks_for_another_capture
 from lamina.backends.api import Backend
-from lamina.backends.control_flow import bodies_in
 from lamina.backends.device import Boxed
 from lamina.backends.dumping import dump_backward, dump_graph
 from lamina.backends.kernels import begin, is_ours, with_library_gelu
-from lamina.backends.pieces import as_aten, lowered_by_user, put_segment, with_numbers
 from lamina.backends.regions import aten_calls, to_aten
 from lamina.backends.registry import as_backend, is_torch_name
 from lamina.backends.run import run_captured, run_region, willing
-from lamina.backends.segments import CannotCut, cut
 from lamina.backends.settings import check_arguments, options_for, torch_settings
 from lamina.backends.torch_private import beside_tracing
 from lamina.base.collector import collector_held
@@ -60,6 +57,9 @@ from lamina.rewrite.nests import rewrite_nests
 from lamina.rewrite.rewriting import Rewriting
 from lamina.rewrite.user_rules import check_rules
 from lamina.schedule.fuse import Fused, fuse
+from lamina.segments.control_flow import bodies_in
+from lamina.segments.cut import CannotCut, cut
+from lamina.segments.pieces import as_aten, lowered_by_user, put_segment, with_numbers
 
 __all__ = ["compile", "compile_captured", "compile_graph", "lamina_backend"]
 

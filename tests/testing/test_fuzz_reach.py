@@ -11,10 +11,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from lamina.aot.differentiable import Rerun
-from lamina.backends.control_flow import _Body
 from lamina.eager_comparison import trial
 from lamina.flex_attention.tiles import _Tiled
 from lamina.ir.ops import REDUCTIONS
+from lamina.segments.control_flow import _Body
 from lamina.testing.fuzz import check, generate
 
 

@@ -11,13 +11,13 @@ from torch.fx import GraphModule
 
 from lamina.backends.device import Boxed
 from lamina.backends.regions import aten_calls
-from lamina.backends.segments import Segment, Segments
 from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
 from lamina.base.retryable import set_retryable
 from lamina.errors import LaminaWarning
 from lamina.ir.loops import LibraryCall, LoopProgram
 from lamina.record import Record
+from lamina.segments.cut import Segment, Segments
 
 __all__ = ["as_aten", "lowered_by_user", "put_segment", "with_numbers"]
 
