@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import lamina
 from lamina.aot.partition import Partition
@@ -62,4 +63,39 @@ def test_a_write_to_what_eager_does_not_save_changes_nothing():
         write(x)
         write(y)
         torch.testing.assert_close(torch.autograd.grad(out.sum(), (x, y)), expected)
+        torch._dynamo.reset()
+
+
+COPIES = {
+    "clone": lambda x: x.clone(),
+    "clone of a view": lambda x: x.t().clone(),
+    "product with one": lambda x: x * 1,
+    "computed again": lambda x: x * 2,
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("copy", COPIES)
+def test_what_eager_saves_a_copy_of_may_be_written_to(copy, dynamic):
+    """A pass puts the operand in the place of the copy, and the formula then asks for what the user may write to."""
+
+    def of_input(x):
+        return (F.silu(COPIES[copy](x)),)
+
+    def of_result(x):
+        seen = x.exp() * 2 if copy != "computed again" else x * 2
+        return F.silu(COPIES[copy](x if copy == "computed again" else seen)), seen
+
+    def of_product(x):
+        seen = x @ x.t()
+        return F.silu(COPIES[copy](seen)), seen.view(-1)
+
+    for function in (of_input, of_result, of_product):
+        gradients = []
+        for run in (function, lamina.compile(function, backend="interp", dynamic=dynamic)):
+            x = torch.linspace(-1, 2, 15).reshape(3, 5).requires_grad_()
+            results = run(x)
+            (x if function is of_input else results[1]).detach().mul_(3)
+            gradients += torch.autograd.grad(sum(one.sum() for one in results), x)
+        torch.testing.assert_close(gradients[1], gradients[0])
         torch._dynamo.reset()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.compilers import CompileFunction
@@ -299,3 +300,29 @@ def test_rounding_to_bfloat16_is_to_nearest_even(compile: CompileFunction) -> No
     bits = torch.randint(-(2**31), 2**31 - 1, (4096,), dtype=torch.int64).to(torch.int32)
     x = bits.view(torch.float32)
     agree(compile, lambda: (lambda t: (t.bfloat16(), (t * 1).to(torch.float16)), (x.clone(),)), exact=False)
+
+
+ROUNDED: dict[str, Any] = {
+    "back": lambda x, h: h.float(),
+    "difference": lambda x, h: x - h,
+    "distance": lambda x, h: F.mse_loss(x, h, reduction="none"),
+    "view": lambda x, h: x.flip(0).view(-1, 1) - h.flip(0).view(-1, 1),
+    "joined": lambda x, h: torch.cat([h, x]),
+    "selected": lambda x, h: torch.where(x > 8, h, x),
+    "exact": lambda x, h: (-h).abs().double(),
+    "step": lambda x, h: h.floor(),
+    "compared": lambda x, h: h > 7.1,
+    "limits": lambda x, h: (h.isinf(), h.sign(), 1 / h),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", ROUNDED)
+def test_what_the_program_rounds_itself_is_rounded(name: str, dtype: torch.dtype, compile: CompileFunction) -> None:
+    """Kernels keep float32 where eager has a half type, but not where the program casts to one and that is seen."""
+    x = torch.tensor([7.1, 20001.0, 7e4, 2.9999, 1e-9])
+
+    def function(x: Tensor) -> Any:
+        return ROUNDED[name](x, x.to(dtype))
+
+    torch.testing.assert_close(compile(function)(x), function(x), rtol=1e-6, atol=0)

@@ -175,3 +175,17 @@ def test_dropout_of_everything_draws_no_numbers(numerics: str, compile: CompileF
     torch.testing.assert_close(dropped, torch.nn.functional.dropout(x, 1.0), equal_nan=True)
     assert dropped[0].signbit()
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+def test_dropout_of_no_elements_is_its_operand(numerics: str, compile: CompileFunction) -> None:
+    """Also where only a run tells that there are none."""
+
+    def function(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        v = x[: k // 2 + 2] * 2
+        return v, F.dropout(v, 0.5)
+
+    compiled = compile(function, dynamic=True, options={"numerics": numerics})
+    for k in (-3, 0, -4, 1):
+        one, other = compiled(torch.ones(4, 4), k)
+        assert (one is other) == (k < -2)

@@ -176,3 +176,59 @@ def test_a_result_that_is_another_in_a_new_shape_has_its_memory(
     one, other, total = compile(function, dynamic=False)(x := torch.randn(shape))
     torch.testing.assert_close((one, other, total), function(x))
     assert other.data_ptr() == one.data_ptr()
+
+
+SHARED = {
+    "lengths that divide each other": lambda v: (v.reshape(4, 3, -1).view(-1, 6), v),
+    "two views": lambda v: (v.reshape(4, 3, -1).view(-1, 6), v.view(8, -1).detach()),
+    "views of a view": lambda v: (v.unflatten(0, (2, -1)).view(8, -1), v.reshape(4, 3, -1).view(-1, 6), v[1:]),
+    "of turned dimensions": lambda v: (v.transpose(0, 1).unflatten(1, (2, -1)), v.transpose(0, 1).flatten(0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_results_of_run_time_sizes_share_memory_as_in_eager(name: str, compile: CompileFunction) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        v = x * 2
+        return SHARED[name](v)
+
+    compiled = compile(function, dynamic=True)
+    for size in (8, 4):
+        x = torch.randn(size, 6, 4)
+        results, expected = compiled(x), function(x)
+        results[0].add_(1), expected[0].add_(1)
+        torch.testing.assert_close(results, expected)
+
+
+def test_gradients_of_windows_whose_steps_become_numbers(compile: CompileFunction) -> None:
+    """Elements that share memory have a gradient each, whether or not the steps were symbols at first."""
+
+    def function(x: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        v = torch.cat([x, x + 1]).as_strided((2, 2), (step, 1))
+        return v, v * 2
+
+    compiled = compile(function, dynamic=True)
+    for step in (2, 3, 1):
+        gradients = []
+        for run in (compiled, function):
+            x = torch.randn(3, requires_grad=True)
+            one, other = run(x, step)
+            (one * torch.tensor([[1.0, 2], [3, 4]]) + other * torch.tensor([[1.0, 20], [3, 5]])).sum().backward()
+            gradients.append(x.grad)
+        assert torch.equal(*gradients)
+
+
+def test_a_view_that_eager_refuses_is_refused_before_the_write(compile: CompileFunction) -> None:
+    """Fake tensors take this view, past a dimension of one element."""
+
+    def function(x: Tensor) -> Tensor:
+        v = x[..., ::2]
+        b = v.mT.transpose(0, -1)[:, ::3].view(-1, 6)
+        v.add_(1)
+        return b
+
+    compiled = compile(function)
+    for size in (8, 4):
+        with pytest.raises(RuntimeError):
+            compiled(x := torch.zeros(size, 6, 4))
+        assert not x.any()

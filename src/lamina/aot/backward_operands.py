@@ -1,39 +1,64 @@
-"""Which inputs backward formulas ask for, as eager saves them: known of the joint graph before passes change it.
+"""Which inputs and results backward formulas ask for, as eager saves them: known of the joint graph before passes.
 
 The gradient of a quotient asks for both operands, and the quotient that it makes of them is soon merged with the
 forward's own. Then nothing of the backward reads the dividend, and yet eager holds it: it may be saved as it is.
+``silu(x.clone())`` asks for the clone; a pass makes that ``x`` itself, which the user may write to as eager lets them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from torch.fx import GraphModule, Node
 
 from lamina.aot.cost import classify
 
-__all__ = ["ancestors", "is_backward_operand", "mark_backward_operands"]
+__all__ = ["ancestors", "are_backward_operands", "is_backward_operand", "mark_backward_operands"]
 
 _OPERAND = "read_by_backward"
 
 
 def mark_backward_operands(joint: GraphModule, forward_outputs: int) -> None:
-    """Note in ``meta`` which inputs, themselves or through views, formulas of the backward read."""
-    results = list(joint.graph.output_node().args[0])  # type: ignore[arg-type]
+    """Note in ``meta`` which inputs, and results of the forward, formulas of the backward read: or views of them."""
+    output = joint.graph.output_node()
+    results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     forward = ancestors([n for n in results[:forward_outputs] if isinstance(n, Node)])
     backward = ancestors([n for n in results[forward_outputs:] if isinstance(n, Node)])
     operands: set[Node] = set()
     for node in reversed(joint.graph.nodes):
-        if node.op != "call_function" or node not in backward:
-            if node.op == "placeholder" and node in operands:
-                node.meta[_OPERAND] = True
-        elif node not in forward or (node in operands and classify(node).kind == "view"):
+        if node.op == "placeholder":
+            node.meta[_OPERAND] = node in operands
+        elif (node in backward and node not in forward) or (node in operands and _is_view(node)):
             operands.update(node.all_input_nodes)
+    read = [isinstance(n, Node) and not operands.isdisjoint(_memory(n)) for n in results[:forward_outputs]]
+    output.meta[_OPERAND] = tuple(read)
 
 
 def is_backward_operand(node: Node) -> bool:
     """Whether ``mark_backward_operands`` found that a formula reads this input."""
     return node.meta.get(_OPERAND, False) is True
+
+
+def are_backward_operands(inputs: Sequence[Node], output: Node) -> dict[Node, bool]:
+    """Whether a formula reads the inputs and results that ``mark_backward_operands`` saw, and what they are views of."""
+    found: dict[Node, bool] = {}
+    for result, read in zip(output.args[0], output.meta.get(_OPERAND, ()), strict=False):  # type: ignore[arg-type]
+        for node in _memory(result) if isinstance(result, Node) else ():
+            found[node] = read or found.get(node, False)
+    return found | {node: node.meta[_OPERAND] for node in inputs if _OPERAND in node.meta}
+
+
+def _memory(node: Node) -> Iterator[Node]:
+    """A value and what it is a view of."""
+    yield node
+    while _is_view(node):
+        node = node.all_input_nodes[0]
+        yield node
+
+
+def _is_view(node: Node) -> bool:
+    return node.op == "call_function" and bool(node.all_input_nodes) and classify(node).kind == "view"
 
 
 def ancestors(roots: Iterable[Node]) -> set[Node]:

@@ -24,7 +24,7 @@ class Effects:
     """Nodes of a joint graph that count for what they do: random draws, checks, writes to inputs.
 
     ``forward`` and ``backward`` list them by side in the joint graph's order; ``copies`` are those of the forward
-    that write to inputs, ``mutated`` the inputs they write to. Of the inputs ``copied``,
+    that write to inputs, ``mutated`` the inputs they write to. Of what is ``copied``,
     those included, a copy is saved.
     """
 
@@ -60,7 +60,7 @@ def extract(
     """The forward graph returns its outputs, then saved tensors, then saved symbols; the backward graph takes the
     symbols, the tensors and the tangents, in AOTAutograd's order.
 
-    An input of ``effects.copied`` is saved as a clone, which is made before any mutation. For each of ``reuses`` the
+    What is in ``effects.copied`` is saved as a clone, which is made before any mutation. For each of ``reuses`` the
     forward returns a digest after the saved tensors; before the tangents a second backward takes those, and then
     the tensors, which it computes again where their digest is another one. What is ``packed`` stands at the place of
     the first of it.
@@ -230,7 +230,7 @@ def _body(graph: Graph, made: dict[Node, Node], roots: Sequence[Any], joint: Gra
 
 
 def _clone(graph: Graph, old: Node, source: Node) -> Node:
-    """A copy of an input, which the backward needs as the forward found it."""
+    """A copy of an input or result, which the backward needs as the forward found or made it."""
     clone = graph.call_function(torch.ops.aten.clone.default, (source,))
     clone.meta = {**old.meta, "source": old.meta.get("source", ""), "val": _copied(old)}
     return clone

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from lamina.aot.gaps import LAID_OUT_AS_FIRST, has_gaps
 from lamina.base.captured import example, memory
 from lamina.base.source import operation_name, source_of
-from lamina.base.symbolic.torch_private import contiguous, hint, is_fake, is_sure, is_true
+from lamina.base.symbolic.torch_private import contiguous, hint, is_constant, is_fake, is_sure, is_true
 
 __all__ = ["look_elsewhere", "may_overlap", "returns_windows"]
 
@@ -34,13 +34,13 @@ def may_overlap(tensor: torch.Tensor) -> bool:
 def returns_windows(gm: GraphModule) -> bool:
     """Whether elements of a result share memory, as windows of ``unfold`` or ``as_strided`` do.
 
-    A gradient has a number of its own for each element: it does not fit into such strides. Those of run-time sizes
-    are not asked about: their gradients are contiguous.
+    A gradient has a number of its own for each element: it does not fit into such strides. Those of sizes that are
+    symbols still, not numbers by a guard, are not asked about: their gradients are contiguous.
     """
     returned: Any = gm.graph.output_node().args[0]
     for one in returned if isinstance(returned, (tuple, list)) else [returned]:
         value: Any = example(one)
-        if is_fake(value) and all(type(n) is int for n in (*value.shape, *value.stride())) and may_overlap(value):
+        if is_fake(value) and all(map(is_constant, (*value.shape, *value.stride()))) and may_overlap(value):
             return True
     return False
 

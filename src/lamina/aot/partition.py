@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.backward_operands import ancestors, is_backward_operand
+from lamina.aot.backward_operands import ancestors, are_backward_operands, is_backward_operand
 from lamina.aot.cost import CostModel, OpClass, bytes_of, classify
 from lamina.aot.equal_values import compared_values
 from lamina.aot.extract import Effects, Split, extract
@@ -47,7 +47,7 @@ class Partition:
     """Results of the forward that ``rereading``, a second backward, takes besides, after a digest of each."""
     rereading: GraphModule | None = None
     copied: tuple[str, ...] = ()
-    """Inputs of which a copy is saved, so that a write to one after the forward leaves the gradients alone."""
+    """Inputs and results of which a copy is saved: a write to one after the forward leaves the gradients alone."""
 
     def __str__(self) -> str:
         return text_of(self)
@@ -139,7 +139,10 @@ class _Joint:
         self.operands: set[Node] = set(self.demanded)
         """What eager saves, as far as backward formulas ask for it, and what that is a view of."""
         self.refused = self._refused(primals)
-        self.effects = replace(self.effects, copied=self.effects.copied | self.refused.intersection(primals))
+        mistold = self._operands_by_passes(joint, primals)
+        self.refused |= mistold
+        kept = mistold.union(self.refused.intersection(primals))
+        self.effects = replace(self.effects, copied=self.effects.copied | kept)
         self.compared = compared_values(self.nodes, self.kinds) - self.refused
         self._materialised()
 
@@ -172,6 +175,14 @@ class _Joint:
             if node not in self.forward_nodes or (views and node in operands):
                 operands.update(node.all_input_nodes)
         return visible - operands
+
+    def _operands_by_passes(self, joint: GraphModule, primals: Sequence[Node]) -> set[Node]:
+        """Inputs and returned tensors that a formula asks for only since a pass has put them in another's place.
+
+        Eager saves the other, such as a clone, and lets the user write to these: a copy may be saved.
+        """
+        told = are_backward_operands(primals, joint.graph.output_node())
+        return {n for n, read in told.items() if not read and n in self.operands and not _is_view(self, n)}
 
     def _effects(self) -> Effects:
         impure = [n for n in self.nodes if n.op == "call_function" and n.is_impure()]
@@ -256,9 +267,9 @@ def _save_capacity(view: _Joint, model: CostModel, node: Node) -> int:
     if node in view.refused and node not in view.effects.copied:
         return INFINITE
     size = packed_bytes(node) if model.packs else bytes_of(value)
+    if node in view.effects.copied:
+        return _capacity(model.save(size, written=False, kept=False)) + 1
     if node.op == "placeholder":
-        if node in view.effects.copied:
-            return _capacity(model.save(size, written=False, kept=False)) + 1
         return 1 if node.name in view.static_names else _capacity(model.save(size, written=True, kept=True)) + 1
     if _is_view(view, node) or (view.kinds[node].kind == "random" and not view.needed_forward(node)):
         return INFINITE
@@ -287,6 +298,8 @@ def _capacity(cost: float) -> int:
 
 def _is_view(view: _Joint, node: Node) -> bool:
     """Whether ``node`` only looks at its operand's memory; an item of a tuple is a view if its producer makes views."""
+    if node.op == "placeholder":
+        return False
     if node.target is operator.getitem:
         producer = node.args[0]
         return isinstance(producer, Node) and producer in view.kinds and view.kinds[producer].kind == "view"
@@ -322,6 +335,8 @@ def _why_saved(view: _Joint, node: Node) -> str:
             return "mutated by the forward: a copy is kept"
         kept = node in view.effects.copied
         return "an input that eager does not save: a copy is kept" if kept else "an input, alive anyway"
+    if node in view.effects.copied:
+        return "an output of which eager saves a copy"
     if node in view.forward_results:
         return "an output, alive anyway"
     kind = view.kinds[node].kind

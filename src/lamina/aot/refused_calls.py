@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.base.captured import argument, example
 from lamina.base.source import operation_name, source_of
-from lamina.base.symbolic.torch_private import is_guarded
+from lamina.base.symbolic.torch_private import depends_on_data, hint, is_guarded
 
 __all__ = ["refused_call"]
 
@@ -18,16 +18,38 @@ _MISTOLD = frozenset({"multilabel_margin_loss", "multilabel_margin_loss_forward"
 """Calls that torch, in 2.11 to 2.13, traces by a formula that takes absent labels for label 0."""
 
 
+_VIEWS = frozenset({"unflatten", "view", "view_as"})
+"""Calls for another shape of the same memory. Fake tensors give it where dimensions of one element are in the way."""
+
+
 def refused_call(gm: GraphModule) -> str:
     """Why the captured graph is eager's to run: a call that raises there alone or is traced wrongly, or ""."""
     for node in gm.graph.nodes:
-        if node.op == "call_function" and operation_name(node.target) in _MISTOLD:
-            return f"{source_of(node)} counts labels behind the last one when it is traced"
-        if node.op != "call_function" or operation_name(node.target) not in ("pad", "constant_pad_nd"):
+        if node.op not in ("call_function", "call_method"):
             continue
-        if _cuts_too_much(node):
+        name = operation_name(node.target)
+        if name in _MISTOLD:
+            return f"{source_of(node)} counts labels behind the last one when it is traced"
+        if name in _VIEWS and _has_no_view(node):
+            return f"{source_of(node)} asks for a view of elements that do not follow each other"
+        if name in ("pad", "constant_pad_nd") and _cuts_too_much(node):
             return f"{source_of(node)} takes more off one side than there is"
     return ""
+
+
+def _has_no_view(node: Node) -> bool:
+    """Whether there are no strides for the shape of a view, with likely sizes. Views of another dtype are not asked."""
+    source, view = (example(n) for n in (node.args[0], node))
+    if not (isinstance(source, torch.Tensor) and isinstance(view, torch.Tensor)) or source.dtype != view.dtype:
+        return False
+    if source.layout is not torch.strided or any(map(depends_on_data, (*source.shape, *source.stride(), *view.shape))):
+        return False
+    sizes, steps, shape = ([hint(n) for n in numbers] for numbers in (source.shape, source.stride(), view.shape))
+    try:
+        torch.empty_strided(sizes, steps, dtype=source.dtype, device="meta").view(shape)
+    except RuntimeError:
+        return True
+    return False
 
 
 def _cuts_too_much(node: Node) -> bool:

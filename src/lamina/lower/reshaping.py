@@ -8,16 +8,22 @@ from functools import lru_cache
 
 from lamina.ir.index import Div, Expr, Mod, as_expr
 from lamina.lower.context import Lowering
-from lamina.lower.values import TensorValue, fresh_dims
+from lamina.lower.values import TensorValue, fresh_dims, row_major_strides
 
 __all__ = ["divided", "reshaped"]
 
 
 def reshaped(low: Lowering, x: TensorValue, shape: Sequence[Expr]) -> TensorValue:
-    """The elements of ``x`` in row-major order, in another shape. Its address is linear wherever eager's is a view."""
+    """The elements of ``x`` in row-major order, in another shape.
+
+    Its address is linear wherever eager's is a view, as far as sizes that are symbols tell; it always is where the
+    elements of ``x`` follow each other.
+    """
     target = tuple(shape)
     out = x.view(target, _reshape_index(x.shape, target))
     strides = None if x.strides is None else _reshape_strides(x.shape, x.strides, target)
+    if strides is None and x.row_major:
+        strides = row_major_strides(target)
     if strides is None or any(n == 0 for n in target):
         return out
     address = x.address.substitute(dict.fromkeys(x.dims, 0))
@@ -25,7 +31,7 @@ def reshaped(low: Lowering, x: TensorValue, shape: Sequence[Expr]) -> TensorValu
         address = address + (stride * as_expr(dim) if dim.extent != 1 else 0)
     buffer = low.buffers[x.buffer]
     index = _shorter(out.index, divided(address, buffer.shape, buffer.strides))
-    return replace(out, index=index, address=address)
+    return replace(out, index=index, address=address, row_major=x.row_major)
 
 
 def _shorter(first: tuple[Expr, ...], second: tuple[Expr, ...] | None) -> tuple[Expr, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
@@ -302,38 +303,41 @@ def _flatten(value: Any) -> Iterable[Any]:
 
 
 def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferView | Expr | None]) -> None:
-    """Refuse an output that should be a view of an input, or of another output, and became memory of its own.
+    """Refuse an output that should be a view of an input, or lie in one memory with another, and became its own.
 
     Where sizes are symbols, the caller makes the alias from what it is given: its sizes, strides and offset.
     """
-    results = list(_flatten(node.args[0]))
-    owners: dict[Node, str] = {}
-    for result, made in zip(results, outputs, strict=True):
-        if isinstance(result, Node) and isinstance(made, BufferView):
-            base = viewed(result)
-            other = base.op != "placeholder" and owners.setdefault(base, made.buffer) != made.buffer
-            if other and _reads_bits(result, base):
-                why = f"{result.target} is an output in the memory of another, read as another type"
-                raise CannotLower(why, {result.name: why})
-    for result, made in zip(results, outputs, strict=True):
-        if not isinstance(result, Node) or not isinstance(made, BufferView):
+    pairs = zip(_flatten(node.args[0]), outputs, strict=True)
+    views = [(result, made) for result, made in pairs if isinstance(result, Node) and isinstance(made, BufferView)]
+    bases = {result: viewed(result) for result, _ in views}
+    shared = Counter(bases.values())
+    for result, made in views:
+        base = bases[result]
+        if not isinstance(env[base], TensorValue) or env[base].buffer == made.buffer:
             continue
-        base = viewed(result)
-        if base is result or not (base.op == "placeholder" or base in results):
-            continue
-        symbolic = has_symbols(result.meta["val"]) or has_symbols(base.meta["val"])
-        if symbolic and isinstance(env[base], TensorValue) and env[base].buffer != made.buffer:
+        if base.op == "placeholder":
+            alone = not has_symbols(result.meta["val"]) and not has_symbols(base.meta["val"])
             why = f"{result.target} of {base.name} is an output, and its strides are known only at run time"
-            raise CannotLower(why, {result.name: why})
+        else:
+            alone = shared[base] == 1
+            how = "read as another type" if _reads_bits(result, base) else "with strides known only at run time"
+            why = f"{result.target} is an output in the memory of another, {how}"
+        if not alone:
+            raise CannotLower(why, {one.name: why for one in _between(result, base)})
+
+
+def _between(node: Node, base: Node) -> list[Node]:
+    """The views that lead from ``base`` to ``node``, the last first."""
+    found = []
+    while node is not base:
+        found.append(node)
+        node = cast("Node", node.args[0])
+    return found
 
 
 def _reads_bits(node: Node, base: Node) -> bool:
     """Whether ``node``, a view of ``base``, reads its memory as another type, which a kernel does by a copy."""
-    while node is not base:
-        if node.target in _BIT_VIEWS:
-            return True
-        node = cast("Node", node.args[0])
-    return False
+    return any(one.target in _BIT_VIEWS for one in _between(node, base))
 
 
 def _output(low: Lowering, node: Node, value: Any, result: Any) -> BufferView | Expr | None:

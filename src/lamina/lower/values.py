@@ -9,7 +9,7 @@ from functools import lru_cache
 from lamina.ir.index import Atom, Axis, Expr, as_expr, prod
 from lamina.ir.loops import Buffer, BufferView
 
-__all__ = ["TensorValue", "broadcast_index", "fresh_dims", "is_dense", "linear_view", "whole"]
+__all__ = ["TensorValue", "broadcast_index", "fresh_dims", "is_dense", "linear_view", "row_major_strides", "whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class TensorValue:
     """A tensor: element ``[d0, d1, ...]`` is ``buffer[index]``, where ``index`` is written in the axes ``dims``.
 
     ``address`` says the same as ``index``: how many elements from the buffer's first one. It stays linear in the axes
-    where eager has strides for them, whatever divisions ``index`` takes.
+    where eager has strides for them, whatever divisions ``index`` takes. ``row_major``: the elements follow each other
+    in memory, which reshapes do not change; the strides need not show it where sizes are symbols.
     """
 
     buffer: str
@@ -25,6 +26,7 @@ class TensorValue:
     dims: tuple[Axis, ...]
     index: tuple[Expr, ...]
     address: Expr = field(compare=False)
+    row_major: bool = field(default=False, compare=False)
 
     @property
     def shape(self) -> tuple[Expr, ...]:
@@ -75,7 +77,16 @@ def _dims(shape: tuple[Expr, ...]) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
 def whole(buffer: Buffer) -> TensorValue:
     """The tensor that is all of a buffer."""
     dims, index = _dims(buffer.shape)
-    return TensorValue(buffer.name, buffer.dtype, dims, index, _address(index, buffer.strides))
+    address = _address(index, buffer.strides)
+    return TensorValue(
+        buffer.name, buffer.dtype, dims, index, address, buffer.strides == row_major_strides(buffer.shape)
+    )
+
+
+@lru_cache(maxsize=4096)
+def row_major_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The strides of a contiguous tensor."""
+    return tuple(prod(shape[k + 1 :]) for k in range(len(shape)))
 
 
 @lru_cache(maxsize=4096)

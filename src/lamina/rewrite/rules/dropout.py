@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.operands import with_operands
 from lamina.base.source import source_of
+from lamina.base.symbolic.torch_private import is_sure
 from lamina.rewrite.torch_private import graph_module
 
 __all__ = ["without_dropout"]
@@ -43,9 +44,10 @@ def _drops_nothing(node: Node) -> bool:
 
 
 def _is_empty(node: Node) -> bool:
+    """Whether there is no element; what run-time sizes say of it is guarded."""
     operand = _argument(node, 0, "input", None)
     value = operand.meta.get("example_value", operand.meta.get("val"))
-    return isinstance(value, torch.Tensor) and 0 in [size for size in value.shape if isinstance(size, int)]
+    return isinstance(value, torch.Tensor) and any(is_sure(size == 0) for size in value.shape)
 
 
 def _argument(node: Node, place: int, name: str, default: Any) -> Any:
