@@ -41,7 +41,7 @@ def is_backward_operand(node: Node) -> bool:
 
 
 def are_backward_operands(inputs: Sequence[Node], output: Node) -> dict[Node, bool]:
-    """Whether a formula reads the inputs and results that ``mark_backward_operands`` saw, and what they are views of."""
+    """Whether a formula reads inputs and results that ``mark_backward_operands`` saw, and what they are views of."""
     found: dict[Node, bool] = {}
     for result, read in zip(output.args[0], output.meta.get(_OPERAND, ()), strict=False):  # type: ignore[arg-type]
         for node in _memory(result) if isinstance(result, Node) else ():
