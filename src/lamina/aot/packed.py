@@ -22,6 +22,7 @@ __all__ = ["Packed", "packed_bytes", "packed_values"]
 aten = torch.ops.aten
 
 _BITS = 8
+"""Truth values in one byte of a packed mask; the unpacking kernels shift by the same count."""
 _SIGNS = (aten.sgn.default, aten.sign.default)
 _BROAD = ("library", "random", "reduction")
 """Kinds of operations that kernels may end at."""

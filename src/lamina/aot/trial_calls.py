@@ -55,6 +55,9 @@ _OTHER_KERNELS = frozenset(
 """Calls whose kernels, and with them the strides of results, depend on which operands require a gradient."""
 
 _SMALL = 32
+"""Elements along a dimension from which a trial call uses a shorter one in its place; too small hides errors of
+size.
+"""
 _MOST = 1 << 22
 """Elements of the operands of a call that is made in its own size, where a smaller one was refused."""
 _ASKS = 4096

@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _PROGRESS_SECONDS = 2.0
+"""Seconds of building after which the user is told that kernels are compiled."""
 _SMALL = 1 << 31
 """Integers up to this and their products are among those of a kernel."""
 

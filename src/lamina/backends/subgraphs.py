@@ -20,6 +20,7 @@ __all__ = ["Subgraph", "Subgraphs", "split", "without_writes"]
 
 _COPY = torch.ops.aten.copy_.default
 _MOST_NAMED = 6
+"""Operations that a decision about a subgraph names; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ A gradient that is zero in exact arithmetic is such a tensor: that of a bias in 
 """
 
 NOISE_RATIO = 8.0
+"""Times eager's error that is allowed where eager's result is rounding noise; see ``RATIO`` for all others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import torch
 __all__ = ["uniform", "uniform_range"]
 
 _MASK = 0xFFFFFFFF
+"""The low 32 bits of a product: Philox4x32 works on 32-bit words."""
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 

@@ -25,6 +25,7 @@ from lamina.testing.fuzz import INGREDIENTS
 __all__ = ["app", "main"]
 
 NARROWEST = 120
+"""Characters of a line below which tables would be cut, whatever the terminal says."""
 
 _MODELS = tuple(item.name for item in DEMOS)
 

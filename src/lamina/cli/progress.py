@@ -12,7 +12,9 @@ from rich.console import Console
 __all__ = ["announced"]
 
 PATIENCE = 2.0
+"""Seconds of silence before the first line that says what is going on."""
 EVERY = 15.0
+"""Seconds between lines that say that something still goes on."""
 
 
 @contextmanager

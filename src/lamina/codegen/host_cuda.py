@@ -58,6 +58,7 @@ _RESERVED = (
 )
 _ZERO, _ONE = as_expr(0), as_expr(1)
 _ALIGNMENT = 16
+"""Bytes to which addresses are aligned for 16-byte accesses: kernels built for aligned inputs fail on others."""
 _WORTH_ASKING = 1 << 20
 """Bytes from which it is worth asking whether an input's memory may be taken over."""
 

@@ -14,6 +14,7 @@ __all__ = ["Scratch", "bound"]
 
 _ZERO = as_expr(0)
 _LINE = 64
+"""Bytes between places in scratch memory, so that programs that count in one do not slow down another."""
 _DESCRIPTOR_LINE = 128
 """Bytes that memory for descriptors begins at multiples of."""
 _SHARED = 1 << 20

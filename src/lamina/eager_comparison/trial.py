@@ -47,6 +47,7 @@ _WARMUP_CALLS, _WARMUP_CALLS_GPU = 3, 24
 """Calls before the first that is timed: kernels are loaded, memory is touched, CUDA graphs are recorded or not."""
 
 _NEVER = 10**12
+"""Calls that no process makes: counts of the rules under which a comparison never ends."""
 _ALWAYS = Rules(
     share=float(_NEVER), slower=math.inf, wins=_NEVER, losses=_NEVER, enough=0, pairs=_NEVER, most=_NEVER, shortest=0.0
 )

@@ -19,6 +19,7 @@ from lamina.record import Record
 __all__ = ["Freezing", "freeze", "note_unfrozen"]
 
 _MEBI = 1 << 20
+"""Bytes of a mebibyte."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,14 +42,18 @@ _NONE, _BIAS, _GELU_AUX_BIAS, _DGELU = 1, 4, 164, 192
 kept."""
 
 _COMPUTE_32F, _REAL_32F = 68, 0
+"""Values of ``cublasComputeType_t`` and ``cudaDataType`` for float32; another value computes in another type."""
 _TYPES = {torch.float16: 2, torch.bfloat16: 14}
 _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _VECTOR, _AUX, _AUX_LEADING = 3, 4, 7, 8, 11, 12
+"""Values of ``cublasLtMatmulDescAttributes_t``, as in cuBLAS 12 and 13."""
 _MOST_WORKSPACE, _REDUCTIONS = 1, 3
+"""Values of ``cublasLtMatmulPreferenceAttributes_t``: bytes of workspace, and allowed ways to reduce."""
 _LEAST_ALIGNMENT = 5, 6, 7, 8
 """Attributes of a preference for the two operands and the result, which is given twice."""
 
 _VERSIONS = range(120000, 140000)
 _WORKSPACE = 32 << 20
+"""Bytes of workspace offered to cuBLASLt; with less it does not propose algorithms that need more."""
 _IN_FLOAT32 = 2
 """How parts of a sum may be added up: in the type that products are computed in."""
 

@@ -23,6 +23,7 @@ from lamina.runtime.torch_private import current_device, current_stream
 __all__ = ["library_product", "multiply"]
 
 _ALIGNED = 16
+"""Bytes to which operands are aligned where an algorithm was chosen for aligned ones."""
 
 
 class _Ready:

@@ -33,6 +33,7 @@ _RESHAPES = overloads(lambda row: row.elements == RESHAPED)
 _VIEWS = overloads(lambda row: row.elements in (RESHAPED, PERMUTED))
 _READERS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.sum.dim_IntList)
 _MULTIPLE = 8
+"""Columns of which an auxiliary matrix of cuBLASLt's GELU must have a multiple; it refuses others."""
 
 
 def gelu_products(gm: GraphModule, ask: Ask, device: str = "cuda") -> GraphModule:

@@ -17,6 +17,7 @@ from lamina.lower.values import TensorValue
 __all__ = ["joined_shape", "reduced_loss"]
 
 MEAN = 1
+"""ATen's number for ``reduction="mean"``."""
 
 
 def joined_shape(tensors: list[TensorValue]) -> list[Expr]:

@@ -14,6 +14,7 @@ from lamina.lower.values import TensorValue
 __all__: list[str] = []
 
 MEAN = 1
+"""ATen's number for ``reduction="mean"``."""
 
 
 def _class_dim(x: TensorValue) -> int:

@@ -15,6 +15,7 @@ from lamina.lower.values import TensorValue
 __all__: list[str] = []
 
 _IN_32_BITS = 2**30
+"""Points of a scan below which places are counted in 32 bits, with room for a tile beyond the end."""
 
 
 def _register(target: str, op: str) -> None:

@@ -134,6 +134,7 @@ _SPAN = 1024
 _PROGRAMS = 256
 """About as many programs see whether there is anything to add; where heads are fewer, several share the keys of one."""
 _WIDEST = 256
+"""Features of a head that the kernels hold in registers at most; wider heads are left to ATen."""
 _TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
 _PARAMETERS = {
     "fill": (

@@ -12,6 +12,7 @@ KAPPA = 0.044715
 BETA = 0.7978845608028654
 """The square root of 2 / pi."""
 ROOT_HALF = 0.7071067811865476
+"""The square root of 1/2, rounded to float64."""
 _SELU = (1.6732632423543772, 1.0507009873554805)
 
 

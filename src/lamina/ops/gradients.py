@@ -9,7 +9,9 @@ from lamina.ops.row import POINTWISE, Row, rows
 __all__ = ["ROWS"]
 
 _ROOT_2PI = 0.3989422804014327
+"""One over the square root of 2 pi, rounded to float64: the density of the normal distribution at 0."""
 _SIXTH = 1.0 / 6.0
+"""The slope of ``hardsigmoid`` between its kinks."""
 
 
 def _gelu_tanh(g: Element, v: Element) -> Element:

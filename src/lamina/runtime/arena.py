@@ -18,6 +18,7 @@ __all__ = ["ALIGNMENT", "Arena", "Workspace", "allocate_pages", "release_workspa
 
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector
 _HUGE_PAGE = 2 << 20
+"""Bytes of a huge page of Linux on x86-64; where pages differ the advice to use them has no effect."""
 _KEPT = 4  # idle workspaces: one is enough unless threads run side by side
 _KEPT_PROGRAMS = 512  # whose tensors a workspace remembers
 

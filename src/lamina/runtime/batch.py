@@ -20,6 +20,7 @@ from lamina.runtime.workspace import DiskFull, Workspace, in_workspace
 __all__ = ["Build", "compile_kernels"]
 
 _LINK_SECONDS = 60.0
+"""Seconds after which linking is given up: a round number far above what it takes, as a loaded machine may be slow."""
 _SUSPECTS: set[str] = set()
 """Kernels of files that took too long, by what they are noted under: they get a file of their own."""
 

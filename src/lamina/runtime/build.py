@@ -23,7 +23,9 @@ from lamina.runtime.toolchain import Compiler, DiskIsFull, NoCompiler, compile_f
 __all__ = ["BuildResult", "build_kernels"]
 
 _PROGRESS_SECONDS = 2.0
+"""Seconds of building after which the user is told that kernels are compiled."""
 _SECONDS = 300.0
+"""Seconds after which a compiler is given up and the region runs as ATen calls: a round number, for loaded machines."""
 _REMEDY = "install g++, or correct the option cxx where it is given; `lamina doctor` says what was tried"
 
 

@@ -32,6 +32,7 @@ from lamina.runtime.locks import stripe_of
 __all__ = ["Entry", "Miss", "draft", "load_entry", "load_note", "publish", "write_note"]
 
 _TOUCH_SECONDS = 24 * 3600.0
+"""Seconds for which a use is not written down again: a hit most often writes nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 FORMAT = 1
+"""Number of the layout of cache entries; entries of another number are misses."""
 MANIFEST = "manifest.json"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

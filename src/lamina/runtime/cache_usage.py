@@ -18,6 +18,7 @@ from lamina.runtime.locks import Stripe, stripe_of
 __all__ = ["Item", "Usage", "items", "sweep"]
 
 _STALE_SECONDS = 24 * 3600.0
+"""Age in seconds from which an unfinished draft is taken for one of a process that died, and removed."""
 _FILE = "usage"
 _LONGEST = 1 << 16
 """Bytes of the usage file from which the cache is counted again, which makes the file short."""

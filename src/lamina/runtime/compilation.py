@@ -18,9 +18,11 @@ from lamina.runtime.workspace import Workspace, kill_group
 __all__ = ["Command", "Limit", "Outcome", "Running", "Stopped", "run_command", "run_commands"]
 
 _TICK_SECONDS = 0.5
+"""Seconds between looks at time limits and interrupts while compilers run."""
 _MOST_SAID = 1 << 17
 """Bytes that are kept of the beginning of what a compiler says, and of the end."""
 _MOST_AT_ONCE = 64
+"""Compilers that run at once at most, whatever the number of cores: each takes memory of its own."""
 
 
 class Stopped(Exception):

@@ -36,6 +36,7 @@ _KERNEL = struct.Struct("@5P2I")  # see struct kernel below; the letters follow 
 _LETTERS = {"i64": "q", "u64": "Q", "i32": "i", "u32": "I", "i16": "h", "i8": "b", "i1": "b", "fp32": "f", "fp64": "d"}
 _SYMBOL, _PREPARE = "lamina_cuda_launch", "lamina_cuda_prepare"
 _INVALID_CONTEXT = 201
+"""``CUDA_ERROR_INVALID_CONTEXT``: the thread has no current context, and gets one."""
 _MAX_SHARED, _REGISTERS, _LOCAL, _MAX_THREADS = 8, 4, 3, 0  # CUfunction_attribute
 _SHARED_OPTIN = 97  # CUdevice_attribute
 

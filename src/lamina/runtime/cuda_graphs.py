@@ -29,11 +29,15 @@ __all__ = ["GraphPolicy", "GraphRunner", "Outcome"]
 Boxed = Callable[[list[Any]], Any]
 
 _MOST_RECORDINGS = 8
+"""CUDA graphs of one region at most; each keeps the memory of its outputs and temporaries."""
 _MOST_OF_ONE = 2
 """Recordings of the same addresses: one may run while the other's outputs are in use."""
 _COPIED_BYTES = 256 << 10
+"""Bytes of an input up to which it is copied to a fixed address instead of recording for its address."""
 _WARM_CALLS = 2
+"""Calls before times are taken, in which kernels are loaded and workspaces made."""
 _MEASURED_CALLS = 5
+"""Calls by whose times it is decided whether launches are what takes the time."""
 _PATIENCE = 24
 """Calls in a row with addresses never seen before after which the region goes on without graphs."""
 _BEHIND = 1.5

@@ -114,7 +114,9 @@ _OUTGROWN: list[torch.Tensor] = []
 """Kept, as another thread may be about to launch with an address of theirs. Each is twice as large as the last."""
 _GUARD = threading.Lock()
 _LEAST_ZEROS = 4096
+"""Bytes of a stream's zero memory at least, so that it rarely grows."""
 _LENT_ZEROS = 1 << 16
+"""Bytes of zero memory that a stream under recording is lent at once."""
 
 
 def zeroed(device: int, stream: int, nbytes: int) -> int:

@@ -18,6 +18,7 @@ or so many bytes: a replay's temporaries lie beside those of all other calls, no
 _ROOM = 4
 """Times a recording's bytes that must be free, so that the program still finds memory."""
 _MIB = 1 << 20
+"""Bytes of a mebibyte."""
 _COMMON = (0, 0)
 """The pool that is no graph's."""
 

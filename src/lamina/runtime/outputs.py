@@ -24,6 +24,7 @@ __all__ = ["LARGE", "BlockPool", "empty", "empty_large", "empty_small", "release
 
 LARGE = 1 << 20  # bytes from which a result is worth a block
 _HUGE_PAGE = 2 << 20
+"""Bytes of a huge page of Linux on x86-64; where pages differ the advice to use them has no effect."""
 
 
 class _Block:

@@ -48,6 +48,7 @@ __all__ = [
 ISAS = ("avx512", "avx2", "plain")
 _NAMES = ("c++", "g++", "clang++")
 _PROBE_SECONDS = 20.0
+"""Seconds after which a compiler that is asked for its version or tried on one line is taken for broken."""
 _ROOM = "free space, or set TMPDIR to a folder with room"
 _STUB = "libtorch_cpu.so"
 # Beside threads it has what flags of a wrapper would change: NaN, signed zeros, the order of a sum, wrapping integers.

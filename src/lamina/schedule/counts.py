@@ -16,6 +16,7 @@ __all__ = ["narrow_counts"]
 
 _LARGEST = {"bool": 1, "uint8": 255, "int8": 128}
 _MOST = (1 << 31) - 1
+"""The largest 32-bit integer: counts that may be larger stay in 64 bits, as they would wrap."""
 
 
 def narrow_counts(program: LoopProgram, memo: Memo) -> LoopProgram:

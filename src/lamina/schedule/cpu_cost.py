@@ -32,6 +32,7 @@ _ROW = 4.0
 _START = 4000.0
 """Nanoseconds to start and join the other threads."""
 _RANDOM = 30
+"""Instructions for one draw of Philox, estimated from its ten rounds."""
 _STRIDED = 2.0
 """Instructions for each element of a vector whose elements lie apart."""
 _LISTED = 2.5
@@ -45,6 +46,7 @@ _SPEED = {"l2": 30.0, "llc": 12.0, "memory": 6.0}
 _SHARED = 1.7
 """How many cores' share of the memory all of them together get."""
 _LINE = 64
+"""Bytes of a cache line of x86-64 and most Arm processors; a wrong value misjudges strided loads."""
 _OVERLAP = 0.3
 """Share of the shorter of computing and moving that is not hidden behind the longer."""
 

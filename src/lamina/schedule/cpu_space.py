@@ -20,6 +20,7 @@ from lamina.schedule.tile import Chooser
 __all__ = ["MOST", "Ranked", "candidates", "choose", "label_of", "on_one_thread"]
 
 MOST = 8
+"""Schedules of one kernel that are timed at most, the model's own included."""
 _SHORT = 16
 """Points of a vector axis from which on the model is not asked for another one."""
 _SURE = 1.35

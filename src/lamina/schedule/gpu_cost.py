@@ -27,8 +27,11 @@ _LATENCY = 1.5
 _SYNC = 0.1
 """What each reduction inside a program adds, as a share of the latency."""
 _REGISTERS = 65536
+"""Registers of 32 bits of a multiprocessor (NVIDIA, since Kepler)."""
 _THREADS = 2048
+"""Threads that a multiprocessor holds at once (sm_80 and sm_90); fewer on other GPUs make the estimate too low."""
 _PROGRAMS = 32
+"""Programs that a multiprocessor holds at once (sm_80 and sm_90)."""
 _BASE = 29
 """Registers of a thread beside the tile's values."""
 _HELD = {"pointwise": 0.3, "rows": 0.4, "columns": 0.55, "loops": 0.6, "scan": 0.9}
@@ -44,11 +47,13 @@ _KEPT = 1.0
 _PIPELINED = 0.85
 """Share of the speed left to loops that read ahead through shared memory."""
 _POINTS = 32
+"""Points of a thread from which elementwise kernels get slower (see ``_LONG_THREAD``)."""
 _LONG_THREAD = 0.0225
 """What each doubling of a thread's points beyond ``_POINTS`` costs an elementwise kernel: it computes while nothing is
 in flight.
 """
 _LEAST = 1e-3
+"""Share of the bandwidth that is assumed at least, so that no time is infinite."""
 _RUN = {32: 0.6, 64: 0.78, 128: 0.94}
 """Share of the bandwidth reached where a tile's contiguous runs have so many bytes; longer ones reach it."""
 _WIDTH = {16: 1.0, 8: 0.85, 4: 0.6, 2: 0.6, 1: 0.5}

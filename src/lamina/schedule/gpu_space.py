@@ -18,6 +18,7 @@ from lamina.schedule.register_resident import register_resident_loops
 __all__ = ["MOST", "Ranked", "candidates"]
 
 MOST = 8
+"""Schedules of one kernel that are timed at most, the model's own included."""
 _LARGEST = 16384
 """Points of a tile."""
 _HOPELESS = 0.6

@@ -55,6 +55,9 @@ _NEAR_BYTES = 12 << 20
 _SMALL = 0.35
 """A byte of a tensor that the second-level cache holds."""
 _SMALL_BYTES = 25 << 20
+"""Bytes that are taken to stay in L2, half of an H100's 50 MB; only the choice between ways to divide work rests on
+it.
+"""
 _SECTOR = 32
 """Bytes that are read for one element at a loaded place, and the fewest that memory reads or writes."""
 _FILL = 2
@@ -66,6 +69,7 @@ _HELD = 1 << 14
 _DIVISION = 6
 """Instructions of a quotient or a remainder within an index."""
 _DRAW = 60
+"""Operations of one draw of Philox, estimated from its ten rounds."""
 _INSTRUCTIONS = {
     "div": 9,
     "sin": 32,

@@ -41,6 +41,7 @@ _LEAST_POINTS = 1 << 14
 _GAIN = 1.5
 """How many times as long as reading a value its computation must take."""
 _LEAST_PRICE = 8.0
+"""Instructions of a value, per vector, below which it is computed where it is wanted."""
 _LEAST_SAVED = 8000.0
 """Instructions in all for which one more nest is made."""
 

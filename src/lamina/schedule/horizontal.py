@@ -25,6 +25,7 @@ GroupedStep = tuple[Nest, ...] | LibraryCall
 _SMALL = 16384
 """Points up to which a nest costs less than a few launches."""
 _MOST_SMALL = 16
+"""Small nests that share a launch at most: the text grows with each, and so does its compilation."""
 _MOST_POINTERS = 240
 """Beyond, the choice among them costs registers (sm_90: 66 for 250, 228 for 500); a launch takes 4096 bytes."""
 

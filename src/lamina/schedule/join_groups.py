@@ -29,7 +29,9 @@ _COSTLY, _AGAIN = 12, 4
 _WORTH_A_KERNEL = 500_000
 """Instructions that are worth a kernel of its own, which takes about ten microseconds."""
 _MAX_EQUATIONS = 400
+"""Equations of a fused nest at most: compilation and live registers grow with each. Not measured."""
 _MAX_BUFFERS = 40
+"""Buffers of a fused nest at most: each takes a register for its address."""
 _MISALIGNED = "their loops do not line up"
 
 _Pairs = list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]

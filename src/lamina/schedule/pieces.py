@@ -26,6 +26,7 @@ from lamina.schedule.simplify import rename
 __all__ = ["Piece", "Stored", "chosen", "pieces"]
 
 _MOST_PIECES = 4
+"""Pieces of a concatenation that are read one by one at most; each copies the reader's body."""
 
 Stored = Mapping[str, Load]
 """Values of a nest that it also stores, and how they are read."""

@@ -34,8 +34,11 @@ _GAIN = 0.98
 """Share of the time up to which it is worth it."""
 _STORED = "storing it takes less time"
 _MOST_EQUATIONS = 400
+"""Equations of a nest that computes values again at most, as for fused nests."""
 _MOST_BUFFERS = 40
+"""Buffers of such a nest at most, as for fused nests."""
 _MOST_READERS = 8
+"""Readers of a value that compute it again at most: each computes all of it."""
 _PLACES = 16
 """Places at which a point may read what is computed there."""
 

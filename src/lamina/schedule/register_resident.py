@@ -21,9 +21,11 @@ from lamina.schedule.gpu_target import GpuTarget
 __all__ = ["register_resident_loops"]
 
 _CLUSTERS = 90
+"""Compute capability times ten from which GPUs have thread-block clusters."""
 _ACCESS = 8
 """Points of a tile for each thread, one wide access of 16-bit elements."""
 _WARPS = 4
+"""Warps of a program: few, so that several programs share a multiprocessor."""
 _MOST = 96
 """Most bytes of a row in the registers (512 bytes) of a thread of a cluster; more leaves no room for other programs."""
 _SHORTEST = 16384

@@ -26,6 +26,7 @@ _LONGEST = 4
 _LEAST = 8
 """Points of the axis around it at least."""
 _EQUATIONS = 160
+"""Equations of an unrolled body at most: the text, and the time to compile it, grow with each. Not measured."""
 _SURE = 1.2
 """How many times as long the loops must be expected to take as they are for a longer axis to be unrolled."""
 

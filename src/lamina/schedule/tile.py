@@ -16,6 +16,9 @@ __all__ = ["Chooser"]
 _GRAIN_OPS = 60_000
 """Instructions (by ``Op.cost``) below which starting other threads costs more than it gains."""
 _KEEP_COST = 8
+"""Instructions of a value, per vector, from which a row buffer keeps it between phases instead of computing it
+again.
+"""
 _KEEP_CHEAP = 3
 """The same where rows along one axis have 16-bit numbers: to widen them again takes as long as to compute with them."""
 _KEEP_FAR = 12
@@ -23,7 +26,9 @@ _KEEP_FAR = 12
 _GATHERED = 16
 """Instructions of a vector whose elements lie anywhere, each loaded by itself."""
 _TILE = 64
+"""Side of a square tile of transposed operands, in elements: 16 KB of float32, half of a 32 KB first-level cache."""
 _LANES = 16
+"""Elements of a vector that costs are given for: float32 with AVX-512."""
 _NEXT = 16
 """How much neighbours count for a vector axis beside elements that lie a few apart, which vectors read as well."""
 _HALVES = ("float16", "bfloat16")

@@ -21,7 +21,9 @@ from lamina.testing.compare import compare
 __all__ = ["BackendCheck", "BackendReport", "check_backend"]
 
 _WIDTH = 140
+"""Characters of a line of a report that no terminal shows."""
 _LONGEST = 300
+"""Characters of an error's text in a report."""
 
 
 @dataclass(frozen=True, slots=True)

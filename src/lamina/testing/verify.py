@@ -29,7 +29,9 @@ from lamina.testing.torch_private import compiled_anew, original
 __all__ = ["Verification", "VerifiedValue", "verify"]
 
 _WIDTH = 140
+"""Characters of a line of a report that no terminal shows."""
 _SEED = 0
+"""Seed of the random generators before each run, so that all runs draw the same."""
 
 
 @dataclass(frozen=True, slots=True)

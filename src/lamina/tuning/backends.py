@@ -16,7 +16,9 @@ from lamina.record import Record
 __all__ = ["fastest"]
 
 _ROUNDS = 7
+"""Turns in which candidates are timed, after one that is not counted."""
 _MOST_SECONDS = 2.0
+"""Seconds after which no further turn begins."""
 
 
 def fastest(runs: Mapping[str, Boxed], graph: str, record: Record) -> Boxed:

@@ -18,6 +18,7 @@ __all__ = ["CpuBench"]
 _LEAST = 2e-4
 """Seconds that a sample takes at least: short kernels run several times in one."""
 _MOST_RUNS = 200
+"""Runs of a kernel in one sample at most."""
 _CLOSE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 """Differences, against the largest value, that another order of additions explains in sums of random numbers."""
 

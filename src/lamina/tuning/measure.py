@@ -18,7 +18,9 @@ Timing = Callable[[Mapping[str, Sampler], float | None, float, Callable[[], floa
 """Times candidates in their order, given the time that none can beat, seconds to spend, and a clock of seconds."""
 
 _FIRST = 5
+"""Samples of each candidate in the first round."""
 _SECOND = 10
+"""Samples more of each candidate that is close to the fastest."""
 _CLOSE = 1.05
 """Candidates this near to the fastest are sampled again."""
 
@@ -35,6 +37,7 @@ _FAR = 1.12
 """Candidates this far from the fastest after one turn have no second."""
 
 _ROUNDS = 15
+"""Most turns of a comparison between candidates that differ by a few percent."""
 _NEAR = {3: 1.25, 6: 1.1}
 """After so many rounds, how many times as long as the fastest a candidate may take to stay."""
 

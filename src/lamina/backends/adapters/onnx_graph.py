@@ -16,7 +16,9 @@ from lamina.backends.api import tensors_of
 __all__ = ["OPSET", "onnx_model", "translates"]
 
 OPSET = 18
+"""Version of ONNX's operator set that models are written in; runtimes refuse a newer one than they know."""
 IR_VERSION = 9
+"""Version of ONNX's file format that goes with ``OPSET``."""
 aten = torch.ops.aten
 
 _TYPES = {

@@ -9,6 +9,9 @@ from lamina.ir.index import Atom, Axis, Div, Expr, Mod, as_expr, as_expr_atom
 __all__ = ["grows_slowly", "index_vector"]
 
 _MOST = 2**30
+"""Coefficients and divisors below this keep products with 32-bit lanes free of overflow; larger ones are computed in
+64 bits.
+"""
 _STEADY = 32
 """Elements from one place to the next from which on most vectors are at one place."""
 

@@ -21,6 +21,7 @@ _LONG = 64
 _SHORT = 8
 """Other loops are unrolled by the compiler up to so many rounds, where it knows their number."""
 _PARAMETERS = 24
+"""Sizes that a shared text has as parameters at most: more are spilled at each call."""
 
 _COMMENT = re.compile(r"[ \t]*//[^\n]*")
 _ADDRESS = re.compile(r"\b(?:load_|store_|__builtin_prefetch)\w*\(")

@@ -19,6 +19,7 @@ from lamina.codegen.cpp.vector_body import VectorBody
 __all__ = ["Strips"]
 
 _MOST_CUTS = 6
+"""Places where one loop is cut for conditions on its axis at most: each cut copies the loop's text."""
 _MOST_VECTORS = 4
 """Vectors that are added up apart."""
 

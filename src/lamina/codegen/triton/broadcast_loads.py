@@ -18,6 +18,7 @@ from lamina.ir.loops import Compute, Equation, Load, operands
 __all__ = ["broadcast_loads", "points_at_once"]
 
 _WARP = 32
+"""Threads of a warp on NVIDIA's GPUs."""
 _ACCESS = 16
 """Bytes of one wide access of a thread."""
 

@@ -30,6 +30,7 @@ Span: TypeAlias = frozenset[int]
 """Numbers of blocks that something varies over."""
 
 _INT32 = 1 << 31
+"""Indices from this on are computed in 64 bits: in 32 they would wrap and address other memory."""
 
 
 def size_text(expr: Expr) -> str:

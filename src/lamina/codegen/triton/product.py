@@ -33,6 +33,7 @@ _SUMMED_ROWS, _SUMMED_COLUMNS = 64, 32
 """Tiles and columns whose sums a program adds up at a time."""
 
 _DESCRIPTOR_BYTES = 128
+"""Bytes of one tensor-map descriptor of CUDA (``CUtensorMap``), which must be aligned to 64."""
 _COPIES = 2
 """Specialised warps may keep a descriptor of their own."""
 

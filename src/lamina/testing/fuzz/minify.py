@@ -17,6 +17,7 @@ __all__ = ["Minified", "minify", "minify_file", "reduce"]
 
 _BODIES = ("body", "orelse", "finalbody")
 MOST_TRIALS = 1000
+"""Programs that a reduction runs at most."""
 SHORTEST = 10.0
 """Seconds that every trial is given."""
 
