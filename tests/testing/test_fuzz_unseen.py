@@ -149,6 +149,22 @@ def program(compile):
             yield backward(out)
         yield x.grad
 """,
+    "a function of the program's that gives no gradient, beside a view of an argument": """
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return x * w
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, None
+def f(x, w):
+    h = x.detach()
+    return Own.apply(h, w) * 2, h
+def program(compile):
+    x, w = sample(3), sample(3, seed=1, grad=True)
+    out = compile(f)(x, w)
+    yield out, backward(out), w.grad
+""",
 }
 
 

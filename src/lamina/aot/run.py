@@ -108,7 +108,8 @@ def through_autograd(captured: Captured, decompositions: Decompositions, graphs:
     if graphs.saves:
         autograd.follow()
     kept = history_of_results()  # what AOTAutograd returns as a view of an input is so outside of the graph
-    outside = _without_gradient(captured, [g or i in kept for i, g in enumerate(graphs.reached)])
+    has = [g or i in kept for i, g in enumerate(graphs.reached)]
+    outside = _without_gradient(captured, has) if any(graphs.reached) else ()
     notes.record.add(notes.name, "aot", time.perf_counter() - graphs.start - graphs.seconds)
     if graphs.saves:
         compiled = without_history(compiled, gm.forward if captured.by_hand else undone(gm))
