@@ -29,8 +29,9 @@ from torch import Tensor
 import lamina
 from benchmarks.patterns import private_copy
 from benchmarks.report import RESULTS, print_table, write_results
-from lamina.backends import cpu, proved
+from lamina.backends import cpu
 from lamina.bench import alternate
+from lamina.eager_comparison import trial
 from lamina.ir.plan import Plan, Schedule
 
 __all__ = ["main"]
@@ -185,7 +186,7 @@ def _overhead() -> dict[str, float]:
 
 def _measured(name: str, case: Case, args: argparse.Namespace) -> dict[str, Any]:
     slow = mock.patch.object(cpu, "make_plan", _without_vectors if case.slow else _make_plan)
-    with slow, mock.patch.object(proved, "_remembered", return_value=None):
+    with slow, mock.patch.object(trial, "_remembered", return_value=None):
         ratio = _ratio(case)
         runs = [_run(case, args.calls, args.more) for _ in range(args.runs)]
     kept = [run.eager for run in runs]
