@@ -1,4 +1,4 @@
-"""Which inputs and results backward formulas ask for, as eager saves them: known of the joint graph before passes.
+"""Operands of backward formulas, which eager saves: inputs and results marked in the joint graph before passes run.
 
 The gradient of a quotient asks for both operands, and the quotient that it makes of them is soon merged with the
 forward's own. Then nothing of the backward reads the dividend, and yet eager holds it: it may be saved as it is.

@@ -1,4 +1,4 @@
-"""Which gradients arrive at a region that AOTAutograd has differentiated, and after which others.
+"""Which gradients of a region that AOTAutograd has differentiated are defined when its backward runs.
 
 Its autograd function is handed zeros for a gradient that is not there. Times a derivative that is infinite these are
 NaN, where eager does not run the derivative at all; so the backward is told which gradients are not there, by a hook

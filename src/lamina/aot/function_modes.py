@@ -1,4 +1,4 @@
-"""Compiled graphs where a mode for functions of torch is active."""
+"""Compiled graphs called while a ``TorchFunctionMode`` is active."""
 
 from __future__ import annotations
 

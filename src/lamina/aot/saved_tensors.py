@@ -1,4 +1,4 @@
-"""What AOTAutograd hands to a compiled backward, as that expects it.
+"""Saved tensors and gradients brought into the layout that a compiled backward was planned for.
 
 ``torch.autograd.graph.saved_tensors_hooks`` may hand back a tensor with the same values in another layout; kernels that
 address memory by the planned strides would then read the wrong elements. A gradient may be zeros without any memory.

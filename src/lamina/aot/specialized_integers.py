@@ -1,4 +1,4 @@
-"""A captured graph with run-time integers replaced by their values, for what torch computes only of numbers."""
+"""Specialization: run-time integers of a captured graph replaced by their values, for calls that take numbers only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backward graph for gradients that are not there: nothing flows back from an output that no loss depends on.
+"""Backward graphs for undefined gradients: autograd passes none for an output that no loss depends on.
 
 Eager does not run the derivatives of such an output. Computing them with zeros instead gives NaN where a derivative is
 infinite, gradients of zeros where eager has none, and asks for saved values that an earlier backward has freed.

@@ -1,4 +1,4 @@
-"""What the forward and the backward of one graph, compiled apart, know of each other while they run."""
+"""The forward and the backward graph of one function, which are compiled apart and share state while they run."""
 
 from __future__ import annotations
 

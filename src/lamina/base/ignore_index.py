@@ -1,4 +1,4 @@
-"""The class that ``nll_loss`` is told to ignore where it stands for a ``gather``, which ignores none."""
+"""An ``ignore_index`` for ``nll_loss`` that no target equals: the loss then ignores nothing, as a ``gather`` does."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Errors of compiled graphs that leave the inputs as they were, or so that the graph run again overwrites them.
+"""Retryable errors: a compiled graph raised before it changed inputs, or changed only what a second run overwrites.
 
-What raises such an error tells so on the exception; who has the captured program may run that in its place.
+The exception is marked by what raises it; a caller that has the captured program may run that in the graph's place.
 """
 
 from __future__ import annotations

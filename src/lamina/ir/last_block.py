@@ -1,7 +1,7 @@
-"""Two flat nests of one launch, the second of which joins what programs of the first leave: how their axes correspond.
+"""Last-block reductions: how the axes of two nests correspond, the second of which joins partial results of the first.
 
-Programs of the first nest store parts of results; the last of them to finish a result runs the second nest's program
-for it. That needs no second launch, but both nests must agree on which programs work on which result.
+Both run in one launch. Programs of the first nest store partial results; the last program to finish one for a result
+runs the second nest's program for that result. Both nests must agree on which programs work on which result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Places along an axis that go on in the same way after every few points: short rows, windows, repetition."""
+"""Periodic accesses: places along an axis that repeat, with an offset, after a few points, as those of short rows do."""
 
 from __future__ import annotations
 

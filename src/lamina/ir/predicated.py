@@ -1,4 +1,4 @@
-"""What a nest computes only for the rows of which a reduction says so."""
+"""Predicated branches: loads and arithmetic that a nest needs only in rows for which a reduction says so."""
 
 from __future__ import annotations
 

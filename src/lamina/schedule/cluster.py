@@ -1,4 +1,4 @@
-"""Rows that no program can hold, shared by programs that run at the same time: read once, where loops read them again.
+"""Thread-block clusters: a row too wide for one program is shared by several that run at the same time, and read once.
 
 Clusters of up to eight programs exist from compute capability 9.0 on. Each holds its tile in registers, and an exchange
 of what they reduced costs a few microseconds, in which other programs of a multiprocessor go on.

@@ -1,4 +1,4 @@
-"""Reductions of what is read once and is larger than the second-level cache."""
+"""Evict-first loads for reductions that read each element once and more bytes than L2 holds."""
 
 from __future__ import annotations
 

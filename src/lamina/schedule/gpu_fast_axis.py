@@ -1,4 +1,4 @@
-"""Which axis counts as the fast one where operands are contiguous along different axes."""
+"""The fast axis of a nest on a GPU: which one it is where operands are contiguous along different axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions in parts that are joined in the same launch, by the last program that finishes a part of a result.
+"""Last-block reductions: the last program to finish a partial of a result joins all of them, in the same launch.
 
 A second launch costs 4 to 6 us: the gap before it, and the time in which the first one ends and it begins. The last
 program instead reads what the others left, always all of it and in the same order, so that results do not depend on

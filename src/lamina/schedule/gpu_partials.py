@@ -1,4 +1,4 @@
-"""The equations of a reduction in parts: what computes a part, and what joins all of them in order."""
+"""Split reductions: the equations that compute a partial result, and those that join all partials in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of a nest that vary over few of its axes and cost more than reading them: computed once, ahead of the nest.
+"""Hoisting: values that vary over few axes of a nest are computed once, in a nest of their own before it.
 
 Fusion puts what is made of small operands into the loops of large ones: a table gathered by places and added to the
 scores of every window, a filter's weights made of parameters. Inside of loops that it does not vary over, such a value

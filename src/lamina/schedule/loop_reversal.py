@@ -1,7 +1,8 @@
-"""Loops turned around: what a nest does from the first to the last point of an axis, from the last to the first.
+"""Loop reversal: a nest's loop over an axis runs from its last point to its first.
 
-What is read from its end (a flip before a running sum) is made in that order, so that the two can be one kernel. A
-running sum between two flips, as its gradient is, runs from the end itself, and memory is read and written upwards.
+A value that is read from its end (a flip before a running sum) is computed in that order, so that producer and reader
+fuse to one kernel. A running sum between two flips, such as its gradient, runs from the end itself, so that memory is
+read and written upwards.
 """
 
 from __future__ import annotations

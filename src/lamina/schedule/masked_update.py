@@ -1,4 +1,4 @@
-"""Few elements of a library call's result are changed where they are.
+"""Masked updates: only the elements of a library call's result that change are stored, in place.
 
 ``where(hidden, 0, result)`` reads all of the result and writes all of it again, most often as it was. On a GPU, where
 nothing else needs the old values, only those that change are stored, in the memory that the call has filled.

@@ -1,4 +1,4 @@
-"""Loads that are needed only where a condition on a whole row does not hold.
+"""Predicated loads: what a nest needs only where a condition on a whole row fails is loaded under that condition.
 
 ``where(same, seen, x + residual)``, where ``same`` is known once the row of ``seen`` has been reduced, needs ``x`` and
 ``residual`` only in the rows that are not the same. Loaded under the opposite condition, they cost no memory traffic

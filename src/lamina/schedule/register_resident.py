@@ -1,4 +1,4 @@
-"""Rows that are gone over more than once, whose elements stay in registers as they were loaded, 16 bits wide.
+"""Register-resident rows: rows that several phases read stay in registers as they were loaded, 16 bits an element.
 
 Conversions to float32 would take twice the registers. A program that holds 100 KB leaves nothing for another one, so
 that a multiprocessor either reads or writes. Eight small programs of a cluster hold a part each, and others run beside

@@ -1,4 +1,4 @@
-"""Nests that change a part of a buffer, cut down to that part."""
+"""Domain restriction: nests that change a part of a buffer iterate over that part only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a scan is cut into parts for a GPU, and how long they are: what that takes against going along it at once.
+"""Chunked scans: whether a scan is cut into chunks for a GPU, and their length, by estimated times of both ways.
 
 A program goes along a scan tile after tile, and waits for each tile's loads before it asks for the next. Where there
 are fewer programs than keep memory busy, that latency is the time it takes. In parts, what the scans read is read

@@ -1,4 +1,4 @@
-"""Nests whose points do the work of neighbours that read the same elements.
+"""Window coarsening: one point does the work of neighbours whose windows overlap, and loads each element once.
 
 The gradient of a pooling with windows of three, two apart, is the sum over the windows that hold an element: two along
 each dimension or one, by whether its place is even. Where a point does the work of both places, their remainders are

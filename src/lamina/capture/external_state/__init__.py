@@ -1,1 +1,1 @@
-"""What a captured graph read of the world outside and Dynamo does not guard on."""
+"""Guards on state outside of a captured function that its trace read and Dynamo does not guard on."""

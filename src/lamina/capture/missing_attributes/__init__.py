@@ -1,1 +1,1 @@
-"""What traced functions asked for and did not find: a graph is used again only while it still is not there."""
+"""Guards on missing attributes and keys: a graph is reused only while what its trace did not find is still missing."""

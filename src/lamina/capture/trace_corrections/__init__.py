@@ -1,1 +1,1 @@
-"""What Dynamo's traces take to be otherwise than it is, set right where Lamina compiles."""
+"""Corrections of Dynamo's traces where these differ from what Python does; active only while Lamina compiles."""

@@ -1,4 +1,4 @@
-"""Values of which nothing but 16 bits is kept: functions that are some units of a float off are as good for them."""
+"""Values stored in 16 bits or fewer only: functions with errors of a few float32 units are exact enough for them."""
 
 from __future__ import annotations
 

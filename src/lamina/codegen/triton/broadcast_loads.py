@@ -1,4 +1,4 @@
-"""Operands of a row, such as a norm's weight, that are loaded for every row of a loop's tile.
+"""Broadcast loads: operands of a row, such as a norm's weight, loaded once as a tile of equal rows before a loop.
 
 Triton lays a tile out by how it is loaded. A row of few points is spread over all warps; beside a tile of several rows,
 of which each warp has its own, it makes Triton lay the tile out anew, so that each sum of a row is put together by all

@@ -1,4 +1,4 @@
-"""Roundings to small integers that end as 8 or 16 bits, as quantisation writes them.
+"""Rounding to integers of 8 or 16 bits by one addition, as quantisation needs it.
 
 A rounding and a conversion to integers take units of which a multiprocessor has few: beside a division, as long as
 memory takes for the bytes. Where the result is a whole number between two small bounds, one addition rounds it and

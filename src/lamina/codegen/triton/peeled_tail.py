@@ -1,4 +1,4 @@
-"""Elementwise tiles of a length that is no multiple of sixteen: whole groups in wide accesses, the rest apart.
+"""Peeled tails of elementwise kernels whose length is no multiple of sixteen, so that all other accesses are wide.
 
 Triton makes an access wide only where all of a thread's neighbouring points are inside or outside of its mask. At a
 length that is no multiple of sixteen it cannot know that of any tile, and each element is moved by itself (H100, two
