@@ -1,4 +1,4 @@
-"""Periodic accesses: places along an axis that repeat, with an offset, after a few points, as those of short rows do."""
+"""Periodic accesses: places along an axis that repeat, with an offset, after a few points, as in short rows."""
 
 from __future__ import annotations
 
