@@ -26,7 +26,8 @@ from lamina.base.recovery import recover
 from lamina.codegen.cpp.emit import emit
 from lamina.codegen.cpp.prelude import prelude
 from lamina.codegen.cpp.sharing import Shared, shared_kernels
-from lamina.codegen.host import HostKernel, HostProgram, emit_host
+from lamina.codegen.host import emit_host
+from lamina.codegen.host_program import HostKernel, HostProgram
 from lamina.codegen.origins import cpp_with_origins
 from lamina.ir.plan import Kernel, KernelCall, Plan
 from lamina.ir.plan_verify import verify_plan

@@ -25,6 +25,10 @@ class Globals:
             found = self._variables[path] = self.names.fresh(_wanted(path))
         return found
 
+    def dtype(self, name: str) -> str:
+        """The variable that holds torch's dtype of this name."""
+        return self.variable(f"torch.{name}")
+
     def calls(self, function: str) -> bool:
         """Whether some variable holds what a call of ``function`` gives."""
         return any(path.startswith(f"{function}(") for path in self._variables)

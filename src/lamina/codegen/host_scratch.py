@@ -26,14 +26,14 @@ class Scratch:
     in memory that the runtime keeps zero, or in memory of its own.
     """
 
-    def __init__(self, values: Values, globals_: Globals, device: int) -> None:
-        self.values, self.globals, self.device = values, globals_, device
+    def __init__(self, values: Values, globals_: Globals, device: int, imports: set[str]) -> None:
+        self.values, self.globals, self.device, self.imports = values, globals_, device, imports
         self.nbytes = 0  # of the workspace, beside the arena
 
     def addresses(self, source: TritonSource, sizes: Mapping[str, Expr], out: Writer) -> tuple[list[str], list[str]]:
         """Source texts for the addresses of a launch's scratch memory, and the variables to delete after it.
 
-        Lines that it needs before are written.
+        Lines that it needs before are written, and what they call is named in ``imports``.
         """
         values, arena = self.values, self.values.plan.arena_bytes
         wanted = [(bound(nbytes, sizes), zero) for nbytes, zero in source.workspace]
@@ -57,9 +57,11 @@ class Scratch:
             else:
                 name = values.names.fresh("scratch")
                 own.append(name)
+                self.imports.add("empty")
                 out.line(f"{name} = empty(({values.size(nbytes)},), (1,), {self.globals.variable('torch.uint8')})")
                 texts.append(f"{name}.data_ptr()")
         if zeros != 0:
+            self.imports.add("zeroed")
             out.line(f"zeros = zeroed({self.device}, stream, {total})")
         self.nbytes = max(self.nbytes, shared)
         return texts, own

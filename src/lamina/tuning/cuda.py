@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from lamina.backends.regions import Boxed
-from lamina.codegen.host_cuda import CudaHost, CudaLaunch, emit_cuda_host
+from lamina.codegen.host_cuda import CudaHost, emit_cuda_host
+from lamina.codegen.host_cuda_launches import CudaLaunch
 from lamina.codegen.triton.emit import emit
 from lamina.ir.grouped import grouped
 from lamina.ir.index import as_expr
