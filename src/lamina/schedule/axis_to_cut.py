@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from lamina.ir.index import Axis, as_expr, ceildiv
-from lamina.schedule.gpu_cutting import MANY, SHORT
+from lamina.schedule.gpu_cut_accesses import Accesses
+from lamina.schedule.gpu_cutting import MANY, SHORT, NestToCut
 from lamina.schedule.gpu_facts import guess
-from lamina.schedule.gpu_partials import Cut, Partials
+from lamina.schedule.gpu_partials import Cut
 
 __all__ = ["ROW_POINTS", "AxisToCut"]
 
@@ -26,24 +29,30 @@ def _filled(width: int) -> float:
     return width / (-(-width // SHORT) * SHORT)
 
 
-class AxisToCut(Partials):
+@dataclass(frozen=True, slots=True)
+class AxisToCut:
     """Finds cuts of one nest."""
+
+    facts: NestToCut
+    accesses: Accesses
 
     def dealt(self, run: list[str], over: frozenset[str], reduces: list[int]) -> Cut | None:
         """A cut of the axis that goes on where a short contiguous run that is kept ends, neighbours in parts of their
         own: a long run is then reduced along what is left, in wide accesses, where tiles of the short one would leave
         threads without a point and read narrow pieces.
         """
-        width = self.size(run)
-        if 2 * width > SHORT or self.size(self.axes) < MANY or not all(self.axes[a].extent.is_int for a in run):
+        width = self.facts.size(run)
+        if 2 * width > SHORT or self.facts.size(self.facts.axes) < MANY:
             return None
-        if any(self.reduce(p).op.startswith("arg") for p in reduces):
+        if not all(self.facts.axes[a].extent.is_int for a in run):
             return None
-        along = [o for o in self.large if o.coefficient(self.axes[run[0]]) == 1]
-        after = [a for a in over if 2 * sum(o.coefficient(self.axes[a]) == width for o in along) > len(along)]
-        if len(after) != 1 or self.stuck(axis := self.axes[after[0]]) or not axis.extent.is_int:
+        if any(self.facts.reduce(p).op.startswith("arg") for p in reduces):
             return None
-        if any(axis.name in o.axes() and run[0] not in o.axes() for _, o in self.loads):
+        along = [o for o in self.accesses.large if o.coefficient(self.facts.axes[run[0]]) == 1]
+        after = [a for a in over if 2 * sum(o.coefficient(self.facts.axes[a]) == width for o in along) > len(along)]
+        if len(after) != 1 or self.accesses.stuck(axis := self.facts.axes[after[0]]) or not axis.extent.is_int:
+            return None
+        if any(axis.name in o.axes() and run[0] not in o.axes() for _, o in self.accesses.loads):
             return None  # what a run has in common would be read for each of its points
         n = axis.extent.const
         counts = range(-(-SHORT // width), min(n // _LEAST_DEALT, _WIDEST_RUN // width) + 1)
@@ -60,16 +69,16 @@ class AxisToCut(Partials):
         ``near``: no more of them than that, even where the points of an axis would be such.
         """
         steps = dict.fromkeys(names, 0)
-        for _, offset in self.offsets:
+        for _, offset in self.accesses.offsets:
             for a in names:
-                coef = offset.coefficient(self.axes[a])
+                coef = offset.coefficient(self.facts.axes[a])
                 steps[a] = max(steps[a], guess(coef) if coef is not None and coef != 0 else 0)
         best: Cut | None = None
-        fast = self.fast()
+        fast = self.accesses.fast()
         order = sorted(names, key=lambda a: (a == fast, -steps[a]))
         for name in order:
-            axis = self.axes[name]
-            ordered = [self.reduce(p).axes for p in reduces if self.reduce(p).op.startswith("arg")]
+            axis = self.facts.axes[name]
+            ordered = [self.facts.reduce(p).axes for p in reduces if self.facts.reduce(p).op.startswith("arg")]
             if any(axes[0] != name for axes in ordered):
                 continue
             found = self.divided(axis, parts, len(names) > 1 and not near)
@@ -85,8 +94,9 @@ class AxisToCut(Partials):
         """Where the slowest axis alone gives too few parts, its points apart and the next one cut, for rows over images
         and their lines: pieces without gaps, but for axes that cannot be cut.
         """
-        axes = [self.axes[name] for name in order]
-        if any(self.reduce(p).op.startswith("arg") or not set(order) <= set(self.reduce(p).axes) for p in reduces):
+        axes = [self.facts.axes[name] for name in order]
+        found = [self.facts.reduce(p) for p in reduces]
+        if any(e.op.startswith("arg") or not set(order) <= set(e.axes) for e in found):
             return None
         if any(not a.extent.is_int for a in axes):
             return None
@@ -102,10 +112,6 @@ class AxisToCut(Partials):
                 return Cut(axis, best, as_expr(n // best), tuple(axes[:k]))
             count *= n
         return None
-
-    def stuck(self, axis: Axis) -> bool:
-        """Whether some index is not linear in the axis."""
-        return any(offset.coefficient(axis) is None for _, offset in self.offsets)
 
     def divided(self, axis: Axis, parts: int, others: bool) -> Cut | None:
         extent = axis.extent

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from lamina.ir.index import Axis, Expr, as_expr, prod
 from lamina.ir.loops import Check, Compute, Constant, Equation, Index, Load, Reduce, Store
 from lamina.ir.ops import neutral
-from lamina.schedule.gpu_cutting import axes_of
-from lamina.schedule.gpu_steps import Steps
+from lamina.schedule.gpu_cut_accesses import Accesses
+from lamina.schedule.gpu_cut_nests import NewNests
+from lamina.schedule.gpu_cutting import NestToCut, axes_of
 from lamina.schedule.simplify import rename
 
 __all__ = ["Cut", "Partials"]
@@ -43,8 +44,13 @@ class Cut:
         return (self.axis.extent - self.length * self.parts) == 0
 
 
-class Partials(Steps):
+@dataclass(frozen=True, slots=True)
+class Partials:
     """Writes the two sides of a cut."""
+
+    facts: NestToCut
+    accesses: Accesses
+    new: NewNests
 
     def partial_body(self, goals: list[int], reduces: set[int], cut: Cut, part: Axis, rest: Axis) -> list[Equation]:
         """The equations of a part: the axis replaced, and points beyond the axis left out."""
@@ -52,14 +58,14 @@ class Partials(Steps):
         guard = None if cut.exact else "inside_part"
         body: list[Equation] = []
         if guard is not None:
-            origin = self.body[min(goals)].origin
+            origin = self.facts.body[min(goals)].origin
             body += [
                 Index("place_part", place, "int64", origin),
                 Index("extent_part", cut.axis.extent, "int64", origin),
                 Compute(guard, "lt", ("place_part", "extent_part"), "bool", origin),
             ]
-        for eqn in self.slice(goals, {}):
-            at = self.body.index(eqn)
+        for eqn in self.facts.slice(goals, {}):
+            at = self.facts.body.index(eqn)
             new = rename(eqn, {}, {cut.axis: place})
             if guard is not None and isinstance(new, Load | Store) and cut.axis.name in axes_of(eqn):
                 new = self.guarded(new, guard, body)
@@ -75,7 +81,7 @@ class Partials(Steps):
                 gone = {a.name for a in cut.beside}
                 swapped = (() if cut.whole else (rest.name,)) if cut.axis.name in new.axes else ()
                 axes = tuple(x for a in new.axes if a not in gone for x in (swapped if a == cut.axis.name else (a,)))
-                value, held = new.value, self.dtype(new.value)
+                value, held = new.value, self.facts.dtype(new.value)
                 if guard is not None:
                     value = f"{new.outs[0]}_in"
                     body.append(Constant(f"{value}_none", neutral(new.op, held), held, new.origin))
@@ -113,7 +119,7 @@ class Partials(Steps):
         """The name of the number of points that a part reduces, and its equations: the last ones have fewer or none."""
         name, held, origin = eqn.outs[0], eqn.dtype, eqn.origin
         apart = (cut.axis.name, *(a.name for a in cut.beside))
-        others = prod(self.axes[a].extent for a in eqn.axes if a not in apart)
+        others = prod(self.facts.axes[a].extent for a in eqn.axes if a not in apart)
         return f"{name}_count", [
             Constant(f"{name}_zero", 0.0, held, origin),
             Index(f"{name}_length", cut.length, held, origin),
@@ -137,18 +143,18 @@ class Partials(Steps):
         stores: list[Equation] = []
         loads: dict[int, list[Load]] = {}
         for p in reduces:
-            eqn = self.reduce(p)
-            kept_axes = {*self.values[eqn.outs[0]], *(a.name for a in cut.beside)}
-            axes = [part, *(a for a in self.nest.axes if a.name in kept_axes)]
-            apart = [a for a in cut.beside if all(o.coefficient(a) != 1 for _, o in self.offsets)]
+            eqn = self.facts.reduce(p)
+            kept_axes = {*self.facts.values[eqn.outs[0]], *(a.name for a in cut.beside)}
+            axes = [part, *(a for a in self.facts.nest.axes if a.name in kept_axes)]
+            apart = [a for a in cut.beside if all(o.coefficient(a) != 1 for _, o in self.accesses.offsets)]
             axes.sort(key=lambda a: a is not part and a not in apart)
             index = tuple(as_expr(a) for a in axes)
             kept = [(n, eqn.dtype) for n in eqn.outs]
             if eqn.op in ("argmax", "argmin"):
-                kept.append((f"{eqn.outs[0]}_top", self.dtype(eqn.value)))
+                kept.append((f"{eqn.outs[0]}_top", self.facts.dtype(eqn.value)))
             loads[p] = []
             for name, dtype in kept:
-                buffer = self.temporary(f"{name}_parts", dtype, axes)
+                buffer = self.new.temporary(f"{name}_parts", dtype, axes)
                 stores.append(Store(buffer.name, index, name, origin=eqn.origin))
                 loads[p].append(Load(f"{name}_part", buffer.name, index, dtype, origin=eqn.origin))
         return stores, loads
@@ -165,7 +171,7 @@ class Partials(Steps):
                 *counted,
                 Compute(f"{out}_part_sum", "mul", (names[0], count), held, origin),
                 Reduce((f"{out}_all",), "sum", f"{out}_part_sum", over, held, origin),
-                Index(f"{out}_points", prod(self.axes[a].extent for a in eqn.axes), held, origin),
+                Index(f"{out}_points", prod(self.facts.axes[a].extent for a in eqn.axes), held, origin),
                 Compute(out, "div", (f"{out}_all", f"{out}_points"), held, origin),
                 Compute(f"{out}_away", "sub", (names[0], out), held, origin),
                 Compute(f"{out}_square", "mul", (f"{out}_away", f"{out}_away"), held, origin),
@@ -174,11 +180,11 @@ class Partials(Steps):
                 Reduce((eqn.outs[1],), "sum", f"{out}_own", over, held, origin),
             ]
         if eqn.op == "welford":
-            points = prod(self.axes[a].extent for a in eqn.axes if a not in (cut.axis.name, *beside)) * cut.length
+            points = prod(self.facts.axes[a].extent for a in eqn.axes if a not in (cut.axis.name, *beside)) * cut.length
             return [
                 *loads,
                 Reduce((f"{out}_all",), "sum", names[0], over, held, origin),
-                Constant(f"{out}_count", float(cut.parts * self.size(beside)), held, origin),
+                Constant(f"{out}_count", float(cut.parts * self.facts.size(beside)), held, origin),
                 Index(f"{out}_points", points, held, origin),
                 Compute(out, "div", (f"{out}_all", f"{out}_count"), held, origin),
                 Compute(f"{out}_away", "sub", (names[0], out), held, origin),
@@ -189,7 +195,7 @@ class Partials(Steps):
             ]
         if eqn.op not in ("argmax", "argmin"):
             return [*loads, Reduce(eqn.outs, eqn.op, names[0], over, held, origin)]
-        rest = prod(self.axes[a].extent for a in eqn.axes[1:]) * cut.length
+        rest = prod(self.facts.axes[a].extent for a in eqn.axes[1:]) * cut.length
         kind = loads[1].dtype
         nan = [Compute(f"{out}_nan", "isnan", (names[1],), "bool", origin)]
         return [

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import as_expr
 from lamina.ir.loops import Check, Compute, Equation, Load, Nest, Reduce, Store, defined, operands
 from lamina.ir.ops import JOINS
-from lamina.schedule.gpu_cutting import COLUMN_POINTS, HALVES, MANY, WIDEST, Cutting, axes_of
+from lamina.schedule.gpu_cut_accesses import Accesses
+from lamina.schedule.gpu_cut_nests import NewNests
+from lamina.schedule.gpu_cutting import COLUMN_POINTS, HALVES, MANY, WIDEST, NestToCut, axes_of, needed
 
 __all__ = ["Steps"]
 
 
-class Steps(Cutting):
+@dataclass(frozen=True, slots=True)
+class Steps:
     """Cuts a nest in steps where its sets of reduced axes overlap."""
+
+    facts: NestToCut
+    accesses: Accesses
+    new: NewNests
 
     def shared(self, inner: frozenset[str]) -> list[Nest] | None:
         """Reductions over what all sets of axes have in common, then each set's own from those: a group norm's backward
@@ -22,59 +29,60 @@ class Steps(Cutting):
 
         Nothing where a program can hold a row, or where results are no plain joins of others.
         """
-        first = self.first()
-        sets = list(dict.fromkeys(frozenset(self.reduce(p).axes) for p in first))
+        first = self.facts.first()
+        sets = list(dict.fromkeys(frozenset(self.facts.reduce(p).axes) for p in first))
         common = frozenset[str].intersection(*sets)
-        if len(sets) < 2 or self.size(common) < COLUMN_POINTS or not self.joinable(first):
+        if len(sets) < 2 or self.facts.size(common) < COLUMN_POINTS or not self.joinable(first):
             return None
-        fast = self.fast()
-        scattered = fast in inner - common and self.short(fast) and self.size(self.axes) >= MANY
-        if self.volume(inner) <= WIDEST and not scattered:
+        fast = self.accesses.fast()
+        scattered = fast in inner - common and self.accesses.short(fast) and self.facts.size(self.facts.axes) >= MANY
+        if self.facts.volume(inner) <= WIDEST and not scattered:
             return None
-        self.decide("in steps", "first what rows and columns have in common, in one pass for both")
+        self.new.decide("in steps", "first what rows and columns have in common, in one pass for both")
         return self.in_steps(first, sets, common)
 
     def joinable(self, reduces: list[int]) -> bool:
         """Whether results over some axes are exactly joins of results over fewer of them."""
-        found = [self.reduce(p) for p in reduces]
-        return all(e.op in JOINS and e.dtype not in HALVES and self.values[e.value] >= set(e.axes) for e in found)
+        found = [self.facts.reduce(p) for p in reduces]
+        return all(e.op in JOINS and e.dtype not in HALVES and self.facts.values[e.value] >= set(e.axes) for e in found)
 
     def in_steps(self, first: list[int], sets: list[frozenset[str]], common: frozenset[str]) -> list[Nest]:
-        late, outs = self.depending(set(first)), {n: p for p in first for n in defined(self.body[p])}
-        early = [p for p in self.goals() if p not in late]
+        late, outs = self.facts.depending(set(first)), {n: p for p in first for n in defined(self.facts.body[p])}
+        early = [p for p in self.facts.goals() if p not in late]
         steps: dict[tuple[str, tuple[str, ...]], Load] = {}
         ends: list[Equation] = []
         joins: dict[int, list[Equation]] = {}
         for p in first:
-            eqn = self.reduce(p)
+            eqn = self.facts.reduce(p)
             moving, fixed = self.factors(eqn, common)
             key = eqn.op, moving
             if key not in steps:
                 steps[key], made = self.step(eqn, moving, common)
                 ends += made
             joins[p] = self.joined_step(eqn, steps[key], fixed, common)
-        inputs = [self.made[n] for _, names in steps for n in names]
-        nests = [self.nest_of("steps", self.nest.axes, [*self.slice([*inputs, *early], {}), *ends])]
-        goals = [p for p in self.goals() if p in late]
+        inputs = [self.facts.made[n] for _, names in steps for n in names]
+        nests = [self.new.nest_of("steps", self.facts.nest.axes, [*self.facts.slice([*inputs, *early], {}), *ends])]
+        goals = [p for p in self.facts.goals() if p in late]
         small: dict[frozenset[str], list[int]] = {s: [] for s in sets}
         for goal in list(goals):
             for own_set in sets:
-                known = {n: p for n, p in outs.items() if frozenset(self.reduce(p).axes) == own_set}
-                if self.beyond(self.slice([goal], known), common):
+                known = {n: p for n, p in outs.items() if frozenset(self.facts.reduce(p).axes) == own_set}
+                if self.beyond(self.facts.slice([goal], known), common):
                     small[own_set].append(goal)
                     goals.remove(goal)
                     break
-        remaining = self.slice(goals, outs)
-        stores, loads = self.saved(self.needed(remaining, outs))
+        remaining = self.facts.slice(goals, outs)
+        stores, loads = self.new.saved(needed(remaining, outs))
         for k, own_set in enumerate(sets):
-            own = [p for p in first if frozenset(self.reduce(p).axes) == own_set]
-            names = {n for p in own for n in defined(self.body[p])}
+            own = [p for p in first if frozenset(self.facts.reduce(p).axes) == own_set]
+            names = {n for p in own for n in defined(self.facts.body[p])}
             kept = [e for e in stores if isinstance(e, Store) and e.value in names]
             joined = [e for p in own for e in joins[p]]
-            whole = dict.fromkeys([*joined, *self.slice(small[own_set], outs), *kept])
-            nests.append(self.nest_of(f"join{k}", self.nest.axes, list(whole)))
+            whole = dict.fromkeys([*joined, *self.facts.slice(small[own_set], outs), *kept])
+            nests.append(self.new.nest_of(f"join{k}", self.facts.nest.axes, list(whole)))
         if remaining:
-            nests.append(self.backwards(self.nest_of("rest", self.nest.axes, [*loads.values(), *remaining])))
+            rest = self.new.nest_of("rest", self.facts.nest.axes, [*loads.values(), *remaining])
+            nests.append(self.new.backwards(rest))
         return nests
 
     def factors(self, eqn: Reduce, common: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -85,9 +93,9 @@ class Steps(Cutting):
             return (eqn.value,), ()
 
         def split(name: str) -> tuple[list[str], list[str]]:
-            if not self.values[name] & common:
+            if not self.facts.values[name] & common:
                 return [], [name]
-            made = self.body[self.made[name]]
+            made = self.facts.body[self.facts.made[name]]
             if isinstance(made, Compute) and made.op == "mul" and made.dtype == eqn.dtype:
                 (left, apart), (right, beside) = (split(n) for n in made.ins)
                 if apart or beside:
@@ -99,14 +107,14 @@ class Steps(Cutting):
 
     def step(self, eqn: Reduce, moving: tuple[str, ...], common: frozenset[str]) -> tuple[Load, list[Equation]]:
         """The reduction of a product over ``common``, stored, and how it is read."""
-        (out,), kept = eqn.outs, frozenset[str]().union(*(self.values[n] for n in moving)) - common
+        (out,), kept = eqn.outs, frozenset[str]().union(*(self.facts.values[n] for n in moving)) - common
         body: list[Equation] = []
         value = moving[0]
         for k, other in enumerate(moving[1:]):
             body.append(Compute(f"{out}_product{k}", "mul", (value, other), eqn.dtype, eqn.origin))
             value = f"{out}_product{k}"
-        axes = [a for a in self.nest.axes if a.name in kept]
-        buffer, index = self.temporary(f"{out}_steps", eqn.dtype, axes), tuple(as_expr(a) for a in axes)
+        axes = [a for a in self.facts.nest.axes if a.name in kept]
+        buffer, index = self.new.temporary(f"{out}_steps", eqn.dtype, axes), tuple(as_expr(a) for a in axes)
         over = tuple(a for a in eqn.axes if a in common)
         body.append(Reduce((f"{out}_step",), eqn.op, value, over, eqn.dtype, eqn.origin))
         body.append(Store(buffer.name, index, f"{out}_step", origin=eqn.origin))
@@ -115,7 +123,7 @@ class Steps(Cutting):
     def joined_step(self, eqn: Reduce, load: Load, fixed: tuple[str, ...], common: frozenset[str]) -> list[Equation]:
         """The whole reduction from the one over ``common``."""
         (out,) = eqn.outs
-        body: list[Equation] = [*self.slice([self.made[n] for n in fixed], {}), load]
+        body: list[Equation] = [*self.facts.slice([self.facts.made[n] for n in fixed], {}), load]
         value = load.out
         for k, name in enumerate(fixed):
             body.append(Compute(f"{out}_scaled{k}", "mul", (value, name), eqn.dtype, eqn.origin))
@@ -127,9 +135,9 @@ class Steps(Cutting):
     def beyond(self, body: list[Equation], gone: frozenset[str]) -> bool:
         """Whether the equations stay without these axes, and without a reduction."""
         for eqn in body:
-            if isinstance(eqn, Reduce) or any(self.values[n] & gone for n in operands(eqn)):
+            if isinstance(eqn, Reduce) or any(self.facts.values[n] & gone for n in operands(eqn)):
                 return False
-            if not isinstance(eqn, Store | Check) and any(self.values[n] & gone for n in defined(eqn)):
+            if not isinstance(eqn, Store | Check) and any(self.facts.values[n] & gone for n in defined(eqn)):
                 return False
             if axes_of(eqn) & gone:
                 return False

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Expr, prod
 from lamina.ir.loops import Buffer, Check, Equation, Load, Nest, Reduce, Scan, Store, defined, operands
-from lamina.schedule.gpu_cutting import HALVES, Cutting
+from lamina.schedule.gpu_cut_accesses import Accesses
+from lamina.schedule.gpu_cutting import HALVES, NestToCut
 from lamina.schedule.gpu_facts import guess, power
 from lamina.schedule.gpu_target import GpuTarget
 
@@ -67,7 +68,7 @@ def parts_of_scans(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget) ->
     if not scans or any(a.extent == 0 for a in nest.axes):
         return None
     (along,) = [a for a in nest.axes if a.name == scans[0].axis]
-    fast = Cutting(nest, buffers, target, []).fast()
+    fast = Accesses(NestToCut(nest), buffers).fast()
     found = _paying(nest, along, fast, buffers, target)
     if found is None:
         return None

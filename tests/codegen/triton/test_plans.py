@@ -203,7 +203,7 @@ def test_short_runs_are_read_wide(
     interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], arguments: Any
 ) -> None:
     """Neighbouring groups' channels are read together and joined afterwards."""
-    monkeypatch.setattr("lamina.schedule.gpu_split.MANY", 1)
+    monkeypatch.setattr("lamina.schedule.gpu_cut_choice.MANY", 1)
     plan = planned(function, *arguments)
     assert any(d.kind == "cut" for d in plan.decisions)
     assert plan.kernels[0].schedules[0].kind == "columns"
