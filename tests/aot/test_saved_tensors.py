@@ -63,3 +63,51 @@ def test_hooks_may_give_back_what_was_saved_with_gaps_without_them(kept: str, dy
                 sum(results[k].sum() for k in wanted).backward()
                 found.append((x.grad, y.grad))
             torch.testing.assert_close(*found)
+
+
+LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "columns": lambda: torch.linspace(0, 1, 12).view(4, 3).t(),
+    "columns of a larger tensor": lambda: torch.linspace(0, 1, 24).view(4, 6).t()[:3],
+    "every other element": lambda: torch.linspace(0, 1, 48).view(6, 8)[::2, ::2],
+    "elements that overlap": lambda: torch.linspace(0, 1, 20).as_strided((3, 4), (1, 2)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("columns of a larger tensor", "columns", "columns of a larger tensor"),
+        ("every other element", "columns", "columns of a larger tensor"),
+        ("every other element", "columns", "elements that overlap"),
+    ],
+)
+def test_what_is_saved_lies_as_the_call_has_it_where_strides_vary(order: tuple[str, ...], dynamic: bool | None) -> None:
+    """A graph for strides that vary was made for an input without gaps, and serves those with gaps too."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x * y).cumsum(0).sin()
+
+    torch.compiler.reset()
+    compiled = lamina.compile(function, dynamic=dynamic)
+    for layout in order:
+        found = []
+        for each in (compiled, function):
+            x, y = LAYOUTS[layout]().requires_grad_(), torch.linspace(0, 1, 12).view(3, 4).requires_grad_()
+            each(x, y).sum().backward()
+            found.append((x.grad, y.grad))
+        torch.testing.assert_close(*found)
+
+
+def test_kernels_are_given_what_a_negative_view_shows() -> None:
+    seen = []
+
+    def compiled(args):
+        seen.extend(args)
+        return ()
+
+    gradient = torch.complex(torch.ones(3), torch.ones(3)).conj().imag
+    assert gradient.is_neg()
+    with_planned_strides(compiled, [None])([gradient])
+    assert not seen[0].is_neg()
+    assert torch.equal(seen[0], -torch.ones(3))

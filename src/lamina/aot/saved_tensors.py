@@ -17,25 +17,33 @@ from lamina.base.symbolic.torch_private import from_arguments, hint
 __all__ = ["restored", "with_planned_strides"]
 
 Boxed = Callable[[list[Any]], Any]
+Strides = Callable[[Sequence[Any]], tuple[int, ...]]
 
 
 def with_planned_strides(compiled: Boxed, fakes: Sequence[Any]) -> Boxed:
     """``compiled`` for inputs laid out like ``fakes``; an input laid out otherwise is copied first.
 
-    None among ``fakes`` stands for a gradient, which is passed on as it is, or as zeros that have memory.
+    None among ``fakes`` stands for a gradient, which may be laid out in any way. What is no memory of its own values,
+    zeros or a negative or conjugate view, is such memory then.
 
-    A layout is the order of the dimensions in memory, without gaps, and which of them repeat one element: sizes may be
-    symbols. That of inputs with gaps is their strides, where the arguments tell the symbols of those.
+    A layout is strides, where the arguments tell the symbols of those, else the order of the dimensions in memory and
+    which of them repeat one element. Inputs that were planned with gaps at such strides are passed on as they are.
     """
-    orders = [(i, order) for i, fake in enumerate(fakes) if (order := _order(fake)) is not None]
     gradients = [i for i, fake in enumerate(fakes) if fake is None]
-    gaps = _planned_gaps(fakes)
+    exact: list[tuple[int, Strides]] = []
+    orders: list[tuple[int, tuple[int, ...]]] = []
+    for i, fake in enumerate(fakes):
+        if not isinstance(fake, torch.Tensor):
+            continue
+        if (strides := from_arguments(fake.stride(), fakes)) is not None:
+            exact.append((i, strides))
+        elif (order := _order(fake)) is not None:
+            orders.append((i, order))
 
     def call(args: list[Any]) -> Any:
         for i in gradients:
-            if isinstance(args[i], torch.Tensor) and is_zero_tensor(args[i]):
-                args[i] = torch.zeros_like(args[i])
-        for i, strides in gaps:
+            args[i] = _in_memory(args[i])
+        for i, strides in exact:
             args[i] = restored(args[i], strides(args))  # no name here holds a tensor that ``compiled`` lets go
         for i, order in orders:
             args[i] = _as_planned(args[i], order)
@@ -43,6 +51,15 @@ def with_planned_strides(compiled: Boxed, fakes: Sequence[Any]) -> Boxed:
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def _in_memory(given: Any) -> Any:
+    """A tensor whose memory holds its values as they are: ``given``, if that is so."""
+    if not isinstance(given, torch.Tensor):
+        return given
+    if is_zero_tensor(given):
+        return torch.zeros_like(given)
+    return given.resolve_neg().resolve_conj() if given.is_neg() or given.is_conj() else given
 
 
 def restored(saved: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
@@ -54,17 +71,6 @@ def restored(saved: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     return fresh.copy_(part).expand(saved.shape)
 
 
-def _planned_gaps(fakes: Sequence[Any]) -> list[tuple[int, Callable[[Sequence[Any]], tuple[int, ...]]]]:
-    """The places of tensors with gaps, with what gives their strides."""
-    found = []
-    for i, fake in enumerate(fakes):
-        if isinstance(fake, torch.Tensor) and _order(fake) is None:
-            strides = from_arguments(fake.stride(), fakes)
-            if strides is not None:
-                found.append((i, strides))
-    return found
-
-
 def _as_planned(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     """``tensor``, or a copy of it where it is laid out otherwise."""
     planned = _strides(tensor.shape, order)
@@ -73,10 +79,8 @@ def _as_planned(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     return _laid_out(tensor, order)
 
 
-def _order(fake: Any) -> tuple[int, ...] | None:
+def _order(fake: torch.Tensor) -> tuple[int, ...] | None:
     """Dimensions from the fastest to the slowest, without those of stride 0; None for a tensor with gaps."""
-    if not isinstance(fake, torch.Tensor):
-        return None
     sizes, strides = [hint(n) for n in fake.shape], [hint(s) for s in fake.stride()]
     dims = [d for d, stride in enumerate(strides) if stride != 0]
     order = tuple(sorted(dims, key=lambda d: (strides[d], sizes[d] != 1, -d)))
