@@ -66,6 +66,10 @@ class Record:
         """Note a stage that was timed by its caller (capture, AOTAutograd, the C++ compiler)."""
         self.stages.append(Stage(region, name, value, seconds, tuple(decisions)))
 
+    def keep(self, region: str, name: str, value: object) -> None:
+        """Note a value that took no time, with its decisions if it has any."""
+        self.add(region, name, 0.0, value, getattr(value, "decisions", ()))
+
     def note(self, region: str, name: str, *decisions: Decision) -> None:
         """Note decisions of the stage ``name`` that were taken beside its value."""
         self.stages.append(Stage(region, name, None, 0.0, decisions))

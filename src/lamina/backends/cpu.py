@@ -127,7 +127,7 @@ class CpuBackend:
             self.untuned(error, plan.name, record)
             return None
         if not tuning.open:
-            record.step(plan.name, "tune", lambda: tuning.tuned)
+            record.keep(plan.name, "tune", tuning.tuned)
         return tuning
 
     def untuned(self, error: Exception, region: str, record: Record) -> None:

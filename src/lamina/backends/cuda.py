@@ -129,7 +129,7 @@ class CudaBackend:
         if called := masked_rows_units(sources.work.plan):
             build_threads().submit(self.built, region, called)
         if not tuning.open:
-            record.step(region, "tune", lambda: tuning.tuned)
+            record.keep(region, "tune", tuning.tuned)
             return CudaKernels(sources, building, None)
         trying = build_threads().submit(self.built, region, tuning.units, self.policy.patience)
         return CudaKernels(sources, building, trying)
@@ -327,7 +327,7 @@ class CudaRegion:
                 kind="tune",
             )
             return None
-        self.record.step(name, "tune", lambda: tuning.tuned)
+        self.record.keep(name, "tune", tuning.tuned)
         if plan == self.plan:
             return None
         self.plan = plan
