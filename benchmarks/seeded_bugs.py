@@ -29,7 +29,7 @@ __all__ = ["Outcome", "main", "patched"]
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "seeded_bugs.json"
-COPIED = ("src", "tests", "benchmarks", "pyproject.toml")
+COPIED = ("src", "tests", "benchmarks", "conftest.py", "pyproject.toml")
 FAILED = 1
 """Pytest's exit status when tests ran and some failed."""
 BASELINE = 10
