@@ -157,11 +157,12 @@ def test_a_short_axis_fills_no_vectors() -> None:
 
 
 def test_rows_of_halves_keep_what_was_widened() -> None:
+    def weighted(g: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        product = g.float() * y.float()
+        return (product - y.float() * product.sum(-1, keepdim=True)).to(g.dtype)
+
     def kept(dtype: torch.dtype) -> int:
-        _, kernel = planned(
-            lambda g, y: torch.ops.aten._softmax_backward_data(g, y, -1, dtype),
-            *[torch.zeros(512, 1024, dtype=dtype)] * 2,
-        )
+        _, kernel = planned(weighted, *[torch.zeros(512, 1024, dtype=dtype)] * 2)
         (schedule,) = kernel.schedules
         assert isinstance(schedule, Schedule)
         return len(schedule.kept)
