@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import lamina
+import lamina.aot.run
 from lamina.capture.module import original_of
 
 from .models import GPT, Residual
@@ -290,3 +292,17 @@ def test_a_backward_that_eager_lacks_is_missed_only_when_it_is_asked_for():
         result.sum().backward()
     (decision,) = [d for stage in reference.record.stages if stage.name == "eager" for d in stage.decisions]
     assert "i1_backward" in decision.reason
+
+
+def test_sizes_are_fixed_where_questions_about_them_take_too_long(monkeypatch):
+    def halved(x, y):
+        y.view(2, -1)[0].mul_(2)
+        return x.view(2, -1).sum(1)
+
+    compiled = lamina.compile(halved, dynamic=True, options={"strict": True})
+    monkeypatch.setattr(lamina.aot.run, "_SECONDS_FOR_SIZES", 0.0)
+    for size in (4, 6):
+        x, y = torch.arange(8.0 * size).reshape(size, 8).clone(), torch.ones(size, 8)
+        assert compiled(x, y).equal(x.view(2, -1).sum(1))
+        assert y.sum() == 12 * size
+    assert [d.taken for d in compiled.record.decisions("fixed sizes")] == [True, True]

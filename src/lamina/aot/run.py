@@ -32,7 +32,7 @@ from lamina.aot.specialized_integers import fixed_integers, wants_numbers
 from lamina.aot.state import undone, without_history
 from lamina.aot.torch_private import asks_for_another_capture, is_leaf
 from lamina.base.recovery import brief, raised_within
-from lamina.base.symbolic.torch_private import DataDependentGuard
+from lamina.base.symbolic.torch_private import DataDependentGuard, SizesTakeTooLong, questions_limited
 from lamina.errors import LaminaError
 from lamina.options import Options
 
@@ -42,6 +42,9 @@ Decompositions = dict[Any, Callable[..., Any]]
 
 _TRACED_BY = (__name__, "lamina.aot.torch_private", "lamina.aot.autograd.torch_private")
 """Modules that lead to AOTAutograd; others of Lamina's hold the rules that it applies while it traces."""
+
+_SECONDS_FOR_SIZES = 5.0
+"""So long one trace may ask about symbolic sizes."""
 
 
 def joint_of(captured: Captured, decompositions: Decompositions, options: Options, notes: Notes) -> JointGraph | None:
@@ -159,7 +162,15 @@ class _Autograd:
         """The graph through AOTAutograd; with numbers for run-time integers where gradients want them."""
         gm = self.captured.graph
         try:
-            return self._run(gm, decompositions)
+            with questions_limited(self.captured.example_inputs, _SECONDS_FOR_SIZES):
+                return self._run(gm, decompositions)
+        except SizesTakeTooLong:
+            fixed = None if self.graphs.begun else next(reversed([*fixed_integers(gm)]), None)
+            if fixed is None:
+                raise
+            why = f"what tracing asks about symbolic sizes took more than {_SECONDS_FOR_SIZES:.0f} s"
+            self.notes.decided("fixed sizes", True, why)
+            return self._run(fixed, decompositions)
         except (RuntimeError, AttributeError) as error:
             if self.graphs.begun or not wants_numbers(error):
                 raise

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._guards import TracingContext
+from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
@@ -23,6 +25,7 @@ from torch.utils._sympy.functions import FloorDiv, IntTrueDiv
 __all__ = [
     "DataDependentGuard",
     "LaterGuards",
+    "SizesTakeTooLong",
     "contiguous",
     "depends_on_data",
     "from_arguments",
@@ -36,12 +39,49 @@ __all__ = [
     "is_sure",
     "is_true",
     "is_zero",
+    "questions_limited",
     "symbols_of",
 ]
 
 
 DataDependentGuard = GuardOnDataDependentSymNode
 """Raised where tracing must know a number that only a run tells."""
+
+
+class SizesTakeTooLong(RuntimeError):
+    """What is asked of symbolic sizes has taken longer than it may."""
+
+
+@contextlib.contextmanager
+def questions_limited(values: Sequence[Any], seconds: float) -> Iterator[None]:
+    """Inside, questions about the symbols of the fake ``values`` may take so many seconds together, and one more.
+
+    The next one then raises ``SizesTakeTooLong``: terms of views of views can grow with each question.
+    """
+    mode = detect_fake_mode(list(values))
+    environment = None if mode is None else mode.shape_env
+    if environment is None:
+        yield
+        return
+    answer, spent, asked = environment.evaluate_expr, 0.0, False
+
+    def timed(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal spent, asked
+        if asked:  # a question that another one leads to
+            return answer(*arguments, **keywords)
+        if spent > seconds:
+            raise SizesTakeTooLong(f"questions about symbolic sizes took {spent:.0f} s")
+        before, asked = time.perf_counter(), True
+        try:
+            return answer(*arguments, **keywords)
+        finally:
+            spent, asked = spent + time.perf_counter() - before, False
+
+    environment.evaluate_expr = timed  # type: ignore[method-assign]  # of this environment alone
+    try:
+        yield
+    finally:
+        del environment.evaluate_expr
 
 
 class LaterGuards:
