@@ -306,3 +306,4 @@ def test_sizes_are_fixed_where_questions_about_them_take_too_long(monkeypatch):
         assert compiled(x, y).equal(x.view(2, -1).sum(1))
         assert y.sum() == 12 * size
     assert [d.taken for d in compiled.record.decisions("fixed sizes")] == [True, True]
+    assert not compiled.record.decisions("eager")

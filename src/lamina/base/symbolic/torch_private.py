@@ -92,6 +92,7 @@ class LaterGuards:
         mode = context.fake_mode if context is not None else None
         self._env = mode.shape_env if mode is not None else None
         self._before = len(self._env.guards) if self._env is not None else 0
+        self._given = self._symbols_given()  # a guard may fix them, and they are gone from sizes then
 
     def unreadable(self) -> str:
         """A symbol among them that no input has, so that capture could not check the guard; "" if there is none.
@@ -103,8 +104,12 @@ class LaterGuards:
         added = {s for guard in self._env.guards[self._before :] for s in guard.expr.free_symbols}
         if not added:
             return ""
-        read = {s for tracked in self._env.tracked_fakes for s in _symbols_within(tracked.fake)}
+        read = self._given | self._symbols_given()
         return next((str(s) for s in sorted(added - read, key=str) if s in self._env.var_to_range), "")
+
+    def _symbols_given(self) -> set[Any]:
+        tracked = [] if self._env is None else self._env.tracked_fakes or []
+        return {symbol for one in tracked for symbol in _symbols_within(one.fake)}
 
     def drop(self) -> None:
         """Take them back: the program that they were for is not used."""
