@@ -232,3 +232,26 @@ def test_a_view_that_eager_refuses_is_refused_before_the_write(compile: CompileF
         with pytest.raises(RuntimeError):
             compiled(x := torch.zeros(size, 6, 4))
         assert not x.any()
+
+
+PARTS = {
+    "chunk": lambda x: x.chunk(2)[0],
+    "split": lambda x: x.view(-1).split(2)[1],
+    "part of a part": lambda x: x.chunk(2)[1][1:],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_an_input_are_lost_by_a_write_to_it(name: str, dynamic: bool, compile: CompileFunction) -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return x - 0.5, x.view(-1), PARTS[name](x)
+
+    compiled = compile(function, dynamic=dynamic)
+    for size in (6, 8):
+        x = torch.randn(size, requires_grad=True)
+        results = compiled(x)
+        torch.testing.assert_close(results, function(x))
+        x.detach().zero_()
+        with pytest.raises(RuntimeError, match="multiple views"):
+            results[2].sum()

@@ -4,6 +4,10 @@ The new value of such an input is traced as a memory of its own, which begins at
 takes the place of a view with symbolic arguments from there. In eager it depends on where the input lies, for which
 there are no guards. Here such views are made again of the inputs themselves, by the captured calls, after the compiled
 graph.
+
+So are parts of inputs that a call returns several of, as ``chunk`` does: eager lets nobody write to such a part, nor
+use it once the input was written to. AOTAutograd makes one with symbolic sizes anew by ``as_strided``, which knows none
+of that.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ _MOVING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A graph without results that are views of written inputs, and the function of the inputs that makes those.
+    """A graph without results that are such views of inputs, and the function of the inputs that makes those.
 
     ``places`` has, for each result of the original graph, its number, or -1-i for the view number i.
     """
@@ -60,10 +64,13 @@ class Replayed:
 
 
 def replayed_views(gm: GraphModule) -> Replayed | None:
-    """The graph and its views of written inputs apart; None if it has none or one that is not known (see below)."""
+    """The graph, and apart from it the views that are made again; None if it has none, or one that is not known."""
     returned = _returned(gm)
     viewing = _viewing(gm, returned)
-    if not viewing or _unknown(gm, viewing) or untracked_write(gm):
+    if _unknown(gm, viewing):
+        return None
+    viewing += _parts(gm, [one for one in returned if one not in viewing])
+    if not viewing or untracked_write(gm):
         return None
     made = list(dict.fromkeys(viewing))
     kept = [one for one in returned if one not in made]
@@ -84,9 +91,22 @@ def _returned(gm: GraphModule) -> list[Node]:
     return list(nodes) if all(isinstance(one, Node) for one in nodes) else []
 
 
+def _parts(gm: GraphModule, returned: Sequence[Node]) -> list[Node]:
+    """The results that are views of an input by calls that return several, if an integer of the graph varies."""
+    if not _varies(gm):
+        return []
+    inputs = {_memory(node) for node in gm.graph.find_nodes(op="placeholder")}
+    found = [one for one in returned if _memory(one) in inputs and any(len(fakes(n)) > 1 for n in _needed([one]))]
+    return [one for one in found if _unknown(gm, [one]) is None]
+
+
+def _varies(gm: GraphModule) -> bool:
+    return any(isinstance(example(node), torch.SymInt) for node in gm.graph.nodes)
+
+
 def _viewing(gm: GraphModule, returned: Sequence[Node]) -> list[Node]:
     """The results that are views of written inputs, if an integer of the graph varies."""
-    if not any(isinstance(example(node), torch.SymInt) for node in gm.graph.nodes):
+    if not _varies(gm):
         return []
     inputs = gm.graph.find_nodes(op="placeholder")
     written = {_memory(inputs[i]): inputs[i] for i in inputs_written(gm)}

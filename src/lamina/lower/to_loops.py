@@ -311,6 +311,7 @@ def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferV
     views = [(result, made) for result, made in pairs if isinstance(result, Node) and isinstance(made, BufferView)]
     bases = {result: viewed(result) for result, _ in views}
     shared = Counter(bases.values())
+    refused: dict[str, str] = {}
     for result, made in views:
         base = bases[result]
         if not isinstance(env[base], TensorValue) or env[base].buffer == made.buffer:
@@ -322,8 +323,11 @@ def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferV
             alone = shared[base] == 1
             how = "read as another type" if _reads_bits(result, base) else "with strides known only at run time"
             why = f"{result.target} is an output in the memory of another, {how}"
-        if not alone:
-            raise CannotLower(why, {one.name: why for one in _between(result, base)})
+        if not alone:  # with all that lie in its memory: between segments they are views of one tensor
+            family = [one for one, other in bases.items() if other is base]
+            refused |= {node.name: why for one in family for node in _between(one, base)}
+    if refused:
+        raise CannotLower(next(iter(refused.values())), refused)
 
 
 def _between(node: Node, base: Node) -> list[Node]:
