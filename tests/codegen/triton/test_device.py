@@ -15,9 +15,7 @@ from tests.codegen.harness import empty, stored
 from tests.codegen.test_nests import RECIPES
 from tests.codegen.triton.harness import case
 from tests.codegen.triton.loading import load
-from tests.codegen.triton.test_kernels import APART, same
-
-NAMES = [name for name in RECIPES if not name.startswith(APART)]
+from tests.codegen.triton.test_kernels import NAMES, same
 
 
 def on_device(name: str, folder: Path) -> None:
