@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 
 import lamina
 from lamina.lower import families
 from lamina.lower.rules import RULES, rule
-from lamina.ops import OPERATIONS, Row, composites
-from lamina.ops.row import ARRANGEMENTS, KINDS, NEVER_AGAIN, VIEW
+from lamina.ops import OPERATIONS, Row, composites, rows_named
+from lamina.ops.calls import ANY, FUNCTIONS, HOLDS
+from lamina.ops.row import ARRANGEMENTS, EFFECT, KINDS, NEVER_AGAIN, RANDOM, VIEW
 
 from .torch_private import defined_operations, tagged_operations
 
@@ -66,3 +69,24 @@ def test_every_lowered_operation_has_a_cost_or_is_of_a_kind_that_is_never_comput
 def test_a_rule_for_an_operation_without_a_row_is_refused() -> None:
     with pytest.raises(ValueError, match="no row"):
         rule("aten.no_such_operation.default")(lambda low, node: None)
+
+
+PRIVATE = ("getattr", "_unwrap_for_grad", "_wrap_for_grad")
+"""Captured calls that are Python's, or of torch's own ``vmap`` and ``grad``."""
+
+
+def test_functions_are_names_that_captured_graphs_may_have() -> None:
+    homes = (torch, torch.Tensor, torch.nn.functional, operator, torch.ops.aten)
+    assert [name for name in FUNCTIONS if name not in PRIVATE and not any(hasattr(one, name) for one in homes)] == []
+
+
+def test_facts_of_functions_are_those_of_the_rows_of_their_operations() -> None:
+    for name, function in FUNCTIONS.items():
+        assert function.holds in ("", *HOLDS), name
+        found = rows_named(function.operation or name)
+        assert found or not function.operation, name
+        if function.holds and any(row.kind == VIEW for row in found) and not function.returns_operand:
+            assert function.holds == ANY, name
+        if function.constant:
+            assert not any(row.kind in (RANDOM, EFFECT) for row in found), name
+        assert function.constant or function.filled is None, name

@@ -11,56 +11,9 @@ from torch.fx import GraphModule, Node
 from lamina.base.aliasing import writes_first
 from lamina.base.captured import example, fakes, memory, overloads_named, tensors
 from lamina.base.source import operation_name, source_of
+from lamina.ops.calls import ANY, FLOATS, FUNCTIONS, NUMBERS, TRUTHS, USUAL
 
 __all__ = ["dead_call"]
-
-_VIEWS = frozenset(
-    str.split(
-        "alias broadcast_tensors broadcast_to chunk contiguous detach diagonal empty empty_like expand expand_as"
-        " flatten getattr hsplit imag meshgrid movedim moveaxis mT narrow new_empty permute ravel real reshape"
-        " reshape_as select slice split split_with_sizes squeeze swapaxes swapdims T t tensor_split transpose unbind"
-        " unflatten unfold unsqueeze view view_as view_as_real vsplit _add_batch_dim _remove_batch_dim _unwrap_for_grad"
-        " _wrap_for_grad"
-    )
-)
-"""Calls that hold for every dtype and all values: sizes alone may not fit, which tracing has seen."""
-
-_MOVES = frozenset(
-    str.split(
-        "arange atleast_1d atleast_2d atleast_3d bfloat16 bool cat clone column_stack concat double dstack eye flip"
-        " fliplr flipud float full full_like half hstack int linspace long masked_fill new_full new_ones new_tensor"
-        " new_zeros ones ones_like repeat roll rot90 scalar_tensor stack tensor tile to tril tril_indices triu"
-        " triu_indices type_as vstack where zeros zeros_like"
-    )
-)
-"""Calls that hold for usual dtypes and all values: they make constants, move values or convert them."""
-
-_COMPUTES = frozenset(
-    str.split(
-        "adaptive_avg_pool1d adaptive_avg_pool2d argmax argmin argsort avg_pool1d avg_pool2d baddbmm batch_norm bmm"
-        " conv1d conv2d conv3d cumprod dropout einsum group_norm instance_norm layer_norm linear log_softmax logsumexp"
-        " matmul max_pool1d max_pool2d mean min mm mse_loss norm normalize outer pad rms_norm"
-        " scaled_dot_product_attention softmax std topk var"
-    )
-)
-"""Calls that hold for floating point numbers of all values."""
-
-_NUMBERS = frozenset(
-    str.split(
-        "abs argmax argmin argsort clamp clamp_max clamp_min cumprod diff max maximum min minimum neg"
-        " relu rsub sign square sub topk"
-    )
-)
-"""Calls that hold for whole numbers of all values."""
-
-_TRUTHS = frozenset(
-    str.split(
-        "add all amax amin and_ any bitwise_and bitwise_not bitwise_or bitwise_xor count_nonzero cumsum eq ge gt"
-        " invert isfinite isinf isnan le logical_and logical_not logical_or logical_xor lt mul ne nonzero or_ prod sort"
-        " sum xor"
-    )
-)
-"""Calls that hold for truth values and for whole numbers of all values."""
 
 _WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _COUNTED = _WHOLE | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -132,17 +85,19 @@ def _holds(node: Node) -> bool:
     given = [t for t in map(example, node.all_input_nodes) if isinstance(t, torch.Tensor)]
     if name == operator.getitem.__name__:
         return len(given) <= 1
-    if name in _VIEWS:
+    known = FUNCTIONS.get(name)
+    holds = known.holds if known is not None else ""
+    if holds == ANY:
         return True
     dtypes = {t.dtype for t in given}
-    if name in _MOVES:
+    if holds == USUAL:
         made = {t.dtype for t in tensors(node)}
         return dtypes | made <= _USUAL and (name not in _RANGES or made <= _COUNTED)
     if all(d.is_floating_point and d.itemsize > 1 for d in dtypes):
         pointwise = any(
             torch.Tag.pointwise in overload.tags for overload in overloads_named(operation_name(node.target))
         )
-        return pointwise or name in _COMPUTES | _NUMBERS | _TRUTHS or _draws(node)
-    if name not in _NUMBERS | _TRUTHS or any(d.is_complex for d in dtypes):
+        return pointwise or holds in (FLOATS, NUMBERS, TRUTHS) or _draws(node)
+    if holds not in (NUMBERS, TRUTHS) or any(d.is_complex for d in dtypes):
         return False
-    return dtypes <= _USUAL and (name in _TRUTHS or torch.bool not in dtypes)
+    return dtypes <= _USUAL and (holds == TRUTHS or torch.bool not in dtypes)

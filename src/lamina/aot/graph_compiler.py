@@ -33,7 +33,9 @@ from lamina.base.graph_pair import pair_graphs
 from lamina.base.recovery import recover
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.errors import LaminaError
+from lamina.ops import overloads
 from lamina.ops.aliasing import viewed
+from lamina.ops.row import KEPT, RESHAPED
 from lamina.options import Options
 
 __all__ = ["GraphCompiler", "Stages", "device_of", "role"]
@@ -58,14 +60,7 @@ class Stages(Protocol):
         """A graph as a callable that takes one list of inputs, which it may empty, and returns the outputs."""
 
 
-_aten = torch.ops.aten
-_COPIES = (
-    _aten._unsafe_view.default,
-    _aten.clone.default,
-    _aten._to_copy.default,
-    _aten.lift_fresh_copy.default,
-    _aten.reshape.default,
-)
+_COPIES = overloads(lambda row: row.elements in (KEPT, RESHAPED))
 """Calls whose result may be their operand in kernels."""
 
 

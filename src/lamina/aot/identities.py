@@ -15,16 +15,11 @@ from lamina.base.captured import example, may_be_alike, memory
 from lamina.base.operands import with_operands
 from lamina.base.source import operation_name
 from lamina.base.symbolic.torch_private import is_fake, is_sure
+from lamina.ops.calls import names
 
 __all__ = ["Distinct", "distinct", "without_identities"]
 
-_RETURNS_OPERAND = frozenset(
-    str.split(
-        "alpha_dropout atleast_1d atleast_2d atleast_3d bfloat16 bool byte char conj conj_physical contiguous cpu"
-        " cuda double dropout feature_alpha_dropout feature_dropout flatten float half int long pos positive real"
-        " resolve_conj resolve_neg short sum_to_size to type type_as"
-    )
-)
+_RETURN_OPERAND = names(lambda function: function.returns_operand)
 """Calls that return the operand itself where there is nothing to do, and so do in tracing."""
 
 _DROPOUTS = frozenset(("alpha_dropout", "dropout", "feature_alpha_dropout", "feature_dropout"))
@@ -44,7 +39,7 @@ def _is_identity(node: Node) -> bool:
     if node.op not in ("call_function", "call_method") or "out" in node.kwargs:
         return False
     name = operation_name(node.target)
-    if name not in _RETURNS_OPERAND or not node.args or not isinstance(node.args[0], Node):
+    if name not in _RETURN_OPERAND or not node.args or not isinstance(node.args[0], Node):
         return False
     if name in _DROPOUTS:
         return _drops_nothing(node)

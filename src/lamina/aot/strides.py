@@ -13,17 +13,11 @@ from lamina.aot.layouts import same_strides
 from lamina.base.captured import argument, example, memory
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import DataDependentGuard, contiguous, is_fake
+from lamina.ops.calls import names
 
 __all__ = ["misplaced_result"]
 
-_AS_A_SUM = frozenset(
-    str.split(
-        "complex copysign floor_divide floordiv heaviside logaddexp logaddexp2 logical_and logical_or logical_xor polar"
-        " special_xlog1py special_xlogy xlog1py xlogy"
-    )
-)
-"""Calls whose results eager lays out as those of all pointwise calls, and tracing by the rules of its own formulas."""
-
+_AS_A_SUM = names(lambda function: function.laid_out_as_sum)
 _DIVISIONS = frozenset(("div", "divide", "true_divide"))
 _LAID_OUT_APART = _AS_A_SUM | _DIVISIONS | {"log_sigmoid", "ldexp", "pow"}
 

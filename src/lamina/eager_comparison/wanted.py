@@ -29,6 +29,7 @@ from lamina.eager_comparison.turns import Doubt
 from lamina.ir.access import reads, writes
 from lamina.ir.loops import Nest, storage_bytes
 from lamina.ir.plan import KernelCall, Plan, Schedule
+from lamina.ops.calls import FUNCTIONS
 from lamina.options import Options
 
 __all__ = ["Estimate", "Subject", "estimate_of", "not_comparable", "not_wanted", "returns_views", "subject_of"]
@@ -204,13 +205,8 @@ def subject_of(gm: GraphModule, example_inputs: Sequence[Any]) -> Subject:
 def _work(node: Node) -> float:
     """Arithmetic at each element of a captured call, in bytes; 0 for a call of a library, of which nothing is known."""
     name = operation_name(node.target) if node.op == "call_function" else str(node.target)
-    return class_of(_OTHER_NAMES.get(name, name)).work
-
-
-_OTHER_NAMES = {"truediv": "div", "invert": "bitwise_not", "and_": "bitwise_and", "or_": "bitwise_or", "float": "to"}
-_OTHER_NAMES |= {"layer_norm": "native_layer_norm", "group_norm": "native_group_norm", "softmax": "_softmax"}
-_OTHER_NAMES |= {"log_softmax": "_log_softmax", "pad": "constant_pad_nd", "rms_norm": "_fused_rms_norm"}
-"""Names in ATen of what is called by other names in captured graphs."""
+    known = FUNCTIONS.get(name)
+    return class_of((known and known.operation) or name).work
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,18 +17,12 @@ from torch.fx import Graph, Node
 from lamina.base.bounded import remember
 from lamina.base.rule import Rule, TensorWildcard
 from lamina.base.torch_private import OpOverload
+from lamina.ops.calls import names
 from lamina.rewrite.canonical import key_of
 
 __all__ = ["kinds_in", "needs_of"]
 
-_ONE_OPERATION = frozenset(
-    (
-        *("abs", "amax", "amin", "cos", "erf", "erfc", "exp", "gather", "gelu", "log", "log1p", "log_softmax"),
-        *("logsumexp", "mean", "sigmoid", "silu", "sin", "softmax", "sum", "tanh", "var"),
-    )
-)
-"""Functions that are one operation of that name in any graph."""
-
+_ONE_OPERATION = names(lambda function: function.one_operation)
 _ARITHMETIC = frozenset(
     (
         *("__radd__", "__rdiv__", "__rmul__", "__rpow__", "__rsub__", "__rtruediv__", "add", "div", "matmul", "mul"),

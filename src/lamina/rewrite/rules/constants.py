@@ -10,6 +10,7 @@ from torch.fx import Node
 
 from lamina.base.torch_private import OpOverload
 from lamina.ops.aliasing import makes_view
+from lamina.ops.calls import FUNCTIONS
 from lamina.rewrite.rules.spelling import written
 from lamina.rewrite.torch_private import is_alias
 
@@ -18,29 +19,8 @@ __all__ = ["Constants", "distinct"]
 _MOST_BYTES = 1 << 27
 """Larger tensors are not computed while compiling: a mask takes a byte an element."""
 
-# fmt: off
-_NAMES = frozenset((
-    "arange", "ones", "zeros", "full", "eye", "tensor", "ones_like", "zeros_like", "full_like", "new_full",
-    "new_ones", "new_zeros", "tril", "triu", "masked_fill", "where", "lt", "le", "gt", "ge", "eq", "ne",
-    "logical_not", "logical_and", "logical_or", "invert", "and_", "or_", "not_", "bitwise_not", "bitwise_and",
-    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",  # as Dynamo of torch 2.11 writes some of them
-    "bitwise_or", "__and__", "__or__", "__invert__", "add", "sub", "mul", "truediv", "div", "neg", "sqrt", "rsqrt",
-    "abs", "pow", "bool", "float", "half", "bfloat16", "to", "type", "int", "long", "view", "reshape", "unsqueeze",
-    "squeeze", "expand", "expand_as", "transpose", "permute", "t", "flip", "getitem", "getattr", "contiguous",
-    "clone", "broadcast_to", "repeat", "cumsum", "diff", "cat", "stack", "outer", "log", "exp", "floor", "clamp",
-    "minimum", "index", "slice", "select", "_to_copy", "alias", "detach",
-    "scalar_tensor", "_unsafe_view", "mT", "rsub",
-    "maximum",
-))
-# fmt: on
-"""Computations that are the same at every call, by name: no random numbers, no writes."""
-
-
 _REPEATS = frozenset(("expand", "expand_as", "broadcast_to"))
-"""Of them, those whose results take no memory of their own."""
-
-_FILLED = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1}
-"""Of them, those that take nothing but shape and dtype from a tensor."""
+"""Calls whose results take no memory of their own."""
 
 
 class Constants:
@@ -72,22 +52,24 @@ class Constants:
         value = node.meta.get("example_value")
         if node.op not in ("call_function", "call_method") or not isinstance(value, Tensor):
             return None
-        name = _called(node)
+        function = FUNCTIONS.get(_called(node))
         sizes = tuple(value.shape)
         if (
-            name not in _NAMES
+            function is None
+            or not function.constant
             or _is_written(node)
             or not all(type(n) is int for n in sizes)
-            or (value.numel() * value.itemsize > _MOST_BYTES and name not in _REPEATS)
+            or (value.numel() * value.itemsize > _MOST_BYTES and function.name not in _REPEATS)
         ):
             return None
         if any(self._evaluate(operand) is None for operand in node.all_input_nodes):
-            filled = _FILLED.get(name)
-            return None if filled is None else torch.full(sizes, filled, dtype=value.dtype, device="cpu")
+            if function.filled is None:
+                return None
+            return torch.full(sizes, function.filled, dtype=value.dtype, device="cpu")
         args, kwargs = self._arguments(node.args), self._arguments(node.kwargs)
         try:
             with torch.device("cpu"), torch.no_grad():
-                run = getattr(args[0], name) if node.op == "call_method" else node.target
+                run = getattr(args[0], function.name) if node.op == "call_method" else node.target
                 return run(*(args[1:] if node.op == "call_method" else args), **kwargs)  # type: ignore[operator]
         except (
             RuntimeError,
