@@ -205,6 +205,22 @@ def test_a_match_does_not_reach_across_regions_without_gradients():
     assert applied(ours(f, [X.clone().requires_grad_()], [silu]), silu.name) == 0
 
 
+def test_what_attention_lays_out_as_its_operands_has_the_strides_of_eager():
+    turned = rule(
+        lambda x: torch.sinh(torch.asinh(x)),
+        lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+        name="turned",
+        at=("captured",),
+    )
+
+    def attention(x):
+        y = torch.sinh(torch.asinh(x))
+        return F.scaled_dot_product_attention(y, y, y)
+
+    record = compiled(attention, [torch.randn(2, 3, 6, 4)], [turned])
+    assert applied(record, "turned") == 1
+
+
 def test_a_returned_tensor_does_not_become_an_alias():
     nothing = rule(lambda x: x * 1, lambda x: x, name="nothing")
     assert applied(ours(lambda x: (x * 1).sin(), [X], [nothing]), "nothing") == 1
