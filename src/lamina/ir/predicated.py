@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lamina.ir.loops import Compute, Equation, Load, Nest, Reduce, axes_of_values, defined, operands
+from lamina.ir.loops import Compute, Load, Nest, Reduce, axes_of_values
+from lamina.ir.use_def import UseDef
 
 __all__ = ["PredicatedBranch", "predicated_branches"]
 
@@ -34,45 +33,32 @@ def predicated_branches(nest: Nest) -> list[PredicatedBranch]:
     if not wheres:
         return []
     axes = axes_of_values(nest)
-    made = {name: eqn for eqn in nest.body for name in defined(eqn)}
+    use_def = UseDef(nest.body)
     found = []
     for choice in wheres:
         condition, other, root = choice.ins
-        if other == root or not axes[condition] < axes[choice.out] or not _reduced(condition, made):
+        if other == root or not axes[condition] < axes[choice.out] or not _reduced(condition, use_def):
             continue
-        private = [e for e in _private(nest.body, choice, _above(root, made)) if axes[e.out] == axes[choice.out]]
+        private = [e for e in _private(use_def, choice, root) if axes[e.out] == axes[choice.out]]
         if any(isinstance(e, Load) for e in private):
             found.append(PredicatedBranch(choice, tuple(private)))
     return found
 
 
-def _reduced(name: str, made: Mapping[str, Equation]) -> bool:
+def _reduced(name: str, use_def: UseDef) -> bool:
     """Whether a value is computed from a reduction."""
-    return any(isinstance(made[n], Reduce) for n in _above(name, made))
+    return any(isinstance(use_def.body[p], Reduce) for p in use_def.backward_slice([use_def.positions[name]]))
 
 
-def _private(body: Sequence[Equation], choice: Compute, above: set[str]) -> list[Load | Compute]:
-    """Of the values ``above`` those that are loaded or computed for ``choice`` alone."""
-    users: dict[str, list[Equation]] = defaultdict(list)
-    for eqn in body:
-        for name in operands(eqn):
-            users[name].append(eqn)
-    found: set[int] = set()
+def _private(use_def: UseDef, choice: Compute, root: str) -> list[Load | Compute]:
+    """Of ``root`` and what it is computed from, what is loaded or computed for ``choice`` alone."""
+    found = {use_def.positions[choice.out]}
     kept: list[Load | Compute] = []
-    for eqn in reversed(body):  # so that a value comes after all of its users
-        if not isinstance(eqn, Load | Compute) or eqn.out not in above or eqn.out in choice.ins[:2]:
+    for p in reversed(use_def.backward_slice([use_def.positions[root]])):  # so that a value comes after all its users
+        eqn = use_def.body[p]
+        if not isinstance(eqn, Load | Compute) or eqn.out in choice.ins[:2]:
             continue
-        if all(user is choice or id(user) in found for user in users[eqn.out]):
-            found.add(id(eqn))
+        if found.issuperset(use_def.users(eqn.out)):
+            found.add(p)
             kept.append(eqn)
     return kept[::-1]
-
-
-def _above(name: str, made: Mapping[str, Equation]) -> set[str]:
-    """The values that one is computed from, and itself."""
-    seen, pending = {name}, [name]
-    while pending:
-        fresh = [n for n in operands(made[pending.pop()]) if n not in seen]
-        seen.update(fresh)
-        pending += fresh
-    return seen

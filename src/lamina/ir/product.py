@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from lamina.ir.index import Expr
 from lamina.ir.loops import (
     Check,
-    Compute,
     Equation,
     Index,
     Load,
@@ -28,6 +27,7 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
+from lamina.ir.use_def import UseDef
 
 __all__ = ["HALVES", "Product", "as_product"]
 
@@ -64,13 +64,13 @@ def as_product(nest: Nest) -> Product | None:
     if not sums or any(isinstance(e, Scan | Check) for e in nest.body):
         return None
     total, *others = sums
-    made = {name: e for e in nest.body for name in defined(e)}
-    term = made[total.value]
-    if total.op != "sum" or total.dtype != "float32" or not isinstance(term, Compute) or term.op != "mul":
+    use_def = UseDef(nest.body)
+    term = use_def.compute(total.value, "mul")
+    if total.op != "sum" or total.dtype != "float32" or term is None:
         return None
-    names = [_unwidened(made, name) for name in term.ins]
-    found = [made_dtype for n in names if (made_dtype := _dtype(made[n])) in HALVES]
-    if not found or any(_dtype(made[n]) not in (found[0], "float32") for n in names) or names[0] == names[1]:
+    names = [_unwidened(use_def, name) for name in term.ins]
+    found = [dtype for n in names if (dtype := use_def.dtypes[n]) in HALVES]
+    if not found or any(use_def.dtypes[n] not in (found[0], "float32") for n in names) or names[0] == names[1]:
         return None
     varies, inner = axes_of_values(nest), frozenset(total.axes)
     left, right = (varies[n] for n in names)
@@ -81,17 +81,15 @@ def as_product(nest: Nest) -> Product | None:
         names, left, right = names[::-1], right, left
     if any(not _sums_columns(e, left - right, varies) for e in others) or (others and (left & right) - inner):
         return None
-    prologues = tuple(_needed(nest, made, [name]) for name in names)
-    apart = {id(e) for part in prologues for e in part} | {id(total), id(term)}
-    apart |= {id(made[n]) for n in term.ins}
+    prologues = tuple(_needed(use_def, [name]) for name in names)
     stores = [e for e in nest.body if isinstance(e, Store)]
     goals = [name for e in stores for name in operands(e)]
-    epilogue = (*_needed(nest, made, goals, total.outs), *stores)
+    epilogue = (*_needed(use_def, goals, total.outs), *stores)
     if any(varies[n] & inner for e in epilogue for n in (*defined(e), *operands(e))):
         return None
     if any(inner & _axes(e) for e in stores) or any(e.mode != "set" for e in stores):
         return None
-    after = _after(nest, made, epilogue, others)
+    after = _after(use_def, epilogue, others)
     if any(varies[n] & (left - right) for e in after for n in (*defined(e), *operands(e))):
         return None
     if any(_axes(e) & (left - right) for e in after):
@@ -122,9 +120,7 @@ def _sums_columns(eqn: Reduce, rows: frozenset[str], varies: dict[str, frozenset
     return eqn.op == "sum" and eqn.dtype == "float32" and frozenset(eqn.axes) == rows <= varies[eqn.value]
 
 
-def _after(
-    nest: Nest, made: dict[str, Equation], epilogue: tuple[Equation, ...], sums: list[Reduce]
-) -> tuple[Equation, ...]:
+def _after(use_def: UseDef, epilogue: tuple[Equation, ...], sums: list[Reduce]) -> tuple[Equation, ...]:
     """The equations of the stores that need sums over rows."""
     if not sums:
         return ()
@@ -136,32 +132,19 @@ def _after(
             known |= set(defined(eqn))
             if isinstance(eqn, Store):
                 stores.append(eqn)
-    return (*_needed(nest, made, [n for e in stores for n in operands(e)], given), *stores)
+    return (*_needed(use_def, [n for e in stores for n in operands(e)], given), *stores)
 
 
-def _unwidened(made: dict[str, Equation], name: str) -> str:
+def _unwidened(use_def: UseDef, name: str) -> str:
     """The value of half precision that ``name`` is the float32 copy of, else ``name``."""
-    eqn = made[name]
-    if isinstance(eqn, Compute) and eqn.op == "cast" and _dtype(made[eqn.ins[0]]) in HALVES:
-        return eqn.ins[0]
-    return name
+    cast = use_def.compute(name, "cast")
+    return cast.ins[0] if cast is not None and use_def.dtypes[cast.ins[0]] in HALVES else name
 
 
-def _dtype(eqn: Equation) -> str:
-    return "" if isinstance(eqn, Store | Check) else eqn.dtype
-
-
-def _needed(
-    nest: Nest, made: dict[str, Equation], goals: Iterable[str], given: tuple[str, ...] = ()
-) -> tuple[Equation, ...]:
+def _needed(use_def: UseDef, goals: Iterable[str], given: tuple[str, ...] = ()) -> tuple[Equation, ...]:
     """The equations that the goals come from, in order, beyond what is given."""
-    pending, found = list(goals), set()
-    while pending:
-        name = pending.pop()
-        if name not in found and name not in given:
-            found.add(name)
-            pending += operands(made[name])
-    return tuple(e for e in nest.body if not isinstance(e, Store) and found & set(defined(e)))
+    own = [use_def.positions[name] for name in goals if name not in given]
+    return tuple(use_def.body[p] for p in use_def.backward_slice(own, given))
 
 
 def _axes(eqn: Equation) -> set[str]:

@@ -58,7 +58,7 @@ class Definitions:
 
     def _is_float_sum(self, name: str) -> bool:
         """Whether a value is a sum or a difference, which a product may be a term of."""
-        position = self.facts.producer.get(name)
+        position = self.facts.use_def.positions.get(name)
         if position is None or not DTYPES[self.facts.dtype[name]].is_float:
             return False
         made = self.facts.body[position]

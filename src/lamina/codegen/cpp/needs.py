@@ -34,7 +34,7 @@ class Needs:
 
         def want(names: tuple[str, ...], guards: tuple[int, ...]) -> None:
             for name in names:
-                position = facts.producer[name]
+                position = facts.use_def.positions[name]
                 at_hand = name in known or name in operands.decided or facts.constant(name) is not None
                 if not at_hand and position not in found:
                     found.add(position)

@@ -18,11 +18,11 @@ from lamina.ir.loops import (
     Store,
     axes_of,
     axes_of_values,
-    defined,
     operands,
 )
 from lamina.ir.ops import JOINS
 from lamina.ir.plan import Schedule
+from lamina.ir.use_def import UseDef
 
 __all__ = ["NestAnalysis", "fits_32", "prepared"]
 
@@ -31,10 +31,10 @@ def prepared(nest: Nest, schedule: Schedule) -> Nest:
     """The nest with welford as two sums, and reductions over both shared and inner axes done in two steps."""
     axes = {a.name: a for a in nest.axes}
     body: list[Equation] = []
-    read = {name for eqn in nest.body for name in operands(eqn)}
+    use_def = UseDef(nest.body)
     for eqn in nest.body:
         if isinstance(eqn, Reduce) and eqn.op == "welford":
-            body.extend(_two_pass(eqn, axes, eqn.outs[0] in read))
+            body.extend(_two_pass(eqn, axes, bool(use_def.users(eqn.outs[0]))))
         else:
             body.append(eqn)
     body = _small_indices(body)
@@ -139,9 +139,8 @@ class NestAnalysis:
         self.loop.update({a: first + k for k, a in enumerate(schedule.inner)})
         self.vector = schedule.vector if schedule.width else None
         self.axes = axes_of_values(self.nest)
-        self.dtype: dict[str, str] = {}
-        self.producer: dict[str, int] = {}
-        self.users: dict[str, list[int]] = {}
+        self.use_def = UseDef(self.body)
+        self.dtype = self.use_def.dtypes
         self.needs: list[tuple[str, ...]] = []
         self.checks: list[int] = []
         self.guards: list[tuple[int, ...]] = []
@@ -151,10 +150,7 @@ class NestAnalysis:
             self._note(position, eqn, checks_before)
 
     def _note(self, position: int, eqn: Equation, checks_before: int) -> None:
-        names = operands(eqn)
-        self.needs.append(names)
-        for name in names:
-            self.users.setdefault(name, []).append(position)
+        self.needs.append(operands(eqn))
         if isinstance(eqn, Check):
             self.checks.append(position)
             self.check_number[position] = checks_before + len(self.checks)
@@ -163,10 +159,6 @@ class NestAnalysis:
         self.guards.append(
             tuple(c for c in self.checks if c != position and self.axes_at(c) <= axes) if indirect else ()
         )
-        if not isinstance(eqn, Store | Check):
-            for name in defined(eqn):
-                self.dtype[name] = eqn.dtype
-                self.producer[name] = position
 
     def reduce(self, position: int) -> Reduce:
         """The reduction at ``position``."""
@@ -192,8 +184,7 @@ class NestAnalysis:
 
     def only_stored(self, name: str) -> bool:
         """Whether a narrow float is only written to memory of its own type, so that the store does the rounding."""
-        return self.dtype[name] in WIDENED and all(isinstance(self.body[u], Store) for u in self.users.get(name, ()))
+        return self.dtype[name] in WIDENED and all(isinstance(self.body[u], Store) for u in self.use_def.users(name))
 
     def constant(self, name: str) -> Constant | None:
-        eqn = self.body[self.producer[name]]
-        return eqn if isinstance(eqn, Constant) else None
+        return self.use_def.constant(name)

@@ -76,7 +76,7 @@ class Phases:
         now = self.needs.of(known, [g for p, g in phases.values() if g is not None and p == phase])
         result = []
         for name in self.facts.schedule.kept:
-            position = self.facts.producer[name]
+            position = self.facts.use_def.positions[name]
             crosses = position in again and position in now and not self.facts.axes[name] <= opened
             if crosses and name not in self.arrays:
                 result.append(Goal(position, name))

@@ -62,7 +62,7 @@ def _comparison(facts: NestAnalysis, position: int) -> tuple[str, int] | None:
     if facts.constant(left) is not None:
         left, right, op = right, left, _FLIPPED[op]
     constant = facts.constant(right)
-    index = facts.body[facts.producer[left]]
+    index = facts.use_def.definition(left)
     if constant is None or not isinstance(index, Index) or not index.dtype.startswith("int"):
         return None
     if not isinstance(constant.value, int) or facts.vector is None:

@@ -8,12 +8,9 @@ backward takes a third of the instructions for rows of 96 or 192, half for 384, 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
-
 from lamina.base.dtypes import DTYPES
 from lamina.codegen.triton.nest_analysis import NestAnalysis
-from lamina.ir.loops import Compute, Equation, Load, operands
+from lamina.ir.loops import Compute, Load
 
 __all__ = ["broadcast_loads", "points_at_once"]
 
@@ -35,14 +32,10 @@ def broadcast_loads(facts: NestAnalysis) -> dict[int, int]:
     at_once = points_at_once(facts, row, column)
     if at_once is None or facts.blocks[column].size >= at_once:
         return {}
-    users: dict[str, list[Equation]] = defaultdict(list)
-    for eqn in facts.body:
-        for name in operands(eqn):
-            users[name].append(eqn)
     return {
         p: row
         for p, eqn in enumerate(facts.body)
-        if isinstance(eqn, Load) and facts.eqn_span(eqn) == {column} and _meets_rows(eqn.out, row, facts, users)
+        if isinstance(eqn, Load) and facts.eqn_span(eqn) == {column} and _meets_rows(eqn.out, row, facts)
     }
 
 
@@ -59,9 +52,9 @@ def points_at_once(facts: NestAnalysis, row: int, column: int) -> int | None:
     return _WARP * facts.schedule.warps * max(_ACCESS // min(sizes), 1) if sizes else None
 
 
-def _meets_rows(name: str, row: int, facts: NestAnalysis, users: Mapping[str, list[Equation]]) -> bool:
+def _meets_rows(name: str, row: int, facts: NestAnalysis) -> bool:
     """Whether what is computed from a value is arithmetic on whole tiles in the end, and nothing else."""
     return all(
-        isinstance(user, Compute) and (row in facts.eqn_span(user) or _meets_rows(user.out, row, facts, users))
-        for user in users[name]
+        isinstance(user, Compute) and (row in facts.eqn_span(user) or _meets_rows(user.out, row, facts))
+        for user in facts.use_def.user_equations(name)
     )

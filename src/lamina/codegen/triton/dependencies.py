@@ -47,7 +47,7 @@ class Dependencies:
             p = pending.pop()
             names = (paired[p].maximum, paired[p].value) if p in paired else self.inputs(p)
             for name in names:
-                q = self.facts.made[name]
+                q = self.facts.use_def.positions[name]
                 if name not in known and q not in found:
                     found.add(q)
                     pending.append(q)

@@ -89,5 +89,5 @@ def _branches(facts: NestAnalysis) -> Mapping[int, tuple[int, ...]]:
         if masked and facts.dims(facts.span(branch.choice.ins[1])) == facts.dims(facts.span(branch.choice.out)):
             private = {id(e) for e in branch.private}
             places = tuple(p for p, e in enumerate(facts.body) if id(e) in private)
-            found[facts.made[branch.choice.out]] = places
+            found[facts.use_def.positions[branch.choice.out]] = places
     return found

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lamina.codegen.triton.nest_analysis import NestAnalysis
-from lamina.ir.loops import Compute, Constant, defined, operands
+from lamina.ir.loops import Compute, operands
 
 __all__ = ["IntegerRoundings", "find_integer_roundings"]
 
@@ -44,14 +44,9 @@ def find_integer_roundings(facts: NestAnalysis) -> IntegerRoundings:
 class _Finder:
     def __init__(self, facts: NestAnalysis) -> None:
         self.facts, self.body = facts, facts.body
-        self.made = {name: p for p, eqn in enumerate(self.body) for name in defined(eqn)}
-        self.constants = {e.out: e.value for e in self.body if isinstance(e, Constant)}
+        self.use_def = facts.use_def
         self.clamps: dict[int, tuple[str, str, str]] = {}
         self.tests: set[int] = set()
-        self.readers: dict[str, set[int]] = {}
-        for p, eqn in enumerate(self.body):
-            for name in operands(eqn):
-                self.readers.setdefault(name, set()).add(p)
 
     def run(self) -> IntegerRoundings:
         casts, roundings, quotients = set[int](), set[int](), set[int]()
@@ -74,15 +69,11 @@ class _Finder:
     def quotient(self, rounding: int) -> int | None:
         """The division of a tile by fewer numbers, a row's scale, that only this rounding reads."""
         (name,) = operands(self.body[rounding])
-        eqn, facts = self.compute(name), self.facts
-        if eqn is None or eqn.op != "div" or eqn.dtype != "float32" or self.readers[name] != {rounding}:
+        eqn, facts = self.use_def.compute(name), self.facts
+        if eqn is None or eqn.op != "div" or eqn.dtype != "float32" or set(self.use_def.users(name)) != {rounding}:
             return None
         many, few = (facts.dims(facts.span(n)) for n in eqn.ins)
-        return self.made[name] if few < many else None
-
-    def compute(self, name: str) -> Compute | None:
-        eqn = self.body[self.made[name]]
-        return eqn if isinstance(eqn, Compute) else None
+        return self.use_def.positions[name] if few < many else None
 
     def bounded(self, cast: int, name: str) -> tuple[int, bool] | None:
         """The rounding that ``name`` is, kept between two bounds, and whether nothing else reads what is between."""
@@ -93,8 +84,8 @@ class _Finder:
         clamps: dict[int, tuple[str, str, str]] = {}
         compared: set[int] = set()
         while True:
-            alone = alone and self.readers[name] == last
-            eqn = self.compute(name)
+            alone = alone and set(self.use_def.users(name)) == last
+            eqn = self.use_def.compute(name)
             if eqn is None:
                 return None
             if eqn.op == "round":
@@ -102,16 +93,16 @@ class _Finder:
                     return None
                 self.clamps |= clamps
                 self.tests |= compared
-                return self.made[name], alone
+                return self.use_def.positions[name], alone
             clamp = self.clamp(eqn)
             if clamp is None:
                 return None
             inner, below, tests = clamp
             if tests:
                 compared.update(tests)
-                clamps[self.made[name]] = "maximum" if below else "minimum", inner, eqn.ins[1]
+                clamps[self.use_def.positions[name]] = "maximum" if below else "minimum", inner, eqn.ins[1]
             low, high = low or below, high or not below
-            last = {self.made[name], *tests}
+            last = {self.use_def.positions[name], *tests}
             name = inner
 
     def clamp(self, eqn: Compute) -> tuple[str, bool, Sequence[int]] | None:
@@ -122,15 +113,20 @@ class _Finder:
                     return inner, eqn.op == "maximum", ()
         if eqn.op == "where":
             _, bound, inner = eqn.ins
-            test = self.compute(eqn.ins[0])
+            test = self.use_def.compute(eqn.ins[0])
             if test is None or test.op not in ("lt", "gt") or not self.small(bound) or test.ins[0] != inner:
                 return None
-            alone = self.readers[test.out] == {self.made[eqn.out]}
-            if alone and self.constants.get(test.ins[1]) == self.constants[bound]:
-                return inner, test.op == "lt", (self.made[test.out],)
+            alone = set(self.use_def.users(test.out)) == {self.use_def.positions[eqn.out]}
+            if alone and self.number(test.ins[1]) == self.number(bound):
+                return inner, test.op == "lt", (self.use_def.positions[test.out],)
         return None
 
     def small(self, name: str) -> bool:
         """Whether a value is a whole constant of a size that the sum with 1.5 * 2**23 keeps."""
-        value = self.constants.get(name)
+        value = self.number(name)
         return value is not None and abs(value) <= _LARGEST and value == int(value)
+
+    def number(self, name: str) -> int | float | bool | None:
+        """The number that a value is at every point; ``None`` where it varies."""
+        found = self.use_def.constant(name)
+        return None if found is None else found.value

@@ -85,7 +85,7 @@ class Memory:
         if self.cluster is not None and self.cluster.meets(eqn.index[0]) and eqn.mask is None:
             return self.cluster.load(eqn)
         span = facts.eqn_span(eqn)
-        row = self._alongside.get(facts.made[eqn.out])
+        row = self._alongside.get(facts.use_def.positions[eqn.out])
         text = self._pointer(eqn.buffer, eqn.index[0], span if row is None else span | {row})
         masks = self._mask(eqn, span)
         if masks:

@@ -45,7 +45,7 @@ class NestWriter:
     def _ends(self, cluster: Cluster, goals: Sequence[int]) -> None:
         """Unaligned first and last elements of rows shared by a cluster, computed again in a small tile."""
         stores = [p for p in goals if isinstance(e := self.body[p], Store) and cluster.meets(e.index[0])]
-        known = frozenset(n for n in self.facts.made if cluster.k not in self.facts.span(n))
+        known = frozenset(n for n in self.facts.use_def.positions if cluster.k not in self.facts.span(n))
         if stores:
             blocks = self.facts.blocks
             cluster.begin_ends(self.text)

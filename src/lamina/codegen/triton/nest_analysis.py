@@ -19,10 +19,10 @@ from lamina.ir.loops import (
     Scan,
     Store,
     axes_of_values,
-    defined,
     operands,
 )
 from lamina.ir.plan import Block, GpuSchedule
+from lamina.ir.use_def import UseDef
 
 __all__ = ["NestAnalysis", "Span", "size_text"]
 
@@ -77,16 +77,11 @@ class NestAnalysis:
         self.rank = len(tiled)
         self.loops = tuple(k for k, block in enumerate(self.blocks) if block.role == "loop")
         self.cluster = next((k for k, block in enumerate(self.blocks) if block.role == "cluster"), None)
-        self.made = {name: p for p, eqn in enumerate(self.body) for name in defined(eqn)}
+        self.use_def = UseDef(self.body)
+        self.dtype = self.use_def.dtypes
         self.checks = [p for p, eqn in enumerate(self.body) if isinstance(eqn, Check)]
         self.inside_tile = False  # whether all points of the loop's tile that is being written exist
         self.shared_loop = self.loops[0] if schedule.cluster and self.loops else None
-        self.dtype: dict[str, str] = {}
-        for eqn in nest.body:
-            if isinstance(eqn, Reduce):
-                self.dtype.update(dict.fromkeys(eqn.outs, eqn.dtype))
-            elif not isinstance(eqn, Store | Check):
-                self.dtype[eqn.out] = eqn.dtype
         self.wide = [self._is_wide(k) for k in range(len(self.blocks))]
         self.quads = {q[0] for e in nest.body if isinstance(e, Random) and (q := self.quad(e.index)) is not None}
 

@@ -101,7 +101,7 @@ class NestReductions:
             if online.maximum == eqn.outs[0] and isinstance(total, Reduce):
                 self._joined.add(p)
                 if cluster.write_online(text, eqn, total, online, value):
-                    self._joined.add(self.facts.made[total.value])
+                    self._joined.add(self.facts.use_def.positions[total.value])
                 self.reciprocals.define(text, total)
                 return
         cluster.write(text, eqn, value)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lamina.ir.loops import Compute, Constant, Equation, Reduce, defined
+from lamina.ir.loops import Compute, Equation, Reduce
+from lamina.ir.use_def import UseDef
 
 __all__ = ["Online", "online_sums"]
 
@@ -29,9 +30,7 @@ def online_sums(body: Sequence[Equation]) -> dict[int, Online]:
 
 class _Finder:
     def __init__(self, body: Sequence[Equation]) -> None:
-        self.body = body
-        self.made = {name: p for p, eqn in enumerate(body) for name in defined(eqn)}
-        self.constants = {e.out: e for e in body if isinstance(e, Constant)}
+        self.body, self.use_def = body, UseDef(body)
 
     def run(self) -> dict[int, Online]:
         """Sums of exp(x - max of x), by position."""
@@ -39,14 +38,14 @@ class _Finder:
         for p, eqn in enumerate(self.body):
             if not isinstance(eqn, Reduce) or eqn.op != "sum":
                 continue
-            power = self._compute(eqn.value, "exp")
-            away = self._compute(power.ins[0], "sub") if power is not None else None
+            power = self.use_def.compute(eqn.value, "exp")
+            away = self.use_def.compute(power.ins[0], "sub") if power is not None else None
             if away is None:
                 continue
             value, shift = away.ins
-            guarded = self._compute(shift, "where")
+            guarded = self.use_def.compute(shift, "where")
             top = guarded.ins[2] if guarded is not None and self._guard(guarded) else shift
-            peak = self.body[self.made[top]]
+            peak = self.use_def.definition(top)
             if isinstance(peak, Reduce) and peak.op == "max" and peak.value == value and peak.axes == eqn.axes:
                 found[p] = Online(top, value, guarded is not None)
         tops = [o.maximum for o in found.values()]
@@ -54,10 +53,6 @@ class _Finder:
 
     def _guard(self, where: Compute) -> bool:
         """Whether ``where`` gives 0 for an infinite third operand."""
-        infinite = self._compute(where.ins[0], "isinf")
-        zero = self.constants.get(where.ins[1])
+        infinite = self.use_def.compute(where.ins[0], "isinf")
+        zero = self.use_def.constant(where.ins[1])
         return infinite is not None and infinite.ins[0] == where.ins[2] and zero is not None and zero.value == 0
-
-    def _compute(self, name: str, op: str) -> Compute | None:
-        eqn: Equation = self.body[self.made[name]]
-        return eqn if isinstance(eqn, Compute) and eqn.op == op else None

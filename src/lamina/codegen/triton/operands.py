@@ -5,7 +5,6 @@ from __future__ import annotations
 from lamina.codegen.triton.expressions import constant_text
 from lamina.codegen.triton.nest_analysis import NestAnalysis
 from lamina.codegen.triton.types import literal
-from lamina.ir.loops import Constant
 
 __all__ = ["Operands"]
 
@@ -14,25 +13,25 @@ class Operands:
     """Texts of a nest's values where expressions use them. Constants have no statement of their own."""
 
     def __init__(self, facts: NestAnalysis) -> None:
-        self._constants = {e.out: e for e in facts.body if isinstance(e, Constant)}
+        self._use_def = facts.use_def
 
     def value(self, name: str) -> str:
         """A value as an operand."""
-        constant = self._constants.get(name)
+        constant = self._use_def.constant(name)
         return name if constant is None else constant_text(constant.value, constant.dtype)
 
     def is_constant(self, name: str) -> bool:
         """Whether a value is the same number at every point."""
-        return name in self._constants
+        return self._use_def.constant(name) is not None
 
     def constant(self, name: str) -> int | float | bool | None:
         """The number that a value is at every point; ``None`` where it varies."""
-        found = self._constants.get(name)
+        found = self._use_def.constant(name)
         return None if found is None else found.value
 
     def plain(self, name: str) -> str | None:
         """The literal of a constant that may stand beside an infix operator."""
-        constant = self._constants.get(name)
+        constant = self._use_def.constant(name)
         if constant is None or constant.dtype == "bool":
             return None
         found = literal(constant.value, constant.dtype)

@@ -9,29 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lamina.ir.loops import Compute, Constant, Equation, Nest, defined, operands
+from lamina.ir.use_def import UseDef
 
 __all__ = ["with_sigmoids"]
 
 
 def with_sigmoids(nest: Nest) -> Nest:
     """The nest with each tangent gone of which only ``tanh(u) + 1`` or ``1 - tanh(u) ** 2`` are used."""
-    made = {name: e for e in nest.body for name in defined(e)}
     found = {e.out for e in nest.body if isinstance(e, Compute) and e.op == "tanh" and e.dtype == "float32"}
     if not found:
         return nest
-    users: dict[str, list[Equation]] = {}
-    for eqn in nest.body:
-        for name in set(operands(eqn)):
-            users.setdefault(name, []).append(eqn)
-    body = list(nest.body)
+    use_def, body = UseDef(nest.body), list(nest.body)
     for name in sorted(found):
-        sums = [e for e in users.get(name, []) if _adds_one(e, name, made)]
-        squares = [e for e in users.get(name, []) if isinstance(e, Compute) and e.op == "mul" and e.ins == (name, name)]
-        rests = [e for square in squares for e in users.get(square.out, [])]
-        if len(sums) + len(squares) != len(users.get(name, [])) or not sums:
+        users = use_def.user_equations(name)
+        sums = [e for e in users if _adds_one(e, name, use_def)]
+        squares = [e for e in users if isinstance(e, Compute) and e.op == "mul" and e.ins == (name, name)]
+        rests = [e for square in squares for e in use_def.user_equations(square.out)]
+        if len(sums) + len(squares) != len(users) or not sums:
             continue
-        if all(_from_one(e, {s.out for s in squares}, made) for e in rests):
-            body = _changed(body, made[name], sums, squares, rests)
+        if all(_from_one(e, {s.out for s in squares}, use_def) for e in rests):
+            body = _changed(body, use_def.definition(name), sums, squares, rests)
     return Nest(nest.name, nest.axes, tuple(_halved(body)))
 
 
@@ -116,18 +113,18 @@ def _half(eqn: Equation, made: Mapping[str, Equation]) -> str | None:
     return None
 
 
-def _adds_one(eqn: Equation, name: str, made: Mapping[str, Equation]) -> bool:
+def _adds_one(eqn: Equation, name: str, use_def: UseDef) -> bool:
     if not isinstance(eqn, Compute) or eqn.op != "add" or eqn.dtype != "float32":
         return False
     others = [n for n in eqn.ins if n != name]
-    return len(others) == 1 and _is_number(made[others[0]], 1.0)
+    return len(others) == 1 and _is_number(use_def.constant(others[0]), 1.0)
 
 
-def _from_one(eqn: Equation, squares: set[str], made: Mapping[str, Equation]) -> bool:
+def _from_one(eqn: Equation, squares: set[str], use_def: UseDef) -> bool:
     """Whether an equation takes one of the squares from 1."""
     sub = isinstance(eqn, Compute) and eqn.op == "sub" and eqn.dtype == "float32"
-    return sub and isinstance(eqn, Compute) and eqn.ins[1] in squares and _is_number(made[eqn.ins[0]], 1.0)
+    return sub and isinstance(eqn, Compute) and eqn.ins[1] in squares and _is_number(use_def.constant(eqn.ins[0]), 1.0)
 
 
-def _is_number(eqn: Equation, value: float) -> bool:
+def _is_number(eqn: Equation | None, value: float) -> bool:
     return isinstance(eqn, Constant) and eqn.value == value
