@@ -56,6 +56,7 @@ def test_users_are_told_once_in_order() -> None:
     """Both operands of a square are one use."""
     view = UseDef(BODY)
     assert list(view.users("wide")) == [3, 6]
+    assert (view.last_use("wide"), view.last_use("unused")) == (6, -1)
     assert view.user_equations("wide") == [BODY[3], BODY[6]]
     assert list(view.users("unused")) == list(view.users("elsewhere")) == []
 

@@ -67,6 +67,11 @@ class UseDef:
         """Positions of the equations that use a value, in order, each once; none for a value that nothing uses."""
         return self._users.get(name, ())
 
+    def last_use(self, name: str) -> int:
+        """Position of the last equation that uses a value; -1 for a value that nothing uses."""
+        found = self.users(name)
+        return found[-1] if found else -1
+
     def user_equations(self, name: str) -> list[Equation]:
         """The equations that use a value, in order, each once."""
         return [self.body[p] for p in self.users(name)]

@@ -12,7 +12,6 @@ from dataclasses import replace
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Expr, as_expr
 from lamina.ir.loops import (
-    Check,
     Compute,
     Constant,
     Equation,
@@ -28,6 +27,7 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.ir.ops import JOINS
+from lamina.ir.use_def import UseDef
 from lamina.schedule.simplify import rename
 
 __all__ = ["coarsen", "coarsenable"]
@@ -60,7 +60,7 @@ def coarsen(nest: Nest, axis: Axis, parts: int, near: bool = False) -> Nest | No
     length = axis.extent.const // parts
     short = Axis(axis.name, as_expr(length))
     values = axes_of_values(nest)
-    dtypes = {n: e.dtype for e in nest.body if not isinstance(e, Store | Check) for n in defined(e)}
+    dtypes = UseDef(nest.body).dtypes
     copies: dict[str, list[str]] = {}
     body: list[Equation] = []
     taken = set(dtypes)

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 from lamina.ir.index import prod
-from lamina.ir.loops import Compute, Equation, LoopProgram, Nest, Reduce, operands
+from lamina.ir.loops import Compute, Equation, LoopProgram, Nest, Reduce
+from lamina.ir.use_def import UseDef
 from lamina.schedule.memo import Memo
 
 __all__ = ["narrow_counts"]
@@ -30,7 +31,7 @@ def narrow_counts(program: LoopProgram, memo: Memo) -> LoopProgram:
 
 def _narrowed(nest: Nest) -> Nest:
     casts = {e.out: e for e in nest.body if isinstance(e, Compute) and e.op == "cast" and e.dtype == "int64"}
-    dtypes = {e.out: e.dtype for e in nest.body if hasattr(e, "out") and hasattr(e, "dtype")}
+    dtypes = UseDef(nest.body).dtypes
     extents = {a.name: a.extent for a in nest.axes}
     body: list[Equation] = []
     for eqn in nest.body:
@@ -51,6 +52,6 @@ def _narrowed(nest: Nest) -> Nest:
         ]
     if len(body) == len(nest.body):
         return nest
-    used = {name for eqn in body for name in operands(eqn)}
-    left = tuple(e for e in body if not (isinstance(e, Compute) and e.out in casts and e.out not in used))
+    after = UseDef(body)
+    left = tuple(e for e in body if not (isinstance(e, Compute) and e.out in casts and not after.users(e.out)))
     return replace(nest, body=left)

@@ -18,6 +18,7 @@ from lamina.ir.index import Expr, Loaded
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, defined, operands
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.ir.predicated import predicated_branches
+from lamina.ir.use_def import UseDef
 from lamina.schedule.gpu_target import GpuTarget
 
 __all__ = ["Cost", "CostModel", "phases"]
@@ -99,10 +100,7 @@ class CostModel:
             for name in axes:
                 total *= extents[name]
             self.contiguous += [(a, size, total) for a in sorted(expr.axes()) if expr.coefficient(axis[a]) == 1]
-        self.last: dict[str, int] = {}
-        for at, eqn in enumerate(nest.body):
-            for name in operands(eqn):
-                self.last[name] = at
+        self.use_def = UseDef(nest.body)
 
     def __call__(self, schedule: GpuSchedule) -> Cost:
         """The share of the bandwidth that the schedule should reach."""
@@ -203,7 +201,7 @@ class CostModel:
                     points = _points(self.values[name], blocks)
                     live[name] = max(1.0, points / threads) if points > 1 else 0.0
             most = max(most, sum(live.values()))
-            for name in [n for n in live if self.last.get(n, -1) <= at]:
+            for name in [n for n in live if self.use_def.last_use(n) <= at]:
                 del live[name]
             if isinstance(eqn, Reduce) and not looped.isdisjoint(eqn.axes):
                 # Partial results of a whole tile, one set in each phase; what is needed again is read again.

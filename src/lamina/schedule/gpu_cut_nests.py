@@ -56,7 +56,7 @@ class NewNests:
         stores: list[Equation] = []
         loads: dict[str, Load] = {}
         for name in names:
-            eqn = self.facts.body[self.facts.made[name]]
+            eqn = self.facts.use_def.definition(name)
             assert not isinstance(eqn, Store | Check)
             axes = [a for a in self.facts.nest.axes if a.name in self.facts.values[name]]
             buffer = self.temporary(name, eqn.dtype, axes)

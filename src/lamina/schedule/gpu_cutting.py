@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from lamina.ir.index import Loaded, prod
 from lamina.ir.loops import Check, Equation, Load, Nest, Reduce, Store, axes_of_values, defined, operands
+from lamina.ir.use_def import UseDef
 from lamina.schedule.gpu_facts import guess
 
 __all__ = [
@@ -34,7 +35,7 @@ class NestToCut:
         self.nest, self.body = nest, nest.body
         self.axes = {a.name: a for a in nest.axes}
         self.values = axes_of_values(nest)
-        self.made = {n: p for p, e in enumerate(self.body) for n in defined(e)}
+        self.use_def = UseDef(self.body)
         self.reduces = [p for p, e in enumerate(self.body) if isinstance(e, Reduce)]
         self.sets = list(dict.fromkeys(frozenset(e.axes) for e in self.body if isinstance(e, Reduce)))
 
@@ -75,22 +76,12 @@ class NestToCut:
         return [e.buffer for e in self.body if isinstance(e, Store)]
 
     def dtype(self, name: str) -> str:
-        if name not in self.made:
-            eqn = self.body[self.made[name.removesuffix("_in")]]
-        else:
-            eqn = self.body[self.made[name]]
-        assert not isinstance(eqn, Store | Check)
-        return eqn.dtype
+        dtypes = self.use_def.dtypes
+        return dtypes[name if name in dtypes else name.removesuffix("_in")]
 
     def slice(self, goals: Iterable[int], known: Mapping[str, object]) -> list[Equation]:
         """Equations that the goals need beyond known values, in order."""
-        pending, found = list(goals), set(goals)
-        while pending:
-            for name in operands(self.body[pending.pop()]):
-                if name not in known and self.made[name] not in found:
-                    found.add(self.made[name])
-                    pending.append(self.made[name])
-        return [self.body[p] for p in sorted(found)]
+        return [self.body[p] for p in self.use_def.backward_slice(goals, known)]
 
 
 def needed(body: list[Equation], names: Iterable[str]) -> list[str]:

@@ -88,7 +88,7 @@ class Passes:
                 continue
             if axes_of(eqn) != self.facts.values[eqn.value] or sum(e == eqn.buffer for e in self.facts.stored()) > 1:
                 continue
-            made = self.facts.body[self.facts.made[eqn.value]]
+            made = self.facts.use_def.definition(eqn.value)
             load = Load(eqn.value, eqn.buffer, eqn.index, self.facts.dtype(eqn.value), origin=eqn.origin)
             found[eqn.value] = [load]
             if isinstance(made, Compute) and made.op == "cast" and made.dtype in HALVES:

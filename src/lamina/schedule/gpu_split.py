@@ -133,7 +133,7 @@ class _Cutter:
         early = [p for p in self._facts.goals() if p not in late]
         second = self._passes.rereading(second_goals, dict.fromkeys(outs), early)
         stores, loads = self._new.saved(needed(second, outs))
-        first_goals = [*early, *(self._facts.made[n] for n in loads)]
+        first_goals = [*early, *(self._facts.use_def.positions[n] for n in loads)]
         first = self._facts.slice(first_goals, {})
         self._new.decide("rows and columns apart", "the rows are too wide to keep in registers")
         return [

@@ -60,7 +60,7 @@ class Steps:
                 steps[key], made = self.step(eqn, moving, common)
                 ends += made
             joins[p] = self.joined_step(eqn, steps[key], fixed, common)
-        inputs = [self.facts.made[n] for _, names in steps for n in names]
+        inputs = [self.facts.use_def.positions[n] for _, names in steps for n in names]
         nests = [self.new.nest_of("steps", self.facts.nest.axes, [*self.facts.slice([*inputs, *early], {}), *ends])]
         goals = [p for p in self.facts.goals() if p in late]
         small: dict[frozenset[str], list[int]] = {s: [] for s in sets}
@@ -95,7 +95,7 @@ class Steps:
         def split(name: str) -> tuple[list[str], list[str]]:
             if not self.facts.values[name] & common:
                 return [], [name]
-            made = self.facts.body[self.facts.made[name]]
+            made = self.facts.use_def.definition(name)
             if isinstance(made, Compute) and made.op == "mul" and made.dtype == eqn.dtype:
                 (left, apart), (right, beside) = (split(n) for n in made.ins)
                 if apart or beside:
@@ -123,7 +123,7 @@ class Steps:
     def joined_step(self, eqn: Reduce, load: Load, fixed: tuple[str, ...], common: frozenset[str]) -> list[Equation]:
         """The whole reduction from the one over ``common``."""
         (out,) = eqn.outs
-        body: list[Equation] = [*self.facts.slice([self.facts.made[n] for n in fixed], {}), load]
+        body: list[Equation] = [*self.facts.slice([self.facts.use_def.positions[n] for n in fixed], {}), load]
         value = load.out
         for k, name in enumerate(fixed):
             body.append(Compute(f"{out}_scaled{k}", "mul", (value, name), eqn.dtype, eqn.origin))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from lamina.base.decision import Decision
 from lamina.ir.access import reads
-from lamina.ir.loops import Check, Equation, Index, Load, Nest, Random, Reduce, Scan, Store, defined, operands
+from lamina.ir.loops import Check, Equation, Index, Load, Nest, Random, Reduce, Scan, Store
+from lamina.ir.use_def import UseDef
 
 __all__ = ["updates_apart"]
 
@@ -46,13 +47,6 @@ def _axes(eqn: Equation) -> set[str]:
 
 def _part(nest: Nest, goals: list[int], suffix: str) -> Nest:
     """The equations that these stores need, over the axes they vary over."""
-    made = {name: p for p, e in enumerate(nest.body) for name in defined(e)}
-    found, pending = set(goals), list(goals)
-    while pending:
-        for name in operands(nest.body[pending.pop()]):
-            if made[name] not in found:
-                found.add(made[name])
-                pending.append(made[name])
-    body = tuple(nest.body[p] for p in sorted(found))
+    body = tuple(nest.body[p] for p in UseDef(nest.body).backward_slice(goals))
     used = {a for e in body for a in _axes(e)}
     return Nest(f"{nest.name}{suffix}", tuple(a for a in nest.axes if a.name in used), body)

@@ -30,6 +30,7 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
+from lamina.ir.use_def import UseDef
 from lamina.schedule.hoisting_cost import Cost, places_of
 
 __all__ = ["hoist_values"]
@@ -93,8 +94,9 @@ class _Work:
         first = [e for e in nest.body if e in cone or e in checks or e in found.stores]
         at, places = tuple(as_expr(a) for a in axes), _narrow_places(nest)
         loads: dict[str, Load] = {}
+        definitions = UseDef(cone)
         for name in names:
-            made = next(e for e in cone if name in defined(e))
+            made = definitions.definition(name)
             assert not isinstance(made, Store | Check)
             label, value, dtype = f"{nest.name}_ahead{len(self.made)}", name, made.dtype
             if name in places:
@@ -176,9 +178,7 @@ def _held(nest: Nest, name: str) -> str:
     """The dtype that the value is kept in."""
     if name in _narrow_places(nest):
         return "int32"
-    made = next(e for e in nest.body if name in defined(e))
-    assert not isinstance(made, Store | Check)
-    return made.dtype
+    return UseDef(nest.body).dtypes[name]
 
 
 def _in_order(nest: Nest, cone: Sequence[Equation]) -> bool:

@@ -23,9 +23,8 @@ from lamina.ir.loops import (
     Reduce,
     Scan,
     Store,
-    defined,
-    operands,
 )
+from lamina.ir.use_def import UseDef
 from lamina.schedule.in_place import renamed
 from lamina.schedule.restrict import whole
 from lamina.schedule.simplify import simplify
@@ -63,22 +62,26 @@ def _choice(
     stores = [e for e in body if isinstance(e, Store)]
     if len(stores) != 1 or stores[0].mask is not None or stores[0].mode != "set":
         return None
-    store, made = stores[0], {name: e for e in body for name in defined(e)}
-    narrow = made[store.value]
-    is_cast = isinstance(narrow, Compute) and narrow.op == "cast"
-    choice = made[narrow.ins[0]] if isinstance(narrow, Compute) and is_cast else narrow
-    if not (isinstance(choice, Compute) and choice.op == "where"):
+    store, use_def = stores[0], UseDef(body)
+    narrow = use_def.compute(store.value, "cast")
+    choice = use_def.compute(store.value if narrow is None else narrow.ins[0], "where")
+    if choice is None:
         return None
     condition, taken, kept = choice.ins
-    held = _loaded(kept, made)
-    if held is None or (is_cast and not _widens(held, choice)) or held.index != store.index or held.buffer not in calls:
+    held = _loaded(kept, use_def)
+    if (
+        held is None
+        or (narrow is not None and not _widens(held, choice))
+        or held.index != store.index
+        or held.buffer not in calls
+    ):
         return None
     if not _may_share(held.buffer, store.buffer, step, program, calls[held.buffer]):
         return None
     if not whole(step, store, program.buffer_map()[store.buffer]):
         return None
-    value = f"{store.value}_taken" if is_cast else taken
-    cast = (replace(narrow, out=value, ins=(taken,)),) if isinstance(narrow, Compute) and is_cast else ()
+    value = taken if narrow is None else f"{store.value}_taken"
+    cast = () if narrow is None else (replace(narrow, out=value, ins=(taken,)),)
     late = replace(store, buffer=held.buffer, value=value, mask=condition)
     kernel = Nest(step.name, step.axes, _needed((*body[: body.index(store)], *cast, late)))
     if any(isinstance(e, Load) and e.buffer == held.buffer for e in kernel.body):
@@ -86,11 +89,10 @@ def _choice(
     return held.buffer, store.buffer, kernel
 
 
-def _loaded(value: str, made: dict[str, Equation]) -> Load | None:
+def _loaded(value: str, use_def: UseDef) -> Load | None:
     """The load that ``value`` is, through a widening that the store takes back."""
-    eqn = made[value]
-    if isinstance(eqn, Compute) and eqn.op == "cast" and len(eqn.ins) == 1:
-        eqn = made[eqn.ins[0]]
+    cast = use_def.compute(value, "cast")
+    eqn = use_def.definition(value if cast is None else cast.ins[0])
     return eqn if isinstance(eqn, Load) and eqn.mask is None else None
 
 
@@ -125,13 +127,7 @@ def _may_share(old: str, new: str, step: Nest, program: LoopProgram, call: Libra
 
 def _needed(body: tuple[Equation, ...]) -> tuple[Equation, ...]:
     """What the store at the end needs."""
-    wanted: set[str] = set()
-    found: list[Equation] = []
-    for eqn in reversed(body):
-        if isinstance(eqn, Store) or wanted & set(defined(eqn)):
-            wanted |= set(operands(eqn))
-            found.append(eqn)
-    return tuple(reversed(found))
+    return tuple(body[p] for p in UseDef(body).backward_slice([len(body) - 1]))
 
 
 def _replaced(program: LoopProgram, step: Nest, nest: Nest, old: str, new: str) -> LoopProgram:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from lamina.base.decision import Decision
 from lamina.ir.access import contiguous_axes
 from lamina.ir.index import Axis, Div, Expr, Loaded, Mod, as_expr
-from lamina.ir.loops import Check, Compute, Load, Nest, Reduce, Scan, Step, Store
+from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Step, Store
+from lamina.ir.use_def import UseDef
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts
 from lamina.schedule.fold_predicates import without_known_predicates
@@ -149,17 +150,17 @@ class _Question:
 
     def known(self, nest: Nest) -> Stored:
         """Values of the nest that it stores elsewhere, for others than the buffer's readers, by how they are read."""
-        made = {e.out: e for e in nest.body if isinstance(e, Compute)}
+        use_def = UseDef(nest.body)
         result: dict[str, Load] = {}
         for eqn in nest.body:
-            if not isinstance(eqn, Store) or eqn.buffer == self.name or eqn.value not in made:
+            if not isinstance(eqn, Store) or eqn.buffer == self.name or use_def.compute(eqn.value) is None:
                 continue
             buffer = self.buffers.buffers[eqn.buffer]
             lasting = eqn.buffer in self.buffers.fixed or eqn.buffer in self.buffers.library_reads
             lasting = lasting or not set(self.table.readers(eqn.buffer)) <= set(self.readers)
             once = len(self.table.writers(eqn.buffer)) == 1 and stored(nest).count(eqn.buffer) == 1
             direct = eqn.mode == "set" and eqn.mask is None and not _indirect(eqn.index)
-            if lasting and once and direct and buffer.kind != "input" and buffer.dtype == made[eqn.value].dtype:
+            if lasting and once and direct and buffer.kind != "input" and buffer.dtype == use_def.dtypes[eqn.value]:
                 result[eqn.value] = Load(eqn.value, eqn.buffer, eqn.index, buffer.dtype, origin=eqn.origin)
         return result
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from lamina.ir.index import Atom, Axis, Expr, Loaded, as_expr
-from lamina.ir.loops import Buffer, Compute, Constant, Equation, Index, Load, Nest, Store, defined
+from lamina.ir.loops import Buffer, Compute, Constant, Equation, Index, Load, Nest, Store
+from lamina.ir.use_def import UseDef
 from lamina.schedule.align import bare_axis
 from lamina.schedule.simplify import rename, simplify
 
@@ -31,19 +30,19 @@ def restricted(nest: Nest, name: str, buffer: Buffer, numerics: str) -> tuple[st
     and the other buffer's element at the same place outside.
     """
     body = simplify(nest.body, numerics)
-    made = {value: eqn for eqn in body for value in defined(eqn)}
+    use_def = UseDef(body)
     stores = [eqn for eqn in body if isinstance(eqn, Store)]
     if len(stores) != 1 or stores[0].mask is not None or stores[0].mode != "set":
         return None
     store = stores[0]
-    choice = made[store.value]
-    if not whole(nest, store, buffer) or not (isinstance(choice, Compute) and choice.op == "where"):
+    choice = use_def.compute(store.value, "where")
+    if not whole(nest, store, buffer) or choice is None:
         return None
     condition, _, outside = choice.ins
-    old = made[outside]
+    old = use_def.definition(outside)
     if not isinstance(old, Load) or old.mask is not None or old.index != store.index:
         return None
-    box = _box(condition, made, nest)
+    box = _box(condition, use_def, nest)
     if box is None:
         return None
     axes = tuple(Axis(a.name, high - low) for a in nest.axes for low, high in (box[a],))
@@ -71,11 +70,11 @@ def _taken(body: tuple[Equation, ...], condition: str) -> list[Equation]:
     return result
 
 
-def _box(condition: str, made: Mapping[str, Equation], nest: Nest) -> dict[Axis, tuple[Expr, Expr]] | None:
+def _box(condition: str, use_def: UseDef, nest: Nest) -> dict[Axis, tuple[Expr, Expr]] | None:
     """For each axis the first point where ``condition`` holds and the one after the last; None if it is no box."""
     box = {a: (as_expr(0), a.extent) for a in nest.axes}
-    for leaf in _conjuncts(condition, made):
-        bound = _bound(leaf, made)
+    for leaf in _conjuncts(condition, use_def):
+        bound = _bound(leaf, use_def)
         if bound is None:
             return None
         axis, low, high = bound
@@ -96,18 +95,18 @@ def _box(condition: str, made: Mapping[str, Equation], nest: Nest) -> dict[Axis,
     return box if all((end - first).nonnegative() for first, end in box.values()) else None
 
 
-def _conjuncts(name: str, made: Mapping[str, Equation]) -> list[Equation]:
-    eqn = made[name]
-    if isinstance(eqn, Compute) and eqn.op == "and":
-        return [leaf for operand in eqn.ins for leaf in _conjuncts(operand, made)]
-    return [eqn]
+def _conjuncts(name: str, use_def: UseDef) -> list[Equation]:
+    both = use_def.compute(name, "and")
+    if both is None:
+        return [use_def.definition(name)]
+    return [leaf for operand in both.ins for leaf in _conjuncts(operand, use_def)]
 
 
-def _bound(leaf: Equation, made: Mapping[str, Equation]) -> tuple[Axis, Expr | None, Expr | None] | None:
+def _bound(leaf: Equation, use_def: UseDef) -> tuple[Axis, Expr | None, Expr | None] | None:
     """(axis, first, end) of a comparison of one axis, shifted, with a number; None where there is no such bound."""
     if not isinstance(leaf, Compute) or leaf.op not in ("ge", "gt", "lt", "le", "eq"):
         return None
-    left, right = (_number(made[v]) for v in leaf.ins)
+    left, right = (_number(use_def.definition(v)) for v in leaf.ins)
     if left is None or right is None or right.axes():
         return None
     axes = [a for a in left.atoms() if isinstance(a, Axis)]

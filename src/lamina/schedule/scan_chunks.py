@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Expr, prod
-from lamina.ir.loops import Buffer, Check, Equation, Load, Nest, Reduce, Scan, Store, defined, operands
+from lamina.ir.loops import Buffer, Equation, Load, Nest, Reduce, Scan, Store
+from lamina.ir.use_def import UseDef
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cutting import HALVES, NestToCut
 from lamina.schedule.gpu_facts import guess, power
@@ -144,11 +145,5 @@ def read_points(nest: Nest, buffers: dict[str, Buffer]) -> tuple[int, int]:
 
 def needed(body: tuple[Equation, ...] | list[Equation], goals: list[str]) -> list[Equation]:
     """The equations that values need, in order."""
-    made = {name: e for e in body for name in defined(e)}
-    wanted, pending = set(goals), list(goals)
-    while pending:
-        for name in operands(made[pending.pop()]):
-            if name not in wanted:
-                wanted.add(name)
-                pending.append(name)
-    return [e for e in body if not isinstance(e, Store | Check) and wanted & set(defined(e))]
+    use_def = UseDef(body)
+    return [body[p] for p in use_def.backward_slice(use_def.positions[name] for name in goals)]
