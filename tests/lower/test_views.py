@@ -52,6 +52,11 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.parametrize("offset", [-2, 0, 3])
+def test_diagonals_begin_at_their_offset(offset: int) -> None:
+    check(lambda x: x.diagonal(offset, 1, 2) + 1, X)
+
+
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_views_of_computed_and_given_tensors(name: str, symbolic: bool) -> None:

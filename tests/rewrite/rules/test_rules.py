@@ -183,7 +183,6 @@ def _run(function: Function, inputs: tuple[Tensor, ...], training: bool = True) 
     return applied(record)
 
 
-@pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("kind", SPELLINGS)
 def test_every_spelling_is_found(kind: str) -> None:
     inputs, spellings = SPELLINGS[kind]
