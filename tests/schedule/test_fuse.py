@@ -156,6 +156,35 @@ def test_writes_to_an_input_come_after_its_readers() -> None:
     torch.testing.assert_close(x, kept)
 
 
+def scaled_by_what_is_updated(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+    product = y * x
+    x.copy_(x + 3)
+    return (product,)
+
+
+def scaled_by_what_was_updated(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+    new = x + 3
+    x.copy_(new)
+    return (y * new,)
+
+
+def added_to_the_rows(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+    y.copy_(y + x)
+    x.copy_(x * 2)
+    return (y.sum(),)
+
+
+@pytest.mark.parametrize("function", [scaled_by_what_is_updated, scaled_by_what_was_updated, added_to_the_rows])
+def test_rows_that_read_a_vector_all_read_it_before_it_is_written(function: Callable[..., Any]) -> None:
+    x, y = torch.randn(2), torch.randn(5, 2)
+    result = fuse(lower(make_fx(function)(x.clone(), y.clone()), "test"))
+    ours, theirs = (x.clone(), y.clone()), (x.clone(), y.clone())
+    torch.testing.assert_close(run_program(result.program, ours), list(function(*theirs)))
+    torch.testing.assert_close(ours, theirs)
+    vectors = [s for s in result.program.steps if isinstance(s, Nest) and len(s.axes) == 1]
+    assert len(vectors) == 1  # what updates the vector is a nest of its own
+
+
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 def test_rounding_between_operations_follows_numerics(numerics: str) -> None:
     x = torch.randn(64, dtype=torch.bfloat16)

@@ -180,10 +180,10 @@ def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool, parts: Seque
     """Why the nest cannot be one kernel, or an empty string.
 
     All reductions whose results are used further inside the nest must reduce the same axes (the inner loops); the
-    others may only end in stores. A buffer that is both read and written is touched at one index only, and not
-    beside reductions. ``fresh``: the use of a reduction inside is new, so the reduced axes must hold the
-    fastest axis of the largest operand. ``parts`` are the nests that were joined: the order in which they read memory
-    must not be lost either.
+    others may only end in stores. A buffer that is both read and written is touched at one index only, not beside
+    reductions, and what is computed from it is not stored at more points than it has elements. ``fresh``: the use of a
+    reduction inside is new, so the reduced axes must hold the fastest axis of the largest operand. ``parts`` are the
+    nests that were joined: the order in which they read memory must not be lost either.
     """
     varies = axes_of_values(nest)
     reduces = [e for e in nest.body if isinstance(e, Reduce)]
@@ -207,7 +207,7 @@ def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool, parts: Seque
         holds = _holds_fast_axis(nest, inner, buffers)
         if (torn or not holds) if fresh else _loses_order(parts, torn and len(sets) > 1, holds, buffers):
             return "the reduced axes do not hold the fast axis, a second kernel reads the memory in better order"
-    return _rewrites(nest, bool(reduces or scans))
+    return _rewrites(nest, bool(reduces or scans), varies)
 
 
 def _loses_order(parts: Sequence[Nest], torn: bool, holds: bool, buffers: Mapping[str, Buffer]) -> bool:
@@ -230,15 +230,40 @@ def _inner_axes(nest: Nest, varies: Mapping[str, frozenset[str]]) -> set[frozens
     return {frozenset(e.axes) for e in nest.body if isinstance(e, Reduce) and _used_inside(nest, e, varies)}
 
 
-def _rewrites(nest: Nest, phases: bool) -> str:
+def _rewrites(nest: Nest, phases: bool, varies: Mapping[str, frozenset[str]]) -> str:
+    """Why what the nest reads of a buffer that it writes may not be what was there before, or ""."""
     stores: dict[str, set[tuple[Expr, ...]]] = {}
     for eqn in nest.body:
         if isinstance(eqn, Store):
             stores.setdefault(eqn.buffer, set()).add(eqn.index)
     for eqn in nest.body:
-        if isinstance(eqn, Load) and eqn.buffer in stores and (phases or stores[eqn.buffer] != {eqn.index}):
+        if not isinstance(eqn, Load) or eqn.buffer not in stores:
+            continue
+        if phases or stores[eqn.buffer] != {eqn.index}:
             return "a buffer is read and written at different points"
+        if _used_at_more_points(nest, eqn, varies):
+            return "an element is written at one of the points that read it"
     return ""
+
+
+def _used_at_more_points(nest: Nest, load: Load, varies: Mapping[str, frozenset[str]]) -> bool:
+    """Whether what is computed from an element is stored or checked over axes that its index does not have.
+
+    A store whose index lacks an axis runs at the first point along it; later points would read the new value.
+    """
+    repeated = {a.name for a in nest.axes if a.extent != 1} - {a for e in load.index for a in e.axes()}
+    if not repeated:
+        return False
+    reach = {load.out}
+    for eqn in nest.body:
+        if not reach.intersection(operands(eqn)):
+            continue
+        reach.update(defined(eqn))
+        if isinstance(eqn, Store | Check):
+            places = {a for e in eqn.index for a in e.axes()} if isinstance(eqn, Store) else set()
+            if repeated & places.union(*(varies[name] for name in operands(eqn))):
+                return True
+    return False
 
 
 def _used_inside(nest: Nest, reduce: Reduce, varies: Mapping[str, frozenset[str]]) -> bool:
