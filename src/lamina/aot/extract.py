@@ -12,7 +12,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot.packed import Packed
 from lamina.aot.reuse import Reuse
-from lamina.aot.torch_private import binding_nodes, graph_module
+from lamina.aot.torch_private import binding_nodes
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.row_digest import row_digest, unless_changed
 from lamina.base.symbolic.torch_private import symbols_of
 
@@ -92,7 +93,9 @@ def extract(
     handed = [*kept, *digests, *(made[n] for n in symbols)]
     forward.output((*(made[n] if isinstance(n, Node) else n for n in results[:forward_outputs]), *handed))
     forward.output_node().meta["desc"] = _descriptions(output)[:forward_outputs] + [None] * len(handed)
-    return Split(graph_module(joint, forward), backward, (*tensors, *symbols), rereading, passed.packed)
+    return Split(
+        graph_module(joint, forward, with_meta=False), backward, (*tensors, *symbols), rereading, passed.packed
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ def _backward(
     for node in backward.nodes:
         if node.op in ("call_function", "get_attr"):
             node.meta["autograd_backward"] = True
-    return graph_module(joint, backward)
+    return graph_module(joint, backward, with_meta=False)
 
 
 def _used(wanted: Sequence[Any], saved: Sequence[Node], tangents: Sequence[Node]) -> tuple[list[Node], list[Node]]:

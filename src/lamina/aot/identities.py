@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.aot.torch_private import graph_module, never_captured
+from lamina.aot.torch_private import never_captured
 from lamina.base.captured import example, may_be_alike, memory
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.operands import with_operands
 from lamina.base.source import operation_name
 from lamina.base.symbolic.torch_private import is_fake, is_sure
@@ -32,7 +33,7 @@ def without_identities(gm: GraphModule) -> GraphModule:
     A copy would be another object, in other memory: a later write to one of the two would be missing in the other.
     """
     same = {node: node.args[0] for node in gm.graph.nodes if _is_identity(node)}
-    return graph_module(gm, with_operands(gm, same)) if same else gm
+    return graph_module(gm, with_operands(gm, same), with_meta=False) if same else gm
 
 
 def _is_identity(node: Node) -> bool:
@@ -118,7 +119,7 @@ def distinct(gm: GraphModule) -> Distinct | None:
         else:
             made[node] = graph.node_copy(node, made.__getitem__)
             made[node].meta = node.meta
-    return Distinct(graph_module(gm, graph), places, twins, detached)
+    return Distinct(graph_module(gm, graph, with_meta=False), places, twins, detached)
 
 
 def _object(node: Node) -> Any:

@@ -24,7 +24,6 @@ from lamina.aot.torch_private import (
     STATELESS,
     backend_fakes,
     flatten,
-    graph_module,
     plain_dispatch,
     tracing_state,
     unflatten,
@@ -32,6 +31,7 @@ from lamina.aot.torch_private import (
 from lamina.aot.trace import CallTrace
 from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses
 from lamina.base.captured import example
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
 from lamina.base.torch_private import fresh_symbols_dropped, storage_of
 from lamina.ops.aliasing import makes_view
@@ -153,7 +153,7 @@ class _JointTracer:
         static = tuple(i for i, n in enumerate(self.gm.graph.find_nodes(op="placeholder")) if is_static(n))
         self.graph.eliminate_dead_code()
         sources = dependence(self.graph, differentiable, gradients)
-        joint = graph_module(self.gm, self.graph)
+        joint = graph_module(self.gm, self.graph, with_meta=False)
         trained = torch.is_grad_enabled() and any(v.requires_grad for v in self.primals)
         return JointGraph(joint, len(results), differentiable, sources, mutated, static, len(self.calls), trained)
 

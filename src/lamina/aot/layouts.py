@@ -14,9 +14,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from lamina.aot.torch_private import graph_module
 from lamina.base.aliasing import writes_first
 from lamina.base.captured import argument, example, memory, tensors
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import contiguous, is_fake, is_sure
 
@@ -47,7 +47,7 @@ def keeping_layouts(gm: GraphModule) -> GraphModule:
         new.meta = {**node.meta, "example_value": value}
         made[node] = graph.call_method("copy_", (made[_written(node)], new))
         made[node].meta = node.meta
-    return graph_module(gm, graph)
+    return graph_module(gm, graph, with_meta=False)
 
 
 def lost_layout(gm: GraphModule) -> str:

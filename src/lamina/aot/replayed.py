@@ -21,10 +21,11 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot.overlap import inputs_written
-from lamina.aot.torch_private import SET_GRAD, graph_module, never_captured, switches_state
+from lamina.aot.torch_private import SET_GRAD, never_captured, switches_state
 from lamina.aot.untracked_writes import untracked_write
 from lamina.base.aliasing import writes_first
 from lamina.base.captured import example, fakes, memory
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_fake
 
@@ -196,4 +197,4 @@ def _copy(gm: GraphModule, results: Sequence[Node], needed: set[Node] | None) ->
         elif needed is None or node in needed or node.op == "placeholder" or node.target is SET_GRAD:
             made[node] = graph.node_copy(node, made.__getitem__)
             made[node].meta = node.meta
-    return graph_module(gm, graph)
+    return graph_module(gm, graph, with_meta=False)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.aot.torch_private import graph_module
 from lamina.base.captured import example
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.symbolic.torch_private import symbols_of
 
 __all__ = ["fixed_integers", "wants_numbers"]
@@ -48,4 +48,4 @@ def _fixed(gm: GraphModule, values: dict[str, int]) -> GraphModule:
         value = values.get(node.name)
         if value is not None:
             made[node] = value
-    return graph_module(gm, graph)
+    return graph_module(gm, graph, with_meta=False)

@@ -24,10 +24,10 @@ from lamina.aot.torch_private import (
     SET_FORWARD_GRAD,
     SET_GRAD,
     forward_grad_enabled,
-    graph_module,
     never_captured,
     switches_state,
 )
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.modes import autocast_kept
 from lamina.base.source import source_of
 
@@ -141,7 +141,7 @@ def _without(gm: GraphModule, dropped: Sequence[Node]) -> GraphModule:
         if node.name not in names:
             env[node] = copied.node_copy(node, env.__getitem__)
             env[node].meta = node.meta
-    return graph_module(gm, copied)
+    return graph_module(gm, copied, with_meta=False)
 
 
 def _within(compiled: Callable[..., Any], inference: bool) -> Callable[..., Any]:

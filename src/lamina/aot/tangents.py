@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from lamina.aot.torch_private import graph_module
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.torch_private import OpOverload
 from lamina.ops import overloads
 from lamina.ops.row import RESHAPED
@@ -62,7 +62,7 @@ def copied(gm: GraphModule) -> GraphModule:
     copies: dict[Node, Node] = {}
     graph.output(graph.graph_copy(gm.graph, copies))
     graph.output_node().meta.update(gm.graph.output_node().meta)
-    copy = graph_module(gm, graph)
+    copy = graph_module(gm, graph, with_meta=False)
     copy.meta.update(gm.meta)
     return copy
 

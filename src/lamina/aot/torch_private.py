@@ -63,7 +63,6 @@ __all__ = [
     "from_functional",
     "functional_trace",
     "graph_is_kept",
-    "graph_module",
     "guard_overlap",
     "has_changed_metadata",
     "has_storage",
@@ -117,11 +116,6 @@ def guard_overlap(gm: GraphModule, overlapping: Sequence[int], apart: Sequence[i
         return
     guard = StorageOverlap([sources[i] for i in overlapping], [sources[i] for i in apart])  # type: ignore[misc]
     context.guards_context.aotautograd_guards.append(guard)
-
-
-def graph_module(root: GraphModule, graph: Graph) -> GraphModule:
-    """A graph module whose Python code is only generated when something runs or prints it."""
-    return _LazyGraphModule(root, graph)
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:

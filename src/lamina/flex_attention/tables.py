@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from lamina.rewrite.rebuild import erase_dead
+from lamina.base.fx.editing import erase_dead
 from lamina.rewrite.torch_private import FLEX_ATTENTIONS
 
 __all__ = ["drop_block_tables"]

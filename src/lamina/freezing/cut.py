@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.fx.editing import rebuild
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.torch_private import OpOverload
 from lamina.ir.library import is_custom
 from lamina.ops.aliasing import makes_view
-from lamina.rewrite.rebuild import rebuild
-from lamina.rewrite.torch_private import graph_module
 
 __all__ = ["PARAMETER", "Cut", "constants", "cut", "hoist"]
 

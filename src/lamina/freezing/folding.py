@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.editing import call_for
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
 from lamina.freezing.cut import constants, hoist
 from lamina.ops import overloads
 from lamina.ops.row import RESHAPED
-from lamina.rewrite.rebuild import call_for
-from lamina.rewrite.torch_private import fake_mode_of, graph_module
+from lamina.rewrite.torch_private import fake_mode_of
 
 __all__ = ["Channelwise", "fold_into_products", "folded"]
 

@@ -18,12 +18,13 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.editing import call_for
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
 from lamina.freezing.cut import constants, hoist
 from lamina.ops.aliasing import makes_view
-from lamina.rewrite.rebuild import call_for
 from lamina.rewrite.rules.spelling import spelled
-from lamina.rewrite.torch_private import fake_mode_of, graph_module
+from lamina.rewrite.torch_private import fake_mode_of
 
 __all__ = ["leave_projections_apart", "merge_projections"]
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.editing import Write, call_for, written_anew
 from lamina.ops import overloads
 from lamina.ops.row import PERMUTED
 from lamina.rewrite.odd_rows import ALIGNED, escapes, mm_odd_rows, suits
-from lamina.rewrite.rebuild import Write, call_for, written_anew
 
 __all__ = ["align_products"]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
-from lamina.rewrite.rebuild import Write, used_once, written_anew
+from lamina.base.fx.editing import Write, used_once, written_anew
 
 __all__ = ["convolution_relu", "cpu_epilogues"]
 

@@ -10,10 +10,11 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.lowering import CustomLowering, arguments_of, find_lowering
 from lamina.errors import WrongLowering
 from lamina.ops.aliasing import makes_view
-from lamina.rewrite.torch_private import graph_module, same_size, symbol_of
+from lamina.rewrite.torch_private import same_size, symbol_of
 from lamina.rewrite.tracing import Fragment, Untraceable, trace
 
 __all__ = ["lower_custom"]

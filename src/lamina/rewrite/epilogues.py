@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.editing import Write, call_for, used_once, written_anew
 from lamina.ops import overloads
 from lamina.ops.row import RESHAPED
 from lamina.rewrite.fold_norms import NormParameters, folded_shift, folded_weight
-from lamina.rewrite.rebuild import Write, call_for, used_once, written_anew
 
 __all__ = ["library_epilogues"]
 

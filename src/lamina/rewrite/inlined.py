@@ -17,9 +17,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from lamina.base.decision import Decision
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.torch_private import fresh_symbols_dropped
 from lamina.record import Record
-from lamina.rewrite.torch_private import INVOKE_SUBGRAPH, fake_mode_of, graph_module, has_fresh_symbols
+from lamina.rewrite.torch_private import INVOKE_SUBGRAPH, fake_mode_of, has_fresh_symbols
 
 __all__ = ["Inlined", "inlined", "with_inlined"]
 

@@ -18,11 +18,12 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.torch_private import OpOverload
 from lamina.ops import overloads
 from lamina.ops.aliasing import makes_view
 from lamina.ops.row import RESHAPED
-from lamina.rewrite.torch_private import graph_module, same_size, tf32_convolutions
+from lamina.rewrite.torch_private import same_size, tf32_convolutions
 
 __all__ = ["channels_last"]
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.fx.editing import call_for, written_anew
 from lamina.base.symbolic.torch_private import is_positive, is_zero
 from lamina.ops import overloads
 from lamina.ops.row import KEPT, PERMUTED, RESHAPED, UNIT
-from lamina.rewrite.rebuild import call_for, written_anew
 
 __all__ = ["open_log_softmax"]
 

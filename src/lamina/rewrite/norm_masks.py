@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.rewrite.rebuild import Write, call_for, written_anew
+from lamina.base.fx.editing import Write, call_for, written_anew
 
 __all__ = ["masks_from_norms"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.rewrite.rebuild import Write, call_for, written_anew
+from lamina.base.fx.editing import Write, call_for, written_anew
 
 __all__ = ["open_group_norm", "share_means"]
 

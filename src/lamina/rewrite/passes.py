@@ -16,12 +16,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.editing import Substitution, erase_dead, rebuild, substitute
 from lamina.base.source import source_of
 from lamina.base.torch_private import OpOverload
 from lamina.ir.library import is_custom
 from lamina.ops import overloads, row_of
 from lamina.ops.aliasing import makes_view
-from lamina.rewrite.rebuild import Substitution, erase_dead, rebuild, substitute
 from lamina.rewrite.torch_private import same_size
 
 __all__ = ["calls_of", "clean", "escaping", "merge_common", "remove_dead_code", "remove_no_ops", "same_layout"]

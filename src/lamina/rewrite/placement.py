@@ -16,11 +16,12 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from lamina.base.decision import Decision
+from lamina.base.fx.editing import rebuild
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
 from lamina.base.torch_private import OpOverload
 from lamina.ops.aliasing import makes_view
-from lamina.rewrite.rebuild import rebuild
-from lamina.rewrite.torch_private import fake_mode_of, graph_module
+from lamina.rewrite.torch_private import fake_mode_of
 
 __all__ = ["made_where_read"]
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.fx.torch_private import graph_module
 from lamina.ops import overloads, row_of
-from lamina.rewrite.torch_private import graph_module, has_half_products
+from lamina.rewrite.torch_private import has_half_products
 
 __all__ = ["widen_products"]
 

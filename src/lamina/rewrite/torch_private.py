@@ -12,8 +12,7 @@ import torch.utils._pytree as pytree
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.fx import Graph, GraphModule, Node
-from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
@@ -30,7 +29,6 @@ __all__ = [
     "entered_autocast",
     "fake_mode_of",
     "flatten",
-    "graph_module",
     "has_fresh_symbols",
     "has_half_products",
     "ignoring_fresh_symbols",
@@ -64,13 +62,6 @@ SET_GRAD = torch._C._set_grad_enabled
 """The call by which a captured graph switches gradients on and off."""
 
 _ENTER_AUTOCAST = torch.amp.autocast_mode._enter_autocast
-
-
-def graph_module(root: GraphModule, graph: Graph) -> GraphModule:
-    """A graph module whose Python code is only generated when something runs or prints it."""
-    result = _LazyGraphModule(root, graph)
-    result.meta = root.meta
-    return result
 
 
 def same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:

@@ -14,12 +14,13 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.editing import Substitution, erase_dead, substitute
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
 from lamina.ops import overloads
 from lamina.ops.row import PERMUTED, REPEATED, RESHAPED, UNIT
 from lamina.rewrite.passes import calls_of, escaping, same_layout
-from lamina.rewrite.rebuild import Substitution, erase_dead, substitute
-from lamina.rewrite.torch_private import graph_module, same_size
+from lamina.rewrite.torch_private import same_size
 
 __all__ = ["join_casts", "join_permutations", "join_views"]
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.operands import with_operands
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_sure
-from lamina.rewrite.torch_private import graph_module
 
 __all__ = ["without_dropout"]
 

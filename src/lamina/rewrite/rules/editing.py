@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.fx.torch_private import graph_module
 from lamina.rewrite.rules.spelling import written
-from lamina.rewrite.torch_private import fake_mode_of, graph_module
+from lamina.rewrite.torch_private import fake_mode_of
 
 __all__ = ["Replacement", "Writer", "replaced"]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
-from lamina.rewrite.torch_private import graph_module
 
 __all__ = ["strided_windows"]
 

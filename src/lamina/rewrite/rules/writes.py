@@ -13,9 +13,10 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
 from lamina.rewrite.rules.spelling import Spelled, fake_of, number, spelled
-from lamina.rewrite.torch_private import SET_GRAD, graph_module, same_size
+from lamina.rewrite.torch_private import SET_GRAD, same_size
 
 __all__ = ["without_hidden_writes"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from lamina.rewrite.torch_private import graph_module
+from lamina.base.fx.torch_private import graph_module
 
 __all__ = [
     *("Substitution", "Write", "call_for", "erase_dead", "rebuild", "substitute", "used_once"),
