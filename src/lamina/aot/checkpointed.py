@@ -21,6 +21,7 @@ from lamina.aot.torch_private import (
     is_checkpointed,
     keep_for_backward,
 )
+from lamina.base.fx.editing import replace_node
 from lamina.base.rng_state import rng_state, set_rng_state
 
 __all__ = ["partition_checkpointed"]
@@ -56,10 +57,9 @@ def _take_apart_forward(node: Node) -> dict[str, Any]:
         draw = graph.call_function(target, tuple(args), node.kwargs)  # type: ignore[arg-type]
     state.meta = {**result.meta, "val": _state_like(result.meta)}
     draw.meta = dict(result.meta)
-    saved.replace_all_uses_with(state)
-    result.replace_all_uses_with(draw)
-    for old in (saved, result, node):
-        graph.erase_node(old)
+    replace_node(saved, state)
+    replace_node(result, draw)
+    graph.erase_node(node)
     return draw.meta
 
 
@@ -76,8 +76,7 @@ def _take_apart_backward(node: Node, meta: dict[str, Any]) -> None:
     own.meta = {**meta, "val": state.meta["val"]}
     before.meta = after.meta = {**meta, "val": None}
     draw.meta = dict(meta)
-    node.replace_all_uses_with(draw)
-    graph.erase_node(node)
+    replace_node(node, draw)
 
 
 def _state_like(meta: dict[str, Any]) -> torch.Tensor:

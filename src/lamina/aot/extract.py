@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from lamina.aot.packed import Packed
 from lamina.aot.reuse import Reuse
 from lamina.aot.torch_private import binding_nodes
+from lamina.base.fx.copying import copy_nodes, needed_by
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.row_digest import row_digest, unless_changed
 from lamina.base.symbolic.torch_private import symbols_of
@@ -220,16 +221,7 @@ def _body(graph: Graph, made: dict[Node, Node], roots: Sequence[Any], joint: Gra
     order = {node: i for i, node in enumerate(joint.nodes)}
     missing = sorted({n for n in roots if isinstance(n, Node) and n not in made}, key=order.__getitem__)
     for group in [[root] for root in missing] if lazily else [missing]:
-        needed = set(group)
-        stack = list(group)
-        while stack:
-            for operand in stack.pop().all_input_nodes:
-                if operand not in made and operand not in needed:
-                    needed.add(operand)
-                    stack.append(operand)
-        for node in sorted(needed, key=order.__getitem__):
-            if node not in made:
-                made[node] = graph.node_copy(node, made.__getitem__)
+        copy_nodes(graph, sorted(needed_by(group, made), key=order.__getitem__), made)
 
 
 def _clone(graph: Graph, old: Node, source: Node) -> Node:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from lamina.aot.torch_private import never_captured
 from lamina.base.captured import example, may_be_alike, memory
+from lamina.base.fx.copying import returning
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.operands import with_operands
 from lamina.base.source import operation_name
@@ -111,15 +112,7 @@ def distinct(gm: GraphModule) -> Distinct | None:
         return None
     objects = [one for place, one in enumerate(objects) if place not in without] + [objects[place] for place in without]
     places = tuple(-1 - inputs[one] if one in inputs else objects.index(one) for one in given)
-    graph = Graph()
-    made: dict[Node, Any] = {}
-    for node in gm.graph.nodes:
-        if node.op == "output":
-            graph.output(tuple(made[one] for one in results)).meta = node.meta
-        else:
-            made[node] = graph.node_copy(node, made.__getitem__)
-            made[node].meta = node.meta
-    return Distinct(graph_module(gm, graph, with_meta=False), places, twins, detached)
+    return Distinct(graph_module(gm, returning(gm, results), with_meta=False), places, twins, detached)
 
 
 def _object(node: Node) -> Any:

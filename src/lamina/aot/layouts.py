@@ -8,6 +8,7 @@ such a call becomes a copy of the functional form's result into the tensor, whic
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.fx.node import map_arg
 
 from lamina.base.aliasing import writes_first
 from lamina.base.captured import argument, example, memory, tensors
+from lamina.base.fx.copying import Made, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import contiguous, is_fake, is_sure
@@ -35,19 +37,18 @@ def keeping_layouts(gm: GraphModule) -> GraphModule:
     if not chosen:
         return gm
     graph = Graph()
-    made: dict[Node, Any] = {}
-    for node in gm.graph.nodes:
-        if node not in chosen:
-            made[node] = graph.node_copy(node, made.__getitem__)
-            made[node].meta = node.meta
-            continue
-        target, value = chosen[node]
-        args, kwargs = map_arg((node.args, _keywords(node)), made.__getitem__)
-        new = graph.create_node("call_method" if isinstance(target, str) else "call_function", target, args, kwargs)
-        new.meta = {**node.meta, "example_value": value}
-        made[node] = graph.call_method("copy_", (made[_written(node)], new))
-        made[node].meta = node.meta
+    copy_nodes(graph, gm.graph.nodes, writes={node: partial(_as_copy, node, *chosen[node]) for node in chosen})
     return graph_module(gm, graph, with_meta=False)
+
+
+def _as_copy(node: Node, target: Any, value: Any, graph: Graph, made: Made) -> Node:
+    """The write as a copy of what its functional form, ``target``, gives."""
+    args, kwargs = map_arg((node.args, _keywords(node)), made.__getitem__)
+    new = graph.create_node("call_method" if isinstance(target, str) else "call_function", target, args, kwargs)
+    new.meta = {**node.meta, "example_value": value}
+    copy = graph.call_method("copy_", (made[_written(node)], new))
+    copy.meta = dict(node.meta)
+    return copy
 
 
 def lost_layout(gm: GraphModule) -> str:

@@ -8,30 +8,35 @@ does not: the gradient would silently be that of the new values.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot.overlap import tensors_written
+from lamina.base.fx.copying import Made, copy_nodes
 
 __all__ = ["with_versions"]
 
 
 def with_versions(gm: GraphModule) -> GraphModule:
     """``gm`` if no call in it writes to a list of tensors, else a copy in which versions are raised after each."""
-    if not any(_written_lists(node) for node in gm.graph.nodes):
+    written = {node: lists for node in gm.graph.nodes if (lists := _written_lists(node))}
+    if not written:
         return gm
     graph = Graph()
-    copies: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-        written = _written_lists(node)
-        if written:
-            raised = graph.call_function(_raise_versions, ([copies[one] for one in written],))
-            raised.meta = {k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack")}
+    copy_nodes(graph, gm.graph.nodes, writes={n: partial(_raising, n, lists) for n, lists in written.items()})
     result = GraphModule(gm, graph)
     result.meta.update(gm.meta)
     return result
+
+
+def _raising(node: Node, written: Sequence[Node], graph: Graph, made: Made) -> Node:
+    """The write, and after it the call that raises versions."""
+    copied = graph.node_copy(node, made.__getitem__)
+    raised = graph.call_function(_raise_versions, ([made[one] for one in written],))
+    raised.meta = {k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack")}
+    return copied
 
 
 def _written_lists(node: Node) -> list[Node]:

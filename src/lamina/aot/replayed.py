@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from lamina.aot.overlap import inputs_written
 from lamina.aot.torch_private import SET_GRAD, never_captured, switches_state
 from lamina.aot.untracked_writes import untracked_write
 from lamina.base.aliasing import writes_first
 from lamina.base.captured import example, fakes, memory
+from lamina.base.fx.copying import returning
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_fake
@@ -187,14 +188,8 @@ def _memory_of(value: Any) -> Any:
 
 def _copy(gm: GraphModule, results: Sequence[Node], needed: set[Node] | None) -> GraphModule:
     """The graph with these results; of only the ``needed`` calls and the switches of the grad mode, if given."""
-    graph = Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        if node.op == "output":
-            graph.output(tuple(made[one] for one in results)).meta = node.meta
-        elif needed is not None and node in needed and (written := _written(node)) is not None:
-            made[node] = made[written]
-        elif needed is None or node in needed or node.op == "placeholder" or node.target is SET_GRAD:
-            made[node] = graph.node_copy(node, made.__getitem__)
-            made[node].meta = node.meta
-    return graph_module(gm, graph, with_meta=False)
+    if needed is None:
+        return graph_module(gm, returning(gm, results), with_meta=False)
+    written = {node: one for node in needed if (one := _written(node)) is not None}
+    kept = (n for n in gm.graph.nodes if n in needed or n.op == "placeholder" or n.target is SET_GRAD)
+    return graph_module(gm, returning(gm, results, kept, written), with_meta=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.captured import example
+from lamina.base.fx.copying import Made, Write, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.symbolic.torch_private import symbols_of
 
@@ -42,10 +44,13 @@ def _sizes(node: Node) -> tuple[Any, ...]:
 
 def _fixed(gm: GraphModule, values: dict[str, int]) -> GraphModule:
     graph = Graph()
-    made: dict[Node, Any] = {}
-    for node in gm.graph.nodes:
-        made[node] = graph.node_copy(node, lambda n: made[n])
-        value = values.get(node.name)
-        if value is not None:
-            made[node] = value
+    inputs = gm.graph.find_nodes(op="placeholder")
+    writes: dict[Node, Write] = {n: partial(_number, n, values[n.name]) for n in inputs if n.name in values}
+    copy_nodes(graph, gm.graph.nodes, writes=writes)
     return graph_module(gm, graph, with_meta=False)
+
+
+def _number(node: Node, value: int, graph: Graph, made: Made) -> int:
+    """The input stays; a number stands for it."""
+    graph.node_copy(node, made.__getitem__)
+    return value

@@ -27,6 +27,7 @@ from lamina.aot.torch_private import (
     never_captured,
     switches_state,
 )
+from lamina.base.fx.copying import copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.modes import autocast_kept
 from lamina.base.source import source_of
@@ -136,11 +137,7 @@ def _without(gm: GraphModule, dropped: Sequence[Node]) -> GraphModule:
         return gm
     names = {n.name for n in dropped}
     copied = torch.fx.Graph()
-    env: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        if node.name not in names:
-            env[node] = copied.node_copy(node, env.__getitem__)
-            env[node].meta = node.meta
+    copy_nodes(copied, (n for n in gm.graph.nodes if n.name not in names))
     return graph_module(gm, copied, with_meta=False)
 
 

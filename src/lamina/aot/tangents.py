@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
+from lamina.base.fx.copying import copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.torch_private import OpOverload
 from lamina.ops import overloads
@@ -59,9 +60,7 @@ def restrided(backward: GraphModule, strides: Mapping[str, tuple[int, ...]]) -> 
 def copied(gm: GraphModule) -> GraphModule:
     """A copy of ``gm`` with nodes of its own, of the same names, and the same metadata."""
     graph = Graph()
-    copies: dict[Node, Node] = {}
-    graph.output(graph.graph_copy(gm.graph, copies))
-    graph.output_node().meta.update(gm.graph.output_node().meta)
+    copy_nodes(graph, gm.graph.nodes)
     copy = graph_module(gm, graph, with_meta=False)
     copy.meta.update(gm.meta)
     return copy

@@ -14,6 +14,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from lamina.base.decision import Decision
+from lamina.base.fx.copying import copy_nodes
 from lamina.base.torch_private import HigherOrderOperator
 
 __all__ = ["Subgraph", "Subgraphs", "split", "without_writes"]
@@ -55,10 +56,7 @@ def without_writes(gm: GraphModule) -> tuple[GraphModule, tuple[tuple[int, int],
     if not copies:
         return gm, ()
     graph = Graph()
-    nodes: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        if node.op != "output" and node.target is not _COPY:
-            nodes[node] = graph.node_copy(node, lambda n: nodes[n])
+    nodes = copy_nodes(graph, (n for n in gm.graph.nodes if n.op != "output" and n.target is not _COPY))
     (output,) = gm.graph.find_nodes(op="output")
     results = list(output.args[0])
     placeholders = gm.graph.find_nodes(op="placeholder")
@@ -122,9 +120,7 @@ def split(gm: GraphModule, name: str, refuses: Callable[[Node], str]) -> Subgrap
 
 def _copied(gm: GraphModule) -> GraphModule:
     graph = Graph()
-    nodes: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        nodes[node] = graph.node_copy(node, lambda n: nodes[n])
+    copy_nodes(graph, gm.graph.nodes)
     return GraphModule(gm, graph)
 
 

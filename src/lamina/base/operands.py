@@ -10,6 +10,7 @@ from torch.fx.node import map_arg
 
 from lamina.base.aliasing import writes_first
 from lamina.base.captured import argument, example, fakes, memory
+from lamina.base.fx.copying import copy_nodes
 
 __all__ = ["with_operands"]
 
@@ -22,12 +23,9 @@ def with_operands(gm: GraphModule, same: Mapping[Node, Node]) -> Graph:
     """
     copies = {memory(example(call)) for call in same} - {memory(example(operand)) for operand in same.values()} - {None}
     graph = Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
+    for node, copied in copy_nodes(graph, gm.graph.nodes, stand_in=same).items():
         if node in same:
-            made[node] = made[same[node]]
             continue
-        copied = made[node] = graph.node_copy(node, made.__getitem__)
         if node.op.startswith("call_") and any(memory(one) in copies for one in fakes(node)):
             copied.meta["example_value"] = _traced_again(copied)
     return graph

@@ -21,6 +21,7 @@ from torch.fx import GraphModule, Node
 from lamina.backends.regions import Boxed
 from lamina.backends.torch_private import FLEX_ATTENTION, Special, has_data_sizes, laid_out_like
 from lamina.base.decision import Decision
+from lamina.base.fx.editing import replace_node
 from lamina.base.recovery import recover
 from lamina.base.retryable import set_retryable
 from lamina.base.symbolic.torch_private import has_symbols
@@ -113,8 +114,7 @@ def _replace(outer: GraphModule, node: Node, name: str, made: _Tiled) -> None:
     with outer.graph.inserting_before(node):
         new = outer.graph.call_module(name, (*node.args[:3], *_reads(node, 7), *_reads(node, 8)))
     new.meta = dict(node.meta)
-    node.replace_all_uses_with(new)
-    outer.graph.erase_node(node)
+    replace_node(node, new)
 
 
 def _reads(node: Node, place: int) -> Sequence[Any]:

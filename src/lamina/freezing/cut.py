@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.fx.copying import copy_nodes, needed_by
 from lamina.base.fx.editing import rebuild
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.torch_private import OpOverload
@@ -79,7 +80,7 @@ def cut(gm: GraphModule) -> Cut | None:
 
 def hoist(graph: Graph, nodes: Iterable[Node], place: Node) -> None:
     """Move what these ``constants`` are computed by to before ``place``, where it comes later."""
-    needed: set[Node] = set().union(*(_cone(node) for node in nodes))
+    needed = needed_by(nodes)
     late = False
     for node in list(graph.nodes):
         late = late or node is place
@@ -115,7 +116,7 @@ def _pays(node: Node, user: Node, known: Set[Node]) -> bool:
         user = next(iter(user.users))
     if not _fuses(user):
         return True
-    cone = _cone(node)
+    cone = needed_by([node])
     if not all(n.op != "call_function" or _fuses(n) or _is_view(n) for n in cone):
         return True
     read = sum(_bytes(n) for n in cone if n.op != "call_function")
@@ -130,28 +131,11 @@ def _fuses(node: Node) -> bool:
     return torch.Tag.pointwise in target.tags or target in _COPIES or not node.all_input_nodes
 
 
-def _cone(node: Node) -> set[Node]:
-    found = {node}
-    stack = [node]
-    while stack:
-        for operand in stack.pop().all_input_nodes:
-            if operand not in found:
-                found.add(operand)
-                stack.append(operand)
-    return found
-
-
 def _folding(gm: GraphModule, kept: list[Node]) -> tuple[GraphModule, tuple[int, ...]]:
-    needed = set().union(*(_cone(node) for node in kept))
+    needed = needed_by(kept)
     graph = Graph()
-    made: dict[Node, Node] = {}
-    places = []
-    for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
-        if node in needed:
-            places.append(place)
-    for node in gm.graph.nodes:
-        if node in needed:
-            made[node] = graph.node_copy(node, made.__getitem__)
+    places = [place for place, node in enumerate(gm.graph.find_nodes(op="placeholder")) if node in needed]
+    made = copy_nodes(graph, (node for node in gm.graph.nodes if node in needed))
     graph.output(tuple(made[node] for node in kept))
     return graph_module(gm, graph), tuple(places)
 
@@ -159,16 +143,12 @@ def _folding(gm: GraphModule, kept: list[Node]) -> tuple[GraphModule, tuple[int,
 def _main(gm: GraphModule, kept: list[Node]) -> tuple[GraphModule, tuple[int, ...]]:
     """The rest of the graph, with a placeholder for each value kept, and the places of the inputs it still takes."""
     graph = Graph()
-    made: dict[Node, Node] = {}
     placeholders = gm.graph.find_nodes(op="placeholder")
-    for node in placeholders:
-        made[node] = graph.node_copy(node)
+    made = copy_nodes(graph, placeholders)
     for number, node in enumerate(kept):
         made[node] = graph.placeholder(f"frozen_{number}")
         made[node].meta = {**{k: v for k, v in node.meta.items() if k in ("val", "source")}, PARAMETER: True}
-    for node in gm.graph.nodes:
-        if node not in made:
-            made[node] = graph.node_copy(node, made.__getitem__)
+    copy_nodes(graph, gm.graph.nodes, made)
     main = rebuild(graph_module(gm, graph), {})
     places = []
     for place, (old, node) in enumerate(zip(placeholders, main.graph.find_nodes(op="placeholder"), strict=False)):

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
-from lamina.base.fx.editing import call_for
+from lamina.base.fx.editing import call_for, replace_node
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
 from lamina.freezing.cut import constants, hoist
@@ -252,8 +252,7 @@ def _merge(gm: GraphModule, products: Sequence[Node]) -> None:
             start += _columns(node)
     for node, part in zip(products, slices, strict=True):
         part.meta = {**node.meta, "val": part.meta["val"]}
-        node.replace_all_uses_with(part)
-        graph.erase_node(node)
+        replace_node(node, part)
         _settle_views(part)
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.base.fx.editing import Write, call_for, used_once, written_anew
+from lamina.base.fx.copying import Write
+from lamina.base.fx.editing import call_for, used_once, written_anew
 from lamina.base.symbolic.torch_private import contiguous
 from lamina.library_algorithms.gelu_operations import addmm_gelu, mm_gelu_backward
 from lamina.ops import overloads

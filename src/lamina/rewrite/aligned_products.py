@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
-from lamina.base.fx.editing import Write, call_for, written_anew
+from lamina.base.fx.copying import Write
+from lamina.base.fx.editing import call_for, written_anew
 from lamina.ops import overloads
 from lamina.ops.row import PERMUTED
 from lamina.rewrite.odd_rows import ALIGNED, escapes, mm_odd_rows, suits

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
-from lamina.base.fx.editing import Write, used_once, written_anew
+from lamina.base.fx.copying import Write
+from lamina.base.fx.editing import used_once, written_anew
 
 __all__ = ["convolution_relu", "cpu_epilogues"]
 

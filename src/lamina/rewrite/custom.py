@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.copying import add_calls
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.lowering import CustomLowering, arguments_of, find_lowering
 from lamina.errors import WrongLowering
@@ -72,9 +73,7 @@ class _Expansion:
                 return False
             self.traces[key] = fragment
         names = dict(zip(fragment.inputs, (self.made[n] for n in operands), strict=True))
-        for call in fragment.calls:
-            names[call] = copied = self.graph.node_copy(call, lambda n: names.get(n) or n)
-            copied.meta = {**node.meta, "val": call.meta["val"]}
+        add_calls(self.graph, fragment.calls, names, node.meta)
         results = [self.own(node, names, fragment, r) for r in fragment.results]
         several = isinstance(node.meta["val"], (tuple, list))
         self.note(Decision("lowering", (str(node.target), node.name), True, f"lowered as {lowering.place} says"))

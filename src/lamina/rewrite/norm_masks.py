@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.base.fx.editing import Write, call_for, written_anew
+from lamina.base.fx.copying import Write
+from lamina.base.fx.editing import call_for, written_anew
 
 __all__ = ["masks_from_norms"]
 

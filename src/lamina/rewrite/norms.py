@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.base.fx.editing import Write, call_for, written_anew
+from lamina.base.fx.copying import Write
+from lamina.base.fx.editing import call_for, written_anew
 
 __all__ = ["open_group_norm", "share_means"]
 

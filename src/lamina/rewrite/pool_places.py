@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from lamina.base.fx.editing import Write, call_for, written_anew
+from lamina.base.fx.copying import Write
+from lamina.base.fx.editing import call_for, written_anew
 
 __all__ = ["max_pool2d_offsets_backward", "max_pool2d_with_offsets", "short_pool_places"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from lamina.base.fx.copying import add_calls
 from lamina.base.identity import line_of, place_of
 from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
@@ -75,11 +76,9 @@ class Replacer:
         self._check(match, fragment, operands)
         before = tuple(str(node.format_node()) for node in sorted(match.matched))
         meta = self._meta(match)
-        made: list[Node] = []
         names: dict[Node, Node] = dict(zip(fragment.inputs, operands, strict=True))
         with self._place(match, operands):
-            for call in fragment.calls:
-                made.append(self._copy(call, names, meta))
+            made = add_calls(self.graph, fragment.calls, names, meta)
             for old, result in zip(match.outputs, fragment.results, strict=True):
                 new = self._restrided(old, names[result], meta)
                 if new is not names[result]:
@@ -90,14 +89,6 @@ class Replacer:
     def finish(self) -> None:
         """Check the graph's structure once all matches are replaced."""
         self.graph.lint()
-
-    def _copy(self, call: Node, names: dict[Node, Node], meta: Mapping[str, Any]) -> Node:
-        copied = self.graph.node_copy(call, lambda n: names.get(n, n))
-        copied.meta = {**meta, "val": call.meta["val"]}
-        if "example_value" in meta:
-            copied.meta["example_value"] = call.meta["val"]
-        names[call] = copied
-        return copied
 
     def _fragment(self, match: Match, operands: Sequence[Node]) -> Fragment:
         key = _key(match, operands)

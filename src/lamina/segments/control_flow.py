@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from lamina.backends.regions import Boxed
 from lamina.base.decision import Decision
+from lamina.base.fx.copying import returning
 from lamina.base.retryable import set_retryable
 from lamina.base.torch_private import HigherOrderOperator
 
@@ -89,10 +90,7 @@ def _in_tuple(body: GraphModule) -> tuple[GraphModule, bool]:
     result = body.graph.output_node().args[0]
     if isinstance(result, (tuple, list)):
         return body, False
-    graph = Graph()
-    made = graph.graph_copy(body.graph, {})
-    graph.output((made,))
-    return GraphModule(body, graph), True
+    return GraphModule(body, returning(body, (result,))), True
 
 
 def _layout(value: torch.Tensor) -> tuple[Any, ...]:

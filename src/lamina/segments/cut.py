@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 from lamina.aot.gaps import without_gaps
 from lamina.backends.torch_private import as_number, number_symbol, symbols_in
 from lamina.base.decision import Decision
+from lamina.base.fx.copying import copy_nodes, copy_on_demand
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
 from lamina.ir.library import has_effect
 from lamina.lower.rules import RULES
@@ -96,9 +97,7 @@ def cut(gm: GraphModule, name: str, refused: Mapping[str, str] = MappingProxyTyp
     if not limits and not refused and not any(_cuts_by_itself(gm, node) for node in gm.graph.nodes):
         return None
     graph = Graph()
-    nodes: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        nodes[node] = graph.node_copy(node, lambda n: nodes[n])
+    nodes = copy_nodes(graph, gm.graph.nodes)
     without_gaps(graph, copied=True)
     work = GraphModule(gm, graph)
     found = _Found(refused={nodes[node]: refused[node.name] for node in nodes if node.name in refused})
@@ -279,9 +278,8 @@ class _Cutter:
         wanted = {n for inputs in taken.values() for n in inputs}
         wanted |= set(self._reached([*asked, self.output]))
         self.wanted = wanted
-        outer, values = Graph(), dict[Node, Node]()
-        for node in self.gm.graph.find_nodes(op="placeholder"):
-            values[node] = outer.node_copy(node)
+        outer = Graph()
+        values = copy_nodes(outer, self.gm.graph.find_nodes(op="placeholder"))
         root: dict[str, Any] = {}
         segments = []
         for level in range(-1, max([*self.groups, *self.between, 0]) + 1):
@@ -386,32 +384,16 @@ class _Cutter:
         for node in taken:
             env[node] = graph.placeholder(node.name)
             env[node].meta = dict(node.meta)
-
-        def value(node: Node) -> Node:
-            node = self._real(node)
-            if node not in env:
-                made = graph.node_copy(node, value)
-                made.meta = dict(node.meta)
-                env[node] = made
-            return env[node]
-
         for node in nodes:
-            made = graph.node_copy(node, value)
-            made.meta = dict(node.meta)
-            env[node] = made
+            copy_on_demand(graph, node, env, self._real)
         results = [n for n in nodes if n in self.wanted]
         graph.output(tuple(env[n] for n in results))
         name = f"{self.name}_segment{sum(k < level for k in self.groups)}"
         return Segment(name, GraphModule(self.gm, graph)), results
 
     def _emitted(self, outer: Graph, values: dict[Node, Node], node: Node) -> Node:
-        node = self._real(node)
-        if node not in values:
-            args, kwargs = map_arg((node.args, node.kwargs), lambda n: self._emitted(outer, values, n))
-            made = outer.create_node(node.op, node.target, args, kwargs, node.name)
-            made.meta = dict(node.meta)
-            values[node] = made
-        return values[node]
+        made: Node = copy_on_demand(outer, node, values, self._real)
+        return made
 
     def _decisions(self, segments: int) -> tuple[Decision, ...]:
         grouped: dict[tuple[str, str], list[Node]] = {}

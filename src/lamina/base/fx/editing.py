@@ -8,18 +8,16 @@ from typing import Any
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from lamina.base.fx.copying import Write, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 
 __all__ = [
-    *("Substitution", "Write", "call_for", "erase_dead", "rebuild", "substitute", "used_once"),
+    *("Substitution", "call_for", "erase_dead", "rebuild", "replace_node", "substitute", "used_once"),
     "written_anew",
 ]
 
 Substitution = dict[Node, Node]
 """Node to the earlier node that stands for it; the earlier node is never itself a key."""
-
-Write = Callable[[Graph, Mapping[Node, Node]], Node]
-"""Writes calls into a new graph and gives the node that holds the value; the mapping says what became of a node."""
 
 
 def _dead_nodes(graph: Graph, stand_in: Substitution) -> set[Node]:
@@ -40,12 +38,8 @@ def rebuild(gm: GraphModule, stand_in: Substitution) -> GraphModule:
     if not stand_in and not dead:
         return gm
     graph = Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        other = stand_in.get(node)
-        if node in dead or other in dead:
-            continue
-        made[node] = made[other] if other is not None else graph.node_copy(node, made.__getitem__)
+    live = (node for node in gm.graph.nodes if node not in dead and stand_in.get(node) not in dead)
+    copy_nodes(graph, live, stand_in=stand_in)
     return graph_module(gm, graph)
 
 
@@ -56,6 +50,12 @@ def substitute(gm: GraphModule, stand_in: Substitution) -> GraphModule:
     for node, other in stand_in.items():
         node.replace_all_uses_with(other)
     return erase_dead(gm)
+
+
+def replace_node(node: Node, new: Node) -> None:
+    """Let the users of ``node`` read ``new``, and erase it."""
+    node.replace_all_uses_with(new)
+    node.graph.erase_node(node)
 
 
 def erase_dead(gm: GraphModule) -> GraphModule:
@@ -72,10 +72,7 @@ def written_anew(gm: GraphModule, writes: Mapping[Node, Write]) -> GraphModule:
     if not writes:
         return gm
     graph = Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        write = writes.get(node)
-        made[node] = graph.node_copy(node, made.__getitem__) if write is None else write(graph, made)
+    copy_nodes(graph, gm.graph.nodes, writes=writes)
     graph.eliminate_dead_code()
     return graph_module(gm, graph)
 

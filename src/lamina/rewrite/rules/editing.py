@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.fx.copying import Made, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.rewrite.rules.spelling import written
 from lamina.rewrite.torch_private import fake_mode_of
@@ -57,16 +59,16 @@ def replaced(gm: GraphModule, replacements: Mapping[Node, Replacement]) -> Graph
     if not replacements:
         return gm
     graph = Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        write = replacements.get(node)
-        if write is None:
-            made[node] = graph.node_copy(node, made.__getitem__)
-        else:
-            made[node] = write(Writer(graph, made, node))
+    made = copy_nodes(
+        graph, gm.graph.nodes, writes={node: partial(_write, node, replacements[node]) for node in replacements}
+    )
     _drop_unused(graph, [made[n] for n in gm.graph.nodes if n.users and made[n].op != "output"])
     graph.lint()
     return graph_module(gm, graph)
+
+
+def _write(place: Node, replacement: Replacement, graph: Graph, made: Made) -> Node:
+    return replacement(Writer(graph, made, place))
 
 
 def _drop_unused(graph: Graph, had_users: list[Node]) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.copying import copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
 
@@ -28,9 +29,7 @@ def strided_windows(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
     if not found or not any(_may_write(node) for node in gm.graph.nodes):
         return gm
     graph = Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        made[node] = new = graph.node_copy(node, made.__getitem__)
+    for node, new in copy_nodes(graph, gm.graph.nodes).items():
         if node in found:
             new.op, new.target = "call_function", windows
             decisions.append(Decision("rewrite", ("strided_windows", source_of(node)), True, "a view keeps the rest"))

@@ -7,12 +7,14 @@ mean the same where ``scores`` was just computed. Rules then need to know the se
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.copying import Made, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
 from lamina.rewrite.rules.spelling import Spelled, fake_of, number, spelled
@@ -47,18 +49,18 @@ def without_hidden_writes(gm: GraphModule, decisions: list[Decision]) -> GraphMo
         subject = ("without_hidden_writes", source_of(node))
         decisions.append(Decision("rewrite", subject, True, "nothing had read the tensor that this writes to"))
     graph = Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        call = chosen.get(node)
-        if call is None:
-            made[node] = graph.node_copy(node, made.__getitem__)
-            continue
+
+    def write(node: Node, graph: Graph, made: Made) -> Node:
+        call = chosen[node]
         args, kwargs = _arguments(call)
         moved = torch.fx.node.map_arg(args, made.__getitem__)
         new = graph.call_function(_FUNCTIONAL[call.name], tuple(moved), kwargs)
         new.meta = dict(node.meta)
         for name in tensors.names(node):  # from here on every name of the tensor means the new value
             made[name] = new
+        return new
+
+    copy_nodes(graph, gm.graph.nodes, writes={node: partial(write, node) for node in chosen})
     return graph_module(gm, graph)
 
 
