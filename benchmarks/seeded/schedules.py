@@ -71,7 +71,7 @@ SCHEDULES = (
         "a read and a write at different points are fused",
         "dropped condition",
         f"{_SCHEDULE}/group.py",
-        "(phases or stores[eqn.buffer] != {eqn.index})",
+        "phases or stores[eqn.buffer] != {eqn.index}",
         "phases",
         ("tests/schedule/test_group.py",),
     ),

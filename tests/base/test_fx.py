@@ -50,6 +50,18 @@ def test_others_stand_for_nodes_or_are_written_in_their_place() -> None:
     assert value(graph) == 20
 
 
+def test_a_write_that_tells_what_later_nodes_are_takes_no_copy_of_theirs() -> None:
+    gm, old = traced()
+
+    def renamed(graph: Graph, made: Made) -> Node:
+        made[old["sub"]] = made[old["x"]]  # until its turn comes
+        return graph.call_function(operator.mul, (made[old["x"]], made[old["y"]]))
+
+    graph = Graph()
+    copy_nodes(graph, gm.graph.nodes, writes={old["add"]: renamed})
+    assert value(graph) == 30
+
+
 def test_a_part_is_copied_with_what_it_needs() -> None:
     gm, old = traced()
     assert needed_by([old["add"]]) == {old["x"], old["y"], old["add"]}

@@ -30,12 +30,14 @@ def copy_nodes(
 ) -> Made:
     """Copy ``nodes``, each after its operands, with their ``meta`` to the end of ``graph``; what each has become.
 
-    What ``made``, which is extended, has already is not copied. An earlier node ``stand_in[node]`` stands for its
-    node, and what ``writes[node]`` gives. Raises ``KeyError`` where an operand has become nothing.
+    What ``made``, which is extended, has beforehand is not copied. An earlier node ``stand_in[node]`` stands for its
+    node, and what ``writes[node]`` gives, which may say as well what other nodes are until their turn comes. Raises
+    ``KeyError`` where an operand has become nothing.
     """
     made = {} if made is None else made
+    given = frozenset(made)
     for node in nodes:
-        if node in made:
+        if node in given:
             continue
         if node in stand_in:
             made[node] = made[stand_in[node]]
