@@ -326,3 +326,16 @@ def test_what_the_program_rounds_itself_is_rounded(name: str, dtype: torch.dtype
         return ROUNDED[name](x, x.to(dtype))
 
     torch.testing.assert_close(compile(function)(x), function(x), rtol=1e-6, atol=0)
+
+
+def test_readers_that_meet_again_are_looked_at_once(compile: CompileFunction) -> None:
+    """Each step doubles the ways from the cast to what comes after it."""
+
+    def function(x: Tensor) -> Tensor:
+        rounded = x.to(torch.bfloat16)
+        for _ in range(40):
+            rounded = torch.cat([rounded, rounded.flip(0)])[2:6]
+        return rounded
+
+    x = torch.tensor([7.1, 0.3, 2.9999, 1e-9])
+    torch.testing.assert_close(compile(function)(x), function(x), rtol=0, atol=0)

@@ -7,14 +7,15 @@ forward's own. Then nothing of the backward reads the dividend, and yet eager ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch.fx import GraphModule, Node
 
 from lamina.aot.cost import classify
+from lamina.base.fx.copying import needed_by
 
-__all__ = ["ancestors", "are_backward_operands", "is_backward_operand", "mark_backward_operands"]
+__all__ = ["are_backward_operands", "is_backward_operand", "mark_backward_operands"]
 
 _OPERAND = "read_by_backward"
 
@@ -23,8 +24,8 @@ def mark_backward_operands(joint: GraphModule, forward_outputs: int) -> None:
     """Note in ``meta`` which inputs, and results of the forward, formulas of the backward read: or views of them."""
     output = joint.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
-    forward = ancestors([n for n in results[:forward_outputs] if isinstance(n, Node)])
-    backward = ancestors([n for n in results[forward_outputs:] if isinstance(n, Node)])
+    forward = needed_by([n for n in results[:forward_outputs] if isinstance(n, Node)])
+    backward = needed_by([n for n in results[forward_outputs:] if isinstance(n, Node)])
     operands: set[Node] = set()
     for node in reversed(joint.graph.nodes):
         if node.op == "placeholder":
@@ -59,15 +60,3 @@ def _memory(node: Node) -> Iterator[Node]:
 
 def _is_view(node: Node) -> bool:
     return node.op == "call_function" and bool(node.all_input_nodes) and classify(node).kind == "view"
-
-
-def ancestors(roots: Iterable[Node]) -> set[Node]:
-    """``roots`` and everything they are computed from."""
-    seen = set(roots)
-    stack = list(seen)
-    while stack:
-        for node in stack.pop().all_input_nodes:
-            if node not in seen:
-                seen.add(node)
-                stack.append(node)
-    return seen

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.backward_operands import ancestors, are_backward_operands, is_backward_operand
+from lamina.aot.backward_operands import are_backward_operands, is_backward_operand
 from lamina.aot.cost import CostModel, OpClass, bytes_of, classify
 from lamina.aot.equal_values import compared_values
 from lamina.aot.extract import Effects, Split, extract
@@ -26,6 +26,7 @@ from lamina.aot.packed import Packed, packed_bytes, packed_values
 from lamina.aot.reuse import Reuse, find_reuses
 from lamina.base.decision import Decision
 from lamina.base.files import graph_text, text_of
+from lamina.base.fx.copying import needed_by
 
 __all__ = ["Partition", "partition"]
 
@@ -131,11 +132,11 @@ class _Joint:
         self.after = self._after_tangents()
         self.kinds: dict[Node, OpClass] = {n: classify(n) for n in self.nodes if n.op != "placeholder"}
         self.effects = self._effects()
-        self.forward_nodes = ancestors([*self.forward_results, *self.effects.forward])
+        self.forward_nodes = needed_by([*self.forward_results, *self.effects.forward])
         users = self.after.union(self.effects.backward)
         demanded = [n for user in self.nodes if user in users for n in user.all_input_nodes]
         self.demanded = {n for n in (*demanded, *backward_results) if n not in self.after}
-        self.relevant = ancestors(self.demanded)
+        self.relevant = needed_by(self.demanded)
         self.operands: set[Node] = set(self.demanded)
         """What eager saves, as far as backward formulas ask for it, and what that is a view of."""
         self.refused = self._refused(primals)

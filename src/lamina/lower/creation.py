@@ -182,13 +182,15 @@ _STEPS = frozenset(str.split("ceil floor floor_divide fmod frac heaviside remain
 def _readers(node: Node) -> list[Node]:
     """The calls that compute with a result or with elements of it, without products, which read it from memory."""
     found: list[Node] = []
-    stack = list(node.users)
+    seen = set(node.users)
+    stack = list(seen)
     while stack:
         user = stack.pop()
         row = row_of(user.target)
         carries = row is not None and (row.elements or row.exact or row.kind in (VIEW, GATHER))
         if carries and _dtypes(user) == {node.meta["val"].dtype}:
-            stack += user.users
+            stack += user.users.keys() - seen
+            seen.update(user.users)
         elif user.op != "output" and (row is None or row.kind not in (PRODUCT, ATTENTION)):
             found.append(user)
     return found

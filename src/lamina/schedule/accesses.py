@@ -1,4 +1,4 @@
-"""The buffers that a step loads and stores, in order: what fusion counts and looks candidates up by.
+"""The buffers that a step loads and stores, in order, and how: what fusion counts and looks candidates up by.
 
 ``ir.access.reads`` says more: what a store under a mask or a call in place leaves as it was counts as read there, and
 here as written only.
@@ -7,9 +7,10 @@ here as written only.
 from __future__ import annotations
 
 from lamina.ir.access import views
-from lamina.ir.loops import LibraryCall, Load, Step, Store
+from lamina.ir.index import Loaded
+from lamina.ir.loops import Equation, LibraryCall, Load, Step, Store
 
-__all__ = ["loaded", "stored"]
+__all__ = ["gathers", "loaded", "stored"]
 
 
 def loaded(step: Step) -> tuple[str, ...]:
@@ -25,3 +26,8 @@ def stored(step: Step) -> tuple[str, ...]:
     if isinstance(step, LibraryCall):
         return (*(o for o in step.outs if o is not None), *step.mutates)
     return tuple(e.buffer for e in step.body if isinstance(e, Store))
+
+
+def gathers(eqn: Equation) -> bool:
+    """Whether an equation loads at places that are loaded themselves."""
+    return isinstance(eqn, Load) and any(isinstance(a, Loaded) for e in eqn.index for a in e.atoms())

@@ -8,7 +8,8 @@ from functools import cached_property
 from lamina.base.dtypes import DTYPES
 from lamina.ir.index import Axis, Expr, as_expr, prod
 from lamina.ir.loops import Buffer, Equation, Load, Store
-from lamina.schedule.gpu_cutting import ACROSS, SHORT, NestToCut, axes_of, gathers
+from lamina.schedule.accesses import gathers
+from lamina.schedule.gpu_cutting import ACROSS, SHORT, NestToCut, axes_of
 from lamina.schedule.gpu_fast_axis import fast_of
 
 __all__ = ["Accesses"]

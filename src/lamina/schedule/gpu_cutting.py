@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from lamina.ir.index import Loaded, prod
+from lamina.ir.index import prod
 from lamina.ir.loops import Check, Equation, Load, Nest, Reduce, Store, axes_of_values, defined, operands
 from lamina.ir.use_def import UseDef
 from lamina.schedule.gpu_facts import guess
 
 __all__ = [
     *("ACROSS", "COLUMN_POINTS", "HALVES", "MANY", "SHORT", "WIDEST"),
-    *("NestToCut", "axes_of", "gathers", "needed"),
+    *("NestToCut", "axes_of", "needed"),
 ]
 
 WIDEST = 8192
@@ -93,8 +93,3 @@ def needed(body: list[Equation], names: Iterable[str]) -> list[str]:
 def axes_of(eqn: Equation) -> set[str]:
     """Axes that an access goes along; none for other equations."""
     return {a for e in eqn.index for a in e.axes()} if isinstance(eqn, Load | Store) else set()
-
-
-def gathers(eqn: Equation) -> bool:
-    """Whether an equation loads at places that are loaded themselves."""
-    return isinstance(eqn, Load) and any(isinstance(a, Loaded) for e in eqn.index for a in e.atoms())

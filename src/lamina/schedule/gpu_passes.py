@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.loops import Buffer, Check, Compute, Equation, Load, Nest, Store, defined
+from lamina.schedule.accesses import gathers
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cut_nests import NewNests
-from lamina.schedule.gpu_cutting import HALVES, NestToCut, axes_of, gathers, needed
+from lamina.schedule.gpu_cutting import HALVES, NestToCut, axes_of, needed
 
 __all__ = ["Passes"]
 

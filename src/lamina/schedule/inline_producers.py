@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from lamina.base.decision import Decision
 from lamina.ir.index import Atom, Expr, prod
 from lamina.ir.loops import LibraryCall, Load, Nest, Reduce, Scan, Step
-from lamina.schedule.accesses import loaded, stored
+from lamina.schedule.accesses import gathers, loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts, estimate
 from lamina.schedule.dead_code import live_steps
 from lamina.schedule.fold_predicates import without_known_predicates
-from lamina.schedule.gpu_cutting import gathers
 from lamina.schedule.gpu_work import work
 from lamina.schedule.group import StepFacts
 from lamina.schedule.inline import inline_into
