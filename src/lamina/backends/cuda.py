@@ -15,6 +15,7 @@ import torch
 from torch.fx import GraphModule
 
 from lamina.backends.device import LoadedPlan
+from lamina.backends.gpu_properties import gpu_target
 from lamina.backends.regions import (
     Boxed,
     aten_calls,
@@ -56,7 +57,6 @@ from lamina.runtime.toolchain import Compiler
 from lamina.runtime.triton_build import TritonBuild, TritonUnit, build_triton
 from lamina.runtime.triton_pool import TooMuchShared, TritonError, compiler_pool
 from lamina.schedule.fuse import Fused
-from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.memo import Memo
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import peak_bytes
@@ -65,7 +65,7 @@ from lamina.tuning.cuda import RegionTuning, triton_unit
 from lamina.tuning.products import product_choice
 from lamina.tuning.values import policy_of
 
-__all__ = ["CudaBackend", "gpu_target"]
+__all__ = ["CudaBackend"]
 
 _OWN_MEMORY = 1 << 20
 """Bytes from which a temporary is allocated and freed by itself, so that torch can use its memory in between."""
@@ -80,9 +80,6 @@ with GELU, SiLU, sums and their gradients)."""
 
 _POSSIBLE = 0.9
 """The same where time for tuning does not count."""
-
-_COPY_SHARE = 0.885
-"""What a copy reaches of the memory's nominal bandwidth (measured on an H200: 4.25 of 4.8 TB/s)."""
 
 
 class CudaBackend:
@@ -186,22 +183,6 @@ class CudaBackend:
             pool=lambda: compiler_pool(self.options.jobs),
             on_progress=progress_printer(region, "kernels") if self.options.progress else None,
         )
-
-
-def gpu_target(device: int, approximate: bool) -> GpuTarget:
-    """What scheduling wants to know of a GPU of this machine."""
-    about = torch.cuda.get_device_properties(device)
-    # Double data rate; the clock is in kHz, the bus in bits.
-    nominal = 2 * about.memory_clock_rate * about.memory_bus_width / 8 / 1e6
-    return GpuTarget(
-        name=about.name,
-        processors=about.multi_processor_count,
-        capability=10 * about.major + about.minor,
-        copy_gbs=_COPY_SHARE * nominal,
-        l2_bytes=about.L2_cache_size,
-        shared_bytes=getattr(about, "shared_memory_per_block_optin", about.shared_memory_per_block),
-        approximate=approximate,
-    )
 
 
 @cache  # values of the options cxx and cache_dir

@@ -21,7 +21,7 @@ from lamina.aot.cost import CostModel, bytes_of, class_of
 from lamina.aot.draws import draws_numbers
 from lamina.aot.overlap import tensors_written
 from lamina.aot.torch_private import is_torch_function, switches_state
-from lamina.backends.cuda import gpu_target
+from lamina.backends.gpu_properties import gpu_target
 from lamina.base.captured import argument, example, memory, tensors
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import is_fake
