@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lamina.base.reasons import Reason
+
 __all__ = ["Decision"]
 
 
@@ -12,7 +14,7 @@ class Decision:
     """One yes or no of a stage.
 
     ``kind`` names the question ("fuse", "save", "library"), ``subject`` the things it was asked of,
-    ``reason`` the answer's ground in words, ``facts`` the numbers it rests on.
+    ``reason`` the answer's ground in words with a registered code, ``facts`` the numbers it rests on.
     """
 
     kind: str
@@ -20,3 +22,13 @@ class Decision:
     taken: bool
     reason: str
     facts: tuple[tuple[str, int | float | str], ...] = ()
+
+    @property
+    def code(self) -> str:
+        """The registered code of the reason ("LM5012"), which docs/codes.md explains; empty if it has none."""
+        return self.reason.code if isinstance(self.reason, Reason) else ""
+
+    @property
+    def remedy(self) -> str:
+        """What a user can do about it in a sentence; empty where nothing need be done."""
+        return self.reason.remedy if isinstance(self.reason, Reason) else ""

@@ -1,0 +1,57 @@
+"""Reasons of decisions carry registered codes and remedies."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from lamina.base import reasons
+from lamina.base.decision import Decision
+from lamina.base.reasons import Codes, Reason, registered
+
+
+@pytest.fixture(autouse=True)
+def sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reasons, "_SECTIONS", {})
+
+
+def test_a_reason_is_its_sentence_with_code_and_remedy() -> None:
+    waits = Codes(51, "fusion").add(7, "{first} runs between", "longer", "move {first} before them")
+    reason = waits(first="addmm")
+    decision = Decision("fuse", ("a", "b"), False, reason)
+    assert reason == "addmm runs between"
+    assert (decision.code, decision.remedy) == ("LM5107", "move addmm before them")
+
+
+def test_a_copied_or_pickled_reason_keeps_its_code() -> None:
+    reason = Reason("why", "LM0001", "how")
+    for made in (copy.deepcopy(reason), pickle.loads(pickle.dumps(reason))):
+        assert (made, made.code, made.remedy) == ("why", "LM0001", "how")
+
+
+def test_a_missing_word_is_an_error() -> None:
+    with pytest.raises(KeyError, match="first"):
+        Codes(51, "fusion").add(7, "{first} runs between", "longer")(second="x")
+
+
+def test_numbers_are_registered_once() -> None:
+    codes = Codes(51, "fusion")
+    codes.add(7, "a", "b")
+    with pytest.raises(ValueError, match="7"):
+        codes.add(7, "c", "d")
+    with pytest.raises(ValueError, match="100"):
+        codes.add(100, "c", "d")
+    with pytest.raises(ValueError, match="51"):
+        Codes(51, "other")
+    with pytest.raises(ValueError, match="51"):
+        Codes(51, "fusion")
+
+
+def test_codes_and_sections_come_by_number() -> None:
+    late, early = Codes(52, "later"), Codes(51, "earlier")
+    late.add(9, "b", "b")
+    late.add(2, "a", "a")
+    assert registered() == (early, late)
+    assert [code.number for code in late] == ["LM5202", "LM5209"]
