@@ -11,6 +11,7 @@ import torch
 
 from lamina.base.decision import Decision
 from lamina.base.dtypes import DTYPES, torch_dtype
+from lamina.base.reasons import Reason
 from lamina.ir.access import writes
 from lamina.ir.index import Axis, Expr, Loaded, Size, as_expr
 from lamina.ir.loops import (
@@ -243,7 +244,7 @@ def simple_plan(program: LoopProgram) -> Plan:
             "fuse",
             ("a", "b"),
             False,
-            "too many registers",
+            Reason("too many registers", "LM0001", "use fewer"),
             (("bytes", 64), ("ratio", 0.5)),
         ),
     )

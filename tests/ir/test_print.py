@@ -32,7 +32,9 @@ def test_program_text_evaluates_to_an_equal_program(name: str) -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_plan_text_evaluates_to_an_equal_plan(name: str) -> None:
     plan = simple_plan(EXAMPLES[name])
-    assert read_plan(print_plan(plan)) == plan
+    made = read_plan(print_plan(plan))
+    assert made == plan
+    assert [(d.code, d.remedy) for d in made.decisions] == [(d.code, d.remedy) for d in plan.decisions] != []
 
 
 def test_every_single_field_makes_a_difference_to_the_text() -> None:

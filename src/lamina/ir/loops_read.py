@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.ir import index, loops, plan
 from lamina.ir.index import Expr
 from lamina.ir.loops import Check, Compute, Constant, Reduce, Scan, Source
@@ -38,6 +39,7 @@ __all__ = [
     "Place",
     "Plan",
     "Random",
+    "Reason",
     "Reduce",
     "Scan",
     "Schedule",

@@ -122,4 +122,5 @@ def _step(printer: Printer, step: PlanStep) -> str:
 
 def _decision(d: Decision) -> str:
     facts = f", {tuple_text(f'({name!r}, {literal(value)})' for name, value in d.facts)}" if d.facts else ""
-    return f"Decision({d.kind!r}, {literal_tuple(d.subject)}, {d.taken}, {d.reason!r}{facts})"
+    reason = f"Reason{tuple_of_strings(d.reason, d.code, d.remedy)}"
+    return f"Decision({d.kind!r}, {literal_tuple(d.subject)}, {d.taken}, {reason}{facts})"

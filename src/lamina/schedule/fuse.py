@@ -12,8 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.ir.loops import LoopProgram, Nest, Step
 from lamina.ir.loops_print import print_program
+from lamina.schedule import reasons
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts
 from lamina.schedule.dead_code import live_steps
@@ -23,7 +25,7 @@ from lamina.schedule.group import Group
 from lamina.schedule.hoisting import hoist_values
 from lamina.schedule.in_place import update_in_place
 from lamina.schedule.inline_producers import inline_producers
-from lamina.schedule.join_groups import WAITS, Joiner
+from lamina.schedule.join_groups import Joiner
 from lamina.schedule.lifetimes import Lifetimes
 from lamina.schedule.masked_update import overwrite_results
 from lamina.schedule.recompute import recompute
@@ -122,14 +124,14 @@ class _Grouping:
             result = self._joiner.joined(first, second)
             if isinstance(result, Group):
                 shared = sum(self._buffers.bytes[b] for b in (first.reads | first.writes) & second.reads)
-                self._decide(first, second, True, "shared bytes", shared)
+                self._decide(first, second, True, reasons.SHARES_MEMORY(), shared)
                 self.graph.replace(first, second, result)
                 return result
             refused.add(other.number)
-            if first.writes & second.reads or result == WAITS:
+            if first.writes & second.reads or result.code == reasons.WAITS_FOR_CALLS.number:
                 self._decide(first, second, False, result)
         return None
 
-    def _decide(self, first: Group, second: Group, taken: bool, reason: str, shared: int = 0) -> None:
+    def _decide(self, first: Group, second: Group, taken: bool, reason: Reason, shared: int = 0) -> None:
         facts = (("bytes", shared),) if shared else ()
         self.decisions.append(Decision("fuse", (first.name, second.name), taken, reason, facts))

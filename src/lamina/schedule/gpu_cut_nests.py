@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.ir.index import Axis, Expr, as_expr
 from lamina.ir.loops import Buffer, Check, Equation, Index, Load, Nest, Random, Reduce, Store
 from lamina.schedule.gpu_cut_accesses import Accesses
@@ -84,7 +85,7 @@ class NewNests:
         place = as_expr(slowest.extent.const - 1) - as_expr(slowest)
         return replace(nest, body=tuple(rename(e, {}, {slowest: place}) for e in nest.body))
 
-    def decide(self, kind: str, reason: str) -> None:
+    def decide(self, kind: str, reason: Reason) -> None:
         self.decisions.append(Decision("cut", (self.facts.nest.name, kind), True, reason))
 
     def _device(self) -> str:

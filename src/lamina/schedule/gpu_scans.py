@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.ir.index import Atom, Axis, Expr, as_expr, prod
 from lamina.ir.loops import (
     Buffer,
@@ -28,6 +29,7 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.ir.ops import JOINS, SCANS, neutral
+from lamina.schedule import reasons
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.loop_reversal import reversed_loops
 from lamina.schedule.scan_chunks import ScanChunks, needed, parts_of_scans
@@ -44,12 +46,12 @@ def scan_in_parts(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget, dec
     if cut is None:
         return [nest]
     subject = (nest.name, "scan in parts")
-    if isinstance(cut, str):
+    if isinstance(cut, Reason):
         decisions.append(Decision("cut", subject, False, cut))
         return [nest]
     first, last = _InParts(nest, cut, buffers).nests()
     programs = cut.count * prod(a.extent for a in nest.axes if a != cut.axis)
-    decisions.append(Decision("cut", subject, True, f"{programs} parts, each from what is before it"))
+    decisions.append(Decision("cut", subject, True, reasons.SCAN_IN_PARTS(programs=programs)))
     if not cut.axis.extent.is_int:  # nothing says that the parts are many
         return [*first, *last]
     return [*(n for one in first for n in scan_in_parts(one, buffers, target, decisions)), *last]
@@ -86,7 +88,7 @@ def from_the_start(nest: Nest, buffers: dict[str, Buffer], decisions: list[Decis
     backwards = reversed_loops(nest, [along])
     if backwards is None:
         return nest
-    decisions.append(Decision("cut", (nest.name, "scan turned around"), True, "no memory is contiguous along it"))
+    decisions.append(Decision("cut", (nest.name, "scan turned around"), True, reasons.SCAN_TURNED()))
     return backwards
 
 

@@ -23,6 +23,7 @@ from lamina.ir.loops import (
     defined,
     operands,
 )
+from lamina.schedule import reasons
 from lamina.schedule.axis_to_cut import AxisToCut
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cut_choice import CutChoice
@@ -135,7 +136,7 @@ class _Cutter:
         stores, loads = self._new.saved(needed(second, outs))
         first_goals = [*early, *(self._facts.use_def.positions[n] for n in loads)]
         first = self._facts.slice(first_goals, {})
-        self._new.decide("rows and columns apart", "the rows are too wide to keep in registers")
+        self._new.decide("rows and columns apart", reasons.ROWS_TOO_WIDE())
         return [
             self._new.nest_of("rows", self._facts.nest.axes, [*first, *stores]),
             self._new.nest_of("columns", self._facts.nest.axes, [*loads.values(), *second]),
@@ -173,7 +174,7 @@ class _Cutter:
         runs = self._accesses.fast() in [a.name for a in cut.beside]
         why = "; the points of short contiguous runs apart, for wide accesses" if runs else ""
         why = "; neighbours of short contiguous runs apart, for wide accesses" if cut.dealt else why
-        self._new.decide("in parts", f"{programs} programs for each result, joined in order{why}")
+        self._new.decide("in parts", reasons.IN_PARTS(programs=programs, how=why))
         kept = set(self._facts.axes) - over
         if all(self._facts.values[n] <= kept for e in remaining for n in (*defined(e), *operands(e))) and all(
             e.axes() <= kept for eqn in remaining if isinstance(eqn, Load | Store) for e in eqn.index

@@ -8,6 +8,7 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.index import as_expr
 from lamina.ir.loops import Check, Compute, Equation, Load, Nest, Reduce, Store, defined, operands
 from lamina.ir.ops import JOINS
+from lamina.schedule import reasons
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cut_nests import NewNests
 from lamina.schedule.gpu_cutting import COLUMN_POINTS, HALVES, MANY, WIDEST, NestToCut, axes_of, needed
@@ -38,7 +39,7 @@ class Steps:
         scattered = fast in inner - common and self.accesses.short(fast) and self.facts.size(self.facts.axes) >= MANY
         if self.facts.volume(inner) <= WIDEST and not scattered:
             return None
-        self.new.decide("in steps", "first what rows and columns have in common, in one pass for both")
+        self.new.decide("in steps", reasons.IN_STEPS())
         return self.in_steps(first, sets, common)
 
     def joinable(self, reduces: list[int]) -> bool:

@@ -11,6 +11,7 @@ from lamina.base.decision import Decision
 from lamina.ir.access import reads
 from lamina.ir.loops import Check, Equation, Index, Load, Nest, Random, Reduce, Scan, Store
 from lamina.ir.use_def import UseDef
+from lamina.schedule import reasons
 
 __all__ = ["updates_apart"]
 
@@ -33,7 +34,7 @@ def updates_apart(nest: Nest, decisions: list[Decision]) -> list[Nest]:
     changed = {e.buffer for e in first.body if isinstance(e, Store)}
     if len(second.axes) == len(nest.axes) or reads(second) & changed:
         return [nest]
-    decisions.append(Decision("cut", (nest.name, "update apart"), True, "every program reads what it overwrites"))
+    decisions.append(Decision("cut", (nest.name, "update apart"), True, reasons.UPDATE_APART()))
     return [first, second]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lamina.base.reasons import Reason
 from lamina.ir.index import Atom, Axis, Expr, Loaded, prod
 from lamina.ir.loops import (
     Buffer,
@@ -24,6 +25,7 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.ir.ops import OPS
+from lamina.schedule import reasons
 from lamina.schedule.align import Alignment, bare_axis, radix
 from lamina.schedule.simplify import rename, simplify
 
@@ -176,8 +178,8 @@ def join(first: Nest, second: Nest, found: Alignment, numerics: str) -> Nest:
     return Nest(first.name, found.axes, simplify(body, numerics))
 
 
-def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool, parts: Sequence[Nest] = ()) -> str:
-    """Why the nest cannot be one kernel, or an empty string.
+def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool, parts: Sequence[Nest] = ()) -> Reason | None:
+    """Why the nest cannot be one kernel, or ``None``.
 
     All reductions whose results are used further inside the nest must reduce the same axes (the inner loops); the
     others may only end in stores. A buffer that is both read and written is touched at one index only, not beside
@@ -189,24 +191,24 @@ def illegal(nest: Nest, buffers: Mapping[str, Buffer], fresh: bool, parts: Seque
     reduces = [e for e in nest.body if isinstance(e, Reduce)]
     scans = [e for e in nest.body if isinstance(e, Scan)]
     if scans and reduces:
-        return "a scan beside a reduction"
+        return reasons.SCAN_BESIDE_REDUCTION()
     if len({(e.axis, e.reverse) for e in scans}) > 1:
-        return "scans along different axes or in different directions"
+        return reasons.SCANS_DIFFER()
     used = _inner_axes(nest, varies)
     if len(used) > 1:
-        return "reductions used inside are over different axes"
+        return reasons.INNER_AXES_DIFFER()
     inner = next(iter(used), None)
     ends = {frozenset(r.axes) for r in reduces} - ({inner} if inner is not None else set())
     if len(ends) > (1 if inner is not None else 2):
-        return "too many different sets of reduced axes"
+        return reasons.TOO_MANY_REDUCED_SETS()
     sets = ends | ({inner} if inner is not None else set())
     if len(sets) > 1 and not any(_holds_fast_axis(nest, axes, buffers) for axes in sets):
-        return "different axes are reduced and none of them is the fast axis"
+        return reasons.NO_FAST_AXIS_REDUCED()
     torn = inner is not None and _torn(nest, inner, buffers, read_once=len(sets) == 1)
     if inner is not None:
         holds = _holds_fast_axis(nest, inner, buffers)
         if (torn or not holds) if fresh else _loses_order(parts, torn and len(sets) > 1, holds, buffers):
-            return "the reduced axes do not hold the fast axis, a second kernel reads the memory in better order"
+            return reasons.READS_IN_BETTER_ORDER()
     return _rewrites(nest, bool(reduces or scans), varies)
 
 
@@ -230,8 +232,8 @@ def _inner_axes(nest: Nest, varies: Mapping[str, frozenset[str]]) -> set[frozens
     return {frozenset(e.axes) for e in nest.body if isinstance(e, Reduce) and _used_inside(nest, e, varies)}
 
 
-def _rewrites(nest: Nest, phases: bool, varies: Mapping[str, frozenset[str]]) -> str:
-    """Why what the nest reads of a buffer that it writes may not be what was there before, or ""."""
+def _rewrites(nest: Nest, phases: bool, varies: Mapping[str, frozenset[str]]) -> Reason | None:
+    """Why what the nest reads of a buffer that it writes may not be what was there before, or ``None``."""
     stores: dict[str, set[tuple[Expr, ...]]] = {}
     for eqn in nest.body:
         if isinstance(eqn, Store):
@@ -240,10 +242,10 @@ def _rewrites(nest: Nest, phases: bool, varies: Mapping[str, frozenset[str]]) ->
         if not isinstance(eqn, Load) or eqn.buffer not in stores:
             continue
         if phases or stores[eqn.buffer] != {eqn.index}:
-            return "a buffer is read and written at different points"
+            return reasons.OVERWRITES_OTHER_POINTS()
         if _used_at_more_points(nest, eqn, varies):
-            return "an element is written at one of the points that read it"
-    return ""
+            return reasons.OVERWRITES_SHARED_POINT()
+    return None
 
 
 def _used_at_more_points(nest: Nest, load: Load, varies: Mapping[str, frozenset[str]]) -> bool:

@@ -31,6 +31,7 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.ir.use_def import UseDef
+from lamina.schedule import reasons
 from lamina.schedule.hoisting_cost import Cost, places_of
 
 __all__ = ["hoist_values"]
@@ -106,10 +107,10 @@ class _Work:
             loads[name] = Load(name, label, at, dtype, None, 0, made.origin)
             self.made.append(_buffer(label, dtype, axes))
             self.buffers[label] = self.made[-1]
-            why = "checked once for many points" if name in places else "computed once for many points"
-            self.decisions.append(Decision("hoist", (nest.name, name), True, why))
+            why = reasons.CHECKED_AHEAD if name in places else reasons.COMPUTED_AHEAD
+            self.decisions.append(Decision("hoist", (nest.name, name), True, why()))
         for eqn in found.stores:
-            self.decisions.append(Decision("hoist", (nest.name, eqn.buffer), True, "stored once for many points"))
+            self.decisions.append(Decision("hoist", (nest.name, eqn.buffer), True, reasons.STORED_AHEAD()))
         gone = [*checks, *found.stores]
         rest = [next((loads[n] for n in defined(e) if n in loads), e) for e in nest.body if e not in gone]
         self.nests += 1

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.ir.access import reads, views, writes
 from lamina.ir.loops import Buffer, BufferView, LibraryCall, Load, LoopProgram, Nest, Reduce, Scan, Step, Store
+from lamina.schedule import reasons
 from lamina.schedule.restrict import restricted, whole
 
 __all__ = ["renamed", "update_in_place"]
@@ -33,6 +35,10 @@ class _Update:
 
 class _Refused(Exception):
     """Why an input's update stays a copy."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class _Steps:
@@ -89,10 +95,10 @@ def update_in_place(program: LoopProgram, numerics: str) -> tuple[LoopProgram, t
         source, target = moved
         try:
             _Rewrite(steps, numerics, position, source, target).run()
-        except _Refused as why:
-            decisions.append(Decision("in place", (source, target), False, str(why)))
+        except _Refused as refused:
+            decisions.append(Decision("in place", (source, target), False, refused.reason))
         else:
-            decisions.append(Decision("in place", (source, target), True, "nothing reads the old value afterwards"))
+            decisions.append(Decision("in place", (source, target), True, reasons.UPDATED_IN_PLACE()))
     return steps.program(program), tuple(decisions)
 
 
@@ -121,7 +127,7 @@ class _Rewrite:
     def run(self) -> None:
         """Take the copy out of the steps. Raises ``_Refused``, and then has changed nothing."""
         if self.steps.writing(self.target) != [self.last]:
-            raise _Refused("the input is written more than once")
+            raise _Refused(reasons.WRITTEN_TWICE())
         updates: dict[str, _Update] = {}
         name = self.source
         while name != self.target:
@@ -150,14 +156,14 @@ class _Rewrite:
         """``name`` may live in the input's memory."""
         buffer, target = self.steps.buffers[name], self.steps.buffers[self.target]
         if buffer.kind != "temp" or name in self.steps.returned:
-            raise _Refused("the new value is returned, or is that of another input")
+            raise _Refused(reasons.NEW_VALUE_RETURNED())
         if buffer.shape != target.shape or buffer.dtype != target.dtype:
-            raise _Refused("the new value has another shape or type on the way")
+            raise _Refused(reasons.OTHER_FORM())
         if any(isinstance(self._step(k), LibraryCall) for k in self.steps.writing(name)):
-            raise _Refused("a library call makes the new value")
+            raise _Refused(reasons.CALL_MAKES_VALUE())
         read = any(isinstance(self._step(k), LibraryCall) for k in self.steps.reading(name))
         if read and buffer.strides != target.strides:
-            raise _Refused("a library call reads the new value in another layout")
+            raise _Refused(reasons.CALL_READS_VALUE())
 
     def _update(self, name: str) -> _Update:
         writers = self.steps.writing(name)
@@ -165,30 +171,30 @@ class _Rewrite:
         copied = _whole_copy(first, self.steps.buffers)
         if copied is not None and len(writers) > 1:
             if any(copied[0] in reads(self._step(k)) for k in writers[1:]):
-                raise _Refused("what is written depends on the old value beside it")
+                raise _Refused(reasons.DEPENDS_BESIDE())
             return _Update(copied[0], writers[0], writers[1], None)
         if len(writers) > 1 or not isinstance(first, Nest):
-            raise _Refused("the new value is not the old one with a part replaced")
+            raise _Refused(reasons.NOT_A_PART())
         if any(isinstance(e, Reduce | Scan) for e in first.body):
-            raise _Refused("the new value comes from a reduction")
+            raise _Refused(reasons.FROM_REDUCTION())
         found = restricted(first, name, self.steps.buffers[name], self.numerics)
         if found is None:
-            raise _Refused("the new value is not the old one with a part replaced")
+            raise _Refused(reasons.NOT_A_PART())
         old, nest = found
         stored = {e.index for e in nest.body if isinstance(e, Store) and e.buffer == name}
         if any(isinstance(e, Load) and e.buffer == old and {e.index} != stored for e in nest.body):
-            raise _Refused("what is written depends on the old value beside it")
+            raise _Refused(reasons.DEPENDS_BESIDE())
         return _Update(old, None, writers[0], nest)
 
     def _require_unread(self, update: _Update, new: str, gone: set[int]) -> None:
         """Nothing reads the old value once the new one begins to be written."""
         if any(k > update.first and k not in gone for k in self.steps.reading(update.old)):
-            raise _Refused("the old value is read after the update")
+            raise _Refused(reasons.OLD_READ_LATER())
         old = self.steps.writing(update.old) if update.old != self.target else []
         if any(k > update.first and k not in gone for k in old):
-            raise _Refused("the old value is written after the update")
+            raise _Refused(reasons.OLD_WRITTEN_LATER())
         if any(k < update.first and k != update.copy for k in self.steps.reading(new)):
-            raise _Refused("the new value is read before it is complete")
+            raise _Refused(reasons.NEW_READ_EARLY())
 
 
 def renamed(step: Step, old: Iterable[str], new: str) -> Step:

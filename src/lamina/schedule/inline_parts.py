@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from lamina.base.decision import Decision
 from lamina.ir.index import Axis, Div, Expr, Loaded, Mod, as_expr, prod
 from lamina.ir.loops import Buffer, LibraryCall, Load, Nest, Step
+from lamina.schedule import reasons
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts, estimate
 from lamina.schedule.fold_predicates import without_known_predicates
@@ -60,7 +61,7 @@ def with_parts(steps: Sequence[Step], buffers: BufferFacts, numerics: str, decis
         for n, nest in changed.items():
             if nest is None:
                 continue
-            decisions.append(Decision("inline", (producer.name, nest.name), True, "its readers read parts of it"))
+            decisions.append(Decision("inline", (producer.name, nest.name), True, reasons.READERS_READ_PARTS()))
             result[n] = without_known_predicates(nest, numerics)
             for other in loaded(producer):
                 readers[other].add(n)

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.ir.index import Atom, Expr, prod
 from lamina.ir.loops import LibraryCall, Load, Nest, Reduce, Scan, Step
+from lamina.schedule import reasons
 from lamina.schedule.accesses import gathers, loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts, estimate
 from lamina.schedule.dead_code import live_steps
@@ -103,16 +105,15 @@ def _inlined(
     for name in [b for b in loaded(nest) if b in cheap]:
         producer = cheap[name]
         why = _why_stored(nest, name, producer, buffers)
-        if why:
+        if why is not None:
             decisions.append(Decision("inline", (producer.name, nest.name), False, why))
             continue
         changed = inline_into(nest, name, producer, numerics)
         if changed is not None and _scatters_reads(nest, name, producer, changed, buffers):
-            why = "each of its operands would take a sector of memory at every place"
-            decisions.append(Decision("inline", (producer.name, nest.name), False, why))
+            decisions.append(Decision("inline", (producer.name, nest.name), False, reasons.SCATTERED_READS()))
         elif changed is not None:
             nest = changed
-            decisions.append(Decision("inline", (producer.name, nest.name), True, "cheap to compute again"))
+            decisions.append(Decision("inline", (producer.name, nest.name), True, reasons.CHEAP_AGAIN()))
     return nest
 
 
@@ -153,15 +154,15 @@ def _picks(nest: Nest, name: str, producer: Nest, buffers: BufferFacts) -> bool:
     return bool(places) and points <= 2 * estimate(prod(a.extent for a in producer.axes))
 
 
-def _why_stored(nest: Nest, name: str, producer: Nest, buffers: BufferFacts) -> str:
-    """Why ``producer`` should not be computed again by ``nest`` on a GPU wherever that reads its result, or ""."""
+def _why_stored(nest: Nest, name: str, producer: Nest, buffers: BufferFacts) -> Reason | None:
+    """Why ``producer`` should not be computed again by ``nest`` on a GPU wherever that reads it, or ``None``."""
     if not buffers.on_gpu(name):
-        return ""
+        return None
     if _is_read_at_places(nest, name, buffers):
-        return "every point would compute it at many places"
+        return reasons.MANY_PLACES()
     if _is_summed_often(nest, name, producer, buffers):
-        return "every sum would read its operands again"
-    return ""
+        return reasons.SUMMED_AGAIN()
+    return None
 
 
 def _is_read_at_places(nest: Nest, name: str, buffers: BufferFacts) -> bool:

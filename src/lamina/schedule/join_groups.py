@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from lamina.base.reasons import Reason
 from lamina.ir.access import contiguous_axes
 from lamina.ir.index import Atom, Expr, as_expr, prod
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Store, axes_of_values, operands
+from lamina.schedule import reasons
 from lamina.schedule.align import Alignment, align, disjoint
 from lamina.schedule.buffer_facts import BufferFacts, estimate
 from lamina.schedule.coarsening import coarsen, coarsenable
@@ -19,10 +21,7 @@ from lamina.schedule.loop_reversal import read_from_their_ends, reversed_loops
 from lamina.schedule.window_coarsening import sliding_axes
 from lamina.schedule.windows import FEW_PLACES, places
 
-__all__ = ["WAITS", "Joiner"]
-
-WAITS = "results would wait in memory for library calls that their readers do not need"
-"""Why two nests that share only operands are kept apart."""
+__all__ = ["Joiner"]
 
 _COSTLY, _AGAIN = 12, 4
 """Instructions of a value, and times it would be computed, from which on it is stored and read instead."""
@@ -32,7 +31,6 @@ _MAX_EQUATIONS = 400
 """Equations of a fused nest at most: compilation and live registers grow with each. Not measured."""
 _MAX_BUFFERS = 40
 """Buffers of a fused nest at most: each takes a register for its address."""
-_MISALIGNED = "their loops do not line up"
 
 _Pairs = list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]
 """Indices of the two nests at which they touch one buffer."""
@@ -47,63 +45,63 @@ class Joiner:
     lifetimes: Lifetimes
     numerics: str
 
-    def joined(self, first: Group, second: Group) -> Group | str:
+    def joined(self, first: Group, second: Group) -> Group | Reason:
         """The joined group, with a loop coarsened or turned around where that is needed, or why there is none."""
         result = self._aligned(first, second)
-        if isinstance(result, str):
+        if isinstance(result, Reason):
             return self._coarsened(first, second) or self._with_reversed_loop(first, second) or result
         return result
 
-    def _aligned(self, first: Group, second: Group) -> Group | str:
+    def _aligned(self, first: Group, second: Group) -> Group | Reason:
         """The joined group over loops that line up as they are, or why there is none."""
         if first.nest is None or second.nest is None or first.facts is None or second.facts is None:
-            return "a library call"
+            return reasons.LIBRARY_CALL()
         if first.facts.scatters or second.facts.scatters:
-            return "one of them scatters"
+            return reasons.SCATTERS()
         if (first.raises and second.updates and not second.raises) or (
             second.raises and first.updates and not first.raises
         ):
-            return "an error of one would come when the other has written to an input"
+            return reasons.ERROR_BEFORE_WRITE()
         shares, other_shares = self._shares_reads(first.nest), self._shares_reads(second.nest)
         if (shares and _combines(second.nest)) or (other_shares and _combines(first.nest)):
-            return "what reads windows shares its reads among neighbours instead"
+            return reasons.SHARES_WINDOW_READS()
         if len(first.nest.body) + len(second.nest.body) > _MAX_EQUATIONS:
-            return "too many equations"
+            return reasons.TOO_MANY_EQUATIONS()
         if len(first.reads | first.writes | second.reads | second.writes) > _MAX_BUFFERS:
-            return "too many buffers"
+            return reasons.TOO_MANY_BUFFERS()
         if self.graph.runs_between(first, second):
-            return "another step must run between them"
+            return reasons.STEP_BETWEEN()
         pairs = self._pairs(first, second, first.facts, second.facts)
         if pairs is None:
-            return "the value is read shifted or has several writers"
+            return reasons.SHIFTED_READ()
         required, hints = pairs
         vertical = bool(required)
         found = align(first.nest.axes, second.nest.axes, required, hints, by_position=vertical)
         if found is None:
-            return _MISALIGNED
+            return reasons.LOOPS_DIFFER()
         if not vertical and found.bound < max(len(first.nest.axes), len(second.nest.axes)):
-            return _MISALIGNED
+            return reasons.LOOPS_DIFFER()
         if not vertical and (self.lifetimes.waits(first, second) or self.lifetimes.waits(second, first)):
-            return WAITS
+            return reasons.WAITS_FOR_CALLS()
         if why := self._against(first, first.nest, second, second.nest, found):
             return why
         nest = join(first.nest, second.nest, found, self.numerics)
         if (shares or other_shares) and len(contiguous_axes(nest, self.buffers.buffers)) > 1:
-            return "what reads windows keeps to one order of memory"
+            return reasons.KEEPS_WINDOW_ORDER()
         facts = StepFacts.of(nest)
         fresh = facts.inner and not (first.facts.inner or second.facts.inner)
         why = illegal(nest, self.buffers.buffers, fresh, (first.nest, second.nest))
         return why or _union(first, second, nest, facts)
 
-    def _against(self, first: Group, left: Nest, second: Group, right: Nest, found: Alignment) -> str:
-        """Why loops that line up are left apart; "" if nothing is against one loop."""
+    def _against(self, first: Group, left: Nest, second: Group, right: Nest, found: Alignment) -> Reason | None:
+        """Why loops that line up are left apart; ``None`` if nothing is against one loop."""
         if splits_scan(left, found.left) or splits_scan(right, found.right):
-            return "a scan would run along several loops"
+            return reasons.SCAN_OVER_LOOPS()
         if _may_skip(left, found, found.right, right) or _may_skip(right, found, found.left, left):
-            return "a loop of one of them may be empty, and what the other does is to be done all the same"
+            return reasons.EMPTY_LOOP()
         if self._repeats(first, found.left, found) or self._repeats(second, found.right, found):
-            return "costly values would be computed again in each step of an outer loop"
-        return ""
+            return reasons.COSTLY_REPEATED()
+        return None
 
     def _pairs(self, first: Group, second: Group, a: StepFacts, b: StepFacts) -> tuple[_Pairs, _Pairs] | None:
         """Indices that must be one element, and those that had better be, of the largest buffers first.

@@ -25,6 +25,7 @@ from lamina.ir.loops import (
     Store,
 )
 from lamina.ir.use_def import UseDef
+from lamina.schedule import reasons
 from lamina.schedule.in_place import renamed
 from lamina.schedule.restrict import whole
 from lamina.schedule.simplify import simplify
@@ -48,7 +49,7 @@ def overwrite_results(program: LoopProgram, numerics: str) -> tuple[LoopProgram,
             continue
         old, new, nest = found
         program = _replaced(program, step, nest, old, new)
-        decisions.append(Decision("in place", (new, old), True, "only what changes of a call's result is stored"))
+        decisions.append(Decision("in place", (new, old), True, reasons.CALL_RESULT_OVERWRITTEN()))
     return program, tuple(decisions)
 
 

@@ -15,6 +15,7 @@ from lamina.ir.index import Axis, Expr, Size, as_expr
 from lamina.ir.last_block import paired_axes
 from lamina.ir.loops import BufferView, Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
+from lamina.schedule import reasons
 from lamina.schedule.approximate import approximates, hidden_by_rounding
 from lamina.schedule.counts import narrow_counts
 from lamina.schedule.cpu_space import choose
@@ -124,8 +125,8 @@ class _Kernels:
         flat = self.memo.of("flat", step, lambda: _streams(_general(self.flat(step))))
         if len(step) > 1:
             joined = len(step) == 2 and paired_axes(*flat.nests) is not None
-            why = "the last program of each result joins it: one launch" if joined else "independent: one launch"
-            self.decisions.append(Decision("group", names, True, why))
+            why = reasons.JOINED_BY_LAST if joined else reasons.INDEPENDENT
+            self.decisions.append(Decision("group", names, True, why()))
         approximating = [nest.name in self.approximate for nest in step if approximates(nest)]
         approximate = bool(approximating) and all(approximating)
         few = _few_points(flat, self.target)
@@ -134,7 +135,7 @@ class _Kernels:
         if kernel is None:
             kernel = self.kernels[key] = self.kernel(step, flat, approximate, few)
         else:
-            self.decisions.append(Decision("share", (*names, kernel.name), True, "an equal kernel exists"))
+            self.decisions.append(Decision("share", (*names, kernel.name), True, reasons.EQUAL_KERNEL()))
         stored = tuple(sorted({b for nest in step for b in writes(nest)}))
         return KernelCall(names[0], kernel.name, flat.buffers, flat.sizes, stored, step)
 

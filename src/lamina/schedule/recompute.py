@@ -14,10 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.ir.access import contiguous_axes
 from lamina.ir.index import Axis, Div, Expr, Loaded, Mod, as_expr
 from lamina.ir.loops import Check, Load, Nest, Reduce, Scan, Step, Store
 from lamina.ir.use_def import UseDef
+from lamina.schedule import reasons
 from lamina.schedule.accesses import loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts
 from lamina.schedule.fold_predicates import without_known_predicates
@@ -33,7 +35,6 @@ __all__ = ["recompute"]
 
 _GAIN = 0.98
 """Share of the time up to which it is worth it."""
-_STORED = "storing it takes less time"
 _MOST_EQUATIONS = 400
 """Equations of a nest that computes values again at most, as for fused nests."""
 _MOST_BUFFERS = 40
@@ -74,7 +75,9 @@ class _Chooser:
         if best is None:
             return None
         taken = best.after < _GAIN * best.before
-        self.decide((name, *best.readers), taken, best.reason if taken else _STORED, best.before, best.after)
+        self.decide(
+            (name, *best.readers), taken, best.reason if taken else reasons.STORING_IS_FASTER(), best.before, best.after
+        )
         if taken:
             self.table.apply(best.nests)
         return taken
@@ -92,15 +95,13 @@ class _Chooser:
         before, after = (sum(t.cost(n, self.buffers.buffers) for n in touched) for t in (self.table, trial))
         if after < _GAIN * before:
             self.table = trial
-            self.decide(
-                tuple(names), True, "computing all of them again takes less time than storing them", before, after
-            )
+            self.decide(tuple(names), True, reasons.ALL_ARE_FASTER(), before, after)
 
     def best(self, table: StepTable, name: str) -> _Change | None:
         changes = _Question(table, self.buffers, self.numerics, name).changes()
         return min(changes, key=lambda change: change.after, default=None)
 
-    def decide(self, subject: tuple[str, ...], taken: bool, reason: str, before: float, after: float) -> None:
+    def decide(self, subject: tuple[str, ...], taken: bool, reason: Reason, before: float, after: float) -> None:
         facts = (("before", int(before)), ("after", int(after)))
         self.decisions.append(Decision("recompute", subject, taken, reason, facts))
 
@@ -113,7 +114,7 @@ class _Change:
     readers: tuple[str, ...]
     before: float
     after: float
-    reason: str
+    reason: Reason
 
 
 class _Question:
@@ -175,7 +176,7 @@ class _Question:
             if made is None:
                 return None
             changed[number] = made
-        return self.change(changed, self.readers, "its readers compute it in less time than it takes to store it")
+        return self.change(changed, self.readers, reasons.READERS_ARE_FASTER())
 
     def in_one_nest(self, dim: int, parts: Sequence[Piece]) -> _Change | None:
         """One nest that stores all pieces, after what is left of those that did."""
@@ -193,7 +194,7 @@ class _Question:
         if made is None:
             return None
         changed = {**dict(self.without()), place: made}
-        return self.change(changed, (), "its pieces take less time in one kernel")
+        return self.change(changed, (), reasons.ONE_KERNEL_FOR_PIECES())
 
     def without(self) -> Iterator[tuple[int, Nest | None]]:
         """What is left of the nests that write the buffer."""
@@ -245,7 +246,7 @@ class _Question:
         large = tuple(e for e in accesses if self.buffers.bytes[e.buffer] >= least)
         return contiguous_axes(Nest(nest.name, nest.axes, large), self.buffers.buffers)
 
-    def change(self, nests: dict[int, Nest | None], readers: Sequence[int], reason: str) -> _Change:
+    def change(self, nests: dict[int, Nest | None], readers: Sequence[int], reason: Reason) -> _Change:
         before = sum(self.table.cost(n, self.buffers.buffers) for n in nests)
         after = sum(work(nest, self.buffers.buffers) for nest in nests.values() if nest is not None)
         names = [n.name for n in map(self.table.nest, readers) if n is not None]

@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lamina.base.dtypes import DTYPES
+from lamina.base.reasons import Reason
 from lamina.ir.index import Axis, Expr, prod
 from lamina.ir.loops import Buffer, Equation, Load, Nest, Reduce, Scan, Store
 from lamina.ir.use_def import UseDef
+from lamina.schedule import reasons
 from lamina.schedule.gpu_cut_accesses import Accesses
 from lamina.schedule.gpu_cutting import HALVES, NestToCut
 from lamina.schedule.gpu_facts import guess, power
@@ -63,7 +65,7 @@ class ScanChunks:
         return self.axis.extent % self.length
 
 
-def parts_of_scans(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget) -> ScanChunks | str | None:
+def parts_of_scans(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget) -> ScanChunks | Reason | None:
     """The parts of the nest's scans, why such as would pay cannot be made, or ``None`` where they do not pay."""
     scans = [e for e in nest.body if isinstance(e, Scan)]
     if not scans or any(a.extent == 0 for a in nest.axes):
@@ -77,21 +79,21 @@ def parts_of_scans(nest: Nest, buffers: dict[str, Buffer], target: GpuTarget) ->
     return _refused(nest, scans, columns, target) or found
 
 
-def _refused(nest: Nest, scans: list[Scan], columns: bool, target: GpuTarget) -> str:
-    """Why the scans must stay whole, or an empty string."""
+def _refused(nest: Nest, scans: list[Scan], columns: bool, target: GpuTarget) -> Reason | None:
+    """Why the scans must stay whole, or ``None``."""
     if len({(e.axis, e.reverse) for e in scans}) > 1 or any(isinstance(e, Reduce) for e in nest.body):
-        return "other scans or reductions beside it go along other points"
+        return reasons.SCAN_BESIDE_OTHERS()
     for scan in scans:
         if scan.op not in _OPS or scan.dtype == "bool" or scan.dtype in HALVES:
-            return f"no parts of {scan.op} of {scan.dtype} are joined"
+            return reasons.SCAN_NOT_JOINED(op=scan.op, dtype=scan.dtype)
         if DTYPES[scan.dtype].is_float and scan.op not in ("max", "min") and not target.approximate:
-            return "the order in which its floats are combined is kept"
+            return reasons.SCAN_ORDER_KEPT()
         if scan.op == "prod" and columns and DTYPES[scan.dtype].is_float:  # which eager goes through one by one
-            return "a part's product that overflows would make NaN of a zero before it"
+            return reasons.SCAN_OVERFLOW()
     stored = {e.buffer for e in nest.body if isinstance(e, Store)}
     if any(isinstance(e, Load) and e.buffer in stored for e in nest.body):
-        return "it writes over what it reads"
-    return ""
+        return reasons.SCAN_OVERWRITES()
+    return None
 
 
 def _paying(

@@ -31,6 +31,7 @@ from lamina.ir.loops import (
     operands,
 )
 from lamina.ir.ops import JOINS
+from lamina.schedule import reasons
 from lamina.schedule.simplify import rename, simplify
 
 __all__ = ["short_columns"]
@@ -59,7 +60,7 @@ def short_columns(
         parts = _parts(step, buffers, made) if isinstance(step, Nest) and numerics != "eager" else None
         result += [step] if parts is None else parts
         if parts is not None:
-            decisions.append(Decision("columns", (step.name,), True, "rows side by side fill the vectors"))
+            decisions.append(Decision("columns", (step.name,), True, reasons.ROWS_SIDE_BY_SIDE()))
     return result, tuple(made), tuple(decisions)
 
 

@@ -1,0 +1,419 @@
+"""Codes of what scheduling decides: fusion, values computed again, updates in place, and how kernels share the work."""
+
+from __future__ import annotations
+
+from lamina.base.reasons import Codes
+
+_JOINED = Codes(50, "Fusion of loop nests into kernels")
+
+SHARES_MEMORY = _JOINED.add(
+    0,
+    "shared bytes",
+    "Two loop nests touch the same memory, their loops line up, and one kernel does the work of both: the bytes in "
+    "the facts are read once instead of twice, or are not stored at all.",
+)
+LIBRARY_CALL = _JOINED.add(
+    1,
+    "a library call",
+    "One of the two is a call of a library (a matrix product, a convolution, attention, an operator left to ATen), "
+    "whose result or operands are in memory. Only loops that Lamina generates become one kernel.",
+    'an operator of your own fuses once it has a lowering (docs/lowerings.md); on a GPU mode="max-autotune" also '
+    "times products as kernels of Lamina's own",
+)
+SCATTERS = _JOINED.add(
+    2,
+    "one of them scatters",
+    "One of the two writes to places that are known only at run time (index_put, scatter, gradients of embeddings): "
+    "all of its writes must be done before any of them is read.",
+)
+ERROR_BEFORE_WRITE = _JOINED.add(
+    3,
+    "an error of one would come when the other has written to an input",
+    "One of the two may raise (an index out of range), the other writes to an input of the program. Eager raises "
+    "before it has written, and a joined loop could not.",
+    "write to the input after what may raise, or return the new value instead of writing in place",
+)
+SHARES_WINDOW_READS = _JOINED.add(
+    4,
+    "what reads windows shares its reads among neighbours instead",
+    "One of the two reads overlapping windows (pooling, small convolutions) and computes neighbouring points together "
+    "so that each element is read once. Beside a reduction it could not.",
+)
+TOO_MANY_EQUATIONS = _JOINED.add(
+    5,
+    "too many equations",
+    "The kernel of both would be so long that compiling it takes long and its values do not fit the registers.",
+)
+TOO_MANY_BUFFERS = _JOINED.add(
+    6,
+    "too many buffers",
+    "The kernel of both would touch so many tensors that their addresses alone fill the registers.",
+)
+STEP_BETWEEN = _JOINED.add(
+    7,
+    "another step must run between them",
+    "A third step, often a library call, needs what the first computes and makes what the second needs.",
+    "compute what does not depend on the step between before it, so that the two follow each other",
+)
+SHIFTED_READ = _JOINED.add(
+    8,
+    "the value is read shifted or has several writers",
+    "The second nest reads the first's result at other points than the one at hand (a roll, a padding, a window), or "
+    "several nests write parts of it: the value must be in memory.",
+)
+LOOPS_DIFFER = _JOINED.add(
+    9,
+    "their loops do not line up",
+    "The two go over different numbers of points, or over the same ones in an order that no one loop has (a reshape "
+    "that splits axes unevenly, sizes that differ).",
+    "where both work on the same elements, give them the same shape or a reshape that only merges or splits whole axes",
+)
+WAITS_FOR_CALLS = _JOINED.add(
+    10,
+    "results would wait in memory for library calls that their readers do not need",
+    "The two share only operands. In one kernel the result of one would be made long before it is read, and memory in "
+    "use at once would grow.",
+)
+SCAN_OVER_LOOPS = _JOINED.add(
+    11,
+    "a scan would run along several loops",
+    "A cumulative sum or product goes along one axis, which the loops of the other cut into several.",
+)
+EMPTY_LOOP = _JOINED.add(
+    12,
+    "a loop of one of them may be empty, and what the other does is to be done all the same",
+    "A size is known only at run time and may be 0. In one loop the other nest would then do nothing either.",
+    "mark the size as static, or as at least 1 with torch._check(size > 0)",
+)
+COSTLY_REPEATED = _JOINED.add(
+    13,
+    "costly values would be computed again in each step of an outer loop",
+    "The first nest computes values that take many instructions for a small tensor, which the second reads in each "
+    "step of an outer loop: they are computed once and stored.",
+)
+KEEPS_WINDOW_ORDER = _JOINED.add(
+    14,
+    "what reads windows keeps to one order of memory",
+    "One of the two reads overlapping windows; the other goes through memory in another order, and the joined loop "
+    "would read one of them badly.",
+)
+SCAN_BESIDE_REDUCTION = _JOINED.add(
+    15,
+    "a scan beside a reduction",
+    "A kernel either scans (cumulative sums) or reduces; the two share their threads in different ways.",
+)
+SCANS_DIFFER = _JOINED.add(
+    16,
+    "scans along different axes or in different directions",
+    "The scans of one kernel go along one axis in one direction.",
+)
+INNER_AXES_DIFFER = _JOINED.add(
+    17,
+    "reductions used inside are over different axes",
+    "Results of reductions that the same loop uses again (the mean of a norm) must all be of the same axes: a program "
+    "holds one row, not a row and a column.",
+)
+TOO_MANY_REDUCED_SETS = _JOINED.add(
+    18,
+    "too many different sets of reduced axes",
+    "One kernel would keep partial results for each set of reduced axes; beyond two of them they do not fit.",
+)
+NO_FAST_AXIS_REDUCED = _JOINED.add(
+    19,
+    "different axes are reduced and none of them is the fast axis",
+    "Of two reductions over different axes in one kernel one must go along contiguous memory; here each would read it "
+    "with large strides.",
+    "make the tensor contiguous along one of the reduced axes",
+)
+READS_IN_BETTER_ORDER = _JOINED.add(
+    20,
+    "the reduced axes do not hold the fast axis, a second kernel reads the memory in better order",
+    "A joined loop would read its largest operand across contiguous memory, which takes longer than a kernel more.",
+    "make the largest operand contiguous along the reduced axes",
+)
+OVERWRITES_OTHER_POINTS = _JOINED.add(
+    21,
+    "a buffer is read and written at different points",
+    "The two would read and write one tensor at different places, or beside a reduction, in one loop: points that "
+    "come later would see new values.",
+)
+OVERWRITES_SHARED_POINT = _JOINED.add(
+    22,
+    "an element is written at one of the points that read it",
+    "One element is read by many points of the loop and written by one of them: those that come later would see the "
+    "new value.",
+)
+TOO_FEW_SHARED_BYTES = _JOINED.add(
+    23,
+    "other kernels share more bytes with it",
+    "A nest is tried with the few earlier kernels with which it shares the most bytes, and this was not one of them.",
+)
+MADE_LATER = _JOINED.add(
+    24,
+    "one of them was made after kernels had been joined",
+    "One of the two is a part of a longer computation that was cut so that more programs share the work, or sums of "
+    "columns, values stored ahead, an update: joined again, the cut would be undone.",
+)
+NOT_TOLD_APART = _JOINED.add(
+    25,
+    "nothing that they share is worth one loop",
+    "They could be one kernel by their loops alone, but joining was not tried: they came to share the tensor only by "
+    "what was decided after kernels had been joined.",
+)
+
+_AGAIN = Codes(51, "Values computed again, or once ahead, instead of stored or read")
+
+READERS_READ_PARTS = _AGAIN.add(
+    0,
+    "its readers read parts of it",
+    "Each reader uses a part of the value only; computing those parts where they are read spares storing all of it.",
+)
+CHEAP_AGAIN = _AGAIN.add(
+    1,
+    "cheap to compute again",
+    "The value takes few instructions and few operands, so each reader computes it instead of reading it from memory.",
+)
+MANY_PLACES = _AGAIN.add(
+    2,
+    "every point would compute it at many places",
+    "A reader reads the value at many places for each of its points (windows); it is computed once and stored.",
+)
+SUMMED_AGAIN = _AGAIN.add(
+    3,
+    "every sum would read its operands again",
+    "The value goes into many sums, each of which would read its operands again; it is computed once and stored.",
+)
+SCATTERED_READS = _AGAIN.add(
+    4,
+    "each of its operands would take a sector of memory at every place",
+    "A reader picks elements at places known only at run time; each operand would be read there with a sector of "
+    "memory for every element. Stored, only one is.",
+)
+READERS_ARE_FASTER = _AGAIN.add(
+    5,
+    "its readers compute it in less time than it takes to store it",
+    "By the estimate (in the facts, before and after) all kernels involved take less time when the readers compute "
+    "the value themselves.",
+)
+ONE_KERNEL_FOR_PIECES = _AGAIN.add(
+    6,
+    "its pieces take less time in one kernel",
+    "Several kernels stored parts of one tensor (a concatenation); by the estimate one kernel for all takes less time.",
+)
+STORING_IS_FASTER = _AGAIN.add(
+    7,
+    "storing it takes less time than computing it again",
+    "By the estimate (in the facts, before and after) the readers would take longer to compute the value than to read "
+    "it.",
+)
+ALL_ARE_FASTER = _AGAIN.add(
+    8,
+    "computing all of them again takes less time than storing them",
+    "None of these values alone is worth computing again, but without all of them a kernel falls away.",
+)
+COMPUTED_AHEAD = _AGAIN.add(
+    9,
+    "computed once for many points",
+    "The value is the same for many points of the loop, so a small kernel ahead computes it once for all.",
+)
+CHECKED_AHEAD = _AGAIN.add(
+    10,
+    "checked once for many points",
+    "An index is the same for many points of the loop; a small kernel ahead checks its range and narrows it once.",
+)
+STORED_AHEAD = _AGAIN.add(
+    11,
+    "stored once for many points",
+    "The result varies over few of the loop's axes and is stored by a small kernel ahead instead of again and again.",
+)
+ROWS_SIDE_BY_SIDE = _AGAIN.add(
+    12,
+    "rows side by side fill the vectors",
+    "Sums of few columns leave most of a vector register empty; several rows are added side by side and joined after.",
+)
+
+_PLACE = Codes(52, "Memory: updates in place, and buffers that share memory")
+
+UPDATED_IN_PLACE = _PLACE.add(
+    0,
+    "nothing reads the old value afterwards",
+    "The new value of an input is written straight into its memory; no copy is made at the end.",
+)
+CALL_RESULT_OVERWRITTEN = _PLACE.add(
+    1,
+    "only what changes of a call's result is stored",
+    "A choice between a library call's result and something else is written into that result's memory.",
+)
+WRITTEN_TWICE = _PLACE.add(
+    2,
+    "the input is written more than once",
+    "More than one step writes to the input, and a copy at the end puts its last value there.",
+    "write to the input once",
+)
+NEW_VALUE_RETURNED = _PLACE.add(
+    3,
+    "the new value is returned, or is that of another input",
+    "The new value has memory of its own, which the caller or another input gets; the input gets a copy.",
+    "return nothing, or the input itself, after an update in place",
+)
+OTHER_FORM = _PLACE.add(
+    4,
+    "the new value has another shape or type on the way",
+    "The new value is computed in another shape or dtype than the input has, and is copied into it at the end.",
+    "update the input in its own dtype and shape",
+)
+CALL_MAKES_VALUE = _PLACE.add(
+    5,
+    "a library call makes the new value",
+    "The library call returns new memory, which is copied into the input.",
+)
+CALL_READS_VALUE = _PLACE.add(
+    6,
+    "a library call reads the new value in another layout",
+    "A library call reads the new value with other strides than the input has.",
+    "give the input the strides of a contiguous tensor",
+)
+DEPENDS_BESIDE = _PLACE.add(
+    7,
+    "what is written depends on the old value beside it",
+    "An element's new value is computed from the old values of other elements, which an update in place would have "
+    "overwritten already.",
+)
+NOT_A_PART = _PLACE.add(
+    8,
+    "the new value is not the old one with a part replaced",
+    "The whole input is computed anew, in several steps or from other tensors; it is copied into the input at the end.",
+)
+FROM_REDUCTION = _PLACE.add(
+    9,
+    "the new value comes from a reduction",
+    "A reduction must have read all of its operands before it stores; its result is copied into the input.",
+)
+OLD_READ_LATER = _PLACE.add(
+    10,
+    "the old value is read after the update",
+    "A step that runs later needs the old value, so the new one has memory of its own until then.",
+    "read the old value before the update",
+)
+OLD_WRITTEN_LATER = _PLACE.add(
+    11,
+    "the old value is written after the update",
+    "Another step completes the old value after the new one has begun to be written.",
+)
+NEW_READ_EARLY = _PLACE.add(
+    12,
+    "the new value is read before it is complete",
+    "A step reads the new value while parts of it are still to come, so it cannot be the input's memory.",
+)
+
+_WORK = Codes(53, "How kernels share the work of a GPU, and launches")
+
+IN_STEPS = _WORK.add(
+    0,
+    "first what rows and columns have in common, in one pass for both",
+    "Reductions along rows and along columns read the same values, which are computed in one pass for both.",
+)
+ROWS_TOO_WIDE = _WORK.add(
+    1,
+    "the rows are too wide to keep in registers",
+    "A program would hold a whole row while it adds up columns; the rows are too wide, and the two are done apart.",
+)
+IN_PARTS = _WORK.add(
+    2,
+    "{programs} programs for each result, joined in order{how}",
+    "A reduction of few results is shared by many programs, whose parts a second step adds up in a fixed order, so "
+    "that results do not change from run to run.",
+)
+GATHERED_ONCE = _WORK.add(
+    3,
+    "{buffer} is stored for the pass after",
+    "The kernel goes over its operands more than once; values picked at places known only at run time are stored in "
+    "the first pass and read in order in the next.",
+)
+UPDATE_APART = _WORK.add(
+    4,
+    "every program reads what it overwrites",
+    "A buffer that all programs read is also written by the same nest; the write is a kernel of its own, after all "
+    "reads.",
+)
+SCAN_IN_PARTS = _WORK.add(
+    5,
+    "{programs} parts, each from what is before it",
+    "A long scan of few rows is shared by many programs: each scans a part, then adds what came before it.",
+)
+SCAN_TURNED = _WORK.add(
+    6,
+    "no memory is contiguous along it",
+    "A scan from the end is done from the start on mirrored indices, which costs nothing here.",
+)
+SCAN_BESIDE_OTHERS = _WORK.add(
+    7,
+    "other scans or reductions beside it go along other points",
+    "A long scan stays whole, as what is computed beside it goes along other axes.",
+)
+SCAN_NOT_JOINED = _WORK.add(
+    8,
+    "no parts of {op} of {dtype} are joined",
+    "Parts of a scan of this kind and dtype cannot be put together exactly, so one program goes over each row.",
+    "scan in float32",
+)
+SCAN_ORDER_KEPT = _WORK.add(
+    9,
+    "the order in which its floats are combined is kept",
+    'numerics="eager" asks for eager\'s order of additions, so one program goes over each row.',
+    'leave options={"numerics": "fast"}',
+)
+SCAN_OVERFLOW = _WORK.add(
+    10,
+    "a part's product that overflows would make NaN of a zero before it",
+    "The product of a part alone may overflow where the whole product is 0; eager goes through such columns in order.",
+)
+SCAN_OVERWRITES = _WORK.add(
+    11,
+    "it writes over what it reads",
+    "A program would read what another one has written already, so the scan is whole.",
+)
+SAVES_PROLOGUE_PASS = _WORK.add(
+    12,
+    "saves a pass over what is computed",
+    "A product is a kernel of Lamina's own that computes its operand on the way; by the estimates (microseconds, in "
+    "the facts) it is faster than the library with a kernel before it.",
+)
+SAVES_EPILOGUE_PASS = _WORK.add(
+    13,
+    "saves a pass over the result",
+    "A product is a kernel of Lamina's own that goes on with its result on the way; by the estimates (microseconds, "
+    "in the facts) it is faster than the library with a kernel after it.",
+)
+LIBRARY_IS_FASTER = _WORK.add(
+    14,
+    "the library multiplies faster than the pass costs",
+    "By the estimates (microseconds, in the facts) the library with a kernel around it is faster than one kernel.",
+)
+PRODUCT_TOO_LARGE = _WORK.add(
+    15,
+    "large: estimates are not sure enough against the library",
+    "For large products a few percent of the multiplication weigh more than a pass over memory, and the estimates are "
+    "not that exact.",
+    'let a clock decide: mode="max-autotune"',
+)
+SETTLED_BY_CLOCK = _WORK.add(
+    16,
+    "settled by a clock, or to ask one",
+    "Both ways were measured on this machine, or are about to be, and the estimates are not asked.",
+)
+JOINED_BY_LAST = _WORK.add(
+    17,
+    "the last program of each result joins it: one launch",
+    "A reduction in parts is finished by the program that comes last, so no second kernel is launched.",
+)
+INDEPENDENT = _WORK.add(
+    18,
+    "independent: one launch",
+    "Nests that need nothing of each other run in one launch, which saves the time between launches.",
+)
+EQUAL_KERNEL = _WORK.add(
+    19,
+    "an equal kernel exists",
+    "An equal layer has made the same kernel already; it is compiled once and called for both.",
+)
