@@ -8,12 +8,13 @@ better compute what they read again where that takes less time, and nests are gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
-from lamina.ir.loops import LoopProgram, Nest, Step
+from lamina.ir.loops import Buffer, LoopProgram, Nest, Step
 from lamina.ir.loops_print import print_program
 from lamina.schedule import reasons
 from lamina.schedule.accesses import loaded, stored
@@ -33,7 +34,7 @@ from lamina.schedule.short_columns import short_columns
 from lamina.schedule.split import split_concats
 from lamina.schedule.window_coarsening import undivided
 
-__all__ = ["Fused", "fuse"]
+__all__ = ["STEPS", "Fused", "Fusion", "fuse"]
 
 _MOST_CANDIDATES = 8
 """Earlier groups that are tried for a nest, those with the most shared bytes."""
@@ -56,39 +57,115 @@ class Fused:
 
 def fuse(program: LoopProgram, numerics: str = "fast") -> Fused:
     """Join nests of ``program``; the meaning stays the same."""
-    updated, in_place = update_in_place(program, numerics)
-    updated, overwritten = overwrite_results(updated, numerics)
-    updated = split_concats(updated)
-    buffers = BufferFacts.of(updated)
-    steps, inlined = inline_producers(live_steps(updated.steps, buffers.fixed), buffers, numerics)
-    steps = [_for_vectors(step, buffers) for step in steps]
-    steps, grouped = _grouped(steps, buffers, numerics, updated.name)
-    made, recomputed = recompute(steps, buffers, numerics)
-    if any(decision.taken for decision in recomputed):
-        steps, regrouped = _grouped(live_steps(made, buffers.fixed), buffers, numerics, updated.name)
-        recomputed = (*recomputed, *regrouped)
-    steps, held, ahead = hoist_values(steps, buffers.buffers)
-    steps, between, columns = short_columns(steps, {**buffers.buffers, **{b.name: b for b in held}}, numerics)
-    steps = checked_first(steps, buffers.inputs)
-    used = buffers.fixed.union(*(loaded(s) for s in steps), *(stored(s) for s in steps))
-    kept = tuple(b for b in (*updated.buffers, *held, *between) if b.name in used)
-    result = replace(updated, steps=tuple(steps), buffers=kept)
-    return Fused(result, _once((*in_place, *overwritten, *inlined, *grouped, *recomputed, *ahead, *columns)))
+    fusion = Fusion(program, numerics)
+    for _, step in STEPS:
+        step(fusion)
+    return Fused(fusion.program, _once(fusion.decisions))
+
+
+class Fusion:
+    """A program that is being fused: between any two ``STEPS`` it means what it did at first.
+
+    Of nests at most ``joins`` are joined to others in each grouping.
+    """
+
+    def __init__(self, program: LoopProgram, numerics: str, joins: int = sys.maxsize) -> None:
+        self.program, self.numerics, self.joins = program, numerics, joins
+        self.decisions: list[Decision] = []
+        self._facts: BufferFacts | None = None
+        self._recomputes = False
+
+    @property
+    def facts(self) -> BufferFacts:
+        """What fusion asks of buffers, as they are before the first nest is copied into another."""
+        if self._facts is None:
+            self._facts = BufferFacts.of(self.program)
+        return self._facts
+
+    def take(self, steps: Sequence[Step], decisions: Iterable[Decision] = (), made: Sequence[Buffer] = ()) -> None:
+        """The program goes on with these steps, and with buffers that were ``made`` for them."""
+        self.program = replace(self.program, steps=tuple(steps), buffers=(*self.program.buffers, *made))
+        self.decisions += decisions
+
+    def updates(self) -> None:
+        """Copies of a buffer that are changed in parts are changed where they are."""
+        self.program, decisions = update_in_place(self.program, self.numerics)
+        self.decisions += decisions
+
+    def overwritten(self) -> None:
+        """A masked result is written over what it is chosen from."""
+        self.program, decisions = overwrite_results(self.program, self.numerics)
+        self.decisions += decisions
+
+    def split(self) -> None:
+        """Readers of concatenations read their parts."""
+        self.program = split_concats(self.program)
+
+    def inlined(self) -> None:
+        """Cheap producers are copied into their readers."""
+        steps = live_steps(self.program.steps, self.facts.fixed)
+        self.take(*inline_producers(steps, self.facts, self.numerics))
+
+    def undivided(self) -> None:
+        """Neighbours that read one element are one point, for vectors."""
+        self.take([_for_vectors(step, self.facts) for step in self.program.steps])
+
+    def grouped(self) -> None:
+        """Nests join earlier ones."""
+        grouping = _Grouping(self.program.steps, self.facts, self.numerics, self.joins)
+        for number, step in enumerate(self.program.steps):
+            grouping.add(number, step)
+        steps = live_steps(grouping.graph.ordered(self.program.name), self.facts.fixed)
+        self.take(steps, grouping.decisions)
+
+    def recomputed(self) -> None:
+        """Readers whose loops fit no better compute what they read, on a GPU."""
+        made, decisions = recompute(self.program.steps, self.facts, self.numerics)
+        self._recomputes = any(decision.taken for decision in decisions)
+        self.take(live_steps(made, self.facts.fixed) if self._recomputes else self.program.steps, decisions)
+
+    def regrouped(self) -> None:
+        """Nests join earlier ones once more, where readers compute what they read."""
+        if self._recomputes:
+            self.grouped()
+
+    def hoisted(self) -> None:
+        """Values that vary over few axes are computed ahead."""
+        steps, made, decisions = hoist_values(self.program.steps, self.program.buffer_map())
+        self.take(steps, decisions, made)
+
+    def columns(self) -> None:
+        """Sums with few columns are taken beside a longer axis first."""
+        steps, made, decisions = short_columns(self.program.steps, self.program.buffer_map(), self.numerics)
+        self.take(steps, decisions, made)
+
+    def checked(self) -> None:
+        """Whatever may raise does so before an input is written to; buffers that nothing uses are gone."""
+        steps = checked_first(self.program.steps, self.facts.inputs)
+        used = self.facts.fixed.union(*(loaded(s) for s in steps), *(stored(s) for s in steps))
+        kept = tuple(b for b in self.program.buffers if b.name in used)
+        self.program = replace(self.program, steps=tuple(steps), buffers=kept)
+
+
+STEPS: tuple[tuple[str, Callable[[Fusion], None]], ...] = (
+    ("update in place", Fusion.updates),
+    ("masked update", Fusion.overwritten),
+    ("split concatenations", Fusion.split),
+    ("inline", Fusion.inlined),
+    ("windows", Fusion.undivided),
+    ("group", Fusion.grouped),
+    ("recompute", Fusion.recomputed),
+    ("group again", Fusion.regrouped),
+    ("hoist", Fusion.hoisted),
+    ("short columns", Fusion.columns),
+    ("checks first", Fusion.checked),
+)
+"""All of fusion, in order, by name."""
 
 
 def _once(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
     """Each answer once: groups that grew, and nests that are grouped again, are asked the same again."""
     return tuple({(d.kind, d.subject, d.reason): d for d in decisions}.values())
-
-
-def _grouped(
-    steps: Sequence[Step], buffers: BufferFacts, numerics: str, where: str
-) -> tuple[list[Step], tuple[Decision, ...]]:
-    """``steps`` with nests joined; ``where`` names the program."""
-    grouping = _Grouping(steps, buffers, numerics)
-    for number, step in enumerate(steps):
-        grouping.add(number, step)
-    return live_steps(grouping.graph.ordered(where), buffers.fixed), tuple(grouping.decisions)
 
 
 def _for_vectors(step: Step, buffers: BufferFacts) -> Step:
@@ -99,9 +176,13 @@ def _for_vectors(step: Step, buffers: BufferFacts) -> Step:
 
 
 class _Grouping:
-    """Puts ``steps`` into groups, one after the other: a nest joins the best earlier group that it fits."""
+    """Puts ``steps`` into groups, one after the other: a nest joins the best earlier group that it fits.
 
-    def __init__(self, steps: Sequence[Step], buffers: BufferFacts, numerics: str) -> None:
+    ``joins`` is how many more are made at most.
+    """
+
+    def __init__(self, steps: Sequence[Step], buffers: BufferFacts, numerics: str, joins: int) -> None:
+        self.joins = joins
         self.graph = DependenceGraph(buffers.inputs)
         self.decisions: list[Decision] = []
         self._buffers = buffers
@@ -111,8 +192,9 @@ class _Grouping:
         """Enter the step at place ``number``; a nest joins earlier groups again and again until none fits."""
         group = self.graph.group_of(number, step)
         refused: set[int] = set()
-        while group.nest is not None and (made := self._joined(group, refused)) is not None:
+        while self.joins and group.nest is not None and (made := self._joined(group, refused)) is not None:
             group = made
+            self.joins -= 1
         self.graph.enter(group)
 
     def _joined(self, group: Group, refused: set[int]) -> Group | None:
