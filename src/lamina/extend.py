@@ -7,7 +7,7 @@ from lamina.backends.compose import compose
 from lamina.backends.registry import register_backend
 from lamina.base.lowering import lowering
 from lamina.base.passes import Passes
-from lamina.base.rule import Match, Rule, nest_rule, rule, scalar, tensor
+from lamina.base.rule import Match, Rule, dimension, nest_rule, rule, scalar, tensor
 
 __all__ = [
     "Backend",
@@ -15,6 +15,7 @@ __all__ = [
     "Passes",
     "Rule",
     "compose",
+    "dimension",
     "lowering",
     "nest_rule",
     "register_backend",

@@ -11,9 +11,10 @@ import lamina
 from lamina.base.rule import Rule
 from lamina.extend import rule, tensor
 from lamina.rewrite import engine
+from lamina.rewrite.left_side import patterns_of
 from lamina.rewrite.match_search import Search
 from lamina.rewrite.needs import needs_of
-from lamina.rewrite.pattern import Call, patterns_of
+from lamina.rewrite.pattern import Call
 from lamina.rewrite.rules import RULES
 from tests.rewrite.engine import applied, compiled
 

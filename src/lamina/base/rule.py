@@ -17,11 +17,14 @@ from lamina.errors import BadArgument
 
 __all__ = [
     "PLACES",
+    "DimensionWildcard",
     "Match",
     "NestRule",
     "Rule",
     "ScalarWildcard",
     "TensorWildcard",
+    "Wildcard",
+    "dimension",
     "nest_rule",
     "rule",
     "scalar",
@@ -35,15 +38,19 @@ graphs without gradients, after decomposition."""
 
 @dataclass(frozen=True, slots=True)
 class TensorWildcard:
-    """A parameter of a pattern that stands for any tensor with these sizes and one of these dtypes."""
+    """A parameter of a pattern that stands for any tensor with these sizes and one of these dtypes.
 
-    sizes: tuple[str | int | EllipsisType, ...] = (...,)
+    ``leading`` says what stands in front of ``sizes``: "" nothing, "..." any dimensions, or a name for any dimensions.
+    """
+
+    sizes: tuple[str | int, ...] = ()
     dtypes: tuple[torch.dtype, ...] = ()
+    leading: str = "..."
 
     @property
     def rank(self) -> int | None:
         """Number of dimensions; None if it may have any number of them in front."""
-        return None if self.sizes[:1] == (...,) else len(self.sizes)
+        return None if self.leading else len(self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +60,39 @@ class ScalarWildcard:
     example: int | float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DimensionWildcard:
+    """A parameter of a pattern that stands for any dimension, counted from the last: -1, -2, ..."""
+
+
+Wildcard = TensorWildcard | ScalarWildcard | DimensionWildcard
+
+
 def tensor(*sizes: str | int | EllipsisType, dtype: torch.dtype | tuple[torch.dtype, ...] | None = None) -> Any:
     """A tensor wildcard, as a default value: ``def before(x=tensor(..., "n", "d"), w=tensor("d")): ...``.
 
     A size is a name (equal names are equal sizes within one match), a number, or, as the first one, ``...`` for any
-    number of leading dimensions. Without sizes the tensor may have any shape; a parameter without a default is such
-    a tensor. ``dtype`` is the dtype, or a tuple of those, that it must have. Raises ``BadArgument``.
+    number of leading dimensions or ``"*name"`` for any number of them that all tensors with that name share. Without
+    sizes the tensor may have any shape; a parameter without a default is such a tensor. ``dtype`` is the dtype, or a
+    tuple of those, that it must have. Raises ``BadArgument``.
     """
+    leading = "..." if not sizes or sizes[0] is ... else ""
+    if sizes and isinstance(sizes[0], str) and sizes[0].startswith("*") and sizes[0][1:].isidentifier():
+        leading = sizes[0]
+    last: list[str | int] = []
     for place, size in enumerate(sizes):
-        named = isinstance(size, str) and size.isidentifier()
-        if not (named or (type(size) is int and size >= 0) or (size is ... and place == 0)):
-            raise BadArgument(f"size {place} of a tensor wildcard is {size!r}", remedy='use "a_name", a number or ...')
+        if place == 0 and leading:
+            continue
+        if isinstance(size, EllipsisType) or not (
+            (isinstance(size, str) and size.isidentifier()) or (type(size) is int and size >= 0)
+        ):
+            remedy = 'use "a_name" or a number; as the first size also ... or "*a_name"'
+            raise BadArgument(f"size {place} of a tensor wildcard is {size!r}", remedy=remedy)
+        last.append(size)
     dtypes = () if dtype is None else dtype if isinstance(dtype, tuple) else (dtype,)
     if not all(isinstance(d, torch.dtype) for d in dtypes):
         raise BadArgument(f"the dtype of a tensor wildcard is {dtype!r}", remedy="use torch.float32 or a tuple of such")
-    return TensorWildcard(sizes or (...,), dtypes)
+    return TensorWildcard(tuple(last), dtypes, leading)
 
 
 def scalar(example: float | None = None) -> Any:
@@ -82,14 +107,24 @@ def scalar(example: float | None = None) -> Any:
     return ScalarWildcard(example)
 
 
+def dimension() -> Any:
+    """A dimension wildcard, as a default value: ``def before(x, d=dimension()): return x.sum(d)``.
+
+    It stands for any dimension that operations are given, however it is counted in the program; ``after`` and ``where``
+    get it counted from the last (-1, -2, ...). The pattern is traced with two dimensions: a dimension in it that is not
+    this one stays what it is.
+    """
+    return DimensionWildcard()
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
     """Where a pattern was found: what a rule's ``where`` gets.
 
     ``match["x"]`` is what parameter ``x`` stands for: a FakeTensor with its shape (sizes may be symbolic), stride,
-    dtype and device, or a number. ``nodes`` are the graph's nodes for the tensors among the parameters, ``matched``
-    the nodes that the pattern covers, ``outputs`` those of them that are its results. ``training`` is whether
-    gradients are recorded there.
+    dtype and device, a number, or a dimension counted from the last. ``nodes`` are the graph's nodes for the tensors
+    among the parameters, ``matched`` the nodes that the pattern covers, ``outputs`` those of them that are its results.
+    ``training`` is whether gradients are recorded there.
     """
 
     rule: Rule
@@ -124,7 +159,7 @@ class Rule:
     ranks: tuple[int, ...]
     tolerance: float | None
     place: str
-    parameters: tuple[tuple[str, TensorWildcard | ScalarWildcard], ...]
+    parameters: tuple[tuple[str, Wildcard], ...]
 
     def reads(self) -> str:
         """The numbers and texts that ``before`` reads from outside, as they are now: what its traces depend on."""
@@ -149,7 +184,8 @@ def rule(
 ) -> Rule:
     """Whatever ``before`` computes is to be computed by ``after``: two plain PyTorch functions of equal parameters.
 
-    Parameters of ``before`` are wildcards: tensors, or what their default values say (``tensor``, ``scalar``);
+    Parameters of ``before`` are wildcards: tensors, or what their default values say (``tensor``, ``scalar``,
+    ``dimension``);
     ``after`` takes some or all of them by name. Both return a tensor or the same number of tensors, and write to
     nothing. ``where`` gets each ``Match`` and may refuse it. ``at`` says where the rule runs (see ``PLACES``); one that
     is ``inference_only`` leaves alone what gradients are recorded for. ``ranks`` are numbers of dimensions that
@@ -208,8 +244,8 @@ def _signature(role: str, function: Callable[..., Any], made_at: str) -> Mapping
         ) from None
 
 
-def _parameters(before: Callable[..., Any], made_at: str) -> tuple[tuple[str, TensorWildcard | ScalarWildcard], ...]:
-    found: list[tuple[str, TensorWildcard | ScalarWildcard]] = []
+def _parameters(before: Callable[..., Any], made_at: str) -> tuple[tuple[str, Wildcard], ...]:
+    found: list[tuple[str, Wildcard]] = []
     for parameter in _signature("before", before, made_at).values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise BadArgument(
@@ -218,11 +254,11 @@ def _parameters(before: Callable[..., Any], made_at: str) -> tuple[tuple[str, Te
         default = parameter.default
         if default is parameter.empty:
             default = TensorWildcard()
-        if not isinstance(default, (TensorWildcard, ScalarWildcard)):
+        if not isinstance(default, Wildcard):
             raise BadArgument(
                 f"the default of parameter {parameter.name!r} is {default!r}",
                 where=made_at,
-                remedy="use tensor(...) or scalar(...), or no default for a tensor of any shape",
+                remedy="use tensor(...), scalar(...) or dimension(), or no default for a tensor of any shape",
             )
         found.append((parameter.name, default))
     if not any(isinstance(w, TensorWildcard) for _, w in found):

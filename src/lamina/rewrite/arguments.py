@@ -6,7 +6,11 @@ from typing import Any
 
 from torch.fx import Node
 
-__all__ = ["argument", "from_last", "rank_of"]
+__all__ = ["Dimension", "argument", "from_last", "rank_of"]
+
+
+class Dimension(int):
+    """A dimension counted from the last: a number that no scalar or size of a pattern stands for."""
 
 
 def rank_of(node: Any) -> int:
@@ -22,7 +26,7 @@ def argument(node: Node, place: int, name: str, default: Any = None) -> Any:
 def from_last(value: Any, rank: int) -> Any:
     """A dimension, or several, of a tensor of ``rank`` as negative numbers; anything else as it is."""
     if type(value) is int:
-        return value - rank if value >= 0 else value
+        return Dimension(value - rank if value >= 0 else value)
     if isinstance(value, (list, tuple)) and all(type(v) is int for v in value):
         return [from_last(v, rank) for v in value]
     return value

@@ -15,9 +15,10 @@ from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
 from lamina.errors import RuleFailed
 from lamina.rewrite.canonical import key_of
+from lamina.rewrite.left_side import patterns_of
 from lamina.rewrite.match import Matcher
 from lamina.rewrite.needs import kinds_in, needs_of
-from lamina.rewrite.pattern import Pattern, patterns_of
+from lamina.rewrite.pattern import Pattern
 from lamina.rewrite.replace import Refused, Replacer, WrongRightSide
 from lamina.rewrite.tracing import Decompositions
 

@@ -13,7 +13,7 @@ from lamina.rewrite.flattenings import flattenings
 from lamina.rewrite.match_constants import Owed, folded, is_close, is_literal, is_number, tolerance_of, with_number
 from lamina.rewrite.match_sizes import with_tensor
 from lamina.rewrite.misses import Misses
-from lamina.rewrite.pattern import Call, Constant, DtypeOf, Literal, Pattern, ScalarOf, SizeOf, Wild
+from lamina.rewrite.pattern import Call, Constant, DimensionOf, DtypeOf, Literal, Pattern, ScalarOf, SizeOf, Wild
 from lamina.rewrite.reach import Terms
 from lamina.rewrite.same_value import SameValue
 from lamina.rewrite.terms import COMMUTATIVE, MUL, Term, is_tensor
@@ -112,6 +112,9 @@ class Search:
                 bound = with_number(wanted.name, given, state.bound, self._tolerance)
                 if bound is not None:
                     yield state.binding(bound)
+        elif isinstance(wanted, DimensionOf):
+            if isinstance(given, int) and state.bound.get(wanted.name, given) == given < 0:
+                yield state.binding({**state.bound, wanted.name: int(given)})
         elif isinstance(wanted, (SizeOf, DtypeOf)):
             yield state.owing(Owed(wanted, given))
         elif isinstance(wanted, Literal) and is_literal(wanted.value, given, self._tolerance):

@@ -1,6 +1,7 @@
 """Sizes in a match: the names that a pattern gives to dimensions, and what they are in the graph.
 
-``bound`` are the parameters that are known, and the sizes by their names after a "#".
+``bound`` are the parameters that are known, and the sizes by their names after a "#"; of dimensions that have a name
+together all sizes.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ def with_tensor(name: str, wildcard: TensorWildcard, node: Node, bound: Mapping[
     """``bound`` with ``node`` as the parameter ``name``, and its sizes; None if they are not what the wildcard says."""
     found = {**bound, name: node}
     shape, sizes = node.meta["val"].shape, wildcard.sizes
-    if sizes[0] is ...:
-        sizes = sizes[1:]
-        if len(shape) < len(sizes):
-            return None
-    elif len(shape) != len(sizes):
+    if len(shape) < len(sizes) or (not wildcard.leading and len(shape) > len(sizes)):
         return None
+    if wildcard.leading.startswith("*"):
+        actual = shape[: len(shape) - len(sizes)]
+        known = found.setdefault(f"#{wildcard.leading}", actual)
+        if len(known) != len(actual) or not all(map(same_size, known, actual)):
+            return None
     for i, size in enumerate(sizes):
         actual = shape[i - len(sizes)]
         if isinstance(size, int):
@@ -62,7 +64,7 @@ def _own_size(name: str, parameters: Mapping[str, Any], bound: Mapping[str, Any]
     """The size of dimension ``name`` (from the last) that all tensors without a name for it have."""
     place, found = int(name), None
     for parameter, wildcard in parameters.items():
-        if not isinstance(wildcard, TensorWildcard) or wildcard.rank is not None or -place < len(wildcard.sizes):
+        if not isinstance(wildcard, TensorWildcard) or wildcard.leading != "..." or -place <= len(wildcard.sizes):
             continue
         shape = bound[parameter].meta["val"].shape
         if len(shape) < -place:

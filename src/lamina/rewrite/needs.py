@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from lamina.base.bounded import remember
-from lamina.base.rule import Rule, TensorWildcard
+from lamina.base.rule import DimensionWildcard, Rule, ScalarWildcard, TensorWildcard, Wildcard
 from lamina.base.torch_private import OpOverload
 from lamina.ops.calls import names
 from lamina.rewrite.canonical import key_of
@@ -82,10 +82,7 @@ def needs_of(rule: Rule) -> frozenset[str]:
 
 
 def _needs(rule: Rule) -> frozenset[str]:
-    given = {
-        name: _recorder(frozenset()) if isinstance(wildcard, TensorWildcard) else _number(wildcard.example)
-        for name, wildcard in rule.parameters
-    }
+    given = {name: _example(wildcard) for name, wildcard in rule.parameters}
     try:
         result = rule.before(**given)
     except Exception:  # what is wrong with the function is found where it is traced
@@ -93,8 +90,14 @@ def _needs(rule: Rule) -> frozenset[str]:
     return frozenset(_kinds(result if isinstance(result, (tuple, list)) else (result,)))
 
 
-def _number(example: float | None) -> float:
-    return 0.5 if example is None else example
+def _example(wildcard: Wildcard) -> Any:
+    match wildcard:
+        case TensorWildcard():
+            return _recorder(frozenset())
+        case ScalarWildcard(example):
+            return 0.5 if example is None else example
+        case DimensionWildcard():
+            return -1
 
 
 def kinds_in(nodes: Graph | Iterable[Node]) -> frozenset[str]:

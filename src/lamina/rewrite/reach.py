@@ -1,7 +1,7 @@
 """What lies right below a value: cheap reasons why a pattern cannot be found at a node.
 
-A pattern is only compared with a node that has, as operands and as operands of those, all the operations that the
-pattern has there. Nothing that could match is turned away: operands are all that the matcher may see as such.
+A pattern is only compared with a node of which operands and operands of those have the operations that they have in the
+pattern. Nothing that could match is turned away: operands are all that the matcher may see as such.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Terms:
     def __init__(self) -> None:
         self._terms: dict[Node, Term] = {}
         self._below: dict[Node, Below | None] = {}
-        self._near: dict[Node, frozenset[Hashable] | None] = {}
-        self._far: dict[Node, frozenset[Hashable] | None] = {}
+        self._operations: dict[Node, frozenset[Hashable] | None] = {}
+        self._pairs: dict[Node, frozenset[tuple[Hashable, Hashable | None]] | None] = {}
 
     def forget(self) -> None:
         """The graph has changed."""
-        for known in (self._terms, self._below, self._near, self._far):
+        for known in (self._terms, self._below, self._operations, self._pairs):
             known.clear()
 
     def of(self, node: Node) -> Term:
@@ -49,40 +49,31 @@ class Terms:
 
     def may_be(self, pattern: Pattern, node: Node) -> bool:
         """Whether the operands of ``node``, and theirs, have the operations that the pattern's first result needs."""
-        if pattern.near:
-            near = self._operations(node)
-            if near is not None and not pattern.near <= near:
-                return False
-        if pattern.far:
-            far = self._pairs(node)
-            return far is None or pattern.far <= far
-        return True
+        if not pattern.pairs:
+            return True
+        if node not in self._pairs:
+            self._pairs[node] = self._pairs_of(self._calls(node))
+        found = self._pairs[node]
+        return found is None or pattern.pairs <= found
 
-    def _operations(self, node: Node) -> frozenset[Hashable] | None:
-        if node not in self._near:
-            below = self._calls(node)
-            self._near[node] = None if below is None else frozenset(op for op, _ in below)
-        return self._near[node]
-
-    def _pairs(self, node: Node) -> frozenset[Hashable] | None:
-        if node not in self._far:
-            self._far[node] = self._pairs_of(self._calls(node))
-        return self._far[node]
-
-    def _pairs_of(self, below: Below | None) -> frozenset[Hashable] | None:
+    def _pairs_of(self, below: Below | None) -> frozenset[tuple[Hashable, Hashable | None]] | None:
         if below is None:
             return None
-        found: set[Hashable] = set()
+        found: set[tuple[Hashable, Hashable | None]] = set()
         for op, value in below:
-            inner = self._operations(value) if isinstance(value, Node) else self._operations_of(value)
+            inner = self._operations_below(value)
             if inner is None:
                 return None
+            found.add((op, None))
             found.update((op, one) for one in inner)
         return frozenset(found)
 
-    def _operations_of(self, term: Term) -> frozenset[Hashable] | None:
-        below = self._gathered(term)
-        return None if below is None else frozenset(op for op, _ in below)
+    def _operations_below(self, value: Node | Term) -> frozenset[Hashable] | None:
+        if isinstance(value, Term):
+            return _operations(self._gathered(value))
+        if value not in self._operations:
+            self._operations[value] = _operations(self._calls(value))
+        return self._operations[value]
 
     def _calls(self, node: Node) -> Below | None:
         if node not in self._below:
@@ -111,6 +102,10 @@ class Terms:
             if nested and inner.op == term.op and all(len(n.users) == 1 for n in (node, *passed)):
                 left.extend(_flat(inner.args))
         return tuple(found)
+
+
+def _operations(below: Below | None) -> frozenset[Hashable] | None:
+    return None if below is None else frozenset(op for op, _ in below)
 
 
 def _flat(args: Sequence[Any]) -> Iterator[Node | Term]:

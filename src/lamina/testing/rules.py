@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import EllipsisType
 from typing import Any
 
 import torch
 
-from lamina.base.rule import Match, Rule, ScalarWildcard, TensorWildcard
+from lamina.base.rule import DimensionWildcard, Match, Rule, ScalarWildcard, TensorWildcard
 from lamina.base.torch_private import version_of
 from lamina.errors import BadArgument, RuleFailed
 from lamina.testing.compare import DRAWS, compare_draws
@@ -123,41 +122,64 @@ def _draws(rule: Rule, dtypes: Sequence[torch.dtype], device: str) -> Iterator[D
         for dtype in dtypes:
             shapes = _shapes(rule, sizes, rank)
             if shapes is not None:
-                yield _random(rule, shapes, dtype, scalar, device)
+                for dimensions in _dimensions(rule, shapes):
+                    yield _random(rule, shapes, dimensions, dtype, scalar, device)
+
+
+def _dimensions(rule: Rule, shapes: Mapping[str, tuple[int, ...]]) -> list[dict[str, int]]:
+    """For wildcards that stand for dimensions the last and the first ones, in this order."""
+    names = [name for name, wildcard in rule.parameters if isinstance(wildcard, DimensionWildcard)]
+    if not names:
+        return [{}]
+    rank = max(map(len, shapes.values()))
+    orders = (range(-1, -1 - rank, -1), range(-rank, 0))
+    return [dict(zip(names, order, strict=False)) for order in orders if rank >= len(names)]
 
 
 def _shapes(rule: Rule, sizes: Sequence[int], rank: int) -> dict[str, tuple[int, ...]] | None:
     """A shape for each tensor; None if one must have more dimensions than ``rank``."""
     known: dict[str | int, int] = {}
+    longest: dict[str, int] = {}
+    for _, wildcard in rule.parameters:
+        if isinstance(wildcard, TensorWildcard):
+            longest[wildcard.leading] = max(longest.get(wildcard.leading, 0), len(wildcard.sizes))
 
-    def size(name: str | int | EllipsisType) -> int:
+    def size(name: str | int) -> int:
         if isinstance(name, int) and name >= 0:
             return name
-        assert not isinstance(name, EllipsisType)
         return known.setdefault(name, sizes[len(known) % len(sizes)])
 
     found: dict[str, tuple[int, ...]] = {}
     for name, wildcard in rule.parameters:
         if not isinstance(wildcard, TensorWildcard):
             continue
-        named = tuple(s for s in wildcard.sizes if s is not ...)
-        if wildcard.rank is None:
-            if rank < len(named):
-                return None
+        named = wildcard.sizes
+        if wildcard.leading and rank < len(named):
+            return None
+        leading: tuple[str | int, ...] = ()
+        if wildcard.leading == "...":
             leading = tuple(range(-rank, -len(named)))  # numbered from the last, and so shared among tensors
-            found[name] = tuple(size(s) for s in (*leading, *named))
-        else:
-            found[name] = tuple(size(s) for s in named)
+        elif wildcard.leading:
+            leading = tuple(f"{wildcard.leading}{i}" for i in range(rank - longest[wildcard.leading]))
+        found[name] = tuple(size(s) for s in (*leading, *named))
     return found
 
 
-def _random(rule: Rule, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, scalar: float, device: str) -> Draw:
+def _random(
+    rule: Rule,
+    shapes: Mapping[str, tuple[int, ...]],
+    dimensions: Mapping[str, int],
+    dtype: torch.dtype,
+    scalar: float,
+    device: str,
+) -> Draw:
     def draw(generator: torch.Generator) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = dict(dimensions)
         for name, wildcard in rule.parameters:
             if isinstance(wildcard, ScalarWildcard):
                 whole = type(wildcard.example) is int
                 values[name] = wildcard.example if whole else scalar
+            if not isinstance(wildcard, TensorWildcard):
                 continue
             chosen = dtype if not wildcard.dtypes or dtype in wildcard.dtypes else wildcard.dtypes[0]
             values[name] = _tensor(shapes[name], chosen, generator).to(device)

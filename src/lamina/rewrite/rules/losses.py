@@ -7,8 +7,6 @@ As the function it is, its forward writes no matrix of log-probabilities and kee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,19 +22,23 @@ def _real(match: Match) -> bool:
     return bool(match["x"].is_floating_point())
 
 
-def _picked(x: Tensor, t: Tensor) -> Tensor:
+_ROWS, _ROW_TARGETS = tensor("*rows", "c"), tensor("*rows", dtype=torch.int64)
+"""Classes last, in rows of any number of dimensions."""
+
+
+def _picked(x: Tensor = _ROWS, t: Tensor = _ROW_TARGETS) -> Tensor:
     return torch.log_softmax(x, -1).gather(-1, t.unsqueeze(-1)).squeeze(-1)
 
 
-def _picked_by_one_hot(x: Tensor, t: Tensor) -> Tensor:
+def _picked_by_one_hot(x: Tensor = _ROWS, t: Tensor = _ROW_TARGETS) -> Tensor:
     return (F.one_hot(t, x.shape[-1]) * torch.log_softmax(x, -1)).sum(-1)
 
 
-def _difference(x: Tensor, t: Tensor) -> Tensor:
+def _difference(x: Tensor = _ROWS, t: Tensor = _ROW_TARGETS) -> Tensor:
     return x.gather(-1, t.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(x, -1)
 
 
-def _positive_difference(x: Tensor, t: Tensor) -> Tensor:
+def _positive_difference(x: Tensor = _ROWS, t: Tensor = _ROW_TARGETS) -> Tensor:
     return torch.logsumexp(x, -1) - x.gather(-1, t.unsqueeze(-1)).squeeze(-1)
 
 
@@ -57,26 +59,6 @@ def _negative_cross_entropy_of_columns(x: Tensor, t: Tensor) -> Tensor:
     return -_cross_entropy_of_columns(x, t)
 
 
-_FORMS = {
-    "gather": (_picked, _negative_cross_entropy),
-    "logsumexp, negative": (_difference, _negative_cross_entropy),
-    "logsumexp": (_positive_difference, _cross_entropy),
-}
-
-_Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-def _rules(how: str, form: _Loss, after: _Loss) -> Iterator[Rule]:
-    for rows in (("n",), ("b", "n")):
-        scores, targets = tensor(*rows, "c"), tensor(*rows, dtype=torch.int64)
-
-        def before(x: Tensor = scores, t: Tensor = targets) -> Tensor:
-            return form(x, t)
-
-        name = f"cross entropy of {how}, {len(rows) + 1} dimensions"
-        yield rule(before, after, name=name, where=_real, at=CAPTURED)
-
-
 _SCORES, _TARGETS = tensor("n", "c", "d"), tensor("n", "d", dtype=torch.int64)
 """Classes in the middle, as ``F.cross_entropy`` takes scores of several dimensions."""
 
@@ -89,17 +71,13 @@ def _columns_by_logsumexp(x: Tensor = _SCORES, t: Tensor = _TARGETS) -> Tensor:
     return torch.logsumexp(x, -2) - x.gather(-2, t.unsqueeze(-2)).squeeze(-2)
 
 
-LOSSES_BY_ONE_HOT: tuple[Rule, ...] = tuple(_rules("one-hot", _picked_by_one_hot, _negative_cross_entropy))
+LOSSES_BY_ONE_HOT: tuple[Rule, ...] = (
+    rule(_picked_by_one_hot, _negative_cross_entropy, name="cross entropy of one-hot", where=_real, at=CAPTURED),
+)
 
-LOSSES_BY_GATHER: tuple[Rule, ...] = (
-    *(one for how, sides in _FORMS.items() for one in _rules(how, *sides)),
-    rule(
-        _columns_by_gather,
-        _negative_cross_entropy_of_columns,
-        name="cross entropy of gather, over columns",
-        where=_real,
-        at=CAPTURED,
-    ),
+_OF_LOGSUMEXP: tuple[Rule, ...] = (
+    rule(_difference, _negative_cross_entropy, name="cross entropy of logsumexp, negative", where=_real, at=CAPTURED),
+    rule(_positive_difference, _cross_entropy, name="cross entropy of logsumexp", where=_real, at=CAPTURED),
     rule(
         _columns_by_logsumexp,
         _cross_entropy_of_columns,
@@ -109,8 +87,17 @@ LOSSES_BY_GATHER: tuple[Rule, ...] = (
     ),
 )
 
-LOSSES_OF_FINITE: tuple[Rule, ...] = (
-    *LOSSES_BY_ONE_HOT,
-    *(one for one in LOSSES_BY_GATHER if "logsumexp" in one.name),
+LOSSES_BY_GATHER: tuple[Rule, ...] = (
+    rule(_picked, _negative_cross_entropy, name="cross entropy of gather", where=_real, at=CAPTURED),
+    rule(
+        _columns_by_gather,
+        _negative_cross_entropy_of_columns,
+        name="cross entropy of gather, over columns",
+        where=_real,
+        at=CAPTURED,
+    ),
+    *_OF_LOGSUMEXP,
 )
+
+LOSSES_OF_FINITE: tuple[Rule, ...] = (*LOSSES_BY_ONE_HOT, *_OF_LOGSUMEXP)
 """Those of them that are exact only where all scores are finite."""

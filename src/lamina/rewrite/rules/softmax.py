@@ -1,4 +1,4 @@
-"""Softmax, log-softmax and logsumexp taken apart, over any one of the last three dimensions.
+"""Softmax, log-softmax and logsumexp taken apart, over any one dimension.
 
 Whole they are one pass over a row, and keep their result for the backward pass instead of four tensors. Some ways to
 take them apart overflow, or underflow to the logarithm of zero, where the whole does not, and some make another row of
@@ -8,19 +8,15 @@ an infinite element: those are taken for the whole only of elements known to be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from lamina.base.rule import Match, Rule, rule
+from lamina.base.rule import Match, Rule, dimension, rule
 from lamina.rewrite.rules.places import CAPTURED
 
-__all__ = ["OVER", "SOFTMAX", "SOFTMAX_OF_FINITE"]
+__all__ = ["SOFTMAX", "SOFTMAX_OF_FINITE"]
 
-_DIMS = (-1, -2, -3)
+_ANY: int = dimension()
 
 
 def _real(match: Match) -> bool:
@@ -36,103 +32,94 @@ def _shifted(x: Tensor, dim: int) -> Tensor:
     return x - x.amax(dim, keepdim=True)
 
 
-def _softmax_forms(dim: int) -> Iterator[tuple[str, Callable[..., Any]]]:
-    def plain(x: Tensor) -> Tensor:
-        powers = torch.exp(x)
-        return powers / powers.sum(dim, keepdim=True)
-
-    def shifted(x: Tensor) -> Tensor:
-        powers = torch.exp(_shifted(x, dim))
-        return powers / powers.sum(dim, keepdim=True)
-
-    def of_log(x: Tensor) -> Tensor:
-        return torch.exp(torch.log_softmax(x, dim))
-
-    def of_total(x: Tensor) -> Tensor:
-        return torch.exp(x - torch.logsumexp(x, dim, keepdim=True))
-
-    yield from (
-        ("plain", plain),
-        ("shifted", shifted),
-        ("of log-softmax", of_log),
-        ("of logsumexp", of_total),
-    )
+def _softmax(x: Tensor, dim: int) -> Tensor:
+    return torch.softmax(x, dim)
 
 
-def _log_softmax_forms(dim: int) -> Iterator[tuple[str, Callable[..., Any]]]:
-    def of_softmax(x: Tensor) -> Tensor:
-        return torch.log(torch.softmax(x, dim))
-
-    def of_total(x: Tensor) -> Tensor:
-        return x - torch.logsumexp(x, dim, keepdim=True)
-
-    def plain(x: Tensor) -> Tensor:
-        return x - torch.log(torch.exp(x).sum(dim, keepdim=True))
-
-    def shifted(x: Tensor) -> Tensor:
-        near = _shifted(x, dim)
-        return near - torch.log(torch.exp(near).sum(dim, keepdim=True))
-
-    yield from (
-        ("of softmax", of_softmax),
-        ("of logsumexp", of_total),
-        ("plain", plain),
-        ("shifted", shifted),
-    )
+def _softmax_plain(x: Tensor, dim: int = _ANY) -> Tensor:
+    powers = torch.exp(x)
+    return powers / powers.sum(dim, keepdim=True)
 
 
-def _logsumexp_forms(dim: int, keepdim: bool) -> Iterator[tuple[str, Callable[..., Any]]]:
-    def plain(x: Tensor) -> Tensor:
-        return torch.log(torch.exp(x).sum(dim, keepdim=keepdim))
-
-    def shifted(x: Tensor) -> Tensor:
-        top = x.amax(dim, keepdim=True)
-        total = torch.log(torch.exp(x - top).sum(dim, keepdim=keepdim))
-        return total + (top if keepdim else top.squeeze(dim))
-
-    yield from (("plain", plain), ("shifted", shifted))
+def _softmax_shifted(x: Tensor, dim: int = _ANY) -> Tensor:
+    powers = torch.exp(_shifted(x, dim))
+    return powers / powers.sum(dim, keepdim=True)
 
 
-def _rules(dim: int) -> Iterator[Rule]:
-    def softmax(x: Tensor) -> Tensor:
-        return torch.softmax(x, dim)
-
-    def log_softmax(x: Tensor) -> Tensor:
-        return torch.log_softmax(x, dim)
-
-    for how, form in _softmax_forms(dim):
-        yield rule(form, softmax, name=f"softmax over {dim}, {how}", where=_real, at=CAPTURED)
-    for how, form in _log_softmax_forms(dim):
-        yield rule(form, log_softmax, name=f"log-softmax over {dim}, {how}", where=_real, at=CAPTURED)
-    for keepdim in (True, False):
-        after = _logsumexp(dim, keepdim)
-        kept = ", kept" if keepdim else ""
-        for how, form in _logsumexp_forms(dim, keepdim):
-            yield rule(form, after, name=f"logsumexp over {dim}, {how}{kept}", where=_wide, at=CAPTURED)
+def _softmax_of_log(x: Tensor, dim: int = _ANY) -> Tensor:
+    return torch.exp(torch.log_softmax(x, dim))
 
 
-def _logsumexp(dim: int, keepdim: bool) -> Callable[[Tensor], Tensor]:
-    def logsumexp(x: Tensor) -> Tensor:
-        return torch.logsumexp(x, dim, keepdim=keepdim)
-
-    return logsumexp
+def _softmax_of_total(x: Tensor, dim: int = _ANY) -> Tensor:
+    return torch.exp(x - torch.logsumexp(x, dim, keepdim=True))
 
 
-OVER: Mapping[int, tuple[Rule, ...]] = MappingProxyType({dim: tuple(_rules(dim)) for dim in _DIMS})
-"""The rules by the dimension they are over, counted from the last."""
+def _log_softmax(x: Tensor, dim: int) -> Tensor:
+    return torch.log_softmax(x, dim)
 
-SOFTMAX: tuple[Rule, ...] = tuple(one for rules in OVER.values() for one in rules)
 
-_EXACT = frozenset(
-    name
-    for dim in _DIMS
-    for name in (
-        f"softmax over {dim}, shifted",
-        f"softmax over {dim}, of log-softmax",
-        f"log-softmax over {dim}, shifted",
-    )
+def _log_of_softmax(x: Tensor, dim: int = _ANY) -> Tensor:
+    return torch.log(torch.softmax(x, dim))
+
+
+def _log_softmax_of_total(x: Tensor, dim: int = _ANY) -> Tensor:
+    return x - torch.logsumexp(x, dim, keepdim=True)
+
+
+def _log_softmax_plain(x: Tensor, dim: int = _ANY) -> Tensor:
+    return x - torch.log(torch.exp(x).sum(dim, keepdim=True))
+
+
+def _log_softmax_shifted(x: Tensor, dim: int = _ANY) -> Tensor:
+    near = _shifted(x, dim)
+    return near - torch.log(torch.exp(near).sum(dim, keepdim=True))
+
+
+def _logsumexp_kept(x: Tensor, dim: int) -> Tensor:
+    return torch.logsumexp(x, dim, keepdim=True)
+
+
+def _logsumexp_plain_kept(x: Tensor, dim: int = _ANY) -> Tensor:
+    return torch.log(torch.exp(x).sum(dim, keepdim=True))
+
+
+def _logsumexp_shifted_kept(x: Tensor, dim: int = _ANY) -> Tensor:
+    top = x.amax(dim, keepdim=True)
+    return torch.log(torch.exp(x - top).sum(dim, keepdim=True)) + top
+
+
+def _logsumexp(x: Tensor, dim: int) -> Tensor:
+    return torch.logsumexp(x, dim)
+
+
+def _logsumexp_plain(x: Tensor, dim: int = _ANY) -> Tensor:
+    return torch.log(torch.exp(x).sum(dim))
+
+
+def _logsumexp_shifted(x: Tensor, dim: int = _ANY) -> Tensor:
+    top = x.amax(dim, keepdim=True)
+    return torch.log(torch.exp(x - top).sum(dim)) + top.squeeze(dim)
+
+
+_EXACT = (
+    rule(_softmax_shifted, _softmax, name="softmax, shifted", where=_real, at=CAPTURED),
+    rule(_softmax_of_log, _softmax, name="softmax of log-softmax", where=_real, at=CAPTURED),
+    rule(_log_softmax_shifted, _log_softmax, name="log-softmax, shifted", where=_real, at=CAPTURED),
 )
 """Those that give eager's infinities and NaN for any elements."""
 
-SOFTMAX_OF_FINITE: tuple[Rule, ...] = tuple(one for one in SOFTMAX if one.name not in _EXACT)
+SOFTMAX_OF_FINITE: tuple[Rule, ...] = (
+    rule(_softmax_plain, _softmax, name="softmax, plain", where=_real, at=CAPTURED),
+    rule(_softmax_of_total, _softmax, name="softmax of logsumexp", where=_real, at=CAPTURED),
+    rule(_log_of_softmax, _log_softmax, name="log-softmax of softmax", where=_real, at=CAPTURED),
+    rule(_log_softmax_of_total, _log_softmax, name="log-softmax of logsumexp", where=_real, at=CAPTURED),
+    rule(_log_softmax_plain, _log_softmax, name="log-softmax, plain", where=_real, at=CAPTURED),
+    rule(_logsumexp_plain_kept, _logsumexp_kept, name="logsumexp, plain, kept", where=_wide, at=CAPTURED),
+    rule(_logsumexp_shifted_kept, _logsumexp_kept, name="logsumexp, shifted, kept", where=_wide, at=CAPTURED),
+    rule(_logsumexp_plain, _logsumexp, name="logsumexp, plain", where=_wide, at=CAPTURED),
+    rule(_logsumexp_shifted, _logsumexp, name="logsumexp, shifted", where=_wide, at=CAPTURED),
+)
 """The others."""
+
+SOFTMAX: tuple[Rule, ...] = (*_EXACT, *SOFTMAX_OF_FINITE)
+"""All of them."""
