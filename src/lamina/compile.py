@@ -61,7 +61,7 @@ from lamina.segments.control_flow import bodies_in
 from lamina.segments.cut import CannotCut, cut
 from lamina.segments.pieces import as_aten, lowered_by_user, put_segment, with_numbers
 
-__all__ = ["compile", "compile_captured", "compile_graph", "lamina_backend"]
+__all__ = ["compile", "compile_captured", "compile_graph", "compile_recorded", "lamina_backend"]
 
 _MOST_CUTS = 4
 """Times that a segment is cut again, where what is left of it cannot be lowered either."""
@@ -99,11 +99,19 @@ def compile(
     if disable:
         return model
     record = Record(getattr(model, "__name__", type(model).__name__))
+    dynamic = dynamic if chosen.dynamic or dynamic is not None else False
+    return compile_recorded(model, settings, chosen, record, fullgraph, dynamic)
+
+
+def compile_recorded(
+    model: Any, settings: Options, backend: Backend, record: Record, fullgraph: bool, dynamic: bool | None
+) -> Any:
+    """``model`` compiled with ``settings`` by ``backend``; all that is noted on the way goes into ``record``."""
     compiled = compile_callable(
         model,
-        backend_callable=_Compiler(settings, chosen, record),
+        backend_callable=_Compiler(settings, backend, record),
         fullgraph=fullgraph,
-        dynamic=dynamic if chosen.dynamic or dynamic is not None else False,
+        dynamic=dynamic,
         record=record,
         strict=settings.strict,
         entry=settings.entry,
@@ -156,7 +164,8 @@ class _Compiler:
 
     def __init__(self, options: Options, backend: Backend, record: Record) -> None:
         self.options, self.backend, self.record = options, backend, record
-        self._key: tuple[object, ...] = (options, backend, lowerings_key())
+        shared = object() if record.compares_stages else None
+        self._key: tuple[object, ...] = (options, backend, lowerings_key(), shared)
         self.graphs = 0
         self.told: set[str] = set()
 
@@ -165,6 +174,7 @@ class _Compiler:
         name = f"graph{self.graphs - 1}"
         compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name, self.told)
         compiled = outside_function_modes(compiled) if has_function_modes() else compiled
+        compiled = self.record.graph_entry(name, compiled)
         dump_graph(self.record, self.options)
         return compiled
 
@@ -364,8 +374,9 @@ class _Stages:
             self.plans.extend(device.plans(plan))
             sources = device.codegen(plan, gm, record)
             building = device.build(sources, gm, record)
-            run = with_numbers(gm, device.load(building, gm, record))
-            return checked_first_call(run, gm, name, options, record, partial(device.steps, building))
+            steps = partial(device.steps, building)
+            run = record.region_entry(name, gm, with_numbers(gm, device.load(building, gm, record)), steps)
+            return checked_first_call(run, gm, name, options, record, steps)
         except CannotLower as refusal:
             if refusal.nodes and name.count("_segment") < _MOST_CUTS:
                 return self.compile_kernels(gm, name, backend, refusal.nodes)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from lamina.base.decision import Decision
 from lamina.base.files import files, text_of
@@ -36,6 +36,8 @@ class Stage:
 class Record:
     """The log of one compiled callable. Stages append to it; explain, dump and tests read it."""
 
+    compares_stages: ClassVar[bool] = False
+    """Whether it looks at the graphs that pass by: then it needs them made for it, and no other's are shared."""
     name: str = "lamina"
     stages: list[Stage] = field(default_factory=list)
     folder: Path | None = None
@@ -77,6 +79,25 @@ class Record:
     def noting(self, region: str, name: str) -> Callable[[Decision], None]:
         """A function that notes a decision of that stage."""
         return partial(self.note, region, name)
+
+    def passed(self, graph: str, place: str, rewrite: str, gm: object) -> None:
+        """Called with the graph that is rewritten at a place, at first without a ``rewrite``, then after each of them.
+
+        Later ones may change it. Nothing is noted here; a record that compares stages keeps copies.
+        """
+
+    def graph_entry(self, graph: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        """What the program calls for a captured graph: ``run``, or what a record that compares stages puts around."""
+        return run
+
+    def region_entry(
+        self, region: str, gm: object, run: Callable[..., Any], steps: Callable[[], object]
+    ) -> Callable[..., Any]:
+        """What is called for a region: ``run``, or what a record that compares stages puts around it.
+
+        ``gm`` is its graph, and ``steps`` gives what runs its kernels one by one, once they are loaded.
+        """
+        return run
 
     def seconds(self) -> dict[str, float]:
         """Seconds by stage name, summed over regions, in order of first appearance."""

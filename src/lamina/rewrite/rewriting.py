@@ -87,14 +87,18 @@ class Rewriting:
         One of ours that fails leaves the graph as it was, which is noted. What is about something that the user gave
         is raised, and so is all with the option strict.
         """
+        where = region or self.name
+        self.record.passed(where, place, "", gm)
         for one in passes_at(place, self.options):
             if one.by_user:
-                gm = run_pass(gm, one.function, place, self.record, region or self.name)
+                gm = run_pass(gm, one.function, place, self.record, where)
+                self.record.passed(where, place, one.name, gm)
                 continue
             if not all(self._holds(need, gm, place, kernels) for need in one.needs) or self._left_out(one):
                 continue
             try:
                 gm = self._run_pass(one, gm)
+                self.record.passed(where, place, one.name, gm)
             except Exception as error:
                 if not is_internal(error):
                     raise

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 import io
 import warnings
 from collections import Counter
@@ -11,27 +9,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
 
-from lamina.base.accuracy import Error, error, tensors
-from lamina.base.reference import copied, mapped
+from lamina.base.accuracy import Error, error
 from lamina.base.region_check import RegionCheck
 from lamina.compile import compile
 from lamina.errors import LaminaWarning
-from lamina.testing.fuzz.differ import Difference, differences
-from lamina.testing.fuzz.observe import Raised, Seen, Trace, traced
-from lamina.testing.state import State, reachable
-from lamina.testing.torch_private import compiled_anew, original
+from lamina.testing.fuzz.differ import Difference
+from lamina.testing.fuzz.observe import Seen, Trace
+from lamina.testing.runs import Runs, differing, link_of, uncompiled
+from lamina.testing.torch_private import compiled_anew
 
 __all__ = ["Verification", "VerifiedValue", "verify"]
 
 _WIDTH = 140
 """Characters of a line of a report that no terminal shows."""
-_SEED = 0
-"""Seed of the random generators before each run, so that all runs draw the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,29 +134,28 @@ def verify(fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None
     Of a compiled function the original is taken. A program that draws random numbers, which kernels draw otherwise,
     is compared with ``numerics="eager"``; its regions are as the options say.
     """
-    link = _link(fn)
-    fn = original(fn) if link is None else link.original
+    fn = uncompiled(fn)
     name = str(getattr(fn, "__qualname__", type(fn).__name__))
-    job = _Job(fn, args, kwargs, dict(options or {}))
+    runs = Runs(fn, args, kwargs, dict(options or {}))
     notes: list[str] = []
-    eager = job.run(fn)
-    chosen = dict(job.options)
+    eager = runs.run(fn)
+    chosen = dict(runs.options)
     if eager.draws_numbers and chosen.get("numerics", "fast") != "eager":
         chosen["numerics"] = "eager"
         notes.append('it draws random numbers: values are those of numerics="eager", which draws as eager does')
     with compiled_anew(), warnings.catch_warnings():
         warnings.simplefilter("ignore", LaminaWarning)
         plain = _fresh(fn, {**chosen, "verify": False})
-        ours = job.run(plain)
-        checking = _fresh(fn, {**job.options, "verify": "first", "strict": False})
-        job.run(checking)
-    exact = job.exact(fn)
+        ours = runs.run(plain)
+        checking = _fresh(fn, {**runs.options, "verify": "first", "strict": False})
+        runs.run(checking)
+    exact = runs.exact(fn)
     if exact is None:
         notes.append("it does not run in double precision: half of the digits must agree with eager's")
     regions = [s.value for s in _record(checking).stages if isinstance(s.value, RegionCheck)]
     if not regions:
         notes.append("nothing of it was compiled to a region of its own")
-    found = _different(eager, ours, exact)
+    found = differing(eager, ours, exact)
     rewrite = ""
     if found and all(region.ok for region in regions):
 
@@ -171,15 +163,11 @@ def verify(fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None
             with compiled_anew(), warnings.catch_warnings():
                 warnings.simplefilter("ignore", LaminaWarning)
                 part = _fresh(fn, {**chosen, "verify": False, "fuel": fuel})
-                trace = job.run(part)
-            return bool(_different(eager, trace, exact)), _rewrites(part)
+                trace = runs.run(part)
+            return bool(differing(eager, trace, exact)), _rewrites(part)
 
         rewrite = _first_rewrite(differs, _rewrites(plain).total())
     return Verification(name, tuple(_values(eager, ours, exact, found)), tuple(regions), tuple(notes), rewrite)
-
-
-def _different(eager: Trace, ours: Trace, exact: Trace | None) -> list[Difference]:
-    return [d for d in differences(eager, ours, exact, random=True) if not _uncounted(d, eager)]
 
 
 def _rewrites(compiled: Any) -> Counter[str]:
@@ -206,109 +194,14 @@ def _first_rewrite(differs: Callable[[int], tuple[bool, Counter[str]]], most: in
     return next(iter(found - none), "")
 
 
-def _link(compiled: Any) -> Any:
-    """What ties a compiled module to its original; None for anything else."""
-    return getattr(compiled, "_lamina_link", None)
-
-
 def _record(compiled: Any) -> Any:
     """The record of a compiled function or module; a module may have an attribute of that name."""
-    link = _link(compiled)
+    link = link_of(compiled)
     return compiled.record if link is None else link.record
 
 
 def _fresh(fn: Callable[..., Any], options: dict[str, Any]) -> Any:
     return compile(fn, options={**options, "progress": False, "compare_eager": "off"})
-
-
-class _Job:
-    """The program, and what it works with."""
-
-    def __init__(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
-    ) -> None:
-        self.fn, self.args, self.kwargs, self.options = fn, args, kwargs, options
-        self.state: State = reachable(fn, [*args, *kwargs.values()])
-        self.names = _names(fn, args, kwargs)
-        self.grads = torch.is_grad_enabled()
-        self.cotangents: list[Tensor] = []
-
-    def run(self, function: Callable[..., Any], wide: bool = False) -> Trace:
-        """What one run shows, from the state that there is now, which it leaves as it was."""
-        with self.state.kept():
-            if wide:
-                self.state.widen()
-            return traced(lambda: self._shown(function, wide), wide=wide, seed=_SEED)
-
-    def exact(self, function: Callable[..., Any]) -> Trace | None:
-        """The run in double precision; None for a program that cannot be run so."""
-        try:
-            trace = self.run(function, wide=True)
-        except Exception:
-            return None
-        return None if isinstance(trace.leaves.get("end"), Raised) else trace
-
-    def _shown(self, function: Callable[..., Any], wide: bool) -> Iterator[tuple[str, Any]]:
-        arguments = _copies((self.args, self.kwargs), wide)
-        flat = tensors(arguments)
-        named = dict(zip(self.names, flat, strict=True))
-        for name, tensor in (*named.items(), *self.state.tensors.items()):
-            yield name, tensor
-        args, kwargs = arguments
-        output = function(*args, **kwargs)
-        yield "output", output
-        if self.grads:
-            self._backward(tensors(output))
-        for name, tensor in (*named.items(), *self.state.tensors.items()):
-            if tensor.is_leaf and tensor.requires_grad:
-                yield f"gradient of {name}", tensor.grad
-
-    def _backward(self, outputs: list[Tensor]) -> None:
-        """Differentiate the outputs; the first run draws the cotangents, the later ones use the same."""
-        differentiable = list({id(t): t for t in outputs if t.requires_grad and t.grad_fn is not None}.values())
-        if not self.cotangents:
-            generator = torch.Generator().manual_seed(_SEED)
-            for t in differentiable:
-                kind = torch.complex128 if t.is_complex() else torch.float64
-                drawn = torch.randn(t.shape, dtype=kind, generator=generator) if t.dim() else torch.ones((), dtype=kind)
-                self.cotangents.append(drawn.to(t.dtype))
-        pairs = [(t, c.to(t)) for t, c in zip(differentiable, self.cotangents, strict=False) if t.shape == c.shape]
-        if pairs:
-            torch.autograd.backward([t for t, _ in pairs], [c for _, c in pairs])
-
-
-def _copies(value: Any, wide: bool) -> Any:
-    """Copies of the arguments: tensors with their aliasing, other objects one by one. Modules are the state's."""
-
-    def other(leaf: Any) -> Any:
-        if isinstance(leaf, (Tensor, nn.Module)) or callable(leaf):
-            return leaf
-        try:
-            return copy.deepcopy(leaf)
-        except Exception:
-            return leaf
-
-    return copied(mapped(value, other), wide=wide)
-
-
-def _names(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """A name for each tensor of the arguments."""
-    try:
-        bound: Mapping[str, Any] = inspect.signature(_called(fn)).bind(*args, **kwargs).arguments
-        known = [n for n, v in bound.items() if any(v is a for a in args)]
-    except (TypeError, ValueError):
-        known = []
-    labels = known if len(known) == len(args) else [str(i) for i in range(len(args))]
-    return [
-        f"argument {label}{f'[{place}]' if len(inside) > 1 else ''}"
-        for label, value in (*zip(labels, args, strict=True), *kwargs.items())
-        for inside in (tensors(value),)
-        for place in range(len(inside))
-    ]
-
-
-def _called(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return fn.forward if isinstance(fn, nn.Module) else fn
 
 
 def _values(eager: Trace, ours: Trace, exact: Trace | None, found: list[Difference]) -> Iterator[VerifiedValue]:
@@ -331,14 +224,6 @@ def _values(eager: Trace, ours: Trace, exact: Trace | None, found: list[Differen
             yield VerifiedValue(path, type(value).__name__, None, None, text)
     for d in left.values():
         yield VerifiedValue(d.where, d.kind, None, None, d.text)
-
-
-def _uncounted(found: Difference, eager: Trace) -> bool:
-    """Whether eager wrote to a tensor without raising its version, as batch norm does to its running statistics."""
-    path = found.where
-    if found.kind != "version" or eager.written[path]:
-        return False
-    return not torch.equal(eager.late[path].value, eager.leaves[path].value)
 
 
 def _said(found: Difference, path: str) -> str:
