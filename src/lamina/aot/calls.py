@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.aot.torch_private import flatten, unflatten
 from lamina.aot.trace import CallTrace, trace_call
 from lamina.base.aliasing import writes_first
+from lamina.base.fx.torch_private import flatten, unflatten
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
 

@@ -14,7 +14,8 @@ from torch.fx import GraphModule
 
 from lamina.aot.draws import draws_numbers
 from lamina.aot.notes import Notes
-from lamina.aot.torch_private import autocast_states, flatten, forward_of, transforms_are_active
+from lamina.aot.torch_private import autocast_states, forward_of, transforms_are_active
+from lamina.base.fx.torch_private import flatten
 from lamina.base.recovery import brief
 from lamina.base.torch_private import HigherOrderOperator
 

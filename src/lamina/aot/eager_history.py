@@ -12,7 +12,8 @@ from torch.fx import GraphModule
 
 from lamina.aot.autograd.torch_private import saved_tensors, sequence_number
 from lamina.aot.notes import Notes
-from lamina.aot.torch_private import autocast_states, flatten, graph_is_kept, mode_apart, tracing_state
+from lamina.aot.torch_private import autocast_states, graph_is_kept, mode_apart, tracing_state
+from lamina.base.fx.torch_private import flatten
 from lamina.base.symbolic.torch_private import hint
 from lamina.base.torch_private import version_of
 

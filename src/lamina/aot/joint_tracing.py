@@ -18,20 +18,11 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot.calls import Call, Calls, Unsuitable, Value, is_plain
-from lamina.aot.torch_private import (
-    ENTER_AUTOCAST,
-    SET_GRAD,
-    STATELESS,
-    backend_fakes,
-    flatten,
-    plain_dispatch,
-    tracing_state,
-    unflatten,
-)
+from lamina.aot.torch_private import ENTER_AUTOCAST, SET_GRAD, STATELESS, backend_fakes, plain_dispatch, tracing_state
 from lamina.aot.trace import CallTrace
 from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses
 from lamina.base.captured import example
-from lamina.base.fx.torch_private import graph_module
+from lamina.base.fx.torch_private import flatten, graph_module, unflatten
 from lamina.base.source import source_of
 from lamina.base.torch_private import fresh_symbols_dropped, storage_of
 from lamina.ops.aliasing import makes_view

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._decomp.decompositions import upsample_compute_output_size
@@ -28,14 +27,12 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     find_symbol_binding_fx_nodes,
 )
-from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 from torch.utils.checkpoint import CheckpointPolicy
 
 from lamina.base.symbolic.torch_private import is_fake
 
 __all__ = [
     "ASSERT",
-    "DEVICE_OF",
     "ENTER_AUTOCAST",
     "ENTER_INFERENCE",
     "EXIT_AUTOCAST",
@@ -46,18 +43,15 @@ __all__ = [
     "SET_GRAD",
     "STATELESS",
     "STATIC_INPUT",
-    "Recording",
     "asks_for_another_capture",
     "autocast_enabled",
     "autocast_states",
-    "autograd_decomposes",
     "backend_fakes",
     "binding_nodes",
     "calling_state",
     "detect_fake_mode",
     "dispatch_is_watched",
     "dispatched_in_python",
-    "flatten",
     "forward_grad_enabled",
     "forward_of",
     "from_functional",
@@ -87,7 +81,6 @@ __all__ = [
     "traced_nodes",
     "tracing_state",
     "transforms_are_active",
-    "unflatten",
     "without_autocast",
     "without_function_modes",
 ]
@@ -156,9 +149,6 @@ RUN_AND_SAVE_RNG_STATE: Any = run_and_save_rng_state
 RUN_WITH_RNG_STATE: Any = run_with_rng_state
 """Of a state, an operation that draws and its arguments: its result when it draws from that state."""
 
-DEVICE_OF = torch.ops.prim.device.default
-"""How a dispatch mode sees the question for a fake tensor's device: not an operation of a graph."""
-
 ASSERT = torch._assert_async
 """What an ``assert`` on a tensor is captured as."""
 
@@ -201,17 +191,6 @@ STATIC_INPUT = "_dynamo_static_input_type"
 """Key of a placeholder's description where Dynamo marks parameters and buffers."""
 STATELESS = (EXIT_AUTOCAST, torch._C._log_api_usage_once)
 """Calls of captured graphs that compute nothing."""
-
-
-def flatten(value: Any) -> tuple[list[Any], Any]:
-    """The leaves of nested tuples, lists and dicts, and how they nest."""
-    leaves, spec = pytree.tree_flatten(value)
-    return leaves, spec
-
-
-def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
-    """The inverse of ``flatten``."""
-    return pytree.tree_unflatten(list(leaves), spec)
 
 
 def backend_fakes(inputs: Sequence[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
@@ -339,21 +318,6 @@ def is_torch_function(target: Any) -> bool:
     if isinstance(target, OpOverload):
         return bool(target.namespace == "aten")
     return callable(target) and getattr(target, "__module__", None) in _PUBLIC + _BEHIND_PUBLIC
-
-
-class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that sees every operation of its thread below autograd."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()  # type: ignore[no-untyped-call]
-
-
-def autograd_decomposes(operation: OpOverload, args: Any, kwargs: Any) -> bool:
-    """Whether ``operation`` on these operands is nothing but a sequence of others."""
-    return bool(autograd_would_have_decomposed(operation, pytree.tree_leaves((args, kwargs))))
 
 
 def functional_trace(

@@ -6,29 +6,23 @@ functionalization costs. One that writes to something is traced with both, which
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Node
 
 from lamina.aot.torch_private import (
-    DEVICE_OF,
-    Recording,
-    autograd_decomposes,
-    flatten,
     from_functional,
     functional_trace,
     has_changed_metadata,
     is_written_to,
     to_functional,
     traced_nodes,
-    unflatten,
 )
-from lamina.base.symbolic.torch_private import is_fake
-from lamina.base.torch_private import OpOverload
+from lamina.base.fx.recording import Recorder
+from lamina.base.fx.torch_private import flatten, unflatten
 
 __all__ = ["CallTrace", "trace_call"]
 
@@ -73,15 +67,20 @@ def trace_call(
     has a tangent laid out as the result is.
     """
     if not written:
-        recorder = _Recorder(primals, decompositions)
-        found = _Found(call, (), tangents, recorder.count, recorder.tangent)
+        recorder = Recorder(primals, decompositions, differentiated=True)
+
+        def tangent(layout: Any, result: torch.Tensor) -> torch.Tensor:
+            made = torch.ops.aten.empty_strided.default
+            return recorder.as_one(made, layout[:2], lambda: _tangent(layout, result))
+
+        found = _Found(call, (), tangents, lambda: len(recorder.calls), tangent)
         with recorder:
             flat = found.run(list(primals), list(primals))
         if found.irregular:
             return None
         nodes = [None if t is None else recorder.node(t) for t in flat]
-        if recorder.only_computes:
-            return found.as_trace(recorder.primals, recorder.calls, [_undetached(n, nodes) for n in nodes])
+        if not recorder.fault:
+            return found.as_trace(recorder.inputs, recorder.calls, [_undetached(n, nodes) for n in nodes])
     return _functionalized(call, primals, written, tangents, decompositions)
 
 
@@ -115,99 +114,6 @@ def _undetached(node: Any, results: Sequence[Any]) -> Any:
             break
         node = source
     return node
-
-
-class _Recorder(Recording):
-    """Notes each operation that reaches it as a node, after taking apart what has a rule.
-
-    ``only_computes`` becomes false at an operation that writes, reads a tensor of unknown origin or makes something
-    other than tensors, and nothing is noted from there on. (Raising here would end the process where C++ calls.)
-    """
-
-    def __init__(self, primals: Sequence[torch.Tensor], rules: Rules) -> None:
-        super().__init__()
-        self.graph, self.rules = Graph(), rules
-        self.only_computes, self.resting = True, False
-        self.nodes: dict[int, Node] = {}
-        self.alive: list[torch.Tensor] = list(primals)
-        self.calls: list[Node] = []
-        self.primals: list[Node] = []
-        for i, tensor in enumerate(primals):
-            self.primals.append(self.graph.placeholder(f"primal_{i}"))
-            self.nodes[id(tensor)] = self.primals[-1]
-
-    def count(self) -> int:
-        """How many calls there are so far."""
-        return len(self.calls)
-
-    def node(self, tensor: torch.Tensor) -> Node | None:
-        """What computes ``tensor``; None ends the recording."""
-        found = self.nodes.get(id(tensor))
-        self.only_computes = self.only_computes and found is not None
-        return found
-
-    def tangent(self, layout: Any, result: torch.Tensor) -> torch.Tensor:
-        """An incoming gradient, as one call, whatever making it takes."""
-        self.resting = True
-        made = _tangent(layout, result)
-        self._note(self.graph.call_function(torch.ops.aten.empty_strided.default, layout[:2]), made)
-        self.resting = False
-        return made
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is DEVICE_OF or self.resting or not self.only_computes:
-            return func(*args, **kwargs)
-        rule = self.rules.get(func)
-        if rule is not None:
-            with self:
-                found = rule(*args, **kwargs)
-            if found is not NotImplemented:
-                return found
-        if not isinstance(func, OpOverload) or func._schema.is_mutable:
-            self.only_computes = False
-            return func(*args, **kwargs)
-        if autograd_decomposes(func, args, kwargs):
-            with self:
-                found = func.decompose(*args, **kwargs)
-            if found is not NotImplemented:
-                return found
-        names, keywords = self._named(args), self._named(kwargs)
-        value = func(*args, **kwargs)
-        if self.only_computes:
-            name = str(func.overloadpacket.__name__)
-            self._note(self.graph.create_node("call_function", func, names, keywords, name), value)
-        return value
-
-    def _named(self, item: Any) -> Any:
-        """``item`` with nodes for its tensors."""
-        if isinstance(item, torch.Tensor):
-            return self.node(item)
-        if isinstance(item, (tuple, list)):
-            items = [self._named(x) for x in item]
-            return items if isinstance(item, list) else tuple(items)
-        if isinstance(item, dict):
-            return {name: self._named(x) for name, x in item.items()}
-        if isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            self.only_computes = False
-        return item
-
-    def _note(self, node: Node, value: Any) -> None:
-        """``node`` computes ``value``: a tensor, or several."""
-        self.calls.append(node)
-        if is_fake(value):
-            # The tensor itself is about to enter autograd's graph.
-            node.meta["val"] = value.detach()
-            self.nodes[id(value)] = node
-            self.alive.append(value)
-        elif isinstance(value, (tuple, list)):
-            for i, item in enumerate(value):
-                if item is not None and type(item) is not int:  # a size, which is a number where it is used
-                    self._note(self.graph.call_function(operator.getitem, (node, i)), item)
-            known = {id(v): self.nodes[id(v)].meta["val"] for v in value if id(v) in self.nodes}
-            node.meta["val"] = tuple(known.get(id(v), v) for v in value)
-        else:
-            self.only_computes = False
 
 
 def _tangent(layout: Any, result: torch.Tensor) -> torch.Tensor:

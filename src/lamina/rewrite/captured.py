@@ -15,17 +15,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from lamina.base.aliasing import writes_first
+from lamina.base.fx.torch_private import flatten, unflatten
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
 from lamina.ops.aliasing import makes_view
-from lamina.rewrite.torch_private import (
-    SET_GRAD,
-    flatten,
-    has_fresh_symbols,
-    ignoring_fresh_symbols,
-    one_operation,
-    symbol_of,
-    unflatten,
-)
+from lamina.rewrite.torch_private import SET_GRAD, has_fresh_symbols, ignoring_fresh_symbols, one_operation, symbol_of
 from lamina.rewrite.tracing import Fragment, Untraceable, trace
 
 __all__ = ["AtenForm", "aten_form"]

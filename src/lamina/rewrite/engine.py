@@ -11,6 +11,7 @@ from torch.fx import Graph, Node
 
 from lamina.base.bounded import remember
 from lamina.base.decision import Decision
+from lamina.base.fx.recording import Decompositions
 from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
 from lamina.errors import RuleFailed
@@ -20,7 +21,6 @@ from lamina.rewrite.match import Matcher
 from lamina.rewrite.needs import kinds_in, needs_of
 from lamina.rewrite.pattern import Pattern
 from lamina.rewrite.replace import Refused, Replacer, WrongRightSide
-from lamina.rewrite.tracing import Decompositions
 
 __all__ = ["Index", "Rewrite", "Rewrites", "dtypes_in", "run_rules"]
 

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from lamina.base.fx.torch_private import flatten
 from lamina.base.rule import Match
 from lamina.base.symbolic.torch_private import hint
-from lamina.rewrite.torch_private import fake_mode_of, flatten, outside_fake_mode
+from lamina.rewrite.torch_private import fake_mode_of, outside_fake_mode
 
 __all__ = ["lost_gradient"]
 

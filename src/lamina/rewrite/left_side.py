@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from lamina.base.fx.recording import Decompositions
 from lamina.base.rule import DimensionWildcard, Rule, ScalarWildcard, TensorWildcard
 from lamina.errors import BadArgument
 from lamina.rewrite.arguments import Dimension
@@ -28,7 +29,7 @@ from lamina.rewrite.pattern import (
     Wild,
 )
 from lamina.rewrite.terms import ADD, MUL, Number, Term, is_tensor
-from lamina.rewrite.tracing import Decompositions, Fragment, Untraceable, trace
+from lamina.rewrite.tracing import Fragment, Untraceable, trace
 from lamina.rewrite.transparent import resolve
 
 __all__ = ["patterns_of"]

@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from lamina.base.fx.copying import add_calls
+from lamina.base.fx.recording import Decompositions
 from lamina.base.identity import line_of, place_of
 from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
@@ -18,7 +19,7 @@ from lamina.ops.aliasing import makes_view
 from lamina.rewrite.gradients import lost_gradient
 from lamina.rewrite.terms import is_tensor
 from lamina.rewrite.torch_private import same_size, symbol_of, unlike_sizes
-from lamina.rewrite.tracing import Decompositions, Fragment, Untraceable, trace
+from lamina.rewrite.tracing import Fragment, Untraceable, trace
 
 __all__ = ["Refused", "Replaced", "Replacer", "WrongRightSide"]
 

@@ -9,6 +9,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.recording import Decompositions
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.recovery import is_internal, recover
 from lamina.base.rule import Rule
@@ -24,7 +25,6 @@ from lamina.rewrite.needs import kinds_in
 from lamina.rewrite.order import RULE_NAMES, Need, Pass, Place, passes_at
 from lamina.rewrite.rules import OF_FINITE, RULES, without_hope
 from lamina.rewrite.torch_private import autocast_enabled, entered_autocast, plain_dispatch
-from lamina.rewrite.tracing import Decompositions
 from lamina.rewrite.user_passes import run_pass
 from lamina.rewrite.user_rules import RIGHT_SIDE_REMEDY, right_side_of, warn_of_right_side, wrong_right_side
 from lamina.rewrite.verify import verify_fx

@@ -14,21 +14,16 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
-from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
 __all__ = [
-    "DEVICE_OF",
     "FLEX_ATTENTIONS",
     "INVOKE_SUBGRAPH",
     "SAFE_SOFTMAX",
     "SET_GRAD",
-    "DispatchMode",
     "above_autograd_only",
     "autocast_enabled",
-    "autograd_decomposes",
     "entered_autocast",
     "fake_mode_of",
-    "flatten",
     "has_fresh_symbols",
     "has_half_products",
     "ignoring_fresh_symbols",
@@ -40,11 +35,7 @@ __all__ = [
     "same_size",
     "symbol_of",
     "tf32_convolutions",
-    "unflatten",
 ]
-
-DEVICE_OF = torch.ops.prim.device.default
-"""How a dispatch mode sees the question for a fake tensor's device: not an operation of a graph."""
 
 SAFE_SOFTMAX = torch.ops.aten._safe_softmax.default
 """A softmax that gives zeros for a row of minus infinity, as attention does."""
@@ -95,25 +86,10 @@ def has_half_products(dtype: torch.dtype) -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
-class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that sees every operation of its thread."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()  # type: ignore[no-untyped-call]
-
-
 def above_autograd_only() -> contextlib.AbstractContextManager[Any]:
     """Inside, operations skip autograd and thus reach dispatch modes as they were called, not taken apart."""
     guard: contextlib.AbstractContextManager[Any] = torch._C._AutoDispatchBelowADInplaceOrView()
     return guard
-
-
-def autograd_decomposes(operation: OpOverload, args: Any, kwargs: Any) -> bool:
-    """Whether ``operation`` on these operands is nothing but a sequence of others."""
-    return bool(autograd_would_have_decomposed(operation, pytree.tree_leaves((args, kwargs))))
 
 
 def autocast_enabled() -> bool:
@@ -194,17 +170,6 @@ def ignoring_fresh_symbols(values: Sequence[Any]) -> contextlib.AbstractContextM
         return contextlib.nullcontext()
     ignoring: contextlib.AbstractContextManager[Any] = modes[0].shape_env.ignore_fresh_unbacked_symbols()
     return ignoring
-
-
-def flatten(value: Any) -> tuple[list[Any], Any]:
-    """The leaves of nested tuples, lists and dicts, and how they nest."""
-    leaves, spec = pytree.tree_flatten(value)
-    return leaves, spec
-
-
-def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
-    """The inverse of ``flatten``."""
-    return leaves[0] if spec.is_leaf() else pytree.tree_unflatten(list(leaves), spec)
 
 
 def tf32_convolutions() -> bool:

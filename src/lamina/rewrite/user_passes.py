@@ -10,13 +10,13 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.base.files import graph_text
-from lamina.base.fx.torch_private import graph_module
+from lamina.base.fx.torch_private import flatten, graph_module, unflatten
 from lamina.base.identity import identity_of, place_of
 from lamina.base.passes import Pass
 from lamina.base.text import one_line
 from lamina.errors import InvalidIR, PassFailed
 from lamina.record import Record
-from lamina.rewrite.torch_private import fake_mode_of, flatten, same_size, unflatten
+from lamina.rewrite.torch_private import fake_mode_of, same_size
 from lamina.rewrite.verify import verify_fx
 
 __all__ = ["run_pass"]

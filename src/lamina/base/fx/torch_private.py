@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
-__all__ = ["graph_module"]
+__all__ = ["DEVICE_OF", "DispatchMode", "autograd_decomposes", "flatten", "graph_module", "unflatten"]
+
+DEVICE_OF = torch.ops.prim.device.default
+"""How a dispatch mode sees the question for a fake tensor's device: not an operation of a graph."""
 
 
 def graph_module(root: GraphModule, graph: Graph, *, with_meta: bool = True) -> GraphModule:
@@ -17,3 +27,29 @@ def graph_module(root: GraphModule, graph: Graph, *, with_meta: bool = True) -> 
     if with_meta:
         result.meta = root.meta
     return result
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode: sees every operation of its thread below what is active outside."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()  # type: ignore[no-untyped-call]
+
+
+def autograd_decomposes(operation: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether ``operation`` on these operands is nothing but a sequence of others."""
+    return bool(autograd_would_have_decomposed(operation, pytree.tree_leaves((args, kwargs))))
+
+
+def flatten(value: Any) -> tuple[list[Any], Any]:
+    """The leaves of nested tuples, lists and dicts, and how they nest."""
+    leaves, spec = pytree.tree_flatten(value)
+    return leaves, spec
+
+
+def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
+    """The inverse of ``flatten``."""
+    return leaves[0] if spec.is_leaf() else pytree.tree_unflatten(list(leaves), spec)
