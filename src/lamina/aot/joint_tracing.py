@@ -12,6 +12,7 @@ import contextlib
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from lamina.aot.torch_private import ENTER_AUTOCAST, SET_GRAD, STATELESS, backen
 from lamina.aot.trace import CallTrace
 from lamina.aot.traits import as_assumed, dense, dependence, is_static, last_uses
 from lamina.base.captured import example
+from lamina.base.fx.copying import Made, Write, copy_nodes
 from lamina.base.fx.torch_private import flatten, graph_module, unflatten
 from lamina.base.source import source_of
 from lamina.base.torch_private import fresh_symbols_dropped, storage_of
@@ -210,29 +212,23 @@ class _JointTracer:
         return value
 
     def _copy(self, nodes: Sequence[Node], names: dict[Node, Node], use: _Use, tag: str) -> list[Node]:
-        made = []
+        writes: dict[Node, Write] = {node: partial(self._random, node) for node in nodes if _philox(node)}
+        copy_nodes(self.graph, nodes, names, writes=writes)
+        operation = f"{use.source} backward" if tag == "is_backward" else use.source
         for node in nodes:
-            copied = self._random(node, names)
-            if copied is None:
-                copied = self.graph.node_copy(node, names.__getitem__)
-            operation = f"{use.source} backward" if tag == "is_backward" else use.source
+            copied = names[node]
             copied.meta = {"val": node.meta.get("val"), "source": operation, "partitioner_tag": tag, **use.meta}
-            names[node] = copied
             self.roots[copied] = self._roots_of(copied)
-            made.append(copied)
-        return made
+        return [names[node] for node in nodes]
 
-    def _random(self, node: Node, names: dict[Node, Node]) -> Node | None:
+    def _random(self, node: Node, graph: Graph, names: Made) -> Node:
         """Counter-based draws share the graph's seed, each with a stream of its own."""
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or not schema.name.startswith("lamina::philox"):
-            return None
-        if schema.name == "lamina::philox_seed":
+        if _philox(node) == "lamina::philox_seed":
             (device,) = node.args
             if device not in self.seeds:
-                self.seeds[device] = self.graph.node_copy(node, names.__getitem__)  # type: ignore[index]
+                self.seeds[device] = graph.node_copy(node, names.__getitem__)  # type: ignore[index]
             return self.seeds[device]  # type: ignore[index]
-        copied = self.graph.node_copy(node, names.__getitem__)
+        copied = graph.node_copy(node, names.__getitem__)
         copied.args = (*copied.args[:2], self.streams, *copied.args[3:])
         self.streams += 1
         return copied
@@ -362,6 +358,12 @@ class _JointTracer:
         copy = self.graph.call_function(aten.copy_.default, (primal.node, new.node))
         tag = "must_be_in_forward"
         copy.meta = {"val": primal.fake, "source": new.node.meta.get("source", ""), "partitioner_tag": tag}
+
+
+def _philox(node: Node) -> str:
+    """The name of the counter-based random operation that a call is of; "" for others."""
+    schema = getattr(node.target, "_schema", None)
+    return str(schema.name) if schema is not None and schema.name.startswith("lamina::philox") else ""
 
 
 def _pick(index: int | None, results: Sequence[Value], operands: Sequence[Value]) -> Value | None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.node import map_arg
 
 from lamina.base.aliasing import writes_first
+from lamina.base.fx.copying import add_calls
 from lamina.base.fx.torch_private import flatten, unflatten
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
 from lamina.ops.aliasing import makes_view
@@ -90,10 +90,7 @@ class _Converter:
 
     def _kept(self, node: Node) -> Node:
         """The call itself."""
-        copied = self.graph.create_node(
-            node.op, node.target, self._mapped(node.args), self._mapped(node.kwargs), node.name, node.type
-        )
-        copied.meta = dict(node.meta)
+        copied = self.graph.node_copy(node, self.made.__getitem__)
         value = node.meta.get("example_value")
         copied.meta["val"] = value
         symbol = symbol_of(value)
@@ -207,13 +204,10 @@ class _Converter:
         names: dict[Node, Node] = dict(zip(fragment.inputs, operands, strict=True))
         meta = {k: node.meta[k] for k in _CARRIED if k in node.meta}
         own = node.meta.get("example_value") if len(fragment.calls) == 1 else None
-        for call in fragment.calls:
-            args, kwargs = map_arg((call.args, call.kwargs), lambda n: names.get(n, n))
-            copied = self.graph.create_node("call_function", call.target, args, kwargs, call.name)
+        for copied in add_calls(self.graph, fragment.calls, names, meta):
             # Where several calls share a trace, each has a value of its own.
-            value = own if isinstance(own, torch.Tensor) else call.meta["val"]
-            copied.meta.update(meta, val=value, example_value=value)
-            names[call] = copied
+            value = own if isinstance(own, torch.Tensor) else copied.meta["val"]
+            copied.meta.update(val=value, example_value=value)
             self._note(copied)
         return unflatten([names[r] for r in fragment.results], fragment.spec)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
-from lamina.base.fx.copying import add_calls
+from lamina.base.fx.copying import Made, Write, add_calls, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.lowering import CustomLowering, arguments_of, find_lowering
 from lamina.errors import WrongLowering
@@ -41,27 +42,30 @@ class _Expansion:
     def __init__(self, gm: GraphModule, decompositions: Rules, note: Note) -> None:
         self.gm, self.decompositions, self.note = gm, decompositions, note
         self.graph = Graph()
-        self.made: dict[Node, Node] = {}
-        self.parts: dict[Node, list[Node]] = {}
+        self.made: Made = {}
         self.traces: dict[Hashable, Fragment] = {}
         self.symbols: dict[Any, Node] = {}
 
     def run(self) -> GraphModule:
+        writes: dict[Node, Write] = {}
         for node in self.gm.graph.nodes:
             found = find_lowering(node.target, "torch") if node.op == "call_function" else None
-            if found is not None and self.expanded(node, found):
-                continue
-            if node.target is operator.getitem and node.args[0] in self.parts:
-                self.made[node] = self.parts[node.args[0]][node.args[1]]
-                continue
-            self.made[node] = made = self.graph.node_copy(node, self.made.__getitem__)
-            symbol = symbol_of(node.meta.get("val"))
-            if symbol is not None:
-                self.symbols.setdefault(symbol, made)
+            if found is not None:
+                writes[node] = partial(self.expanded, node, found)
+                writes |= {user: partial(_part, user) for user in node.users if user.target is operator.getitem}
+            elif node not in writes and symbol_of(node.meta.get("val")) is not None:
+                writes[node] = partial(self.number, node)
+        copy_nodes(self.graph, self.gm.graph.nodes, self.made, writes=writes)
         return graph_module(self.gm, self.graph)
 
-    def expanded(self, node: Node, lowering: CustomLowering) -> bool:
-        """Put the traced lowering in the place of ``node``; false, with the reason noted, where it stays a call."""
+    def number(self, node: Node, graph: Graph, made: Made) -> Node:
+        """The copy of what computes a symbolic number, which is known from here on."""
+        copied = graph.node_copy(node, made.__getitem__)
+        self.symbols.setdefault(symbol_of(node.meta["val"]), copied)
+        return copied
+
+    def expanded(self, node: Node, lowering: CustomLowering, graph: Graph, made: Made) -> Node | list[Node]:
+        """The results of the traced lowering of ``node``; the call, with the reason noted, where it stays one."""
         operands = list(dict.fromkeys(n for n in node.all_input_nodes if _is_tensor(n)))
         key = (str(node.target), _shape_of(node.args, operands), _shape_of(node.kwargs, operands))
         fragment = self.traces.get(key)
@@ -70,18 +74,14 @@ class _Expansion:
                 fragment = self.traced(node, lowering, operands)
             except _Symbolic as why:
                 self.note(Decision("lowering", (str(node.target), node.name), False, str(why)))
-                return False
+                return graph.node_copy(node, made.__getitem__)
             self.traces[key] = fragment
-        names = dict(zip(fragment.inputs, (self.made[n] for n in operands), strict=True))
-        add_calls(self.graph, fragment.calls, names, node.meta)
+        names = dict(zip(fragment.inputs, (made[n] for n in operands), strict=True))
+        add_calls(graph, fragment.calls, names, node.meta)
         results = [self.own(node, names, fragment, r) for r in fragment.results]
         several = isinstance(node.meta["val"], (tuple, list))
         self.note(Decision("lowering", (str(node.target), node.name), True, f"lowered as {lowering.place} says"))
-        if several:
-            self.parts[node] = results
-        else:
-            self.made[node] = results[0]
-        return True
+        return results if several else results[0]
 
     def traced(self, node: Node, lowering: CustomLowering, operands: list[Node]) -> Fragment:
         places = {n: k for k, n in enumerate(operands)}
@@ -144,6 +144,14 @@ class _Expansion:
         )
         copied.meta = {**node.meta, "val": wanted}
         return copied
+
+
+def _part(node: Node, graph: Graph, made: Made) -> Node:
+    """One of several results of a custom operation that has been lowered or stays a call."""
+    source: Any = node.args[0]
+    place: Any = node.args[1]
+    results = made[source]
+    return results[place] if isinstance(results, list) else graph.node_copy(node, made.__getitem__)
 
 
 class _Symbolic(Exception):

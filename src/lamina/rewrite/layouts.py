@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.fx.copying import Read, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.torch_private import OpOverload
 from lamina.ops import overloads
@@ -294,33 +296,27 @@ class _Layouts:
                 copies[source, kind] = found
             return found
 
-        def operand(user: Node) -> Callable[[Node], Node]:
-            """Where a node's operands come from: a convolution's are converted if need be."""
-            changes = self.converted.get(user, {})
+        def converted(user: Node, n: Node) -> Node:
+            """An operand of a convolution, converted if need be."""
+            changes = self.converted[user]
+            if n not in changes:
+                return made[n]
+            value = n.meta["val"]
+            if changes[n]:
+                return copied(n, user, _in_channels_last(value), _FORMATS[value.dim()])
+            return copied(n, user, value, torch.contiguous_format)
 
-            def found(n: Node) -> Node:
-                if n not in changes:
-                    return made[n]
-                value = n.meta["val"]
-                if changes[n]:
-                    return copied(n, user, _in_channels_last(value), _FORMATS[value.dim()])
-                return copied(n, user, value, torch.contiguous_format)
-
-            return found
+        def returned(n: Node) -> Node:
+            return copied(n, n, n.meta["val"], torch.contiguous_format) if n in restored else made[n]
 
         restored = self.returned & self.values.keys()
-        for node in self.gm.graph.nodes:
-            if node.op == "output":
-                made[node] = graph.node_copy(
-                    node,
-                    lambda n: copied(n, n, n.meta["val"], torch.contiguous_format) if n in restored else made[n],
-                )
-                continue
-            result = made[node] = graph.node_copy(node, operand(node))
-            if node in self.values:
-                result.meta = {**result.meta, "val": self.values[node]}
-            if node in self.reshaped:
-                result.target = aten.reshape.default
+        reading: dict[Node, Read] = {user: partial(converted, user) for user in self.converted}
+        reading[self.gm.graph.output_node()] = returned
+        copy_nodes(graph, self.gm.graph.nodes, made, reading=reading)
+        for node, value in self.values.items():
+            made[node].meta = {**made[node].meta, "val": value}
+        for node in self.reshaped:
+            made[node].target = aten.reshape.default
         return graph_module(self.gm, graph)
 
 

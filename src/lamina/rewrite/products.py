@@ -8,12 +8,14 @@ accumulate in float32, so only the order of additions differs. The conversions f
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from lamina.base.fx.copying import Made, Write, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.ops import overloads, row_of
 from lamina.rewrite.torch_private import has_half_products
@@ -103,20 +105,21 @@ class _Widening:
         self.widened: dict[Node, Node] = {}
 
     def run(self) -> GraphModule:
-        for node in self.gm.graph.nodes:
-            if node in self.chosen:
-                self.made[node] = self.product(node)
-            elif node.target is operator.getitem and node.args[0] in self.chosen:
-                result = self.graph.node_copy(node, self.made.__getitem__)
-                result.meta["val"] = _wide(node.meta.get("val"))
-                self.made[node] = self.narrowed(result, node)
-            else:
-                self.made[node] = self.graph.node_copy(node, self.made.__getitem__)
+        writes: dict[Node, Write] = {node: partial(self.product, node) for node in self.chosen}
+        for product in self.chosen:
+            writes |= {user: partial(self.part, user) for user in product.users if user.target is operator.getitem}
+        copy_nodes(self.graph, self.gm.graph.nodes, self.made, writes=writes)
         return graph_module(self.gm, self.graph)
 
-    def product(self, node: Node) -> Node:
+    def part(self, node: Node, graph: Graph, made: Made) -> Node:
+        """One of a product's several results, rounded back."""
+        result = graph.node_copy(node, made.__getitem__)
+        result.meta["val"] = _wide(node.meta.get("val"))
+        return self.narrowed(result, node)
+
+    def product(self, node: Node, graph: Graph, made: Made) -> Node:
         """The product in float32; with one result, rounded back."""
-        call = self.graph.node_copy(node, self.operand)
+        call = graph.node_copy(node, self.operand)
         call.meta["val"] = _wide(node.meta["val"])
         return self.narrowed(call, node) if isinstance(node.meta["val"], Tensor) else call
 

@@ -9,13 +9,16 @@ from typing import Any
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-__all__ = ["Made", "Write", "add_calls", "copy_nodes", "copy_on_demand", "needed_by", "returning"]
+__all__ = ["Made", "Read", "Write", "add_calls", "copy_nodes", "copy_on_demand", "needed_by", "returning"]
 
 Made = dict[Node, Any]
 """What nodes of one graph are in another that is being written: nodes, or constants."""
 
 Write = Callable[[Graph, Made], Any]
 """Writes calls into a new graph and gives what holds the value; what became of earlier nodes is its second argument."""
+
+Read = Callable[[Node], Any]
+"""Gives what the copy of a node has in the place of one of its operands; may write it first."""
 
 _NONE: Mapping[Node, Any] = MappingProxyType({})
 
@@ -27,12 +30,14 @@ def copy_nodes(
     *,
     stand_in: Mapping[Node, Node] = _NONE,
     writes: Mapping[Node, Write] = _NONE,
+    reading: Mapping[Node, Read] = _NONE,
 ) -> Made:
     """Copy ``nodes``, each after its operands, with their ``meta`` to the end of ``graph``; what each has become.
 
     What ``made``, which is extended, has beforehand is not copied. An earlier node ``stand_in[node]`` stands for its
-    node, and what ``writes[node]`` gives, which may say as well what other nodes are until their turn comes. Raises
-    ``KeyError`` where an operand has become nothing.
+    node, and what ``writes[node]`` gives, which may say as well what other nodes are until their turn comes. The copy
+    of a node has as operands what ``reading[node]`` gives, by default what they have become. Raises ``KeyError`` where
+    an operand has become nothing.
     """
     made = {} if made is None else made
     given = frozenset(made)
@@ -44,7 +49,7 @@ def copy_nodes(
         elif node in writes:
             made[node] = writes[node](graph, made)
         else:
-            made[node] = graph.node_copy(node, made.__getitem__)
+            made[node] = graph.node_copy(node, reading.get(node, made.__getitem__))
     return made
 
 
