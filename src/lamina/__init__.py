@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lamina.errors import BadArgument, InvalidIR, LaminaError, LaminaWarning, StageFailed, UnknownOption
     from lamina.freezing.frozen import thaw
     from lamina.options import Options
-    from lamina.record import Record
+    from lamina.record import Record, records
     from lamina.testing.verify import verify
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "benchmark",
     "compile",
     "lamina_backend",
+    "records",
     "register_backend",
     "thaw",
     "verify",
@@ -49,7 +50,7 @@ _PLACES = {
     "errors": ("BadArgument", "InvalidIR", "LaminaError", "LaminaWarning", "StageFailed", "UnknownOption"),
     "freezing.frozen": ("thaw",),
     "options": ("Options",),
-    "record": ("Record",),
+    "record": ("Record", "records"),
     "testing.verify": ("verify",),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}

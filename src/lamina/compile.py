@@ -36,8 +36,8 @@ from lamina.base.lowering import lowerings_key
 from lamina.base.recovery import is_internal, recover
 from lamina.base.rule import NestRule
 from lamina.base.torch_private import fresh_symbols_dropped
-from lamina.capture.dynamo import compile_callable, guarded
-from lamina.capture.external_state.torch_private import guard_unguarded
+from lamina.capture.behind_torch import log_behind_torch
+from lamina.capture.dynamo import compile_callable, compiled_graph, guarded, note_behind_torch
 from lamina.capture.modes.torch_private import has_function_modes
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
@@ -51,7 +51,7 @@ from lamina.ir.loops_verify import verify_program
 from lamina.ir.plan import Plan
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
-from lamina.record import Record
+from lamina.record import Record, keep
 from lamina.rewrite.inlined import with_inlined
 from lamina.rewrite.nests import rewrite_nests
 from lamina.rewrite.rewriting import Rewriting
@@ -98,7 +98,7 @@ def compile(
     check_rules(settings)
     if disable:
         return model
-    record = Record(getattr(model, "__name__", type(model).__name__))
+    record = keep(Record(getattr(model, "__name__", type(model).__name__)))
     dynamic = dynamic if chosen.dynamic or dynamic is not None else False
     return compile_recorded(model, settings, chosen, record, fullgraph, dynamic)
 
@@ -150,12 +150,16 @@ def lamina_backend(
     try:
         settings = options_for(lamina, mode, options)
         check_rules(settings)
-        guarded(gm, partial(guard_unguarded, gm), settings.strict)
-        return _Compiler(settings, lamina, Record())(gm, example_inputs)
+        log = log_behind_torch()
+        guarded(gm, partial(note_behind_torch, gm, log), settings.strict, log.record)
+        compiler = _Compiler(settings, lamina, log.record)
+        compiler.graphs = log.graphs
+        return compiled_graph(compiler, gm, example_inputs, log)
     except LaminaError as error:
         raise passed_through(error) from error.__cause__
 
 
+lamina_backend.log_of = log_behind_torch  # type: ignore[attr-defined]
 name_backend("lamina", "lamina.compile:lamina_backend")
 
 

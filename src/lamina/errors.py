@@ -10,6 +10,7 @@ __all__ = [
     "LaminaError",
     "LaminaWarning",
     "PassFailed",
+    "RecompileRefused",
     "RuleFailed",
     "StageFailed",
     "UnexpectedMatches",
@@ -72,6 +73,12 @@ class DoubleBackward(LaminaError, RuntimeError):
     """The gradients of a compiled region were to be differentiated again."""
 
     code = "LM013"
+
+
+class RecompileRefused(LaminaError, RuntimeError):
+    """A call would compile a function again while ``torch.compiler.set_stance`` forbids it."""
+
+    code = "LM014"
 
 
 class RuleFailed(LaminaError):

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
+from weakref import ref
 
 from lamina.base.decision import Decision
 from lamina.base.files import files, text_of
 
-__all__ = ["Record", "Stage"]
+__all__ = ["Record", "Stage", "records"]
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class Stage:
         return "" if self.value is None else text_of(self.value)
 
 
-@dataclass(slots=True, repr=False)
+@dataclass(slots=True, repr=False, eq=False, weakref_slot=True)
 class Record:
     """The log of one compiled callable. Stages append to it; explain, dump and tests read it."""
 
@@ -99,6 +100,10 @@ class Record:
         """
         return run
 
+    def booked(self) -> float:
+        """Seconds of all stages together."""
+        return sum(stage.seconds for stage in self.stages)
+
     def seconds(self) -> dict[str, float]:
         """Seconds by stage name, summed over regions, in order of first appearance."""
         total: dict[str, float] = {}
@@ -124,6 +129,25 @@ class Record:
             regions.setdefault(stage.region or "capture", []).append(stage)
         for number, (region, stages) in enumerate(regions.items()):
             _dump_region(folder / f"{number:03d}_{region}", stages)
+
+
+_kept: list[ref[Record]] = []
+"""The records of compiled callables, in the order in which they were compiled; dead ones go at the next one."""
+
+
+def keep(record: Record) -> Record:
+    """``record``, to be found by ``records`` from now on."""
+    _kept[:] = [*(known for known in _kept if known() is not None), ref(record)]
+    return record
+
+
+def records() -> list[Record]:
+    """The records of all compiled callables of this process that are alive, oldest first.
+
+    Those of ``torch.compile(..., backend="lamina")`` are among them, from the first call on: one for each function,
+    which is kept as long as the function's code is, or until ``torch.compiler.reset()``.
+    """
+    return [record for known in _kept if (record := known()) is not None]
 
 
 def _dump_region(folder: Path, stages: Sequence[Stage]) -> None:

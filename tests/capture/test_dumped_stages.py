@@ -19,6 +19,7 @@ import lamina
 from lamina.aot.partition import Partition
 from lamina.base.files import files, graph_text, read_graph, text_of
 from lamina.capture.dynamo import Captured
+from lamina.capture.events.torch_private import Guards
 from lamina.codegen.host import HostProgram
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_print import read_program
@@ -87,7 +88,7 @@ def test_every_stage_reads_back_to_an_equal_value(dumped: tuple[Record, Path]) -
     assert all(count >= 2 for count in read.values())  # of the forward and of the backward, or of two graphs
 
 
-REPORTS = (BuildResult,)
+REPORTS = (BuildResult, Guards)
 """Values that hold machine code, or say what happened: no text gives them back."""
 
 

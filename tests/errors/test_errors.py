@@ -20,6 +20,7 @@ from lamina.errors import (
     DoubleBackward,
     LaminaError,
     PassFailed,
+    RecompileRefused,
     RuleFailed,
     UnexpectedMatches,
     WrongLowering,
@@ -258,7 +259,7 @@ def test_a_kernel_that_does_not_compile_is_reported_with_the_compilers_words(tmp
 
 def test_every_class_of_the_errors_module_is_raised_here() -> None:
     raised = {expected for expected, _ in MISTAKES.values()} | {lamina.InvalidIR, lamina.StageFailed, LaminaError}
-    raised.add(WrongLowering)  # in tests/kernels
+    raised |= {WrongLowering, RecompileRefused}  # in tests/kernels and tests/capture
     classes = {getattr(lamina.errors, name) for name in lamina.errors.__all__} - {lamina.LaminaWarning}
     assert classes <= raised
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-import warnings
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
 
-from lamina.base.decision import Decision
 from lamina.base.files import graph_text, text_of
 from lamina.base.recovery import recover
 from lamina.capture.entry.torch_private import improve_entry
+from lamina.capture.events.torch_private import note_fixed_sizes, watch_frames
 from lamina.capture.external_state.torch_private import guard_unguarded, is_guarded
+from lamina.capture.log import CaptureLog
 from lamina.capture.modes.torch_private import refused_trace, traced_function
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.torch_private import (
@@ -27,10 +29,10 @@ from lamina.capture.torch_private import (
 )
 from lamina.capture.trace_corrections.torch_private import guard_without_graph
 from lamina.capture.wrong_traces.torch_private import refused
-from lamina.errors import LaminaError, LaminaWarning
+from lamina.errors import LaminaError
 from lamina.record import Record
 
-__all__ = ["Backend", "Captured", "compile_callable", "guarded", "note_capture"]
+__all__ = ["Backend", "Captured", "compile_callable", "compiled_graph", "guarded", "note_behind_torch", "note_capture"]
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -67,6 +69,12 @@ def note_capture(gm: torch.fx.GraphModule, record: Record | None) -> Captured:
     return captured
 
 
+def note_behind_torch(gm: torch.fx.GraphModule, log: CaptureLog) -> None:
+    """Note a graph that torch.compile gave to its backend, and guard what Dynamo does not."""
+    guard_unguarded(gm)
+    log.record.add("", "capture", time.perf_counter() - log.started if log.started else 0.0, Captured(gm, 0))
+
+
 def guarded(gm: torch.fx.GraphModule, guard: Callable[[], object], strict: bool, record: Record | None = None) -> None:
     """Guard what Dynamo does not by ``guard``; let Python run the function if its graph is known not to compute it.
 
@@ -85,11 +93,11 @@ def guarded(gm: torch.fx.GraphModule, guard: Callable[[], object], strict: bool,
             region="a function",
             instead="Python runs it",
             strict=strict,
-            note=lambda decision: None if record is None else _put(record, decision),
+            note=lambda decision: None if record is None else record.note("", "capture", decision),
         )
         raise leave_to_python("its guards could not be made to fit") from error
     if why:
-        _note_uncaptured(record, traced_function(), why, True)
+        CaptureLog(Record() if record is None else record).run_by_python(traced_function(), why, True)
         raise leave_to_python(why)
 
 
@@ -105,6 +113,7 @@ def _guard_empty() -> None:
 
 
 guard_without_graph(_guard_empty, is_guarded)
+watch_frames()
 
 
 class _Backend:
@@ -118,11 +127,16 @@ class _Backend:
         self, compiler: Backend, settings: tuple[object, ...], record: Record | None, strict: bool = False
     ) -> None:
         self.compiler, self.settings, self.record, self.strict = compiler, settings, record, strict
+        self.log = CaptureLog(Record() if record is None else record)
+
+    def log_of(self, function: CodeType) -> CaptureLog:
+        """Where capture is to note what it does with ``function``."""
+        return self.log
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
             guarded(gm, functools.partial(note_capture, gm, self.record), self.strict, self.record)
-            return self.compiler(gm, example_inputs)
+            return compiled_graph(self.compiler, gm, example_inputs, self.log)
         except LaminaError as error:
             raise passed_through(error) from error.__cause__
 
@@ -135,16 +149,19 @@ class _Backend:
         return hash((self.compiler, self.settings))
 
 
-def _note_uncaptured(record: Record | None, function: str, error: str, lasting: bool) -> None:
-    """Say that Python runs ``function``, in this call or, if ``lasting``, from now on."""
-    when = "from now on" if lasting else "in this call"
-    if record is not None:
-        _put(record, Decision("capture", (function,), False, f"Python runs it {when}: {error}"))
-    warnings.warn(f"lamina runs {function} uncompiled {when}: {error}", LaminaWarning, stacklevel=4)
-
-
-def _put(record: Record, decision: Decision) -> None:
-    record.note("", "capture", decision)
+def compiled_graph(
+    compiler: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], log: CaptureLog
+) -> Callable[..., Any]:
+    """What ``compiler`` makes of a captured graph, with what capture fixed, and the seconds of no stage, in ``log``."""
+    log.graphs += 1
+    before = log.record.booked()
+    start = time.perf_counter()
+    try:
+        return compiler(gm, example_inputs)
+    finally:
+        log.returned = time.perf_counter()
+        log.record.add("", "other", max(0.0, log.returned - start - (log.record.booked() - before)))
+        note_fixed_sizes(log)
 
 
 def compile_callable(
@@ -169,7 +186,7 @@ def compile_callable(
 
     def compiled(function: Any) -> Any:
         behind = torch.compile(function, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
-        return improve_entry(behind, functools.partial(_note_uncaptured, record), strict, entry == "torch")
+        return improve_entry(behind, backend.log, strict, entry == "torch")
 
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target

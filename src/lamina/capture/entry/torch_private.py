@@ -35,8 +35,12 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _config_module
 
 from lamina.base.modes import autocast_kept
+from lamina.base.reasons import Reason
+from lamina.capture.events.torch_private import refused_recompile
+from lamina.capture.log import CaptureLog
 from lamina.capture.modes.switches import place_of
 from lamina.capture.modes.torch_private import is_checkpointed, refused_code, refused_frame
+from lamina.capture.reasons import LIMIT_REACHED
 
 __all__ = ["improve_entry"]
 
@@ -45,27 +49,24 @@ _skipped = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT)
 _this_time = _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT)
 _with_all_it_calls = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
 
-Note = Callable[[str, str, bool], None]
-"""Is told of a function that Python runs since its capture failed: which function, the error, whether for good."""
 
-
-def improve_entry(compiled: Any, note: Note, strict: bool = False, by_torch: bool = False) -> Any:
+def improve_entry(compiled: Any, log: CaptureLog, strict: bool = False, by_torch: bool = False) -> Any:
     """``compiled``, which ``torch.compile`` made of a function, module or class, with another way in from Python.
 
     A call takes fewer steps, see ``_entry``. And it is no longer refused while another thread compiles: FX says in one
     flag for all threads that a trace is going on, and Dynamo's wrapper refuses to be called then. A function whose
-    capture fails is run by Python, see ``_Callback``; with ``strict``, only if its inputs may be to blame. A wrapper
-    whose source was not checked (see ``_READ_SOURCES``) is called as it is, and so are all ``by_torch``.
+    capture fails is run by Python, see ``_Callback``, and ``log`` is told; with ``strict``, only if its inputs may be
+    to blame. Called as they are: wrappers whose source was not checked (see ``_READ_SOURCES``), and all ``by_torch``.
     """
     if isinstance(compiled, torch.nn.Module):
         for name in ("forward", "_forward"):
             if isinstance(vars(compiled).get(name), FunctionType):
-                object.__setattr__(compiled, name, improve_entry(vars(compiled)[name], note, strict, by_torch))
+                object.__setattr__(compiled, name, improve_entry(vars(compiled)[name], log, strict, by_torch))
         return compiled
     if isinstance(compiled, type):
         for name in ("__call__", "_call_impl"):
             if isinstance(vars(compiled).get(name), FunctionType):
-                setattr(compiled, name, improve_entry(vars(compiled)[name], note, strict, by_torch))
+                setattr(compiled, name, improve_entry(vars(compiled)[name], log, strict, by_torch))
         return compiled
     code, closure = getattr(compiled, "__code__", None), getattr(compiled, "__closure__", None) or ()
     cells: dict[str, CellType] = dict(zip(getattr(code, "co_freevars", ()), closure, strict=False))
@@ -75,7 +76,7 @@ def improve_entry(compiled: Any, note: Note, strict: bool = False, by_torch: boo
     _compile_apart(cells["fn"].cell_contents)
     if by_torch or not _can_be_entered(compiled, cells):
         return compiled
-    return _entry(compiled, cells, note, strict)
+    return _entry(compiled, cells, log, strict)
 
 
 _SHARED_FRAME = external_utils.wrap_inline(lambda: None).__code__
@@ -185,14 +186,16 @@ class _Callback(CatchErrorsWrapper):
         callback: CatchErrorsWrapper,
         settings: Sequence[Callable[[], Callable[[], None]]],
         caught: tuple[type[Exception], ...],
-        note: Note,
+        log: CaptureLog,
         whole: bool,
     ) -> None:
         super().__init__(callback._torchdynamo_orig_backend, callback.hooks)
-        self.settings, self.caught, self.note, self.whole = settings, caught, note, whole
+        self.settings, self.caught, self.log, self.whole = settings, caught, log, whole
         self.looked_at: tuple[type[Exception], ...] = (*caught, InternalTorchDynamoError)
         self.entry: CodeType | None = None
         """The code of the function through which Python calls what is compiled here."""
+        self.unsettled = False
+        """Whether the call that goes on has compiled something, and what came of it is to be told at its end."""
         self.failed: tuple[int, CodeType, Exception] | None = None
         """The last frame whose capture failed, and the number of the call in which it did."""
         self.ran: dict[CodeType, int] = {}
@@ -217,10 +220,12 @@ class _Callback(CatchErrorsWrapper):
                 if not wrong and not isinstance(error, self.caught):
                     raise
                 self.failed = (GenerationTracker.generation, frame.f_code, error.with_traceback(None))
+                self.unsettled = True
                 return ConvertFrameReturn(frame_exec_strategy=_this_time, apply_to_code=False)
+        self.unsettled = self.unsettled or not self.log.graphs
         if compiled.guarded_code is None:
             if compiled.frame_exec_strategy.cur_action == compiled.frame_exec_strategy.recursive_action == _NO_MORE:
-                self.note(f"other calls of {place_of(frame.f_code)}", _too_often(frame, cache_entry), True)
+                self.log.run_by_python(f"other calls of {place_of(frame.f_code)}", _too_often(frame, cache_entry), True)
             return compiled
         made = compiled.guarded_code.code
         if not self.whole and (why := refused_code(frame.f_code, made)):
@@ -234,12 +239,15 @@ class _Callback(CatchErrorsWrapper):
         """What has Python run the frame of ``code`` this time, and that it is said once."""
         if code not in self.left:
             self.left.add(code)
-            self.note(place_of(code), why, False)
+            self.log.run_by_python(place_of(code), why, False)
         return ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=False)
 
     def finished(self) -> None:
-        """Called at the end of a call without an exception while ``failed`` is set."""
-        assert self.failed is not None
+        """Called at the end of a call without an exception while ``unsettled`` is set."""
+        self.unsettled = False
+        if self.failed is None:
+            self.log.tell_nothing_compiled()
+            return
         generation, code, error = self.failed
         self.failed = None
         if generation != GenerationTracker.generation:
@@ -248,7 +256,8 @@ class _Callback(CatchErrorsWrapper):
         if count == _MOST_FAILURES:
             set_code_exec_strategy(code, _skipped)
         if count in (1, _MOST_FAILURES):
-            self.note(place_of(code), f"{type(error).__name__}: {_first_lines(error)}", count == _MOST_FAILURES)
+            why = f"{type(error).__name__}: {_first_lines(error)}"
+            self.log.run_by_python(place_of(code), why, count == _MOST_FAILURES)
 
 
 _CHECKPOINTED = (
@@ -264,7 +273,7 @@ _NO_MORE = _FrameAction.RUN_ONLY
 """What Dynamo answers where a function was compiled as often as may be: what there is is used, nothing is compiled."""
 
 
-def _too_often(frame: Any, entry: Any) -> str:
+def _too_often(frame: Any, entry: Any) -> Reason:
     """Why a function is not compiled again, with what the last compiled version did not fit."""
     reason = ""
     with contextlib.suppress(Exception):  # told for the user's sake only, in words that differ between versions
@@ -272,10 +281,7 @@ def _too_often(frame: Any, entry: Any) -> str:
         entries = [entry] if names[0] == "cache_entries" and not isinstance(entry, list) else entry
         found = get_and_maybe_log_recompilation_reasons(entries, frame, *((None,) if len(names) > 2 else ()))
         reason = f"; the last version did not fit because {_one_line(str(found[0]))}" if found else ""
-    return (
-        f"it was compiled as often as torch._dynamo.config.recompile_limit allows ({config.recompile_limit}){reason}. "
-        "Pass what varies as a tensor, compile with dynamic=True, or raise the limit"
-    )
+    return LIMIT_REACHED(limit=config.recompile_limit, why=reason)
 
 
 def _one_line(text: str) -> str:
@@ -321,22 +327,21 @@ _INTERNAL = (InternalTorchDynamoError, AssertionError)
 """What it raises for faults of its own. Errors of backends and what a user's settings forbid are other classes."""
 
 
-def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -> Any:  # noqa: C901
+def _entry(wrapper: Any, cells: dict[str, CellType], log: CaptureLog, strict: bool) -> Any:  # noqa: C901
     """A function that does what torch's ``wrapper`` does, and calls it whenever that is more than the usual.
 
     The usual is: no stance, no trace in progress (``torch.export``'s is one). What is set back after the call is the
     same; questions to torch's settings, which are Python functions, are asked when a frame is compiled.
-
     Within a level of forward-mode differentiation the function runs uncompiled: kernels know no tangents, and Dynamo
     does not ask whether there are any.
     """
     context, function = cells["self"].cell_contents, cells["fn"].cell_contents
     fullgraph, isolation = context.fullgraph, getattr(context, "_isolate_recompiles_id", -1)
-    callback = cells["callback"].cell_contents = _callback(cells["callback"].cell_contents, context, note, strict)
+    callback = cells["callback"].cell_contents = _callback(cells["callback"].cell_contents, context, log, strict)
     install_generation_tagging_init()
 
     thread, reasons = _guards._TLS, _dynamo.dynamo_tls
-    is_jit_tracing = cells["is_jit_tracing"].cell_contents
+    is_jit_tracing, other_way = cells["is_jit_tracing"].cell_contents, _with_our_errors(wrapper)
     set_callback, set_unsafe = _dynamo.set_eval_frame, _dynamo.set_skip_guard_eval_unsafe
     set_strict, set_count, set_isolation, is_strict = _set_strict, _set_count, _set_isolation, _strict
     depth_of_transforms = torch._C._functorch.get_dynamic_layer_stack_depth
@@ -361,7 +366,7 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
             or is_jit_tracing()
             or (fullgraph and is_strict() not in (_UNSET, False))
         ):
-            return wrapper(*args, **kwargs)
+            return other_way(*args, **kwargs)
         counts, left, autocast = False, None, within_autocast()
         GenerationTracker.generation += 1
         unsafe, depth = set_unsafe(False), depth_of_transforms()
@@ -380,7 +385,8 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
             if counts and set_count(-1) == 0:
                 set_callback(None)
                 _nothing_compiled(fails_uncompiled)
-            if callback.failed is not None:
+            if callback.unsettled:
+                set_callback(None)
                 callback.finished()
             if within_autocast() != autocast:  # is a dispatch key, and the function's own to leave switched
                 left = autocast_kept()
@@ -423,10 +429,25 @@ def _entry(wrapper: Any, cells: dict[str, CellType], note: Note, strict: bool) -
     return entry
 
 
-def _callback(callback: CatchErrorsWrapper, context: Any, note: Note, strict: bool) -> _Callback:
+def _with_our_errors(wrapper: Any) -> Any:
+    """``wrapper``, with the error of the stance that forbids to compile anything again in our words."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return wrapper(*args, **kwargs)
+        except RuntimeError as error:
+            if _dynamo._stance.stance != "fail_on_recompile":
+                raise
+            raise refused_recompile(error) from error.__cause__
+
+    set_code_exec_strategy(call.__code__, _skipped)
+    return call
+
+
+def _callback(callback: CatchErrorsWrapper, context: Any, log: CaptureLog, strict: bool) -> _Callback:
     """What compiles the frames that are called within ``context``, torch's own ``callback`` around Lamina's."""
     caught = () if context.fullgraph else _WRONG_INPUTS if strict else (*_WRONG_INPUTS, *_INTERNAL)
-    return _Callback(callback, context.enter_exit_hooks[:-1], caught, note, context.fullgraph)
+    return _Callback(callback, context.enter_exit_hooks[:-1], caught, log, context.fullgraph)
 
 
 def _nothing_compiled(fails: bool) -> None:

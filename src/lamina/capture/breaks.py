@@ -1,0 +1,78 @@
+"""What ended a graph, in our words: Dynamo's exceptions as reasons with codes, and the user's line they tell of."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from traceback import FrameSummary
+
+import torch
+
+from lamina.base.reasons import Reason
+from lamina.capture.reasons import BREAKS, LOOP_BROKEN, OTHER_BREAK
+
+__all__ = ["break_reason", "is_torchs", "user_frame", "user_place"]
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_PART = re.compile(r"^ *(Explanation|Hint|Developer debug context): *(.*)$", re.MULTILINE)
+_LONGEST = 160
+"""Characters of Dynamo's texts in a reason."""
+
+
+def break_reason(kind: str, message: str) -> Reason:
+    """Why the graph ends: ``kind`` is Dynamo's name of the case ("" if it has none), ``message`` its whole text."""
+    if BREAKS.get(kind) is LOOP_BROKEN:
+        first = message.partition("\n")[0].strip()
+        within = break_reason("" if BREAKS.get(first) is LOOP_BROKEN else first, message)
+        return LOOP_BROKEN(why=within, also=f"; {within.remedy}" if within.remedy else "")
+    parts: dict[str, str] = {}
+    for name, text in _PART.findall(message):
+        parts.setdefault(name, _brief(text))
+    first = _brief(message.partition("\n")[0])
+    context = parts.get("Developer debug context") or parts.get("Explanation") or first
+    code = BREAKS.get(kind, OTHER_BREAK)
+    return code(
+        what=kind or first,
+        why=parts.get("Explanation", first),
+        context=_readable(context),
+        hint=parts.get("Hint", "move it out of the compiled function"),
+    )
+
+
+def _brief(text: str) -> str:
+    found = " ".join(text.split())
+    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
+
+
+_QUALIFIED = re.compile(r"^module: ([\w.]+), qualname: ([\w.<>]+)")
+_BUILTIN = re.compile(r"^builtin (\w+) ")
+_CALL = re.compile(r"^call_(?:function|method) (?:\w+Variable\()?(.*)$")
+
+
+def _readable(context: str) -> str:
+    """Dynamo's description of a call, without the classes that it stands for."""
+    if match := _QUALIFIED.match(context):
+        return ".".join(match.groups())
+    if match := _BUILTIN.match(context):
+        return match.group(1)
+    match = _CALL.match(context)
+    return match.group(1) if match else context
+
+
+def is_torchs(filename: str) -> bool:
+    """Whether a file is one of torch's own."""
+    return filename.startswith(_TORCH)
+
+
+def user_frame(stack: Iterable[FrameSummary]) -> FrameSummary | None:
+    """The innermost frame of the user's own code; the innermost of all where there is none; nothing of no frames."""
+    frames = list(stack)
+    own = [frame for frame in frames if not is_torchs(frame.filename)]
+    found = own or frames
+    return found[-1] if found else None
+
+
+def user_place(frame: FrameSummary | None) -> str:
+    """A frame as "file:line"."""
+    return "" if frame is None else f"{frame.filename}:{frame.lineno}"

@@ -1,0 +1,246 @@
+"""Dynamo's graph breaks, skipped functions and failed guards, told to a ``CaptureLog``; names as read in 2.11 to 2.13.
+
+Three functions of Dynamo's are replaced by ones around them: that which compiles a function, that which logs a graph
+break, and that which finds the guards that failed. Nothing is added to a call of what is compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from inspect import signature
+from types import CodeType
+from typing import Any
+
+from torch._dynamo import convert_frame, symbolic_convert
+from torch._dynamo.callback import callback_handler
+from torch._dynamo.resume_execution import ContinueExecutionCache
+from torch._guards import TracingContext
+
+from lamina.capture.breaks import break_reason
+from lamina.capture.log import CaptureLog
+from lamina.capture.recompiles import failed_guard
+from lamina.errors import RecompileRefused
+
+__all__ = ["Guards", "function_being_compiled", "note_fixed_sizes", "refused_recompile", "was_reset", "watch_frames"]
+
+_thread = threading.local()
+"""``function``: the code of the function that Dynamo compiles in this thread, and nothing else."""
+
+
+class Guards:
+    """What one version of a compiled function rests on: read when it is asked for, while that version is kept."""
+
+    def __init__(self, function: str, manager: Any) -> None:
+        """``manager`` is Dynamo's; it is not kept alive."""
+        self.function = function
+        self._manager = weakref.ref(manager)
+        self.summary = f"guards of {function}"
+
+    def lines(self) -> tuple[str, ...]:
+        """Each guard as a line; none where the compiled version is gone."""
+        manager = self._manager()
+        if manager is None:
+            return ()
+        with suppress(Exception):  # text for people, made by functions of Dynamo's that differ between versions
+            return tuple(line.strip(" |+-") for line in str(manager).splitlines() if line.strip(" |+-"))
+        return tuple(manager.code_parts)
+
+    def __str__(self) -> str:
+        lines = self.lines() or ("the compiled version is gone",)
+        return "\n".join((f"# {self.function}", *lines)) + "\n"
+
+    def files(self) -> dict[str, str]:
+        """The guards as text."""
+        return {".txt": str(self)}
+
+
+def was_reset() -> bool:
+    """Whether ``torch.compiler.reset()`` was called since this was last asked; yes, if it never was."""
+    if _mark in callback_handler.start_callbacks:
+        return False
+    callback_handler.register_start_callback(_mark)
+    return True
+
+
+def _mark(*_: Any) -> None:
+    """Stands among Dynamo's callbacks until they are cleared."""
+
+
+def function_being_compiled() -> CodeType | None:
+    """The code of the user's function that Dynamo compiles in this thread, a part after a graph break included."""
+    code: CodeType | None = getattr(_thread, "function", None)
+    return None if code is None else _original(code)
+
+
+def _original(code: CodeType) -> CodeType:
+    """The code that a part of a function, after a graph break, comes from."""
+    made = ContinueExecutionCache.generated_code_metadata
+    while (found := made.get(code)) is not None:
+        code = found.code
+    return code
+
+
+def _backends(compiler: Any) -> Iterator[Any]:
+    """What Dynamo was given to compile with, and what stands within it."""
+    while compiler is not None:
+        yield compiler
+        compiler = getattr(compiler, "_torchdynamo_orig_backend", None) or getattr(compiler, "compiler_fn", None)
+
+
+def _log_of(compiler: Any, code: CodeType) -> CaptureLog | None:
+    """The log of the backend that Dynamo compiles ``code`` for; a backend of Lamina's has a function ``log_of``."""
+    for backend in _backends(compiler):
+        log_of: Callable[[CodeType], CaptureLog] | None = getattr(backend, "log_of", None)
+        if log_of is not None:
+            return log_of(_original(code))
+    return None
+
+
+@functools.cache
+def watch_frames() -> None:
+    """Replace the functions, once."""
+    _hear_of_breaks()
+    _hear_of_failed_guards()
+    _hear_of_frames()
+
+
+def _hear_of_breaks() -> None:
+    translator: Any = symbolic_convert.InstructionTranslatorBase
+    log_any = translator.log_graph_break
+
+    @functools.wraps(log_any)
+    def log_graph_break(
+        self: Any, code_options: Any, reason: Any = "", exc: Any = None, *args: Any, **rest: Any
+    ) -> Any:
+        with suppress(Exception):  # what is told must not keep a function from being compiled
+            if exc is not None and not exc.logged:
+                log = _log_of(self.output.compiler_fn, self.output.root_tx.f_code)
+                if log is not None:
+                    _tell_break(log, self.output.root_tx.f_code, exc)
+        return log_any(self, code_options, reason, exc, *args)
+
+    translator.log_graph_break = log_graph_break
+
+
+def _tell_break(log: CaptureLog, code: CodeType, error: Any) -> None:
+    stack = getattr(error, "real_stack", None) or TracingContext.extract_stack()
+    message = str(getattr(error, "msg", "") or error)
+    log.broken(log.name_of(_original(code)), getattr(error, "gb_type", "") or "", message, stack)
+
+
+def _hear_of_failed_guards() -> None:
+    compiling: Any = convert_frame
+    find_any = compiling.get_and_maybe_log_recompilation_reasons
+
+    @functools.wraps(find_any)
+    def find(entries: Any, frame: Any, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        given = (entries, frame) if backend is None else (entries, frame, backend)
+        reasons = find_any(*given, *args, **kwargs)
+        with suppress(Exception):
+            log = _log_of(getattr(_thread, "compiler", None), frame.f_code)
+            if log is not None:
+                failed = [failed_guard(str(reason), frame.f_locals, frame.f_globals) for reason in reasons]
+                log.compiled_again(log.name_of(_original(frame.f_code)), failed)
+        return reasons
+
+    compiling.get_and_maybe_log_recompilation_reasons = find
+
+
+def _hear_of_frames() -> None:
+    compile_any: Any = convert_frame._compile
+    names = list(signature(compile_any).parameters)
+    place_of_compiler = names.index("compiler_fn")
+
+    @functools.wraps(compile_any)
+    def _compile(code: CodeType, *args: Any, **kwargs: Any) -> Any:
+        compiler = kwargs["compiler_fn"] if "compiler_fn" in kwargs else args[place_of_compiler - 1]
+        log = _log_of(compiler, code)
+        if log is None:
+            return compile_any(code, *args, **kwargs)
+        around = getattr(_thread, "function", None), getattr(_thread, "compiler", None)
+        _thread.function, _thread.compiler = code, compiler
+        start = log.started = time.perf_counter()
+        log.returned = None
+        try:
+            result = compile_any(code, *args, **kwargs)
+        except Exception as error:
+            with suppress(Exception):
+                _tell_failed(log, code, error)
+            raise
+        finally:
+            _thread.function, _thread.compiler = around
+        with suppress(Exception):
+            _tell_compiled(log, code, result, start)
+        return result
+
+    convert_frame._compile = _compile
+
+
+def _tell_failed(log: CaptureLog, code: CodeType, error: Exception) -> None:
+    """A function that Python runs since what ended its graph leaves none; other errors are their handlers' to tell."""
+    kind = getattr(error, "gb_type", None)
+    if kind is None:
+        return
+    if not getattr(error, "logged", False):
+        _tell_break(log, code, error)
+    log.skipped(log.name_of(_original(code)), break_reason(kind, str(getattr(error, "msg", error))))
+
+
+def _tell_compiled(log: CaptureLog, code: CodeType, result: Any, start: float) -> None:
+    end = time.perf_counter()
+    function = log.name_of(_original(code))
+    guarded = getattr(result, "guarded_code", None)
+    if guarded is None:
+        if log.returned is None:
+            log.record.add("", "capture", end - start)
+        return
+    began = start if log.returned is None else log.returned
+    log.record.add("", "guards", end - began, Guards(function, guarded.guard_manager))
+
+
+_REFUSED = "Detected recompile when torch.compile stance"
+_FUNCTION = re.compile(r"filename: '(.*)', function name: '(.*)', line number: (\d+)")
+_FAILED = re.compile(r"^ *- (.*)$", re.MULTILINE)
+
+
+def refused_recompile(error: RuntimeError) -> RuntimeError:
+    """Torch's error of the stance "fail_on_recompile" in our words; any other ``error`` as it is.
+
+    It is told from the text alone: the frame that the error came from is gone.
+    """
+    text = str(error)
+    if not text.startswith(_REFUSED):
+        return error
+    function, found = _FUNCTION.search(text), _FAILED.search(text)
+    file, name, line = ("", "the function", "") if function is None else function.groups()
+    if found is None:
+        what, remedy = (
+            f"the stance fail_on_recompile forbids to compile {name}",
+            "call it with such arguments before the stance is set",
+        )
+    else:
+        reason = failed_guard(found.group(1), {}, {}).reason
+        what = f"the stance fail_on_recompile forbids to compile {name} again: {reason}"
+        remedy = reason.remedy
+    return RecompileRefused(what, where=f"{file}:{line}", remedy=remedy)
+
+
+def note_fixed_sizes(log: CaptureLog) -> None:
+    """Note the sizes and numbers of the graph being compiled that were symbols and hold for one value only."""
+    context = TracingContext.try_get()
+    shapes = getattr(getattr(context, "fake_mode", None), "shape_env", None)
+    if shapes is None:
+        return
+    stacks: dict[Any, Sequence[Any]] = getattr(shapes, "specialization_stacks", {})
+    for source, stack in stacks.items():
+        name: Any = source.name  # a method in some versions
+        text = str(name() if callable(name) else name)
+        symbol = getattr(shapes, "source_to_var", {}).get(text)
+        value = getattr(shapes, "replacements", {}).get(symbol, "one value")
+        log.fixed(text.replace("L['", "").replace("']", "", 1), str(value), stack)

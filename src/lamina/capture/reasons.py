@@ -1,0 +1,348 @@
+"""The reasons of decisions about capture: what ended a graph, what Python runs, why a function is compiled again."""
+
+from __future__ import annotations
+
+from lamina.base.reasons import Codes
+
+__all__ = [
+    "BREAKS",
+    "FRAMES",
+    "GUARDS",
+    "LIMIT_REACHED",
+    "LOOP_BROKEN",
+    "NOTHING_CAPTURED",
+    "OTHER_BREAK",
+    "OTHER_GUARD",
+    "RUN_BY_PYTHON",
+    "SIZE_FIXED",
+    "SKIPPED_BY_DYNAMO",
+]
+
+_BREAKS = Codes(10, "graph breaks")
+
+OTHER_BREAK = _BREAKS.add(
+    0,
+    "{what}: {why}",
+    "Dynamo cannot capture a call. The graph ends before it, Python makes the call, and a new graph begins after it. "
+    "The name of the case is Dynamo's own.",
+    "{hint}",
+)
+_VALUE = _BREAKS.add(
+    1,
+    "Python asks a tensor for a number, which only the data tell",
+    "`item()`, `tolist()`, `int(tensor)` and `float(tensor)` give Python a number of a tensor's. The graph ends there, "
+    "as what follows may depend on it.",
+    "keep the number in a tensor, or set torch._dynamo.config.capture_scalar_outputs = True",
+)
+_BRANCH = _BREAKS.add(
+    2,
+    "Python branches on the data of a tensor",
+    "`if`, `while`, `and`, `or` and `assert` ask a tensor for its truth value, which only the data tell.",
+    "write it with torch.where, or with torch.cond where one branch costs much",
+)
+_SHAPE = _BREAKS.add(
+    3,
+    "the size of a result depends on data ({context})",
+    "`nonzero`, `unique`, a mask as an index and the like have results whose sizes only the data tell.",
+    "use torch.where or a mask of fixed size, or set torch._dynamo.config.capture_dynamic_output_shape_ops = True",
+)
+LOOP_BROKEN = _BREAKS.add(
+    4,
+    "a graph break within a loop: {why}",
+    "Dynamo does not go on within a loop after a graph break, so Python runs the whole function; functions that it "
+    "calls are captured for themselves.",
+    "mend the break, or put the body of the loop into a function of its own{also}",
+)
+_RNN = _BREAKS.add(
+    5,
+    "torch.nn.RNN, GRU and LSTM are not captured",
+    "Dynamo leaves recurrent layers to torch's library calls, and with them the function that calls them.",
+    "call the recurrent layer outside of the compiled function, compiling what is before and after it, or set "
+    "torch._dynamo.config.allow_rnn = True",
+)
+_SPARSE = _BREAKS.add(
+    6,
+    "a tensor is sparse",
+    "Dynamo does not capture sparse tensors; Python runs the function that is given one or makes one.",
+    "compile the functions around it, which take and give dense tensors",
+)
+_NESTED = _BREAKS.add(
+    7,
+    "a tensor is nested and strided",
+    "Dynamo does not capture nested tensors of layout torch.strided.",
+    "make it with layout=torch.jagged",
+)
+_SKIPPED = _BREAKS.add(
+    8,
+    "{context} is not captured",
+    "Dynamo does not look into a function of this file, written in C or of a library that it passes over.",
+    "move the call out of the compiled function, or wrap it by torch.library.custom_op if it computes with tensors",
+)
+_DISABLED = _BREAKS.add(
+    9,
+    "the call is excepted by torch.compiler.disable",
+    "The function called is marked to be run by Python.",
+    "take the mark off, if it need not be run by Python",
+)
+_ASKED = _BREAKS.add(
+    10,
+    "the program asks for a graph break",
+    "The program calls torch._dynamo.graph_break or skip_frame.",
+    "take the call out",
+)
+_BUILTIN = _BREAKS.add(
+    11,
+    "a function of Python's own is called that is not captured ({context})",
+    "`print`, `input`, `open`, `id` and others act outside of tensors, so Python runs them.",
+    "take the call out of the compiled function, or move it to its begin or end",
+)
+_MANAGER = _BREAKS.add(
+    12,
+    "a graph break within a context manager ({context})",
+    "Dynamo cannot end a graph within this context manager, so Python runs the function.",
+    "enter the context manager outside of the compiled function",
+)
+_LOGGED = _BREAKS.add(
+    13,
+    "a call of a logger",
+    "Python runs calls of loggers.",
+    "take the call out, or name it in torch._dynamo.config.ignore_logging_functions",
+)
+_CONVERTED = _BREAKS.add(
+    14,
+    "an argument cannot stand in a graph ({context})",
+    "An operation is given an object that a graph cannot hold, as those of quantised modules hold packed weights.",
+    "compile the functions around it; for quantised weights use torchao's, which are tensors",
+)
+_RAISED = _BREAKS.add(
+    15,
+    "an exception is raised while the function is captured ({context})",
+    "An exception that the function does not handle itself was raised in what Dynamo traced.",
+    "see whether the function raises it in eager as well",
+)
+_GENERATOR = _BREAKS.add(
+    16,
+    "the function is a generator",
+    "Python runs generators; functions that a generator calls are captured for themselves.",
+    "compile the functions that the generator calls",
+)
+_METHOD = _BREAKS.add(
+    17,
+    "a method is called that is not captured ({context})",
+    "Dynamo knows no way to trace this method of this kind of object.",
+    "move the call out of the compiled function",
+)
+_NO_KERNEL = _BREAKS.add(
+    18,
+    "an operator has no formula for shapes ({context})",
+    "Capture runs operators without data, for which a custom operator needs a function that tells its result's shape.",
+    "register one by torch.library.register_fake",
+)
+_BACKWARD = _BREAKS.add(
+    19,
+    "gradients are asked for within the function ({context})",
+    "`backward`, `torch.autograd.grad`, hooks and `requires_grad_` act on autograd's graph while the function runs.",
+    "compile the forward computation and call backward outside of it",
+)
+
+BREAKS = {
+    "Attempted to wrap RNN, GRU, or LSTM": _RNN,
+    "Attempted to wrap sparse Tensor": _SPARSE,
+    "Attempted to wrap sparse Tensor with VariableTracker": _SPARSE,
+    "Sparse tensor creation not supported": _SPARSE,
+    "Attempted to wrap strided NestedTensor": _NESTED,
+    "Attempted to use strided NestedTensor": _NESTED,
+    "Encountered strided NestedTensor in automatic dynamic dim determination": _NESTED,
+    "Unsupported Tensor.item() call with capture_scalar_outputs=False": _VALUE,
+    "Tensor.tolist() with non-integer tensor": _VALUE,
+    "Data dependent operator": _VALUE,
+    "Data-dependent branching": _BRANCH,
+    "Data-dependent branching with non-constant __bool__": _BRANCH,
+    "Data-dependent assertion failed (cannot compile partial graph)": _BRANCH,
+    "Dynamic shape operator": _SHAPE,
+    "Dynamic slicing with Tensor arguments": _SHAPE,
+    "Attempted to use `torch.nn.functional.one_hot` with data-dependent output shape": _SHAPE,
+    "Dynamic shape operator (no meta kernel)": _NO_KERNEL,
+    "Operator does not support running with fake tensors": _NO_KERNEL,
+    "NotImplementedError/UnsupportedFakeTensorException when running FX node": _NO_KERNEL,
+    "Attempted to call function marked as skipped": _SKIPPED,
+    "Attempted to inline function marked as skipped": _SKIPPED,
+    "Attempted to inline function marked as skipped (SkipFunctionVariable)": _SKIPPED,
+    "can't handle functions not implemented in python ": _SKIPPED,
+    "Skip calling `torch.compiler.disable()`d function": _DISABLED,
+    "Skip inlining `torch.compiler.disable()`d function": _DISABLED,
+    "Call to `torch._dynamo.graph_break()`": _ASKED,
+    "Call to `torch._dynamo.skip_frame()`": _ASKED,
+    "Call to `torch._dynamo.step_unsupported()`": _ASKED,
+    "Failed to trace builtin operator": _BUILTIN,
+    "attempted to reorder a debugging function that can't actually be reordered": _BUILTIN,
+    "Graph break under GenericContextWrappingVariable": _MANAGER,
+    "Unsupported context manager": _MANAGER,
+    "logging.Logger method not supported for non-export cases": _LOGGED,
+    "Failed to convert args/kwargs to proxy": _CONVERTED,
+    "Observed exception": _RAISED,
+    "Observed exception (EXCEPT_HANDLER)": _RAISED,
+    "Attempt to trace generator": _GENERATOR,
+    "Unsupported method call": _METHOD,
+    "Unhandled tensor method": _METHOD,
+    "Unsupported Tensor.backward() call": _BACKWARD,
+    "Unsupported Tensor.requires_grad_() call": _BACKWARD,
+    "using `torch.autograd.grad` with `torch._dynamo.config.trace_autograd_ops=False`": _BACKWARD,
+    "setattr() on Tensor.requires_grad": _BACKWARD,
+    "graph break in loop": LOOP_BROKEN,
+}
+"""Codes of the kinds of graph breaks that Dynamo names; those of all others are ``OTHER_BREAK``."""
+
+FRAMES = Codes(12, "functions left to Python, and what capture fixed")
+
+RUN_BY_PYTHON = FRAMES.add(
+    0,
+    "Python runs it {when}: {why}",
+    "The capture of a function failed, or would give a graph that does not mean what the function does.",
+)
+SKIPPED_BY_DYNAMO = FRAMES.add(
+    1,
+    "Python runs it: {why}",
+    "Where Dynamo cannot go on after a graph break, there is no graph for the whole function. Functions that it calls "
+    "are captured for themselves.",
+    "{hint}",
+)
+NOTHING_CAPTURED = FRAMES.add(
+    2,
+    "nothing of it is compiled: {why}",
+    "After the first call of a compiled function there is no graph, so that Python runs all of it as before.",
+    "{hint}",
+)
+SIZE_FIXED = FRAMES.add(
+    3,
+    "{symbol} is fixed at {value}, which the program asks for",
+    "A size or number was to be able to vary, but an operation or a condition of the program holds for one value only. "
+    "Another value compiles the function again.",
+    "avoid conditions on it, and operations that need its value",
+)
+_GUARDS = Codes(11, "functions compiled again")
+
+OTHER_GUARD = _GUARDS.add(
+    0,
+    "{guard} does not hold any more",
+    "A function is compiled again, because a condition that the compiled code rests on does not hold for a call.",
+    "keep it the same from call to call",
+)
+_SIZE = _GUARDS.add(
+    1,
+    "size {place} of {name} was {old} and is {new}",
+    "A tensor has another size than the one that was compiled for. The next version takes the size as a symbol, if it "
+    "is not 0 or 1 and dynamic is not False.",
+    "compile with dynamic=True, or call torch._dynamo.mark_dynamic({name}, {place}) before the first call",
+)
+_STRIDE = _GUARDS.add(
+    2,
+    "stride {place} of {name} was {old} and is {new}",
+    "A tensor lies in memory in another way than the one that was compiled for.",
+    "give {name} in one layout, by .contiguous() before the call",
+)
+_DTYPE = _GUARDS.add(
+    3,
+    "dtype of {name} was {old} and is {new}",
+    "A tensor has another dtype than the one that was compiled for.",
+    "convert it before the call, if one dtype will do",
+)
+_GRADIENT = _GUARDS.add(
+    4,
+    "requires_grad of {name} was {old} and is {new}",
+    "A compiled function computes gradients of those inputs alone that required them when it was compiled.",
+    "call it with the same tensors requiring gradients, or within torch.no_grad() throughout",
+)
+_KEYS = _GUARDS.add(
+    5,
+    "device, layout or class of {name} differs: {old}, and now {new}",
+    "A tensor is on another device, or of another kind, than the one that was compiled for.",
+    "keep it on one device",
+)
+_NUMBER = _GUARDS.add(
+    6,
+    "{name} was {old} and is {new}",
+    "A Python number is a constant of the compiled code. An integer that changed becomes a symbol in the next version, "
+    "where dynamic is not False.",
+    "pass it as a tensor, or compile with dynamic=True",
+)
+_CONSTANT = _GUARDS.add(
+    7,
+    "{name} was {old} and is {new}",
+    "A Python value (a text, truth value or None, or an attribute of an object) is a constant of the compiled code.",
+    "keep it the same from call to call; each value has a compiled version of its own",
+)
+_IDENTITY = _GUARDS.add(
+    8,
+    "{name} is another object",
+    "The compiled code holds for one object: a module, function or class.",
+    "compile each object for itself, or pass what differs as tensors",
+)
+_LENGTH = _GUARDS.add(
+    9,
+    "the length of {name} was {old} and is {new}",
+    "Lists, tuples and dictionaries are taken apart when a function is compiled, so that each length is one version.",
+    "pass a stacked tensor, or always as many elements",
+)
+_TYPE = _GUARDS.add(
+    10,
+    "{name} has another type",
+    "The compiled code holds for one class of an object.",
+    "pass objects of one class",
+)
+_STATE = _GUARDS.add(
+    11,
+    "the state of torch differs ({guard})",
+    "Grad mode, inference mode, autocast, the default dtype, deterministic algorithms and the number of threads are "
+    "part of what a function is compiled for.",
+    "call it in one state",
+)
+_TRAINING = _GUARDS.add(
+    12,
+    "training of {name} was {old} and is {new}",
+    "A module is compiled for training and for evaluation apart.",
+)
+_ALIAS = _GUARDS.add(
+    13,
+    "tensors that were apart are one, or the other way round ({guard})",
+    "Two arguments were the same tensor, or shared memory, when the function was compiled, or were not.",
+    "pass tensors that share memory, or do not, in all calls alike",
+)
+_RANK = _GUARDS.add(
+    14,
+    "{name} had {old} dimensions and has {new}",
+    "A tensor has another number of dimensions than the one that was compiled for.",
+    "give it a fixed number of dimensions",
+)
+_RELATION = _GUARDS.add(
+    15,
+    "sizes do not fit what was compiled for: {guard}",
+    "Code for sizes that vary holds where a relation of theirs does, which the program asked for or tracing needed.",
+    "avoid conditions on sizes; give 0 and 1 their own calls",
+)
+LIMIT_REACHED = _GUARDS.add(
+    50,
+    "it was compiled as often as torch._dynamo.config.recompile_limit allows ({limit}){why}",
+    "A function was compiled so often that nothing more is compiled of it: calls that no version fits are run by "
+    "Python.",
+    "Pass what varies as a tensor, compile with dynamic=True, or raise the limit",
+)
+
+GUARDS = {
+    "size": _SIZE,
+    "stride": _STRIDE,
+    "dtype": _DTYPE,
+    "requires_grad": _GRADIENT,
+    "dispatch": _KEYS,
+    "rank": _RANK,
+    "number": _NUMBER,
+    "constant": _CONSTANT,
+    "identity": _IDENTITY,
+    "length": _LENGTH,
+    "type": _TYPE,
+    "state": _STATE,
+    "training": _TRAINING,
+    "alias": _ALIAS,
+    "relation": _RELATION,
+}
+"""Codes by what a guard is about."""
