@@ -9,6 +9,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any
 
+from lamina.base.logs import enable_logs
 from lamina.base.passes import Passes
 from lamina.base.rule import NestRule, Rule
 from lamina.errors import BadArgument, LaminaWarning, UnknownOption
@@ -98,6 +99,20 @@ class Options:
         key=False,
     )
     progress: bool = _knob(True, "print a line when compiling takes over two seconds", "LAMINA_PROGRESS", key=False)
+    logs: str = _knob(
+        "",
+        "logs to write, separated by commas: graph_breaks, guards, recompiles, aot, rewrite, lowering, fusion, "
+        "schedule, output_code, autotune, cache, perf_hints. Each is a logger of the module logging, lamina.fusion say",
+        "LAMINA_LOGS",
+        key=False,
+    )
+    debug: int = _knob(
+        0,
+        "how much to log, 0 to 5: 1 graph breaks, recompiles and hints, 2 the cache and tuning, 3 rewrites, "
+        "differentiation and guards, 4 lowering, fusion and schedules, 5 the generated code",
+        "LAMINA_DEBUG",
+        key=False,
+    )
     jobs: int = _knob(0, "C++ compilers run at once; 0 means one per core", "LAMINA_JOBS", key=False)
 
     @classmethod
@@ -152,6 +167,7 @@ class Options:
         for f in fields(self):
             _check(f, getattr(self, f.name), f"option {f.name!r}")
         _check_names(self.rules)
+        enable_logs(self.logs, self.debug)
         return self
 
 

@@ -12,6 +12,7 @@ from weakref import ref
 
 from lamina.base.decision import Decision
 from lamina.base.files import files, text_of
+from lamina.base.logs import log_stage
 
 __all__ = ["Record", "Stage", "records"]
 
@@ -60,14 +61,14 @@ class Record:
         start = time.perf_counter()
         value = function(*args, **kwargs)
         decisions = tuple(getattr(value, "decisions", ()))
-        self.stages.append(Stage(region, name, value, time.perf_counter() - start, decisions))
+        self._put(Stage(region, name, value, time.perf_counter() - start, decisions))
         return value
 
     def add(
         self, region: str, name: str, seconds: float, value: object = None, decisions: Iterable[Decision] = ()
     ) -> None:
         """Note a stage that was timed by its caller (capture, AOTAutograd, the C++ compiler)."""
-        self.stages.append(Stage(region, name, value, seconds, tuple(decisions)))
+        self._put(Stage(region, name, value, seconds, tuple(decisions)))
 
     def keep(self, region: str, name: str, value: object) -> None:
         """Note a value that took no time, with its decisions if it has any."""
@@ -75,7 +76,11 @@ class Record:
 
     def note(self, region: str, name: str, *decisions: Decision) -> None:
         """Note decisions of the stage ``name`` that were taken beside its value."""
-        self.stages.append(Stage(region, name, None, 0.0, decisions))
+        self._put(Stage(region, name, None, 0.0, decisions))
+
+    def _put(self, stage: Stage) -> None:
+        self.stages.append(stage)
+        log_stage(self.name, stage)
 
     def noting(self, region: str, name: str) -> Callable[[Decision], None]:
         """A function that notes a decision of that stage."""

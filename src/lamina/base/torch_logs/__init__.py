@@ -1,0 +1,1 @@
+"""The channels of torch's own on which Lamina is heard."""

@@ -1,0 +1,29 @@
+"""Torch's structured trace, which ``tlparse`` reads, and which of its logs are on; names as read in 2.11 to 2.13."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch._logging._internal import log_state, trace_log, trace_structured
+
+__all__ = ["enabled_torch_logs", "traced", "tracing"]
+
+
+def tracing() -> bool:
+    """Whether somebody reads the structured trace (``TORCH_TRACE``)."""
+    return bool(trace_log.handlers)
+
+
+def traced(name: str, text: Callable[[], str]) -> None:
+    """Put a text into the structured trace of the function that is compiled, as an artifact called ``name``."""
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: {"name": name, "encoding": "string"},
+        payload_fn=text,
+        expect_trace_id=False,
+    )
+
+
+def enabled_torch_logs() -> frozenset[str]:
+    """The artifacts that ``TORCH_LOGS`` or ``torch._logging.set_logs`` ask for, by name."""
+    return frozenset(log_state.artifact_names)
