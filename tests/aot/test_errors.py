@@ -127,3 +127,58 @@ def test_what_a_cache_holds_is_written_once_where_an_index_is_wrong() -> None:
         mine, theirs = _outcome(compiled, *ours, i, new), _outcome(function, *eagers, i, new)
         assert isinstance(mine, tuple) == isinstance(theirs, tuple)
         assert all(map(torch.equal, ours, eagers))
+
+
+def _with_numbers(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    part = x[: int(i.max())].sum()
+    y = torch.gather(x, 0, i)
+    x.mul_(2)
+    return y + part
+
+
+def _with_a_call_between(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    k = x.shape[0] // 2 + int(i.max())
+    y = torch.slice_scatter(x, x[:2], 0, k, k + 2)
+    x.mul_(2)
+    return y
+
+
+def _with_branches(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    y = torch.cond(i.sum() > 2, lambda x, i: x[i] * 2, lambda x, i: x[i] + 1, (x, i))
+    x.mul_(2)
+    return y
+
+
+IN_PIECES = (_with_numbers, _with_a_call_between, _with_branches)
+
+
+@pytest.mark.parametrize("backend", ["lamina", "interp"])
+@pytest.mark.parametrize("program", IN_PIECES, ids=lambda p: p.__name__.strip("_"))
+def test_an_error_between_pieces_of_a_graph_leaves_inputs_as_eager_does(
+    program: Callable[..., Any], backend: str
+) -> None:
+    compiled = lamina.compile(program, backend=backend, dynamic=True)
+    good, bad = torch.tensor([0, 1]), torch.tensor([0, 5])
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for index in (good, bad, good, bad):
+            ours, eagers = torch.arange(5.0), torch.arange(5.0)
+            mine, theirs = _outcome(compiled, ours, index), _outcome(program, eagers, index)
+            assert isinstance(mine, tuple) == isinstance(theirs, tuple)
+            torch.testing.assert_close(ours, eagers)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_error_of_another_backend_leaves_inputs_as_eager_does(whole: bool) -> None:
+    def supports(node: torch.fx.Node) -> bool:
+        return whole or "index" not in str(node.target)
+
+    backend = lamina.extend.Backend("forwarding", compile=lambda gm, inputs: gm.forward, supports=supports)
+    compiled = lamina.compile(_between, backend=backend)
+    for index in (torch.tensor([0, 1]), torch.tensor([0, 5])):
+        ours, eagers = torch.arange(4.0), torch.arange(4.0)
+        mine, theirs = _outcome(compiled, ours, index), _outcome(_between, eagers, index)
+        assert isinstance(mine, tuple) == isinstance(theirs, tuple)
+        torch.testing.assert_close(ours, eagers)

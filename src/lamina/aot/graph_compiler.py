@@ -31,6 +31,7 @@ from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.graph_pair import pair_graphs
 from lamina.base.recovery import recover
+from lamina.base.retryable import set_retryable_unless_told
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.errors import LaminaError
 from lamina.ops import overloads
@@ -148,7 +149,11 @@ class GraphCompiler:
 
         def call(arguments: list[Any]) -> list[Any]:
             inputs = _emptied(arguments)
-            return without_bases(gm.forward(*inputs), memory_of(inputs))
+            try:
+                return without_bases(gm.forward(*inputs), memory_of(inputs))
+            except Exception as error:
+                set_retryable_unless_told(error)  # the graph writes to its inputs after all else
+                raise
 
         return _boxed(call)
 

@@ -17,7 +17,7 @@ from lamina.aot.torch_private import is_transformed, transforms_are_active
 from lamina.backends.device import Boxed
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
-from lamina.base.retryable import set_retryable
+from lamina.base.retryable import set_retryable, set_retryable_unless_told
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import memory_of, without_bases
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
@@ -168,7 +168,11 @@ def aten_calls(gm: GraphModule) -> Boxed:
     def call(args: list[Any]) -> Any:
         inputs = list(args)
         args.clear()
-        return without_bases(gm.forward(*inputs), memory_of(inputs))
+        try:
+            return without_bases(gm.forward(*inputs), memory_of(inputs))
+        except Exception as error:
+            set_retryable_unless_told(error)  # the graph writes to its inputs after all else
+            raise
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

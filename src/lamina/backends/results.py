@@ -13,6 +13,7 @@ from lamina.backends.api import Compiled
 from lamina.backends.regions import Boxed
 from lamina.backends.torch_private import takes_one_list
 from lamina.base.identity import place_of
+from lamina.base.retryable import set_retryable_unless_told, writes_to_inputs
 from lamina.base.torch_private import OpOverload, memory_of, without_bases
 from lamina.errors import BackendFailed
 
@@ -62,9 +63,17 @@ def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Bo
     which the rest of the program was compiled for, and an output that shares memory with an input or another output
     without being a view of it in the graph is copied.
     """
-    boxed = takes_one_list(compiled)
+    boxed, writes = takes_one_list(compiled), writes_to_inputs(gm)
     expected = _expected(gm)
     finish: Callable[[list[Any]], list[Any]] | None = None
+
+    def computed(inputs: list[Any]) -> list[Any]:
+        try:
+            return _as_list(compiled(inputs) if boxed else compiled(*inputs))
+        except Exception as error:
+            if not writes:
+                set_retryable_unless_told(error)
+            raise
 
     def call(args: list[Any]) -> list[Any]:
         nonlocal finish
@@ -72,8 +81,8 @@ def checked(compiled: Compiled, gm: GraphModule, backend: str, graph: str) -> Bo
         args.clear()
         if finish is not None:
             known = memory_of(inputs)
-            return without_bases(finish(_as_list(compiled(inputs) if boxed else compiled(*inputs))), known)
-        outputs = _as_list(compiled(list(inputs)) if boxed else compiled(*inputs))
+            return without_bases(finish(computed(inputs)), known)
+        outputs = computed(list(inputs))
         _check(expected, outputs, backend, graph, place_of(compiled))
         finish = _finisher(expected, _shared(expected, inputs, outputs))
         return without_bases(finish(outputs), memory_of(inputs))

@@ -23,7 +23,6 @@ from lamina.backends.torch_private import FLEX_ATTENTION, Special, has_data_size
 from lamina.base.decision import Decision
 from lamina.base.fx.editing import replace_node
 from lamina.base.recovery import recover
-from lamina.base.retryable import set_retryable
 from lamina.base.symbolic.torch_private import has_symbols
 from lamina.flex_attention.graphs import Example, Scores, attention_tile, visible_keys
 from lamina.options import Options
@@ -273,12 +272,8 @@ class _Tiled(torch.nn.Module):
         self.plan, self.run = plan, run
 
     def forward(self, *inputs: Any) -> Any:
-        try:
-            with torch.no_grad():
-                return self.whole(*(x.resolve_neg() if isinstance(x, Tensor) else x for x in inputs))
-        except Exception as error:
-            set_retryable(error, False)  # what ran before it may have written to inputs of the region
-            raise
+        with torch.no_grad():
+            return self.whole(*(x.resolve_neg() if isinstance(x, Tensor) else x for x in inputs))
 
     def whole(self, query: Tensor, key: Tensor, value: Tensor, *reads: Any) -> Any:
         plan, (batches, heads, rows, width) = self.plan, query.shape

@@ -17,7 +17,6 @@ from torch.fx import GraphModule, Node
 from lamina.backends.regions import Boxed
 from lamina.base.decision import Decision
 from lamina.base.fx.copying import returning
-from lamina.base.retryable import set_retryable
 from lamina.base.torch_private import HigherOrderOperator
 
 __all__ = ["Body", "bodies_in"]
@@ -108,11 +107,7 @@ class _Body(torch.nn.Module):
         for given, layout in zip(inputs, self.layouts, strict=True):
             if type(given) is not torch.Tensor or layout != _given(given):
                 return self.graph_as_it_is(*inputs)
-        try:
-            results = self.run(list(inputs))
-        except Exception as error:
-            set_retryable(error, False)  # what ran before it may have written to inputs of the region
-            raise
+        results = self.run(list(inputs))
         return results[0] if self.single else tuple(results)
 
 

@@ -13,7 +13,7 @@ from lamina.backends.device import Boxed
 from lamina.backends.regions import aten_calls
 from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
-from lamina.base.retryable import set_retryable
+from lamina.base.retryable import is_retryable, set_retryable, writes_to_inputs
 from lamina.errors import LaminaWarning
 from lamina.ir.loops import LibraryCall, LoopProgram
 from lamina.record import Record
@@ -32,21 +32,21 @@ def as_aten(gm: GraphModule, name: str, why: str, record: Record) -> Boxed:
 
 def put_segment(pieces: Segments, segment: Segment, run: Boxed) -> None:
     """Put a compiled segment in the place of its graph."""
-    setattr(pieces.outer, segment.name, _Call(run))
+    setattr(pieces.outer, segment.name, _Call(run, writes_to_inputs(segment.gm)))
 
 
 class _Call(torch.nn.Module):
-    """A compiled segment in the place of its graph."""
+    """A compiled segment in the place of its graph. Only the last, after all other calls, ``writes`` to inputs."""
 
-    def __init__(self, run: Boxed) -> None:
+    def __init__(self, run: Boxed, writes: bool) -> None:
         super().__init__()
-        self.run = run
+        self.run, self.writes = run, writes
 
     def forward(self, *inputs: Any) -> Any:
         try:
             return self.run(list(inputs))
         except Exception as error:
-            set_retryable(error, False)  # the segments before it may have written to inputs
+            set_retryable(error, not self.writes or is_retryable(error))
             raise
 
 
