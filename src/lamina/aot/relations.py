@@ -6,7 +6,7 @@ written to with a gradient the others get that history as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot.torch_private import is_grad_enabled, never_captured, transforms_are_active
 from lamina.base.captured import example, memory
-from lamina.base.torch_private import how_made, note_how_made, storage_of
+from lamina.base.symbolic.torch_private import is_constant
+from lamina.base.torch_private import count_together, how_made, note_how_made, storage_of
 
 __all__ = ["Relations", "relations"]
 
@@ -24,14 +25,14 @@ __all__ = ["Relations", "relations"]
 class _Family:
     """Results that are views of one tensor, by their places; ``root`` is the place of that tensor, if it is one.
 
-    ``made`` says for each view how it was made, which decides whether it may be written to with a gradient.
-    ``trained``: they have a history, which AOTAutograd has given them by then.
+    ``made`` says for each view how it was made, which decides whether it may be written to with a gradient. ``alike``:
+    the root has the place and strides of the tensor beside which it is made.
     """
 
     root: int | None
     views: tuple[int, ...]
     made: tuple[Any, ...]
-    trained: bool = False
+    alike: bool
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -40,13 +41,29 @@ class _Family:
 
 
 @dataclass(frozen=True, slots=True)
+class _Group:
+    """The families that have one version: those with a history, which AOTAutograd has given them by then, and others.
+
+    ``input`` is the place of an input that has this version too. What is a view of it is so already, and in none of the
+    families. ``known`` is the place of a result with a history, if there is one. ``apart``: something else in the same
+    memory has another version, as behind ``data``.
+    """
+
+    trained: tuple[_Family, ...]
+    others: tuple[_Family, ...]
+    input: int | None
+    known: int | None
+    apart: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Relations:
-    """For each memory that several results of a graph lie in, the families of these: ``detach`` begins another.
+    """The families of results that share memory: ``detach`` begins another one.
 
     ``same`` has, for each result, the first place of the same object.
     """
 
-    groups: tuple[tuple[_Family, ...], ...]
+    groups: tuple[_Group, ...]
     same: tuple[int, ...]
 
     def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,8 +75,16 @@ class Relations:
             if is_inference_mode_enabled() or transforms_are_active():
                 return results
             made = list(results)
-            for families in groups:
-                (_rejoin if families[0].trained else _relate)(made, families)
+            for group in groups:
+                for family in group.trained:
+                    _rejoin(made, family)
+                if group.input is not None:
+                    known = inputs[group.input]
+                    _relate_to(known, made, [family for family in group.others if not _is_free(made, family)])
+                elif group.known is not None:
+                    _relate_to(made[group.known], made, group.others)
+                else:
+                    _relate(made, group.others, group.apart)
             return tuple([made[place] for place in same])
 
         never_captured(run)
@@ -67,82 +92,141 @@ class Relations:
 
 
 def relations(gm: GraphModule) -> Relations | None:
-    """How results of ``gm`` are related that share memory, which is no input's; None if none are.
+    """How results of ``gm`` are related that share memory; None if none are.
 
-    Results in an input's memory are made views by what makes these.
+    Results that are views of inputs are made so by what makes them.
     """
     returned: Any = gm.graph.output_node().args[0]
     if not isinstance(returned, (tuple, list)) or not all(isinstance(one, Node) for one in returned):
         return None
     values = [example(one) for one in returned]
     same = tuple(next(i for i, other in enumerate(values) if other is one) for one in values)
-    known = {memory(example(node)) for node in gm.graph.find_nodes(op="placeholder")}
+    inputs = [example(node) for node in gm.graph.find_nodes(op="placeholder")]
+    lying = {memory(one): place for place, one in reversed(list(enumerate(inputs))) if memory(one) is not None}
     places: dict[Any, list[int]] = {}
     for place, value in enumerate(values):
-        if same[place] == place and memory(value) is not None and memory(value) not in known:
+        if same[place] == place and memory(value) is not None:
             places.setdefault(memory(value), []).append(place)
-    groups = [_families(values, group) for group in places.values() if len(group) > 1]
-    found = tuple(group for group in groups if group is not None)
-    return Relations(found, same) if found else None
+    found = [one for where, lie in places.items() for one in _groups(values, lie, inputs, lying.get(where))]
+    return Relations(tuple(found), same) if found else None
 
 
-def _families(values: Sequence[Tensor], group: Sequence[int]) -> tuple[_Family, ...] | None:
-    if any(values[i].is_conj() or values[i].is_neg() for i in group):
-        return None
-    if len({values[i].dtype for i in group}) > 1:
-        return None
-    roots: dict[int, list[int]] = {}
-    for i in group:
-        base = values[i]._base
-        roots.setdefault(id(values[i] if base is None else base), []).append(i)
-    found = []
-    for members in roots.values():
-        root = next((i for i in members if values[i]._base is None), None)
-        views = tuple(i for i in members if i != root)
-        trained = all(values[i].requires_grad for i in members)
-        found.append(_Family(root, views, tuple(how_made(values[i]) for i in views), trained))
-    if not any(values[i].requires_grad for i in group):
-        return tuple(found)
-    return tuple(family for family in found if family.trained and len(family.members) > 1) or None
+def _groups(
+    values: Sequence[Tensor], places: Sequence[int], inputs: Sequence[Any], input: int | None
+) -> Iterator[_Group]:
+    """The groups of the results at ``places``, in one memory, which is that of an ``input`` if its place is given."""
+    if len(places) < 2 and input is None:
+        return
+    sharing = [values[i] for i in places] + ([] if input is None else [inputs[input]])
+    if any(one.is_conj() or one.is_neg() or one.dtype != sharing[0].dtype for one in sharing):
+        return
+    owners = {id(_base(one)) for one in inputs if isinstance(one, Tensor)}
+    by_base: dict[int, list[int]] = {}
+    for i in places:
+        if id(_base(values[i])) not in owners:
+            by_base.setdefault(id(_base(values[i])), []).append(i)
+    counting = _by_version(values, list(by_base.values()), None if input is None else inputs[input])
+    for number, families in enumerate(counting):
+        trained = [one for one in families if input is None and all(values[i].requires_grad for i in one)]
+        others = [one for one in families if not any(values[i].requires_grad for i in one)]
+        if others or any(len(one) > 1 for one in trained):
+            place = None if number else input
+            first = _first(values, (trained or others)[0])
+            beside = values[first] if place is None else inputs[place]
+            yield _Group(
+                tuple(_family(values, one, beside) for one in trained if len(one) > 1),
+                tuple(_family(values, one, beside) for one in others),
+                place,
+                first if trained else None,
+                apart=len(counting) > 1,
+            )
 
 
-def _relate(results: list[Any], families: Sequence[_Family]) -> None:
-    """Make the results of one memory again as views of one tensor for each family; all count versions together."""
+def _by_version(values: Sequence[Tensor], families: Sequence[list[int]], input: Tensor | None) -> list[list[list[int]]]:
+    """The families with one version together; those with the version of ``input``, if there is one, are the first."""
+    known: list[Tensor] = [] if input is None else [input]
+    found: list[list[list[int]]] = [[] for _ in known]
+    for members in families:
+        one = values[members[0]]
+        place = next((k for k, other in enumerate(known) if count_together(other, one)), len(known))
+        if place == len(known):
+            known.append(one)
+            found.append([])
+        found[place].append(members)
+    return found
+
+
+def _base(value: Tensor) -> Tensor:
+    return value if value._base is None else value._base
+
+
+def _first(values: Sequence[Tensor], family: Sequence[int]) -> int:
+    """The place of the tensor that the results of a family are views of, if it is one of them, or else the first."""
+    return next((i for i in family if values[i]._base is None), family[0])
+
+
+def _family(values: Sequence[Tensor], members: Sequence[int], beside: Tensor) -> _Family:
+    root = next((i for i in members if values[i]._base is None), None)
+    views = tuple(i for i in members if i != root)
+    alike = root is not None and _layout(values[root]) == _layout(beside) and all(map(is_constant, _layout(beside)))
+    return _Family(root, views, tuple(how_made(values[i]) for i in views), alike)
+
+
+def _layout(value: Tensor) -> tuple[Any, ...]:
+    return (*value.shape, *value.stride(), value.storage_offset())
+
+
+def _relate(results: list[Any], families: Sequence[_Family], apart: bool) -> None:
+    """Make the results of one memory again as views of one tensor for each family."""
+    first, *others = families
     members = [i for family in families for i in family.members]
     if len({storage_of(results[i]) for i in members}) > 1:
         return  # kept apart by whoever compiled the graph
-    first, *others = families
-    if all(family.root is not None for family in families):
-        known = results[first.members[0]]
-        roots = [known, *[_placed(known, results[family.members[0]]).detach() for family in others]]
-    else:
-        known = _whole(results[members[0]])
-        given = [None if family.root is None else results[family.root] for family in families]
-        roots = [(known if root is None else _placed(known, root)).detach() for root in given]
-    for family, root in zip(families, roots, strict=True):
-        if family.root is not None:
-            results[family.root] = root
-        for i, how in zip(family.views, family.made, strict=True):
-            if results[i]._base is not root:
-                results[i] = _placed(root, results[i])
-            note_how_made(results[i], how)
+    known = _whole(results[members[0]]) if first.root is None else results[first.root]
+    if apart and first.root is not None:
+        known = known.data
+    _make_views(known, results, first)
+    _relate_to(known if first.root is not None else results[first.views[0]], results, others)
 
 
-def _rejoin(results: list[Any], families: Sequence[_Family]) -> None:
+def _relate_to(known: Tensor, results: list[Any], families: Sequence[_Family]) -> None:
+    """The same where a tensor is known that belongs to none of the families."""
+    for family in families:
+        if all(storage_of(results[i]) == storage_of(known) for i in family.members):
+            beside = known.detach()
+            if not family.alike:
+                beside = _placed(beside, _whole(known) if family.root is None else results[family.root]).detach()
+            _make_views(beside, results, family)
+
+
+def _is_free(results: Sequence[Any], family: _Family) -> bool:
+    """Whether a family is a detached input that AOTAutograd made so."""
+    return not family.views and results[family.members[0]]._base is None
+
+
+def _make_views(root: Tensor, results: list[Any], family: _Family) -> None:
+    if family.root is not None:
+        results[family.root] = root
+    for i, how in zip(family.views, family.made, strict=True):
+        if results[i]._base is not root:
+            results[i] = _placed(root, results[i])
+        note_how_made(results[i], how)
+
+
+def _rejoin(results: list[Any], family: _Family) -> None:
     """Make results with a history views of one tensor where AOTAutograd made them views of several.
 
     It makes a view by all that led from memory to it: what began as a copy (``flatten``) then has a base of its own.
     """
-    for family in families:
-        if len({storage_of(results[i]) for i in family.members}) > 1:
-            continue
-        root = results[family.views[0]]._base if family.root is None else results[family.root]
-        if root is None or root._base is not None or not root.requires_grad or not is_grad_enabled():
-            continue
-        for i, how in zip(family.views, family.made, strict=True):
-            if results[i]._base is not root:
-                results[i] = _placed(root, results[i])
-                note_how_made(results[i], how)
+    if len({storage_of(results[i]) for i in family.members}) > 1:
+        return
+    root = results[family.views[0]]._base if family.root is None else results[family.root]
+    if root is None or root._base is not None or not root.requires_grad or not is_grad_enabled():
+        return
+    for i, how in zip(family.views, family.made, strict=True):
+        if results[i]._base is not root:
+            results[i] = _placed(root, results[i])
+            note_how_made(results[i], how)
 
 
 def _placed(root: Tensor, like: Tensor) -> Tensor:

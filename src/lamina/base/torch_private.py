@@ -20,6 +20,7 @@ __all__ = [
     "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
+    "count_together",
     "cpu_attention",
     "cpu_attention_backward",
     "fresh_symbols_dropped",
@@ -104,6 +105,17 @@ def set_versions(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
     torch._C._autograd._unsafe_set_version_counter(
         tuple(t for t, _ in counting), tuple(version for _, version in counting)
     )
+
+
+def count_together(one: Tensor, other: Tensor) -> bool:
+    """Whether a write to one of two tensors raises the version of the other, too."""
+    if one is other or one.is_inference() or other.is_inference():
+        return True
+    before, known = other._version, one._version
+    torch.autograd.graph.increment_version(one)
+    together = other._version != before
+    set_versions([one], [known])
+    return together
 
 
 def how_made(view: Tensor) -> Any:

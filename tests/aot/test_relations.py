@@ -1,0 +1,104 @@
+"""Results in one memory: which of them a write with a gradient gives a history, and whose version it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import lamina
+
+Results = tuple[Tensor, ...]
+
+
+def _detached_view_of_a_copy(x: Tensor) -> Results:
+    copied = x.transpose(0, 1).flatten(0, 1).view(2, -1, 4)
+    return copied.detach(), copied.view(8, -1).view(-1, 6), x
+
+
+def _several_detached(x: Tensor) -> Results:
+    y = x * 2
+    flat = y.view(-1)
+    return y.detach(), flat.detach(), flat[1:], y.view(-1)[2:]
+
+
+def _detached_parts_beside_a_view(x: Tensor) -> Results:
+    detached, y = x.detach(), x * 2
+    of_y = y.detach()
+    return detached.chunk(2)[0], detached[1:], of_y.chunk(2)[0], of_y[1:], of_y, y
+
+
+def _detached_input(x: Tensor) -> Results:
+    detached = x.detach()
+    return detached, detached[1:], x[1:], detached.detach()[1:], x[1:].detach()
+
+
+def _view_of_a_detached_input(x: Tensor) -> Results:
+    return x.detach(), x.detach()[1:], x[1:]
+
+
+def _data(x: Tensor) -> Results:
+    y = x * 2
+    return y.data, y[1:], y.detach()[1:], x[2:].data, x[1:]
+
+
+def _view_without_gradients(x: Tensor) -> Results:
+    y = x * 1
+    with torch.no_grad():
+        view = y[1:]
+    return view, view.detach(), y, y.detach()
+
+
+PROGRAMS: tuple[Callable[[Tensor], Results], ...] = (
+    _detached_view_of_a_copy,
+    _several_detached,
+    _detached_parts_beside_a_view,
+    _detached_input,
+    _view_of_a_detached_input,
+    _data,
+    _view_without_gradients,
+)
+
+
+def _history(tensor: Tensor) -> Any:
+    try:
+        return tensor.grad_fn is not None
+    except RuntimeError as refused:
+        return str(refused)
+
+
+def _after_a_write(function: Callable[[Tensor], Results], place: int, trained: bool, with_gradient: bool) -> Any:
+    """What a write to a result does to all results and the input, or the error that it ends in."""
+    x = torch.arange(192.0).reshape(8, 6, 4).requires_grad_(trained)
+    tensors = (*function(x), x)
+    versions = [one._version for one in tensors]
+    factor, error = torch.tensor(2.0, requires_grad=True), ""
+    try:
+        with torch.set_grad_enabled(with_gradient):
+            tensors[place].mul_(factor)
+    except RuntimeError as refused:
+        error = str(refused)
+    raised = [one._version > version for one, version in zip(tensors, versions, strict=True)]
+    return (
+        error,
+        raised,
+        [one._is_view() for one in tensors],
+        [_history(one) for one in tensors],
+        [one.detach().tolist() for one in tensors],
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", PROGRAMS, ids=lambda f: f.__name__.strip("_"))
+def test_a_write_to_a_result_is_seen_by_those_that_see_it_in_eager(
+    function: Callable[[Tensor], Results], dynamic: bool
+) -> None:
+    compiled = lamina.compile(function, backend="interp", dynamic=dynamic)
+    for trained in (False, True):
+        for place in range(len(function(torch.ones(8, 6, 4)))):
+            for with_gradient in (False, True):
+                case = (place, trained, with_gradient)
+                assert _after_a_write(compiled, *case) == _after_a_write(function, *case), case
