@@ -45,6 +45,7 @@ from lamina.eager_comparison.trial import trial_of
 from lamina.errors import BadArgument, LaminaError, RuleFailed, WrongLowering
 from lamina.first_call.check import checked_first_call
 from lamina.flex_attention.tiles import cleared, staying_calls, tilings
+from lamina.freezing.reasons import OTHER_BACKEND
 from lamina.freezing.region import freeze, note_unfrozen
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_verify import verify_program
@@ -249,7 +250,7 @@ def _compiled(
     if backend.graph == "torch":
         rewriting.check_expected()
         if options.freeze:
-            note_unfrozen(record, name, f"backend {backend.name!r} takes graphs as they were captured")
+            note_unfrozen(record, name, OTHER_BACKEND(backend=repr(backend.name)))
         return Compiled(run_captured(backend, gm, example_inputs, options, record, name))
     begin(backend, example_inputs, options)
     stages = _Stages(rewriting, backend, plans)

@@ -36,6 +36,12 @@ def test_a_missing_word_is_an_error() -> None:
         Codes(51, "fusion").add(7, "{first} runs between", "longer")(second="x")
 
 
+def test_braces_around_other_things_than_names_stay() -> None:
+    code = Codes(51, "fusion").add(7, 'options={"freeze": True} for {what}', "longer", '{"a": 1} {what}')
+    reason = code(what="{this}")
+    assert (reason, reason.remedy) == ('options={"freeze": True} for {this}', '{"a": 1} {this}')
+
+
 def test_numbers_are_registered_once() -> None:
     codes = Codes(51, "fusion")
     codes.add(7, "a", "b")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from lamina.aot import reasons
 from lamina.aot.draws import draws_numbers
 from lamina.aot.errors import raising_as_captured, raising_assertions
 from lamina.aot.function import detaching
@@ -17,7 +18,7 @@ from lamina.aot.identities import Distinct, distinct, without_identities
 from lamina.aot.layouts import keeping_layouts
 from lamina.aot.notes import Notes
 from lamina.aot.overlap import inputs_written
-from lamina.aot.refusals import BASE_OF_VIEW, SHARED_INPUT, STATE_SWITCHED, Refusal, refusal
+from lamina.aot.refusals import refusal
 from lamina.aot.relations import relations
 from lamina.aot.replayed import Replayed, replayed_views
 from lamina.aot.resampling import whole_resampling
@@ -33,6 +34,7 @@ from lamina.aot.state import State, read_state, undone
 from lamina.aot.torch_private import guard_overlap
 from lamina.aot.traits import is_static
 from lamina.base.modes import SWITCHED_BY_HAND
+from lamina.base.reasons import Reason
 from lamina.base.source import place_in
 from lamina.base.symbolic.torch_private import LaterGuards
 from lamina.options import Options
@@ -83,7 +85,7 @@ class Captured:
     differentiable: tuple[bool, ...]
     empty: frozenset[int]
     by_hand: bool
-    refused: Refusal | None
+    refused: Reason | None
     guards: LaterGuards
 
     @property
@@ -125,7 +127,7 @@ def read_captured(gm: GraphModule, example_inputs: Sequence[Any], options: Optio
     limit = refusal(whole, options.numerics == "eager")
     state = State(whole) if limit is not None else read_state(keeping_layouts(whole))
     if state.refused:
-        limit = Refusal(state.refused, STATE_SWITCHED)
+        limit = reasons.STATE_SWITCHED(why=state.refused)
     if limit is not None:
         notes.refuse(limit)
     return Captured(
@@ -150,7 +152,7 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
         return captured.as_captured()
     if captured.guards.unreadable():
         captured.guards.drop()
-        notes.refuse(Refusal("it is right for some sizes only of what an input is a view of", BASE_OF_VIEW))
+        notes.refuse(reasons.BASE_OF_VIEW())
         return captured.as_captured()
     compiled, state, whole, example_inputs = found.run, captured.state, captured.whole, captured.example_inputs
     if found.outside:
@@ -172,7 +174,7 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
             refused = not set(overlapping).isdisjoint(found.written)
             refused = refused or shares_storage(example_inputs, found.written_with_history)
         if refused:
-            notes.refuse(Refusal("an input that it writes to shares memory with another", SHARED_INPUT))
+            notes.refuse(reasons.SHARED_INPUT())
             return captured.as_captured()
     if found.written_with_history:
         compiled = serving_apart_in_history(compiled, state.gm.forward, found.written_with_history, notes.tell)

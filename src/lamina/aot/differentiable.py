@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from lamina.aot import reasons
 from lamina.aot.draws import draws_numbers
 from lamina.aot.notes import Notes
 from lamina.aot.torch_private import autocast_states, forward_of, transforms_are_active
 from lamina.base.fx.torch_private import flatten
+from lamina.base.reasons import Reason
 from lamina.base.recovery import brief
 from lamina.base.torch_private import HigherOrderOperator
 
@@ -76,23 +78,22 @@ class Rerun:
         differentiated again, and what eager raises about them is raised.
         """
         found, why = None, self.limit
-        if not why:
+        if why is None:
             inputs = None if taken is None or transforms_are_active() else self._inputs(taken, anchors)
             if inputs is None:
-                why = "an input of its forward was written to since, or is gone"
+                why = reasons.INPUT_CHANGED()
             else:
                 try:
                     found = self._differentiated(inputs, gradients, not sparse)
                 except Exception as error:
                     if sparse:
                         raise
-                    why = f"the captured graph does not give them: {brief(error)}"
+                    why = reasons.NOT_DIFFERENTIATED(error=brief(error))
         kind = "sparse gradient" if sparse else "second derivative"
         if kind not in self._told:
             self._told.add(kind)
-            reason = "a gradient arrives sparse, or as a batch" if sparse else "its gradients are differentiated again"
-            reason += ": they come from the captured graph, run under autograd"
-            self._notes.decided(kind, found is not None, why or reason)
+            reason = reasons.SPARSE_GRADIENT if sparse else reasons.SECOND_DERIVATIVE
+            self._notes.decided(kind, found is not None, why or reason())
         return found
 
     def _inputs(self, taken: Taken, anchors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
@@ -127,11 +128,11 @@ def _itself(given: torch.Tensor) -> torch.Tensor:
     return given
 
 
-def _limit(gm: GraphModule, mutated: Sequence[int]) -> str:
+def _limit(gm: GraphModule, mutated: Sequence[int]) -> Reason | None:
     if mutated:
-        return "it writes to an input"
+        return reasons.WRITES_INPUT()
     if draws_numbers(gm):
-        return "it draws random numbers"
+        return reasons.DRAWS_NUMBERS()
     if any(n.op == "get_attr" or isinstance(n.target, HigherOrderOperator) for n in gm.graph.nodes):
-        return "it calls graphs within, or holds constants"
-    return ""
+        return reasons.HOLDS_GRAPHS()
+    return None

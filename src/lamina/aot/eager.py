@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule
 
+from lamina.aot import reasons
 from lamina.aot.cost import bytes_of, classify
+from lamina.base.reasons import Reason
 
 __all__ = ["eager_is_best"]
 
@@ -20,19 +22,16 @@ operand as partial sums besides.
 """
 
 
-def eager_is_best(joint: GraphModule) -> str:
-    """Why the joint graph of a GPU had better be left to eager and its autograd engine, "" if it had not.
+def eager_is_best(joint: GraphModule) -> Reason | None:
+    """Why the joint graph of a GPU had better be left to eager and its autograd engine, ``None`` if it had not.
 
     A sum launches one kernel and expands the gradient without one. No compiled program launches fewer, and a Python
     ``autograd.Function`` alone takes the host as long as all of it; a large sum takes the GPU longer than that.
     """
     computed = [n for n in joint.graph.nodes if n.op == "call_function" and classify(n).kind != "view"]
     if len(computed) != 1 or computed[0].target not in _ONE_KERNEL:
-        return ""
+        return None
     read = bytes_of(computed[0].args[0].meta["val"])
     if read >= _HIDES_THE_HOST:
-        return ""
-    return (
-        f"one sum of {read} bytes, whose gradient is a view: eager launches as little, without a Python function to "
-        "differentiate that takes the host longer than the GPU needs"
-    )
+        return None
+    return reasons.ONE_SUM(bytes=read)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch.fx import GraphModule
 
+from lamina.aot import reasons
 from lamina.aot.autograd.torch_private import saved_tensors, sequence_number
 from lamina.aot.notes import Notes
 from lamina.aot.torch_private import autocast_states, graph_is_kept, mode_apart, tracing_state
@@ -55,10 +56,10 @@ class Again:
                 held = self._find()
                 self._found = (held,)
                 if held is None:
-                    self._notes.decided("second backward", False, "what eager saves for it is not known")
+                    self._notes.decided("second backward", False, reasons.UNKNOWN_SAVES())
                 else:
                     which = ", ".join(str(k) for k, nodes in enumerate(held) if nodes) or "none"
-                    why = f"eager saves tensors for these of {len(held)} results with a gradient: {which}"
+                    why = reasons.EAGER_SAVES(count=len(held), which=which)
                     self._notes.decided("second backward", not all(held), why)
         return self._found[0]
 

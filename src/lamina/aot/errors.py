@@ -12,7 +12,9 @@ from typing import Any
 from torch import is_inference_mode_enabled
 from torch.fx import GraphModule
 
+from lamina.aot import reasons
 from lamina.aot.torch_private import ASSERT, forward_of, never_captured
+from lamina.base.reasons import Reason
 from lamina.base.recovery import brief
 from lamina.base.retryable import is_retryable, set_retryable
 from lamina.base.torch_private import set_versions, version_of
@@ -24,7 +26,7 @@ def raising_as_captured(
     compiled: Callable[..., Any],
     captured: GraphModule,
     written: Sequence[int],
-    tell: Callable[[str], None],
+    tell: Callable[[Reason], None],
     strict: bool,
 ) -> Callable[..., Any]:
     """``compiled``, and ``captured`` in its place where it raises before it has written to its inputs.
@@ -50,7 +52,7 @@ def raising_as_captured(
         results = forward_of(captured)(*inputs)
         if strict:
             raise raised
-        tell(f"its kernels raise {brief(raised)}, and the captured graph does not")
+        tell(reasons.KERNELS_RAISE(error=brief(raised)))
         return results
 
     never_captured(run)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot import reasons
 from lamina.aot.autograd.torch_private import static_input_indices
 from lamina.aot.backward_operands import mark_backward_operands
 from lamina.aot.backwards import Boxed
@@ -204,7 +205,7 @@ class GraphCompiler:
             forward, backward = partition_checkpointed(
                 joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, static_lifetime_input_indices=static
             )
-            decision = Decision("partition", (self.name,), False, f"left to torch's partitioner: {refusal}")
+            decision = Decision("partition", (self.name,), False, reasons.TORCHS_PARTITIONER(why=refusal))
             annotate_sources(forward.graph)
             annotate_sources(backward.graph)
             result = Partition(forward, backward, (), 0, (), (decision,))

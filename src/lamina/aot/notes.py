@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 
-from lamina.aot.refusals import Refusal
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.errors import LaminaWarning
 from lamina.record import Record
 
@@ -26,23 +26,23 @@ class Notes:
         """Put a decision into the record, in a stage of its kind."""
         self.record.note(self.name, decision.kind, decision)
 
-    def decided(self, kind: str, taken: bool, reason: str) -> None:
+    def decided(self, kind: str, taken: bool, reason: Reason) -> None:
         """Note a decision about the whole graph."""
         self.add(Decision(kind, (self.name,), taken, reason))
 
-    def eager(self, why: str) -> None:
+    def eager(self, why: Reason) -> None:
         """Note that the captured graph runs as it is."""
         self.decided("eager", True, why)
 
-    def refuse(self, refused: Refusal) -> None:
+    def refuse(self, refused: Reason) -> None:
         """Warn, once for each reason, that the captured graph is eager's to run, and note it."""
-        self.eager(refused.why)
-        if refused.why not in self.told:
-            self.told.add(refused.why)
-            what = f"lamina leaves {self.place or self.name} to eager: {refused.why}; {refused.remedy}"
+        self.eager(refused)
+        if refused not in self.told:
+            self.told.add(refused)
+            what = f"lamina leaves {self.place or self.name} to eager: {refused}; {refused.remedy}"
             warnings.warn(what, LaminaWarning, stacklevel=3)
 
-    def tell(self, why: str) -> None:
+    def tell(self, why: Reason) -> None:
         """Warn that the captured graph runs as it is, and note it."""
         self.eager(why)
         told = " ".join(why.split())[:400]

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot import reasons
 from lamina.aot.backward_operands import are_backward_operands, is_backward_operand
 from lamina.aot.cost import CostModel, OpClass, bytes_of, classify
 from lamina.aot.equal_values import compared_values
@@ -27,6 +28,7 @@ from lamina.aot.reuse import Reuse, find_reuses
 from lamina.base.decision import Decision
 from lamina.base.files import graph_text, text_of
 from lamina.base.fx.copying import needed_by
+from lamina.base.reasons import Reason
 
 __all__ = ["Partition", "partition"]
 
@@ -315,43 +317,43 @@ def _decisions(view: _Joint, saved: Sequence[Node], recomputed: Sequence[Node]) 
     for node in recomputed:
         if view.needed_forward(node) and not _is_view(view, node):
             size, work = bytes_of(node.meta.get("val")), view.kinds[node].work
-            reason = "computing it again costs less than a write and a read"
-            made.append(Decision("recompute", (node.name,), True, reason, (("bytes", size), ("work", work))))
+            facts = (("bytes", size), ("work", work))
+            made.append(Decision("recompute", (node.name,), True, reasons.COMPUTED_AGAIN(), facts))
     return tuple(made)
 
 
 def _reread(reuse: Reuse) -> Decision:
-    reason = "returned: the backward reads it there while it is unchanged, and computes it again otherwise"
+    reason = reasons.READ_WHERE_RETURNED()
     return Decision("reread", (reuse.node.name,), True, reason, (("bytes", bytes_of(reuse.node.meta["val"])),))
 
 
 def _packed(pack: Packed) -> Decision:
-    reason = "truth values as bits of one byte" if len(pack.nodes) > 1 else "a sign in one byte"
+    reason = reasons.BITS_OF_BYTE() if len(pack.nodes) > 1 else reasons.SIGN_IN_BYTE()
     return Decision("pack", tuple(n.name for n in pack.nodes), True, reason, (("bytes", pack.nbytes),))
 
 
-def _why_saved(view: _Joint, node: Node) -> str:
+def _why_saved(view: _Joint, node: Node) -> Reason:
     if node.op == "placeholder":
         if node in view.effects.mutated:
-            return "mutated by the forward: a copy is kept"
+            return reasons.MUTATED_INPUT()
         kept = node in view.effects.copied
-        return "an input that eager does not save: a copy is kept" if kept else "an input, alive anyway"
+        return reasons.UNSAVED_INPUT() if kept else reasons.INPUT_ALIVE()
     if node in view.effects.copied:
-        return "an output of which eager saves a copy"
+        return reasons.OUTPUT_COPIED()
     if node in view.forward_results:
-        return "an output, alive anyway"
+        return reasons.OUTPUT_ALIVE()
     kind = view.kinds[node].kind
     if node.target is operator.getitem:
         producer = node.args[0]
         kind = view.kinds[producer].kind if isinstance(producer, Node) else kind
     if kind == "library":
-        return "the result of a library call"
+        return reasons.LIBRARY_RESULT()
     if kind == "random":
-        return "a random draw"
+        return reasons.RANDOM_DRAW()
     if kind == "reduction":
-        return "a reduction would read its input again"
+        return reasons.REDUCTION_RESULT()
     if node in view.compared:
-        return "compared with a result that was made of it: computed again it may be rounded otherwise"
+        return reasons.COMPARED_VALUE()
     if node in view.written:
-        return "reaches memory in the forward anyway"
-    return "its operations cost more than a write and a read"
+        return reasons.WRITTEN_ANYWAY()
+    return reasons.COSTS_MORE()

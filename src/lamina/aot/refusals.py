@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch.fx import GraphModule
 
+from lamina.aot import reasons
 from lamina.aot.dead_calls import dead_call
 from lamina.aot.inexact_integers import inexact_integers
 from lamina.aot.layouts import lost_layout
@@ -20,46 +19,35 @@ from lamina.aot.strides import misplaced_result
 from lamina.aot.trial_calls import other_in_eager
 from lamina.aot.untracked_writes import untracked_write
 from lamina.base.assumed_sizes import assumed_size
+from lamina.base.reasons import Reason
 
-__all__ = ["BASE_OF_VIEW", "SHARED_INPUT", "STATE_SWITCHED", "Refusal", "refusal"]
+__all__ = ["refusal"]
 
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """``why`` a graph is not compiled, with the place in the user's code, and the ``remedy``."""
-
-    why: str
-    remedy: str
-
-
-STATE_SWITCHED = "switch it outside of the compiled function, or by a with statement around all of it"
-SHARED_INPUT = "pass a clone of one of them"
-BASE_OF_VIEW = "pass a clone of the view, or the tensor itself"
 
 _CHECKS = (
-    (overlapping_write, "clone what is read or written to before the write"),
-    (assumed_size, "reshape or index the tensor so that its size is the same whatever the data"),
-    (refused_call, "do not call it so"),
-    (out_of_range, "ask for elements that are there"),
-    (other_in_eager, "call it in a way that eager takes, and whose result tracing knows"),
-    (inexact_integers, "compute the integer before the compiled function is called"),
-    (leaf_made, "make the leaf before the compiled function is called, or take the view where gradients are on"),
-    (untracked_write, "write to the input itself, under no_grad if no gradient is to see it, or to a clone"),
-    (unknown_view, "return the input, or a clone of the view"),
-    (split_function, "return results of the function from another compiled function, or mark one non-differentiable"),
-    (look_elsewhere, "call as_strided of a contiguous tensor that is no view"),
-    (misplaced_result, "call contiguous() on the operand, or make the tensor before the compiled function is called"),
+    (overlapping_write, reasons.OVERLAPPING_WRITE),
+    (assumed_size, reasons.ASSUMED_SIZE),
+    (refused_call, reasons.REFUSED_CALL),
+    (out_of_range, reasons.OUT_OF_RANGE),
+    (other_in_eager, reasons.OTHER_IN_EAGER),
+    (inexact_integers, reasons.INEXACT_INTEGER),
+    (leaf_made, reasons.LEAF_MADE),
+    (untracked_write, reasons.UNTRACKED_WRITE),
+    (unknown_view, reasons.UNKNOWN_VIEW),
+    (split_function, reasons.SPLIT_FUNCTION),
+    (look_elsewhere, reasons.LOOKS_ELSEWHERE),
+    (misplaced_result, reasons.MISPLACED_RESULT),
 )
 
 
-def refusal(gm: GraphModule, eager_numbers: bool) -> Refusal | None:
-    """Why the captured graph is eager's to run, None if it is not."""
-    for check, remedy in _CHECKS:
+def refusal(gm: GraphModule, eager_numbers: bool) -> Reason | None:
+    """Why the captured graph is eager's to run, with the place in the user's code; None if it is not."""
+    for check, code in _CHECKS:
         why = check(gm)
         if why:
-            return Refusal(why, remedy)
+            return code(why=why)
     why = lost_layout(gm) if eager_numbers else ""
     if why:
-        return Refusal(why, "write to a contiguous tensor")
+        return reasons.LOST_LAYOUT(why=why)
     why = dead_call(gm, eager_numbers)
-    return Refusal(why, "remove the call, or return its result") if why else None
+    return reasons.DEAD_CALL(why=why) if why else None

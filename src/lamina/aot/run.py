@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from lamina.aot import reasons
 from lamina.aot.autograd.torch_private import (
     Applied,
     differentiable_places,
@@ -31,6 +32,7 @@ from lamina.aot.separate_histories import separating
 from lamina.aot.specialized_integers import fixed_integers, wants_numbers
 from lamina.aot.state import undone, without_history
 from lamina.aot.torch_private import asks_for_another_capture, is_leaf
+from lamina.base.reasons import Reason
 from lamina.base.recovery import brief, raised_within
 from lamina.base.symbolic.torch_private import DataDependentGuard, SizesTakeTooLong, questions_limited
 from lamina.errors import LaminaError
@@ -54,21 +56,21 @@ def joint_of(captured: Captured, decompositions: Decompositions, options: Option
     """
     start = time.perf_counter()
     if options.numerics == "eager":
-        reason = "gradients are to be summed in the autograd engine's own order"
+        reason = reasons.EAGER_ORDER()
     else:
         try:
             found = trace_joint(captured.graph, captured.example_inputs, decompositions)
         except Unsuitable as why:
-            reason = str(why)
+            reason = reasons.NOT_CALL_BY_CALL(why=why)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = reasons.TRACING_FAILED(error=brief(error))
         else:
-            notes.decided("joint tracing", True, f"{found.traced} distinct calls traced")
+            notes.decided("joint tracing", True, reasons.CALLS_TRACED(count=found.traced))
             if found.differentiable:
                 mark_backward_operands(found.joint, found.results)
             notes.record.add(notes.name, "aot", time.perf_counter() - start)
             return found
-    notes.decided("joint tracing", False, f"left to AOTAutograd: {reason}")
+    notes.decided("joint tracing", False, reason)
     return None
 
 
@@ -77,9 +79,9 @@ def best_by_eager(joint: JointGraph, notes: Notes) -> bool:
     if not joint.differentiable or joint.mutated or device_of(joint.joint) != "cuda":
         return False
     why = eager_is_best(joint.joint)
-    if why:
+    if why is not None:
         notes.eager(why)
-    return bool(why)
+    return why is not None
 
 
 def differentiated(captured: Captured, joint: JointGraph, run: Callable[..., Any], notes: Notes) -> Differentiated:
@@ -102,8 +104,8 @@ def through_autograd(captured: Captured, decompositions: Decompositions, graphs:
     try:
         compiled = autograd.compiled(decompositions)
     except Exception as error:
-        why = "" if graphs.begun else _stated_limit(error)
-        if not why:
+        why = None if graphs.begun else _stated_limit(error)
+        if why is None:
             raise
         notes.tell(why)
         return Differentiated(None)
@@ -136,16 +138,16 @@ def _with_history(captured: Captured, reached: Sequence[bool]) -> tuple[int, ...
     return tuple(i for i, (x, gets) in given if gets and not (static[i] and is_leaf(x)))
 
 
-def _stated_limit(error: Exception) -> str:
-    """Why eager is to run a graph that AOTAutograd refused with ``error``; "" if something of Lamina's own failed.
+def _stated_limit(error: Exception) -> Reason | None:
+    """Why eager is to run a graph that AOTAutograd refused with ``error``; ``None`` if something of Lamina's failed.
 
     Eager computes what AOTAutograd cannot trace or differentiate, and where it cannot either, the error is its own.
     """
     if isinstance(error, DataDependentGuard):
-        return f"tracing it asks what only a run tells: {brief(error)}"
+        return reasons.ASKS_THE_DATA(error=brief(error))
     if isinstance(error, LaminaError) or asks_for_another_capture(error) or raised_within(error, _TRACED_BY):
-        return ""
-    return f"AOTAutograd does not take it: {brief(error)}"
+        return None
+    return reasons.NOT_TRACED(error=brief(error))
 
 
 class _Autograd:
@@ -168,8 +170,7 @@ class _Autograd:
             fixed = None if self.graphs.begun else next(reversed([*fixed_integers(gm)]), None)
             if fixed is None:
                 raise
-            why = f"what tracing asks about symbolic sizes took more than {_SECONDS_FOR_SIZES:.0f} s"
-            self.notes.decided("fixed sizes", True, why)
+            self.notes.decided("fixed sizes", True, reasons.SIZES_TOOK_LONG(seconds=int(_SECONDS_FOR_SIZES)))
             return self._run(fixed, decompositions)
         except (RuntimeError, AttributeError) as error:
             if self.graphs.begun or not wants_numbers(error):
@@ -182,8 +183,7 @@ class _Autograd:
                 if self.graphs.begun or not wants_numbers(error):
                     raise
             else:
-                why = "torch knows a gradient or an operation for numbers only"
-                self.notes.decided("fixed integers", True, why)
+                self.notes.decided("fixed integers", True, reasons.NUMBERS_ONLY())
                 return result
         raise refusal
 
@@ -207,14 +207,14 @@ class _Autograd:
         """Let backwards of what AOTAutograd made follow others where eager's may."""
         gm, example_inputs, applied = self.captured.graph, self.captured.example_inputs, self.applied
         if applied is None:
-            self.notes.decided("second backward", False, "AOTAutograd's function was not found")
+            self.notes.decided("second backward", False, reasons.NO_FUNCTION())
             return
         function = applied.function
         without_donations(function)
         alike = len(function.metadata.input_info) == len(example_inputs)  # else it takes some inputs as one
         known = differentiable_places(function, alike)
         if known is None:
-            self.notes.decided("second backward", False, "what AOTAutograd takes gradients of is not known")
+            self.notes.decided("second backward", False, reasons.UNKNOWN_PLACES())
             return
         places, given = known
         find = held_by_eager(gm, example_inputs, places) if alike else lambda: None

@@ -19,6 +19,7 @@ import torch
 from torch import is_inference_mode_enabled
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from lamina.aot import reasons
 from lamina.aot.autograd.torch_private import running_backward, will_be_executed
 from lamina.aot.eager_history import Reach
 from lamina.aot.notes import Notes
@@ -77,8 +78,7 @@ def separating(
         nonlocal told
         if not told:
             told = True
-            why = "an input has a history that not all results depend on: a backward of the others leaves it alone"
-            notes.decided("separate histories", True, why)
+            notes.decided("separate histories", True, reasons.HISTORIES_APART())
         assert groups is not None
         return _separated(compiled, inputs, groups, differentiable)
 

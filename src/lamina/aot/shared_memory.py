@@ -8,12 +8,15 @@ asks neither, so each call of such a graph is asked here, and any other call run
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
+from lamina.aot import reasons
 from lamina.aot.torch_private import never_captured, overlapping
+from lamina.base.reasons import Reason
 from lamina.base.torch_private import storage_of, version_of
 
 __all__ = [
@@ -25,7 +28,7 @@ __all__ = [
     "shares_storage",
 ]
 
-Told = Callable[[str], None]
+Told = Callable[[Reason], None]
 
 
 def shares_storage(inputs: Sequence[Any], written: Sequence[int]) -> bool:
@@ -70,8 +73,8 @@ def serving_apart_in_history(
     What lies in one storage has one version, also where no element is shared: the write, which comes after the forward
     has saved the other input as it was, would look like one to that.
     """
-    why = "an input that it writes to, and that gets a history by that, lies in one storage with another"
-    return _serving(compiled, eager, lambda given: not shares_storage(given, written), lambda: tell(why))
+    refused = partial(tell, reasons.ONE_STORAGE())
+    return _serving(compiled, eager, lambda given: not shares_storage(given, written), refused)
 
 
 def serving_same_bases(
@@ -89,8 +92,7 @@ def serving_same_bases(
     def fits(given: Sequence[Any]) -> bool:
         return all(_has_sizes(given[i]._base, fixed) for i, fixed in sizes.items())
 
-    why = "an input that it writes to, or shares memory with one, is a view of a tensor of another size"
-    return _serving(compiled, eager, fits, lambda: tell(why))
+    return _serving(compiled, eager, fits, partial(tell, reasons.OTHER_BASE()))
 
 
 def _is_view(x: Any) -> bool:
@@ -129,8 +131,8 @@ def _serving_same_places(
 ) -> Callable[..., Any]:
     """For graphs made for inputs in one storage: they serve inputs at the same places of common storages."""
     made_for = _places(inputs, tensors)
-    why = "inputs share memory in another way than those that it was compiled for, and it writes to one of them"
-    return _serving(compiled, eager, lambda given: _places(given, tensors) == made_for, lambda: tell(why))
+    refused = partial(tell, reasons.SHARED_OTHERWISE())
+    return _serving(compiled, eager, lambda given: _places(given, tensors) == made_for, refused)
 
 
 def _serving(
@@ -204,7 +206,7 @@ def _serving_apart(
         nonlocal told
         if not told:
             told = True
-            tell("an input that it writes to shares memory with another, and those that it was compiled for did not")
+            tell(reasons.SHARED_NOW())
         return eager(*given)
 
     run = run_pair if sized and len(inputs) == 2 and min(length, other) > 0 else run_all

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import GraphModule
 
+from lamina.backends import reasons
 from lamina.backends.device import LoadedPlan
 from lamina.backends.regions import (
     Boxed,
@@ -45,6 +46,7 @@ from lamina.schedule.fuse import Fused
 from lamina.schedule.plan import make_plan
 from lamina.schedule.target import Target
 from lamina.tuning.cpu import CpuTuning
+from lamina.tuning.reasons import NOT_BUILT
 from lamina.tuning.values import policy_of
 
 __all__ = ["CpuBackend"]
@@ -94,8 +96,8 @@ class CpuBackend:
         """The kernels, which threads in the background begin to build."""
         kernels = CpuKernels(self, sources, gm, record)
         if self.options.mode == "reduce-overhead":
-            region, why = sources.plan.name, f"mode {self.options.mode!r} is about GPUs, and this runs on the CPU"
-            record.note(region, "mode", Decision("mode", (region,), False, why))
+            reason = reasons.MODE_OF_GPUS(mode=repr(self.options.mode))
+            record.note(sources.plan.name, "mode", Decision("mode", (sources.plan.name,), False, reason))
         return kernels
 
     def load(self, kernels: CpuKernels, gm: GraphModule, record: Record) -> Boxed:
@@ -177,7 +179,9 @@ def _sharing(units: list[KernelUnit]) -> tuple[Decision, ...]:
     """Which kernels are another's with other sizes."""
     pairs = [(unit, unit.functions[0].name) for unit in units if unit.arguments]
     return tuple(
-        Decision("share", (unit.name, of), True, f"it is {of} with sizes {', '.join(map(str, unit.arguments))}")
+        Decision(
+            "share", (unit.name, of), True, reasons.OTHER_SIZES(kernel=of, sizes=", ".join(map(str, unit.arguments)))
+        )
         for unit, of in pairs
         if unit.name != of
     )
@@ -237,8 +241,7 @@ class CpuKernels:
         errors = {unit.name: built.errors[unit.name] for unit in self.units if unit.name in built.errors}
         built = replace(built, errors=errors)
         if errors:
-            why = "kernels were not built beside their candidates, and are built alone"
-            self.record.note(region, "tune", Decision("tune", (region,), False, why))
+            self.record.note(region, "tune", Decision("tune", (region,), False, NOT_BUILT()))
             return backend.built(region, self.units, Running())
         try:
             tuned = self.record.step(region, "tune", tuning.finish, built)

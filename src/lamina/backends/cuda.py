@@ -16,6 +16,16 @@ from torch.fx import GraphModule
 
 from lamina.backends.device import LoadedPlan
 from lamina.backends.gpu_properties import gpu_target
+from lamina.backends.reasons import (
+    CUSTOM_OPERATION,
+    FEW_LAUNCHES,
+    MEMORY_CHANGES,
+    NO_MACHINE_CODE,
+    PARTLY_CPU,
+    STAGE_LESS,
+    UNALIGNED_INPUT,
+    UNSAFE_OPERATION,
+)
 from lamina.backends.regions import (
     Boxed,
     aten_calls,
@@ -276,7 +286,7 @@ class CudaRegion:
             return
         changed = replace(kernel, schedules=schedules)
         self.plan = replace(self.plan, kernels=tuple(changed if k is kernel else k for k in self.plan.kernels))
-        decision = Decision("schedule", (name,), True, f"one stage less: {why}")
+        decision = Decision("schedule", (name,), True, STAGE_LESS(why=why))
         self.record.note(self.plan.name, "stages", decision)
         self._emit(changed)
 
@@ -320,7 +330,7 @@ class CudaRegion:
     def _say(self, what: str, how_many: str) -> None:
         name, reason = next(iter(self.reasons.items()))
         warn_once(f"{what}: {self.plan.name}, {how_many}; {name}: {reason}")
-        decisions = tuple(Decision("fallback", (kernel,), True, why) for kernel, why in self.reasons.items())
+        decisions = tuple(Decision("fallback", (k,), True, NO_MACHINE_CODE(why=why)) for k, why in self.reasons.items())
         self.record.note(self.plan.name, "fallback", *decisions)
 
     def _program(self, host: CudaHost, kernels: dict[str, CudaKernel], aligned: bool) -> Boxed:
@@ -347,9 +357,7 @@ class CudaRegion:
         if aligned:
             return self._with_graphs(call, flags)
         if self.backend.options.mode != "max-autotune-no-cudagraphs":
-            self._note_graphs(
-                Outcome(False, "an input does not begin at a multiple of 16 bytes: such calls run directly")
-            )
+            self._note_graphs(Outcome(False, UNALIGNED_INPUT()))
         return call
 
     def steps(self) -> LoadedPlan | None:
@@ -376,15 +384,15 @@ class CudaRegion:
         if mode == "max-autotune-no-cudagraphs":
             return call
         if self.reasons or any(b.device == "cpu" for b in self.plan.buffers):
-            why = "part of it runs on the CPU, or has no machine code"
+            why = PARTLY_CPU()
         elif any(unrecordable(op) for op in custom):
-            why = "it calls an operation that is marked as unsafe in CUDA graphs"
+            why = UNSAFE_OPERATION()
         elif not insist and custom:
-            why = f"it calls {custom[0]}, whose Python a replay would leave out"
+            why = CUSTOM_OPERATION(operation=custom[0])
         elif not insist and launches < _FEWEST_LAUNCHES:
-            why = f"{launches} launches"
+            why = FEW_LAUNCHES(count=launches)
         elif not insist and not all(storage_bytes(b).is_int for b in self.plan.buffers):
-            why = "how much memory it would keep from torch changes from call to call"
+            why = MEMORY_CHANGES()
         else:
             nbytes = peak_bytes(self.plan.steps, self.plan.buffer_map(), self.plan.inputs, self.plan.outputs)
             budget = None if insist else graph_budget(self.backend.device)

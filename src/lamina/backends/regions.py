@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 from lamina.aot.torch_private import is_transformed, transforms_are_active
 from lamina.backends.device import Boxed
+from lamina.backends.reasons import BUILD_FAILED
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
 from lamina.base.retryable import set_retryable, set_retryable_unless_told
@@ -144,7 +145,7 @@ def instead(region: str, why: str, gm: GraphModule, strict: bool, record: Record
     """The graph, whose kernels were not built, as ATen calls; ``StageFailed`` where the option strict is set."""
     if strict:
         raise StageFailed(f"building {region} failed: {why}", remedy="unset the option strict")
-    decision = Decision("fallback", (region,), False, f"building failed: {why}; it runs as ATen calls")
+    decision = Decision("fallback", (region,), False, BUILD_FAILED(why=why))
     record.note(region, "aten", decision)
     warn_once(f"lamina runs regions as ATen calls: {why}")
     return aten_calls(gm)

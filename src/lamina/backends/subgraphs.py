@@ -13,6 +13,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
+from lamina.backends.reasons import REFUSED, SUPPORTED
 from lamina.base.decision import Decision
 from lamina.base.fx.copying import copy_nodes
 from lamina.base.torch_private import HigherOrderOperator
@@ -98,8 +99,10 @@ def split(gm: GraphModule, name: str, refuses: Callable[[Node], str]) -> Subgrap
     refused = {node: reason for node, reason in reasons.items() if reason and node not in outside}
     counted = Counter(reason for node, reason in refused.items() if not _takes_out(node))
     decisions = [
-        Decision("backend", _named([n for n in refused if refused[n] == reason]), False, reason, (("calls", count),))
-        for reason, count in counted.most_common()
+        Decision(
+            "backend", _named([n for n in refused if refused[n] == why]), False, REFUSED(why=why), (("calls", count),)
+        )
+        for why, count in counted.most_common()
     ]
     subgraphs: list[Subgraph] = []
     rest = frozenset(node.name for node in refused)
@@ -113,7 +116,7 @@ def split(gm: GraphModule, name: str, refuses: Callable[[Node], str]) -> Subgrap
             subgraph = Subgraph(f"{prefix}{number}", getattr(gm, f"{prefix}{number}"), taken)
             subgraphs.append(subgraph)
             if taken:
-                decisions.append(Decision("backend", (subgraph.name, *ops), True, "supported", (("calls", size),)))
+                decisions.append(Decision("backend", (subgraph.name, *ops), True, SUPPORTED(), (("calls", size),)))
     gm.recompile()
     return Subgraphs(gm, tuple(subgraphs), tuple(decisions))
 

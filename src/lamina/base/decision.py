@@ -20,15 +20,15 @@ class Decision:
     kind: str
     subject: tuple[str, ...]
     taken: bool
-    reason: str
+    reason: Reason
     facts: tuple[tuple[str, int | float | str], ...] = ()
 
     @property
     def code(self) -> str:
-        """The registered code of the reason ("LM5012"), which docs/codes.md explains; empty if it has none."""
-        return self.reason.code if isinstance(self.reason, Reason) else ""
+        """The registered code of the reason ("LM5012"), which docs/codes.md explains."""
+        return self.reason.code
 
     @property
     def remedy(self) -> str:
         """What a user can do about it in a sentence; empty where nothing need be done."""
-        return self.reason.remedy if isinstance(self.reason, Reason) else ""
+        return self.reason.remedy

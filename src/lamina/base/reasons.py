@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -32,8 +33,8 @@ class Code:
     """One registered kind of reason.
 
     ``number`` is its name for users ("LM5012") and never changes its meaning; ``says`` the sentence and ``remedy`` what
-    a user can do, both with ``{names}`` of what the calls fill in; ``meaning`` explains it at length for the
-    documentation. An empty ``remedy`` means that nothing need be done.
+    a user can do, both with ``{names}`` of what the calls fill in (other braces stay); ``meaning`` explains it at
+    length for the documentation. An empty ``remedy`` means that nothing need be done.
     """
 
     number: str
@@ -43,9 +44,15 @@ class Code:
 
     def __call__(self, **words: object) -> Reason:
         """The reason with ``words`` filled in. Raises ``KeyError`` where a name of the sentence is missing."""
-        if not words:
-            return Reason(self.says, self.number, self.remedy)
-        return Reason(self.says.format_map(words), self.number, self.remedy.format_map(words))
+        return Reason(_filled(self.says, words), self.number, _filled(self.remedy, words))
+
+
+def _filled(text: str, words: Mapping[str, object]) -> str:
+    """``text`` with the words for the names in braces; other braces are as they stand."""
+    return _NAME.sub(lambda name: str(words[name[1]]), text) if "{" in text else text
+
+
+_NAME = re.compile(r"\{(\w+)\}")
 
 
 _SECTIONS: dict[int, Codes] = {}

@@ -6,9 +6,18 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Codes
 from lamina.errors import InvalidIR, LaminaError, LaminaWarning, StageFailed
 
 __all__ = ["brief", "is_internal", "raised_within", "recover"]
+
+_FAULTS = Codes(90, "Faults of Lamina's own")
+_FAILED = _FAULTS.add(
+    0,
+    "{doing} failed: {error}; {instead}",
+    "A stage raised an error of its own. Something smaller does the work instead: results are right, and slower.",
+    "please report it with the folder that the option dump_dir writes; strict=True raises the error where it happened",
+)
 
 _told: set[tuple[str, str]] = set()
 """What failed and with which class of error: kinds of failures, of which there are few."""
@@ -58,7 +67,7 @@ def recover(
     why = f"{doing} failed: {brief(error)}"
     if strict:
         raise StageFailed(f"{region}: {why}", remedy="unset the option strict") from error
-    note(Decision(kind, (region,), False, f"{why}; {instead}"))
+    note(Decision(kind, (region,), False, _FAILED(doing=doing, error=brief(error), instead=instead)))
     place = (doing, type(error).__name__)
     if place not in _told:
         _told.add(place)

@@ -21,8 +21,10 @@ from lamina.backends.api import Backend
 from lamina.backends.kernels import is_ours
 from lamina.backends.regions import build_threads, open_cache
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.base.recovery import brief
 from lamina.base.torch_private import memory_of, without_bases
+from lamina.eager_comparison import reasons
 from lamina.eager_comparison.clock import GpuTimer, HostTimer, Timer
 from lamina.eager_comparison.contest import RULES, Contest, Rules, Verdict
 from lamina.eager_comparison.turns import Doubt, Turns, entry
@@ -170,7 +172,7 @@ class _Notes:
 
     def turns(self, doubt: Doubt) -> None:
         """Whether it is compared with eager."""
-        reason = doubt.reason if doubt.wanted else f"not compared with eager: {doubt.reason}"
+        reason = (reasons.COMPARED if doubt.wanted else reasons.NOT_COMPARED)(why=doubt.reason)
         self._add("turns", doubt.wanted, reason, doubt.facts)
 
     def verdict(self, verdict: Verdict, contest: Contest) -> None:
@@ -185,9 +187,9 @@ class _Notes:
 
     def found(self, eager: bool, reason: str, facts: tuple[tuple[str, int | float | str], ...] = ()) -> None:
         """Whether eager runs it."""
-        self._add("eager", eager, f"{reason}; {'eager runs it' if eager else 'it runs compiled'}", facts)
+        self._add("eager", eager, (reasons.EAGER_RUNS if eager else reasons.COMPILED_RUNS)(why=reason), facts)
 
-    def _add(self, kind: str, taken: bool, reason: str, facts: tuple[tuple[str, int | float | str], ...]) -> None:
+    def _add(self, kind: str, taken: bool, reason: Reason, facts: tuple[tuple[str, int | float | str], ...]) -> None:
         decision = Decision(kind, (self.name,), taken, reason, facts)
         self.record.note(self.name, kind, decision)
 

@@ -28,6 +28,7 @@ from lamina.base.rng_state import rng_state, set_rng_state
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import OpOverload
 from lamina.errors import LaminaError, LaminaWarning, StageFailed
+from lamina.first_call import reasons
 from lamina.first_call.steps import Recorded, first_step, recorded
 from lamina.options import Options
 from lamina.record import Record
@@ -172,14 +173,14 @@ class _FirstCall:
             with torch.no_grad():
                 return first_step(loaded, self._copies(before), nodes, exact, self.options.dump_dir)
         except Exception as problem:  # the region is named; the kernel is not
-            why = f"the first kernel that differs is not known: {brief(problem)}"
+            why = reasons.KERNEL_NOT_FOUND(error=brief(problem))
             self.record.note(self.name, "check", Decision("verify", (self.name,), False, why))
             return None
 
     def _note(self, check: RegionCheck) -> None:
         facts = (("values", check.values), ("error", check.error), ("eager error", check.eager_error))
         subject = (self.name, check.step.kernel) if check.step else (self.name,)
-        reason = "the first call gives what the graph gives by ATen" if check.ok else f"{check}; it runs as ATen calls"
+        reason = reasons.RIGHT() if check.ok else reasons.WRONG(found=check)
         decision = Decision("verify", subject, check.ok, reason, facts)
         self.record.add(self.name, "check", 0.0, check, (decision,))
 

@@ -22,9 +22,11 @@ from lamina.backends.regions import Boxed
 from lamina.backends.torch_private import FLEX_ATTENTION, Special, has_data_sizes, laid_out_like
 from lamina.base.decision import Decision
 from lamina.base.fx.editing import replace_node
+from lamina.base.reasons import Reason
 from lamina.base.recovery import recover
 from lamina.base.symbolic.torch_private import has_symbols
 from lamina.flex_attention.graphs import Example, Scores, attention_tile, visible_keys
+from lamina.flex_attention.reasons import IN_TILES, NOT_IN_TILES
 from lamina.options import Options
 from lamina.record import Record
 
@@ -63,7 +65,7 @@ class Tiling:
 
     def decision(self) -> Decision:
         """Whether it runs in tiles, and in which."""
-        said = self.why if self.plan is None else self.plan.text(self.ranges is not None)
+        said = NOT_IN_TILES(why=self.why) if self.plan is None else self.plan.reason(self.ranges is not None)
         return Decision("body", (self.name, self.call.name), self.plan is not None, said)
 
 
@@ -225,9 +227,9 @@ class _Plan:
     ranges: Boxed | None
     free: tuple[bool, ...]
 
-    def text(self, narrow: bool) -> str:
+    def reason(self, narrow: bool) -> Reason:
         keys = "the keys that its rows see" if narrow else "all keys"
-        return f"computed in tiles of {self.group} heads, {self.rows or 'some'} rows and {keys}"
+        return IN_TILES(heads=self.group, rows=self.rows or "some", keys=keys)
 
     def spans(self, batches: int, heads: int, rows: int, value: Tensor, reads: Sequence[Any]) -> list[list[int]]:
         """First head, first and last row, first and last key of each tile."""

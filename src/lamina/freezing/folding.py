@@ -19,7 +19,9 @@ from torch.fx import GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.fx.editing import call_for
 from lamina.base.fx.torch_private import graph_module
+from lamina.base.reasons import Reason
 from lamina.base.source import source_of
+from lamina.freezing import reasons
 from lamina.freezing.cut import constants, hoist
 from lamina.ops import overloads
 from lamina.ops.row import RESHAPED
@@ -108,12 +110,12 @@ def fold_into_products(gm: GraphModule, decisions: list[Decision]) -> GraphModul
         if not chain.steps:
             continue
         subject = ("fold_into_products", source_of(node), *dict.fromkeys(source_of(n) for n in chain.steps))
-        if weights.reason:
+        if weights.reason is not None:
             decisions.append(Decision("rewrite", subject, False, weights.reason))
             continue
         _fold(gm, node, weights, chain)
         changed = True
-        many = f"{len(chain.steps)} functions of each channel are in the weights, which are kept"
+        many = reasons.FOLDED(count=len(chain.steps))
         decisions.append(Decision("rewrite", subject, True, many))
     return graph_module(gm, gm.graph) if changed else gm
 
@@ -130,7 +132,7 @@ class _Weights:
     axis: int
     along: tuple[int, ...]
     groups: int = 1
-    reason: str = ""
+    reason: Reason | None = None
 
 
 def _value(node: Any) -> Tensor | None:
@@ -163,9 +165,9 @@ def _weights(node: Node, known: Set[Node]) -> _Weights | None:
 def _convolution(node: Node, value: Tensor) -> _Weights:
     _, weight, bias, _, _, _, transposed, _, groups = node.args
     spatial = (1,) * (value.dim() - 2)
-    reason = ""
+    reason = None
     if value.device.type != "cpu":
-        reason = "convolutions of a GPU's library add no bias, so that as many passes over the image would be left"
+        reason = reasons.NOT_FOLDED()
     along = (groups, 1, value.shape[1] // groups, *spatial) if transposed else (-1, 1, *spatial)  # type: ignore
     return _Weights(weight, bias, 1, along, groups if transposed else 1, reason)  # type: ignore[arg-type]
 

@@ -20,7 +20,9 @@ from torch.fx import GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.fx.editing import call_for, replace_node
 from lamina.base.fx.torch_private import graph_module
+from lamina.base.reasons import Reason
 from lamina.base.source import source_of
+from lamina.freezing import reasons
 from lamina.freezing.cut import constants, hoist
 from lamina.ops.aliasing import makes_view
 from lamina.rewrite.rules.spelling import spelled
@@ -30,10 +32,6 @@ __all__ = ["leave_projections_apart", "merge_projections"]
 
 aten = torch.ops.aten
 
-_REASON = (
-    "their weights would have to be concatenated at each call, which takes longer than the separate products; "
-    'in inference options={"freeze": True} keeps the concatenation'
-)
 _ALIGNMENT = 16
 """Bytes to which each part of a merged product is aligned, so that its readers can use wide loads."""
 
@@ -53,9 +51,7 @@ def leave_projections_apart(gm: GraphModule, decisions: list[Decision]) -> Graph
     for several in layers.values():
         if len(several) > 1:
             subject = ("leave_projections_apart", *dict.fromkeys(source_of(node) for node in several))
-            decisions.append(
-                Decision("rewrite", subject, False, f"{len(several)} linear layers of one input: {_REASON}")
-            )
+            decisions.append(Decision("rewrite", subject, False, reasons.LAYERS_APART(count=len(several))))
     return gm
 
 
@@ -71,23 +67,22 @@ def merge_projections(gm: GraphModule, decisions: list[Decision]) -> GraphModule
     for group in _groups(gm, known, position):
         subject = ("merge_projections", *dict.fromkeys(source_of(node) for node in group))
         sizes = [_fake(node).shape[1] * _fake(node).element_size() for node in group]
-        why = ""
+        why: Reason | None = None
         if any(size % _ALIGNMENT for size in sizes):
-            why = f"a part of the product would begin at no multiple of {_ALIGNMENT} bytes"
+            why = reasons.UNALIGNED_PART(bytes=_ALIGNMENT)
         elif _fake(group[0]).shape[0] == 1:
-            why = "with one row the time is that of reading the weights, and kernels fuse with what follows"
-        if why:
+            why = reasons.ONE_ROW()
+        if why is not None:
             decisions.append(Decision("rewrite", subject, False, why))
             continue
         fitting = [(node, views) for node in group if (views := _as_slice(node, sum(_columns(n) for n in group)))]
         if len(fitting) < 2:
-            why = "what reads them wants each result in memory of its own"
-            decisions.append(Decision("rewrite", subject, False, why))
+            decisions.append(Decision("rewrite", subject, False, reasons.OWN_MEMORY()))
             continue
         _merge(gm, [node for node, _ in fitting])
         changed = True
         widths = " + ".join(str(_columns(node)) for node, _ in fitting)
-        decisions.append(Decision("rewrite", subject, True, f"one product of {widths} columns, its weights kept"))
+        decisions.append(Decision("rewrite", subject, True, reasons.ONE_PRODUCT(widths=widths)))
     return graph_module(gm, gm.graph) if changed else gm
 
 

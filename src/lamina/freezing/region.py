@@ -11,6 +11,8 @@ from lamina.aot.region import Region, RegionInput
 from lamina.backends.regions import Boxed, aten_calls
 from lamina.backends.results import checked
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
+from lamina.freezing import reasons
 from lamina.freezing.cut import PARAMETER, Cut, cut
 from lamina.freezing.frozen import Frozen
 from lamina.options import Options
@@ -50,21 +52,21 @@ def freeze(region: Region, options: Options, record: Record) -> Freezing | None:
         return None
     if region.kind != "inference":
         if region.kind == "forward":
-            note_unfrozen(record, region.name, "gradients are recorded; call it within torch.no_grad()")
+            note_unfrozen(record, region.name, reasons.GRADIENTS())
         return None
     start = time.perf_counter()
     found = cut(region.gm)
     if found is None:
-        note_unfrozen(record, region.name, "nothing in it is worth computing ahead from parameters and buffers alone")
+        note_unfrozen(record, region.name, reasons.NOTHING_KEPT())
         return None
     kept = len(found.folding.graph.output_node().args[0])  # type: ignore[arg-type]
-    reason = f"{kept} values of parameters and buffers alone are kept between calls, {found.nbytes / _MEBI:.1f} MiB"
+    reason = reasons.KEPT(count=kept, mib=f"{found.nbytes / _MEBI:.1f}")
     decision = Decision("freeze", (region.name,), True, reason, (("values", kept), ("bytes", found.nbytes)))
     record.add(region.name, "freeze", time.perf_counter() - start, found, (decision,))
     return Freezing(_main(region, found), found, record)
 
 
-def note_unfrozen(record: Record, name: str, why: str) -> None:
+def note_unfrozen(record: Record, name: str, why: Reason) -> None:
     """Say in ``record`` that the option freeze does nothing for a graph."""
     record.note(name, "freeze", Decision("freeze", (name,), False, why))
 

@@ -5,4 +5,6 @@ algorithm, and a product with GELU or its gradient. The driver has a region's gr
 which asks ``gelu_choice.py``; the GPU backend gives the products of a plan their algorithms by ``algorithm_choice.py``.
 Both choices time what they may choose by ``clock.py``. ``cublas_lt.py`` calls the library, and ``cublas_products.py``
 does so for host programs, which import it.
+
+``reasons.py`` has the codes of what is decided.
 """

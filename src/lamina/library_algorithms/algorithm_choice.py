@@ -26,6 +26,7 @@ from lamina.library_algorithms.clock import flush_bytes, sampler, unasked
 from lamina.library_algorithms.cublas_lt import ALGORITHMS, loaded
 from lamina.library_algorithms.cublas_products import multiply
 from lamina.library_algorithms.product_operations import CHOSEN
+from lamina.library_algorithms.reasons import ALGORITHM
 from lamina.runtime.cache import Cache, digest
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.products import library_us
@@ -122,7 +123,7 @@ class AlgorithmChoice:
                 "algorithm",
                 tuple(self.calls[question]),
                 choice.winner.value is not None,
-                f"{choice.source}: {choice.reason}",
+                ALGORITHM(source=choice.source, why=choice.reason),
                 tuple((f"{label}_us", round(us, 1)) for label, us in choice.times.items()),
             )
             for question, choice in self.choices.items()

@@ -18,6 +18,7 @@ from lamina.base.decision import Decision
 from lamina.library_algorithms.clock import flush_bytes, sampler, unasked
 from lamina.library_algorithms.cublas_lt import ALGORITHMS, backward, forward, loaded
 from lamina.library_algorithms.gelu_operations import addmm_gelu
+from lamina.library_algorithms.reasons import ALGORITHM
 from lamina.runtime.cache import Cache, digest
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.tuning.choose import guess, measured, remembered
@@ -51,7 +52,7 @@ class GeluChoice:
         choice = self._choice(product, operation, values, summed)
         found: int | None = choice.winner.value
         facts = tuple((label, round(us, 1)) for label, us in choice.times.items())
-        reason = f"{choice.source}: {choice.reason}"
+        reason = ALGORITHM(source=choice.source, why=choice.reason)
         self.note(Decision("library epilogue", (product.name,), found is not None, reason, facts))
         return found
 

@@ -21,6 +21,7 @@ from lamina.base.fx.copying import Write
 from lamina.base.fx.editing import call_for, written_anew
 from lamina.ops import overloads
 from lamina.ops.row import PERMUTED
+from lamina.rewrite import reasons
 from lamina.rewrite.odd_rows import ALIGNED, escapes, mm_odd_rows, suits
 
 __all__ = ["align_products"]
@@ -48,7 +49,7 @@ def align_products(gm: GraphModule, note: Note = lambda decision: None, device: 
         for node in gm.graph.find_nodes(op="call_function", target=target):
             padding = _padding(node, device)
             if padding and _by_eighths(node, gm.graph):
-                note(Decision("align product", (node.name,), True, "returned rows are written eight apart"))
+                note(Decision("align product", (node.name,), True, reasons.ROWS_BY_EIGHTHS()))
                 chosen[node] = functools.partial(_odd_rows, node)
             elif padding and _pays(node, padding, note):
                 chosen[node] = functools.partial(_padded, node, padding)
@@ -94,7 +95,7 @@ def _pays(node: Node, padding: tuple[int, int, int], note: Note) -> bool:
     lost_us = _LOST * 2 * m * k * n / _RATE * 1e6
     copy_us = moved * left.element_size() / _COPY * 1e6
     pays = bool(copy_us < lost_us)
-    reason = "rows padded to 16 bytes" if pays else "padding would move more than it saves"
+    reason = reasons.ROWS_PADDED() if pays else reasons.PADDING_COSTS_MORE()
     facts = (("lost_us", round(lost_us, 1)), ("copies_us", round(copy_us, 1)))
     note(Decision("align product", (node.name,), pays, reason, facts))
     return pays

@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.fx.copying import Write
 from lamina.base.fx.editing import used_once, written_anew
+from lamina.rewrite.reasons import EPILOGUE_IN_PLACE
 
 __all__ = ["convolution_relu", "cpu_epilogues"]
 
@@ -70,9 +71,7 @@ def cpu_epilogues(gm: GraphModule, note: Callable[[Decision], None] = lambda dec
             source, other = _addends(source, returned, order)
         if _is_convolution(source, returned) and _layout(source) == _layout(node):
             found[node] = functools.partial(_write, node, source, other)
-            note(
-                Decision("library epilogue", (source.name, node.name), True, "applied to the result at hand, in place")
-            )
+            note(Decision("library epilogue", (source.name, node.name), True, EPILOGUE_IN_PLACE()))
     return written_anew(gm, found)
 
 

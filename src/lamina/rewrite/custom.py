@@ -16,6 +16,7 @@ from lamina.base.fx.torch_private import graph_module
 from lamina.base.lowering import CustomLowering, arguments_of, find_lowering
 from lamina.errors import WrongLowering
 from lamina.ops.aliasing import makes_view
+from lamina.rewrite import reasons
 from lamina.rewrite.torch_private import same_size, symbol_of
 from lamina.rewrite.tracing import Fragment, Untraceable, trace
 
@@ -73,14 +74,15 @@ class _Expansion:
             try:
                 fragment = self.traced(node, lowering, operands)
             except _Symbolic as why:
-                self.note(Decision("lowering", (str(node.target), node.name), False, str(why)))
+                self.note(Decision("lowering", (str(node.target), node.name), False, reasons.SYMBOLIC_SIZE(why=why)))
                 return graph.node_copy(node, made.__getitem__)
             self.traces[key] = fragment
         names = dict(zip(fragment.inputs, (made[n] for n in operands), strict=True))
         add_calls(graph, fragment.calls, names, node.meta)
         results = [self.own(node, names, fragment, r) for r in fragment.results]
         several = isinstance(node.meta["val"], (tuple, list))
-        self.note(Decision("lowering", (str(node.target), node.name), True, f"lowered as {lowering.place} says"))
+        reason = reasons.LOWERED_BY_USER(place=lowering.place)
+        self.note(Decision("lowering", (str(node.target), node.name), True, reason))
         return results if several else results[0]
 
     def traced(self, node: Node, lowering: CustomLowering, operands: list[Node]) -> Fragment:

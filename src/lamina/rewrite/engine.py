@@ -12,9 +12,11 @@ from torch.fx import Graph, Node
 from lamina.base.bounded import remember
 from lamina.base.decision import Decision
 from lamina.base.fx.recording import Decompositions
+from lamina.base.reasons import Reason
 from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
 from lamina.errors import RuleFailed
+from lamina.rewrite import reasons
 from lamina.rewrite.canonical import key_of
 from lamina.rewrite.left_side import patterns_of
 from lamina.rewrite.match import Matcher
@@ -55,7 +57,7 @@ class Rewrites:
     done: tuple[Rewrite, ...]
     decisions: tuple[Decision, ...]
     stopped: bool = False
-    circling: tuple[tuple[Rule, str], ...] = ()
+    circling: tuple[tuple[Rule, Reason], ...] = ()
     wrong: tuple[tuple[Rule, Decision], ...] = ()
 
     def count(self, rule: str) -> int:
@@ -142,7 +144,7 @@ class _Run:
     decisions: list[Decision] = field(default_factory=list)
     lineage: dict[Node, tuple[str, ...]] = field(default_factory=dict)
     gone: set[Node] = field(default_factory=set)
-    circling: dict[Rule, str] = field(default_factory=dict)
+    circling: dict[Rule, Reason] = field(default_factory=dict)
     wrong: dict[Rule, Decision] = field(default_factory=dict)
 
 
@@ -195,10 +197,11 @@ def _rewritten(run: _Run, node: Node) -> Iterator[Node]:
             try:
                 replaced = run.replacer.replace(match)
             except Refused as why:
-                facts = [("rule at", rule.place)]
+                facts, reason = [("rule at", rule.place)], reasons.NOT_REPLACED(why=why)
                 if isinstance(why, WrongRightSide):
                     facts.append(("right side at", why.place))
-                decision = Decision("rewrite", (rule.name, *sources), False, str(why), tuple(facts))
+                    reason = reasons.WRONG_RIGHT_SIDE(why=why)
+                decision = Decision("rewrite", (rule.name, *sources), False, reason, tuple(facts))
                 run.decisions.append(decision)
                 if isinstance(why, WrongRightSide):
                     run.wrong.setdefault(rule, decision)
@@ -240,7 +243,7 @@ def _note(run: _Run, match: Match, sources: tuple[str, ...], before: tuple[str, 
     past = (*past, rule.name)
     if past.count(rule.name) > _LONGEST_LINEAGE:
         names = sorted(set(past[-_LONGEST_LINEAGE:]))
-        run.circling[rule] = f"rules go in circles: {', '.join(names)} have rewritten one value {len(past)} times"
+        run.circling[rule] = reasons.IN_CIRCLES(names=", ".join(names), count=len(past))
         run.decisions.append(Decision("rewrite", (rule.name,), False, run.circling[rule], (("rule at", rule.place),)))
     for node in made:
         run.lineage[node] = past
@@ -251,7 +254,7 @@ def _note(run: _Run, match: Match, sources: tuple[str, ...], before: tuple[str, 
             "rewrite",
             (rule.name, *sources),
             True,
-            f"{len(match.matched)} operations became {len(made)}",
+            reasons.RULE_APPLIED(before=len(match.matched), after=len(made)),
             (("rule at", rule.place),),
         )
     )

@@ -21,6 +21,7 @@ from lamina.base.fx.copying import Write
 from lamina.base.fx.editing import call_for, used_once, written_anew
 from lamina.ops import overloads
 from lamina.ops.row import RESHAPED
+from lamina.rewrite import reasons
 from lamina.rewrite.fold_norms import NormParameters, folded_shift, folded_weight
 
 __all__ = ["library_epilogues"]
@@ -30,7 +31,6 @@ aten = torch.ops.aten
 _RESHAPES = overloads(lambda row: row.elements == RESHAPED)
 _FEWEST_CHANNELS = 8
 """Channels below which cuDNN's kernels with epilogues are slower than those without."""
-_LOSES_NAN = 'the library\'s ReLU may make 0 of NaN; options={"assume_finite": True} lets it'
 _COPY, _LAUNCH = 3e12, 4e-6
 """Bytes a second and seconds of a launch of a large GPU."""
 
@@ -56,15 +56,14 @@ def library_epilogues(
             kept = target is aten.relu.default and not finite
             if not kept:
                 found[node] = made[1]
-            reason = _LOSES_NAN if kept else "the library applies it to the result at hand"
+            reason = reasons.LOSES_NAN() if kept else reasons.EPILOGUE()
             note(Decision("library epilogue", (made[0].name, node.name), not kept, reason))
     for node in gm.graph.find_nodes(op="call_function", target=aten.max_pool2d_with_indices.default):
         pooled = _pooled(node, device, returned)
         if pooled is not None and node.args[0] not in found:
             source, largest = pooled
             found[largest] = functools.partial(_shifted, largest, source)
-            reason = "the norm's factor goes into weights, and its shift is added to what pooling leaves"
-            note(Decision("library epilogue", (source.call.name, largest.name), True, reason))
+            note(Decision("library epilogue", (source.call.name, largest.name), True, reasons.SHIFT_AFTER_POOLING()))
     return written_anew(gm, found)
 
 

@@ -20,6 +20,7 @@ from lamina.base.decision import Decision
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.torch_private import fresh_symbols_dropped
 from lamina.record import Record
+from lamina.rewrite import reasons
 from lamina.rewrite.torch_private import INVOKE_SUBGRAPH, fake_mode_of, has_fresh_symbols
 
 __all__ = ["Inlined", "inlined", "with_inlined"]
@@ -124,9 +125,9 @@ def with_inlined(gm: GraphModule, example_inputs: Sequence[Any], record: Record,
         found = inlined(gm)
     if found is None:
         return gm
-    why = f"{found.calls} calls of marked regions inlined: what is alike is traced and built once in any case"
+    why = reasons.INLINED_REGIONS(count=found.calls)
     decisions = [Decision("nested region", (name,), True, why)] if found.calls else []
     if found.kept:
-        decisions.append(Decision("nested region", found.kept, False, "a size in it is known only at run time"))
+        decisions.append(Decision("nested region", found.kept, False, reasons.REGION_KEPT()))
     record.note(name, "inline", *decisions)
     return found.gm

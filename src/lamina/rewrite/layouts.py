@@ -25,6 +25,7 @@ from lamina.base.torch_private import OpOverload
 from lamina.ops import overloads
 from lamina.ops.aliasing import makes_view
 from lamina.ops.row import RESHAPED
+from lamina.rewrite.reasons import CHANNELS_FIRST, CHANNELS_LAST
 from lamina.rewrite.torch_private import same_size, tf32_convolutions
 
 __all__ = ["channels_last"]
@@ -64,8 +65,8 @@ def channels_last(
     taken = bool(layouts.values) and layouts.cost < layouts.gain
     facts = (("convolutions", len(wishes)), ("bytes saved", layouts.gain), ("bytes converted", layouts.cost))
     if layouts.values:
-        reason = "what cuDNN would turn around" if taken else "converting what comes in and goes out moves as much"
-        note(Decision("layout", tuple(n.name for n in wishes), taken, f"channels-last: {reason}", facts))
+        reason = CHANNELS_LAST() if taken else CHANNELS_FIRST()
+        note(Decision("layout", tuple(n.name for n in wishes), taken, reason, facts))
     return layouts.apply() if taken else gm
 
 

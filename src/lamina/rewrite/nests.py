@@ -11,6 +11,7 @@ from lamina.errors import InvalidIR, RuleFailed
 from lamina.ir.loops import LoopProgram, Nest, Store
 from lamina.ir.loops_print import print_program
 from lamina.ir.loops_verify import verify_program
+from lamina.rewrite.reasons import NEST_REWRITTEN
 
 __all__ = ["NestRewrites", "rewrite_nests"]
 
@@ -45,7 +46,7 @@ def rewrite_nests(program: LoopProgram, rules: Sequence[Rule | NestRule]) -> Nes
                 continue
             steps = (*program.steps[:place], found, *program.steps[place + 1 :])
             program = _verified(rule, step, replace(program, steps=steps))
-            reason = f"{len(step.body)} equations became {len(found.body)}"
+            reason = NEST_REWRITTEN(before=len(step.body), after=len(found.body))
             decisions.append(Decision("rewrite", (rule.name, step.name), True, reason, (("rule at", rule.place),)))
     return NestRewrites(program, tuple(decisions))
 

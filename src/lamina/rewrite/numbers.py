@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 from lamina.base.decision import Decision
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
+from lamina.rewrite.reasons import PASS_CHANGED
 
 __all__ = ["fold_factors"]
 
@@ -39,7 +40,7 @@ def fold_factors(gm: GraphModule, decisions: list[Decision] | None = None) -> Gr
             joined = _joined(node.meta["val"], factors[source][1], number)
             if joined is not None:
                 if decisions is not None:
-                    reason = f"factors {factors[source][1]} and {number} are {joined}"
+                    reason = PASS_CHANGED(what=f"factors {factors[source][1]} and {number} are {joined}")
                     decisions.append(Decision("rewrite", ("fold_factors", source_of(node)), True, reason))
                 factors[node] = factors[source][0], joined
                 continue

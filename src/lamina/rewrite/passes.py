@@ -22,6 +22,7 @@ from lamina.base.torch_private import OpOverload
 from lamina.ir.library import is_custom
 from lamina.ops import overloads, row_of
 from lamina.ops.aliasing import makes_view
+from lamina.rewrite.reasons import PASS_CHANGED
 from lamina.rewrite.torch_private import same_size
 
 __all__ = ["calls_of", "clean", "escaping", "merge_common", "remove_dead_code", "remove_no_ops", "same_layout"]
@@ -65,9 +66,9 @@ def merge_common(gm: GraphModule, decisions: list[Decision] | None = None) -> Gr
     return substitute(gm, stand_in)
 
 
-def _note(decisions: list[Decision] | None, name: str, node: Node, reason: str) -> None:
+def _note(decisions: list[Decision] | None, name: str, node: Node, what: str) -> None:
     if decisions is not None:
-        decisions.append(Decision("rewrite", (name, source_of(node)), True, reason))
+        decisions.append(Decision("rewrite", (name, source_of(node)), True, PASS_CHANGED(what=what)))
 
 
 def clean(gm: GraphModule, without: Container[str] = ()) -> GraphModule:

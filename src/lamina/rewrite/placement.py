@@ -21,6 +21,7 @@ from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
 from lamina.base.torch_private import OpOverload
 from lamina.ops.aliasing import makes_view
+from lamina.rewrite.reasons import MADE_ON_DEVICE
 from lamina.rewrite.torch_private import fake_mode_of
 
 __all__ = ["made_where_read"]
@@ -49,9 +50,8 @@ def made_where_read(
     for node in moved:
         _move(node, place)
     stand_in = {n: _source(n) for n in arrivals if _only_moves(n)}
-    reason = "computed from numbers alone: on the device where it is read, not copied there"
     for node in arrivals:
-        note(Decision("placement", (source_of(node),), True, reason))
+        note(Decision("placement", (source_of(node),), True, MADE_ON_DEVICE()))
     return rebuild(graph_module(gm, gm.graph), stand_in)
 
 

@@ -17,6 +17,7 @@ from lamina.base.source import source_of
 from lamina.errors import RuleFailed, UnexpectedMatches
 from lamina.options import Options
 from lamina.record import Record
+from lamina.rewrite import reasons
 from lamina.rewrite.captured import aten_form
 from lamina.rewrite.engine import Index, Rewrites, dtypes_in, run_rules
 from lamina.rewrite.match import Matcher
@@ -64,8 +65,7 @@ class Rewriting:
         gm = self._run_passes("joint", gm)
         self._warn()
         if self.options.passes.partitioned and not _has_tangents(gm):
-            why = "no pass runs at 'partitioned': that is the forward and the backward, and this graph has no gradients"
-            self._note(Decision("pass", (self.name,), False, why))
+            self._note(Decision("pass", (self.name,), False, reasons.NO_FORWARD_AND_BACKWARD()))
         self.check_expected()
         return gm
 
@@ -168,7 +168,7 @@ class Rewriting:
         start = time.perf_counter()
         why = _unfit(gm)
         if why:
-            self._note(Decision("rewrite", (self.name,), False, f"no rules on the captured graph: {why}"))
+            self._note(Decision("rewrite", (self.name,), False, reasons.NOT_ON_CAPTURED(why=why)))
             return gm
         form = aten_form(gm)
         differentiable = self._differentiable(gm.graph)

@@ -20,6 +20,9 @@ from typing import Any
 import torch
 
 from lamina.base.graph_pair import PairedGraph
+from lamina.base.reasons import Reason
+from lamina.base.recovery import brief
+from lamina.runtime import reasons
 from lamina.runtime.cuda_host import current_stream, forget_zeros, lend_zeros, reinterpret
 from lamina.runtime.graph_budget import GraphBudget, pool_bytes
 from lamina.runtime.torch_private import CAN_COUNT_USES, is_capturing, storage_uses
@@ -44,7 +47,6 @@ _BEHIND = 1.5
 """How many times the host's time the GPU may take and still count as waiting for launches."""
 _GAIN = 0.9
 """Share of the direct call's host time that a replay may take to be worth its memory."""
-_BUSY = "the GPU is busy for longer than launching takes"
 _LEAST_REST, _MOST_REST = 16, 4096
 """Calls after a refusal before the budget is asked again: asking takes a millisecond, so twice as many each time."""
 _UNDECIDED_CALLS = 100
@@ -73,7 +75,7 @@ class Outcome:
     """What was decided, and the host's and the GPU's microseconds it rests on (0: not measured)."""
 
     taken: bool
-    reason: str
+    reason: Reason
     direct_us: float = 0.0
     gpu_us: float = 0.0
     replay_us: float = 0.0
@@ -184,7 +186,7 @@ class GraphRunner:
         self._told: set[str] = set()
         self._insisted = False
         if not CAN_COUNT_USES:
-            self._stop("this torch does not say who holds an output")
+            self._stop(reasons.HOLDERS_UNKNOWN())
 
     def __call__(self, args: list[Any]) -> Any:
         if self.off or is_capturing():
@@ -230,7 +232,7 @@ class GraphRunner:
     def _judge_replays(self) -> None:
         replay = statistics.median(self._replays)
         taken = replay < _GAIN * self._direct_us
-        reason = "launches dominate" if taken else "a replay takes the host as long as the launches"
+        reason = reasons.LAUNCHES_DOMINATE() if taken else reasons.REPLAY_NOT_FASTER()
         self.report(Outcome(taken, reason, self._direct_us, self._gpu_us, replay))
         if not taken:
             self._stop(reason, told=True)
@@ -247,9 +249,9 @@ class GraphRunner:
         if not known:
             self._note_strangers(args)
         elif len(self.recordings.get(key, ())) >= _MOST_OF_ONE:
-            self._skip(f"the outputs of {_MOST_OF_ONE} recordings of the same addresses are in use")
+            self._skip(reasons.OUTPUTS_IN_USE(count=_MOST_OF_ONE))
         elif self.count >= _MOST_RECORDINGS:
-            self._skip(f"there are {_MOST_RECORDINGS} recordings, and none is of the addresses of this call")
+            self._skip(reasons.TOO_MANY(count=_MOST_RECORDINGS))
         elif self._rest:
             self._rest -= 1
         else:
@@ -289,7 +291,7 @@ class GraphRunner:
         if self._wanted:
             return
         if half is None or half.is_backward:
-            self._stop(_BUSY)
+            self._stop(reasons.GPU_IS_BUSY())
         else:
             self._hear(half)
 
@@ -299,15 +301,15 @@ class GraphRunner:
         if half.pair.backward_waits:
             self._wanted = True
         elif half.pair.backward_waits is not None or self._undecided > _UNDECIDED_CALLS:
-            self._stop(_BUSY)
+            self._stop(reasons.GPU_IS_BUSY())
 
-    def _skip(self, reason: str) -> None:
+    def _skip(self, reason: Reason) -> None:
         """Calls like this one run directly, while recordings go on serving others; told once of each reason."""
         if reason not in self._told:
             self._told.add(reason)
             self.report(Outcome(False, reason, self._direct_us, self._gpu_us))
 
-    def _stop(self, reason: str, told: bool = False) -> None:
+    def _stop(self, reason: Reason, told: bool = False) -> None:
         self.off = reason
         half = self.policy.half
         if half is not None and half.is_backward:
@@ -325,9 +327,9 @@ class GraphRunner:
         if len(self._seen) > 4 * _PATIENCE:
             self._seen.clear()
         if self._strangers > _PATIENCE and self.recordings:
-            self._skip("the addresses of its inputs no longer come again")
+            self._skip(reasons.ADDRESSES_CEASED())
         elif self._strangers > _PATIENCE:
-            self._stop("the addresses of its inputs do not come again")
+            self._stop(reasons.ADDRESSES_MOVE())
         if self._moving or len(self._addresses) < 4:
             return
         moving = tuple(k for k, found in enumerate(zip(*self._addresses, strict=True)) if len(set(found)) > 1)
@@ -366,17 +368,17 @@ class GraphRunner:
             ):
                 outputs = self.call(list(given))
         except Exception as error:
-            self._stop(f"it cannot be recorded: {type(error).__name__}: {error}")
+            self._stop(reasons.NOT_RECORDABLE(error=brief(error)))
             return self.call(args)
         finally:
             forget_zeros(self.device, stream.cuda_stream)
         if not all(_on_gpu(output) for output in outputs if isinstance(output, torch.Tensor)):
-            self._stop("an output is on the CPU")
+            self._stop(reasons.OUTPUT_ON_CPU())
             return self.call(args)
         try:
             recording = _Recording(graph, outputs, given, copies, zeros)
-        except TypeError as error:
-            self._stop(str(error))
+        except TypeError:
+            self._stop(reasons.OUTPUT_OF_OTHER_TYPE())
             return self.call(args)
         if self._share is not None:
             self._share.add(_kept(graph, self.device) - self.policy.nbytes)
@@ -384,7 +386,7 @@ class GraphRunner:
         self.count += 1
         if self.policy.insist and not self._insisted:
             self._insisted = True
-            self.report(Outcome(True, "asked for"))
+            self.report(Outcome(True, reasons.ASKED_FOR()))
         return self._replay(recording, args)
 
 

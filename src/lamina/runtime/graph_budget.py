@@ -9,6 +9,9 @@ from functools import cache
 
 import torch
 
+from lamina.base.reasons import Reason
+from lamina.runtime import reasons
+
 __all__ = ["GraphBudget", "GraphShare", "graph_budget", "pool_bytes"]
 
 _OF_THE_PROGRAM, _LEAST = 33, 128 << 20
@@ -37,10 +40,9 @@ class GraphBudget:
         weakref.finalize(owner, share.give_back).atexit = False
         return share
 
-    def refusal(self, nbytes: int, limit: int) -> str:
+    def refusal(self, nbytes: int, limit: int) -> Reason:
         """Why ``nbytes`` more are beyond ``limit``, in words."""
-        kept, most = self.taken // _MIB, limit // _MIB
-        return f"it would keep {nbytes // _MIB} MiB, and recordings keep {kept} of {most} MiB that they may"
+        return reasons.BUDGET_TAKEN(mib=nbytes // _MIB, kept=self.taken // _MIB, limit=limit // _MIB)
 
 
 class GraphShare:
@@ -50,8 +52,8 @@ class GraphShare:
         self._budget = budget
         self.taken = 0
 
-    def take(self, nbytes: int) -> str:
-        """Take ``nbytes``; why not, or an empty string."""
+    def take(self, nbytes: int) -> Reason | None:
+        """Take ``nbytes``; why not, or ``None``."""
         budget, limit = self._budget, self._budget.limit()
         if budget.taken + nbytes > limit:  # before what is free is asked for, which takes longer
             return budget.refusal(nbytes, limit)
@@ -60,10 +62,10 @@ class GraphShare:
             if budget.taken + nbytes > limit:
                 return budget.refusal(nbytes, limit)
             if free < _ROOM * nbytes:
-                return f"it would keep {nbytes // _MIB} MiB, and little more is free"
+                return reasons.LITTLE_FREE(mib=nbytes // _MIB)
             budget.taken += nbytes
             self.taken += nbytes
-            return ""
+            return None
 
     def add(self, nbytes: int) -> None:
         """Take so much more, or less, than was expected of a recording that is made."""

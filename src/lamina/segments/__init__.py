@@ -3,4 +3,6 @@
 The driver asks for it before lowering. ``cut.py`` cuts a functional graph in segments and the calls between them;
 ``control_flow.py`` finds the graphs that such calls hold: branches, bodies of loops, steps of scans; ``pieces.py`` puts
 what the driver compiled in the place of its graph, and takes the numbers among a graph's inputs and results.
+
+``reasons.py`` has the codes of what is decided.
 """

@@ -18,6 +18,7 @@ from lamina.backends.regions import Boxed
 from lamina.base.decision import Decision
 from lamina.base.fx.copying import returning
 from lamina.base.torch_private import HigherOrderOperator
+from lamina.segments.reasons import BODY_COMPILED, BODY_LEFT
 
 __all__ = ["Body", "bodies_in"]
 
@@ -53,7 +54,7 @@ class Body:
 
     def decision(self) -> Decision:
         """Whether it is compiled, and why or for what."""
-        said = self.why or f"compiled, to be called by {self.call.target}"
+        said = BODY_LEFT(why=self.why) if self.why else BODY_COMPILED(caller=self.call.target)
         return Decision("body", (self.name, self.call.name), not self.why, said)
 
 

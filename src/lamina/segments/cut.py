@@ -26,6 +26,7 @@ from lamina.ir.library import has_effect
 from lamina.lower.rules import RULES
 from lamina.lower.sizes import UnknownSize, expr_of, leaves_in
 from lamina.lower.to_loops import is_lowered_wrapper, is_size_float
+from lamina.segments import reasons
 
 __all__ = ["CannotCut", "Segment", "Segments", "cut"]
 
@@ -400,7 +401,7 @@ class _Cutter:
         for node, reason in self.found.reasons.items():
             grouped.setdefault((str(node.target), reason), []).append(node)
         made = [
-            Decision("segments", (target, *(n.name for n in nodes[:6])), False, f"called between segments: {reason}")
+            Decision("segments", (target, *(n.name for n in nodes[:6])), False, reasons.CALLED_BETWEEN(why=reason))
             for (target, reason), nodes in grouped.items()
         ]
-        return (*made, Decision("segments", (self.name,), True, f"compiled in {segments} segments"))
+        return (*made, Decision("segments", (self.name,), True, reasons.IN_SEGMENTS(count=segments)))

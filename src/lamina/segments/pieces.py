@@ -17,6 +17,7 @@ from lamina.base.retryable import is_retryable, set_retryable, writes_to_inputs
 from lamina.errors import LaminaWarning
 from lamina.ir.loops import LibraryCall, LoopProgram
 from lamina.record import Record
+from lamina.segments import reasons
 from lamina.segments.cut import Segment, Segments
 
 __all__ = ["as_aten", "lowered_by_user", "put_segment", "with_numbers"]
@@ -25,7 +26,7 @@ __all__ = ["as_aten", "lowered_by_user", "put_segment", "with_numbers"]
 def as_aten(gm: GraphModule, name: str, why: str, record: Record) -> Boxed:
     """The graph as ATen calls, which is a stated limit and no failure: strict mode allows it."""
     warnings.warn(f"lamina runs {name} as ATen calls: {why}", LaminaWarning, stacklevel=3)
-    decision = Decision("fallback", (name,), False, f"compiling failed: {why}; it runs as ATen calls")
+    decision = Decision("fallback", (name,), False, reasons.LEFT_TO_ATEN(why=why))
     record.note(name, "aten", decision)
     return aten_calls(gm)
 
@@ -93,6 +94,6 @@ def lowered_by_user(gm: GraphModule, program: LoopProgram) -> tuple[Decision, ..
         found = find_lowering(node.target, "scalar", "nest") if node.op == "call_function" else None
         if found is not None:
             why = left.get(((node.name,), str(node.target)))
-            reason = f"lowered as {found.place} says" if why is None else why
+            reason = reasons.LOWERED_BY_USER(place=found.place) if why is None else reasons.CALL_LEFT(why=why)
             decisions.append(Decision("lowering", (str(node.target), node.name), why is None, reason))
     return tuple(decisions)

@@ -8,4 +8,6 @@ The CPU backend has ``cpu.py`` choose the schedules of a region's kernels, on sc
 GPU backend has ``cuda.py`` do so, on that of ``cuda_bench.py``, after ``products.py`` found where a product of the
 library's and a kernel for it and its readers are to be timed against each other. ``backends.py`` times a graph compiled
 by several backends.
+
+``reasons.py`` has the codes of what is decided.
 """

@@ -12,6 +12,7 @@ import torch
 from lamina.backends.regions import Boxed
 from lamina.base.decision import Decision
 from lamina.record import Record
+from lamina.tuning.reasons import BACKEND_TIMED
 
 __all__ = ["fastest"]
 
@@ -53,7 +54,7 @@ def _choose(runs: Mapping[str, Boxed], args: list[Any], graph: str, record: Reco
     middle = {name: median(spent) for name, spent in times.items()}
     best = min(middle, key=lambda name: middle[name])
     decisions = tuple(
-        Decision("candidate", (graph, name), name == best, f"{us * 1e6:.1f} us a call", (("us", us * 1e6),))
+        Decision("candidate", (graph, name), name == best, BACKEND_TIMED(us=f"{us * 1e6:.1f}"), (("us", us * 1e6),))
         for name, us in middle.items()
     )
     record.add(graph, "candidates", time.perf_counter() - start, None, decisions)

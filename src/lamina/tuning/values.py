@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.base.decision import Decision
+from lamina.tuning import reasons
 
 __all__ = ["ENOUGH", "Candidate", "Choice", "Measurement", "Policy", "Task", "Tuned", "policy_of"]
 
@@ -57,6 +58,9 @@ class Task:
     bound: float | None = None
 
 
+_BY_SOURCE = {"model": reasons.BY_MODEL, "measured": reasons.MEASURED, "remembered": reasons.REMEMBERED}
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The winner of a task and its ground. ``source`` is "model", "measured" or "remembered"."""
@@ -86,7 +90,8 @@ class Choice:
             if self.winner.label in times:
                 facts.append(("share", round(bound / times[self.winner.label], 3)))
         taken = self.winner.label != self.task.candidates[0].label
-        return Decision("tune", (self.task.subject,), taken, f"{self.source}: {self.reason}", tuple(facts))
+        reason = _BY_SOURCE[self.source](why=self.reason)
+        return Decision("tune", (self.task.subject,), taken, reason, tuple(facts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,9 @@ class Tuned:
                 "candidate",
                 (choice.task.subject, m.label),
                 m.label == choice.winner.label,
-                m.reason if m.microseconds is None else f"{m.microseconds:.1f} us",
+                reasons.CANDIDATE_DROPPED(why=m.reason)
+                if m.microseconds is None
+                else reasons.CANDIDATE_TIMED(us=f"{m.microseconds:.1f}"),
                 () if m.microseconds is None else (("us", round(m.microseconds, 2)), ("samples", m.samples)),
             )
             for choice in self.choices

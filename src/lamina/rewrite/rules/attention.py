@@ -19,8 +19,10 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 from lamina.masked_rows.attention import kernel_for, masked_attention
+from lamina.rewrite.reasons import ATTENTION_BY_LIBRARY, ATTENTION_KEPT
 from lamina.rewrite.rules.attention_check import checked_on_cpu, guarded, on_cpu
 from lamina.rewrite.rules.attention_form import Attention, Refusal, attention_of
 from lamina.rewrite.rules.attention_mask import mask_of
@@ -65,14 +67,14 @@ def _used(gm: GraphModule, decisions: list[Decision], checked: bool) -> GraphMod
             call.check_gain()
             call.mask.changes = any(n > found.last and _shares_memory(n, call.mask.tensors) for n in fixed)
         except Refusal as why:
-            decisions.append(_decision(node, False, str(why)))
+            decisions.append(_decision(node, False, ATTENTION_KEPT(why=why)))
             continue
         replacements[found.last] = call.write
-        decisions.append(_decision(node, True, "attention by hand, forward and backward by the library's kernel"))
+        decisions.append(_decision(node, True, ATTENTION_BY_LIBRARY()))
     return replaced(gm, replacements)
 
 
-def _decision(node: Node, taken: bool, reason: str) -> Decision:
+def _decision(node: Node, taken: bool, reason: Reason) -> Decision:
     return Decision("rewrite", ("use_library_attention", source_of(node)), taken, reason)
 
 

@@ -22,6 +22,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
+from lamina.rewrite.reasons import PASS_CHANGED
 from lamina.rewrite.rules.attention_call import DEFAULTS, LIBRARY, OPERANDS, arguments_of
 from lamina.rewrite.rules.attention_form import MASKED
 from lamina.rewrite.rules.constants import Constants, distinct
@@ -73,7 +74,7 @@ def _simplified(gm: GraphModule, decisions: list[Decision], finite: bool) -> Gra
         if reasons:
             found[node] = call.write
             subject = ("simplify_library_attention", source_of(node))
-            decisions.append(Decision("rewrite", subject, True, "; ".join(reasons)))
+            decisions.append(Decision("rewrite", subject, True, PASS_CHANGED(what="; ".join(reasons))))
     return replaced(gm, found)
 
 

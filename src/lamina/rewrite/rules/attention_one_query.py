@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
+from lamina.rewrite.reasons import PASS_CHANGED
 from lamina.rewrite.rules.attention_call import LIBRARY, OPERANDS, arguments_of
 from lamina.rewrite.rules.editing import Replacement, Writer, replaced
 from lamina.rewrite.rules.layout import with_layout_of
@@ -44,7 +45,8 @@ def open_attention_of_one_query(gm: GraphModule, decisions: list[Decision]) -> G
             continue
         found[node] = call.write
         subject = ("open_attention_of_one_query", source_of(node))
-        decisions.append(Decision("rewrite", subject, True, "one query: kernels that read keys and values once"))
+        reason = PASS_CHANGED(what="one query: kernels that read keys and values once")
+        decisions.append(Decision("rewrite", subject, True, reason))
     return replaced(gm, found)
 
 

@@ -20,6 +20,7 @@ from lamina.base.source import source_of
 from lamina.ops import overloads
 from lamina.ops.row import PERMUTED, REPEATED, RESHAPED, UNIT
 from lamina.rewrite.passes import calls_of, escaping, same_layout
+from lamina.rewrite.reasons import PASS_CHANGED
 from lamina.rewrite.torch_private import same_size
 
 __all__ = ["join_casts", "join_permutations", "join_views"]
@@ -202,8 +203,8 @@ def _value(node: Any) -> Tensor:
     return value
 
 
-def _note(decisions: list[Decision], name: str, node: Node, reason: str) -> None:
-    decisions.append(Decision("rewrite", (name, source_of(node)), True, reason))
+def _note(decisions: list[Decision], name: str, node: Node, what: str) -> None:
+    decisions.append(Decision("rewrite", (name, source_of(node)), True, PASS_CHANGED(what=what)))
 
 
 def _word(node: Node) -> str:

@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from lamina.base.decision import Decision
 from lamina.base.source import source_of
+from lamina.rewrite.reasons import PASS_CHANGED
 from lamina.rewrite.rules.editing import Replacement, Writer, replaced
 from lamina.rewrite.rules.spelling import Spelled, fake_of, spelled, written
 from lamina.rewrite.torch_private import SET_GRAD, same_size
@@ -56,7 +57,8 @@ def turn_in_real_numbers(gm: GraphModule, decisions: list[Decision]) -> GraphMod
             continue
         found[node] = functools.partial(_write, tree, root)
         subject = ("turn_in_real_numbers", source_of(node))
-        decisions.append(Decision("rewrite", subject, True, "pairs are multiplied with the parts of complex numbers"))
+        reason = PASS_CHANGED(what="pairs are multiplied with the parts of complex numbers")
+        decisions.append(Decision("rewrite", subject, True, reason))
     return replaced(gm, found)
 
 

@@ -15,6 +15,7 @@ from lamina.base.fx.torch_private import graph_module
 from lamina.base.operands import with_operands
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_sure
+from lamina.rewrite.reasons import PASS_CHANGED
 
 __all__ = ["without_dropout"]
 
@@ -28,7 +29,9 @@ def without_dropout(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
     """``gm`` with the operand in the place of each such call; ``gm`` itself if there is none."""
     idle = {n: _argument(n, 0, "input", None) for n in gm.graph.nodes if n.op == "call_function" and _drops_nothing(n)}
     for node in idle:
-        decisions.append(Decision("rewrite", ("without_dropout", source_of(node)), True, "nothing is dropped"))
+        decisions.append(
+            Decision("rewrite", ("without_dropout", source_of(node)), True, PASS_CHANGED(what="nothing is dropped"))
+        )
     return graph_module(gm, with_operands(gm, idle)) if idle else gm
 
 

@@ -17,6 +17,7 @@ from lamina.base.decision import Decision
 from lamina.base.fx.copying import copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
+from lamina.rewrite.reasons import PASS_CHANGED
 
 __all__ = ["strided_windows"]
 
@@ -32,7 +33,8 @@ def strided_windows(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
     for node, new in copy_nodes(graph, gm.graph.nodes).items():
         if node in found:
             new.op, new.target = "call_function", windows
-            decisions.append(Decision("rewrite", ("strided_windows", source_of(node)), True, "a view keeps the rest"))
+            reason = PASS_CHANGED(what="a view keeps the rest")
+            decisions.append(Decision("rewrite", ("strided_windows", source_of(node)), True, reason))
     return graph_module(gm, graph)
 
 

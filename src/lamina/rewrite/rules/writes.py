@@ -17,6 +17,7 @@ from lamina.base.decision import Decision
 from lamina.base.fx.copying import Made, copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.source import source_of
+from lamina.rewrite.reasons import PASS_CHANGED
 from lamina.rewrite.rules.spelling import Spelled, fake_of, number, spelled
 from lamina.rewrite.torch_private import SET_GRAD, same_size
 
@@ -47,7 +48,8 @@ def without_hidden_writes(gm: GraphModule, decisions: list[Decision]) -> GraphMo
         return gm
     for node in chosen:
         subject = ("without_hidden_writes", source_of(node))
-        decisions.append(Decision("rewrite", subject, True, "nothing had read the tensor that this writes to"))
+        reason = PASS_CHANGED(what="nothing had read the tensor that this writes to")
+        decisions.append(Decision("rewrite", subject, True, reason))
     graph = Graph()
 
     def write(node: Node, graph: Graph, made: Made) -> Node:

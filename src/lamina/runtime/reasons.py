@@ -1,0 +1,86 @@
+"""Codes of what is decided while a compiled region runs: recordings of CUDA graphs."""
+
+from __future__ import annotations
+
+from lamina.base.reasons import Codes
+
+_RECORDED = Codes(70, "Recordings of CUDA graphs")
+
+ASKED_FOR = _RECORDED.add(
+    0,
+    "asked for",
+    'The mode "reduce-overhead" asks for CUDA graphs; the calls are recorded and replayed.',
+)
+LAUNCHES_DOMINATE = _RECORDED.add(
+    1,
+    "launches dominate",
+    "Replaying takes less of the host's time than launching; the facts have the microseconds of both.",
+)
+REPLAY_NOT_FASTER = _RECORDED.add(
+    2,
+    "a replay takes the host as long as the launches",
+    "Recordings were given up, as a replay took as long as launching.",
+)
+GPU_IS_BUSY = _RECORDED.add(
+    3,
+    "the GPU is busy for longer than launching takes",
+    "The host is ahead of the GPU anyway, so that a recording saves nothing.",
+)
+ADDRESSES_MOVE = _RECORDED.add(
+    4,
+    "the addresses of its inputs do not come again",
+    "A recording serves the addresses that it was made for; arguments came at new ones in each call.",
+    "reuse the tensors that are passed, by copy_ into them",
+)
+ADDRESSES_CEASED = _RECORDED.add(
+    5,
+    "the addresses of its inputs no longer come again",
+    "Recordings made earlier go on serving their addresses; arguments come at new ones now.",
+    "reuse the tensors that are passed, by copy_ into them",
+)
+OUTPUTS_IN_USE = _RECORDED.add(
+    6,
+    "the outputs of {count} recordings of the same addresses are in use",
+    "Results of replays lie in the recording's memory until the caller frees them.",
+    "free earlier results, or clone what is kept",
+)
+TOO_MANY = _RECORDED.add(
+    7,
+    "there are {count} recordings, and none is of the addresses of this call",
+    "Such calls run directly.",
+    "reuse the tensors that are passed, by copy_ into them",
+)
+NOT_RECORDABLE = _RECORDED.add(
+    8,
+    "it cannot be recorded: {error}",
+    "CUDA refused to record a call of the region, which runs directly.",
+)
+OUTPUT_ON_CPU = _RECORDED.add(
+    9,
+    "an output is on the CPU",
+    "A replay cannot make results on the CPU.",
+    "return tensors that are on the GPU",
+)
+OUTPUT_OF_OTHER_TYPE = _RECORDED.add(
+    10,
+    "an output lies in an input of another type",
+    "A result is a view of an argument with another dtype, which a replay cannot make again.",
+)
+HOLDERS_UNKNOWN = _RECORDED.add(
+    11,
+    "this torch does not say who holds an output",
+    "Whether the memory of a recording is still in use cannot be told.",
+    "use torch 2.11 to 2.13",
+)
+BUDGET_TAKEN = _RECORDED.add(
+    12,
+    "it would keep {mib} MiB, and recordings keep {kept} of {limit} MiB that they may",
+    "Recordings keep memory from torch; all of them together may keep a share of the GPU's.",
+    'mode="reduce-overhead" records nevertheless',
+)
+LITTLE_FREE = _RECORDED.add(
+    13,
+    "it would keep {mib} MiB, and little more is free",
+    "The memory of a recording might be missing elsewhere.",
+    'mode="reduce-overhead" records nevertheless',
+)
