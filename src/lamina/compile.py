@@ -53,6 +53,8 @@ from lamina.ir.plan import Plan
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
 from lamina.record import Record, keep
+from lamina.report.recording import record_for
+from lamina.report.write import write_report
 from lamina.rewrite.inlined import with_inlined
 from lamina.rewrite.nests import rewrite_nests
 from lamina.rewrite.rewriting import Rewriting
@@ -83,7 +85,8 @@ def compile(
     ``backend`` is "lamina" (kernels for this machine), the name of another backend (those built in, registered,
     installed, or known to torch.compile), a ``Backend`` or a function ``(gm, example_inputs) -> callable``, which is
     given functional ATen graphs. ``mode`` is one of torch.compile's four modes, ``options`` an ``Options`` or a mapping
-    of its fields. The result has a ``record``. Raises ``BadArgument`` or ``UnknownOption`` for wrong arguments.
+    of its fields. The result has a ``record``, and ``report(path)`` writes it as a page. Raises ``BadArgument`` or
+    ``UnknownOption`` for wrong arguments.
     """
     if model is None:
         return _decorator(
@@ -99,7 +102,7 @@ def compile(
     check_rules(settings)
     if disable:
         return model
-    record = keep(Record(getattr(model, "__name__", type(model).__name__)))
+    record = keep(record_for(getattr(model, "__name__", type(model).__name__), settings))
     dynamic = dynamic if chosen.dynamic or dynamic is not None else False
     return compile_recorded(model, settings, chosen, record, fullgraph, dynamic)
 
@@ -108,7 +111,7 @@ def compile_recorded(
     model: Any, settings: Options, backend: Backend, record: Record, fullgraph: bool, dynamic: bool | None
 ) -> Any:
     """``model`` compiled with ``settings`` by ``backend``; all that is noted on the way goes into ``record``."""
-    compiled = compile_callable(
+    return compile_callable(
         model,
         backend_callable=_Compiler(settings, backend, record),
         fullgraph=fullgraph,
@@ -116,11 +119,8 @@ def compile_recorded(
         record=record,
         strict=settings.strict,
         entry=settings.entry,
+        attributes={"record": record, "report": partial(write_report, record)},
     )
-    # A module has it already, and shares its attributes with the original.
-    if not isinstance(compiled, torch.nn.Module):
-        compiled.record = record
-    return compiled
 
 
 def _decorator(**settings: Any) -> Callable[[Any], Any]:

@@ -98,6 +98,13 @@ class Options:
         "LAMINA_DUMP_DIR",
         key=False,
     )
+    report: str = _knob(
+        "",
+        "file that the process writes when it ends: all stages, decisions and kernels of each compiled callable as a "
+        "page (.html), or as data (.json); a second callable's gets -2 before the dot, and so on",
+        "LAMINA_REPORT",
+        key=False,
+    )
     progress: bool = _knob(True, "print a line when compiling takes over two seconds", "LAMINA_PROGRESS", key=False)
     logs: str = _knob(
         "",

@@ -21,13 +21,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of one region: its value, how long it took (seconds) and what it decided."""
+    """One stage of one region: its value, how long it took (seconds), what it decided and when it ended.
+
+    ``ended`` is on the clock of ``time.perf_counter``.
+    """
 
     region: str
     name: str
     value: object = field(repr=False)
     seconds: float
     decisions: tuple[Decision, ...] = ()
+    ended: float = field(default_factory=time.perf_counter, compare=False, repr=False)
 
     def __str__(self) -> str:
         """What ``dump`` writes of the value, all of its files in one text."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 import torch
@@ -173,13 +173,14 @@ def compile_callable(
     record: Record | None = None,
     strict: bool = False,
     entry: str = "lamina",
+    attributes: Mapping[str, object] = MappingProxyType({}),
 ) -> Any:
     """``target`` with its tensor regions compiled by ``backend_callable``.
 
     A module gives a transparent module (see ``transparent``); a function, method or module class gives what
     torch.compile gives. Each captured region is noted in ``record``. A function that cannot be captured for an internal
     error is run by Python, with a warning and a decision in the record; with ``strict`` the error is raised. ``entry``
-    "torch" leaves the way from Python into compiled code to torch's wrapper.
+    "torch" leaves the way from Python into compiled code to torch's wrapper. What comes back has the ``attributes``.
     """
     watch_compile_start()
     backend = _Backend(backend_callable, (fullgraph, dynamic), record, strict)
@@ -191,6 +192,12 @@ def compile_callable(
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target
         if isinstance(module, torch.jit.ScriptModule):
-            return compiled(module)
-        return transparent(module, compiled, record)
-    return compiled(target)
+            return _with(compiled(module), attributes)
+        return transparent(module, compiled, attributes)
+    return _with(compiled(target), attributes)
+
+
+def _with(compiled: Any, attributes: Mapping[str, object]) -> Any:
+    for name, value in attributes.items():
+        setattr(compiled, name, value)
+    return compiled

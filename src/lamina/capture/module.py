@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import copyreg
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ class _Link:
     original: torch.nn.Module
     compile: Callable[[Any], Any]
     call: Callable[..., Any]
-    record: object
+    attributes: Mapping[str, object]
     kind: type[torch.nn.Module]
 
 
@@ -59,13 +60,13 @@ class _Transparent:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         link = self._lamina_link
-        twin = transparent(copy.deepcopy(link.original, memo), link.compile, link.record)
+        twin = transparent(copy.deepcopy(link.original, memo), link.compile, link.attributes)
         memo[id(self)] = twin
         return twin
 
     def __copy__(self) -> Any:
         link = self._lamina_link
-        return transparent(copy.copy(link.original), link.compile, link.record)
+        return transparent(copy.copy(link.original), link.compile, link.attributes)
 
 
 def is_transparent(module: object) -> bool:
@@ -79,15 +80,17 @@ def original_of(module: Any) -> torch.nn.Module:
     return link.original
 
 
-def transparent(module: torch.nn.Module, compile: Callable[[Any], Any], record: object = None) -> torch.nn.Module:
+def transparent(
+    module: torch.nn.Module, compile: Callable[[Any], Any], attributes: Mapping[str, object] = MappingProxyType({})
+) -> torch.nn.Module:
     """``module`` with calls to it going through ``compile(module)``.
 
     The result is an instance of a subclass of ``type(module)`` that shares the original's ``__dict__``: parameters,
     ``state_dict`` keys, hooks, mode and attributes are one and the same on both. It pickles as the original
     module; ``copy.deepcopy`` gives a compiled copy. Calling ``forward`` by hand skips hooks and the compiler, as it
-    skips hooks in eager. ``record`` is found as an attribute of that name, unless the module has one of its own.
+    skips hooks in eager. ``attributes`` are found by their names, but where the module has one of its own.
     """
-    link = _Link(module, compile, _compiled_call(module, compile), record, type(module))
+    link = _Link(module, compile, _compiled_call(module, compile), attributes, type(module))
     result: torch.nn.Module = object.__new__(_derived(link))
     object.__setattr__(result, "__dict__", module.__dict__)
     return result
@@ -102,8 +105,7 @@ def _derived(link: _Link) -> type[Any]:
         "__doc__": original.__doc__,
         "_lamina_link": link,
     }
-    if not hasattr(link.original, "record"):
-        body["record"] = link.record
+    body.update({name: value for name, value in link.attributes.items() if not hasattr(link.original, name)})
     body.update({name: _slot(name) for name in copyreg._slotnames(original)})  # type: ignore[attr-defined]
     return types.new_class(original.__name__, (_Transparent, original), {}, lambda space: space.update(body))
 

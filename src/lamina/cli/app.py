@@ -18,6 +18,7 @@ from lamina.cli.demo import CompileFunction, Row, chosen, demonstrate, table
 from lamina.cli.demo_models import DEMOS
 from lamina.cli.doctor import examine, installed_version
 from lamina.cli.fuzzing import run_fuzz, run_minify
+from lamina.cli.reporting import add_commands
 from lamina.errors import LaminaError
 from lamina.options import Options
 from lamina.testing.fuzz import INGREDIENTS
@@ -36,6 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(caching, name="cache")
+add_commands(app)
 
 
 def main() -> None:

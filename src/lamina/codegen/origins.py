@@ -16,7 +16,7 @@ from lamina.codegen.triton.source import TritonSource
 from lamina.ir.loops import Nest, Source, defined
 from lamina.ir.plan import KernelCall, Plan
 
-__all__ = ["cpp_with_origins", "triton_with_origins"]
+__all__ = ["cpp_nests", "cpp_with_origins", "triton_with_origins"]
 
 _DEFINES = re.compile(r"\b(v\d+)(?:_\w+)?(?:\[\w+\])? = ")
 """A value of a nest, or what is kept of it under a name that begins like its own, on the left of an assignment."""
@@ -36,7 +36,7 @@ def cpp_with_origins(texts: Mapping[str, str], plan: Plan) -> dict[str, str]:
     found = {}
     for name, text in texts.items():
         own = places.get(name, ())
-        marked = _marked(text.splitlines(), own, _cpp_nests, "//") if own else ()
+        marked = _marked(text.splitlines(), own, cpp_nests, "//") if own else ()
         found[name] = "\n".join([*marked, ""]) if own else text
     return found
 
@@ -102,7 +102,7 @@ def _marked(
         yield line
 
 
-def _cpp_nests(lines: list[str]) -> Iterator[int]:
+def cpp_nests(lines: list[str]) -> Iterator[int]:
     """The number of the nest that each line belongs to."""
     number, opened = 0, 0
     for line in lines:

@@ -1,0 +1,80 @@
+"""Records of a process that is to leave a report: they keep graphs as rewrites leave them, until it ends."""
+
+from __future__ import annotations
+
+import atexit
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch.fx import GraphModule
+
+from lamina.base.files import graph_text
+from lamina.errors import LaminaWarning
+from lamina.options import Options
+from lamina.record import Record
+from lamina.report.write import write_report
+
+__all__ = ["Recording", "record_for", "report_everything", "write_waiting"]
+
+
+@dataclass(slots=True, repr=False)
+class Recording(Record):
+    """A record that keeps the text of each graph after each rewrite that changed it, by captured graph."""
+
+    graphs: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+
+    def passed(self, graph: str, place: str, rewrite: str, gm: object) -> None:
+        """Keep the graph's text after ``rewrite``, or before any of a place where there is none."""
+        if not isinstance(gm, GraphModule):
+            return
+        texts, text = self.graphs.setdefault(graph, []), graph_text(gm)
+        if not texts or texts[-1][1] != text:
+            texts.append((rewrite, text))
+
+
+class _Waiting:
+    """What is written when the process ends; ``everything`` is where records go for which no option names a file."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[Record, Path]] = []
+        self.everything: Path | None = None
+
+
+_waiting = _Waiting()
+
+
+def report_everything(path: Path) -> None:
+    """From now on each compiled callable of the process is reported to ``path``, as the option report says it."""
+    _waiting.everything = path.absolute()
+
+
+def record_for(name: str, options: Options) -> Record:
+    """The record of a callable; where the option report names a file, it is written when the process ends."""
+    path = Path(options.report) if options.report else _waiting.everything
+    if path is None:
+        return Record(name)
+    if not _waiting.records:
+        atexit.register(write_waiting)
+    record = Recording(name)
+    _waiting.records.append((record, path))
+    return record
+
+
+def write_waiting(told: Callable[[Path], None] = lambda path: None) -> None:
+    """Write all reports that are waited for, and call ``told`` with each file. One that fails is a warning."""
+    made: dict[Path, int] = {}
+    while _waiting.records:
+        record, path = _waiting.records.pop(0)
+        if not record.stages:
+            continue
+        number = made[path] = made.get(path, 0) + 1
+        own = path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
+        try:
+            write_report(record, own)
+        except Exception as error:
+            said = f"lamina cannot write the report {own}: {type(error).__name__}: {error}"
+            warnings.warn(said, LaminaWarning, stacklevel=2)
+            continue
+        told(own)

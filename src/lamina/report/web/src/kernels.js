@@ -1,0 +1,136 @@
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+import { html } from "./html.js";
+import { go } from "./app.js";
+import { bytes, count, operations, plural } from "./format.js";
+
+const COLUMNS = [
+  ["name", "Kernel", (k) => k.name],
+  ["launches", "Launches", (k) => k.launches.length],
+  ["schedule", "Schedule", (k) => k.kinds],
+  ["bytes", "Moved", (k) => k.bytes],
+  ["flops", "Operations", (k) => k.flops],
+  ["intensity", "Operations per byte", (k) => k.intensity],
+  ["equations", "Equations", (k) => k.equations],
+];
+
+export function Kernels({ report, what }) {
+  const [order, setOrder] = useState(["bytes", -1]);
+  const [open, setOpen] = useState(what);
+  const kernels = useMemo(() => {
+    const candidates = new Map();
+    for (const d of report.decisions) {
+      if (d.kind !== "candidate") continue;
+      const name = d.subject[0];
+      candidates.set(name, [...(candidates.get(name) ?? []), d]);
+    }
+    return report.data.kernels.map((k) => ({
+      ...k,
+      kinds: [...new Set(k.schedules.map((s) => /\('(\w+)'|kind='(\w+)'/.exec(s)?.slice(1).find(Boolean) ?? ""))].join(", "),
+      intensity: k.bytes ? k.flops / k.bytes : 0,
+      candidates: candidates.get(k.name) ?? [],
+    }));
+  }, [report]);
+  const value = COLUMNS.find(([name]) => name === order[0])[2];
+  const sorted = [...kernels].sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * order[1]);
+  return html`
+    <section class="page">
+      <h1>Kernels</h1>
+      ${kernels.length > 1 && html`<${Intensity} kernels=${kernels} />`}
+      <table class="wide">
+        <thead>
+          <tr>
+            ${COLUMNS.map(
+              ([name, label]) => html`<th key=${name} class=${name === "name" || name === "schedule" ? "" : "number"}
+                aria-sort=${order[0] === name ? (order[1] > 0 ? "ascending" : "descending") : "none"}>
+                <button class="head" onClick=${() => setOrder([name, order[0] === name ? -order[1] : -1])}>
+                  ${label}${order[0] === name ? (order[1] > 0 ? " ↑" : " ↓") : ""}
+                </button>
+              </th>`,
+            )}
+          </tr>
+        </thead>
+        <tbody>
+          ${sorted.map((k) => html`<${Row} key=${k.name} report=${report} kernel=${k} open=${open === k.name} toggle=${() => setOpen(open === k.name ? "" : k.name)} />`)}
+        </tbody>
+      </table>
+    </section>
+  `;
+}
+
+function Row({ report, kernel, open, toggle }) {
+  const text = report.byKey.get(`kernel:${kernel.name}`);
+  return html`
+    <tr class=${open ? "open" : ""}>
+      <td><button class="link" aria-expanded=${open} onClick=${toggle}>${open ? "▾" : "▸"} ${kernel.name}</button></td>
+      <td class="number">${count(kernel.launches.length)}</td>
+      <td>${kernel.kinds}</td>
+      <td class="number">${bytes(kernel.bytes)}</td>
+      <td class="number">${operations(kernel.flops)}</td>
+      <td class="number">${kernel.intensity.toFixed(2)}</td>
+      <td class="number">${count(kernel.equations)}</td>
+    </tr>
+    ${open &&
+    html`<tr class="more"><td colspan=${COLUMNS.length}>
+      ${kernel.schedules.map((one) => html`<pre>${one}</pre>`)}
+      ${kernel.grid && html`<p>Grid ${kernel.grid.join(" × ")}, ${plural(kernel.warps, "warp")}, ${plural(kernel.stages, "stage")}.</p>`}
+      <p>
+        Launched by
+        ${kernel.launches.map(
+          (one) => html` <button class="link" onClick=${() => go("trace", `loops:${one.region}/${one.step}`)}>${one.region} ${one.step}</button>`,
+        )}
+      </p>
+      ${kernel.candidates.length > 0 &&
+      html`<h3>Candidates</h3>
+        <table>
+          <tbody>
+            ${kernel.candidates.map((d) => html`<tr><td>${d.taken ? "● " : ""}${d.subject[1]}</td><td>${d.reason}</td></tr>`)}
+          </tbody>
+        </table>`}
+      ${text && html`<button onClick=${() => go("trace", text.key)}>Show its code</button>`}
+    </td></tr>`}
+  `;
+}
+
+// Each kernel by what it moves and computes in one launch, both on logarithmic scales.
+function Intensity({ kernels }) {
+  const place = useRef(null);
+  useEffect(() => {
+    const shown = kernels.filter((k) => k.bytes > 0 && k.flops > 0).sort((a, b) => a.bytes - b.bytes);
+    if (!shown.length) return undefined;
+    const draw = () => {
+      place.current.textContent = "";
+      const style = getComputedStyle(document.documentElement);
+      const colour = (name) => style.getPropertyValue(name).trim();
+      const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
+      const plot = new uPlot(
+        {
+          width: Math.min(760, place.current.clientWidth || 760),
+          height: 220,
+          scales: { x: { time: false, distr: 3 }, y: { distr: 3 } },
+          legend: { show: false },
+          cursor: { drag: { x: false, y: false } },
+          axes: [
+            { ...axis, label: "bytes moved by a launch", labelSize: 22, values: (_, all) => all.map((v) => (v === null ? "" : bytes(v))) },
+            { ...axis, label: "operations", labelSize: 22, size: 64, values: (_, all) => all.map((v) => (v === null ? "" : operations(v))) },
+          ],
+          series: [{}, { stroke: colour("--accent"), fill: colour("--accent"), paths: () => null, points: { show: true, size: 7 } }],
+        },
+        [shown.map((k) => k.bytes), shown.map((k) => k.flops)],
+        place.current,
+      );
+      const names = document.createElement("p");
+      names.className = "faint caption";
+      plot.over.addEventListener("mousemove", () => {
+        const kernel = shown[plot.cursor.idx];
+        names.textContent = kernel ? `${kernel.name}: ${bytes(kernel.bytes)}, ${operations(kernel.flops)} operations` : "";
+      });
+      names.textContent = "Each point is a kernel: right is more memory traffic, up is more arithmetic.";
+      place.current.append(names);
+    };
+    draw();
+    addEventListener("themechange", draw);
+    return () => removeEventListener("themechange", draw);
+  }, [kernels]);
+  return html`<div class="chart" ref=${place}></div>`;
+}

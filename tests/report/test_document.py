@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import lamina
+from lamina.report.assembly import Assembler, listing
+from lamina.report.document import document
+from lamina.report.texts import LEVELS
+from tests.report.programs import link_pairs, reaching, trained
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    return document(trained())
+
+
+def texts(report: dict[str, Any], level: str) -> list[tuple[int, dict[str, Any]]]:
+    return [(number, text) for number, text in enumerate(report["texts"]) if text["level"] == level]
+
+
+def test_all_levels_are_there(report: dict[str, Any]) -> None:
+    assert not report["faults"]
+    wanted = LEVELS if not Assembler().why else LEVELS[:-1]
+    assert list(dict.fromkeys(text["level"] for text in report["texts"])) == list(wanted)
+    assert json.loads(json.dumps(report)) == report
+
+
+def test_links_lead_to_lines_that_are_there(report: dict[str, Any]) -> None:
+    pairs = list(link_pairs(report))
+    lengths = [text["text"].count("\n") + 1 for text in report["texts"]]
+    assert len(pairs) > 300
+    for upper, line, lower, other in pairs:
+        assert 1 <= line <= lengths[upper]
+        assert 1 <= other <= lengths[lower]
+        assert LEVELS.index(report["texts"][upper]["level"]) < LEVELS.index(report["texts"][lower]["level"])
+
+
+def test_nodes_and_statements_reach_a_line_of_python(report: dict[str, Any]) -> None:
+    reached = reaching(report, "python")
+    assert not report["lost"]
+    for level in ("forward", "backward"):
+        for number, text in texts(report, level):
+            assert all(
+                (number, line) in reached
+                for line, name in text["names"]
+                if not name.startswith(("primals", "tangents", "output"))
+            )
+    for number, text in texts(report, "kernel"):
+        for line, code in enumerate(text["text"].split("\n"), 1):
+            if " = v" in code or "load_f32(" in code or "store_f32(" in code:
+                assert (number, line) in reached, code
+
+
+def test_a_line_of_python_reaches_forward_backward_and_kernels(report: dict[str, Any]) -> None:
+    ((python, text),) = texts(report, "python")
+    (line,) = [n for n, code in enumerate(text["text"].split("\n"), 1) if "functional.gelu(" in code]
+    down: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    for upper, a, lower, b in link_pairs(report):
+        down.setdefault((upper, a), set()).add((lower, b))
+    found, waiting = set(), [(python, line)]
+    while waiting:
+        for place in down.get(waiting.pop(), ()):
+            if place not in found:
+                found.add(place)
+                waiting.append(place)
+    levels = {report["texts"][number]["level"] for number, _ in found}
+    assert set(LEVELS[1:6]) <= levels
+    names = {dict(map(tuple, report["texts"][n]["names"])).get(at, "") for n, at in found}
+    assert {"gelu", "gelu_1", "gelu_backward"} <= names
+
+
+def test_steps_have_costs_modules_and_reasons(report: dict[str, Any]) -> None:
+    forward, backward = report["regions"]
+    assert (forward["kind"], backward["kind"]) == ("forward", "backward")
+    assert {step["module"] for step in forward["steps"]} >= {"blocks.0.up", "blocks.1.down"}
+    up = next(step for step in forward["steps"] if step["calls"] == "aten.addmm.default")
+    assert up["flops"] == 2 * 32 * 32 * 64
+    assert up["bytes_written"] == 32 * 64 * 4
+    for region in report["regions"]:
+        for edge in region["fusion"][""]["edges"]:
+            assert edge["why"], edge
+
+
+def test_maps_of_many_steps_are_drawn_by_module(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.report.fusion._MOST_BOXES", 4)
+    drawn = document(trained(), assembly=False)["regions"][0]["fusion"]
+    assert len(drawn[""]["boxes"]) <= 4
+    assert any(box["label"] == "blocks" for box in drawn[""]["boxes"])
+    inner = [box["step"] for name, one in drawn.items() if name for box in one["boxes"]]
+    assert sorted(inner) == list(range(len(inner)))
+
+
+def test_boxes_of_a_map_do_not_overlap(report: dict[str, Any]) -> None:
+    for region in report["regions"]:
+        boxes = region["fusion"][""]["boxes"]
+        for i, a in enumerate(boxes):
+            for b in boxes[:i]:
+                assert a["y"] != b["y"] or a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
+
+
+def test_memory_is_what_the_plan_places(report: dict[str, Any]) -> None:
+    memory = report["regions"][0]["memory"]
+    assert memory["arena"] >= max(memory["temporary"])
+    assert memory["results"] == sorted(memory["results"])
+
+
+def test_steps_of_fusion_are_shown_one_by_one(report: dict[str, Any]) -> None:
+    passes = [one for one in report["passes"] if one["region"] == "graph0_forward"]
+    assert [one["name"] for one in passes][:2] == ["lower", "update in place"]
+    grouped = next(one for one in passes if one["name"] == "group")
+    assert grouped["before"].count("= Nest(") > grouped["after"].count("= Nest(")
+
+
+def test_what_cannot_be_shown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise RuntimeError("planted")
+
+    record = trained()
+    monkeypatch.setattr("lamina.report.document.memory_of", broken)
+    found = document(record, assembly=False)
+    assert {fault["region"] for fault in found["faults"]} == {"graph0_forward", "graph0_backward"}
+    assert all("planted" in fault["what"] for fault in found["faults"])
+    assert found["decisions"]
+
+
+def test_dynamic_sizes_are_shown_as_they_were_first() -> None:
+    compiled = lamina.compile(lambda x: torch.softmax(x * 2, -1), dynamic=True)
+    compiled(torch.randn(6, 40))
+    (region,) = document(compiled.record, assembly=False)["regions"]
+    assert sum(step["bytes_written"] for step in region["steps"]) == 6 * 40 * 4
+
+
+def test_a_program_without_anything_compiled_is_an_empty_report() -> None:
+    compiled = lamina.compile(lambda x: x + 1)
+    found = document(compiled.record)
+    assert not found["texts"]
+    assert not found["regions"]
+
+
+def test_instructions_belong_to_the_innermost_line_of_the_kernel() -> None:
+    output = [
+        "0000000000000000 <f>:",
+        "f():",
+        "/tmp/prelude.h:7",
+        "inlined by /tmp/k.cpp:3 (operator())",
+        "inlined by /tmp/prelude.h:9 (strip)",
+        "inlined by /tmp/k.cpp:2 (f)",
+        "   4:\tvaddps ymm0,ymm0,ymm1",
+        "   8:\tjl     4 <f+0x4>",
+        "/tmp/k.cpp:5",
+        "   a:\tret    ",
+    ]
+    lines, origins = listing(output, "k.cpp")
+    assert lines == ["f:", "     4:  vaddps ymm0,ymm0,ymm1", "     8:  jl     4 <0x4>", "     a:  ret"]
+    assert origins == [0, 3, 3, 5]
