@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.ir.loops import LibraryCall
 from lamina.ir.plan import PlanStep
 from lamina.report.regions import Region
@@ -12,10 +12,10 @@ from lamina.report.regions import Region
 __all__ = ["boundary_reasons"]
 
 
-def boundary_reasons(region: Region) -> Callable[[PlanStep, PlanStep], Decision | None]:
-    """A function that gives the decision by which the second of two steps is not in the first's kernel."""
+def boundary_reasons(region: Region) -> Callable[[PlanStep, PlanStep], Reason | None]:
+    """A function that says why the second of two steps is not in the first's kernel."""
     members = _Members()
-    refused: dict[tuple[str, str], Decision] = {}
+    refused: dict[tuple[str, ...], Reason] = {}
     for _, stage in region.stages:
         for decision in stage.decisions:
             if decision.kind not in ("fuse", "inline") or len(decision.subject) != 2:
@@ -23,12 +23,12 @@ def boundary_reasons(region: Region) -> Callable[[PlanStep, PlanStep], Decision 
             if decision.taken:
                 members.join(*decision.subject)
             else:
-                refused.setdefault(decision.subject, decision)
+                refused.setdefault(decision.subject, decision.reason)
 
-    def reason(first: PlanStep, second: PlanStep) -> Decision | None:
+    def reason(first: PlanStep, second: PlanStep) -> Reason | None:
         for step in (second, first):
             if isinstance(step, LibraryCall):
-                return Decision("library", (step.name,), True, step.reason) if step.reason else None
+                return step.reason if isinstance(step.reason, Reason) else Reason(step.reason) if step.reason else None
         pairs = [(a, b) for a in members.of(first) for b in members.of(second)]
         return next((refused[p] for a, b in pairs for p in ((a, b), (b, a)) if p in refused), None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.ir.access import origins, reads, writes
 from lamina.ir.loops import Source
 from lamina.ir.plan import KernelCall, Plan, PlanStep
@@ -19,7 +19,7 @@ _MOST_BOXES = 36
 _LETTER, _MARGIN, _NARROWEST, _WIDEST = 7.6, 28, 130, 320
 """Pixels: a wide letter of a label, around it, and the limits of a box's width."""
 
-Reason = Callable[[PlanStep, PlanStep], Decision | None]
+Why = Callable[[PlanStep, PlanStep], Reason | None]
 
 
 def step_data(plan: Plan, sizes: Sizes, modules: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def _module(paths: Iterable[str]) -> str:
     return ".".join(common or ())
 
 
-def fusion_map(plan: Plan, steps: Sequence[dict[str, Any]], sizes: Sizes, reason: Reason) -> dict[str, Any]:
+def fusion_map(plan: Plan, steps: Sequence[dict[str, Any]], sizes: Sizes, reason: Why) -> dict[str, Any]:
     """Maps of a plan by name: "" is the first that is seen; a box may open another.
 
     Edges say which buffers they are and, within a map of steps, why the two are not one kernel.
@@ -133,7 +133,7 @@ def _groups(steps: Sequence[dict[str, Any]]) -> list[tuple[str, list[int]]]:
     ]
 
 
-def _edges(plan: Plan, sizes: Sizes, reason: Reason) -> list[dict[str, Any]]:
+def _edges(plan: Plan, sizes: Sizes, reason: Why) -> list[dict[str, Any]]:
     buffers = plan.buffer_map()
     writer: dict[str, int] = {}
     found: dict[tuple[int, int], dict[str, Any]] = {}
@@ -149,9 +149,9 @@ def _edges(plan: Plan, sizes: Sizes, reason: Reason) -> list[dict[str, Any]]:
         for name in _outputs(step):
             writer[name] = number
     for (source, target), edge in found.items():
-        decision = reason(plan.steps[source], plan.steps[target])
-        if decision is not None:
-            edge |= {"why": str(decision.reason), "code": decision.code, "remedy": decision.remedy}
+        why = reason(plan.steps[source], plan.steps[target])
+        if why is not None:
+            edge |= {"why": str(why), "code": why.code, "remedy": why.remedy}
     return list(found.values())
 
 
