@@ -712,3 +712,20 @@ def test_tangents_behind_torchs_own_wrapper() -> None:
             assert torch.allclose(found.primal, x.sin() * 2)
             assert found.tangent is not None
             assert torch.allclose(found.tangent, x.cos() * 2)
+
+
+def _chain(x: Tensor) -> Tensor:
+    for lengths in ((-1, 6), (2, -1, 4), (8, -1)) * 6:
+        x = x.reshape(lengths)
+    return x.sum(0)
+
+
+def test_sizes_are_fixed_where_capture_asks_too_long_of_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.capture.fixed_sizes.torch_private.SECONDS_FOR_SIZES", 0.2)
+    compiled = lamina.compile(_chain, dynamic=True, options={"strict": True})
+    for rows in (96, 192):
+        x = torch.arange(rows * 8.0)
+        assert compiled(x).equal(_chain(x))
+    (decision,) = compiled.record.decisions("fixed sizes")
+    assert decision.taken
+    assert "_chain" in decision.subject[0]

@@ -93,6 +93,15 @@ def test_a_process_that_ends_or_hangs_is_a_finding(wrong: str, kind: str) -> Non
         assert worker.ask(Job("none", PROGRAM)).verdict.ok
 
 
+def test_draws_that_take_long_together_are_no_hang() -> None:
+    with Worker(seconds=300.0) as worker:
+        worker.ask(Job("none", PROGRAM))
+        worker.seconds = 2.5
+        answer = worker.ask(Job(f"{WRONG}:slow_rounding", PROGRAM))
+    assert answer.verdict.drawn > 1
+    assert answer.seconds > worker.seconds
+
+
 def test_a_script_that_its_processes_run_again_is_told(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("from lamina.testing.fuzz import fuzz\nprint(fuzz(1, target='none'))\n")

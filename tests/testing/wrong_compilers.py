@@ -29,6 +29,11 @@ def rounding(function: Any) -> Any:
     return _changed(function, lambda t: t + 40 * torch.finfo(t.dtype).eps * t.abs().max())
 
 
+def slow_rounding(function: Any) -> Any:
+    time.sleep(0.5)
+    return _changed(function, lambda t: t * (1 + 40 * torch.finfo(t.dtype).eps))
+
+
 def nan(function: Any) -> Any:
     return _changed(function, lambda t: torch.where(t == t.max(), torch.nan, t))
 

@@ -164,7 +164,7 @@ class _Autograd:
         """The graph through AOTAutograd; with numbers for run-time integers where gradients want them."""
         gm = self.captured.graph
         try:
-            with questions_limited(self.captured.example_inputs, _SECONDS_FOR_SIZES):
+            with questions_limited(_SECONDS_FOR_SIZES, lambda: self.graphs.begun):
                 return self._run(gm, decompositions)
         except SizesTakeTooLong:
             fixed = None if self.graphs.begun else next(reversed([*fixed_integers(gm)]), None)

@@ -13,6 +13,7 @@ import torch
 
 from lamina.base.files import graph_text, text_of
 from lamina.base.recovery import recover
+from lamina.base.symbolic.torch_private import questions_unlimited
 from lamina.capture.entry.torch_private import improve_entry
 from lamina.capture.events.torch_private import note_fixed_sizes, watch_frames
 from lamina.capture.external_state.torch_private import guard_unguarded, is_guarded
@@ -157,7 +158,8 @@ def compiled_graph(
     before = log.record.booked()
     start = time.perf_counter()
     try:
-        return compiler(gm, example_inputs)
+        with questions_unlimited():  # the limit is for capture
+            return compiler(gm, example_inputs)
     finally:
         log.returned = time.perf_counter()
         log.record.add("", "other", max(0.0, log.returned - start - (log.record.booked() - before)))

@@ -12,7 +12,7 @@ from lamina.base.reasons import Reason
 from lamina.base.user_warnings import warn_user
 from lamina.capture.breaks import break_reason, is_torchs, user_frame, user_place
 from lamina.capture.modes.switches import place_of
-from lamina.capture.reasons import NOTHING_CAPTURED, RUN_BY_PYTHON, SIZE_FIXED, SKIPPED_BY_DYNAMO
+from lamina.capture.reasons import NOTHING_CAPTURED, RUN_BY_PYTHON, SIZE_FIXED, SKIPPED_BY_DYNAMO, SYMBOLS_TAKE_TOO_LONG
 from lamina.capture.recompiles import FailedGuard
 from lamina.record import Record
 
@@ -68,6 +68,10 @@ class CaptureLog:
         """A size or number that could have varied holds for one value only, by a line of ``stack``."""
         place = user_place(user_frame(stack))
         self._note(Decision("specialise", (symbol, place), True, SIZE_FIXED(symbol=symbol, value=value)))
+
+    def fixed_from_now_on(self, function: CodeType) -> None:
+        """No size that ``function`` is called with is a symbol from now on, as tracing symbols takes too long."""
+        self._note(Decision("fixed sizes", (self.name_of(function),), True, SYMBOLS_TAKE_TOO_LONG()))
 
     def run_by_python(self, function: str, why: str, lasting: bool) -> None:
         """Say that Python runs ``function``, in this call or, if ``lasting``, from now on."""

@@ -16,6 +16,7 @@ __all__ = [
     "RUN_BY_PYTHON",
     "SIZE_FIXED",
     "SKIPPED_BY_DYNAMO",
+    "SYMBOLS_TAKE_TOO_LONG",
 ]
 
 _BREAKS = Codes(10, "graph breaks")
@@ -219,6 +220,13 @@ SIZE_FIXED = FRAMES.add(
     "A size or number was to be able to vary, but an operation or a condition of the program holds for one value only. "
     "Another value compiles the function again.",
     "avoid conditions on it, and operations that need its value",
+)
+SYMBOLS_TAKE_TOO_LONG = FRAMES.add(
+    4,
+    "sizes are fixed to those of a call: what tracing asks about symbolic ones takes too long",
+    "Views of views of a tensor of symbolic sizes have sizes that are quotients of products of quotients, and each "
+    "question about them makes larger terms. The function is captured with the sizes of each call.",
+    "give reshapes and views the numbers that are known, or split the function",
 )
 _GUARDS = Codes(11, "functions compiled again")
 

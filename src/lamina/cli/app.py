@@ -106,7 +106,7 @@ def fuzz(
         list[str] | None, typer.Option(help=f"Only this ingredient ({', '.join(INGREDIENTS)}); may be given again.")
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes that run programs.", min=1)] = 1,
-    seconds: Annotated[float, typer.Option(help="How long one program may take.", min=1)] = 120.0,
+    seconds: Annotated[float, typer.Option(help="How long one draw of a program may take.", min=1)] = 120.0,
     to: Annotated[Path | None, typer.Option(help="Folder that takes the programs that differ.")] = None,
 ) -> None:
     """Run random programs eagerly and compiled, and tell what differs; exits with status 1 if anything does."""

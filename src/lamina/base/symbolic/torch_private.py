@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._guards import TracingContext, detect_fake_mode
+from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
+    ShapeEnv,
     free_symbols,
     free_unbacked_symbols,
     guard_or_false,
@@ -25,6 +28,7 @@ from torch.utils._sympy.functions import FloorDiv, IntTrueDiv
 __all__ = [
     "DataDependentGuard",
     "LaterGuards",
+    "QuestionsLimit",
     "SizesTakeTooLong",
     "contiguous",
     "depends_on_data",
@@ -40,6 +44,7 @@ __all__ = [
     "is_true",
     "is_zero",
     "questions_limited",
+    "questions_unlimited",
     "symbols_of",
 ]
 
@@ -52,36 +57,78 @@ class SizesTakeTooLong(RuntimeError):
     """What is asked of symbolic sizes has taken longer than it may."""
 
 
-@contextlib.contextmanager
-def questions_limited(values: Sequence[Any], seconds: float) -> Iterator[None]:
-    """Inside, questions about the symbols of the fake ``values`` may take so many seconds together, and one more.
+class QuestionsLimit:
+    """How long questions about symbolic sizes may take together in one thread; see ``questions_limited``.
 
-    The next one then raises ``SizesTakeTooLong``: terms of views of views can grow with each question.
+    ``exceeded``: a question was refused. ``exceeded_within``: one was under a limit that was set inside of this one.
     """
-    mode = detect_fake_mode(list(values))
-    environment = None if mode is None else mode.shape_env
-    if environment is None:
-        yield
-        return
-    answer, spent, asked = environment.evaluate_expr, 0.0, False
 
-    def timed(*arguments: Any, **keywords: Any) -> Any:
-        nonlocal spent, asked
-        if asked:  # a question that another one leads to
-            return answer(*arguments, **keywords)
-        if spent > seconds:
-            raise SizesTakeTooLong(f"questions about symbolic sizes took {spent:.0f} s")
-        before, asked = time.perf_counter(), True
+    def __init__(self, seconds: float, lifted: Callable[[], bool], outer: QuestionsLimit | None) -> None:
+        self.seconds, self.lifted, self.outer = seconds, lifted, outer
+        self.spent, self.asked = 0.0, False
+        self.exceeded = self.exceeded_within = False
+
+    def answered(self, answer: Callable[[], Any]) -> Any:
+        """What ``answer`` gives, its time counted. Raises ``SizesTakeTooLong`` where the time is up."""
+        if self.asked:  # a question that another one leads to
+            return answer()
+        if self.spent > self.seconds and not self.lifted():
+            self._exceed()
+            raise SizesTakeTooLong(f"questions about symbolic sizes took {self.spent:.0f} s")
+        before, self.asked = time.perf_counter(), True
         try:
-            return answer(*arguments, **keywords)
+            return answer()
         finally:
-            spent, asked = spent + time.perf_counter() - before, False
+            self.spent, self.asked = self.spent + time.perf_counter() - before, False
 
-    environment.evaluate_expr = timed  # type: ignore[method-assign]  # of this environment alone
+    def _exceed(self) -> None:
+        self.exceeded, outer = True, self.outer
+        while outer is not None:
+            outer.exceeded_within, outer = True, outer.outer
+
+
+class _Thread(threading.local):
+    limit: QuestionsLimit | None = None
+
+
+_thread = _Thread()
+_NEVER = math.inf
+
+
+@contextlib.contextmanager
+def questions_limited(seconds: float, lifted: Callable[[], bool] = lambda: False) -> Iterator[QuestionsLimit]:
+    """Inside, questions of this thread about symbolic sizes may take so many seconds together, and one more.
+
+    The next one then raises ``SizesTakeTooLong``, unless ``lifted`` says that none need end any more: terms of views of
+    views can grow with each question. A limit that is set inside holds there instead of this one.
+    """
+    outer = _thread.limit
+    _thread.limit = limit = QuestionsLimit(seconds, lifted, outer)
     try:
-        yield
+        yield limit
     finally:
-        del environment.evaluate_expr
+        _thread.limit = outer
+
+
+def questions_unlimited() -> contextlib.AbstractContextManager[QuestionsLimit]:
+    """Inside, a limit from outside does not hold."""
+    return questions_limited(_NEVER)
+
+
+def _watch_questions() -> None:
+    evaluate = ShapeEnv.evaluate_expr
+
+    @functools.wraps(evaluate)
+    def evaluate_expr(self: ShapeEnv, *arguments: Any, **keywords: Any) -> Any:
+        limit = _thread.limit
+        if limit is None:
+            return evaluate(self, *arguments, **keywords)
+        return limit.answered(lambda: evaluate(self, *arguments, **keywords))
+
+    ShapeEnv.evaluate_expr = evaluate_expr  # type: ignore[method-assign]
+
+
+_watch_questions()
 
 
 class LaterGuards:

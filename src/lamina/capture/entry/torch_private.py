@@ -37,6 +37,7 @@ from torch.utils import _config_module
 from lamina.base.modes import autocast_kept
 from lamina.base.reasons import Reason
 from lamina.capture.events.torch_private import refused_recompile
+from lamina.capture.fixed_sizes.torch_private import FixedSizes
 from lamina.capture.log import CaptureLog
 from lamina.capture.modes.switches import place_of
 from lamina.capture.modes.torch_private import is_checkpointed, refused_code, refused_frame
@@ -191,6 +192,7 @@ class _Callback(CatchErrorsWrapper):
     ) -> None:
         super().__init__(callback._torchdynamo_orig_backend, callback.hooks)
         self.settings, self.caught, self.log, self.whole = settings, caught, log, whole
+        self.sizes = FixedSizes(log)
         self.looked_at: tuple[type[Exception], ...] = (*caught, InternalTorchDynamoError)
         self.entry: CodeType | None = None
         """The code of the function through which Python calls what is compiled here."""
@@ -214,7 +216,8 @@ class _Callback(CatchErrorsWrapper):
             for enter in self.settings:
                 stack.callback(enter())
             try:
-                compiled = super().__call__(frame, cache_entry, frame_state)
+                capture = functools.partial(super().__call__, frame, cache_entry, frame_state)
+                compiled = self.sizes.capture(frame.f_code, capture)
             except self.looked_at as error:
                 wrong = not self.whole and isinstance(error.__context__, _WRONG_INPUTS)
                 if not wrong and not isinstance(error, self.caught):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,11 +52,12 @@ class Verdict:
         return self.differences[0].kind if self.differences else ""
 
 
-def check(source: str, target: str) -> Verdict:
+def check(source: str, target: str, progress: Callable[[], None] = lambda: None) -> Verdict:
     """Run a program's text eagerly, compiled with the compile function called ``target``, and in double precision.
 
     What only rounding can explain is judged over several draws of the inputs, as ``compare_draws`` does: the mean error
-    is at most twice eager's. Everything else counts at once. Forgets all that torch.compile holds.
+    is at most twice eager's. Everything else counts at once. Forgets all that torch.compile holds. ``progress`` is
+    called before each draw but the first.
     """
     found, eager, ours, exact = _one(source, target, 0)
     raised = any(isinstance(v, Raised) for v in eager.leaves.values())
@@ -72,10 +74,10 @@ def check(source: str, target: str) -> Verdict:
         return Verdict(eager_raised=raised)
     if exact is None:  # half of the digits differ
         return Verdict(tuple(Difference("value", d.where, d.text) for d in soft), eager_raised=raised)
-    worse, drawn = _drawn(source, target, {d.where for d in soft})
+    worse, drawn = _drawn(source, target, {d.where for d in soft}, progress)
     decided = True
     if worse and all(d.kind == "value" for d in worse):
-        worse, decided = _beyond_rounding(source, target, worse)
+        worse, decided = _beyond_rounding(source, target, worse, progress)
     return Verdict(tuple(worse), decided=decided, drawn=drawn, eager_raised=raised)
 
 
@@ -86,9 +88,9 @@ def report(path: str | Path, target: str = LAMINA) -> Verdict:
     return verdict
 
 
-def check_capture(source: str) -> bool:
-    """Whether torch.compile's capture alone (backend "eager") shows a difference as well."""
-    return not check(source, "eager").ok
+def check_capture(source: str, progress: Callable[[], None] = lambda: None) -> bool:
+    """Whether torch.compile's capture alone (backend "eager") shows a difference as well; see ``check``."""
+    return not check(source, "eager", progress).ok
 
 
 def _one(source: str, target: str, draw: int) -> tuple[list[Difference], Trace, Trace, Trace | None]:
@@ -154,11 +156,12 @@ def _alike(eager: dict[str, Any], exact: dict[str, Any]) -> bool:
     return True
 
 
-def _drawn(source: str, target: str, names: set[str]) -> tuple[list[Difference], int]:
+def _drawn(source: str, target: str, names: set[str], progress: Callable[[], None]) -> tuple[list[Difference], int]:
     """Differences in rounding over several draws, and how many were taken."""
     samples: dict[str, Sample] = {}
     draw = 0
     for draw in range(1, MOST_DRAWS + 1):
+        progress()
         found, eager, ours, exact = _one(source, target, draw)
         hard = _certain(source, found, ours, draw)
         if exact is None or undecided(eager, exact):
@@ -172,7 +175,9 @@ def _drawn(source: str, target: str, names: set[str]) -> tuple[list[Difference],
     return [Difference("value", name, s.complaint) for name, s in samples.items() if s.complaint], draw
 
 
-def _beyond_rounding(source: str, target: str, found: list[Difference]) -> tuple[list[Difference], bool]:
+def _beyond_rounding(
+    source: str, target: str, found: list[Difference], progress: Callable[[], None]
+) -> tuple[list[Difference], bool]:
     """Of differences in rounding those that eager with other roundings does not have, and whether that is decided.
 
     It is not where other roundings turn a comparison or a floor in eager that one of them depends on.
@@ -180,6 +185,7 @@ def _beyond_rounding(source: str, target: str, found: list[Difference]) -> tuple
     samples: dict[str, Sample] = {}
     decided = True
     for draw in range(1, DRAWS + 1):
+        progress()
         _, _, ours, exact = _one(source, target, draw)
         others = [] if exact is None else [_rounded_otherwise(source, draw, n, exact) for n in range(ROUNDINGS)]
         runs = [other for other in others if other is not None]

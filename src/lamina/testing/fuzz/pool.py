@@ -31,6 +31,9 @@ __all__ = ["Answer", "Job", "Worker", "signature"]
 LIFE = 400
 """A process is replaced after so many programs: what torch.compile keeps of each adds up."""
 
+_DRAWING = "drawing"
+"""What a process says before it runs a program again, with other inputs."""
+
 _GRACE = 5.0
 """Seconds that a process is given to end by itself."""
 
@@ -89,6 +92,7 @@ def _name(text: str) -> str:
 class Worker:
     """One process that answers jobs, started anew when it ends. Use as a context manager.
 
+    A program may take so many ``seconds`` for each draw of its inputs: where rounding is judged there are up to 40.
     ``ask`` raises ``LaminaError`` where a process cannot start, as in a script that its processes would run again.
     """
 
@@ -129,9 +133,10 @@ class Worker:
         before = time.monotonic()
         try:
             self._pipe.send(job)
-            if self._pipe.poll(self.seconds):
-                answer: Answer = self._pipe.recv()
-                return answer
+            while self._pipe.poll(self.seconds):
+                answer: Answer | str = self._pipe.recv()
+                if isinstance(answer, Answer):
+                    return answer
             where = self._stacks()
             self._process.kill()
             found = Difference("hang", "process", f"no answer after {self.seconds:.0f} s{where}")
@@ -199,17 +204,20 @@ def _serve(pipe: Connection, stacks: str) -> None:
             job: Job = pipe.recv()
         except (EOFError, OSError):
             return
-        pipe.send(_answer(job))
+        pipe.send(_answer(job, lambda: pipe.send(_DRAWING)))
 
 
-def _answer(job: Job) -> Answer:
+def _answer(job: Job, drawing: Callable[[], None]) -> Answer:
     before = time.monotonic()
     source = job.source or generate(job.seed, job.only)
     if job.want is not None and not _promising(source, job.calm):
         return Answer(source, Verdict())
-    verdict = _guarded(lambda: check(source, job.target))
+    verdict = _guarded(lambda: check(source, job.target, drawing))
     worth = not verdict.ok and (job.want is None or job.want[0] == verdict.kind)
-    capture = worth and not _guarded(lambda: Verdict((Difference("error", "", ""),) * check_capture(source))).ok
+    drawing()
+    capture = (
+        worth and not _guarded(lambda: Verdict((Difference("error", "", ""),) * check_capture(source, drawing))).ok
+    )
     return Answer(source, verdict, capture, time.monotonic() - before)
 
 

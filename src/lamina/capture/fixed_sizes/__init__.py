@@ -1,0 +1,1 @@
+"""Capture with the sizes of a call, where symbols for them would take too long."""
