@@ -178,4 +178,5 @@ def _dump_region(folder: Path, stages: Sequence[Stage]) -> None:
 def _decided(decision: Decision) -> str:
     facts = "".join(f" {name}={value}" for name, value in decision.facts)
     answer = "yes" if decision.taken else "no"
-    return f"{decision.kind} {', '.join(map(str, decision.subject))}: {answer}, {decision.reason}{facts}"
+    subject = ", ".join(map(str, decision.subject))
+    return f"{decision.code} {decision.kind} {subject}: {answer}, {decision.reason}{facts}"

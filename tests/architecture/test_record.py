@@ -11,6 +11,7 @@ import torch
 
 import lamina.backends.cpu as cpu_backend
 from benchmarks import corpus
+from lamina.base.reasons import registered
 from lamina.record import Record
 from tests.architecture.source import dotted, sources
 
@@ -43,9 +44,14 @@ def records(program: corpus.Program) -> Iterator[Record]:
     yield from made
 
 
-def test_each_decision_is_recorded_once() -> None:
+def uncoded(record: Record) -> list[object]:
+    known = {code.number for section in registered() for code in section}
+    return [decision for decision in record.decisions() if decision.code not in known or not decision.reason]
+
+
+def test_each_decision_is_recorded_once_and_has_a_code() -> None:
     programs = [p for p in corpus.programs(4, 1) if p.name.startswith(NAMES)]
-    found = {p.name: again for p in programs for record in records(p) if (again := repeated(record))}
+    found = {p.name: (*repeated(r), *uncoded(r)) for p in programs for r in records(p) if repeated(r) or uncoded(r)}
     assert len(programs) >= 10
     assert not found
 

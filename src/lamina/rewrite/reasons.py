@@ -156,8 +156,3 @@ SYMBOLIC_SIZE = _LOWERINGS.add(
     "stays a call.",
     "take the size from an operand's shape within the lowering, or mark it as static",
 )
-DECLINED_BY_USER = _LOWERINGS.add(
-    2,
-    "{why}",
-    "The lowering said that it does not take this call; the operation stays a call.",
-)

@@ -143,23 +143,6 @@ OVERWRITES_SHARED_POINT = _JOINED.add(
     "One element is read by many points of the loop and written by one of them: those that come later would see the "
     "new value.",
 )
-TOO_FEW_SHARED_BYTES = _JOINED.add(
-    23,
-    "other kernels share more bytes with it",
-    "A nest is tried with the few earlier kernels with which it shares the most bytes, and this was not one of them.",
-)
-MADE_LATER = _JOINED.add(
-    24,
-    "one of them was made after kernels had been joined",
-    "One of the two is a part of a longer computation that was cut so that more programs share the work, or sums of "
-    "columns, values stored ahead, an update: joined again, the cut would be undone.",
-)
-NOT_TOLD_APART = _JOINED.add(
-    25,
-    "nothing that they share is worth one loop",
-    "They could be one kernel by their loops alone, but joining was not tried: they came to share the tensor only by "
-    "what was decided after kernels had been joined.",
-)
 
 _AGAIN = Codes(51, "Values computed again, or once ahead, instead of stored or read")
 
