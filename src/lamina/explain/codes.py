@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+from pathlib import Path
 
-import lamina
 from lamina.base.reasons import Code, Codes, registered
 
 __all__ = ["all_codes", "codes_page"]
@@ -35,7 +35,7 @@ Where nothing is said of that, nothing need be done. (`python -m lamina.explain.
 
 def all_codes() -> tuple[Codes, ...]:
     """Every section of codes of the package, by number."""
-    for module in pkgutil.walk_packages(lamina.__path__, "lamina."):
+    for module in pkgutil.walk_packages([str(Path(__file__).parents[1])], "lamina."):
         if module.name.rpartition(".")[2] in _HOLDERS:
             importlib.import_module(module.name)
     return registered()
