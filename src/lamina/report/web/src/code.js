@@ -69,14 +69,17 @@ const CLASSES = {
 
 export const nonce = document.querySelector("style[nonce]")?.nonce ?? "";
 
-export function plainExtensions(language) {
+// Parsing more than so many characters in the background makes jumps wait; such a text is shown without colours.
+const MOST_COLOURED = 1_000_000;
+
+export function plainExtensions(language, length = 0) {
   return [
     EditorView.cspNonce.of(nonce),
     EditorState.readOnly.of(true),
     lineNumbers(),
     syntaxHighlighting(colours),
     look,
-    (LANGUAGES[language] ?? LANGUAGES.python)(),
+    length > MOST_COLOURED ? [] : (LANGUAGES[language] ?? LANGUAGES.python)(),
   ];
 }
 
@@ -119,7 +122,7 @@ export class Pane {
     return EditorState.create({
       doc: text.text,
       extensions: [
-        ...plainExtensions(text.language),
+        ...plainExtensions(text.language, text.text.length),
         highlightActiveLine(),
         highlightActiveLineGutter(),
         drawSelection(),

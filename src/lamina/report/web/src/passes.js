@@ -50,7 +50,7 @@ export function Difference({ before, after, language }) {
       state: EditorState.create({
         doc: after,
         extensions: [
-          ...plainExtensions(language),
+          ...plainExtensions(language, after.length),
           ...(before && !same
             ? [unifiedMergeView({ original: before, mergeControls: false, gutter: true, collapseUnchanged: { margin: 3, minSize: 6 } })]
             : []),

@@ -1,0 +1,205 @@
+"""The page in Debian's Chromium, opened from a file: what it shows, that it loads nothing, how fast it is."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.report.document import document
+from lamina.report.page import page
+from tests.report.browser import Browser, chromium
+from tests.report.programs import link_pairs, trained
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`${x}\u2028<!--"
+VIEWS = ("overview", "trace", "fusion", "decisions", "kernels", "passes", "memory", "time")
+MOST_BYTES, MOST_SECONDS, MOST_JUMP = 6_000_000, 2.0, 0.15
+
+JUMP = """(async () => {
+    const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    const times = [];
+    for (const address of %s) {
+        const start = performance.now();
+        location.hash = 'trace=' + encodeURIComponent(address);
+        await new Promise((done) => addEventListener('hashchange', done, { once: true }));
+        await painted();
+        times.push(performance.now() - start);
+    }
+    return times;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = chromium()
+    if program is None:
+        pytest.skip("no chromium: apt-get install chromium")
+    opened = Browser(program, tmp_path_factory.mktemp("browser"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    return document(trained())
+
+
+def opened(browser: Browser, folder: Path, report: dict[str, Any], other: dict[str, Any] | None = None) -> Path:
+    file = folder / "report.html"
+    file.write_text(page(report, other), encoding="utf-8")
+    browser.complaints.clear()
+    browser.requests.clear()
+    browser.open(file)
+    return file
+
+
+def assert_quiet(browser: Browser) -> None:
+    assert not browser.complaints
+    assert all(url.startswith("file:") for url in browser.requests)
+    assert len(set(browser.requests)) == 1  # the page itself, at each address
+
+
+def test_every_view_shows_without_complaint_or_request(
+    browser: Browser, tmp_path: Path, report: dict[str, Any]
+) -> None:
+    opened(browser, tmp_path, report, report)
+    for view in (*VIEWS, "compare"):
+        browser.evaluate(f"location.hash = '{view}'")
+        browser.until(
+            f"document.querySelector('[role=tab][aria-selected=true]').textContent.trim().toLowerCase() === '{view}'"
+        )
+        assert len(browser.evaluate("document.querySelector('main').innerText")) > 20
+    assert_quiet(browser)
+
+
+def test_hostile_names_are_text(browser: Browser, tmp_path: Path, report: dict[str, Any]) -> None:
+    def hostile(decision: dict[str, Any]) -> dict[str, Any]:
+        return {**decision, "reason": HOSTILE, "subject": [HOSTILE], "remedy": HOSTILE}
+
+    texts = [{**text, "title": HOSTILE, "text": f"{HOSTILE}\n{text['text']}"} for text in report["texts"]]
+    decisions = [hostile(one) for one in report["decisions"]]
+    opened(browser, tmp_path, {**report, "name": HOSTILE, "texts": texts, "decisions": decisions})
+    for view in ("overview", "decisions", "trace"):
+        browser.evaluate(f"location.hash = '{view}'")
+        browser.until(f"document.body.innerText.includes({HOSTILE[:40]!r})")
+    assert browser.evaluate("document.title").startswith(HOSTILE[:40])
+    assert browser.evaluate("document.querySelectorAll('img').length") == 0
+    assert_quiet(browser)
+
+
+def test_links_lead_there_and_back(browser: Browser, tmp_path: Path, report: dict[str, Any]) -> None:
+    opened(browser, tmp_path, report)
+    pairs = random.Random(0).sample(list(link_pairs(report)), 500)
+    wrong = browser.evaluate(
+        f"""{json.dumps(pairs)}.filter(([upper, line, lower, other]) => {{
+            const {{ report }} = window.lamina;
+            const there = report.place(report.addressOf(lower, other));
+            const back = report.place(report.addressOf(upper, line));
+            return there.text !== lower || there.line !== other || back.text !== upper || back.line !== line ||
+                !report.linked(upper, line).get(lower)?.includes(other) ||
+                !report.linked(lower, other).get(upper)?.includes(line);
+        }})"""
+    )
+    assert wrong == []
+    for upper, line, lower, other in pairs[:12]:
+        for number, at in ((lower, other), (upper, line)):
+            browser.evaluate(
+                f"location.hash = 'trace=' + encodeURIComponent(window.lamina.report.addressOf({number}, {at}))"
+            )
+            level = report["texts"][number]["level"]
+            said = f"{report['texts'][number]['title']}:{at}"
+            browser.until(f"document.querySelector('.details .said')?.innerText.endsWith({said!r})")
+            browser.until(f"document.querySelector('.pane.{level} .line-chosen')")
+    assert_quiet(browser)
+
+
+def test_a_click_marks_lines_of_other_levels(browser: Browser, tmp_path: Path, report: dict[str, Any]) -> None:
+    file = opened(browser, tmp_path, report)
+    browser.open(file, "#trace")
+    browser.until("document.querySelectorAll('.pane.python .cm-line').length > 20")
+    where = browser.evaluate(
+        """(() => { const line = [...document.querySelectorAll('.pane.python .cm-line')]
+            .find((one) => one.innerText.includes('functional.gelu('));
+            line.scrollIntoView({ block: 'center' });
+            const box = line.getBoundingClientRect(); return [box.x + 60, box.y + box.height / 2]; })()"""
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        browser.call("Input.dispatchMouseEvent", type=kind, x=where[0], y=where[1], button="left", clickCount=1)
+    for level in ("python", "forward", "loops", "kernel"):
+        browser.until(f"document.querySelector('.pane.{level} .line-chosen')")
+    browser.key("4")
+    browser.until("document.querySelector('.pane.backward .line-chosen')")
+    browser.key("/")
+    browser.until("document.activeElement.type === 'search'")
+    browser.call("Input.insertText", text="native_layer_norm")
+    browser.until("document.querySelectorAll('.results li').length > 3")
+    browser.key("Escape")
+    browser.until("!document.querySelector('.results')")
+    assert_quiet(browser)
+
+
+def large(lines: int) -> dict[str, Any]:
+    """A report of so many lines of code, in texts of five levels, each line linked to some of the next level."""
+    rng = random.Random(1)
+    shares = {"python": 0.05, "forward": 0.15, "loops": 0.25, "kernel": 0.25, "assembly": 0.3}
+    texts: list[dict[str, Any]] = []
+    for level, share in shares.items():
+        count = round(lines * share)
+        text = "\n".join(
+            f"    const vf32 v{i} = {rng.choice(('load', 'mul', 'add', 'fma'))}_f32(b{rng.randrange(12)}"
+            f" + i0*{rng.randrange(4096)} + i1, v{rng.randrange(i + 1)});  // {rng.choice(('gelu', 'norm', 'softmax'))}"
+            for i in range(count)
+        )
+        names = [] if level != "forward" else [[i, f"node_{i}"] for i in range(1, count + 1)]
+        texts.append(
+            {
+                "key": f"{level}:all",
+                "level": level,
+                "title": "all",
+                "language": "cpp",
+                "region": "",
+                "text": text,
+                "names": names,
+            }
+        )
+    links = []
+    for number in range(len(texts) - 1):
+        upper, lower = (text["text"].count("\n") + 1 for text in texts[number : number + 2])
+        flat, last = [], (0, 0)
+        for other in range(1, lower + 1):
+            pair = (1 + (other - 1) * upper // lower, other)
+            flat += [pair[0] - last[0], pair[1] - last[1]]
+            last = pair
+        links.append([number, number + 1, flat])
+    empty: dict[str, Any] = {
+        "regions": [],
+        "kernels": [],
+        "stages": [],
+        "decisions": [],
+        "spans": [],
+        "passes": [],
+        "faults": [],
+        "lost": {},
+    }
+    made = {"lamina": "", "torch": "", "python": "", "processor": "", "gpu": ""}
+    return {"schema": 1, "name": "large", "made": made, "texts": texts, "links": links, **empty}
+
+
+def test_a_large_report_is_small_and_fast(browser: Browser, tmp_path: Path) -> None:
+    file = opened(browser, tmp_path, large(200_000))
+    assert file.stat().st_size <= MOST_BYTES
+    assert browser.evaluate("window.lamina.ready") / 1000 <= MOST_SECONDS
+    browser.evaluate(
+        "sessionStorage.setItem('panes', JSON.stringify(['python', 'forward', 'loops', 'kernel', 'assembly']))"
+    )
+    browser.open(file, "#trace")
+    rng = random.Random(2)
+    addresses = [f"forward:all/node_{rng.randrange(1, 30_000)}" for _ in range(16)]
+    times = browser.evaluate(JUMP % addresses)
+    quick = sorted(times)[len(times) // 4]  # the others waited for what else the machine does
+    assert quick / 1000 <= MOST_JUMP, times
+    assert_quiet(browser)
