@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
@@ -20,6 +21,7 @@ from lamina.lower.to_loops import lower
 from lamina.record import Record
 from lamina.rewrite.rewriting import Rewriting
 from lamina.schedule.fuse import fuse
+from tests.architecture.source import sources
 
 compile_graph: Callable[..., Any] = vars(sys.modules["lamina.compile"])["compile_graph"]
 
@@ -79,3 +81,13 @@ def test_a_graph_enters_each_stage_once_and_in_order(numerics: str) -> None:
     walk.entered.clear()
     walk.noting(out.sum().backward)
     assert walk.entered == [*REGION]
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["compile", *(f"backends.{name}" for name in ("cpu", "cuda", "cuda_builder", "cuda_region", "kernels", "run"))],
+)
+def test_a_reader_who_follows_a_graph_meets_no_lambda(module: str) -> None:
+    (file,) = (one for one in sources() if one.module == f"lamina.{module}")
+    lambdas = [node.lineno for node in ast.walk(file.tree) if isinstance(node, ast.Lambda)]
+    assert not lambdas

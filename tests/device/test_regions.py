@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lamina
-from lamina.backends import cuda as cuda_backend
-from lamina.backends import regions
+from lamina.backends import cuda_region, regions
 from lamina.testing import judge, tensors
 
 STRICT = {"strict": True}
@@ -214,7 +213,7 @@ def test_dropout_drops_the_same_in_the_backward_pass() -> None:
 
 
 def test_kernel_that_cannot_be_written_falls_back_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    emit = cuda_backend.emit
+    emit = cuda_region.emit
     refused: list[str] = []
 
     def one_fails(kernel: Any, target: Any) -> Any:
@@ -223,7 +222,7 @@ def test_kernel_that_cannot_be_written_falls_back_alone(monkeypatch: pytest.Monk
             raise ValueError("not today")
         return emit(kernel, target)
 
-    monkeypatch.setattr(cuda_backend, "emit", one_fails)
+    monkeypatch.setattr(cuda_region, "emit", one_fails)
     monkeypatch.setattr(regions, "_warned", set())
     function = lambda x, w: F.gelu(x).softmax(-1) @ w.relu()  # noqa: E731
     x, w = randn(256, 1024), randn(1024, 512)
@@ -239,7 +238,7 @@ def test_region_without_kernels_runs_as_aten_calls(monkeypatch: pytest.MonkeyPat
     def fails(kernel: Any, target: Any) -> Any:
         raise ValueError("not today")
 
-    monkeypatch.setattr(cuda_backend, "emit", fails)
+    monkeypatch.setattr(cuda_region, "emit", fails)
     monkeypatch.setattr(regions, "_warned", set())
     x = randn(64, 64)
     compiled = lamina.compile(lambda x: F.gelu(x) * 2)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import lamina
-from lamina.backends import cuda
+from lamina.backends import cuda_region
 from lamina.base.region_check import RegionCheck
 from tests.testing.wrong_kernels import wrong_code
 
@@ -57,7 +57,7 @@ def test_right_kernels_are_kept(dynamic: bool, mode: str) -> None:
 
 
 def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = wrong_code(monkeypatch, "sigmoid", "exp", cuda)
+    names = wrong_code(monkeypatch, "sigmoid", "exp", cuda_region)
     compiled = lamina.compile(layered, options=FIRST)
     x, w, state = given()
     with pytest.warns(lamina.LaminaWarning, match="lamina runs a region as ATen calls"):
@@ -74,7 +74,7 @@ def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_later_of_two_kernels_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = wrong_code(monkeypatch, "tanh", "exp", cuda)
+    names = wrong_code(monkeypatch, "tanh", "exp", cuda_region)
     report = lamina.verify(layered, *given(training=False))
     assert not report
     assert report.first is not None

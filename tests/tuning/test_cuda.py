@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule
 
-from lamina.backends import cuda, regions
+from lamina.backends import cuda_region, regions
 from lamina.base import recovery
 from lamina.codegen.host_cuda import CudaHost
 from lamina.errors import StageFailed
@@ -238,7 +238,7 @@ def region(tuning: RegionTuning, **options: Any) -> Callable[[], Any]:
     """Loads the region that is tuned, as its first call does."""
     made = Options(mode="max-autotune-no-cudagraphs", **options)
     stub: Any = SimpleNamespace(options=made, device=0, target=TARGET, driver=FakeDriver(), built=all_built)
-    work = cuda.CudaRegion(stub, tuning.plan, Record(), GraphModule({}, empty_graph(tuning.plan)))
+    work = cuda_region.CudaRegion(stub, tuning.plan, Record(), GraphModule({}, empty_graph(tuning.plan)))
     work.generate()
     host = work.host(True)
     trying, building = (done(all_built("", units)) for units in (tuning.units, units_of(host)))
@@ -285,7 +285,7 @@ def test_a_kernel_reads_as_far_ahead_as_shared_memory_holds(
     options = Options(strict=strict)
     driver = FakeDriver(shared_bytes=1000 * held)
     stub: Any = SimpleNamespace(options=options, device=0, target=TARGET, driver=driver, built=build)
-    work = cuda.CudaRegion(stub, replace(plan, kernels=(deep,)), Record(), GraphModule({}, empty_graph(plan)))
+    work = cuda_region.CudaRegion(stub, replace(plan, kernels=(deep,)), Record(), GraphModule({}, empty_graph(plan)))
     work.generate()
     monkeypatch.setattr(regions, "_warned", set())
     told: AbstractContextManager[Any] = nullcontext()
@@ -336,7 +336,7 @@ def test_calls_with_inputs_at_odd_addresses_say_why_they_are_not_recorded(mode: 
     stub: Any = SimpleNamespace(
         options=Options(mode=mode), device=0, target=TARGET, driver=FakeDriver(), built=all_built
     )
-    work = cuda.CudaRegion(stub, plan, Record(), GraphModule({}, empty_graph(plan)))
+    work = cuda_region.CudaRegion(stub, plan, Record(), GraphModule({}, empty_graph(plan)))
     work.generate()
     work.load(work.host(aligned=False), aligned=False)
     told = work.record.decisions("graph")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lamina.base.decision import Decision
 from lamina.ir.index import as_expr
 from lamina.ir.loops import BufferView, LibraryCall, LoopProgram
 from lamina.ir.plan import KernelCall, Plan
@@ -16,6 +15,7 @@ from lamina.ir.plan_verify import verify_plan
 from lamina.runtime.cache import Cache
 from lamina.schedule.fuse import Fused
 from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.memo import Memo, ProductEstimate
 from lamina.schedule.plan import make_plan
 from lamina.tuning.cuda import RegionTuning
 from lamina.tuning.products import ProductChoice, close, libraries, product_choice
@@ -39,9 +39,9 @@ def program(kept: bool) -> LoopProgram:
     return LoopProgram("test", ("a", "b", "c", "r"), tuple(buffers.values()), (call, nest), outputs)
 
 
-def planner(kept: bool) -> Callable[[Mapping[str, bool]], Plan]:
+def planner(kept: bool, memo: Memo | None = None) -> Callable[[Mapping[str, bool]], Plan]:
     fused = Fused(program(kept), ())
-    return lambda settled: make_plan(fused, TARGET, settled)
+    return lambda settled: make_plan(fused, TARGET, settled, memo)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -61,15 +61,15 @@ def test_the_same_part_of_two_plans(kept: bool) -> None:
 
 
 def test_close_estimates_only() -> None:
-    def decision(ours: float, theirs: float, taken: bool) -> Decision:
-        return Decision("product", ("l", "n"), taken, "", (("library_us", theirs), ("template_us", ours)))
+    def estimate(ours: float, theirs: float, is_ours: bool) -> dict[str, ProductEstimate]:
+        return {"l": ProductEstimate(ours, theirs, is_ours)}
 
-    assert close([decision(100, 110, True)], 1.05) == {"l": True}
-    assert close([decision(100, 110, False)], 1.05) == {"l": False}
-    assert close([decision(100, 110, False)], 1.14) == {}
-    assert close([decision(105, 100, False)], 0.9) == {"l": False}
-    assert close([decision(120, 100, False)], 0.9) == {}
-    assert close([decision(100, 250, True), Decision("fuse", ("l", "n"), True, "", ())], 0.9) == {}
+    assert close(estimate(100, 110, True), 1.05) == {"l": True}
+    assert close(estimate(100, 110, False), 1.05) == {"l": False}
+    assert close(estimate(100, 110, False), 1.14) == {}
+    assert close(estimate(105, 100, False), 0.9) == {"l": False}
+    assert close(estimate(120, 100, False), 0.9) == {}
+    assert close(estimate(100, 250, True), 0.9) == {}
 
 
 @pytest.fixture
@@ -115,7 +115,8 @@ def test_what_is_not_timed_is_as_estimated(
 
 
 def test_sure_estimates_make_no_other_plan() -> None:
-    plans = planner(False)
+    memo = Memo()
+    plans = planner(False, memo)
     asked: list[Mapping[str, bool]] = []
 
     def replan(settled: Mapping[str, bool]) -> Plan:
@@ -123,8 +124,12 @@ def test_sure_estimates_make_no_other_plan() -> None:
         return plans(settled)
 
     plan = plans({})
+    estimates = dict(memo.products)
     (decision,) = (d for d in plan.decisions if d.kind == "product")
-    found, choice = product_choice(plan, replan, 0.9)
-    assert bool(asked) == bool(close([decision], 0.9))
+    (estimate,) = estimates.values()
+    facts = (("library_us", round(estimate.library_us, 1)), ("template_us", round(estimate.ours_us, 1)))
+    assert (decision.subject[0], decision.taken, decision.facts) == (*estimates, estimate.is_ours, facts)
+    found, choice = product_choice(plan, estimates, replan, 0.9)
+    assert bool(asked) == bool(close(estimates, 0.9))
     assert (choice is None) == (not asked)
     assert found.steps

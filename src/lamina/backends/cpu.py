@@ -171,8 +171,12 @@ class CpuBackend:
             limit=Limit(self.options.build_seconds),
             on_progress=progress_printer(region, "files") if self.options.progress else None,
             running=running,
-            patience=Patience(lambda what: warn_once(f"lamina waits for a lock of its cache: {what}"), running.check),
+            patience=Patience(_say_waiting, running.check),
         )
+
+
+def _say_waiting(what: str) -> None:
+    warn_once(f"lamina waits for a lock of its cache: {what}")
 
 
 def _sharing(units: list[KernelUnit]) -> tuple[Decision, ...]:

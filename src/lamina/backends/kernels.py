@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from lamina.backends.api import Backend
 from lamina.backends.cpu import CpuBackend
@@ -47,8 +47,12 @@ def with_library_gelu(gm: GraphModule, name: str, backend: Backend, options: Opt
     if len(devices) != 1 or options.numerics != "fast":
         return gm
     device, note = devices.pop().index or 0, record.noting(name, "epilogues")
+
+    def ask(product: Node, operation: Any, values: Sequence[torch.Tensor], summed: bool) -> int | None:
+        return cuda_device(options, device).gelu_choice(note)(product, operation, values, summed)
+
     try:
-        return gelu_products(gm, lambda *question: cuda_device(options, device).gelu_choice(note)(*question))
+        return gelu_products(gm, ask)
     except Exception as error:
         instead = "kernels compute GELU"
         doing = "choosing between kernels and library epilogues"

@@ -38,7 +38,7 @@ from lamina.schedule.flatten import flatten
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.group import StepFacts, join
 from lamina.schedule.inline import inline_into
-from lamina.schedule.memo import Memo
+from lamina.schedule.memo import Memo, ProductEstimate
 from lamina.schedule.product_tiles import multiplications, product_schedules, reads_meanwhile, tiled_us, typical_tile
 
 __all__ = ["library_us", "place_products", "product_nest", "with_epilogue"]
@@ -88,7 +88,8 @@ def place_products(
     """The program with those library products replaced by nests that are faster with what surrounds them.
 
     ``settled`` says of library calls, by name, whether they are to be replaced, whatever the estimates. Each product
-    with a prologue or an epilogue gets a ``Decision("product", ...)`` with both estimates in microseconds.
+    with a prologue or an epilogue gets a ``Decision("product", ...)`` with both estimates in microseconds, which are in
+    ``memo.products`` as well.
     """
     if not target.approximate or target.capability < 80:
         return program, []
@@ -273,6 +274,7 @@ class _Chooser:
         others = (*way.before, *([] if way.reader is None else [way.reader]))
         subject = (call.name, *(nest.name for nest in others))
         self.decisions.append(Decision("product", subject, taken, reason, facts))
+        self.memo.products[call.name] = ProductEstimate(template, library, taken)
         if taken:
             self.steps[self.steps.index(call if way.reader is None else way.reader)] = way.nest
             gone = {id(step) for step in (*way.before, call)}

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lamina.base.decision import Decision
 from lamina.ir.access import reads, writes
 from lamina.ir.loops import Buffer, LibraryCall, storage_bytes
 from lamina.ir.plan import Kernel, KernelCall, Plan, PlanStep
+from lamina.schedule.memo import ProductEstimate
 from lamina.schedule.memory import plan_memory
 
 __all__ = ["Library", "ProductChoice", "close", "libraries", "product_choice"]
@@ -74,13 +74,16 @@ class ProductChoice:
 
 
 def product_choice(
-    plan: Plan, replan: Callable[[Mapping[str, bool]], Plan], least: float
+    plan: Plan,
+    estimates: Mapping[str, ProductEstimate],
+    replan: Callable[[Mapping[str, bool]], Plan],
+    least: float,
 ) -> tuple[Plan, ProductChoice | None]:
     """The plan with our kernels wherever a clock is to be asked, and what it is to be asked; ``plan`` itself and None
-    where the estimates are sure. ``replan`` makes the plan with some products settled; ``least`` is the library's
-    estimate over ours from which a clock is asked.
+    where the ``estimates`` of its products are sure. ``replan`` makes the plan with some products settled; ``least`` is
+    the library's estimate over ours from which a clock is asked.
     """
-    preferred = close(plan.decisions, least)
+    preferred = close(estimates, least)
     if not preferred:
         return plan, None
     made = {frozenset(preferred.items()): plan}
@@ -103,16 +106,13 @@ def product_choice(
     return ours, ProductChoice(found, preferred, planned)
 
 
-def close(decisions: Sequence[Decision], least: float) -> dict[str, bool]:
+def close(estimates: Mapping[str, ProductEstimate], least: float) -> dict[str, bool]:
     """The products of which a clock should be asked: whether ours is taken now, by call."""
-    found: dict[str, bool] = {}
-    for decision in decisions:
-        if decision.kind == "product":
-            facts = dict(decision.facts)
-            ours, theirs = float(facts["template_us"]), float(facts["library_us"])
-            if least * ours <= theirs <= _SURE * ours:
-                found[decision.subject[0]] = decision.taken
-    return found
+    return {
+        name: one.is_ours
+        for name, one in estimates.items()
+        if least * one.ours_us <= one.library_us <= _SURE * one.ours_us
+    }
 
 
 def libraries(ours: Plan, theirs: Plan) -> dict[str, list[Library]]:
