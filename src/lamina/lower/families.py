@@ -17,17 +17,19 @@ from lamina.lower import (
     indexing,
     losses,
     matrix_vector,
+    max_pooling,
+    mean_pooling,
     nll_loss,
     norms,
     padding,
     pointwise,
     pointwise_math,
-    pooling,
     random,
     reduction,
     row_digest,
     scan,
     scatter,
+    selections,
     softmax,
     strided,
     topk,
@@ -42,8 +44,8 @@ DERIVED = formulas.rules_of_rows()
 
 LOADED = (
     *(activations, comparison, creation, pointwise, pointwise_math, random, reduction, softmax),
-    *(batch_norm, foreach, losses, matrix_vector, nll_loss, norms, row_digest),
-    *(arrangement, asserts, concat, convolution, cross, indexing, padding, pooling, scan, scatter, strided, topk),
+    *(batch_norm, foreach, losses, matrix_vector, max_pooling, mean_pooling, nll_loss, norms, row_digest),
+    *(arrangement, asserts, concat, convolution, cross, indexing, padding, scan, scatter, selections, strided, topk),
     *(upsample, views),
 )
 """The rule files."""

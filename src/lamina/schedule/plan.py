@@ -53,8 +53,8 @@ def make_plan(
     if isinstance(target, GpuTarget):
         program, cuts = _shared_out(program, target, products, memo)
     made = {b.name for b in program.buffers} - {b.name for b in fused.program.buffers}
-    hidden = isinstance(target, GpuTarget) and target.approximate
-    table = _Kernels(program, target, hidden_by_rounding(program, made) if hidden else frozenset(), memo)
+    approximate = isinstance(target, GpuTarget) and target.approximate
+    table = _Kernels(program, target, hidden_by_rounding(program, made) if approximate else frozenset(), memo)
     ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
     steps = [table.step(group) for group in _grouped(program, ordered, target, memo)]
     places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs)

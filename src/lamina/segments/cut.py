@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -18,22 +18,19 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from lamina.aot.gaps import without_gaps
-from lamina.backends.torch_private import as_number, number_symbol, symbols_in
+from lamina.backends.torch_private import as_number, number_symbol
 from lamina.base.decision import Decision
 from lamina.base.fx.copying import copy_nodes, copy_on_demand
-from lamina.base.torch_private import HigherOrderOperator, OpOverload
+from lamina.base.torch_private import OpOverload
 from lamina.ir.library import has_effect
-from lamina.lower.rules import RULES
-from lamina.lower.sizes import UnknownSize, expr_of, leaves_in
-from lamina.lower.to_loops import is_lowered_wrapper, is_size_float
+from lamina.lower.sizes import leaves_in
 from lamina.segments import reasons
+from lamina.segments.node_kinds import ASSERTIONS, CONSTANT, INNER, OUTER, SIZE, NodeKinds, classify, cuts_by_itself
 
 __all__ = ["CannotCut", "Segment", "Segments", "cut"]
 
 aten = torch.ops.aten
 
-_INNER, _OUTER, _SIZE, _CONSTANT = "inner", "outer", "size", "constant"
-_ASSERTIONS = ("aten._assert_scalar.", "aten.sym_constrain_range.", "aten.sym_constrain_range_for_size.")
 _COPY = aten.copy_.default
 _ARITHMETIC: dict[str, Any] = {
     "Add": operator.add,
@@ -75,19 +72,6 @@ class Segments:
         return str(self.outer.print_readable(print_output=False))
 
 
-@dataclass(slots=True)
-class _Found:
-    """What is known of a graph's nodes: their kind, why some cut, and the node that gives each symbol."""
-
-    kinds: dict[Node, str] = field(default_factory=dict)
-    reasons: dict[Node, str] = field(default_factory=dict)
-    binders: dict[Any, Node] = field(default_factory=dict)
-    asked: set[Any] = field(default_factory=set)
-    """Limits of sizes that a node has before anything that runs between segments gives them."""
-    levels: dict[Node, int] = field(default_factory=dict)
-    refused: dict[Node, str] = field(default_factory=dict)
-
-
 def cut(gm: GraphModule, name: str, refused: Mapping[str, str] = MappingProxyType({})) -> Segments | None:
     """``gm`` in segments named after ``name``; None if nothing in it cuts. ``gm`` itself is not changed.
 
@@ -95,130 +79,21 @@ def cut(gm: GraphModule, name: str, refused: Mapping[str, str] = MappingProxyTyp
     Raises ``CannotCut`` where a size is known only as part of an expression.
     """
     limits = any(not e.is_symbol for node in gm.graph.nodes for e in leaves_in(node.meta.get("val")).values())
-    if not limits and not refused and not any(_cuts_by_itself(gm, node) for node in gm.graph.nodes):
+    if not limits and not refused and not any(cuts_by_itself(gm, node) for node in gm.graph.nodes):
         return None
     graph = Graph()
     nodes = copy_nodes(graph, gm.graph.nodes)
     without_gaps(graph, copied=True)
     work = GraphModule(gm, graph)
-    found = _Found(refused={nodes[node]: refused[node.name] for node in nodes if node.name in refused})
-    _classify(work, found)
+    found = NodeKinds(refused={nodes[node]: refused[node.name] for node in nodes if node.name in refused})
+    classify(work, found)
     if not found.reasons and not found.refused and not limits:
         return None
     _order(work.graph, found)
     return _Cutter(work, name, found).run()
 
 
-def _cuts_by_itself(gm: GraphModule, node: Node) -> bool:
-    """A quick look: whether the node may make a number, checks one, or holds a graph."""
-    if node.op == "get_attr":
-        return isinstance(getattr(gm, str(node.target), None), torch.nn.Module)
-    if node.op != "call_function":
-        return False
-    return bool(node.meta.get("unbacked_bindings")) or str(node.target).startswith(_ASSERTIONS) or _makes_number(node)
-
-
-def _makes_number(node: Node) -> bool:
-    return node.target is aten._local_scalar_dense.default
-
-
-# ---- what each node is ----------------------------------------------------------------------------------------
-
-
-def _classify(gm: GraphModule, found: _Found) -> None:
-    known: set[Any] = set()
-    inputs = gm.graph.find_nodes(op="placeholder")
-    for node in sorted(inputs, key=lambda n: isinstance(n.meta.get("val"), torch.Tensor)):
-        known |= symbols_in(node.meta.get("val"))
-        _bind(gm.graph, node, found)
-    for node in list(gm.graph.nodes):
-        if node.op == "get_attr":
-            holds_graph = isinstance(getattr(gm, str(node.target), None), torch.nn.Module)
-            found.kinds[node] = _OUTER if holds_graph else _CONSTANT
-        elif node.op == "call_function":
-            new = symbols_in(node.meta.get("val")) - known
-            reason = _reason(node, bool(new), found)
-            found.kinds[node] = _OUTER if reason else _SIZE if _is_number(node) else _INNER
-            known |= new
-            if not reason:
-                limits = {e for e in leaves_in(node.meta.get("val")).values() if not e.is_symbol}
-                found.asked |= limits - found.binders.keys()
-            else:
-                if not (node.target is operator.getitem or (_is_number(node) and not new)):
-                    found.reasons[node] = reason
-                _bind(gm.graph, node, found)
-
-
-def _reason(node: Node, makes_symbols: bool, found: _Found) -> str:
-    """Why a call runs between segments; "" if it does not."""
-    for given in (node, *node.all_input_nodes):
-        if given in found.refused and (given is node or given.op in ("placeholder", "get_attr")):
-            return found.refused[given]
-    if node.target is operator.getitem:
-        return "part of what runs between kernels" if found.kinds.get(node.args[0]) is _OUTER else ""  # type: ignore[arg-type]
-    if str(node.target).startswith(_ASSERTIONS):
-        return "it checks a number"
-    if makes_symbols or _makes_number(node):
-        return "it gives a size or a number known only at run time"
-    if isinstance(node.target, HigherOrderOperator):
-        holds_graph = any(n.op == "get_attr" and found.kinds[n] is _OUTER for n in node.all_input_nodes)
-        return "" if is_lowered_wrapper(node) and not holds_graph else "control flow or a call with a graph of its own"
-    value = node.meta.get("val")
-    if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
-        return "" if _expressible(value) else "arithmetic on numbers"
-    if isinstance(value, torch.SymFloat):
-        plain = is_size_float(node) and not any(found.kinds.get(n) is _OUTER for n in node.all_input_nodes)
-        return "" if plain and not _has_floats(value) else "arithmetic on numbers"
-    if isinstance(value, torch.SymBool | bool | float) or not isinstance(node.target, OpOverload):
-        return "arithmetic on numbers"
-    numbers = [n.meta.get("val") for n in node.all_input_nodes]
-    if any(isinstance(v, torch.SymBool) for v in numbers):
-        return "it takes a truth value known only at run time"
-    if any(isinstance(v, torch.SymFloat) for v in numbers) and str(node.target) not in RULES:
-        return "it takes a number known only at run time"
-    return ""
-
-
-def _is_number(node: Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
-
-
-def _expressible(value: Any) -> bool:
-    try:
-        expr_of(value)
-    except UnknownSize:
-        return False
-    return True
-
-
-def _has_floats(value: torch.SymFloat) -> bool:
-    return any(not symbol.is_integer for symbol in symbols_in(value))
-
-
-def _bind(graph: Graph, node: Node, found: _Found) -> None:
-    """Note the symbols that a node outside of segments gives; those in a tensor's sizes get a node of their own."""
-    value = node.meta.get("val")
-    symbol = number_symbol(value)
-    if symbol is not None:
-        found.binders.setdefault(symbol, node)
-    if not isinstance(value, torch.Tensor):
-        return
-    for method, numbers in ((aten.sym_size.int, value.shape), (aten.sym_stride.int, value.stride())):
-        for dim, number in enumerate(numbers):
-            symbol = number_symbol(number)
-            if symbol is None or symbol in found.binders or symbol in found.asked:
-                continue
-            with graph.inserting_after(node if node.op != "placeholder" else graph.find_nodes(op="placeholder")[-1]):
-                made = graph.call_function(method, (node, dim))
-            made.meta.update(val=number, source=node.meta.get("source", ""))
-            found.binders[symbol], found.kinds[made] = made, _OUTER
-
-
-# ---- which segment each node runs in --------------------------------------------------------------------------
-
-
-def _order(graph: Graph, found: _Found) -> None:
+def _order(graph: Graph, found: NodeKinds) -> None:
     """Levels: a call runs in the segment of its level, what cuts right after the segment of its level.
 
     Draws from the random generator and effects keep their order; writes to inputs come after everything.
@@ -227,38 +102,35 @@ def _order(graph: Graph, found: _Found) -> None:
     effects, last = 0, 0
     for node in graph.nodes:
         if node.op == "placeholder":
-            kinds[node], levels[node] = _OUTER, -1
+            kinds[node], levels[node] = OUTER, -1
             continue
         if node.op == "output" or node.target is _COPY:
             continue
         inputs = [found.binders.get(number_symbol(n.meta.get("val")), n) for n in node.all_input_nodes]
-        if kinds[node] is _OUTER:
+        if kinds[node] is OUTER:
             level = max((levels.get(n, -1) for n in inputs if n is not node), default=-1)
         else:
-            for e in leaves_in(node.meta.get("val")).values() if kinds[node] is _INNER else ():
+            for e in leaves_in(node.meta.get("val")).values() if kinds[node] is INNER else ():
                 givers = [found.binders.get(s) for s in ((e,) if e in found.binders else e.free_symbols)]
                 inputs += [giver for giver in givers if giver in levels]
-            level = max((levels[n] + (kinds[n] is _OUTER) for n in inputs), default=0)
+            level = max((levels[n] + (kinds[n] is OUTER) for n in inputs), default=0)
         if isinstance(node.target, OpOverload) and _keeps_order(node):
-            level = max(level, effects - (kinds[node] is _OUTER))
-            effects = level + (kinds[node] is _OUTER)
+            level = max(level, effects - (kinds[node] is OUTER))
+            effects = level + (kinds[node] is OUTER)
         levels[node] = level
-        last = max(last, level + (kinds[node] is _OUTER))
+        last = max(last, level + (kinds[node] is OUTER))
     for node in graph.find_nodes(op="call_function", target=_COPY):
-        kinds[node], levels[node] = _INNER, last
+        kinds[node], levels[node] = INNER, last
 
 
 def _keeps_order(node: Node) -> bool:
-    return not str(node.target).startswith(_ASSERTIONS) and has_effect(str(node.target))
-
-
-# ---- the pieces -----------------------------------------------------------------------------------------------
+    return not str(node.target).startswith(ASSERTIONS) and has_effect(str(node.target))
 
 
 class _Cutter:
     """Builds the segments and the outer graph of a classified graph."""
 
-    def __init__(self, gm: GraphModule, name: str, found: _Found) -> None:
+    def __init__(self, gm: GraphModule, name: str, found: NodeKinds) -> None:
         self.gm, self.name, self.found = gm, name, found
         self.groups: dict[int, list[Node]] = {}
         self.limits: dict[str, Node] = {}
@@ -267,9 +139,9 @@ class _Cutter:
             if node.op in ("placeholder", "output"):
                 continue
             kind, level = found.kinds[node], found.levels[node]
-            if kind is _INNER:
+            if kind is INNER:
                 self.groups.setdefault(level, []).append(node)
-            elif kind is _OUTER:
+            elif kind is OUTER:
                 self.between.setdefault(level, []).append(node)
         (self.output,) = gm.graph.find_nodes(op="output")
 
@@ -310,7 +182,7 @@ class _Cutter:
 
     def _real(self, node: Node) -> Node:
         """The node that gives a plain size, wherever it was asked for."""
-        if self.found.kinds.get(node) is not _SIZE:
+        if self.found.kinds.get(node) is not SIZE:
             return node
         return self.found.binders.get(number_symbol(node.meta.get("val")), node)
 
@@ -324,9 +196,9 @@ class _Cutter:
             if node in seen:
                 continue
             seen.add(node)
-            if self.found.kinds[node] is _SIZE:
+            if self.found.kinds[node] is SIZE:
                 stack += [self._real(n) for n in node.all_input_nodes]
-            elif self.found.kinds[node] is not _CONSTANT:
+            elif self.found.kinds[node] is not CONSTANT:
                 reached[node] = None
         return list(reached)
 
@@ -376,7 +248,7 @@ class _Cutter:
     def _called(self, function: Any, *integers: Node | int) -> Node:
         with self.gm.graph.inserting_before(self.output):
             made = self.gm.graph.call_function(function, integers)
-        self.found.kinds[made] = _OUTER
+        self.found.kinds[made] = OUTER
         return made
 
     def _segment(self, level: int, taken: list[Node]) -> tuple[Segment, list[Node]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lamina.codegen.cpp.addresses import Addresses
 from lamina.codegen.cpp.expressions import SHORT, element, index_text, literal, splat, vector_type
@@ -27,11 +27,13 @@ class Loads:
 
     def load(self, eqn: Load, vector: bool) -> str:
         """The expression for a load of one element, or of the elements of a vector of points."""
-        if eqn.mask in self.operands.decided:
-            if not self.operands.decided[eqn.mask]:
-                fill = literal(eqn.fill, eqn.dtype)
-                return splat(eqn.dtype, fill) if vector else fill
-            eqn = replace(eqn, mask=None)
+        decided = self.operands.with_mask_decided(eqn)
+        if decided is None:
+            fill = literal(eqn.fill, eqn.dtype)
+            return splat(eqn.dtype, fill) if vector else fill
+        return self._load(decided, vector)
+
+    def _load(self, eqn: Load, vector: bool) -> str:
         kind = SHORT[self.dtypes[eqn.buffer]]
         expr = eqn.index[0]
         if not vector:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
 
 from lamina.codegen.cpp.expressions import literal, splat
 from lamina.codegen.cpp.nest_analysis import NestAnalysis
-from lamina.ir.loops import Compute, Load
+from lamina.ir.loops import Compute, Load, Store
 
 __all__ = ["Operands"]
+
+_Access = TypeVar("_Access", Load, Store)
 
 
 class Operands:
@@ -25,6 +29,12 @@ class Operands:
         self.decided = conditions
         yield
         self.decided = {}
+
+    def with_mask_decided(self, eqn: _Access) -> _Access | None:
+        """A load or store without a mask that is decided to hold; None where it is decided not to."""
+        if eqn.mask not in self.decided:
+            return eqn
+        return replace(eqn, mask=None) if self.decided[eqn.mask] else None
 
     def is_vector(self, name: str) -> bool:
         """Whether a value varies along the vector axis."""

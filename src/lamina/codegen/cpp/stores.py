@@ -32,10 +32,10 @@ class Stores:
 
     def store(self, eqn: Store, vector: bool) -> str:
         """The statement for a store of one element, or of the elements of a vector of points."""
-        if eqn.mask in self.operands.decided:
-            if not self.operands.decided[eqn.mask]:
-                return ";  // nothing is stored here"
-            eqn = replace(eqn, mask=None)
+        decided = self.operands.with_mask_decided(eqn)
+        return ";  // nothing is stored here" if decided is None else self._store(decided, vector)
+
+    def _store(self, eqn: Store, vector: bool) -> str:
         kind = SHORT[self.dtypes[eqn.buffer]]
         expr = eqn.index[0]
         if not vector:
@@ -44,7 +44,7 @@ class Stores:
             text = f"store_{kind}({where}, {self._added(eqn, f'load_{kind}({where})', value, False)});"
             return f"if ({self.operands.value(eqn.mask, False)}) {text}" if eqn.mask is not None else text
         if eqn.mask is not None and not self.operands.is_vector(eqn.mask):
-            return f"if ({self.operands.value(eqn.mask, False)}) {{ {self.store(replace(eqn, mask=None), True)} }}"
+            return f"if ({self.operands.value(eqn.mask, False)}) {{ {self._store(replace(eqn, mask=None), True)} }}"
         value = self.operands.value(eqn.value, True)
         if self.addresses.stride(expr) == 1:
             where = self.addresses.at(eqn.buffer, expr)

@@ -36,8 +36,8 @@ def emit(kernel: Kernel, target: TritonTarget) -> TritonSource:
 
     Programs are numbered along one dimension of the grid, the nests of a group one after the other.
     """
-    hidden = [isinstance(s, GpuSchedule) and s.approximate for s in kernel.schedules]
-    nests = zip(kernel.nests, hidden, strict=True)
+    approximate = [isinstance(s, GpuSchedule) and s.approximate for s in kernel.schedules]
+    nests = zip(kernel.nests, approximate, strict=True)
     kernel = replace(kernel, nests=tuple([with_sigmoids(nest) if short else nest for nest, short in nests]))
     dtypes = {f"b{k}": d for k, d in enumerate(kernel.dtypes)}
     checks = sum(isinstance(e, Check) for nest in kernel.nests for e in nest.body)

@@ -83,7 +83,7 @@ def _expanded(text: str, node: Node) -> Labels | None:
     if value is None:
         return None
     before, ellipsis, after = text.partition("...")
-    hidden = value.dim() - len(before) - len(after)
-    if hidden < 0 or (hidden > 0 and not ellipsis):
+    unnamed = value.dim() - len(before) - len(after)
+    if unnamed < 0 or (unnamed > 0 and not ellipsis):
         return None
-    return (*before, *(f"..{hidden - i}" for i in range(hidden)), *after)
+    return (*before, *(f"..{unnamed - i}" for i in range(unnamed)), *after)
