@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lamina.backends.registry import register_backend
     from lamina.base.decision import Decision
     from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
+    from lamina.blame.bisection import bisect
     from lamina.compile import compile, lamina_backend
     from lamina.errors import BadArgument, InvalidIR, LaminaError, LaminaWarning, StageFailed, UnknownOption
     from lamina.freezing.frozen import thaw
@@ -33,6 +34,7 @@ __all__ = [
     "UnknownOption",
     "alternate",
     "benchmark",
+    "bisect",
     "compile",
     "lamina_backend",
     "records",
@@ -46,6 +48,7 @@ _PLACES = {
     "backends.registry": ("register_backend",),
     "base.decision": ("Decision",),
     "bench": ("Measurement", "Rivals", "alternate", "benchmark", "warmup"),
+    "blame.bisection": ("bisect",),
     "compile": ("compile", "lamina_backend"),
     "errors": ("BadArgument", "InvalidIR", "LaminaError", "LaminaWarning", "StageFailed", "UnknownOption"),
     "freezing.frozen": ("thaw",),

@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import nn
 
 import lamina
+from lamina.cli.blaming import bisect_command
 from lamina.cli.caching import caching
 from lamina.cli.demo import CompileFunction, Row, chosen, demonstrate, table
 from lamina.cli.demo_models import DEMOS
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.add_typer(caching, name="cache")
 add_commands(app)
+app.command("bisect")(bisect_command)
 
 
 def main() -> None:

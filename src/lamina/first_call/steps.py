@@ -28,7 +28,7 @@ from lamina.ir.loops_interp import run_nest
 from lamina.ir.plan import KernelCall, Place, Plan, PlanStep
 from lamina.ir.plan_interp import PlanRun
 
-__all__ = ["Recorded", "empty_graph", "first_step", "recorded", "single_step"]
+__all__ = ["Recorded", "compared", "empty_graph", "first_step", "recorded", "single_step"]
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ def first_step(
         run.step(step)
         for name in _written(step):
             nodes = _nodes(step, name, last[name] == at)
-            text = _compared(run.tensors[name], nodes, aten, exact)
+            text = compared(run.tensors[name], nodes, aten, exact)
             wrong = run.wrong(step, name) if text is None or text else ""
             if text or (text is None and wrong):
                 stage = "library" if isinstance(step, LibraryCall) else "code generation" if wrong else "lowering"
@@ -159,7 +159,7 @@ def _nodes(step: PlanStep, name: str, complete: bool) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _compared(ours: Tensor, nodes: Iterable[str], aten: Recorded, exact: Recorded | None) -> str | None:
+def compared(ours: Tensor, nodes: Iterable[str], aten: Recorded, exact: Recorded | None) -> str | None:
     """What is wrong with a buffer, "" if it holds the value of one of the nodes, None if none has its shape."""
     complaints: list[str] = []
     for node in nodes:

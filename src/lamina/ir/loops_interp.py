@@ -34,11 +34,12 @@ from lamina.ir.loops import (
     Reduce,
     Scan,
     SizeInput,
+    Step,
     Store,
 )
 from lamina.ir.ops import OPS, REDUCTIONS, SCANS
 
-__all__ = ["run_library", "run_nest", "run_program"]
+__all__ = ["ProgramRun", "run_library", "run_nest", "run_program"]
 
 Values = dict[str, torch.Tensor]
 _ERRORS: dict[str, type[Exception]] = {name: getattr(builtins, name) for name in ERRORS}
@@ -49,31 +50,45 @@ _broadcast_shapes: Callable[..., torch.Size] = cast(Any, torch.broadcast_shapes)
 
 def run_program(program: LoopProgram, args: Sequence[Any]) -> list[Any]:
     """Run a program on real inputs; input buffers that it overwrites are overwritten."""
-    sizes: dict[str, int] = {}
-    tensors: dict[str, torch.Tensor] = {}
-    for given, value in zip(program.inputs, args, strict=True):
-        if isinstance(given, SizeInput):
-            _bind_size(given.expr, int(value), sizes)
-        elif given is not None:
-            tensors[given] = value
-    buffers = program.buffer_map()
-    for name, tensor in tensors.items():
-        for expr, size in zip(buffers[name].shape, tensor.shape, strict=True):
-            _bind_size(expr, int(size), sizes)
-    for name, tensor in tensors.items():
-        for expr, size, stride in zip(buffers[name].strides, tensor.shape, tensor.stride(), strict=True):
-            if size > 1:  # the stride of a dimension of one element may be any number
-                _bind_size(expr, int(stride), sizes)
-    for buffer in program.buffers:
-        if buffer.name not in tensors:
-            tensors[buffer.name] = _allocate(buffer, sizes)
-    for step in program.steps:
+    return ProgramRun(program, args).run()
+
+
+class ProgramRun:
+    """One run of a program: ``tensors`` holds its buffers by name, ``sizes`` the sizes that its inputs bind."""
+
+    def __init__(self, program: LoopProgram, args: Sequence[Any]) -> None:
+        self.program, self.buffers = program, program.buffer_map()
+        self.sizes: dict[str, int] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
+        for given, value in zip(program.inputs, args, strict=True):
+            if isinstance(given, SizeInput):
+                _bind_size(given.expr, int(value), self.sizes)
+            elif given is not None:
+                self.tensors[given] = value
+        for name, tensor in self.tensors.items():
+            for expr, size in zip(self.buffers[name].shape, tensor.shape, strict=True):
+                _bind_size(expr, int(size), self.sizes)
+        for name, tensor in self.tensors.items():
+            for expr, size, stride in zip(self.buffers[name].strides, tensor.shape, tensor.stride(), strict=True):
+                if size > 1:  # the stride of a dimension of one element may be any number
+                    _bind_size(expr, int(stride), self.sizes)
+        for buffer in program.buffers:
+            if buffer.name not in self.tensors:
+                self.tensors[buffer.name] = _allocate(buffer, self.sizes)
+
+    def run(self) -> list[Any]:
+        """All steps; the results."""
+        for step in self.program.steps:
+            self.step(step)
+        made = {out: _output(out, self.tensors, self.sizes) for out in dict.fromkeys(self.program.outputs)}
+        return [made[out] for out in self.program.outputs]  # one object for one result, as autograd may need
+
+    def step(self, step: Step) -> None:
+        """Run one step, after those before it."""
         if isinstance(step, Nest):
-            run_nest(step, tensors, sizes)
+            run_nest(step, self.tensors, self.sizes)
         else:
-            run_library(step, tensors, buffers, sizes)
-    made = {out: _output(out, tensors, sizes) for out in dict.fromkeys(program.outputs)}
-    return [made[out] for out in program.outputs]  # one object for one result: autograd may take each for its own
+            run_library(step, self.tensors, self.buffers, self.sizes)
 
 
 def run_nest(nest: Nest, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:

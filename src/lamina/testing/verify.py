@@ -197,7 +197,7 @@ def _first_rewrite(differs: Callable[[int], tuple[bool, Counter[str]]], most: in
 def _record(compiled: Any) -> Any:
     """The record of a compiled function or module; a module may have an attribute of that name."""
     link = link_of(compiled)
-    return compiled.record if link is None else link.record
+    return compiled.record if link is None else link.attributes["record"]
 
 
 def _fresh(fn: Callable[..., Any], options: dict[str, Any]) -> Any:

@@ -1,0 +1,49 @@
+"""The command `lamina bisect`: which stage, rule, fusion or kernel makes a script's results differ from eager."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from lamina.blame.bisection import bisect
+from lamina.blame.found import Bisection
+from lamina.blame.scripts import Call, Stop, run_target
+
+__all__ = ["bisect_command"]
+
+
+def bisect_command(
+    target: Annotated[str, typer.Argument(help="A Python script, or package.module:function of no arguments.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="What the script finds in sys.argv.")] = None,
+    calls: Annotated[int, typer.Option(help="How many calls of each compiled callable are looked at.", min=1)] = 1,
+    to: Annotated[Path | None, typer.Option(help="Folder for the source of a wrong kernel.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of findings as JSON.")] = False,
+) -> None:
+    """Find the stage, rule, fusion or kernel that makes a script's results differ from eager's.
+
+    The script runs in eager. The first call of each function and module that it compiles with Lamina is compared,
+    and the first that differs is blamed on what makes it differ; then the script ends with status 1.
+
+    Example: lamina bisect train.py -- --steps 1
+    """
+    found: list[Bisection] = []
+    out = Console(soft_wrap=True, highlight=False)
+
+    def look(call: Call) -> None:
+        result = bisect(call.fn, *call.args, options=call.options, to=str(to or ""), **call.kwargs)
+        found.append(result)
+        if not as_json:
+            out.print(f"call {call.number} of {result}", markup=False)
+        if not result.ok:
+            raise Stop
+
+    looked_at = run_target(target, look, tuple(arguments or ()), calls)
+    if as_json:
+        out.print(json.dumps([result.to_json() for result in found], indent=1), markup=False)
+    elif not looked_at:
+        out.print(f"{target} calls nothing that it compiles with Lamina", markup=False)
+    raise typer.Exit(0 if all(found) else 1)
