@@ -34,9 +34,9 @@ from lamina.schedule.short_columns import short_columns
 from lamina.schedule.split import split_concats
 from lamina.schedule.window_coarsening import undivided
 
-__all__ = ["STEPS", "Fused", "Fusion", "fuse"]
+__all__ = ["MOST_CANDIDATES", "STEPS", "Fused", "Fusion", "fuse"]
 
-_MOST_CANDIDATES = 8
+MOST_CANDIDATES = 8
 """Earlier groups that are tried for a nest, those with the most shared bytes."""
 
 
@@ -199,7 +199,7 @@ class _Grouping:
 
     def _joined(self, group: Group, refused: set[int]) -> Group | None:
         """The group with the best earlier one that is not ``refused`` yet; ``None`` where it fits none."""
-        for other in self.graph.sharing(group, self._buffers.bytes)[:_MOST_CANDIDATES]:
+        for other in self.graph.sharing(group, self._buffers.bytes)[:MOST_CANDIDATES]:
             if other.number in refused or other.number == group.number:
                 continue
             first, second = (group, other) if other.ancestors >> group.number & 1 else (other, group)

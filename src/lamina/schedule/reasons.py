@@ -144,6 +144,19 @@ OVERWRITES_SHARED_POINT = _JOINED.add(
     "new value.",
 )
 
+TOO_FEW_SHARED_BYTES = _JOINED.add(
+    23,
+    "other kernels share more bytes with it",
+    "A nest is tried with the few earlier kernels with which it shares the most bytes, and this was not one of them.",
+)
+MADE_LATER = _JOINED.add(
+    24,
+    "one of them was made, or grew to what it is, after they had been tried",
+    "By their loops the two could be one kernel now. When nests were joined they were not what they are: one is a "
+    "part of a computation that was cut so that more programs share the work, or of sums of columns, values stored "
+    "ahead or an update, or it took in other nests later.",
+)
+
 _AGAIN = Codes(51, "Values computed again, or once ahead, instead of stored or read")
 
 READERS_READ_PARTS = _AGAIN.add(
