@@ -164,6 +164,13 @@ SHARED_NOW = _EAGER.add(
     "The arguments of this call overlap and those compiled for did not; the call ran as eager.",
     "pass a clone of one of them",
 )
+MOVED_MEMORY = _EAGER.add(
+    25,
+    "{why}",
+    "An input gets memory of one that gets other memory (x.data, y.data = y.data, x.data). A functional graph "
+    "finds an input's memory where it is at the end.",
+    "exchange values by copy_(), or exchange the tensors outside of the compiled function",
+)
 
 _TRACED = Codes(21, "How a graph is traced with its gradients")
 

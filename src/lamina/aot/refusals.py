@@ -9,6 +9,7 @@ from lamina.aot.dead_calls import dead_call
 from lamina.aot.inexact_integers import inexact_integers
 from lamina.aot.layouts import lost_layout
 from lamina.aot.leaves import leaf_made
+from lamina.aot.moved_memory import moved_memory
 from lamina.aot.out_of_range import out_of_range
 from lamina.aot.overlap import overlapping_write
 from lamina.aot.overlapping_views import look_elsewhere
@@ -33,6 +34,7 @@ _CHECKS = (
     (inexact_integers, reasons.INEXACT_INTEGER),
     (leaf_made, reasons.LEAF_MADE),
     (untracked_write, reasons.UNTRACKED_WRITE),
+    (moved_memory, reasons.MOVED_MEMORY),
     (unknown_view, reasons.UNKNOWN_VIEW),
     (split_function, reasons.SPLIT_FUNCTION),
     (look_elsewhere, reasons.LOOKS_ELSEWHERE),

@@ -25,7 +25,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import UserFunctionVariable
 from torch._dynamo.variables.lists import DequeVariable
-from torch._dynamo.variables.tensor import SymNodeVariable
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
 from lamina.capture.external_state.reads import users_own
@@ -56,6 +56,7 @@ def correct_traces() -> None:
     _tell_texts_from_numbers()
     _find_defaults_that_change()
     _keep_writes_to_numbers()
+    _keep_data()
 
 
 def guard_without_graph(guard: Callable[[], object], guarded: Callable[[Any], bool]) -> None:
@@ -268,6 +269,20 @@ def _keep_writes_to_numbers() -> None:
                 node.meta["example_value"] = value
 
     OutputGraph.remove_tensorify_specialized_graphargs = remove  # type: ignore[method-assign]
+
+
+def _keep_data() -> None:
+    """Let ``x.data`` be, as a result, what it was when it was asked for; Dynamo asks the tensor for it at the end."""
+    get_any = TensorVariable.var_getattr
+
+    @functools.wraps(get_any)
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        found = get_any(self, tx, name)
+        if name == "data" and compiles_for_lamina(tx.output):
+            found.source = None
+        return found
+
+    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
 
 
 def to_subclass(tensor: torch.Tensor, kind: type) -> torch.Tensor:
