@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lamina.blame.bisection import bisect
     from lamina.compile import compile, lamina_backend
     from lamina.errors import BadArgument, InvalidIR, LaminaError, LaminaWarning, StageFailed, UnknownOption
+    from lamina.explain.program import explain
     from lamina.freezing.frozen import thaw
     from lamina.options import Options
     from lamina.record import Record, records
@@ -36,6 +37,7 @@ __all__ = [
     "benchmark",
     "bisect",
     "compile",
+    "explain",
     "lamina_backend",
     "records",
     "register_backend",
@@ -50,6 +52,7 @@ _PLACES = {
     "bench": ("Measurement", "Rivals", "alternate", "benchmark", "warmup"),
     "blame.bisection": ("bisect",),
     "compile": ("compile", "lamina_backend"),
+    "explain.program": ("explain",),
     "errors": ("BadArgument", "InvalidIR", "LaminaError", "LaminaWarning", "StageFailed", "UnknownOption"),
     "freezing.frozen": ("thaw",),
     "options": ("Options",),

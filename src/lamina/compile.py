@@ -63,6 +63,7 @@ from lamina.schedule.fuse import Fused, fuse
 from lamina.segments.control_flow import bodies_in
 from lamina.segments.cut import CannotCut, cut
 from lamina.segments.pieces import as_aten, lowered_by_user, put_segment, with_numbers
+from lamina.stats import stats_of
 
 __all__ = ["compile", "compile_captured", "compile_graph", "compile_recorded", "lamina_backend"]
 
@@ -85,8 +86,8 @@ def compile(
     ``backend`` is "lamina" (kernels for this machine), the name of another backend (those built in, registered,
     installed, or known to torch.compile), a ``Backend`` or a function ``(gm, example_inputs) -> callable``, which is
     given functional ATen graphs. ``mode`` is one of torch.compile's four modes, ``options`` an ``Options`` or a mapping
-    of its fields. The result has a ``record``, and ``report(path)`` writes it as a page. Raises ``BadArgument`` or
-    ``UnknownOption`` for wrong arguments.
+    of its fields. The result has a ``record`` and ``stats()``, and ``report(path)`` writes the record as a page. Raises
+    ``BadArgument`` or ``UnknownOption`` for wrong arguments.
     """
     if model is None:
         return _decorator(
@@ -119,7 +120,11 @@ def compile_recorded(
         record=record,
         strict=settings.strict,
         entry=settings.entry,
-        attributes={"record": record, "report": partial(write_report, record)},
+        attributes={
+            "record": record,
+            "stats": partial(stats_of, record),
+            "report": partial(write_report, record),
+        },
     )
 
 

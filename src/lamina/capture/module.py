@@ -55,6 +55,13 @@ class _Transparent:
             link = _followed(self)
         return link.call(*args, **kwargs)
 
+    def __repr__(self) -> str:
+        """A line that says what is compiled, then the original's text."""
+        link = self._lamina_link
+        stats: Any = link.attributes.get("stats")
+        first = "" if stats is None else f": {str(stats()).partition(chr(10))[0]}"
+        return f"compiled by Lamina{first}\n{link.original!r}"
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._lamina_link.original.__reduce_ex__(protocol)
 

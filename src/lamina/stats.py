@@ -1,0 +1,92 @@
+"""Figures of one compiled callable: graphs, breaks, kernels, versions, seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lamina.capture.dynamo import Captured
+from lamina.ir.plan import Plan
+from lamina.record import Record
+from lamina.runtime.build import BuildResult
+
+__all__ = ["Stats", "last_plans", "stats_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What was compiled so far.
+
+    ``graphs`` captured, ``breaks`` between and within them, ``recompiles`` (versions beyond a function's first),
+    ``kernels`` that differ and their ``launches`` in one run of every region, ``library_calls`` likewise,
+    ``left_to_aten`` and ``left_to_python`` the graphs and functions that run as before, ``built`` kernels and those
+    ``reused`` from the cache, and ``seconds`` by stage. Kernels are built beside the other stages ("build"), and "wait"
+    is how long a call waited for them.
+    """
+
+    graphs: int
+    breaks: int
+    recompiles: int
+    kernels: int
+    launches: int
+    library_calls: int
+    left_to_aten: int
+    left_to_python: int
+    built: int
+    reused: int
+    seconds: dict[str, float]
+
+    @property
+    def total_seconds(self) -> float:
+        """How long compiling kept the program waiting: all stages but what was built beside them."""
+        return sum(seconds for name, seconds in self.seconds.items() if not name.startswith("build"))
+
+    def __str__(self) -> str:
+        """All figures but the seconds of single stages, in two lines."""
+        kernels = f"{_count(self.kernels, 'kernel')} launched {_count(self.launches, 'time')}"
+        return (
+            f"{_count(self.graphs, 'graph')}, {_count(self.breaks, 'graph break')}, {kernels}, "
+            f"{_count(self.library_calls, 'library call')}\n"
+            f"compiled in {self.total_seconds:.2f} s, {_count(self.recompiles, 'recompile')}; "
+            f"{_count(self.built, 'kernel')} built, {self.reused} from the cache"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """All figures by name, for JSON."""
+        return asdict(self)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def stats_of(record: Record) -> Stats:
+    """The figures of the callable that ``record`` is of."""
+    plans = list(last_plans(record))
+    built = [stage.value for stage in record.stages if isinstance(stage.value, BuildResult)]
+    decisions = record.decisions()
+    return Stats(
+        graphs=sum(isinstance(stage.value, Captured) for stage in record.stages),
+        breaks=sum(d.kind == "break" for d in decisions),
+        recompiles=sum(d.kind == "recompile" for d in decisions),
+        kernels=sum(len(plan.kernels) for plan in plans),
+        launches=sum(plan.kernel_count for plan in plans),
+        library_calls=sum(plan.library_count for plan in plans),
+        left_to_aten=len({stage.region for stage in record.stages if stage.name == "aten"}),
+        left_to_python=sum(d.kind == "capture" and not d.taken for d in decisions),
+        built=sum(result.compiled for result in built),
+        reused=sum(result.reused for result in built),
+        seconds=record.seconds(),
+    )
+
+
+def last_plans(record: Record) -> Iterator[Plan]:
+    """The plan of each region that runs by kernels: the last one, where tuning made several."""
+    found: dict[str, Plan] = {}
+    for stage in record.stages:
+        if isinstance(stage.value, Plan):
+            found[stage.region] = stage.value
+        elif stage.name == "aten":
+            found.pop(stage.region, None)
+    yield from found.values()
