@@ -15,7 +15,9 @@ from lamina.base.reasons import registered
 from lamina.record import Record
 from tests.architecture.source import dotted, sources
 
-READERS = ("lamina.blame", "lamina.record", "lamina.report", "lamina.cli", "lamina.testing", "lamina.bench")
+READERS = tuple(
+    f"lamina.{name}" for name in ("record", "stats", "blame", "report", "explain", "cli", "testing", "bench")
+)
 """What reports, and what looks for faults, reads the log; nothing that compiles does."""
 
 NAMES = ("generated_", "operator_linalg.householder_product.training", "pattern_batch_norm_relu.fp32.training")

@@ -55,7 +55,7 @@ def test_state_and_type_are_the_originals():
     assert list(compiled.state_dict()) == list(module.state_dict())
     assert [n for n, _ in compiled.named_parameters()] == [n for n, _ in module.named_parameters()]
     assert all(a is b for a, b in zip(compiled.parameters(), module.parameters(), strict=True))
-    assert repr(compiled) == repr(module)
+    assert repr(compiled) == f"compiled by Lamina\n{module!r}"
     assert compiled.train() is compiled
     compiled.eval()
     assert not module.training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from pathlib import Path
@@ -101,11 +102,17 @@ def test_text_is_plain_in_a_pipe_and_coloured_in_a_terminal(explained: Explanati
 
 
 def test_figures_sum_to_the_time_of_compiling() -> None:
-    model = Model()
-    compiled, x = lamina.compile(model), torch.randn(4, 16)
-    start = time.perf_counter()
-    compiled(x).sum().backward()
-    wall = time.perf_counter() - start
+    x = torch.randn(4, 16)
+    lamina.compile(lambda x: x + 1)(x)  # loads what is loaded once
+    compiled = lamina.compile(Model())
+    gc.collect()
+    gc.freeze()  # what other tests left would be looked at again and again meanwhile
+    try:
+        start = time.perf_counter()
+        compiled(x).sum().backward()
+        wall = time.perf_counter() - start
+    finally:
+        gc.unfreeze()
     stats = compiled.stats()
     assert 0.7 * wall <= stats.total_seconds <= wall
     assert stats.graphs == 2

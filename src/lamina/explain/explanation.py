@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from rich.console import Console
 
 from lamina.explain.summary import Advice, Work, advice, graph_summaries, library_work, user_kernels
 from lamina.record import Record
@@ -17,7 +18,9 @@ from lamina.stats import stats_of
 __all__ = ["Explanation"]
 
 _MOST_LINES = 40
+"""Lines of text that are read at a glance."""
 _WIDTH = 118
+"""Characters of a line, for a terminal of 120 columns."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -31,8 +34,7 @@ class Explanation:
         return "\n".join(_lines(self.record))
 
     def __str__(self) -> str:
-        colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        return _coloured(self.text()) if colours else self.text()
+        return self.text() if Console(file=sys.stdout).color_system is None else _coloured(self.text())
 
     __repr__ = __str__
 

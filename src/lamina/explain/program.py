@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from lamina.backends.registry import as_backend
 from lamina.backends.settings import options_for
 from lamina.compile import compile_recorded
 from lamina.explain.explanation import Explanation
+from lamina.explain.torch_private import tree_leaves
 from lamina.options import Options
 from lamina.record import Record
 
