@@ -57,8 +57,7 @@ class Written(torch.autograd.Function):
 
 
 def f(x, w, n):
-    h = <before>
-    r = <function>.apply(h, w, n)
+    <applied>
     out = r[0] if isinstance(r, tuple) else r
     <between>
     return <after>
@@ -92,7 +91,11 @@ def program(compile):
                 "(g + more[0] if more and more[0] is not None else g).reshape(2, -1) * b, None, None",
             ),
             "gradient": ("None", "g * b"),
-            "function": ("Own", "Own", "Own", "Written"),
+            "applied": (
+                *["h = <before>\n    r = Own.apply(h, w, n)"] * 3,
+                "h = <writable>\n    r = Written.apply(h, w, n)",
+            ),
+            "writable": ("x * 1", "x.sin()", "(x * 1)[:]", "x.detach()", "x * 1 if x.requires_grad else x"),
             "before": ("x", "x * 1", "x.sin()", "x.view_as(x)", "(x * 1)[:]", "x.detach()"),
             "between": ("", "", "pause()", "out = out * 2", "w = w + 1", "out = out.detach() + h"),
             "after": ("r", "out", "out, h", "out.sum(), w", "(out * w).sum(), r", "out.exp(), out.detach()"),
