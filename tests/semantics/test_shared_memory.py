@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import lamina
+from lamina.errors import LaminaWarning
 from tests.fuzz.memory import MemoryProgram, memory_program
 
 
@@ -325,3 +326,29 @@ def test_a_write_to_shared_memory_raises_the_version_of_what_is_written_to(dynam
             each(x, y, step)
             raised.append((x._version > 0, y._version > 0))
         assert raised[0] == raised[1]
+
+
+def test_arguments_that_share_memory_beside_a_float_that_varies() -> None:
+    def function(x: Tensor, y: Tensor, factor: float) -> Tensor:
+        x[-1] *= 2
+        return y * factor
+
+    compiled = lamina.compile(function, options={"strict": True})
+    for factor in (2.0, 3.0, 4.0):
+        for shared in (lambda x: x, lambda x: x[:], lambda x: x.clone()):
+            ours, eagers = torch.ones(4), torch.ones(4)
+            assert torch.equal(compiled(shared(ours), ours, factor), function(shared(eagers), eagers, factor))
+            assert torch.equal(ours, eagers)
+
+
+def test_parts_of_one_tensor_beside_another_tensor_have_kernels() -> None:
+    def function(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        x.add_(y)
+        return x * z
+
+    whole, other = torch.arange(8.0), torch.ones(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LaminaWarning)
+        result = lamina.compile(function)(whole[:4], whole[4:], other)
+    assert whole.tolist() == [4, 6, 8, 10, 4, 5, 6, 7]
+    assert result.tolist() == [4, 6, 8, 10]

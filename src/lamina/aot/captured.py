@@ -169,9 +169,10 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
             compiled = counting_writes(compiled, written)
             compiled = serving_same_bases(compiled, state.gm.forward, example_inputs, notes.tell)
         else:
-            overlapping, apart = overlapping_inputs(example_inputs)
-            guard_overlap(whole, overlapping, apart)
-            refused = not set(overlapping).isdisjoint(found.written)
+            refused = False
+            for overlapping, apart in overlapping_inputs(example_inputs):
+                guard_overlap(whole, overlapping, apart)
+                refused = refused or not set(overlapping).isdisjoint(found.written)
             refused = refused or shares_storage(example_inputs, found.written_with_history)
         if refused:
             notes.refuse(reasons.SHARED_INPUT())

@@ -43,11 +43,17 @@ def _storage(x: Any) -> int | None:
     return storage_of(x)
 
 
-def overlapping_inputs(inputs: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """The places of tensors that overlap another in memory, and of all other tensors."""
-    places = [i for i, x in enumerate(inputs) if _storage(x) is not None]
-    met = overlapping([inputs[i] for i in places])
-    return [i for k, i in enumerate(places) if k in met], [i for k, i in enumerate(places) if k not in met]
+def overlapping_inputs(inputs: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
+    """For each storage of several inputs, the places of those that overlap another in it, and of those that do not."""
+    places: dict[Any, list[int]] = {}
+    for i, x in enumerate(inputs):
+        places.setdefault(_storage(x), []).append(i)
+    found = []
+    for storage, here in places.items():
+        if storage is not None and len(here) > 1:
+            met = overlapping([inputs[i] for i in here])
+            found.append(([i for k, i in enumerate(here) if k in met], [i for k, i in enumerate(here) if k not in met]))
+    return found
 
 
 def serving_alike(

@@ -93,14 +93,15 @@ def asks_for_another_capture(error: Exception) -> bool:
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> set[int]:
-    """Which of the tensors may overlap another in memory, as the guard of ``guard_overlap`` tells."""
+    """Which of the tensors in one storage may overlap another, as the guard of ``guard_overlap`` tells."""
     return set(compute_overlapping_tensors(list(tensors), symbolic=True))
 
 
 def guard_overlap(gm: GraphModule, overlapping: Sequence[int], apart: Sequence[int]) -> None:
     """Let Dynamo reuse the graph being compiled only where the inputs at these places overlap in memory, and those not.
 
-    Overlapping is what shares an element with any other of them. Nothing happens outside of a capture.
+    All of them lie in one storage, and that they do is not asked again: the guard looks at places in it. Overlapping is
+    what shares an element with any other of them. Nothing happens outside of a capture.
     """
     context = TracingContext.try_get()
     given = [node.meta.get("grapharg") for node in gm.graph.find_nodes(op="placeholder")]
