@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from lamina.base.decision import Decision
 from lamina.base.files import files, text_of
 from lamina.base.logs import log_stage
 
-__all__ = ["Record", "Stage", "records"]
+__all__ = ["Record", "Stage", "held_records", "keep", "records"]
 
 T = TypeVar("T")
 
@@ -144,8 +145,25 @@ _kept: list[ref[Record]] = []
 """The records of compiled callables, in the order in which they were compiled; dead ones go at the next one."""
 
 
+_holders: list[list[Record]] = []
+"""Those who hold all records while they run, see ``held_records``."""
+
+
+@contextmanager
+def held_records() -> Iterator[list[Record]]:
+    """A list that takes the records of all callables that are compiled within, and keeps them."""
+    held: list[Record] = []
+    _holders.append(held)
+    try:
+        yield held
+    finally:
+        _holders[:] = [other for other in _holders if other is not held]
+
+
 def keep(record: Record) -> Record:
     """``record``, to be found by ``records`` from now on."""
+    for holder in _holders:
+        holder.append(record)
     _kept[:] = [*(known for known in _kept if known() is not None), ref(record)]
     return record
 

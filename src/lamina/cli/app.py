@@ -18,6 +18,7 @@ from lamina.cli.caching import caching
 from lamina.cli.demo import CompileFunction, Row, chosen, demonstrate, table
 from lamina.cli.demo_models import DEMOS
 from lamina.cli.doctor import examine, installed_version
+from lamina.cli.explaining import add_explaining
 from lamina.cli.fuzzing import run_fuzz, run_minify
 from lamina.cli.reporting import add_commands
 from lamina.errors import LaminaError
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(caching, name="cache")
 add_commands(app)
+add_explaining(app)
 app.command("bisect")(bisect_command)
 
 

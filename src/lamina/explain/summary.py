@@ -12,7 +12,7 @@ from lamina.ir.plan import KernelCall, Plan
 from lamina.record import Record
 from lamina.stats import last_plans
 
-__all__ = ["Advice", "GraphSummary", "Work", "advice", "graph_summaries", "library_work", "user_kernels"]
+__all__ = ["Advice", "GraphSummary", "Work", "advice", "graph_summaries", "library_work", "user_kernels", "user_places"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _grouped(record: Record, kind: type[KernelCall] | type[LibraryCall]) -> list
 def _work(name: str, group: list[tuple[Plan, KernelCall | LibraryCall, int]], total: int) -> Work:
     nbytes = sum(n for _, _, n in group)
     regions = tuple(dict.fromkeys(plan.name for plan, _, _ in group))
-    places = Counter(place for plan, step, _ in group for place in _user_places(plan, step))
+    places = Counter(place for plan, step, _ in group for place in user_places(plan, step))
     plan, step, _ = group[0]
     how = _schedule(plan, name) if isinstance(step, KernelCall) else step.reason
     return Work(name, regions, len(group), nbytes, nbytes / total, tuple(p for p, _ in places.most_common()), how)
@@ -166,7 +166,7 @@ def _schedule(plan: Plan, name: str) -> str:
     return ", ".join(dict.fromkeys(schedule.kind for schedule in kernel.schedules))
 
 
-def _user_places(plan: Plan, step: KernelCall | LibraryCall) -> Iterable[str]:
+def user_places(plan: Plan, step: KernelCall | LibraryCall) -> list[str]:
     """The lines of a step with the operations at each of them."""
     sources = {source.node: source for source in plan.sources}
     by_line: dict[str, list[str]] = {}
