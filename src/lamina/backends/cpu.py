@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 
 from lamina.backends import reasons
 from lamina.backends.device import LoadedPlan
+from lamina.backends.profiled import profiled_program
 from lamina.backends.regions import (
     Boxed,
     build_threads,
@@ -103,7 +104,8 @@ class CpuBackend:
     def load(self, kernels: CpuKernels, gm: GraphModule, record: Record) -> Boxed:
         """The host program with its kernels, which the first call waits for and loads."""
         plan = kernels.plan
-        return loaded_later(plan.name, kernels.program, record, gm, self.options.strict, _is_repeatable(plan))
+        repeatable, strict = _is_repeatable(plan), self.options.strict
+        return loaded_later(plan.name, kernels.program, record, gm, strict, repeatable, kernels.profiled)
 
     def plans(self, plan: Plan) -> tuple[Plan, ...]:
         """The plan."""
@@ -225,6 +227,11 @@ class CpuKernels:
             why = f"{len(built.errors)} kernels not built, {name}: {error}"
             return instead(region, why, self.gm, strict, self.record)
         return load_program(self.host.text, "call", {"kernels": built.kernels})
+
+    def profiled(self) -> Boxed | None:
+        """The host program with an event for each launch; None where kernels were not built."""
+        built = self.result()
+        return None if built.errors else profiled_program(self.plan, self.gm, self.host.text, built.kernels)
 
     def result(self) -> BuildResult:
         """The loaded kernels, waited for. Raises ``OSError`` where no folder can be written."""

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from lamina.aot.torch_private import is_transformed, transforms_are_active
 from lamina.backends.device import Boxed
 from lamina.backends.reasons import BUILD_FAILED
+from lamina.backends.torch_private import IS_ON, PROFILER
 from lamina.base.decision import Decision
 from lamina.base.recovery import recover
 from lamina.base.retryable import set_retryable, set_retryable_unless_told
@@ -73,7 +74,13 @@ def chosen_compiler(cxx: str, cache: Cache, running: Running | None = None) -> C
 
 
 def loaded_later(
-    region: str, load: Callable[[], Boxed], record: Record, gm: GraphModule, strict: bool, retryable: bool = False
+    region: str,
+    load: Callable[[], Boxed],
+    record: Record,
+    gm: GraphModule,
+    strict: bool,
+    retryable: bool = False,
+    profiled: Callable[[], Boxed | None] | None = None,
 ) -> Boxed:
     """A callable that calls ``load``, which may wait for compilers, when it is first called itself.
 
@@ -81,14 +88,15 @@ def loaded_later(
     ``retryable``: where the program raises, its inputs are such that it can be run again.
     A program first called with fake tensors, which have no memory, is only called with such: it runs as ATen calls. So
     does a call with tensors of a transform of torch.func, such as batches of gradients, and one in which an integer is
-    beyond those of a kernel.
+    beyond those of a kernel. While a profiler is on, what ``profiled`` gives runs, if it gives anything.
     """
     run: Boxed | None = None
+    seen_by_profiler: Boxed | None = None
     inputs = gm.graph.find_nodes(op="placeholder")
     integers = [i for i, node in enumerate(inputs) if isinstance(node.meta.get("val"), torch.SymInt)]
 
     def call(args: list[Any]) -> Any:
-        nonlocal run
+        nonlocal run, seen_by_profiler
         if run is None:
             start = time.perf_counter()
             try:
@@ -101,9 +109,12 @@ def loaded_later(
             record.add(region, "wait", time.perf_counter() - start)
         if transforms_are_active() and any(map(is_transformed, args)):
             return aten_calls(gm)(args)
+        current = run
+        if PROFILER[IS_ON] and profiled is not None:
+            current = seen_by_profiler = seen_by_profiler or profiled() or run
         kept = list(args) if retryable and any(abs(args[i]) > _SMALL for i in integers) else []
         try:
-            return run(args)
+            return current(args)
         except struct.error:
             if kept:
                 return aten_calls(gm)(kept)

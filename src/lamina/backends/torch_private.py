@@ -15,6 +15,7 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._higher_order_ops.flex_attention import _permute_strides
 from torch._inductor import list_mode_options, list_options
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import profiler
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.sym_node import SymNode
@@ -32,6 +33,8 @@ from lamina.lower.sizes import LIMITS
 __all__ = [
     "FLEX_ATTENTION",
     "FLEX_ATTENTION_BACKWARD",
+    "IS_ON",
+    "PROFILER",
     "Special",
     "as_number",
     "beside_tracing",
@@ -52,6 +55,11 @@ __all__ = [
 
 FLEX_ATTENTION = torch.ops.higher_order.flex_attention
 FLEX_ATTENTION_BACKWARD = torch.ops.higher_order.flex_attention_backward
+
+
+PROFILER: Mapping[str, Any] = vars(profiler)
+"""``PROFILER[IS_ON]`` says whether a profiler of torch's is on. It is asked at each call, and takes 10 ns."""
+IS_ON = "_is_profiler_enabled"
 
 
 def torch_backend_names(without: Sequence[str] = ()) -> list[str]:

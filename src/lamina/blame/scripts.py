@@ -21,7 +21,7 @@ from lamina.errors import BadArgument
 from lamina.options import Options
 from lamina.record import Record
 
-__all__ = ["Call", "Stop", "run_target"]
+__all__ = ["Call", "Stop", "run_target", "runner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,7 @@ def run_target(target: str, look: Callable[[Call], None], arguments: tuple[str, 
     calls were looked at. Raises ``BadArgument`` for what cannot be run.
     """
     watch = _Watch(look, calls)
-    module, _, name = target.rpartition(":")
-    run = functools.partial(_script, Path(target), arguments) if not module else _function(module, name)
+    run = runner(target, arguments)
     with watch.compiling(), contextlib.suppress(Stop):
         found = run()
         program = found.get("program") if isinstance(found, dict) else None
@@ -61,6 +60,12 @@ def run_target(target: str, look: Callable[[Call], None], arguments: tuple[str, 
             for _ in program(watch.compile):
                 pass
     return watch.looked_at
+
+
+def runner(target: str, arguments: tuple[str, ...] = ()) -> Callable[[], Any]:
+    """What runs a script or a function, as ``run_target`` names them. Raises ``BadArgument`` for what cannot be run."""
+    module, _, name = target.rpartition(":")
+    return _function(module, name) if module else functools.partial(_script, Path(target), arguments)
 
 
 def _script(path: Path, arguments: tuple[str, ...]) -> dict[str, Any]:

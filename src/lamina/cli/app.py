@@ -20,6 +20,7 @@ from lamina.cli.demo_models import DEMOS
 from lamina.cli.doctor import examine, installed_version
 from lamina.cli.explaining import add_explaining
 from lamina.cli.fuzzing import run_fuzz, run_minify
+from lamina.cli.profiling import profile_command
 from lamina.cli.reporting import add_commands
 from lamina.errors import LaminaError
 from lamina.options import Options
@@ -42,6 +43,7 @@ app.add_typer(caching, name="cache")
 add_commands(app)
 add_explaining(app)
 app.command("bisect")(bisect_command)
+app.command("profile")(profile_command)
 
 
 def main() -> None:

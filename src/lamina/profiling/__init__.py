@@ -1,0 +1,1 @@
+"""Profiling: what each kernel of a program takes, beside what this machine can do."""
