@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -339,3 +340,23 @@ def test_readers_that_meet_again_are_looked_at_once(compile: CompileFunction) ->
 
     x = torch.tensor([7.1, 0.3, 2.9999, 1e-9])
     torch.testing.assert_close(compile(function)(x), function(x), rtol=0, atol=0)
+
+
+MIXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": lambda i, x: i + x,
+    "difference": lambda i, x: i - x,
+    "difference, reversed": lambda i, x: torch.rsub(i, x),
+    "product": lambda i, x: i * x,
+    "quotient": lambda i, x: i / x,
+    "power": lambda i, x: i**x,
+    "choice": lambda i, x: torch.where(i > 3, i, x) - x,
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_integers_beyond_float16_are_infinite_beside_it(name: str, compile: CompileFunction) -> None:
+    integers = torch.tensor([2**62, -(2**62), 70000, 1, -70000])
+    halves = torch.tensor([torch.inf, -torch.inf, 60000.0, 2.0, -torch.inf], dtype=torch.float16)
+    torch.testing.assert_close(
+        compile(MIXED[name])(integers, halves), MIXED[name](integers, halves), equal_nan=True, rtol=1e-3, atol=0
+    )

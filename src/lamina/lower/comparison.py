@@ -157,7 +157,7 @@ def selected(low: Lowering, node: Node, condition: TensorValue, x: Operand, y: O
     b = low.nest(node, out.shape)
     kin = opmath(out.dtype)
     choice = b.load(condition).to("bool")
-    b.store(out, b.where(choice, low.operand(b, x, kin), low.operand(b, y, kin)))
+    b.store(out, b.where(choice, *(low.operand(b, v, kin, out.dtype) for v in (x, y))))
     low.finish(b)
     return out
 

@@ -96,10 +96,14 @@ class Lowering:
         if any(isinstance(e, Check) for e in nest.body) or any(0 not in b.shape for b in writes):
             self.steps.append(nest)
 
-    def operand(self, b: NestBuilder, value: Operand, dtype: str) -> Value:
-        """An operand read at the nest's own position and converted to ``dtype``."""
+    def operand(self, b: NestBuilder, value: Operand, dtype: str, result: str = "") -> Value:
+        """An operand read at the nest's own position and converted to ``dtype``, in which a ``result`` is computed.
+
+        Integers beyond float16 are infinite if that is the result's dtype, as in eager, which converts them to it.
+        """
         if isinstance(value, TensorValue):
-            return b.load(value).to(dtype)
+            beyond = result == "float16" and dtype == "float32" and DTYPES[value.dtype].kind in ("int", "uint")
+            return (b.load(value).to(result) if beyond else b.load(value)).to(dtype)
         if isinstance(value, Expr):
             return b.index(value).to(dtype) if value.terms else b.constant(value.const, dtype)
         if isinstance(value, SizeFloat):
@@ -137,7 +141,7 @@ class Lowering:
             self.plain(*kinds)
         b = self.nest(node, out.shape)
         kin = opmath(out.dtype) if dtype is None else dtype
-        b.store(out, function(*(self.operand(b, v, kin) for v in inputs)))
+        b.store(out, function(*(self.operand(b, v, kin, out.dtype) for v in inputs)))
         self.finish(b)
         return out
 
