@@ -136,6 +136,10 @@ def test_kernels_compile_and_the_host_program_runs_alone(dumped: tuple[Record, P
     _, folder = dumped
     host = one(folder, "*_graph0_forward/*_host.py")
     ran = subprocess.run([sys.executable, str(host)], capture_output=True, text=True, check=True)
+    times = ran.stdout[ran.stdout.index("kernel  ") :].splitlines()
+    assert re.search(r"of a copy's [\d.]+ GB/s$", times[0])
+    assert times[1:]
+    assert all(re.fullmatch(r"\w+ +[\d.]+ +[\d.]+ +[\d.]+  \d+ %", line) for line in times[1:])
     assert ran.stdout.count("tensor(") >= 2
     file = one(folder, "*_graph0_forward/*_codegen").glob("*.cpp")
     path = next(file)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+from lamina.base.dtypes import DTYPES
 from lamina.base.text import Writer, tuple_text
 from lamina.ir.index import Expr, Size
-from lamina.ir.loops import SizeInput
-from lamina.ir.plan import Plan
+from lamina.ir.loops import Buffer, SizeInput
+from lamina.ir.plan import KernelCall, Plan
 
 __all__ = ["example_block"]
 
@@ -25,13 +27,20 @@ def example(shape, strides, dtype):
 '''
 
 
-def example_block(plan: Plan, sizes: Mapping[str, int]) -> str:
-    """Source text that calls ``call`` on example inputs and prints its outputs. Sizes without a value are 8."""
+def example_block(plan: Plan, sizes: Mapping[str, int], times: bool = False) -> str:
+    """Source text that calls ``call`` on example inputs and prints its outputs. Sizes without a value are 8.
+
+    With ``times`` the kernels, which must be ``timed``, are run again and their times printed.
+    """
     buffers = plan.buffer_map()
 
     def number(expr: Expr) -> str:
         names = {atom.name for atom in expr.atoms() if isinstance(atom, Size)}
         return str(int(expr.evaluate({name: sizes.get(name, 8) for name in names})))
+
+    def nbytes(buffer: Buffer) -> int:
+        pairs = zip(buffer.shape, buffer.strides, strict=True)
+        return math.prod(int(number(n)) for n, stride in pairs if number(stride) != "0") * DTYPES[buffer.dtype].size
 
     out = Writer()
     out.line(_EXAMPLE.rstrip("\n"))
@@ -49,6 +58,13 @@ def example_block(plan: Plan, sizes: Mapping[str, int]) -> str:
                     out.line(f"{number(item.expr)},  # {item.name}")
                 else:
                     out.line("None,")
-        with out.indent("for result in call(inputs):"):
+        with out.indent("for result in call(list(inputs)):"):
             out.line("print(result)")
+        if times and plan.kernels:
+            with out.indent("launches = [", "]"):
+                for step in plan.steps:
+                    if isinstance(step, KernelCall):
+                        out.line(f'("{step.kernel}", {sum(nbytes(buffers[b]) for b in dict.fromkeys(step.buffers))}),')
+            with out.indent("with torch.no_grad():"):
+                out.line("print_times(kernels, launches, lambda: call(list(inputs)))")
     return out.text()

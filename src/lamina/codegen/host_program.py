@@ -19,8 +19,9 @@ _WITH_KERNELS_BESIDE = """\
 from pathlib import Path
 
 from lamina.runtime.kernel_files import load_kernels
+from lamina.runtime.kernel_times import print_times, timed
 
-kernels = load_kernels(Path(__file__).parent)
+kernels = timed(load_kernels(Path(__file__).parent))
 """
 
 
@@ -55,8 +56,8 @@ class HostProgram:
         return self.text
 
     def files(self) -> dict[str, str]:
-        """The program, running on random inputs with the kernels that lie beside it."""
-        return {".py": self.standalone(_WITH_KERNELS_BESIDE)}
+        """The program, running on random inputs with the kernels that lie beside it, which it times."""
+        return {".py": f"{_WITH_KERNELS_BESIDE}{self.text}\n\n{example_block(self.plan, {}, times=True)}"}
 
     def standalone(self, kernels: str, sizes: Mapping[str, int] | None = None) -> str:
         """The program with a main block that runs it on random inputs.
