@@ -50,6 +50,7 @@ from lamina.freezing.region import freeze, note_unfrozen
 from lamina.ir.loops import LoopProgram
 from lamina.ir.loops_verify import verify_program
 from lamina.ir.plan import Plan
+from lamina.lower.library_decisions import library_decisions
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
 from lamina.record import Record, keep
@@ -370,7 +371,7 @@ class _Stages:
             gm = with_library_gelu(gm, name, backend, options, record)
             record.add(name, "graph", 0.0, gm)
             program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
-            if decisions := lowered_by_user(gm, program):
+            if decisions := (*lowered_by_user(gm, program), *library_decisions(program)):
                 record.note(name, "lower", *decisions)
             if any(isinstance(rule, NestRule) for rule in options.rules):
                 program = record.step(name, "rewrite", rewrite_nests, program, options.rules).program

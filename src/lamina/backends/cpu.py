@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 
 from lamina.backends import reasons
 from lamina.backends.device import LoadedPlan
+from lamina.backends.kept_kernels import kept_kernels
 from lamina.backends.profiled import profiled_program
 from lamina.backends.regions import (
     Boxed,
@@ -242,7 +243,7 @@ class CpuKernels:
             self.process, self.lock = os.getpid(), threading.RLock()
         with self.lock:
             if self.built is None:
-                self.record.add(self.plan.name, "build", built.seconds, built)
+                self.record.add(self.plan.name, "build", built.seconds, built, (kept_kernels(self.plan.name, built),))
                 self.built = built if self.tuning is None else self.tuned(self.tuning, built)
         return self.built
 

@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from lamina.backends.cuda_builder import GpuBuilder
 from lamina.backends.device import LoadedPlan
+from lamina.backends.kept_kernels import kept_kernels
 from lamina.backends.reasons import (
     CUSTOM_OPERATION,
     FEW_LAUNCHES,
@@ -110,7 +111,7 @@ class CudaRegion:
         the tiles that a schedule counts is known only then.
         """
         built = self.build(host) if building is None else building.result()
-        self.record.add(self.plan.name, "build", built.seconds, built)
+        self.record.add(self.plan.name, "build", built.seconds, built, (kept_kernels(self.plan.name, built),))
         kernels: dict[str, CudaKernel] = {}
         greedy: dict[str, str] = {}
         for launch in host.launches:

@@ -23,6 +23,7 @@ from lamina.lower.context import Lowering
 from lamina.lower.custom_ops import FUNCTIONALIZED, call_mutating
 from lamina.lower.custom_rules import custom_rule
 from lamina.lower.library import call_effect, call_library
+from lamina.lower.library_decisions import NO_RULE
 from lamina.lower.rules import RULES, CannotLower, Decline
 from lamina.lower.sizes import SizeFloat, UnknownSize, expr_of, stride_of
 from lamina.lower.torch_private import elements_of
@@ -271,7 +272,7 @@ def _call(low: Lowering, env: dict[Node, Any], node: Node) -> Any:
     known = len(low.buffers)
     found = RULES.get(str(target)) or custom_rule(target)
     row = row_of(target)
-    reason = (row.reason if row is not None else "") or "no lowering rule"
+    reason = (row.reason if row is not None else "") or NO_RULE
     if found is not None and _is_eagers_alone(node, target):
         found, reason = None, "eager has this operation for few unsigned dtypes, and says which"
     if found is not None:

@@ -84,3 +84,23 @@ LITTLE_FREE = _RECORDED.add(
     "The memory of a recording might be missing elsewhere.",
     'mode="reduce-overhead" records nevertheless',
 )
+
+_KEPT = Codes(71, "Compiled kernels and the cache on disk")
+
+ALL_KEPT = _KEPT.add(
+    0,
+    "all {count} kernels were compiled before",
+    "The kernels of the region were found in the cache on disk or in this process, and no compiler ran.",
+)
+COMPILED = _KEPT.add(
+    1,
+    "{compiled} of {count} kernels were compiled: none with the same code, flags, versions and target was in the cache",
+    "A kernel is found again if its text, the compiler and its flags, the machine's instruction set and this version "
+    "of Lamina's runtime are the same. `lamina cache info` says where the cache is and how much it holds.",
+)
+COMPILED_AGAIN = _KEPT.add(
+    2,
+    "{compiled} of {count} kernels were compiled, as entries of the cache were damaged: {why}",
+    "What is read from the cache is checked; an entry that is not what was written is removed and made again.",
+    "`lamina cache verify` checks all entries; look for a full or failing disk",
+)

@@ -31,6 +31,7 @@ from lamina.schedule.horizontal import GroupedStep, group_launches, small_togeth
 from lamina.schedule.memo import Memo
 from lamina.schedule.memory import plan_memory
 from lamina.schedule.order import order
+from lamina.schedule.plan_decisions import kernel_decisions, memory_decisions
 from lamina.schedule.products import place_products
 from lamina.schedule.short_axes import unrolled
 from lamina.schedule.short_rows import joined_rows
@@ -58,16 +59,17 @@ def make_plan(
     ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
     steps = [table.step(group) for group in _grouped(program, ordered, target, memo)]
     places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs)
+    kernels = tuple(table.kernels.values())
     return Plan(
         program.name,
         program.inputs,
         program.buffers,
-        tuple(table.kernels.values()),
+        kernels,
         tuple(steps),
         program.outputs,
         places,
         arena,
-        (*cuts, *table.decisions),
+        (*cuts, *table.decisions, *kernel_decisions(kernels), *memory_decisions(steps, places, program.buffer_map())),
         program.sources,
     )
 

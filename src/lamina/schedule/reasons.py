@@ -302,6 +302,12 @@ NEW_READ_EARLY = _PLACE.add(
     "A step reads the new value while parts of it are still to come, so it cannot be the input's memory.",
 )
 
+MEMORY_TAKEN = _PLACE.add(
+    13,
+    "it takes the memory of {buffer}, which nothing needs any more",
+    "Temporaries of one region share a workspace: one that is made after the last use of another takes its bytes.",
+)
+
 _WORK = Codes(53, "How kernels share the work of a GPU, and launches")
 
 IN_STEPS = _WORK.add(
@@ -412,4 +418,17 @@ EQUAL_KERNEL = _WORK.add(
     19,
     "an equal kernel exists",
     "An equal layer has made the same kernel already; it is compiled once and called for both.",
+)
+LOOPS = _WORK.add(
+    20,
+    "{kind}: first of the schedules that fit, by the cost model",
+    "How the kernel goes over its points; the facts have the loops, what is one vector or tile, and the bits of its "
+    "indices. Tuning may choose another schedule, which a decision of kind tune says.",
+)
+WIDE_INDICES = _WORK.add(
+    21,
+    "elements may lie 2**31 or more from the first one",
+    "The kernel computes its indices in 64 bits, which takes more instructions and registers on a GPU. A tensor is "
+    "that large, or has a size that is known only at run time and has no bound.",
+    "where sizes are smaller, say so: mark them as static, or bound them with torch._check(size < 2**20)",
 )

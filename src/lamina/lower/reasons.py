@@ -1,0 +1,21 @@
+"""Codes of what lowering decides: which calls have no loops of Lamina's own."""
+
+from __future__ import annotations
+
+from lamina.base.reasons import Codes
+
+_CALLS = Codes(45, "Calls of libraries and ATen")
+
+LEFT = _CALLS.add(
+    0,
+    "{why}",
+    "Lowering leaves the call to a library or to ATen, although it might have loops, as the sentence says. What is "
+    "around it runs in Lamina's kernels; the operands and the result are in memory.",
+)
+NO_LOOPS = _CALLS.add(
+    1,
+    "{operation} has no loops of Lamina's own",
+    "The operation is not in the table of operations that Lamina lowers, so that ATen runs it between Lamina's "
+    "kernels.",
+    "give it a lowering (docs/lowerings.md), or write it in operations of torch that have one",
+)
