@@ -86,7 +86,7 @@ class Browser:
     def _heard(self, method: str, params: dict[str, Any]) -> None:
         if method == "Runtime.exceptionThrown":
             self.complaints.append(str(params["exceptionDetails"].get("exception", params["exceptionDetails"])))
-        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+        elif method == "Runtime.consoleAPICalled" and params["type"] == "error":
             self.complaints.append(str(params["args"]))
         elif method == "Log.entryAdded":
             self.complaints.append(params["entry"]["text"])

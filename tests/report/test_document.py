@@ -23,7 +23,7 @@ def texts(report: dict[str, Any], level: str) -> list[tuple[int, dict[str, Any]]
 
 
 def test_all_levels_are_there(report: dict[str, Any]) -> None:
-    assert not report["faults"]
+    assert report["faults"] == []
     wanted = LEVELS if not Assembler().why else LEVELS[:-1]
     assert list(dict.fromkeys(text["level"] for text in report["texts"])) == list(wanted)
     assert json.loads(json.dumps(report)) == report
