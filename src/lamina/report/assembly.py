@@ -58,8 +58,9 @@ class Assembler:
     def _build(self, unit: KernelUnit, folder: str) -> subprocess.Popen[bytes]:
         """A compiler at work; threads would not do, as none can be started when the interpreter ends."""
         for end, text in unit.files().items():
-            name = f"{unit.name}{end}" if end.startswith(".") else end[1:]
-            (Path(folder) / name).write_text(text, encoding="utf-8")
+            path = Path(folder) / (f"{unit.name}{end}" if end.startswith(".") else end[1:])
+            if not path.exists():  # a header of its name is the same for all, and another compiler may be reading it
+                path.write_text(text, encoding="utf-8")
         flags = [flag for flag in compile_flags(host_isa()) if flag not in ("-c", "-pipe")]
         command = [self.compiler, *flags, *unit.flags, "-g1", "-c", f"{unit.name}.cpp", "-o", f"{unit.name}.o"]
         return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

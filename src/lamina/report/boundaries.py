@@ -8,6 +8,7 @@ from lamina.base.reasons import Reason
 from lamina.ir.loops import LibraryCall
 from lamina.ir.plan import PlanStep
 from lamina.report.regions import Region
+from lamina.schedule.boundaries import boundaries
 
 __all__ = ["boundary_reasons"]
 
@@ -25,7 +26,11 @@ def boundary_reasons(region: Region) -> Callable[[PlanStep, PlanStep], Reason | 
             else:
                 refused.setdefault(decision.subject, decision.reason)
 
+    asked = {} if region.plan is None else {(b.first, b.second): b.reason for b in boundaries(region.plan)}
+
     def reason(first: PlanStep, second: PlanStep) -> Reason | None:
+        if (first.name, second.name) in asked:
+            return asked[first.name, second.name]
         for step in (second, first):
             if isinstance(step, LibraryCall):
                 return step.reason if isinstance(step.reason, Reason) else Reason(step.reason) if step.reason else None

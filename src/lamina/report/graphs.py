@@ -96,6 +96,7 @@ class Captures:
         self._stacks: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self._places: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self._inputs: dict[str, list[tuple[str, int]]] = {}
+        self._readers: dict[str, list[tuple[str, int]]] = {}
         self._files: dict[str, str] = {}
 
     def add(self, gm: GraphModule, name: str) -> None:
@@ -108,6 +109,8 @@ class Captures:
             here = (text.key, line)
             if node.op == "placeholder":
                 self._inputs.setdefault(name, []).append(here)
+                reader = next((lines[user.name] for user in node.users if user.name in lines), line)
+                self._readers.setdefault(name, []).append((text.key, reader))
             stack = _stack(node)
             if node.op.startswith("call"):
                 self._exact.setdefault((name, stack, module_of(node)), []).append(here)
@@ -148,8 +151,7 @@ class Captures:
             if line is None:
                 continue
             if node.op == "placeholder":
-                match = re.fullmatch(r"primals_(\d+)", node.name)
-                found: Sequence[tuple[str, int]] = inputs[int(match[1]) - 1 : int(match[1])] if match else ()
+                found = _input_of(node, inputs)
             else:
                 found = self._found(node, graph)
                 if not found and node.op.startswith("call"):
@@ -165,4 +167,14 @@ class Captures:
             self._stacks.get((graph, stack)) if stack else None,
             self._places.get((graph, place)) if (place := _place(node)) else None,
         )
-        return next((found for found in ways if found), ())
+        return next((found for found in ways if found), self._reading(node, graph))
+
+    def _reading(self, node: Node, graph: str) -> Sequence[tuple[str, int]]:
+        """A node that was added on the way, such as a copy of an input, belongs to the first call that reads that."""
+        readers = self._readers.get(graph, [])
+        return [one for source in node.all_input_nodes for one in _input_of(source, readers)]
+
+
+def _input_of(node: Node, inputs: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
+    match = re.fullmatch(r"primals_(\d+)", node.name)
+    return inputs[int(match[1]) - 1 : int(match[1])] if match else ()

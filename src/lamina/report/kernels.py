@@ -12,7 +12,7 @@ from lamina.ir.plan import Kernel, KernelCall
 from lamina.report.loops import LoopText
 from lamina.report.texts import Text, Texts
 
-__all__ = ["KernelLines", "add_kernel", "kernel_lines", "link_call"]
+__all__ = ["KernelLines", "add_kernel", "computes", "kernel_lines", "link_call"]
 
 _DEFINED = re.compile(r"\b(v\d+)(?:_\w+)?(?:\[[^\]]*\])? (?:[-+*/|&^]|<<|>>)?= ")
 _VALUE = re.compile(r"\b(v\d+)(?:_\w+)?\b")
@@ -37,6 +37,11 @@ class KernelLines:
     steers: Mapping[int, int]
 
 
+def computes(line: str) -> bool:
+    """Whether a line of a kernel's text does part of its work: not brackets, comments, imports and declarations."""
+    return not _PLAIN.match(line)
+
+
 def kernel_lines(lines: Sequence[str], kernel: Kernel) -> KernelLines:
     """Read the names of values and buffers in a kernel's text, C++ or Triton."""
     nests = list(cpp_nests(list(lines))) if not any(line.startswith("@triton") for line in lines) else [0] * len(lines)
@@ -44,7 +49,7 @@ def kernel_lines(lines: Sequence[str], kernel: Kernel) -> KernelLines:
     equations: dict[int, frozenset[tuple[int, int]]] = {}
     steers: dict[int, int] = {}
     for number, (line, nest) in enumerate(zip(lines, nests, strict=True), 1):
-        if _PLAIN.match(line):
+        if not computes(line):
             continue
         code = line.partition("  // ")[0]
         order = [nest, *(k for k in range(len(tables)) if k != nest)] if nest < len(tables) else range(len(tables))
@@ -107,9 +112,11 @@ def add_kernel(texts: Texts, key: str, title: str, language: str, source: str, k
 def link_call(texts: Texts, key: str, lines: KernelLines, kernel: Kernel, call: KernelCall, loops: LoopText) -> None:
     """Link a kernel's lines to the equations of the program that one call of it computes."""
     places: list[list[int]] = []
+    buffers = {f"b{number}": name for number, name in enumerate(call.buffers)}
     for own, called in zip(kernel.nests, call.nests, strict=False):
         matched = loops.matched(called)
-        places.append(matched if len(own.body) == len(called.body) else [])
+        same = len(own.body) == len(called.body)
+        places.append(matched if same else [matched[i] if i >= 0 else 0 for i in _counterparts(own, called, buffers)])
     for line, pairs in lines.equations.items():
         for nest, index in pairs:
             if nest < len(places) and index < len(places[nest]) and places[nest][index]:
@@ -119,6 +126,25 @@ def link_call(texts: Texts, key: str, lines: KernelLines, kernel: Kernel, call: 
         found = [header] if header else _first(places, nest)
         for number in found:
             texts.links.add(loops.key, number, key, line)
+
+
+def _counterparts(own: Nest, called: Nest, buffers: Mapping[str, str]) -> list[int]:
+    """For each equation of a kernel's nest the one of its call's that it is a copy of (-1: none).
+
+    Where scheduling unrolled an axis, copies have the name of the value and a suffix; values are numbered in the order
+    in which the call's nest defines them.
+    """
+    values = [index for index, eqn in enumerate(called.body) for _ in defined(eqn)]
+    stores = {eqn.buffer: index for index, eqn in enumerate(called.body) if isinstance(eqn, Store)}
+    found = []
+    for eqn in own.body:
+        match = _VALUE.match(next(iter(defined(eqn)), ""))
+        number = int(match[1][1:]) if match else -1
+        if 0 <= number < len(values):
+            found.append(values[number])
+        else:
+            found.append(stores.get(buffers.get(getattr(eqn, "buffer", ""), ""), -1))
+    return found
 
 
 def _first(places: Sequence[Iterable[int]], nest: int) -> list[int]:
