@@ -98,6 +98,10 @@ class Index:
         self._kinds, self._waiting = kinds or frozenset(), list(self.rules)
         self._enter(lambda rule: kinds is None or needs_of(rule) <= kinds)
 
+    def waits(self, name: str) -> bool:
+        """Whether the rule of this name needs operations that the graph does not have."""
+        return any(rule.name == name for rule in self._waiting)
+
     def met(self, made: Sequence[Node]) -> None:
         """These nodes are new in the graph: rules that waited for what they compute come in."""
         if self._waiting and not (fresh := kinds_in(made)) <= self._kinds:

@@ -53,6 +53,15 @@ NOT_ON_CAPTURED = _RULES.add(
     "no rules on the captured graph: {why}",
     "Rules on torch's own calls need a graph of plain tensors; this one holds something else.",
 )
+RULE_UNMATCHED = _RULES.add(
+    50,
+    "the rule is not applied: {why}",
+    "A rule of yours found its left side nowhere in a graph. The nearest miss is the node at which most of it fitted, "
+    "with what differed: another operation or number there, a value that is needed elsewhere as well, or a condition "
+    "that said no.",
+    "change the rule so that it takes this spelling, or the program; where none comes near, see the graph that is "
+    "rewritten in the record",
+)
 ATTENTION_BY_LIBRARY = _RULES.add(
     8,
     "attention by hand, forward and backward by the library's kernel",

@@ -67,6 +67,7 @@ class Rewriting:
         if self.options.passes.partitioned and not _has_tangents(gm):
             self._note(Decision("pass", (self.name,), False, reasons.NO_FORWARD_AND_BACKWARD()))
         self.check_expected()
+        self._tell_unmatched()
         return gm
 
     def device(self, gm: GraphModule, kernels: bool = True) -> GraphModule:
@@ -226,6 +227,19 @@ class Rewriting:
             return 'it needs the option "freeze" and a call without gradients, as within torch.no_grad()'
         return "see the record's decisions of kind 'rewrite' for its reasons"
 
+    def _tell_unmatched(self) -> None:
+        """Note why each of the user's rules that was not applied to this graph was not."""
+        for rule in self.options.rules:
+            if (
+                isinstance(rule, Rule)
+                and rule.name in self.misses
+                and not self.counts.get(rule.name)
+                and rule.name not in self.declined
+            ):
+                why = self._nearest(name).removeprefix("; ")
+                facts = (("rule at", rule.place),)
+                self._note(Decision("rewrite", (name,), False, reasons.RULE_UNMATCHED(why=why), facts))
+
     def _nearest(self, name: str) -> str:
         if name not in self.misses:
             return ""
@@ -263,8 +277,14 @@ class Rewriting:
         for one in found.done:
             self.counts[one.rule] = self.counts.get(one.rule, 0) + 1
         place = "joint" if index.decompositions is not None else "captured"
-        for name, wanted in self.options.expect_matches:
-            if self.counts.get(name, 0) < wanted:
+        own, expected = (
+            {r.name: 1 for r in self.options.rules if isinstance(r, Rule)},
+            dict(self.options.expect_matches),
+        )
+        for name, wanted in {**own, **expected}.items():
+            if name not in expected and index.waits(name):
+                self.misses.setdefault(name, (place, None))
+            elif self.counts.get(name, 0) < wanted:
                 declined = next((d for d in found.decisions if d.subject[0] == name and not d.taken), None)
                 if declined is not None:
                     self.declined.setdefault(name, declined)

@@ -1,0 +1,54 @@
+"""A rule of the user's that is not applied says why: what differed, what else needs a value, or its condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import lamina
+from lamina.extend import rule
+
+
+def waved(x: Tensor) -> Tensor:
+    return x * torch.cos(x)
+
+
+def otherwise(x: Tensor) -> Tensor:
+    return x * torch.sin(x + torch.pi / 2)
+
+
+def needed_elsewhere(x: Tensor) -> tuple[Tensor, Tensor]:
+    gate = torch.cos(x)
+    return x * gate, gate
+
+
+CASES: dict[str, tuple[Callable[[Tensor], object], bool, str]] = {
+    "another operation": (lambda x: x * torch.tanh(x), True, "it is aten.tanh.default, not aten.cos.default"),
+    "needed elsewhere": (needed_elsewhere, True, "needs it as well"),
+    "condition": (waved, False, "its condition where(match) says no"),
+    "nothing near": (lambda x: x + 1, True, "comes near it"),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_rule_that_is_not_applied_says_why(case: tuple[Callable[[Tensor], object], bool, str]) -> None:
+    torch.compiler.reset()
+    program, holds, why = case
+    own = rule(waved, otherwise, name="own rule", where=lambda match: holds)
+    compiled = lamina.compile(program, options={"rules": (own,), "compare_eager": "off"})
+    compiled(torch.randn(64, 64))
+    found = [d for d in compiled.record.decisions("rewrite") if d.subject[0] == "own rule"]
+    assert [(d.taken, d.code) for d in found] == [(False, "LM3050")]
+    assert why in found[0].reason
+
+
+def test_a_rule_that_is_applied_says_no_such_thing() -> None:
+    torch.compiler.reset()
+    own = rule(waved, otherwise, name="own rule")
+    compiled = lamina.compile(lambda x: waved(x) + 1, options={"rules": (own,), "compare_eager": "off"})
+    compiled(torch.randn(64, 64))
+    found = [d for d in compiled.record.decisions("rewrite") if d.subject[0] == "own rule"]
+    assert [d.taken for d in found] == [True]
