@@ -230,12 +230,8 @@ class Rewriting:
     def _tell_unmatched(self) -> None:
         """Note why each of the user's rules that was not applied to this graph was not."""
         for rule in self.options.rules:
-            if (
-                isinstance(rule, Rule)
-                and rule.name in self.misses
-                and not self.counts.get(rule.name)
-                and rule.name not in self.declined
-            ):
+            name, told = rule.name, self.counts.get(rule.name) or rule.name in self.declined
+            if isinstance(rule, Rule) and name in self.misses and not told:
                 why = self._nearest(name).removeprefix("; ")
                 facts = (("rule at", rule.place),)
                 self._note(Decision("rewrite", (name,), False, reasons.RULE_UNMATCHED(why=why), facts))
