@@ -22,9 +22,10 @@ class Notes:
         self.record, self.name, self.place = record, name, ""
         self.told = set[str]() if told is None else told
 
-    def add(self, decision: Decision) -> None:
-        """Put a decision into the record, in a stage of its kind."""
-        self.record.note(self.name, decision.kind, decision)
+    def add(self, *decisions: Decision) -> None:
+        """Put decisions of one kind into the record, in a stage of that kind."""
+        if decisions:
+            self.record.note(self.name, decisions[0].kind, *decisions)
 
     def decided(self, kind: str, taken: bool, reason: Reason) -> None:
         """Note a decision about the whole graph."""

@@ -167,8 +167,8 @@ SHARED_NOW = _EAGER.add(
 MOVED_MEMORY = _EAGER.add(
     25,
     "{why}",
-    "An input gets memory of one that gets other memory (x.data, y.data = y.data, x.data). A functional graph "
-    "finds an input's memory where it is at the end.",
+    "An input gets memory of one that gets other memory (x.data, y.data = y.data, x.data). A functional graph finds "
+    "an input's memory where it is at the end.",
     "exchange values by copy_(), or exchange the tensors outside of the compiled function",
 )
 
@@ -276,6 +276,13 @@ HOLDS_GRAPHS = _TRACED.add(
     17,
     "it calls graphs within, or holds constants",
     "The captured graph cannot be run again for second derivatives.",
+)
+
+TAKEN_APART = _TRACED.add(
+    18,
+    "taken apart: {becomes}",
+    "The operation is traced as others, which fuse with what is around them, as the sentence says; the facts have how "
+    "often: equal calls are traced once. docs/lowerings.md says how an operation of your own is taken apart.",
 )
 
 _SAVED = Codes(22, "What a forward saves for its backward")

@@ -31,6 +31,7 @@ from lamina.aot.overlapping_views import returns_windows
 from lamina.aot.separate_histories import separating
 from lamina.aot.specialized_integers import fixed_integers, wants_numbers
 from lamina.aot.state import undone, without_history
+from lamina.aot.taken_apart import TakenApart
 from lamina.aot.torch_private import asks_for_another_capture, is_leaf
 from lamina.base.reasons import Reason
 from lamina.base.recovery import brief, raised_within
@@ -54,17 +55,18 @@ def joint_of(captured: Captured, decompositions: Decompositions, options: Option
 
     With ``numerics`` "eager" that is always so. The reason goes into the record.
     """
-    start = time.perf_counter()
+    start, apart = time.perf_counter(), TakenApart(decompositions)
     if options.numerics == "eager":
         reason = reasons.EAGER_ORDER()
     else:
         try:
-            found = trace_joint(captured.graph, captured.example_inputs, decompositions)
+            found = trace_joint(captured.graph, captured.example_inputs, apart.counting)
         except Unsuitable as why:
             reason = reasons.NOT_CALL_BY_CALL(why=why)
         except Exception as error:
             reason = reasons.TRACING_FAILED(error=brief(error))
         else:
+            notes.add(*apart.decisions())
             notes.decided("joint tracing", True, reasons.CALLS_TRACED(count=found.traced))
             if found.differentiable:
                 mark_backward_operands(found.joint, found.results)
@@ -100,15 +102,16 @@ def through_autograd(captured: Captured, decompositions: Decompositions, graphs:
     """
     gm, example_inputs, notes = captured.graph, captured.example_inputs, graphs.notes
     graphs.written = inputs_written(gm)
-    autograd = _Autograd(captured, graphs)
+    autograd, apart = _Autograd(captured, graphs), TakenApart(decompositions)
     try:
-        compiled = autograd.compiled(decompositions)
+        compiled = autograd.compiled(apart.counting)
     except Exception as error:
         why = None if graphs.begun else _stated_limit(error)
         if why is None:
             raise
         notes.tell(why)
         return Differentiated(None)
+    notes.add(*apart.decisions())
     graphs.written = written_inputs(len(example_inputs))
     if graphs.saves:
         autograd.follow()
