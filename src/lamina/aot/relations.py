@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, is_inference_mode_enabled
+from torch import Tensor, is_inference_mode_enabled, no_grad
 from torch.fx import GraphModule, Node
 
 from lamina.aot.torch_private import is_grad_enabled, never_captured, transforms_are_active
 from lamina.base.captured import example, memory
 from lamina.base.symbolic.torch_private import is_constant
-from lamina.base.torch_private import count_together, how_made, note_how_made, storage_of
+from lamina.base.torch_private import as_usual, count_together, how_made, makes_parts, note_how_made, storage_of
 
 __all__ = ["Relations", "relations"]
 
@@ -60,21 +60,25 @@ class _Group:
 class Relations:
     """The families of results that share memory: ``detach`` begins another one.
 
-    ``same`` has, for each result, the first place of the same object.
+    ``same`` has, for each result, the first place of the same object, ``made`` the places of results that are views of
+    inputs in another way than autograd takes for granted, with that way and whether they require a gradient.
     """
 
     groups: tuple[_Group, ...]
     same: tuple[int, ...]
+    made: tuple[tuple[int, Any, bool], ...]
 
     def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled`` with results that are related as eager's are. Inference tensors have nothing to share."""
-        groups, same = self.groups, self.same
+        groups, same, views = self.groups, self.same, self.made
 
         def run(*inputs: Any) -> Any:
             results = compiled(*inputs)
             if is_inference_mode_enabled() or transforms_are_active():
                 return results
             made = list(results)
+            for place, how, trained in views:
+                made[place] = _made_so(made[place], how, trained)
             for group in groups:
                 for family in group.trained:
                     _rejoin(made, family)
@@ -108,7 +112,9 @@ def relations(gm: GraphModule) -> Relations | None:
         if same[place] == place and memory(value) is not None:
             places.setdefault(memory(value), []).append(place)
     found = [one for where, lie in places.items() for one in _groups(values, lie, inputs, lying.get(where))]
-    return Relations(tuple(found), same) if found else None
+    views = ((i, one) for i, one in enumerate(values) if memory(one) in lying and one._is_view())
+    made = tuple((i, how_made(one), one.requires_grad) for i, one in views if not as_usual(one))
+    return Relations(tuple(found), same, made) if found or made else None
 
 
 def _groups(
@@ -221,11 +227,31 @@ def _rejoin(results: list[Any], family: _Family) -> None:
     if len({storage_of(results[i]) for i in family.members}) > 1:
         return
     root = results[family.views[0]]._base if family.root is None else results[family.root]
+    if root is None and is_grad_enabled():
+        _note_parts(results, family)
     if root is None or root._base is not None or not root.requires_grad or not is_grad_enabled():
         return
     for i, how in zip(family.views, family.made, strict=True):
         if results[i]._base is not root:
             results[i] = _placed(root, results[i])
+            note_how_made(results[i], how)
+
+
+def _made_so(view: Tensor, how: Any, trained: bool) -> Tensor:
+    """A result that is a view of an input, made as it is in eager: AOTAutograd makes it where gradients are on."""
+    if view.requires_grad and not trained:
+        with no_grad():
+            view = view.view_as(view)
+    if view._is_view():
+        note_how_made(view, how)
+    return view
+
+
+def _note_parts(results: list[Any], family: _Family) -> None:
+    """Let autograd refuse writes to parts that AOTAutograd returns as tensors of their own, each a view of itself."""
+    for i, how in zip(family.views, family.made, strict=True):
+        if results[i].requires_grad and makes_parts(how):
+            results[i] = results[i].view_as(results[i])
             note_how_made(results[i], how)
 
 

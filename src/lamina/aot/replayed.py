@@ -7,7 +7,7 @@ graph.
 
 So are parts of inputs that a call returns several of, as ``chunk`` does: eager lets nobody write to such a part, nor
 use it once the input was written to. AOTAutograd makes one with symbolic sizes anew by ``as_strided``, which knows none
-of that.
+of that, and returns one of fixed sizes as a tensor of its own.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ def _returned(gm: GraphModule) -> list[Node]:
 
 
 def _parts(gm: GraphModule, returned: Sequence[Node]) -> list[Node]:
-    """The results that are views of an input by calls that return several, if an integer of the graph varies."""
-    if not _varies(gm):
-        return []
+    """The results that are views of an input by calls that return several."""
     inputs = {_memory(node) for node in gm.graph.find_nodes(op="placeholder")}
     found = [one for one in returned if _memory(one) in inputs and any(len(fakes(n)) > 1 for n in _needed([one]))]
     return [one for one in found if _unknown(gm, [one]) is None]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._autograd import _get_creation_meta, _set_creation_meta
+from torch._C._autograd import CreationMeta, _get_creation_meta, _set_creation_meta
 from torch._guards import detect_fake_mode
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -20,6 +20,7 @@ __all__ = [
     "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
+    "as_usual",
     "count_together",
     "cpu_attention",
     "cpu_attention_backward",
@@ -124,6 +125,16 @@ def how_made(view: Tensor) -> Any:
     Autograd refuses writes with a gradient to such a view.
     """
     return _get_creation_meta(view)
+
+
+def as_usual(view: Tensor) -> bool:
+    """Whether a view was made by a call with one result where gradients are on; see ``how_made``."""
+    return bool(how_made(view) == CreationMeta.DEFAULT)
+
+
+def makes_parts(how: object) -> bool:
+    """Whether a view that was made so is one of several results of a call; see ``how_made``."""
+    return bool(how == CreationMeta.MULTI_OUTPUT_NODE)
 
 
 def note_how_made(view: Tensor, how: Any) -> None:
