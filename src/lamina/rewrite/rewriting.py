@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -67,7 +67,8 @@ class Rewriting:
         if self.options.passes.partitioned and not _has_tangents(gm):
             self._note(Decision("pass", (self.name,), False, reasons.NO_FORWARD_AND_BACKWARD()))
         self.check_expected()
-        self._tell_unmatched()
+        for decision in _unmatched(self):
+            self._note(decision)
         return gm
 
     def device(self, gm: GraphModule, kernels: bool = True) -> GraphModule:
@@ -227,15 +228,6 @@ class Rewriting:
             return 'it needs the option "freeze" and a call without gradients, as within torch.no_grad()'
         return "see the record's decisions of kind 'rewrite' for its reasons"
 
-    def _tell_unmatched(self) -> None:
-        """Note why each of the user's rules that was not applied to this graph was not."""
-        for rule in self.options.rules:
-            name, told = rule.name, self.counts.get(rule.name) or rule.name in self.declined
-            if isinstance(rule, Rule) and name in self.misses and not told:
-                why = self._nearest(name).removeprefix("; ")
-                facts = (("rule at", rule.place),)
-                self._note(Decision("rewrite", (name,), False, reasons.RULE_UNMATCHED(why=why), facts))
-
     def _nearest(self, name: str) -> str:
         if name not in self.misses:
             return ""
@@ -311,6 +303,16 @@ class Rewriting:
 
     def _note(self, decision: Decision) -> None:
         self.record.note(self.name, "rewrite", decision)
+
+
+def _unmatched(made: Rewriting) -> Iterator[Decision]:
+    """Why each of the user's rules that was not applied to a graph was not."""
+    for rule in made.options.rules:
+        name, told = rule.name, made.counts.get(rule.name) or rule.name in made.declined
+        if isinstance(rule, Rule) and name in made.misses and not told:
+            why = made._nearest(name).removeprefix("; ")
+            facts = (("rule at", rule.place),)
+            yield Decision("rewrite", (name,), False, reasons.RULE_UNMATCHED(why=why), facts)
 
 
 def _unfit(gm: GraphModule) -> str:
