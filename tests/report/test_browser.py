@@ -16,7 +16,7 @@ from tests.report.browser import Browser, chromium
 from tests.report.programs import link_pairs, trained
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`${x}\u2028<!--"
-VIEWS = ("overview", "trace", "fusion", "decisions", "kernels", "passes", "memory", "time")
+VIEWS = ("overview", "trace", "fusion", "decisions", "guards", "kernels", "passes", "memory", "time")
 MOST_BYTES, MOST_SECONDS, MOST_JUMP = 6_000_000, 2.0, 0.15
 
 JUMP = """(async () => {
@@ -182,6 +182,7 @@ def large(lines: int) -> dict[str, Any]:
         "decisions": [],
         "spans": [],
         "passes": [],
+        "guards": [],
         "faults": [],
         "lost": {},
     }

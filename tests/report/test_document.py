@@ -157,3 +157,14 @@ def test_instructions_belong_to_the_innermost_line_of_the_kernel() -> None:
     lines, origins = listing(output, "k.cpp")
     assert lines == ["f:", "     4:  vaddps ymm0,ymm0,ymm1", "     8:  jl     4 <0x4>", "     a:  ret"]
     assert origins == [0, 3, 3, 5]
+
+
+def test_versions_of_a_function_have_their_guards() -> None:
+    compiled = lamina.compile(lambda x, n: x * n + 1)
+    x = torch.randn(4)
+    for n in (2, 3):
+        compiled(x, n)
+    found = document(compiled.record, assembly=False)
+    assert any(d["kind"] == "recompile" and d["code"] for d in found["decisions"])
+    assert len(found["guards"]) == 2
+    assert all(one["lines"] and "lambda" in one["function"] for one in found["guards"])

@@ -72,6 +72,7 @@ class _Report:
             "decisions": self._decisions(),
             "spans": spans(self.record),
             "passes": self._passes(known),
+            "guards": self._guards(),
             "lost": self.lost,
             "faults": self.faults,
             **self.texts.data(),
@@ -169,6 +170,11 @@ class _Report:
         failed = Assembler().add(self.texts, self._units.items())
         for why, count in Counter(failed.values()).items():
             self.faults.append({"region": "", "what": f"the assembly of {count} kernels is missing: {why}"})
+
+    def _guards(self) -> list[dict[str, Any]]:
+        """What each compiled version of a function rests on, as far as it is still kept."""
+        found = [str(stage.value).splitlines() for stage in self.record.stages if stage.name == "guards"]
+        return [{"function": first.removeprefix("# "), "lines": rest} for first, *rest in found]
 
     def _stages(self) -> list[dict[str, Any]]:
         return [

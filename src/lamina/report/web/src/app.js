@@ -4,6 +4,7 @@ import { Overview } from "./overview.js";
 import { Trace } from "./trace.js";
 import { Fusion } from "./fusion.js";
 import { Decisions } from "./decisions.js";
+import { Guards } from "./guards.js";
 import { Kernels } from "./kernels.js";
 import { Passes } from "./passes.js";
 import { Memory } from "./memory.js";
@@ -17,6 +18,7 @@ const VIEWS = [
   ["trace", "Trace", Trace],
   ["fusion", "Fusion", Fusion],
   ["decisions", "Decisions", Decisions],
+  ["guards", "Guards", Guards],
   ["kernels", "Kernels", Kernels],
   ["passes", "Passes", Passes],
   ["memory", "Memory", Memory],

@@ -100,6 +100,13 @@ export function Subject({ report, region, name }) {
   return address ? html`<button class="link" onClick=${() => go("trace", address)}>${name}</button>` : html`<span>${name}</span>`;
 }
 
+// "file.py:12", which leads to the line where the report has the file.
+export function Place({ report, place }) {
+  const [, file, line] = /([^\s/]+):(\d+)/.exec(place) ?? [];
+  const text = file && report.byKey.get(`python:${file}`);
+  return text ? html`<button class="link" onClick=${() => go("trace", `${text.key}/${line}`)}>${place}</button>` : html`<span>${place}</span>`;
+}
+
 export function DecisionLines({ report, decisions }) {
   return html`<ul class="lines">
     ${decisions.map(

@@ -114,16 +114,25 @@ export function stagesOf(data) {
   return [...found].sort((a, b) => b[1] - a[1]);
 }
 
+// What leaves a part of the program uncompiled costs most, what is compiled again comes next, fusion last.
+const WEIGHTS = [["capture", "break", "aten"], ["recompile", "specialise", "fixed sizes"]];
+
+function weight(one) {
+  if (one.kind === "fuse" || one.kind === "inline") return WEIGHTS.length + 1;
+  const found = WEIGHTS.findIndex((kinds) => kinds.includes(one.kind));
+  return found < 0 ? WEIGHTS.length : found;
+}
+
 // Decisions that say what a user can do, those about most things first.
 function adviceOf(report) {
   const found = new Map();
   for (const d of report.decisions) {
     if (!d.remedy) continue;
     const key = `${d.code} ${d.remedy}`;
-    const one = found.get(key) ?? { key, code: d.code, remedy: d.remedy, reason: d.reason, count: 0, subjects: [] };
+    const one = found.get(key) ?? { key, kind: d.kind, code: d.code, remedy: d.remedy, reason: d.reason, count: 0, subjects: [] };
     one.count++;
     one.subjects.push(d.subject.join(", "));
     found.set(key, one);
   }
-  return [...found.values()].sort((a, b) => b.count - a.count).slice(0, ADVICE);
+  return [...found.values()].sort((a, b) => weight(a) - weight(b) || b.count - a.count).slice(0, ADVICE);
 }
