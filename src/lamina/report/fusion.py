@@ -120,7 +120,7 @@ def _groups(steps: Sequence[dict[str, Any]]) -> list[tuple[str, list[int]]]:
         found: list[tuple[str, list[int]]] = []
         for number, step in enumerate(steps):
             name = ".".join(step["module"].split(".")[:depth])
-            if found and (found[-1][0] == name or not name):
+            if found and (found[-1][0] == name or not name or found[-1][0].startswith(f"{name}.")):
                 found[-1][1].append(number)
             else:
                 found.append((name, [number]))

@@ -24,14 +24,18 @@ class Recording(Record):
     """A record that keeps the text of each graph after each rewrite that changed it, by captured graph."""
 
     graphs: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    _nodes: dict[str, int] = field(default_factory=dict)
+    """Of each graph what tells whether it changed, which is found much faster than its text."""
 
     def passed(self, graph: str, place: str, rewrite: str, gm: object) -> None:
         """Keep the graph's text after ``rewrite``, or before any of a place where there is none."""
         if not isinstance(gm, GraphModule):
             return
-        texts, text = self.graphs.setdefault(graph, []), graph_text(gm)
-        if not texts or texts[-1][1] != text:
-            texts.append((rewrite, text))
+        nodes = hash(tuple((n.name, n.op, str(n.target), str(n.args), str(n.kwargs)) for n in gm.graph.nodes))
+        if self._nodes.get(graph) == nodes:
+            return
+        self._nodes[graph] = nodes
+        self.graphs.setdefault(graph, []).append((rewrite, graph_text(gm)))
 
 
 class _Waiting:
