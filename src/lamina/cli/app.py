@@ -121,12 +121,21 @@ def fuzz(
 
 @app.command()
 def minify(
-    file: Annotated[Path, typer.Argument(help="A Python file with a function program(compile) that yields results.")],
+    file: Annotated[
+        str,
+        typer.Argument(help="A script, package.module:function, or a file with program(compile), as fuzz has it."),
+    ],
     compile: Annotated[str, typer.Option(help="As for fuzz: what the program differs with.")] = "lamina",
     to: Annotated[Path | None, typer.Option(help="File to write; the screen if not given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the program and what differs as JSON.")] = False,
 ) -> None:
-    """Reduce a program whose compiled results differ from eager's to one that still does, and print it."""
-    raise typer.Exit(run_minify(file, compile, to))
+    """Reduce a program whose compiled results differ from eager's to one that still does, and print it.
+
+    Of a script the first call that differs is reduced: its captured graph, sizes and inputs.
+
+    Example: lamina minify train.py --to small.py
+    """
+    raise typer.Exit(run_minify(file, compile, to, as_json))
 
 
 def run_demo(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from lamina.blame.reduction import Reduced, minify_call
+from lamina.blame.scripts import Call, Stop, run_target
 from lamina.errors import BadArgument
 from lamina.testing.fuzz import Finding, fuzz, minify_file
+from lamina.testing.verify import verify
 
 __all__ = ["run_fuzz", "run_minify"]
 
@@ -32,19 +37,55 @@ def run_fuzz(
     return 1 if campaign.own else 0
 
 
-def run_minify(file: Path, target: str, to: Path | None) -> int:
-    """Reduce the program of a file, print or write it with what it shows, and return the exit status 0."""
+def run_minify(file: str, target: str, to: Path | None, as_json: bool = False) -> int:
+    """Reduce the program of a file, or the first call of a script that differs; the exit status is 0.
+
+    The reduced program is printed, or written to a file, with what it shows.
+    """
     progress = Console(stderr=True, highlight=False)
     if to is not None and not to.parent.is_dir():
         raise BadArgument(f"the folder of {to} does not exist", remedy="make it first")
     with progress.status("reducing") as status:
-        made = minify_file(file, target, progress=status.update)
-    progress.print(f"{made.lines} lines after {made.trials} trials: {made.answer.verdict.differences[0]}", markup=False)
-    if to is None:
-        Console(soft_wrap=True, highlight=False).print(made.source, markup=False, end="")
-    else:
-        to.write_text(made.source, encoding="utf-8")
+        if _is_fuzz_program(file):
+            made = minify_file(file, target, progress=status.update)
+            source, lines, trials, shown = made.source, made.lines, made.trials, str(made.answer.verdict.differences[0])
+        else:
+            found = _minified_call(file, status.update)
+            source, lines, trials, shown = found.source, found.lines, found.trials, "; ".join(found.different)
+    progress.print(f"{lines} lines after {trials} trials: {shown}", markup=False)
+    if to is not None:
+        to.write_text(source, encoding="utf-8")
+    out = Console(soft_wrap=True, highlight=False)
+    if as_json:
+        told = {"source": source, "lines": lines, "trials": trials, "different": shown}
+        out.print(json.dumps(told, indent=1), markup=False)
+    elif to is None:
+        out.print(source, markup=False, end="")
     return 0
+
+
+def _is_fuzz_program(file: str) -> bool:
+    """Whether a file has a function ``program(compile)``, or is for who reads such files to complain about."""
+    path = Path(file)
+    if not path.is_file():
+        return ":" not in file
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return "def program(compile" in text or "lamina" not in text
+
+
+def _minified_call(target: str, progress: Callable[[Any], None]) -> Reduced:
+    """The first call of a script or function that differs from eager, reduced."""
+    made: list[Reduced] = []
+
+    def look(call: Call) -> None:
+        if not verify(call.fn, *call.args, options=call.options, **call.kwargs):
+            made.append(minify_call(call, progress))
+            raise Stop
+
+    run_target(target, look)
+    if not made:
+        raise BadArgument(f"nothing that {target} calls differs from eager", remedy="lamina.verify compares one call")
+    return made[0]
 
 
 def _folder(path: Path) -> None:
