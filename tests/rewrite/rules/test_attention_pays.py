@@ -13,8 +13,8 @@ from lamina.rewrite.rules.attention_pays import reason_against
 class Like:
     """What is asked of a tensor, without a device to hold it."""
 
-    def __init__(self, dtype: torch.dtype, device: str) -> None:
-        self.dtype, self.device, self.shape = dtype, torch.device(device), torch.Size((2, 4, 1024, 64))
+    def __init__(self, dtype: torch.dtype, device: str, features: int = 64) -> None:
+        self.dtype, self.device, self.shape = dtype, torch.device(device), torch.Size((2, 4, 1024, features))
 
 
 def reason(dtype: torch.dtype, device: str = "cuda", training: bool = False, causal: bool = False) -> str:
@@ -62,3 +62,21 @@ def test_a_mask_of_a_size_known_at_run_time_only_stays_by_hand_on_a_gpu(masked: 
     told: Any = {"causal": False, "dropout": 0.0, "mask_requires_grad": False, "training": False, "masked": masked}
     assert bool(reason_against(query, query, keys, **told)) is masked
     assert not reason_against(query, query, 1024, **told)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "features", "masked", "by_hand"),
+    [
+        (torch.float32, 129, False, True),
+        (torch.float32, 132, False, False),
+        (torch.bfloat16, 129, False, False),  # the library fills features up for its flash attention
+        (torch.bfloat16, 132, True, True),
+        (torch.bfloat16, 136, True, False),
+    ],
+)
+def test_heads_for_which_the_library_has_no_fast_kernel_stay_by_hand(
+    dtype: torch.dtype, features: int, masked: bool, by_hand: bool
+) -> None:
+    query = Like(dtype, "cuda", features)
+    told: Any = {"causal": False, "dropout": 0.0, "mask_requires_grad": False, "training": False, "masked": masked}
+    assert bool(reason_against(query, query, 1024, **told)) is by_hand
