@@ -108,3 +108,13 @@ def test_elements_at_loaded_places_lie_in_sectors_of_their_own() -> None:
     given = [torch.empty(4096, 2, 1024, device="meta") for _ in range(2)]
     lowered = lower(traced(function, [*given, torch.empty(4096, 1024, dtype=torch.int64, device="meta")]), "t")
     assert len(fuse(on(lowered, "cuda:0")).program.steps) > 1
+
+
+@pytest.mark.parametrize(("second", "nests"), [(slice(1024, None), 2), (slice(1, 1025), 1)])
+def test_two_places_of_one_operand_are_two_sectors_unless_they_are_near(second: slice, nests: int) -> None:
+    def function(x: Tensor, places: Tensor) -> tuple[Tensor]:
+        return (torch.gather(x[:, second] - x[:, :1024], 0, places),)
+
+    given = [torch.empty(8192, 2048, device="meta"), torch.empty(8192, 1024, dtype=torch.int64, device="meta")]
+    lowered = lower(traced(function, given), "t")
+    assert len(fuse(on(lowered, "cuda:0")).program.steps) == nests

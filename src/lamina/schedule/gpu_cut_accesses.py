@@ -11,11 +11,9 @@ from lamina.ir.loops import Buffer, Equation, Load, Store
 from lamina.schedule.accesses import gathers
 from lamina.schedule.gpu_cutting import ACROSS, SHORT, NestToCut, axes_of
 from lamina.schedule.gpu_fast_axis import fast_of
+from lamina.schedule.gpu_work import SECTOR
 
 __all__ = ["Accesses"]
-
-_SECTOR = 32
-"""Bytes that memory reads at least."""
 
 
 class Accesses:
@@ -97,7 +95,7 @@ class Accesses:
         """Bytes that memory moves for an element."""
         size, axes = DTYPES[eqn.dtype].size, self.facts.axes
         along = any(e.coefficient(axes[a]) == 1 for e in eqn.index[-1:] for a in e.axes() if a in axes)
-        return size if along or not gathers(eqn) else max(size, _SECTOR)
+        return size if along or not gathers(eqn) else max(size, SECTOR)
 
     def stuck(self, axis: Axis) -> bool:
         """Whether some index is not linear in the axis."""

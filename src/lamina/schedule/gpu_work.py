@@ -31,7 +31,7 @@ from lamina.ir.ops import OPS
 from lamina.schedule.buffer_facts import estimate
 from lamina.schedule.gpu_cost import phases
 
-__all__ = ["computes", "computes_at_points", "instructions", "instructions_of", "moved", "work"]
+__all__ = ["NEAR", "SECTOR", "computes", "computes_at_points", "instructions", "instructions_of", "moved", "work"]
 
 _LAUNCH = 5e6
 """Two microseconds: a launch within a recorded graph, and what is idle at the ends of two kernels."""
@@ -48,7 +48,7 @@ Pixel shuffle and 70 instructions before a running product of 28 M points: 895 u
 """
 _REREAD = 0.1
 """A byte taken from a multiprocessor's own cache."""
-_NEAR = 0.25
+NEAR = 0.25
 """A byte that another program read shortly before."""
 _NEAR_BYTES = 12 << 20
 """Distance in memory up to which that is so."""
@@ -58,7 +58,7 @@ _SMALL_BYTES = 25 << 20
 """Bytes that are taken to stay in L2, half of an H100's 50 MB; only the choice between ways to divide work rests on
 it.
 """
-_SECTOR = 32
+SECTOR = 32
 """Bytes that are read for one element at a loaded place, and the fewest that memory reads or writes."""
 _FILL = 2
 """Bytes moved for each of a sector that a kernel writes in part: it is read as well. (H100, 33.5 MB of bfloat16 stored
@@ -197,7 +197,7 @@ class _Work:
         if loaded:
             apart = frozenset[str]().union(*(self.values[n] for n in loaded))  # neighbours along these are anywhere
             along = any(place.coefficient(a) == 1 for a in self.nest.axes if a.name not in apart)
-            return times * (size if along else _SECTOR) * (_SMALL if whole <= _SMALL_BYTES else 1)
+            return times * (size if along else SECTOR) * (_SMALL if whole <= _SMALL_BYTES else 1)
         touched = min(prod(self.extents[n] for n in place.axes()) * size * self.spread(place, size), whole)
         passes = self.passes if names & self.reduced else 1
         before = self.places.setdefault(eqn.buffer, [])
@@ -214,7 +214,7 @@ class _Work:
         before = self.stores.setdefault(buffer, [])
         gaps = [place - other for other in before]
         before.append(place)
-        if any(not gap.terms and abs(gap.const) * size < _SECTOR for gap in gaps):
+        if any(not gap.terms and abs(gap.const) * size < SECTOR for gap in gaps):
             return 0.0 if len(before) < apart else own * apart * (1 - _FILL)
         return own * apart * _FILL
 
@@ -228,12 +228,12 @@ class _Work:
             if extent == 1:
                 continue
             if step > run:
-                return max(1.0, min(step * size, _SECTOR) / (run * size))
+                return max(1.0, min(step * size, SECTOR) / (run * size))
             run = max(run, step * extent)
         return 1.0
 
     def share(self, distance: Expr, size: int, whole: int) -> float:
         """What reading a buffer again costs, at places so far from those read before."""
         if not distance.terms and abs(distance.const) * size <= _NEAR_BYTES:
-            return _NEAR if distance.const else 0.0
+            return NEAR if distance.const else 0.0
         return _SMALL if whole <= _SMALL_BYTES else 1.0

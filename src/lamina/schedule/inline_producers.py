@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.base.decision import Decision
+from lamina.base.dtypes import DTYPES
 from lamina.base.reasons import Reason
-from lamina.ir.index import Atom, Expr, prod
+from lamina.ir.index import Atom, Expr, as_expr, prod
 from lamina.ir.loops import LibraryCall, Load, Nest, Reduce, Scan, Step
 from lamina.schedule import reasons
 from lamina.schedule.accesses import gathers, loaded, stored
 from lamina.schedule.buffer_facts import BufferFacts, estimate
 from lamina.schedule.dead_code import live_steps
 from lamina.schedule.fold_predicates import without_known_predicates
-from lamina.schedule.gpu_work import work
+from lamina.schedule.gpu_work import SECTOR, work
 from lamina.schedule.group import StepFacts
 from lamina.schedule.inline import inline_into
 from lamina.schedule.inline_parts import with_parts
@@ -176,12 +177,26 @@ def _scatters_reads(nest: Nest, name: str, producer: Nest, changed: Nest, buffer
     """Whether ``nest`` reads ``name`` on a GPU at loaded places, and storing it for that takes less time than computing
     it at those places, ``changed``.
     """
-    if not buffers.on_gpu(name) or len(loaded(producer)) < 2:
+    if not buffers.on_gpu(name) or _sectors(producer, buffers) < 2:
         return False
     if not any(isinstance(e, Load) and e.buffer == name and gathers(e) for e in nest.body):
         return False
     apart = work(nest, buffers.buffers) + work(producer, buffers.buffers)
     return apart < work(changed, buffers.buffers)
+
+
+def _sectors(producer: Nest, buffers: BufferFacts) -> int:
+    """Sectors of memory that one point of the producer takes: places of one buffer near each other lie in one."""
+    found: dict[str, list[Expr]] = {}
+    for eqn in producer.body:
+        if isinstance(eqn, Load):
+            buffer = buffers.buffers[eqn.buffer]
+            place = sum((e * s for e, s in zip(eqn.index, buffer.strides, strict=True)), as_expr(0))
+            gaps = [place - other for other in found.setdefault(eqn.buffer, [])]
+            near = SECTOR // DTYPES[buffer.dtype].size
+            if not any(not gap.terms and abs(gap.const) < near for gap in gaps):
+                found[eqn.buffer].append(place)
+    return sum(map(len, found.values()))
 
 
 def _is_summed_often(nest: Nest, name: str, producer: Nest, buffers: BufferFacts) -> bool:
