@@ -364,7 +364,8 @@ def test_tall_tiles_that_are_barely_filled_are_loops() -> None:
     (filled,) = blocks_of(lambda x: (much(x).sum(1),), meta(192, 500, 136, dtype=torch.float32))
     assert [b.role for b in filled.blocks] == ["grid", "whole", "grid"]
     (odd,) = blocks_of(lambda x: (much(x).sum(1),), meta(192, 272, 137, dtype=torch.float32))
-    assert [b.role for b in odd.blocks] == ["grid", "whole", "grid"]  # read ahead, odd rows go in pieces of four bytes
+    assert [b.role for b in odd.blocks] == ["grid", "loop", "grid"]
+    assert odd.stages == 1  # read ahead, odd rows go in pieces of four bytes
 
 
 def test_few_short_columns_of_which_much_is_computed_have_many_threads() -> None:
@@ -380,14 +381,14 @@ def test_turned_tiles_of_which_much_is_computed_are_small() -> None:
     """A thread had 64 points of sines and exponentials, and spilled."""
     x = torch.empty(78, 517, 517, dtype=torch.bfloat16, device="meta").transpose(1, 2)
     (found,) = blocks_of(lambda x: (x.expm1().sin().tanh().contiguous(),), x)
-    assert max(b.size for b in found.blocks) == 64
+    assert max(b.size for b in found.blocks) == 32
     (plain,) = blocks_of(lambda x: ((x * 2).contiguous(),), x)
     assert max(b.size for b in plain.blocks) == 128
 
 
 def test_logarithms_of_running_sums_are_taken_of_few_points_a_thread() -> None:
     """64 points a thread were 38,000 lines of code and spilled."""
-    x = torch.empty(700, 2100, device="meta")
+    x = torch.empty(700, 210_000, device="meta")
     for scan, most in ((torch.logcumsumexp, 16), (torch.cumsum, 64)):
         found = blocks_of(lambda x, scan=scan: (scan(x * 2, 0),), x)[0]
         assert prod(b.size for b in found.blocks) <= 32 * found.warps * most

@@ -105,7 +105,7 @@ class AxisToCut:
             n, wanted = axis.extent.const, parts / count
             if 2 * n >= wanted:
                 best = min((d for d in range(1, n + 1) if n % d == 0), key=lambda d: max(d / wanted, wanted / d))
-                if 4 * best < wanted:  # no divisor is near
+                if 2 * best < wanted:  # no divisor is near (H100, 194,865 rows of 63: 165 parts 134 us, 550 98)
                     return Cut(axis, round(wanted), as_expr(-(-n // round(wanted))), tuple(axes[:k]))
                 if best == 1:
                     return Cut(axes[k - 1], axes[k - 1].extent.const, as_expr(1), tuple(axes[: k - 1]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 
 from lamina.base.dtypes import DTYPES
 from lamina.ir.loops import Load, Nest, Random, Reduce, Store
@@ -15,7 +16,16 @@ from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.cluster import shared_loop
 from lamina.schedule.evict_first import evict_first
 from lamina.schedule.gpu_cost import CostModel
-from lamina.schedule.gpu_facts import BUSY_POINTS, MANY_POINTS, ROWS_IN_COMMON, even_tile, guess, power, warps_for
+from lamina.schedule.gpu_facts import (
+    BUSY_POINTS,
+    MANY_POINTS,
+    ROWS_IN_COMMON,
+    even_tile,
+    filled,
+    guess,
+    power,
+    warps_for,
+)
 from lamina.schedule.gpu_reductions import Reductions
 from lamina.schedule.gpu_target import GpuTarget
 from lamina.schedule.gpu_work import computes_at_points
@@ -33,6 +43,10 @@ _DIVIDED_POINTS, _DIVIDED = 1024, 4
 as many: each point takes divisions (H100, 192 x 257 x 14 x 15 in bfloat16: 59.7 us with 2048 points and 16 a thread,
 52.0 with 1024 and eight, 38.0 with four; 192 x 53970: 35.8, 32.1 with eight; 1024 x 72 x 73 in float32: 50.8 with
 eight, 43.4 with four).
+"""
+_MUCH = 60
+"""Instructions at a point of turned tiles from which on a thread takes four (H100, 512 x 8 x 75 x 76 in bfloat16 with
+149: 389 us with 16, 242 with four; 1000 x 9 x 2 x 768 in float32 with 60: 222 with eight, 196 with four).
 """
 _SMALLEST, _LARGEST = 128, 2048
 """Points of the smallest elementwise tile, and of one that is not made smaller."""
@@ -79,12 +93,27 @@ def _with_room(
         wanted = min(_WARPS, -(-expected.programs // target.processors) * schedule.warps)
         return expected.registers <= _REGISTERS and expected.resident * schedule.warps >= wanted
 
-    if not fits(found):
+    points = prod(b.size for b in found.blocks)
+    own = found.stages == 1 and points <= 8 * 32 * found.warps  # columns that are not read ahead
+    if not own and not fits(found):
         found = replace(found, warps=min(found.warps, _FEW_WARPS))
-    while found.blocks[at].size > _SHORTEST and not fits(found):
+    least = 2 * _SHORTEST if own else _SHORTEST
+    while found.blocks[at].size > least and not fits(found):
         shorter = replace(found.blocks[at], size=found.blocks[at].size // 2)
         found = replace(found, blocks=(*found.blocks[:at], shorter, *found.blocks[at + 1 :]))
     return found
+
+
+def _filled_sides(lengths: list[int], sides: list[int], nbytes: int) -> tuple[list[int], int]:
+    """Sides of a turned tile of which most points exist, of 32 bytes at least, and how many lines of the other axes
+    fill the tile (H100, 512 x 8 x 75 x 76 in bfloat16: sides of 64 242 us, of 16 with four lines 143).
+    """
+    found = []
+    for length, side in zip(lengths, sides, strict=True):
+        while side * nbytes > 32 and filled(length, side) < 0.85 * filled(length, side // 2):
+            side //= 2
+        found.append(side)
+    return found, max(1, 512 // (found[0] * found[1])) if found != sides else 1
 
 
 def small_tile(total: int, target: GpuTarget) -> int | None:
@@ -215,14 +244,19 @@ class _Chooser(Reductions):
         rest = tuple(a for a in self.names if a not in (*tall, *quick))
         few = sum(isinstance(e, Load) for e in self.nest.body) <= 2  # or registers spill
         large = few and not self.heavy() and self.size(self.names) >= 128 * 128 * 4 * self.target.processors
-        side = 32 if self.bytes() > 2 else 128 if large and min(self.size(tall), self.size(quick)) >= 128 else 64
-        heights = [min(power(self.size(a)), side) for a in (tall, quick)]
+        side = 128 if large and min(self.size(tall), self.size(quick)) >= 128 else 64
+        if self.bytes() > 2 or self.instructions >= _MUCH:
+            side = 32
+        heights, lines = [min(power(self.size(a)), side) for a in (tall, quick)], 1
+        if rest and self.instructions >= _MUCH:
+            heights, lines = _filled_sides([self.size(a) for a in (tall, quick)], heights, self.bytes())
         blocks = (
-            *((Block(rest, 1, "grid"),) if rest else ()),
+            *((Block(rest, lines, "grid"),) if rest else ()),
             Block(tall, heights[0], "grid"),
             Block(quick, heights[1], "grid"),
         )
-        warps = min(8, warps_for(heights[0] * heights[1], 16 if self.bytes() <= 2 else 8))
+        each = 4 if self.instructions >= _MUCH else 16 if self.bytes() <= 2 else 8
+        warps = min(8, warps_for(lines * heights[0] * heights[1], each))
         return GpuSchedule("pointwise", blocks, warps=warps, approximate=self.approximate)
 
     def in_order(self, found: GpuSchedule) -> GpuSchedule:

@@ -18,6 +18,7 @@ from lamina.schedule.windows import slides
 
 __all__ = [
     "BUSY_POINTS",
+    "ENOUGH_WARPS",
     "HELD",
     "MANY_INSTRUCTIONS",
     "MANY_LOADS",
@@ -28,6 +29,7 @@ __all__ = [
     "NestFacts",
     "even_tile",
     "fast_axis",
+    "filled",
     "guess",
     "power",
     "short_row_warps",
@@ -46,6 +48,8 @@ warps, 73 with 2048; float32, three operands, 147 instructions, 185 us with 16 p
 """
 BUSY_POINTS = 1024
 """Points of a tile of such."""
+ENOUGH_WARPS = 16
+"""Warps of a processor that hide what each of them waits for."""
 _WINDOW_ROWS = 16
 """Rows of a window."""
 _GUESS = 4096
@@ -107,6 +111,11 @@ def even_tile(width: int, points: int = _EVEN) -> int:
     most = points if width >= points else min(points, _EVEN)
     sizes = [n for n in (most >> k for k in range(most.bit_length())) if n >= _LEAST_EVEN] or [most]
     return min(sizes, key=lambda n: (max(-width % n - width // _FEW_BEYOND, 0), -n))
+
+
+def filled(points: int, tile: int) -> float:
+    """Share of the points of so long tiles that exist."""
+    return points / (-(-points // tile) * tile)
 
 
 def short_row_warps(volume: int) -> int:

@@ -9,6 +9,7 @@ from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.column_tiles import COLUMNS, rows_of_tile
 from lamina.schedule.gpu_facts import (
     BUSY_POINTS,
+    ENOUGH_WARPS,
     HELD,
     MANY_INSTRUCTIONS,
     MANY_POINTS,
@@ -17,10 +18,13 @@ from lamina.schedule.gpu_facts import (
     SHORT_ROW_WARP,
     NestFacts,
     even_tile,
+    filled,
     power,
     short_row_warps,
     warps_for,
 )
+from lamina.schedule.gpu_unaligned import columns_in_pieces, half_run_is_faster, read_in_pieces, side
+from lamina.schedule.gpu_work import SECTOR
 from lamina.schedule.scan_tiles import scan_schedule
 
 __all__ = ["Reductions"]
@@ -39,8 +43,6 @@ _BESIDE, _BESIDE_WHOLE, _PROGRAMS = 512, 1024, 8
 processor that are enough (H100, float32: 3,072,000 pairs of three numbers beside each other, one a program, 1853 us,
 four 466; 25,088 of 128, turned, with 64 points a program 65 us, with 256 in 33).
 """
-_SECTORS = 32
-"""Bytes of a run below which a tile fetches more from memory than it uses."""
 _SHARED_TILE = 4096
 """Points of a tile of such rows where they are gone over in a loop."""
 _SHORT_ROW = 1024
@@ -68,22 +70,13 @@ _WARP_POINTS = 4096
 """Points of the rows that a warp holds where it takes many sums of each."""
 _LONG = 2048
 """Row width from which unaligned rows are worth a loop with peeled ends."""
-_ENOUGH = 16
-"""Warps of a processor that hide what each of them waits for."""
-_HALF_RUN = 0.94
-"""Speed of tiles 32 columns of four bytes wide, as a share of wider ones'."""
 _BARELY = 0.75
 """Share of a whole tile's points that exist, over that of a loop's tiles, below which the loop is taken."""
 
 
-def _filled(points: int, tile: int) -> float:
-    """Share of the points of so long tiles that exist."""
-    return points / (-(-points // tile) * tile)
-
-
 def _barely_filled(deep: int, rows: int) -> bool:
     """Whether much less of a tile that holds whole columns would exist than of tiles of ``rows`` rows."""
-    return _filled(deep, power(deep)) < _BARELY * _filled(deep, max(2, rows))
+    return filled(deep, power(deep)) < _BARELY * filled(deep, max(2, rows))
 
 
 class Reductions(NestFacts):
@@ -130,6 +123,8 @@ class Reductions(NestFacts):
             chunk = min(chunk, 2048)
         if self.busy():
             chunk, warps, stages = BUSY_POINTS, 4, 1
+        elif read_in_pieces(self) and not (odd and len(inner) == 1):
+            stages, warps = 1, warps_for(chunk, 8)  # (H100, 129 numbers a row, 336 MB: 536 us with 8 warps ahead, 257)
         if self.gathers():
             chunk, warps = BUSY_POINTS, 8
         chunk = min(chunk, max(power(width), 32))
@@ -204,7 +199,7 @@ class Reductions(NestFacts):
             outer = (Block(rest, rows, "grid"),) if rest else ()
             blocks = (*outer, Block(self.ordered(inner), 1, "loop"), Block(run, across, "grid"))
             each, programs = 4, -(-units // rows) * -(-width // across)
-            enough = _ENOUGH * self.target.processors
+            enough = ENOUGH_WARPS * self.target.processors
             while self.heavy() and each > 1 and programs * warps_for(rows * across, each) < enough:
                 each //= 2  # more threads hide what each of them waits for
             return GpuSchedule("columns", blocks, warps=warps_for(rows * across, each), approximate=self.approximate)
@@ -222,16 +217,27 @@ class Reductions(NestFacts):
             tallest = held // across  # a loop over wide runs hides more latency than a tall tile of narrow ones
         tall_run = max(8, held // power(deep)) * self.bytes()
         again, rows = self.phases() > 1, 1
+        if (
+            again and narrow and not crossed
+        ):  # H100, log-softmax over 597 of 64 columns: 156 us in tiles of 64, 117 held
+            tallest = 1024
         loops = self.busy() and not again  # so many operands leave no registers for a tall tile of each
+        pieces = not (again or crossed or loops or deep <= _FEW or len(self.reduces) >= MANY_SUMS) and read_in_pieces(
+            self
+        )
+        if pieces:
+            return columns_in_pieces(self, outer, inner, run)
         if not (again or crossed or self.unaligned(frozenset())) and _barely_filled(deep, points // across):
             loops = True
             few = units * -(-width // across) < 2 * self.target.processors
-            if narrow and (few or _filled(width, across) < _HALF_RUN * _filled(width, across // 2)):
+            if narrow and (few or half_run_is_faster(width, across)):
                 across, points = across // 2, points // 2
-        if self.known(inner) and power(deep) <= tallest and (tall_run >= _SECTORS or again) and not loops:
+        if self.known(inner) and power(deep) <= tallest and (tall_run >= SECTOR or again) and not loops:
             across = min(across, 32 if narrow else 64, max(8, held // power(deep)))
             tall = Block(self.ordered(inner), max(power(deep), 2), "whole")
-            if not (crossed and self.heavy()):  # what much is computed of had better not be turned in a large tile
+            # What much is computed of had better not be turned in a large tile; small ones fill a program of few warps,
+            # of which a processor holds 32 (H100, 39,270 times 12 x 12: one in one warp 156 us, four in four 104).
+            if not (crossed and self.heavy()) or tall.size * across <= 256:
                 rows = self.rows_beside(rest, width, across, _BESIDE_WHOLE // tall.size)
             if rows > 1 and other is not None and other[0] in rest:
                 beside = tuple(a for a in rest if a != other[0])
@@ -243,10 +249,16 @@ class Reductions(NestFacts):
             tall = Block(self.ordered(inner), min(power(deep), max(2, points // across)), "loop")
         if tall.role == "loop" and crossed:
             # What is read ahead waits in shared memory in its own order: turning it there meets one bank for a warp.
-            tall, across = replace(tall, size=min(tall.size, 64)), min(across, 64)
-            blocks = (*outer, tall, Block(run, across, "grid"))
-            return GpuSchedule("columns", blocks, warps=warps_for(tall.size * across, 16), approximate=self.approximate)
+            # (H100, 510 times 462 rows of 12 numbers: 64 rows in two warps 193 us, in four 173, 128 in eight 153.)
+            tall, across = replace(tall, size=min(tall.size, max(64, 2048 // across))), min(across, 64)
+            blocks, each = (*outer, tall, Block(run, across, "grid")), 16
+            programs, enough = units * -(-width // across), ENOUGH_WARPS * self.target.processors
+            while self.heavy() and each > 4 and programs * warps_for(tall.size * across, each) < enough:
+                each //= 2
+            warps = warps_for(tall.size * across, each)
+            return GpuSchedule("columns", blocks, warps=warps, approximate=self.approximate)
         if tall.role == "loop" and self.busy():
+            across = min(across, side(width)) if narrow else across
             blocks = (*outer, replace(tall, size=max(2, BUSY_POINTS // across)), Block(run, across, "grid"))
             return GpuSchedule("columns", blocks, warps=warps_for(BUSY_POINTS, 8), approximate=self.approximate)
         if tall.role == "loop" and len(self.reduces) >= MANY_SUMS:
@@ -265,7 +277,7 @@ class Reductions(NestFacts):
         # 64 points a thread keep its sums in registers and more reads in flight than 16 (H100: 101 us for 114), and few
         # warps have few sums to join where a tile is turned (H200, 64 x 784 x 192: 32 us with four, 59 with sixteen).
         each = 64 if crossed else 16 if stages == 1 else max(16, points // 128)
-        if rows > 1 or (self.heavy() and not crossed):
+        if rows > 1 or (self.heavy() and not crossed and tall.size <= 512):
             each = 8
         warps = warps_for(rows * tall.size * across, each)
         return GpuSchedule("columns", blocks, warps=warps, stages=stages, approximate=self.approximate)

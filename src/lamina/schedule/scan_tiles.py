@@ -17,7 +17,8 @@ from lamina.ir.loops import Compute, Load, Scan, Store
 from lamina.ir.ops import OPS
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.gpu_cost import CostModel
-from lamina.schedule.gpu_facts import NestFacts, power, warps_for
+from lamina.schedule.gpu_facts import ENOUGH_WARPS, NestFacts, power, warps_for
+from lamina.schedule.gpu_work import NEAR, SECTOR
 
 __all__ = ["scan_schedule"]
 
@@ -43,8 +44,6 @@ _COMBINED = {"logaddexp": 70}
 """Costs of operations that scans combine points by, where that is not one instruction (code for sm_90: 64 points a
 thread 38,000 lines of PTX, 255 registers and spills).
 """
-_LEAST_RUN = 32
-"""Bytes of a run that one access to memory fetches at least."""
 _ISSUED = 1.1e5
 """Instructions of threads that a processor issues in a microsecond."""
 _ALONE, _SHARED, _DOUBLED = 7, 6, 8
@@ -81,9 +80,14 @@ def _time(facts: NestFacts, share: float, schedule: GpuSchedule, rows: bool) -> 
         if isinstance(eqn, Load | Store):
             moved += facts.size(eqn.index[0].axes()) * DTYPES[facts.dtypes[eqn.buffer]].size
     memory = moved / (1e3 * facts.target.copy_gbs * share)
+    if not rows:  # what a narrow tile fetches beside its columns, programs beside it have just read
+        memory *= 1 + NEAR * max(0.0, SECTOR / (schedule.blocks[-1].size * facts.bytes()) - 1)
     each = _COMPUTED * _cost(facts)
     each += _of_row(schedule) if rows else _of_column(facts, schedule)
     issued = computed * each / (facts.target.processors * _ISSUED)
+    if not rows:  # few warps wait for one another's results
+        programs = math.prod(-(-facts.size(b.axes) // b.size) for b in schedule.blocks if b.role == "grid")
+        issued *= max(1.0, ENOUGH_WARPS * facts.target.processors / (programs * schedule.warps))
     return max(memory, issued) + min(memory, issued) / 2
 
 
@@ -142,8 +146,16 @@ def _columns(facts: NestFacts, along: str) -> Iterator[GpuSchedule]:
     joined = [((), facts.ordered([*slow, *run]))] if slow and facts.size(run) < _SHORT_RUN else []
     for rest, beside in ((outer, run), *joined):
         across = power(facts.size(beside))
+        least = max(SECTOR // facts.bytes(), 1)
+        programs = math.prod(-(-facts.size(b.axes) // b.size) for b in rest) * -(-facts.size(beside) // least)
+        few = facts.known(facts.names) and programs < ENOUGH_WARPS * facts.target.processors
+        if few and tall >= _COLUMNS[0] // 2:
+            # H100, logaddexp over 700 points of 2100 columns: 64 x 8 in 263 programs of one warp 415 us, 128 x 1 86.
+            for wide in [n for n in (1, 2, 4) if n < min(least, across)]:
+                blocks = (*rest, Block((along,), _COLUMNS[0] // 2, "loop"), Block(beside, wide, "grid"))
+                yield GpuSchedule("scan", blocks, warps=1, approximate=facts.approximate)
         for points in [n for n in _COLUMNS if n <= 64 * _most(facts)]:
-            wide = min(across, max(_LEAST_RUN // facts.bytes(), 1) if rest == outer else 32)
+            wide = min(across, least if rest == outer else 32)
             while wide <= min(across, points // 2):
                 blocks = (*rest, Block((along,), min(tall, points // wide), "loop"), Block(beside, wide, "grid"))
                 yield GpuSchedule("scan", blocks, warps=1, approximate=facts.approximate)
