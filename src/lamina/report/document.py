@@ -18,6 +18,7 @@ from lamina.record import Record
 from lamina.report.assembly import Assembler
 from lamina.report.boundaries import boundary_reasons
 from lamina.report.fusion import fusion_map, step_data
+from lamina.report.gpu_assembly import add_gpu_assembly
 from lamina.report.graphs import Captures, add_graph, call_nodes, module_of
 from lamina.report.kernels import KernelLines, add_kernel, link_call
 from lamina.report.loops import LoopText, add_program
@@ -54,6 +55,7 @@ class _Report:
     lost: dict[str, list[str]] = field(default_factory=dict)
     _lines: dict[str, KernelLines] = field(default_factory=dict)
     _units: dict[str, KernelUnit] = field(default_factory=dict)
+    _gpu_units: dict[str, TritonSource] = field(default_factory=dict)
 
     def data(self) -> dict[str, Any]:
         captures = Captures(self.texts)
@@ -162,12 +164,19 @@ class _Report:
                 self._lines[key] = add_kernel(self.texts, key, call.kernel, language, source, kernel)
                 if isinstance(unit, KernelUnit):
                     self._units[key] = unit
+                else:
+                    self._gpu_units[key] = unit
             link_call(self.texts, key, self._lines[key], kernel, call, loops)
 
     def _assemble(self) -> None:
-        if not self.assembly or not self._units:
+        if not self.assembly:
             return
-        failed = Assembler().add(self.texts, self._units.items())
+        try:
+            failed = Assembler().add(self.texts, self._units.items()) if self._units else {}
+            if self._gpu_units:
+                failed |= add_gpu_assembly(self.texts, self._gpu_units.items())
+        except Exception as error:  # as above
+            failed = {"": f"{type(error).__name__}: {error}"}
         for why, count in Counter(failed.values()).items():
             self.faults.append({"region": "", "what": f"the assembly of {count} kernels is missing: {why}"})
 
