@@ -11,6 +11,7 @@ from lamina.testing.fuzz.compared import COMPARED
 from lamina.testing.fuzz.extremes import EXTREMES
 from lamina.testing.fuzz.nested import NESTED
 from lamina.testing.fuzz.own_functions import OWN_FUNCTIONS
+from lamina.testing.fuzz.parts import PARTS
 from lamina.testing.fuzz.state import STATE
 from lamina.testing.fuzz.templates import BLOCKS, TEMPLATES
 from lamina.testing.fuzz.whole_programs import WHOLE
@@ -22,7 +23,7 @@ HEADER = (
     "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
     "from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked\n"
 )
-_WHOLE = {**WHOLE, **NESTED, **EXTREMES, **STATE, **COMPARED, **OWN_FUNCTIONS}
+_WHOLE = {**WHOLE, **NESTED, **EXTREMES, **STATE, **COMPARED, **OWN_FUNCTIONS, **PARTS}
 """Entire programs, by name."""
 
 
