@@ -54,8 +54,7 @@ from lamina.lower.library_decisions import library_decisions
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
 from lamina.record import Record, keep
-from lamina.report.recording import record_for
-from lamina.report.write import write_report
+from lamina.report.recording import record_for, report
 from lamina.rewrite.inlined import with_inlined
 from lamina.rewrite.nests import rewrite_nests
 from lamina.rewrite.rewriting import Rewriting
@@ -124,7 +123,7 @@ def compile_recorded(
         attributes={
             "record": record,
             "stats": partial(stats_of, record),
-            "report": partial(write_report, record),
+            "report": partial(report, record),
         },
     )
 

@@ -6,7 +6,9 @@ import atexit
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from torch.fx import GraphModule
 
@@ -14,9 +16,8 @@ from lamina.base.files import graph_text
 from lamina.errors import LaminaWarning
 from lamina.options import Options
 from lamina.record import Record
-from lamina.report.write import write_report
 
-__all__ = ["Recording", "record_for", "report_everything", "write_waiting"]
+__all__ = ["Recording", "record_for", "report", "report_everything", "write_waiting"]
 
 
 @dataclass(slots=True, repr=False)
@@ -36,6 +37,12 @@ class Recording(Record):
             return
         self._nodes[graph] = nodes
         self.graphs.setdefault(graph, []).append((rewrite, graph_text(gm)))
+
+
+def report(record: Record, path: str | Path, **how: Any) -> Path:
+    """``write_report`` of ``lamina.report.write``, which is loaded when a report is first asked for."""
+    made: Path = import_module("lamina.report.write").write_report(record, path, **how)
+    return made
 
 
 class _Waiting:
@@ -76,7 +83,7 @@ def write_waiting(told: Callable[[Path], None] = lambda path: None) -> None:
         number = made[path] = made.get(path, 0) + 1
         own = path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
         try:
-            write_report(record, own)
+            report(record, own)
         except Exception as error:
             said = f"lamina cannot write the report {own}: {type(error).__name__}: {error}"
             warnings.warn(said, LaminaWarning, stacklevel=2)
