@@ -111,3 +111,20 @@ def test_kernels_are_given_what_a_negative_view_shows() -> None:
     with_planned_strides(compiled, [None])([gradient])
     assert not seen[0].is_neg()
     assert torch.equal(seen[0], -torch.ones(3))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_hooks_may_give_back_a_negative_view(dynamic: bool | None) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() * x.exp()).sum()
+
+    def negative_view(saved: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._neg_view(-saved)
+
+    def gradient(called: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        x = torch.linspace(0.1, 1, 5, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.clone, negative_view):
+            result = called(x)
+        return torch.autograd.grad(result, x)[0]
+
+    torch.testing.assert_close(gradient(lamina.compile(function, dynamic=dynamic)), gradient(function))

@@ -63,7 +63,8 @@ def _in_memory(given: Any) -> Any:
 
 
 def restored(saved: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """``saved``, or a copy of it that has these strides."""
+    """``saved``, or a copy of it that has these strides and whose memory holds its values."""
+    saved = _in_memory(saved)
     if saved.stride() == stride or _agree(saved.shape, saved.stride(), stride):
         return saved
     part = saved[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)]  # one of what is repeated
@@ -72,7 +73,8 @@ def restored(saved: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 
 def _as_planned(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """``tensor``, or a copy of it where it is laid out otherwise."""
+    """``tensor``, or a copy of it where it is laid out otherwise or its memory does not hold its values."""
+    tensor = _in_memory(tensor)
     planned = _strides(tensor.shape, order)
     if tensor.stride() == planned or _agree(tensor.shape, tensor.stride(), planned):
         return tensor
