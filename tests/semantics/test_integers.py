@@ -141,6 +141,21 @@ def test_views_of_the_input(name: str, dynamic: bool | None, grad: bool) -> None
             torch.testing.assert_close(x.grad, y.grad)
 
 
+@pytest.mark.parametrize(
+    "window", [lambda x, k: x.as_strided((2, 3), (0, k)), lambda x, k: x.as_strided((2, 2), (1, k), k)]
+)
+def test_windows_onto_gaps_by_a_number_that_a_guard_fixes(window: Program) -> None:
+    """One is compiled as a constant, but the view is made again from what the graph gives, as of any other number."""
+    torch.compiler.reset()
+    compiled = lamina.compile(window, options={"strict": True})
+    for k in (2, 1):
+        x, y = (torch.arange(64.0).view(4, 16)[:, ::2] for _ in range(2))
+        mine, theirs = compiled(x, k), window(y, k)
+        assert mine.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        assert (mine.stride(), mine.storage_offset()) == (theirs.stride(), theirs.storage_offset())
+        assert torch.equal(mine, theirs)
+
+
 def _stacked(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     part = x[: abs(k)] * 2
     turned = part.t() + 1

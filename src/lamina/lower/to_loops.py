@@ -306,7 +306,8 @@ def _flatten(value: Any) -> Iterable[Any]:
 def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferView | Expr | None]) -> None:
     """Refuse an output that should be a view of an input, or lie in one memory with another, and became its own.
 
-    Where sizes are symbols, the caller makes the alias from what it is given: its sizes, strides and offset.
+    Where sizes or numbers of the views are symbols, even such as a guard makes constants, the caller makes the alias
+    from what it is given: its sizes, strides and offset.
     """
     pairs = zip(_flatten(node.args[0]), outputs, strict=True)
     views = [(result, made) for result, made in pairs if isinstance(result, Node) and isinstance(made, BufferView)]
@@ -318,7 +319,8 @@ def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferV
         if not isinstance(env[base], TensorValue) or env[base].buffer == made.buffer:
             continue
         if base.op == "placeholder":
-            alone = not has_symbols(result.meta["val"]) and not has_symbols(base.meta["val"])
+            alone = not any(has_symbols(node.meta["val"]) for node in (result, base))
+            alone = alone and not any(_by_numbers(node) for node in _between(result, base))
             why = f"{result.target} of {base.name} is an output, and its strides are known only at run time"
         else:
             alone = shared[base] == 1
@@ -329,6 +331,12 @@ def _require_aliases(env: dict[Node, Any], node: Node, outputs: Sequence[BufferV
             refused |= {node.name: why for one in family for node in _between(one, base)}
     if refused:
         raise CannotLower(next(iter(refused.values())), refused)
+
+
+def _by_numbers(node: Node) -> bool:
+    """Whether a view has numbers of the graph among its arguments: none is made again, even if guards fix them all."""
+    numbers = (given.meta.get("val") for given in node.all_input_nodes)
+    return any(isinstance(number, torch.SymInt) for number in (*numbers, *_flatten(node.args)))
 
 
 def _between(node: Node, base: Node) -> list[Node]:
