@@ -2,9 +2,11 @@
 
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import lamina
 from lamina.aot.saved_tensors import with_planned_strides
@@ -128,3 +130,56 @@ def test_hooks_may_give_back_a_negative_view(dynamic: bool | None) -> None:
         return torch.autograd.grad(result, x)[0]
 
     torch.testing.assert_close(gradient(lamina.compile(function, dynamic=dynamic)), gradient(function))
+
+
+def _saved_whole(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 2
+    return y.erf(), y[:-1]
+
+
+def _saved_part(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = (x * 2)[:-1]
+    return y.erf(), y
+
+
+def _saved_turned(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 2
+    return y.erf(), y.t()
+
+
+def _saved_for_a_library(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x @ x
+    return (y @ y).sum(), y.narrow(0, 1, 2)
+
+
+def _saved_after_a_write(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.repeat(2, 1)[:-1]
+    y.reciprocal_()
+    return y.erf(), y
+
+
+def _saved_beside_two(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = x * 2
+    return y[1:3].erf(), y[:-1], y[1:]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "program",
+    [_saved_whole, _saved_part, _saved_turned, _saved_for_a_library, _saved_after_a_write, _saved_beside_two],
+)
+def test_a_write_to_a_result_in_the_memory_of_what_is_saved_is_seen(program: Any, dynamic: bool | None) -> None:
+    """Eager refuses the backward then, whichever view of the memory is returned."""
+    torch.compiler.reset()
+    compiled = lamina.compile(program, dynamic=dynamic, options={"strict": True})
+    for write in (False, True):
+        x = torch.linspace(0.5, 2.0, 16).reshape(4, 4).requires_grad_()
+        results = compiled(x)
+        if write:
+            results[1].detach().diagonal().add_(1)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                torch.autograd.grad(results[0].sum(), x)
+        else:
+            (mine,) = torch.autograd.grad(results[0].sum(), x)
+            y = x.detach().clone().requires_grad_()
+            torch.testing.assert_close(mine, *torch.autograd.grad(program(y)[0].sum(), y))

@@ -58,6 +58,7 @@ def extract(
     effects: Effects,
     reuses: Sequence[Reuse] = (),
     packed: Sequence[Packed] = (),
+    witnesses: Sequence[Node] = (),
 ) -> Split:
     """The forward graph returns its outputs, then saved tensors, then saved symbols; the backward graph takes the
     symbols, the tensors and the tangents, in AOTAutograd's order.
@@ -65,7 +66,7 @@ def extract(
     What is in ``effects.copied`` is saved as a clone, which is made before any mutation. For each of ``reuses`` the
     forward returns a digest after the saved tensors; before the tangents a second backward takes those, and then
     the tensors, which it computes again where their digest is another one. What is ``packed`` stands at the place of
-    the first of it.
+    the first of it. ``witnesses``, saved for their versions alone, the backward takes and does not read.
     """
     output = joint.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
@@ -74,7 +75,7 @@ def extract(
     primals = [n for n in placeholders if "tangents" not in str(n.target)]
 
     wanted = results[forward_outputs:]
-    tensors, symbols = _used([*wanted, *effects.backward], saved, tangents)
+    tensors, symbols = _used([*wanted, *witnesses, *effects.backward], saved, tangents)
     symbols = _with_bindings(joint.graph, symbols, tensors, tangents)
 
     together = [found for pack in packed if (found := pack.among(tensors)) is not None]

@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot import reasons
-from lamina.aot.autograd.torch_private import static_input_indices
+from lamina.aot.autograd.torch_private import results_keep_versions, static_input_indices
 from lamina.aot.backward_operands import mark_backward_operands
 from lamina.aot.backwards import Boxed
 from lamina.aot.captured import Captured
@@ -114,6 +114,7 @@ class GraphCompiler:
 
     def compiled_forward(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """What AOTAutograd calls to compile a forward."""
+        results_keep_versions()
         return self.compiled("forward", gm, example_inputs)
 
     def compiled_inference(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -96,10 +96,13 @@ def partition(
     copied = view.effects.copied
     early = [n for n in view.nodes if n not in view.after]
     packed = packed_values(saved, view.forward_results, early, view.kinds) if model.packs else ()
-    split: Split = extract(joint, forward_outputs, saved, view.effects, reuses, packed)
+    witnesses = view.results_in_memory_of(saved)
+    split: Split = extract(joint, forward_outputs, [*saved, *witnesses], view.effects, reuses, packed, witnesses)
     rest = (*map(_reread, reuses), *map(_packed, split.packed))
-    decisions = (*_decisions(view, saved, recomputed), *rest)
-    alone = [n for n in split.saved if not any(n in pack.nodes for pack in split.packed)]
+    seen = (Decision("save", (node.name,), True, reasons.TELLS_OF_WRITES()) for node in witnesses)
+    decisions = (*_decisions(view, saved, recomputed), *seen, *rest)
+    elsewhere = {*witnesses, *(n for pack in split.packed for n in pack.nodes)}
+    alone = [n for n in split.saved if n not in elsewhere]
     return Partition(
         split.forward,
         split.backward,
@@ -152,6 +155,26 @@ class _Joint:
     def needed_forward(self, node: Node) -> bool:
         """Whether the forward's results depend on ``node``."""
         return node in self.forward_nodes
+
+    def results_in_memory_of(self, saved: Sequence[Node]) -> tuple[Node, ...]:
+        """A result for each memory that has results and something saved, of which none is both.
+
+        A write to such a result is one to what is saved, and only the result's version tells of it.
+        """
+        results: dict[Node, Node] = {}
+        for node in self.nodes:
+            if node in self.forward_results and isinstance(node.meta.get("val"), torch.Tensor):
+                results.setdefault(self._memory(node), node)
+        kept = [n for n in saved if n not in self.effects.copied and isinstance(n.meta.get("val"), torch.Tensor)]
+        told = {self._memory(n) for n in kept if n in self.forward_results or n.op == "placeholder"}
+        wanted = dict.fromkeys(self._memory(n) for n in kept)
+        return tuple(results[memory] for memory in wanted if memory in results and memory not in told)
+
+    def _memory(self, node: Node) -> Node:
+        """The operation, or input, whose memory a value lies in."""
+        while _is_view(self, node):
+            node = node.all_input_nodes[0]
+        return node
 
     def _after_tangents(self) -> set[Node]:
         after: set[Node] = set()

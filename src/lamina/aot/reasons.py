@@ -366,6 +366,12 @@ COSTS_MORE = _SAVED.add(
     "its operations cost more than a write and a read",
     "By the estimate, computing the value again takes longer than storing and reading it.",
 )
+TELLS_OF_WRITES = _SAVED.add(
+    16,
+    "a result in the memory of what is saved: its version tells of writes",
+    "A write to the result after the forward changes what the backward reads; the backward refuses to run then, as "
+    "eager's does. It takes no memory.",
+)
 TORCHS_PARTITIONER = _SAVED.add(
     15,
     "left to torch's partitioner: {why}",

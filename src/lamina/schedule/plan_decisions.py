@@ -15,8 +15,6 @@ __all__ = ["kernel_decisions", "memory_decisions"]
 
 Facts = tuple[tuple[str, int | float | str], ...]
 
-_INT32 = 1 << 31
-
 
 def kernel_decisions(kernels: Iterable[Kernel]) -> Iterator[Decision]:
     """The loops of each kernel, by its first nest, and the bits of its indices where a GPU would rather have fewer."""
@@ -55,7 +53,7 @@ def _needs_64_bits(kernel: Kernel) -> bool:
 
 def _is_narrow(place: Expr) -> bool:
     low, high = place.bounds()
-    return low is not None and high is not None and high.is_int and low > -_INT32 and high.const < _INT32
+    return low is not None and high is not None and high.is_int and low > -(2**31) and high.const < 2**31
 
 
 def memory_decisions(

@@ -28,6 +28,7 @@ __all__ = [
     "direct_apply",
     "history_of_results",
     "node_class",
+    "results_keep_versions",
     "run_aot_autograd",
     "running_backward",
     "saved_tensors",
@@ -139,6 +140,19 @@ def written_inputs(count: int) -> tuple[int, ...]:
         return tuple(range(count))
     places = tuple(i for i, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata)
     return places if len(metadata.input_info) == count or not places else tuple(range(count))
+
+
+def results_keep_versions() -> None:
+    """Have results of the forward being compiled for AOTAutograd come back as the tensors that the forward gives.
+
+    AOTAutograd gives a view of a value inside the graph a version of its own, as autograd lets nobody write to a view
+    that a custom function returns. What forwards give here are views of nothing, and a write to one that is saved as
+    well must be seen.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is not None:
+        metadata.unsafe_view_out_indices, metadata.num_unsafe_view_outputs = [], 0
 
 
 def without_donations(function: Any) -> None:
