@@ -26,6 +26,8 @@ __all__ = ["Unalike", "blamed_halves", "blamed_joint", "joint_inputs"]
 class Unalike(LaminaError):
     """A graph's inputs or results are not those of the captured one, so that it cannot be evaluated."""
 
+    code = "LM015"
+
 
 def joint_inputs(joint: GraphModule, call: GraphCall, captured: Captured) -> list[Any]:
     """Values for the inputs of a joint graph: those of the captured graph, and its cotangents. Raises ``Unalike``."""
