@@ -165,6 +165,16 @@ def test_a_module_that_changes_its_mode_says_so() -> None:
     assert found.code == "LM1112"
 
 
+def test_what_another_call_had_compiled_is_no_version_of_this_one() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.sin() + 1
+
+    for numerics in ("fast", "eager"):
+        compiled = lamina.compile(function, options={"numerics": numerics})
+        compiled(torch.ones(3))
+        assert not compiled.record.decisions("recompile")
+
+
 def test_the_limit_of_recompiles_is_a_decision_with_a_code() -> None:
     compiled = lamina.compile(scaled, backend="eager", dynamic=False)
     with torch._dynamo.config.patch(recompile_limit=2):

@@ -337,8 +337,7 @@ OUTPUT_ALIVE = _SAVED.add(
 LIBRARY_RESULT = _SAVED.add(
     9,
     "the result of a library call",
-    "Products, convolutions and attention are not computed twice.",
-    "torch.utils.checkpoint has a part computed again to save memory",
+    "Products, convolutions and attention are not computed twice; within torch.utils.checkpoint they are.",
 )
 RANDOM_DRAW = _SAVED.add(
     10,

@@ -13,7 +13,7 @@ from lamina.base.reasons import Reason
 from lamina.capture.breaks import user_frame, user_place
 from lamina.capture.reasons import GUARDS, OTHER_GUARD
 
-__all__ = ["FailedGuard", "failed_guard"]
+__all__ = ["FailedGuard", "failed_guard", "is_of_another"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,11 @@ _SAME = re.compile(r"^(.*?) == (.*)$")
 _OBJECT = re.compile(r"^___check_obj_id\((.*?),")
 _KIND = re.compile(r"^___check_type_id\((.*?),|^expected type of '(.*?)'")
 _LOCAL = re.compile(r"\bL\[['\"](\w+)['\"]\]")
+
+
+def is_of_another(text: str) -> bool:
+    """Whether Dynamo's ``text`` is about a version that another call of a compile function had made."""
+    return "BACKEND_MATCH" in text
 
 
 def failed_guard(text: str, scope: Mapping[str, Any], names: Mapping[str, Any]) -> FailedGuard:

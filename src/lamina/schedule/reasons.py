@@ -53,7 +53,6 @@ STEP_BETWEEN = _JOINED.add(
     7,
     "another step must run between them",
     "A third step, often a library call, needs what the first computes and makes what the second needs.",
-    "compute what does not depend on the step between before it, so that the two follow each other",
 )
 SHIFTED_READ = _JOINED.add(
     8,

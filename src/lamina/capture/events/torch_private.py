@@ -24,7 +24,7 @@ from torch._guards import TracingContext
 
 from lamina.capture.breaks import break_reason
 from lamina.capture.log import CaptureLog
-from lamina.capture.recompiles import failed_guard
+from lamina.capture.recompiles import failed_guard, is_of_another
 from lamina.errors import RecompileRefused
 
 __all__ = ["Guards", "function_being_compiled", "note_fixed_sizes", "refused_recompile", "was_reset", "watch_frames"]
@@ -145,7 +145,8 @@ def _hear_of_failed_guards() -> None:
         with suppress(Exception):
             log = _log_of(getattr(_thread, "compiler", None), frame.f_code)
             if log is not None:
-                failed = [failed_guard(str(reason), frame.f_locals, frame.f_globals) for reason in reasons]
+                own = [text for text in map(str, reasons) if not is_of_another(text)]
+                failed = [failed_guard(text, frame.f_locals, frame.f_globals) for text in own]
                 log.compiled_again(log.name_of(_original(frame.f_code)), failed)
         return reasons
 
