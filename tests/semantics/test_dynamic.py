@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import lamina
 from benchmarks.compilers import CompileFunction
 from benchmarks.torch_private import graph_count, reset_graph_count
 from tests.semantics.program import cotangent, raises_alike
@@ -175,3 +176,20 @@ def test_branch_on_a_size(compile: CompileFunction) -> None:
     for batch, length in SIZES:
         x = torch.randn(batch, length)
         torch.testing.assert_close(compiled(x), program(x))
+
+
+@pytest.mark.parametrize("shape", [(2, 34), (4, 6)])
+def test_two_sums_down_columns_of_repeated_rows(shape: tuple[int, int]) -> None:
+    """The first sum is kept for each row of the loop that the second one is over."""
+    torch.compiler.reset()
+
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        rows = x.repeat(2, 1)
+        every_other = rows.expand(2, *rows.shape)[..., ::2]
+        return every_other, every_other.abs().sqrt()
+
+    compiled = lamina.compile(program, dynamic=True, options={"strict": True})
+    x, y = (torch.linspace(0.5, 2.0, shape[0] * shape[1]).reshape(shape).requires_grad_() for _ in range(2))
+    (mine,) = torch.autograd.grad([r.sum() for r in compiled(x[:, ::2])], x, [torch.ones(())] * 2)
+    (theirs,) = torch.autograd.grad([r.sum() for r in program(y[:, ::2])], y, [torch.ones(())] * 2)
+    torch.testing.assert_close(mine, theirs)

@@ -78,6 +78,8 @@ class RowBlocks:
             if goal.name or not axes <= inside or facts.vector not in axes:
                 return []
             if isinstance(eqn, Reduce) and self.reductions.target(eqn) == "array":
+                if axis not in eqn.axes:  # a sum over a loop around this one, kept for each of these rows
+                    return []
                 sums.append(eqn)
             elif not isinstance(eqn, Store):
                 return []
