@@ -240,3 +240,12 @@ def test_records_are_found_behind_torch_compile_too() -> None:
 def test_the_record_of_a_compiled_callable_is_found() -> None:
     compiled = lamina.compile(lambda x: x + 1)
     assert lamina.records()[-1] is compiled.record
+
+
+def test_a_failure_in_what_is_told_fails_no_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(log: object) -> None:
+        raise AttributeError("a name of another version of torch")
+
+    monkeypatch.setattr("lamina.capture.dynamo.note_fixed_sizes", failing)
+    compiled = lamina.compile(lambda x: x + 1, options={"strict": True})
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, MappingProxyType
 from typing import Any
@@ -163,7 +164,8 @@ def compiled_graph(
     finally:
         log.returned = time.perf_counter()
         log.record.add("", "other", max(0.0, log.returned - start - (log.record.booked() - before)))
-        note_fixed_sizes(log)
+        with suppress(Exception):  # what is told must not keep a function from being compiled
+            note_fixed_sizes(log)
 
 
 def compile_callable(

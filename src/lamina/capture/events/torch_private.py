@@ -123,7 +123,7 @@ def _hear_of_breaks() -> None:
                 log = _log_of(self.output.compiler_fn, self.output.root_tx.f_code)
                 if log is not None:
                     _tell_break(log, self.output.root_tx.f_code, exc)
-        return log_any(self, code_options, reason, exc, *args)
+        return log_any(self, code_options, reason, exc, *args, **rest)
 
     translator.log_graph_break = log_graph_break
 
