@@ -66,7 +66,7 @@ def extract(
     What is in ``effects.copied`` is saved as a clone, which is made before any mutation. For each of ``reuses`` the
     forward returns a digest after the saved tensors; before the tangents a second backward takes those, and then
     the tensors, which it computes again where their digest is another one. What is ``packed`` stands at the place of
-    the first of it. ``witnesses``, saved for their versions alone, the backward takes and does not read.
+    the first of it. ``witnesses`` are saved for their versions, read or not.
     """
     output = joint.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
