@@ -88,8 +88,8 @@ def test_a_column_total_is_the_value_once_it_is_settled() -> None:
     totals.drain_now_and_then(place.text, "j")  # another loop
     assert len(place.text.lines) == before
     totals.drain_now_and_then(place.text, "i")
-    totals.settle(place.text, "s")
-    totals.settle(place.text, "s")
+    totals.finish(place.text, "s")
+    totals.finish(place.text, "s")
     assert place.text.lines[before:] == [
         "if ((i & 31) == 31) drain(s_total, s_sum, s_sum_lost, 100);",
         "settle(s_total, s_sum, s_sum_lost, 100);",

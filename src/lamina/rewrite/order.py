@@ -33,7 +33,7 @@ from lamina.rewrite.rules.chains import join_casts, join_permutations, join_view
 from lamina.rewrite.rules.complex_numbers import turn_in_real_numbers
 from lamina.rewrite.rules.dropout import without_dropout
 from lamina.rewrite.rules.windows import strided_windows
-from lamina.rewrite.rules.writes import without_hidden_writes
+from lamina.rewrite.rules.writes import without_fresh_writes
 
 __all__ = [
     "PASSES",
@@ -129,7 +129,7 @@ PASSES: tuple[Pass, ...] = (
     _rewrite("captured", without_dropout),
     _rewrite("captured", strided_windows),
     # What makes more spellings visible to the rules.
-    _rewrite("captured", without_hidden_writes, "fast"),
+    _rewrite("captured", without_fresh_writes, "fast"),
     Pass("the rules", "captured", rules_on_captured, takes=("engine",)),
     # What looks for the whole functions that rules have put in the place of their parts.
     _rewrite("captured", turn_in_real_numbers, "fast"),

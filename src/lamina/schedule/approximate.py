@@ -12,13 +12,13 @@ from lamina.base.dtypes import DTYPES
 from lamina.ir.access import reads
 from lamina.ir.loops import Buffer, Check, Compute, Load, LoopProgram, Nest, Store, defined, operands
 
-__all__ = ["approximates", "hidden_by_rounding"]
+__all__ = ["approximates", "lost_to_rounding"]
 
 _APPROXIMATED = frozenset({"erf", "exp", "sigmoid", "tanh"})
 """Operations with an approximation."""
 
 
-def hidden_by_rounding(program: LoopProgram, temporary: Iterable[str]) -> frozenset[str]:
+def lost_to_rounding(program: LoopProgram, temporary: Iterable[str]) -> frozenset[str]:
     """Names of the nests whose approximated values all end in 16 bits, there or by way of the ``temporary`` buffers."""
     buffers = program.buffer_map()
     fine = {name for name in temporary if buffers[name].kind != "input"}

@@ -16,7 +16,7 @@ from lamina.ir.last_block import paired_axes
 from lamina.ir.loops import BufferView, Equation, LibraryCall, LoopProgram, Nest, Random, Reduce, Scan, Step
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Plan, PlanStep, Schedule
 from lamina.schedule import reasons
-from lamina.schedule.approximate import approximates, hidden_by_rounding
+from lamina.schedule.approximate import approximates, lost_to_rounding
 from lamina.schedule.counts import narrow_counts
 from lamina.schedule.cpu_space import choose
 from lamina.schedule.errors import inputs_in_memory
@@ -55,7 +55,7 @@ def make_plan(
         program, cuts = _shared_out(program, target, products, memo)
     made = {b.name for b in program.buffers} - {b.name for b in fused.program.buffers}
     approximate = isinstance(target, GpuTarget) and target.approximate
-    table = _Kernels(program, target, hidden_by_rounding(program, made) if approximate else frozenset(), memo)
+    table = _Kernels(program, target, lost_to_rounding(program, made) if approximate else frozenset(), memo)
     ordered = order(program.steps, program.buffer_map(), program.inputs, program.outputs)
     steps = [table.step(group) for group in _grouped(program, ordered, target, memo)]
     places, arena = plan_memory(steps, program.buffers, program.inputs, program.outputs)

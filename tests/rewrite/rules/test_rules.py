@@ -318,7 +318,7 @@ def test_writes_are_made_values_only_where_nothing_can_tell() -> None:
         y += 1.0
         return y.sin() + row
 
-    assert _run(hidden, (X,))[:1] == ["without_hidden_writes"]
+    assert _run(hidden, (X,))[:1] == ["without_fresh_writes"]
     assert _run(read_before, (X,)) == []
     assert _run(seen_through_a_view, (X,)) == []
 

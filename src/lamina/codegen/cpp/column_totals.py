@@ -49,7 +49,7 @@ class ColumnTotals:
             if owner == axis:
                 text.add(f"if ({last}) {self._moved(out, total, 'drain')}")
 
-    def settle(self, text: Text, out: str) -> None:
+    def finish(self, text: Text, out: str) -> None:
         """Behind the loop: move what is left into the total of ``out``, if it has one, and let that be its value."""
         if out in self._totals:
             _, total = self._totals.pop(out)

@@ -95,7 +95,7 @@ class Partials:
         """Hand over the thread's own result."""
         out = partial.out
         if partial.array:
-            self.totals.settle(text, out)
+            self.totals.finish(text, out)
         elif is_place(partial.eqn):
             text.add(f"const auto {out}_b = {self.best.folded(partial.eqn)};")
             text.add(f"{out}_part[thread] = {out}_b.value;")

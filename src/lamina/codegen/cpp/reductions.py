@@ -112,7 +112,7 @@ class Reductions:
         """Make the result of a finished reduction a value; whether it is one (and not an array)."""
         eqn = self.facts.reduce(position)
         out, target = eqn.outs[0], self.target(eqn)
-        self.totals.settle(text, out)
+        self.totals.finish(text, out)
         if target in ("array", "bests", "fold", "fold bests"):
             return False
         kind = scalar_type(eqn.dtype)

@@ -21,7 +21,7 @@ from lamina.rewrite.reasons import PASS_CHANGED
 from lamina.rewrite.rules.spelling import Spelled, fake_of, number, spelled
 from lamina.rewrite.torch_private import SET_GRAD, same_size
 
-__all__ = ["without_hidden_writes"]
+__all__ = ["without_fresh_writes"]
 
 _FUNCTIONAL: dict[str, Callable[..., Any]] = {
     "add": torch.add,
@@ -40,14 +40,14 @@ _CONTIGUOUS = {"masked_fill", "triu", "tril"}
 _CREATING = {torch.ones, torch.zeros, torch.full, torch.ones_like, torch.zeros_like, torch.full_like, torch.empty}
 
 
-def without_hidden_writes(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
+def without_fresh_writes(gm: GraphModule, decisions: list[Decision]) -> GraphModule:
     """``gm`` with writes to fresh, unshared tensors as values of their own; ``gm`` itself if it has none."""
     tensors = _Tensors(gm.graph)
-    chosen = {node: call for node in gm.graph.nodes if (call := tensors.hidden_write(node)) is not None}
+    chosen = {node: call for node in gm.graph.nodes if (call := tensors.fresh_write(node)) is not None}
     if not chosen:
         return gm
     for node in chosen:
-        subject = ("without_hidden_writes", source_of(node))
+        subject = ("without_fresh_writes", source_of(node))
         reason = PASS_CHANGED(what="nothing had read the tensor that this writes to")
         decisions.append(Decision("rewrite", subject, True, reason))
     graph = Graph()
@@ -79,7 +79,7 @@ class _Tensors:
         """The nodes that stand for the same tensor as ``node``, itself included."""
         return self._names[self._root[node]]
 
-    def hidden_write(self, node: Node) -> Spelled | None:
+    def fresh_write(self, node: Node) -> Spelled | None:
         """The call, if it writes to a tensor whose value nothing has read yet."""
         call = spelled(node)
         if call is None or not call.writes or call.name not in _FUNCTIONAL or not isinstance(call.args[0], Node):
