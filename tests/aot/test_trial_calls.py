@@ -114,6 +114,23 @@ def test_calls_whose_gradients_eager_has_are_compiled(function: Any) -> None:
     assert not compiled.record.decisions("eager")
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.narrow(0, 1500, 300) * 2,
+        lambda x: torch.narrow_copy(x, 0, -900, 7) * 2,
+        lambda x: x.select_scatter(x[3], 0, 1500) * 2,
+        lambda x: x.slice_scatter(x[:300], 0, 1500, 1800) * 2,
+        lambda x: x.diagonal(1500) * 2,
+    ],
+)
+def test_places_that_only_large_tensors_have_are_compiled(function: Callable[..., Any]) -> None:
+    x = torch.randn(2560, 2048)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(lamina.compile(function)(x), function(x))
+
+
 def test_asking_for_gradients_leaves_the_users_hooks_on_saved_tensors_alone() -> None:
     seen: list[int] = []
 

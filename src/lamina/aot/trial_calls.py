@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -247,6 +247,13 @@ def _tensors(packed: Any) -> Any:
         yield from _tensors(one)
 
 
+def _numbers(packed: Any) -> Iterator[int]:
+    if isinstance(packed, _Plain) and packed.kind is int:
+        yield packed.value
+    for one in packed.items if isinstance(packed, _Nested) else packed if isinstance(packed, tuple) else ():
+        yield from _numbers(one)
+
+
 def _unpacked(packed: Any, sizes: dict[int, int], found: dict[int, Tensor]) -> Any:
     if isinstance(packed, _Like):
         return found[packed.place]
@@ -275,7 +282,7 @@ def _answer(target: Any, given: _Given, state: Any) -> _Answer:
     if problem is None:
         return _Answer("", results)
     if sum(math.prod(like.shape) for like in likes) > _MOST:
-        if not isinstance(problem, (NotImplementedError, IndexError)):
+        if not _whatever_the_sizes(problem, given, smaller):
             return _Answer()
         sizes = smaller
     else:
@@ -285,6 +292,14 @@ def _answer(target: Any, given: _Given, state: Any) -> _Answer:
         if problem is None or isinstance(problem, LinAlgError):  # which only values raise
             return _Answer("", results)
     return _Answer(f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}")
+
+
+def _whatever_the_sizes(problem: Exception, given: _Given, smaller: dict[int, int]) -> bool:
+    """Whether what a call with ``smaller`` sizes raised is not for a place that the operands themselves have."""
+    if isinstance(problem, IndexError) and "imension out of range" not in str(problem):
+        ranks = max(len(like.shape) for like in given.likes)
+        return all(-ranks <= number < ranks or number in smaller for number in _numbers(given.arguments))
+    return isinstance(problem, (NotImplementedError, IndexError))
 
 
 def _smaller(shapes: Sequence[tuple[int, ...]]) -> dict[int, int]:
