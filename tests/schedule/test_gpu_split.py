@@ -393,3 +393,15 @@ def test_logarithms_of_running_sums_are_taken_of_few_points_a_thread() -> None:
         found = blocks_of(lambda x, scan=scan: (scan(x * 2, 0),), x)[0]
         assert prod(b.size for b in found.blocks) <= 32 * found.warps * most
         assert most == 16 or prod(b.size for b in found.blocks) > 32 * found.warps * 16
+
+
+def test_a_sum_of_everything_beside_turned_results_is_taken_in_turned_tiles() -> None:
+    """A loop over both axes read a sector for each number of the transposed operand: 1.3 ms for 0.3."""
+    x, y = torch.randn(282, 512, 192), torch.randn(282, 192, 512).transpose(1, 2)
+    _, made = cut(lambda x, y: (x * y, (x * y).sum()), [x, y])
+    first = made.steps[0]
+    assert isinstance(first, Nest)
+    (reduced,) = {a for e in first.body if isinstance(e, Reduce) for a in e.axes}
+    extents = {a.name: a.extent.const for a in first.axes}
+    assert sorted(extents.values()) == [192, 282, 512]
+    assert extents[reduced] != 282

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.base.dtypes import DTYPES
-from lamina.ir.index import Expr, ceildiv
+from lamina.ir.index import Expr, as_expr, ceildiv
 from lamina.ir.loops import Buffer, Load, Store
 from lamina.schedule.axis_to_cut import ROW_POINTS, AxisToCut
 from lamina.schedule.column_tiles import COLUMNS, parts_of_columns, rows_of_tile
@@ -63,8 +63,8 @@ class CutChoice:
         if any(self.facts.body[p].dtype in HALVES for p in reduces):  # type: ignore[union-attr]
             return None
         fast = self.accesses.fast()
-        if not inner and fast in over and (narrow := self._narrow(fast, over, kept, reduces)) is not None:
-            return narrow
+        if not inner and fast in over and (found := self._apart(fast, over, kept, reduces)) is not None:
+            return found
         other = self.accesses.contiguous(kept)
         crossed = other is not None and self.accesses.contiguous(over) is not None
         if not inner and fast in over:
@@ -106,6 +106,29 @@ class CutChoice:
         if parts < 2 or units * 2 > enough:
             return None
         return self.axis.axis_to_cut(over - inner, parts, reduces)
+
+    def _apart(self, fast: str, over: frozenset[str], kept: list[str], reduces: list[int]) -> Cut | None:
+        """A cut that leaves the points of the fast axis results of their own."""
+        return self._turned(fast, over, reduces) or self._narrow(fast, over, kept, reduces)
+
+    def _turned(self, fast: str, over: frozenset[str], reduces: list[int]) -> Cut | None:
+        """Where operands are contiguous along two of the reduced axes: sums along one of them, in turned tiles, with
+        the points of the others apart. A loop over both reads a sector for each number of some operands.
+        """
+        axes = self.facts.axes
+        others = {a for o in self.accesses.large for a in over - {fast} if o.coefficient(axes[a]) == 1}
+        if len(others) != 1 or any(not axes[a].extent.is_int or self.accesses.stuck(axes[a]) for a in over):
+            return None
+        found = [self.facts.reduce(p) for p in reduces]
+        if any(e.op.startswith("arg") or not over <= set(e.axes) for e in found):
+            return None
+        if min(self.facts.size(others), self.facts.size((fast,))) < ACROSS // 2 or len(self.facts.reduces) > len(found):
+            return None
+        beside = tuple(axis for name, axis in axes.items() if name in over - others - {fast})
+        programs = self.facts.size([a.name for a in beside]) * -(-self.facts.size((fast,)) // ACROSS)
+        if programs < _COLUMN_WAVES * self.target.processors:
+            return None
+        return Cut(axes[fast], axes[fast].extent.const, as_expr(1), beside)
 
     def _waits(self, units: int) -> float:
         """Microseconds for which processors without a program wait for those that have one more, of ``units``. Where

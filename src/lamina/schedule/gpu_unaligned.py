@@ -7,6 +7,7 @@ or there are none (16-bit numbers). Plain loads of short tiles by many threads a
 from __future__ import annotations
 
 from lamina.base.dtypes import DTYPES
+from lamina.ir.index import Loaded
 from lamina.ir.loops import Load
 from lamina.ir.plan import Block, GpuSchedule
 from lamina.schedule.column_tiles import COLUMNS
@@ -30,16 +31,21 @@ def side(width: int) -> int:
 
 
 def read_in_pieces(facts: NestFacts) -> bool:
-    """Whether most of what is read lies in rows that begin anywhere; axes along which a row goes on begin none."""
+    """Whether most of what is read lies in rows that begin anywhere, or at places that are loaded for each point.
+
+    Axes along which a row goes on begin none.
+    """
     wide = pieces = 0
     on = {a: facts.size(facts.run()[k + 1 :]) for k, a in enumerate(facts.run())} if facts.fast is not None else {}
     for eqn in facts.nest.body:
         if not isinstance(eqn, Load) or facts.fast is None or facts.fast not in (axes := eqn.index[0].axes()):
             continue
-        if facts.size(axes) * 8 >= facts.size(facts.names):
+        places = frozenset[str]().union(*(facts.values[a.name] for a in eqn.index[0].atoms() if isinstance(a, Loaded)))
+        if facts.size(axes | places) * 8 >= facts.size(facts.names):
             nbytes = DTYPES[facts.dtypes[eqn.buffer]].size
             steps = [(eqn.index[0].coefficient(facts.axis[a]), on.get(a)) for a in axes]
             apart = any(s is not None and s.is_int and s != beside and s.const * nbytes % 16 for s, beside in steps)
+            apart = apart or facts.fast in places
             wide, pieces = wide + nbytes * (not apart), pieces + nbytes * apart
     return pieces > wide
 

@@ -40,6 +40,12 @@ _HEAVY = 60
 """Cost of a point's operations from which on they fill the registers (two arctangents: 226 for 16 points a thread, 109
 for 8).
 """
+_BUSY_COLUMNS, _BUSY_TILE = 30, (256, 128)
+"""Cost from which on a tile of columns has so many points, and so many columns where they lie beside each other: few
+warps are resident where each holds more, and nobody computes while they wait (H100, 120 times 17 points of 13,035
+columns, costs 35, 48 and 49: 8 x 64 points of one warp 280 us, 2 x 128 248; 4 x 64 143, 2 x 128 130; 8 x 128 324 with
+255 registers, 4 x 64 166, 2 x 128 148).
+"""
 _COMBINED = {"logaddexp": 70}
 """Costs of operations that scans combine points by, where that is not one instruction (code for sm_90: 64 points a
 thread 38,000 lines of PTX, 255 registers and spills).
@@ -154,8 +160,11 @@ def _columns(facts: NestFacts, along: str) -> Iterator[GpuSchedule]:
             for wide in [n for n in (1, 2, 4) if n < min(least, across)]:
                 blocks = (*rest, Block((along,), _COLUMNS[0] // 2, "loop"), Block(beside, wide, "grid"))
                 yield GpuSchedule("scan", blocks, warps=1, approximate=facts.approximate)
-        for points in [n for n in _COLUMNS if n <= 64 * _most(facts)]:
-            wide = min(across, least if rest == outer else 32)
+        most, least_wide = 64 * _most(facts), least if rest == outer else 32
+        if _cost(facts) >= _BUSY_COLUMNS:
+            most, least_wide = min(most, _BUSY_TILE[0]), max(least_wide, _BUSY_TILE[1])
+        for points in [n for n in _COLUMNS if n <= most]:
+            wide = min(across, least_wide)
             while wide <= min(across, points // 2):
                 blocks = (*rest, Block((along,), min(tall, points // wide), "loop"), Block(beside, wide, "grid"))
                 yield GpuSchedule("scan", blocks, warps=1, approximate=facts.approximate)

@@ -36,6 +36,16 @@ def test_float16_keys_that_are_masked_get_their_gradient_by_hand(masked: bool, t
     assert bool(found) == (masked and training)
 
 
+@pytest.mark.parametrize(
+    ("queries", "keys", "by_hand"), [(9, 9, True), (32, 32, True), (1, 1024, False), (49, 49, False)]
+)
+def test_heads_of_few_queries_and_keys_stay_by_hand_on_a_gpu(queries: int, keys: int, by_hand: bool) -> None:
+    query = Like(torch.bfloat16, "cuda")
+    query.shape = torch.Size((1000, 8, queries, 16))
+    told: Any = {"causal": False, "dropout": 0.0, "mask_requires_grad": False, "training": True}
+    assert bool(reason_against(query, query, keys, **told)) is by_hand
+
+
 def test_exact_float32_gradients_stay_by_hand() -> None:
     assert not reason(torch.float32)
     assert "gradients" in reason(torch.float32, training=True)

@@ -12,6 +12,12 @@ _FAST = (torch.float32, torch.bfloat16, torch.float16)
 _WIDEST_HEAD = 256
 """Features for which CUDA has flash attention."""
 
+_FEW_KEYS = 32
+"""Queries and keys of a head up to which products and a softmax of our own are faster on a GPU: the library's kernels
+compute tiles of 64 to 128 of either. (H100, heads of 16 to 64 features in any number: bfloat16 with 4 keys 3 to 9 times
+as fast, 8 1.8 to 2.5, 16 1.7 to 2.4, 32 1.2 to 2.2, 64 0.7 to 1.3; float32 inference 2.3 to 5.9 with up to 32.)
+"""
+
 _LEAST_KEYS = {"inference": 1024, "causal inference": 512, "causal training": 1024}
 """On a CPU: from how many keys on. (AVX2; see benchmarks/results/rules_cpu.json.)"""
 
@@ -45,6 +51,8 @@ def reason_against(
         exact = query.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
         if exact and training:  # an H100: gradients of a small GPT 2 to 3.6 times as far from exact as eager's
             return "the library's float32 gradients are too far from exact where products are not TF32"
+        if all(type(n) is int and n <= _FEW_KEYS for n in (query.shape[-2], keys)):
+            return f"heads of at most {_FEW_KEYS} queries and keys fill little of the tiles of the library's kernels"
         aligned = 4 if query.dtype == torch.float32 else 8 if masked else 1
         if any(type(n) is int and n % aligned for n in features):
             # An H100, 1536 times 12 heads of 14 x 129 in float32: 135 us of 1.02 ms go into scaled copies of operands.
