@@ -5,20 +5,32 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from types import FrameType
 
 import torch
 
 from lamina.errors import LaminaWarning
 
-__all__ = ["warn_user"]
+__all__ = ["calling_place", "warn_user"]
 
 _OWN = tuple(os.path.dirname(path) + os.sep for path in (os.path.dirname(os.path.abspath(__file__)), torch.__file__))
 
 
 def warn_user(text: str, remedy: str = "") -> None:
     """Give a ``LaminaWarning`` at the innermost line that is neither Lamina's nor torch's; what to do comes last."""
-    level, frame = 2, sys._getframe(1)
+    said = f"{text}. {remedy[:1].upper()}{remedy[1:]}" if remedy else text
+    warnings.warn(said, LaminaWarning, stacklevel=_user_frame()[1])
+
+
+def calling_place() -> tuple[str, int]:
+    """File and line of the innermost statement being executed that is neither Lamina's nor torch's."""
+    frame, _ = _user_frame()
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _user_frame() -> tuple[FrameType, int]:
+    """The innermost frame that is neither Lamina's nor torch's, and its ``stacklevel`` for the caller's caller."""
+    level, frame = 2, sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         level, frame = level + 1, frame.f_back
-    said = f"{text}. {remedy[:1].upper()}{remedy[1:]}" if remedy else text
-    warnings.warn(said, LaminaWarning, stacklevel=level)
+    return frame, level

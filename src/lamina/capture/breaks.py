@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sysconfig
 from collections.abc import Iterable
 from traceback import FrameSummary
 
@@ -15,7 +16,15 @@ from lamina.capture.reasons import BREAKS, LOOP_BROKEN, OTHER_BREAK
 __all__ = ["break_reason", "is_torchs", "user_frame", "user_place"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
 _PART = re.compile(r"^ *(Explanation|Hint|Developer debug context): *(.*)$", re.MULTILINE)
+_NO_ADVICE = (
+    "It may be possible to write Dynamo",
+    "This graph break is fundamental",
+    "This graph break may be difficult",
+    "This is likely to be a Dynamo bug",
+)
+"""How hints of Dynamo's begin that are for those who write Dynamo."""
 _LONGEST = 160
 """Characters of Dynamo's texts in a reason."""
 
@@ -28,7 +37,8 @@ def break_reason(kind: str, message: str) -> Reason:
         return LOOP_BROKEN(why=within, also=f"; {within.remedy}" if within.remedy else "")
     parts: dict[str, str] = {}
     for name, text in _PART.findall(message):
-        parts.setdefault(name, _brief(text))
+        if name != "Hint" or not text.startswith(_NO_ADVICE):
+            parts.setdefault(name, _brief(text))
     first = _brief(message.partition("\n")[0])
     context = parts.get("Developer debug context") or parts.get("Explanation") or first
     code = BREAKS.get(kind, OTHER_BREAK)
@@ -45,7 +55,7 @@ def _brief(text: str) -> str:
     return found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
 
 
-_QUALIFIED = re.compile(r"^module: ([\w.]+), qualname: ([\w.<>]+)")
+_QUALIFIED = re.compile(r"^module: ([\w.]+|<unknown module>), qualname: ([\w.<>]+)")
 _BUILTIN = re.compile(r"^builtin (\w+) ")
 _CALL = re.compile(r"^call_(?:function|method) (?:\w+Variable\()?(.*)$")
 
@@ -53,7 +63,7 @@ _CALL = re.compile(r"^call_(?:function|method) (?:\w+Variable\()?(.*)$")
 def _readable(context: str) -> str:
     """Dynamo's description of a call, without the classes that it stands for."""
     if match := _QUALIFIED.match(context):
-        return ".".join(match.groups())
+        return ".".join(part for part in match.groups() if part != "<unknown module>")
     if match := _BUILTIN.match(context):
         return match.group(1)
     match = _CALL.match(context)
@@ -65,10 +75,18 @@ def is_torchs(filename: str) -> bool:
     return filename.startswith(_TORCH)
 
 
+def _is_pythons(filename: str) -> bool:
+    """Whether a file is one of Python's own library."""
+    return filename.startswith(_PYTHON) and "site-packages" not in filename
+
+
 def user_frame(stack: Iterable[FrameSummary]) -> FrameSummary | None:
-    """The innermost frame of the user's own code; the innermost of all where there is none; nothing of no frames."""
+    """The innermost frame of the user's own code; the innermost of all where there is none; nothing of no frames.
+
+    Packages that are installed, other than torch, count as the user's own code; Python's library does not.
+    """
     frames = list(stack)
-    own = [frame for frame in frames if not is_torchs(frame.filename)]
+    own = [frame for frame in frames if not is_torchs(frame.filename) and not _is_pythons(frame.filename)]
     found = own or frames
     return found[-1] if found else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from traceback import FrameSummary
@@ -9,10 +10,19 @@ from types import CodeType
 
 from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
-from lamina.base.user_warnings import warn_user
+from lamina.base.user_warnings import calling_place, warn_user
 from lamina.capture.breaks import break_reason, is_torchs, user_frame, user_place
 from lamina.capture.modes.switches import place_of
-from lamina.capture.reasons import NOTHING_CAPTURED, RUN_BY_PYTHON, SIZE_FIXED, SKIPPED_BY_DYNAMO, SYMBOLS_TAKE_TOO_LONG
+from lamina.capture.reasons import (
+    GENERATOR,
+    NO_TENSOR_CALLS,
+    NOTHING_CAPTURED,
+    PASSED_OVER,
+    RUN_BY_PYTHON,
+    SIZE_FIXED,
+    SKIPPED_BY_DYNAMO,
+    SYMBOLS_TAKE_TOO_LONG,
+)
 from lamina.capture.recompiles import FailedGuard
 from lamina.record import Record
 
@@ -23,7 +33,8 @@ __all__ = ["CaptureLog"]
 class CaptureLog:
     """The capture of one compiled callable, which writes to ``record``; each thing is noted once.
 
-    ``graphs`` counts the graphs that were captured, ``missed`` holds why parts were not, in order.
+    ``graphs`` counts the graphs that were captured, ``missed`` holds why parts were not, in order, and ``empty`` why
+    the last function without any graph has none, where nothing in it was missed.
     """
 
     record: Record
@@ -33,6 +44,9 @@ class CaptureLog:
     """When (``time.perf_counter``) Dynamo began with the function being compiled."""
     returned: float | None = None
     """When the backend gave back the graph of that function; nothing as long as it has none."""
+    empty: Reason | None = None
+    called_by_torch: bool = False
+    """Whether torch's own wrapper calls the function, so that nobody else tells the user at the end of a call."""
     _noted: set[tuple[str, ...]] = field(default_factory=set)
     _nothing_told: bool = False
 
@@ -42,7 +56,7 @@ class CaptureLog:
 
     def broken(self, function: str, kind: str, message: str, stack: Iterable[FrameSummary]) -> None:
         """A graph of ``function`` ends at the last of the user's frames in ``stack``; the rest as ``break_reason``."""
-        frame = user_frame(stack)
+        frame = _editable(user_frame(stack))
         reason = break_reason(kind, message)
         self.missed.append(reason)
         facts = [("function", function), ("dynamo", kind or message.partition("\n")[0])]
@@ -52,7 +66,13 @@ class CaptureLog:
 
     def skipped(self, function: str, why: Reason) -> None:
         """Python runs all of ``function`` itself, as there is no graph for it."""
-        self._note(Decision("capture", (function,), False, SKIPPED_BY_DYNAMO(why=why, hint=why.remedy)))
+        self._note(Decision("capture", (function,), False, SKIPPED_BY_DYNAMO(why=why, hint=why.remedy), _called_at()))
+
+    def generator(self, function: str) -> None:
+        """Python runs ``function``, as it is a generator."""
+        reason = GENERATOR()
+        self.missed.insert(0, reason)  # what else was missed says more
+        self.skipped(function, reason)
 
     def compiled_again(self, function: str, failed: Sequence[FailedGuard]) -> None:
         """``function`` is compiled once more; ``failed`` tells what each version did not fit, the newest one first."""
@@ -76,29 +96,56 @@ class CaptureLog:
     def run_by_python(self, function: str, why: str, lasting: bool) -> None:
         """Say that Python runs ``function``, in this call or, if ``lasting``, from now on."""
         when = "from now on" if lasting else "in this call"
-        code, remedy = (why.code, why.remedy) if isinstance(why, Reason) else (RUN_BY_PYTHON.number, "")
-        reason = Reason(RUN_BY_PYTHON(when=when, why=why), code, remedy)
-        self.record.note("", "capture", Decision("capture", (function,), False, reason))
-        warn_user(f"lamina runs {function} uncompiled {when}: {why}", remedy)
+        told = RUN_BY_PYTHON(when=when, why=why)
+        code, remedy = (why.code, why.remedy) if isinstance(why, Reason) else (told.code, told.remedy)
+        reason = Reason(told, code, remedy)
+        self.record.note("", "capture", Decision("capture", (function,), False, reason, _called_at()))
+        self._nothing_told = True
+        warn_user(f"lamina runs {function} uncompiled {when}: {why}", why.remedy if isinstance(why, Reason) else "")
 
     def tell_nothing_compiled(self) -> None:
         """Warn once if there is no graph after a call of the callable although parts of it were tried."""
         reason = self.nothing_compiled()
         if reason is not None:
-            warn_user(f"lamina compiled nothing of {self.record.name}: {self.missed[-1]}", reason.remedy)
+            cause = self.missed[-1] if self.missed else self.empty
+            warn_user(f"lamina compiled nothing of {self.record.name}: {cause}", reason.remedy)
 
     def nothing_compiled(self) -> Reason | None:
         """Why there is no graph after a call of the callable, when that is first asked; nothing if there is one."""
-        if self.graphs or not self.missed or self._nothing_told:
+        cause = self.missed[-1] if self.missed else self.empty
+        if self.graphs or cause is None or self._nothing_told:
             return None
         self._nothing_told = True
-        cause = self.missed[-1]
         reason = NOTHING_CAPTURED(why=cause, hint=cause.remedy)
-        self._note(Decision("capture", (self.record.name,), False, reason))
+        self._note(Decision("capture", (self.record.name,), False, reason, _called_at()))
         return reason
+
+    def without_graph(self, why: str) -> None:
+        """A function has no graph, of which Dynamo says ``why``; "" if it met nothing to capture in it."""
+        if self.empty is None:
+            nothing = not why or any(words in why for words in _NOTHING_TO_DO)
+            self.empty = NO_TENSOR_CALLS() if nothing else PASSED_OVER(why=why)
 
     def _note(self, decision: Decision) -> None:
         key = (decision.kind, *decision.subject, decision.reason)
         if key not in self._noted:
             self._noted.add(key)
             self.record.note("", decision.kind, decision)
+
+
+_NOTHING_TO_DO = ("no tensor-related objects", "no content in function call", "No ops traced")
+"""What Dynamo says of functions in which there is nothing to capture."""
+
+
+def _called_at() -> tuple[tuple[str, str], ...]:
+    """The fact that names the user's line being executed: the call of what is not compiled."""
+    file, line = calling_place()
+    return (("called at", f"{file}:{line}"),)
+
+
+def _editable(frame: FrameSummary | None) -> FrameSummary | None:
+    """``frame``, or the statement that is being executed where it is in torch's own files: no user can change those."""
+    if frame is None or not is_torchs(frame.filename):
+        return frame
+    file, line = calling_place()
+    return FrameSummary(file, line, "", line=linecache.getline(file, line).strip())

@@ -6,13 +6,17 @@ from lamina.base.reasons import Codes
 
 __all__ = [
     "BREAKS",
+    "COROUTINE",
     "FRAMES",
+    "GENERATOR",
     "GUARDS",
     "LIMIT_REACHED",
     "LOOP_BROKEN",
     "NOTHING_CAPTURED",
+    "NO_TENSOR_CALLS",
     "OTHER_BREAK",
     "OTHER_GUARD",
+    "PASSED_OVER",
     "RUN_BY_PYTHON",
     "SIZE_FIXED",
     "SKIPPED_BY_DYNAMO",
@@ -121,7 +125,7 @@ _RAISED = _BREAKS.add(
     "An exception that the function does not handle itself was raised in what Dynamo traced.",
     "see whether the function raises it in eager as well",
 )
-_GENERATOR = _BREAKS.add(
+GENERATOR = _BREAKS.add(
     16,
     "the function is a generator",
     "Python runs generators; functions that a generator calls are captured for themselves.",
@@ -144,6 +148,13 @@ _BACKWARD = _BREAKS.add(
     "gradients are asked for within the function ({context})",
     "`backward`, `torch.autograd.grad`, hooks and `requires_grad_` act on autograd's graph while the function runs.",
     "compile the forward computation and call backward outside of it",
+)
+
+COROUTINE = _BREAKS.add(
+    20,
+    "{name} is a coroutine",
+    "Python runs coroutines; functions that one calls are captured for themselves.",
+    "compile the functions that the coroutine calls",
 )
 
 BREAKS = {
@@ -183,7 +194,7 @@ BREAKS = {
     "Failed to convert args/kwargs to proxy": _CONVERTED,
     "Observed exception": _RAISED,
     "Observed exception (EXCEPT_HANDLER)": _RAISED,
-    "Attempt to trace generator": _GENERATOR,
+    "Attempt to trace generator": GENERATOR,
     "Unsupported method call": _METHOD,
     "Unhandled tensor method": _METHOD,
     "Unsupported Tensor.backward() call": _BACKWARD,
@@ -200,6 +211,7 @@ RUN_BY_PYTHON = FRAMES.add(
     0,
     "Python runs it {when}: {why}",
     "The capture of a function failed, or would give a graph that does not mean what the function does.",
+    "move what is named there out of the compiled function",
 )
 SKIPPED_BY_DYNAMO = FRAMES.add(
     1,
@@ -227,6 +239,20 @@ SYMBOLS_TAKE_TOO_LONG = FRAMES.add(
     "Views of views of a tensor of symbolic sizes have sizes that are quotients of products of quotients, and each "
     "question about them makes larger terms. The function is captured with the sizes of each call.",
     "give reshapes and views the numbers that are known, or split the function",
+)
+NO_TENSOR_CALLS = FRAMES.add(
+    5,
+    "it makes no call on tensors",
+    "Capture went through the function and met nothing to compute: it works on Python's own values, or returns what it "
+    "is given.",
+    "compile the function that computes with tensors instead",
+)
+PASSED_OVER = FRAMES.add(
+    6,
+    "Dynamo passes it over: {why}",
+    "Dynamo looks at no frame of this kind; the sentence has its own words. Functions that it calls are captured for "
+    "themselves.",
+    "compile a function that Dynamo looks at: one written in Python, outside of torch's files, that is called anew",
 )
 _GUARDS = Codes(11, "functions compiled again")
 

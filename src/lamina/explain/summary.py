@@ -94,6 +94,8 @@ def _place(decision: Decision, places: Mapping[str, str]) -> str:
         return str(facts["line"])
     if decision.subject and decision.subject[0].endswith(")") and " (" in decision.subject[0]:
         return decision.subject[0].rpartition("(")[2][:-1]
+    if "called at" in facts:
+        return str(facts["called at"])
     return next((places[str(name)] for name in decision.subject if str(name) in places), "")
 
 

@@ -34,4 +34,4 @@ def library_decisions(program: LoopProgram) -> tuple[Decision, ...]:
 def _reason(op: str, why: str) -> Reason:
     if why == NO_RULE:
         return reasons.NO_LOOPS(operation=op)
-    return reasons.LEFT(why=why)
+    return reasons.COMPLEX(why=why) if "complex" in why else reasons.LEFT(why=why)

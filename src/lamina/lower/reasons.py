@@ -19,3 +19,9 @@ NO_LOOPS = _CALLS.add(
     "kernels.",
     "give it a lowering (docs/lowerings.md), or write it in operations of torch that have one",
 )
+COMPLEX = _CALLS.add(
+    2,
+    "{why}",
+    "Lamina's loops compute with real numbers; ATen runs operations on complex ones between Lamina's kernels.",
+    "compute with the real and the imaginary parts (torch.view_as_real), which are real tensors",
+)

@@ -1,20 +1,23 @@
 """Dynamo's graph breaks, skipped functions and failed guards, told to a ``CaptureLog``; names as read in 2.11 to 2.13.
 
-Three functions of Dynamo's are replaced by ones around them: that which compiles a function, that which logs a graph
-break, and that which finds the guards that failed. Nothing is added to a call of what is compiled.
+Four functions of Dynamo's are replaced by ones around them: that which is asked for a frame, that which compiles a
+function, that which logs a graph break, and that which finds the guards that failed. Nothing is added to a call of
+what is compiled.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import re
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from inspect import signature
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from torch._dynamo import convert_frame, symbolic_convert
@@ -22,7 +25,7 @@ from torch._dynamo.callback import callback_handler
 from torch._dynamo.resume_execution import ContinueExecutionCache
 from torch._guards import TracingContext
 
-from lamina.capture.breaks import break_reason
+from lamina.capture.breaks import break_reason, is_torchs
 from lamina.capture.log import CaptureLog
 from lamina.capture.recompiles import failed_guard, is_of_another
 from lamina.errors import RecompileRefused
@@ -108,6 +111,68 @@ def watch_frames() -> None:
     _hear_of_breaks()
     _hear_of_failed_guards()
     _hear_of_frames()
+    _hear_of_passed_frames()
+
+
+def _hear_of_passed_frames() -> None:
+    """Hear of frames that end without a graph, most of which are never compiled."""
+    wrapper: Any = convert_frame.CatchErrorsWrapper
+    convert_any = wrapper.__call__
+
+    @functools.wraps(convert_any)
+    def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        result = convert_any(self, frame, *args, **kwargs)
+        with suppress(Exception):  # what is told must not keep a function from being compiled
+            log = _log_at_end(self._torchdynamo_orig_backend, frame.f_code)
+            if log is not None:
+                if result.guarded_code is None:
+                    _tell_passed(log, frame.f_code, getattr(result, "skip_reason", None))
+                elif log.called_by_torch and not any("_resume_" in n for n in result.guarded_code.code.co_names):
+                    log.tell_nothing_compiled()
+        return result
+
+    wrapper.__call__ = convert
+
+
+def _tell_passed(log: CaptureLog, code: CodeType, why: str | None) -> None:
+    """A frame that Python runs, of which Dynamo says ``why`` in some versions and cases."""
+    if code.co_flags & _GENERATORS and not is_torchs(code.co_filename):
+        log.generator(log.name_of(_original(code)))
+    elif why:
+        log.without_graph(why)
+    if log.called_by_torch:
+        log.tell_nothing_compiled()
+
+
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+def _log_at_end(compiler: Any, code: CodeType) -> CaptureLog | None:
+    """The log to be told of the end of a frame of ``code``: behind torch.compile only that of what a user calls."""
+    if any(isinstance(getattr(backend, "log", None), CaptureLog) for backend in _backends(compiler)):
+        return _log_of(compiler, code)
+    wrapper = _calling_wrapper()
+    if wrapper is None and _original(code) is code:
+        return None
+    log = _log_of(compiler, code)
+    if log is not None and wrapper is not None:
+        log.called_by_torch = True
+        if is_torchs(code.co_filename):  # a frame that torch puts around a callable
+            compiled = inspect.unwrap(wrapper.f_locals["fn"])
+            owner = getattr(compiled, "__self__", compiled)
+            log.record.name = getattr(owner, "__qualname__", type(owner).__qualname__)
+    return log
+
+
+def _calling_wrapper() -> FrameType | None:
+    """The frame of torch's own wrapper of a compiled function, if it calls the one that Dynamo is asked for."""
+    frame: FrameType | None = sys._getframe(3)
+    while frame is not None and frame.f_code.co_filename in _CONVERTERS:
+        frame = frame.f_back
+    return frame if frame is not None and frame.f_code.co_name == "compile_wrapper" else None
+
+
+_CONVERTERS = (__file__, convert_frame.__file__)
 
 
 def _hear_of_breaks() -> None:
@@ -200,6 +265,7 @@ def _tell_compiled(log: CaptureLog, code: CodeType, result: Any, start: float) -
     if guarded is None:
         if log.returned is None:
             log.record.add("", "capture", end - start)
+            log.without_graph(getattr(result, "skip_reason", None) or "")
         return
     began = start if log.returned is None else log.returned
     log.record.add("", "guards", end - began, Guards(function, guarded.guard_manager))

@@ -26,6 +26,7 @@ from lamina.capture.modes.switches import (
     switches_autocast,
     switches_gradients,
 )
+from lamina.capture.reasons import COROUTINE
 
 __all__ = [
     "has_function_modes",
@@ -43,6 +44,10 @@ def refused_frame(code: CodeType) -> str:
     """Why Python is to run a frame of ``code``, which is not to be one graph; "" if Dynamo may have it."""
     if torch.is_inference_mode_enabled() and torch.is_grad_enabled():
         return "gradients are switched on within inference mode"
+    if (
+        code.co_flags & inspect.CO_COROUTINE
+    ):  # what Dynamo makes of one ends the process when it is freed, whatever the backend
+        return COROUTINE(name=code.co_qualname)
     if returns_gradient_mode(code):
         return f"{code.co_qualname} returns a context manager of the grad mode"
     return _refused_code([code])

@@ -1,0 +1,199 @@
+"""What is not compiled is said: programs that capture, lowering or Python's own rules leave to others, in a table."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lamina
+from lamina.errors import LaminaWarning
+
+
+def scaled(x: Tensor, k: int = 2) -> Tensor:
+    return (x * k).sin()
+
+
+class CallableObject:
+    def __init__(self) -> None:
+        self.weight = torch.ones(4)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x * self.weight).sin()
+
+
+class OwnCall(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.linear(x).relu()
+
+
+def generator(x: Tensor) -> Iterator[Tensor]:
+    yield x.sin()
+    yield x.cos()
+
+
+def sum_of_generator(x: Tensor) -> Tensor:
+    def parts() -> Iterator[Tensor]:
+        yield x.sin()
+        yield x.cos()
+
+    return sum(parts(), torch.zeros(4))
+
+
+async def coroutine(x: Tensor) -> Tensor:
+    return x.sin()
+
+
+def broken_try(x: Tensor) -> Tensor:
+    try:
+        y = x.sin()
+        print(end="")
+    finally:
+        y = x.cos()
+    return y
+
+
+def broken_loop(x: Tensor) -> Tensor:
+    for _ in range(2):
+        x = x * x.sum().item()
+    return x
+
+
+def branch(x: Tensor) -> Tensor:
+    return x.sin() if x.sum() > 0 else x.cos()
+
+
+def logs(x: Tensor) -> Tensor:
+    logging.getLogger("a").info("b")
+    return x.sin()
+
+
+def backward_within(x: Tensor) -> Tensor:
+    y = (x * x).sum()
+    y.backward()
+    return x.detach() + 1
+
+
+def opens(x: Tensor) -> Tensor:
+    with open("/dev/null") as file:
+        return x.sin() + len(file.read())
+
+
+def in_manager(x: Tensor) -> Tensor:
+    with torch.profiler.record_function("a"):
+        print(end="")
+        return x.sin()
+
+
+def own_generator(x: Tensor) -> Tensor:
+    return x + torch.randn(4, generator=torch.Generator().manual_seed(0))
+
+
+def quantised() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
+
+
+@torch.compiler.disable
+def disabled(x: Tensor) -> Tensor:
+    return x.sin()
+
+
+def x() -> Tensor:
+    return torch.linspace(0.1, 1.6, 16).reshape(4, 4)
+
+
+PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tuple[Any, ...]], bool, str]] = {
+    "LSTM": (lambda: nn.LSTM(4, 4), lambda: (torch.randn(2, 3, 4),), False, "LM1005"),
+    "GRU": (lambda: nn.GRU(4, 4), lambda: (torch.randn(2, 3, 4),), False, "LM1005"),
+    "sparse": (lambda: lambda x: torch.sparse.mm(x, torch.ones(4, 4)), lambda: (x().to_sparse(),), False, "LM1006"),
+    "quantised": (quantised, lambda: (x(),), False, "LM1014"),
+    "complex": (lambda: lambda x: (x.to(torch.complex64) * 1j).sin(), lambda: (x(),), True, "LM4502"),
+    "view as complex": (lambda: lambda x: torch.view_as_complex(x.view(8, 2)).abs(), lambda: (x(),), True, "LM4502"),
+    "eigenvalues": (lambda: lambda x: torch.linalg.eigvals(x).abs(), lambda: (x(),), True, "LM4501"),
+    "singular values": (lambda: lambda x: torch.linalg.svd(x)[1] * 2, lambda: (x(),), True, "LM4501"),
+    "item": (lambda: lambda x: x * x.sum().item(), lambda: (x(),), True, "LM1001"),
+    "tolist": (lambda: lambda x: x * x[0].tolist()[0], lambda: (x(),), True, "LM1001"),
+    "branch": (lambda: branch, lambda: (x(),), True, "LM1002"),
+    "nonzero": (lambda: lambda x: x.nonzero().float().sum(), lambda: (x(),), True, "LM1003"),
+    "mask": (lambda: lambda x: x[x > 0].sum(), lambda: (x(),), True, "LM1003"),
+    "unique": (lambda: lambda x: torch.unique(x), lambda: (x(),), False, "LM1003"),
+    "loop": (lambda: broken_loop, lambda: (x(),), False, "LM1004"),
+    "try": (lambda: broken_try, lambda: (x(),), False, "LM1011"),
+    "manager": (lambda: in_manager, lambda: (x(),), True, "LM1011"),
+    "open": (lambda: opens, lambda: (x(),), False, "LM1012"),
+    "text": (lambda: lambda x: str(x), lambda: (x(),), False, "LM1011"),
+    "logger": (lambda: logs, lambda: (x(),), True, "LM1013"),
+    "backward": (lambda: backward_within, lambda: (x().requires_grad_(),), True, "LM1019"),
+    "own generator": (lambda: own_generator, lambda: (x(),), True, "LM1014"),
+    "generator": (lambda: generator, lambda: (x(),), False, "LM1201"),
+    "coroutine": (lambda: coroutine, lambda: (x(),), False, "LM1020"),
+    "C method": (lambda: x().add, lambda: (x(),), False, "LM1008"),
+    "no tensor": (lambda: lambda a, b: a + b, lambda: (1, 2), False, "LM1202"),
+    "identity": (nn.Identity, lambda: (x(),), False, "LM1202"),
+    "no argument": (lambda: lambda: torch.ones(4).sin(), lambda: (), True, ""),
+    "inner generator": (lambda: sum_of_generator, lambda: (x(),), True, ""),
+    "partial": (lambda: functools.partial(scaled, k=3), lambda: (x(),), True, ""),
+    "callable": (CallableObject, lambda: (x(),), True, ""),
+    "C function": (lambda: torch.sin, lambda: (x(),), True, ""),
+    "lambda": (lambda: lambda x: x.sin(), lambda: (x(),), True, ""),
+    "own __call__": (OwnCall, lambda: (x(),), True, ""),
+    "disabled": (lambda: disabled, lambda: (x(),), True, ""),
+}
+"""What makes a program and its arguments, whether a graph of it is captured, and a code that is among its decisions."""
+
+_LINE = re.compile(r":\d+\)?$")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_left_to_others_is_said(name: str) -> None:
+    make, arguments, captured, code = PROGRAMS[name]
+    torch.compiler.reset()
+    compiled = lamina.compile(make(), options={"compare_eager": "off", "progress": False})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            result = compiled(*arguments())
+            if name == "coroutine":
+                with pytest.raises(StopIteration):
+                    result.send(None)
+    told = [w for w in caught if issubclass(w.category, LaminaWarning)]
+    assert len(told) == (not captured), [str(w.message) for w in told]
+    assert all(w.filename == __file__ and ". " in str(w.message) for w in told)
+    assert (compiled.stats().graphs > 0) == captured
+    left = [d for d in compiled.record.decisions() if not d.taken and d.kind in ("break", "capture")]
+    assert bool(left) == (code != "" and not code.startswith("LM45"))
+    for decision in left:
+        assert decision.remedy, decision
+        assert decision.code, decision
+        facts = dict(decision.facts)
+        assert _LINE.search(decision.subject[0]) or _LINE.search(str(facts.get("called at", "")))
+    assert not code or code in {d.code for d in compiled.record.decisions()}
+
+
+@pytest.mark.parametrize(
+    "name", ["sparse", "generator", "LSTM", "no tensor", "unique", "loop", "quantised", "item", "lambda"]
+)
+def test_it_is_said_behind_torch_compile(name: str) -> None:
+    make, arguments, captured, _ = PROGRAMS[name]
+    torch.compiler.reset()
+    behind = torch.compile(make(), backend="lamina")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            behind(*arguments())
+    told = [w for w in caught if issubclass(w.category, LaminaWarning)]
+    assert len(told) == (not captured), [str(w.message) for w in told]
+    assert all(w.filename == __file__ for w in told)
