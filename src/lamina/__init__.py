@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from lamina.options import Options
     from lamina.record import Record, records
     from lamina.testing.verify import verify
+    from lamina.tuner.result import load
+    from lamina.tuner.search import tune
 
 __all__ = [
     "BadArgument",
@@ -39,9 +41,11 @@ __all__ = [
     "compile",
     "explain",
     "lamina_backend",
+    "load",
     "records",
     "register_backend",
     "thaw",
+    "tune",
     "verify",
     "warmup",
 ]
@@ -58,6 +62,8 @@ _PLACES = {
     "options": ("Options",),
     "record": ("Record", "records"),
     "testing.verify": ("verify",),
+    "tuner.result": ("load",),
+    "tuner.search": ("tune",),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}
 _MODULES = ("bench", "errors", "extend", "options", "record", "testing")

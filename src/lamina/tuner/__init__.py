@@ -1,0 +1,9 @@
+"""The fastest verified way to run a model: candidates, each built, verified and timed in a process of its own.
+
+``lamina.tune`` is ``search.py``: it makes samples of the inputs (``samples.py``), lists candidates (``candidates.py``)
+and gives each to a process (``process.py``, ``worker.py``), which builds it (``building.py``), holds it against eager
+and double precision (``verification.py``) and times it in turns with eager (``timing.py``, ``statistics.py``,
+``memory.py``). What became of a candidate is a ``Row`` (``values.py``); rows are kept in a journal (``journal.py``)
+under what they depend on (``identity.py``). ``choice.py`` picks one row by an ``Objective`` (``objective.py``), and
+``result.py`` is what the user gets; ``table.py`` prints it.
+"""

@@ -1,0 +1,141 @@
+"""Candidates as callables: what each kind of recipe does to a model."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import lamina
+from lamina.backends.adapters.optional import check_installed, optional
+from lamina.base.reference import mapped
+from lamina.errors import BadArgument
+from lamina.tuner.programs import Built, module_of
+from lamina.tuner.values import Candidate
+
+__all__ = ["build"]
+
+Model = Callable[..., Any]
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def build(candidate: Candidate, model: Model) -> Built:
+    """Make a candidate of ``model``, which may be shared with it.
+
+    Raises ``BadArgument`` for a recipe that is unknown or needs what is not installed, and whatever the backend raises.
+    """
+    builder = _BUILDERS.get(candidate.kind)
+    if builder is None:
+        raise BadArgument(
+            f"no kind of candidate is called {candidate.kind!r}", remedy=f"use one of {', '.join(_BUILDERS)}"
+        )
+    return builder(model, **dict(candidate.settings))
+
+
+def _eager(model: Model) -> Built:
+    return Built(model)
+
+
+def _lamina(model: Model, backend: str = "lamina", **settings: Any) -> Built:
+    return Built(lamina.compile(model, backend=backend, **settings))
+
+
+def _torch_compile(model: Model, channels_last: bool = False, **settings: Any) -> Built:
+    if not channels_last:
+        return Built(torch.compile(model, **settings))
+    held = _channels_last(model)
+    return Built(_contiguous(torch.compile(held.call, **settings)), held.owner)
+
+
+def _channels_last(model: Model, compiled: str = "") -> Built:
+    """Weights of convolutions with channels innermost; outputs are given back contiguous."""
+    if not isinstance(model, nn.Module):
+        raise BadArgument("channels-last is for modules", remedy="pass the module")
+    own: nn.Module = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Built(_contiguous(_compiled(own, compiled)), own)
+
+
+def _compiled(model: Model, by: str) -> Model:
+    """The model compiled by Lamina or torch.compile, or as it is."""
+    if by == "lamina":
+        made: Model = lamina.compile(model)
+        return made
+    return torch.compile(model) if by == "torch" else model
+
+
+def _contiguous(call: Model) -> Model:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return mapped(call(*args, **kwargs), lambda t: t.contiguous() if isinstance(t, Tensor) else t)
+
+    return run
+
+
+def _autocast(model: Model, dtype: str, compiled: str = "") -> Built:
+    """The model under autocast; floating results are given back in the parameters' dtype."""
+    owner = module_of(model)
+    first = next(iter(owner.parameters()), None) if owner is not None else None
+    given, device = (torch.float32, "cpu") if first is None else (first.dtype, first.device.type)
+    call = _compiled(model, compiled)
+    narrow = _DTYPES[dtype]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(device, narrow):
+            output = call(*args, **kwargs)
+        return mapped(output, lambda t: t.to(given) if isinstance(t, Tensor) and t.dtype == narrow else t)
+
+    return Built(run)
+
+
+def _tf32(model: Model, compiled: str = "") -> Built:
+    """Products and convolutions of float32 in TF32, during the call only."""
+    call = _compiled(model, compiled)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        try:
+            return call(*args, **kwargs)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+    return Built(run)
+
+
+def _torchao(model: Model, config: str, compiled: str = "") -> Built:
+    """A copy with the weights of its linear layers quantised by TorchAO's configuration of that name."""
+    if not isinstance(model, nn.Module):
+        raise BadArgument("quantisation is for modules", remedy="pass the module")
+    check_installed("torchao", ("torchao",))
+    quantization = optional("torchao.quantization")
+    own = copy.deepcopy(model)
+    quantization.quantize_(own, getattr(quantization, config)())
+    return Built(_compiled(own, compiled), own)
+
+
+def _imported(model: Model, target: str, **settings: Any) -> Built:
+    """A builder of the user's, ``module:function`` of the model; what it returns is called."""
+    module, _, name = target.partition(":")
+    maker: Any = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    made = maker(model, **settings)
+    return made if isinstance(made, Built) else Built(made)
+
+
+_BUILDERS: Mapping[str, Callable[..., Built]] = MappingProxyType(
+    {
+        "eager": _eager,
+        "lamina": _lamina,
+        "torch.compile": _torch_compile,
+        "channels-last": _channels_last,
+        "autocast": _autocast,
+        "tf32": _tf32,
+        "torchao": _torchao,
+        "import": _imported,
+    }
+)

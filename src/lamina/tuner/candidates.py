@@ -1,0 +1,91 @@
+"""The candidates that are tried, those that promise most first."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+from lamina.options import MODES
+from lamina.tuner.programs import Subject, module_of
+from lamina.tuner.values import Candidate
+
+__all__ = ["candidates_for", "device_of", "lacking"]
+
+_PACKAGES = {"onnxruntime": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino"), "torchao": ("torchao",)}
+
+
+def device_of(subject: Subject) -> torch.device:
+    """The device of the model's parameters, or of the first tensor of the inputs."""
+    owner = module_of(subject.model)
+    held: list[torch.Tensor] = [] if owner is None else [*owner.parameters(), *owner.buffers()]
+    sample = subject.samples[0]
+    given = [v for v in (*sample.args, *sample.kwargs.values()) if isinstance(v, torch.Tensor)]
+    return next((t.device for t in (*held, *given)), torch.device("cpu"))
+
+
+def candidates_for(subject: Subject, *, lossy: bool) -> tuple[Candidate, ...]:
+    """Candidates for a model on its device; ``lossy``: those too that compute in fewer bits than eager."""
+    device = device_of(subject)
+    graphs = MODES if device.type == "cuda" else ("default", "max-autotune-no-cudagraphs")
+    found = [
+        Candidate("lamina", "lamina", cost=2),
+        Candidate("torch.compile", "torch.compile", cost=2),
+        *(Candidate(f"lamina, {mode}", "lamina", {"mode": mode}, cost=3) for mode in graphs[1:]),
+    ]
+    if _convolves(module_of(subject.model)):
+        found += [
+            Candidate("channels-last", "channels-last", cost=2),
+            Candidate("lamina, channels-last", "channels-last", {"compiled": "lamina"}, cost=3),
+        ]
+    if not subject.training:
+        found.append(Candidate("lamina, frozen", "lamina", {"options": {"freeze": True}}, cost=3))
+        found += _runtimes(device)
+    found += [Candidate(f"torch.compile, {mode}", "torch.compile", {"mode": mode}, cost=3) for mode in graphs[1:]]
+    return (*found, *(_lossy(subject, device) if lossy else ()))
+
+
+def _runtimes(device: torch.device) -> list[Candidate]:
+    names = ("openvino", "onnxruntime") if device.type == "cpu" else ("torch_tensorrt",)
+    return [Candidate(name, "lamina", {"backend": name}, cost=4) for name in names]
+
+
+def _lossy(subject: Subject, device: torch.device) -> list[Candidate]:
+    dtypes = ("bfloat16", "float16") if device.type == "cuda" else ("bfloat16",)
+    found = [
+        Candidate(
+            f"autocast {dtype}{f', {by}' if by else ''}", "autocast", {"dtype": dtype, "compiled": by}, cost, True
+        )
+        for dtype in dtypes
+        for by, cost in (("", 2), ("lamina", 3), ("torch", 3))
+    ]
+    if device.type == "cuda":
+        found += [
+            Candidate("tf32", "tf32", {}, 2, True),
+            Candidate("lamina, tf32", "tf32", {"compiled": "lamina"}, 3, True),
+        ]
+    if not subject.training and isinstance(subject.model, nn.Module):
+        found += [
+            Candidate(f"torchao {short}{', torch.compile' if by else ''}", "torchao", settings, 4, True)
+            for short, config in (
+                ("int8 weights", "Int8WeightOnlyConfig"),
+                ("int8 dynamic", "Int8DynamicActivationInt8WeightConfig"),
+            )
+            for by in ("torch", "")
+            for settings in ({"config": config, "compiled": by},)
+        ]
+    return found
+
+
+def _convolves(owner: nn.Module | None) -> bool:
+    return owner is not None and any(isinstance(m, (nn.Conv2d, nn.ConvTranspose2d)) for m in owner.modules())
+
+
+def lacking(candidate: Candidate) -> str:
+    """The package that a candidate needs and that is not installed, as a command to type; "" if all are there."""
+    settings: dict[str, Any] = dict(candidate.settings)
+    key = str(settings.get("backend", candidate.kind))
+    missing = [p for p in _PACKAGES.get(key, (key,) if key == "torch_tensorrt" else ()) if find_spec(p) is None]
+    return f"pip install {' '.join(p.replace('_', '-') for p in missing)}" if missing else ""

@@ -1,0 +1,76 @@
+"""Memory that a call takes, limits of a process's memory, and what is free on the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["available_memory", "limit_memory", "peak_memory"]
+
+_RESET_PEAK = "5"
+"""What Linux takes in /proc/self/clear_refs to set the peak to the present size."""
+
+
+def available_memory() -> int | None:
+    """Bytes that processes may still take on this machine; None where the system does not say."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", text, re.MULTILINE)
+    return int(found.group(1)) << 10 if found else None
+
+
+def limit_memory(size: int) -> None:
+    """Let this process and its children take ``size`` more bytes of host memory; more is an exception in them."""
+    taken = _status("VmData")
+    if taken is None:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = taken + size if hard == resource.RLIM_INFINITY else min(taken + size, hard)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def peak_memory(call: Callable[[], Any], owner: nn.Module | None, device: torch.device) -> float | None:
+    """Bytes of parameters and buffers, and of one warm ``call`` beyond what was held before it."""
+    held = 0 if owner is None else _bytes_of(owner)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        call()
+        torch.cuda.synchronize(device)
+        return float(held + torch.cuda.max_memory_allocated(device) - before)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # what is kept for later calls hides what this one takes
+        Path("/proc/self/clear_refs").write_text(_RESET_PEAK, encoding="ascii")
+        start = _status("VmRSS")
+        call()
+        peak = _status("VmHWM")
+        if start is not None and peak is not None:
+            return float(held + max(0, peak - start))
+    return None
+
+
+def _bytes_of(owner: nn.Module) -> int:
+    kept = {t.data_ptr(): t.numel() * t.element_size() for t in (*owner.parameters(), *owner.buffers())}
+    return sum(kept.values())
+
+
+def _status(name: str) -> int | None:
+    """A size of this process in bytes, as the system tells it."""
+    try:
+        text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    found = re.search(rf"^{name}:\s*(\d+) kB", text, re.MULTILINE)
+    return int(found.group(1)) << 10 if found else None

@@ -1,0 +1,135 @@
+"""What is verified and timed: a call of the model, or a training step of it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lamina.base.reference import copied
+from lamina.tuner.samples import Sample
+
+__all__ = ["Built", "Subject", "module_of", "opened", "program", "timed_call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is tuned. ``loss`` of the output is a number to differentiate; without it, inference. ``metric`` of a
+    callable is a number that is better when larger.
+    """
+
+    model: Callable[..., Any]
+    samples: tuple[Sample, ...]
+    loss: Callable[[Any], Tensor] | None = None
+    metric: Callable[[Callable[..., Any]], float] | None = None
+
+    @property
+    def training(self) -> bool:
+        """Whether gradients are part of it."""
+        return self.loss is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A candidate that can be called. ``owner`` holds its parameters, where it has its own, else None."""
+
+    call: Callable[..., Any]
+    owner: nn.Module | None = None
+
+
+def program(call: Callable[..., Any], loss: Callable[[Any], Tensor] | None) -> Callable[..., Any]:
+    """What one call shows: the outputs, objects opened up; in training the loss, which the caller differentiates."""
+
+    def outputs(*args: Any, **kwargs: Any) -> Any:
+        return opened(call(*args, **kwargs))
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        assert loss is not None
+        output = call(*args, **kwargs)
+        return {"output": opened(_detached(output)), "loss": loss(output)}
+
+    return outputs if loss is None else step
+
+
+def _detached(value: Any) -> Any:
+    """The output as values only: gradients flow through the loss."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_detached, value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_detached, value))
+    if isinstance(value, Mapping):
+        return {key: _detached(item) for key, item in value.items()}
+    return copy.copy(value)
+
+
+def opened(value: Any, within: tuple[int, ...] = ()) -> Any:
+    """``value`` with objects that hold tensors as mappings of what they hold, so that all of it is compared."""
+    if isinstance(value, (Tensor, bool, int, float, complex, str, bytes, type(None), torch.dtype, nn.Module)):
+        return value
+    if id(value) in within:
+        return "itself"
+    within = (*within, id(value))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(opened(item, within) for item in value))
+    if type(value) in (tuple, list):
+        return type(value)(opened(item, within) for item in value)
+    if type(value) is dict:
+        return {key: opened(item, within) for key, item in value.items()}
+    held = _held(value)
+    return value if held is None else {"class": type(value).__qualname__, **opened(held, within)}
+
+
+def _held(value: Any) -> dict[Any, Any] | None:
+    """What an object holds, by name; None if nothing can be told."""
+    found: dict[Any, Any] = {}
+    if isinstance(value, Mapping):
+        found.update(value)
+    elif isinstance(value, (Sequence, set, frozenset)):
+        found.update(enumerate(value))
+    elif callable(value):
+        return None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        found.update({f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)})
+    names = [n for kind in type(value).__mro__ for n in _texts(getattr(kind, "__slots__", ()))]
+    found.update({n: getattr(value, n) for n in names if hasattr(value, n)})
+    found.update(getattr(value, "__dict__", {}))
+    return found or None
+
+
+def _texts(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def module_of(model: Callable[..., Any]) -> nn.Module | None:
+    """The module that a callable is, or is a method of."""
+    found = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
+    return found if isinstance(found, nn.Module) else None
+
+
+def timed_call(call: Callable[..., Any], subject: Subject, owner: nn.Module | None = None) -> Callable[[], Any]:
+    """A call of the first sample, or a training step: forward, loss and backward, gradients made anew."""
+    sample = subject.samples[0]
+    args, kwargs = copied((sample.args, dict(sample.kwargs)))
+    loss = subject.loss
+    if loss is None:
+
+        def infer() -> Any:
+            with torch.no_grad():
+                return call(*args, **kwargs)
+
+        return infer
+    parameters = list(owner.parameters()) if isinstance(owner, nn.Module) else []
+
+    def train() -> Any:
+        for parameter in parameters:
+            parameter.grad = None
+        torch.autograd.backward(loss(call(*args, **kwargs)))
+
+    return train

@@ -1,0 +1,205 @@
+"""The search: each candidate in a process of its own, rows from the journal where they are known, one choice."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lamina.errors import BadArgument
+from lamina.options import Options
+from lamina.runtime.cache import cache_root
+from lamina.tuner.candidates import candidates_for, device_of, lacking
+from lamina.tuner.identity import row_key, subject_key
+from lamina.tuner.journal import Journal
+from lamina.tuner.memory import available_memory
+from lamina.tuner.objective import Objective, parse_objective
+from lamina.tuner.process import Processes
+from lamina.tuner.programs import Subject
+from lamina.tuner.progress import Progress
+from lamina.tuner.result import Environment, Result, refusal
+from lamina.tuner.samples import samples_of
+from lamina.tuner.values import EAGER, Candidate, Row
+from lamina.tuner.verification import Allowed
+from lamina.tuner.worker import EAGER_FAILED, Job, TorchSettings
+
+__all__ = ["tune"]
+
+_SHARE = 0.25
+"""Of the budget, what one candidate may take at most."""
+_LEAST_LIMIT = 60.0
+"""Seconds that a candidate is given however small the budget, as long as that lasts."""
+_OF_FREE = 0.8
+"""Of the memory that is free, what a candidate may take."""
+_UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def tune(
+    model: Callable[..., Any],
+    inputs: Any,
+    *,
+    objective: str | Objective = "latency",
+    budget: str | float = "10min",
+    loss: Callable[[Any], Tensor] | None = None,
+    metric: Callable[[Callable[..., Any]], float] | None = None,
+    max_drop: float | None = None,
+    candidates: Sequence[Candidate] | None = None,
+    journal: str | Path | bool = True,
+    seconds: float = 3.0,
+    threshold: float = 0.01,
+    candidate_seconds: float | None = None,
+    memory_limit: int | None = None,
+    progress: bool = False,
+) -> Result:
+    """The fastest way to run ``model`` that gives what eager gives.
+
+    ``inputs``: a tensor, a tuple of arguments or a mapping of keyword arguments for one call, or an iterable of those,
+    such as a ``DataLoader``. ``objective``: latency, throughput or memory, and limits such as ``"throughput,
+    latency<=5ms, memory<=8GB, error<=1e-3"``. ``budget``: seconds, or text such as ``"10min"``; a candidate takes a
+    quarter of it at most, or ``candidate_seconds``, and ``memory_limit`` bytes. ``loss`` of the output makes it
+    training: gradients are verified and a step is timed. ``metric`` of a callable is a number that may be ``max_drop``
+    below eager's. Candidates in fewer bits than eager are tried only with an error limit or with a metric.
+
+    Each candidate is built, verified and timed in a process of its own, in turns with eager, for ``seconds``; faster is
+    what is so by more than ``threshold`` and beyond noise. Rows are kept in the file ``journal`` (True: one in the
+    cache folder, False: none) and not measured again for the same model, inputs, versions and device.
+
+    Raises ``BadArgument`` for wrong arguments, a model that fails in eager, and limits that nothing keeps.
+    """
+    subject = Subject(model, samples_of(inputs), loss, metric)
+    goal = parse_objective(objective)
+    _check(model, metric, max_drop)
+    allowed = Allowed(goal.error, max_drop)
+    lossy = allowed.error is not None or allowed.drop is not None
+    chosen = candidates_for(subject, lossy=lossy) if candidates is None else tuple(candidates)
+    refused = [c.name for c in chosen if c.lossy and not lossy]
+    if refused:
+        raise BadArgument(
+            f"{', '.join(refused)} computes in fewer bits than eager",
+            remedy='allow an error in the objective, such as "latency, error<=1e-2", or give metric and max_drop',
+        )
+    limits = _Limits(_seconds(budget), candidate_seconds, memory_limit)
+    job = Job(EAGER, TorchSettings.here(), seconds, threshold, allowed, limits.memory)
+    book = Journal(_journal_path(journal))
+    environment = Environment.here(device_of(subject))
+    with Progress(progress, len(chosen) + 1, limits.budget) as told:
+        rows = _Search(subject, job, limits, book, environment, told).rows((EAGER, *chosen))
+    return _right(Result(model, rows, goal, environment), subject, allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Seconds for all and for one candidate, and bytes for one."""
+
+    budget: float
+    given: float | None
+    given_memory: int | None
+
+    @property
+    def candidate(self) -> float:
+        return max(_LEAST_LIMIT, self.budget * _SHARE) if self.given is None else self.given
+
+    @property
+    def memory(self) -> int:
+        if self.given_memory is not None:
+            return self.given_memory
+        return int((available_memory() or 0) * _OF_FREE)
+
+
+class _Search:
+    """One pass over the candidates."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        job: Job,
+        limits: _Limits,
+        book: Journal,
+        environment: Environment,
+        told: Progress,
+    ) -> None:
+        self.job, self.limits, self.book, self.environment, self.told = job, limits, book, environment, told
+        self.subject = subject
+        self.key = subject_key(subject)
+        self.processes: Processes | None = None  # made when the first row is not known
+        self.end = time.monotonic() + limits.budget
+
+    def rows(self, candidates: Sequence[Candidate]) -> list[Row]:
+        known = self.book.rows()
+        found = []
+        for candidate in candidates:
+            job = replace(self.job, candidate=candidate)
+            key = row_key(self.key, replace(job, memory=0), self.environment.device, self.environment.versions)
+            row = known.get(key)
+            if row is None:
+                row = self._measured(job, key)
+            self.told.row(row)
+            if row.reason.startswith(EAGER_FAILED) or (candidate is EAGER and row.verdict != "baseline"):
+                raise BadArgument(
+                    f"nothing can be tuned: {row.reason}", remedy="see that model(*inputs) runs, and fits its limits"
+                )
+            found.append(row)
+        return found
+
+    def _measured(self, job: Job, key: str) -> Row:
+        missing = lacking(job.candidate)
+        if missing:
+            return Row(job.candidate, "unavailable", missing)
+        left = self.end - time.monotonic()
+        if left <= 0 and job.candidate is not EAGER:
+            return Row(job.candidate, "not tried", "the budget was spent before")
+        limit = self.limits.candidate if job.candidate is EAGER else min(self.limits.candidate, left)
+        if self.processes is None:
+            self.processes = Processes(self.subject)
+        row = self.processes.run(job, limit, lambda stage: self.told.stage(job.candidate, stage))
+        if row.verdict == "hung" and limit < self.limits.candidate:
+            return replace(row, verdict="not tried", reason=f"the budget was spent: {row.reason}")
+        if not row.reason.startswith(EAGER_FAILED):
+            facts = {"device": dict(self.environment.device), "versions": dict(self.environment.versions)}
+            self.book.append(key, row, facts)
+        return row
+
+
+def _right(result: Result, subject: Subject, allowed: Allowed) -> Result:
+    """The result whose choice is right in this process too: each that is not becomes a refused row."""
+    while True:
+        wrong = refusal(result, subject, allowed)
+        if not wrong:
+            return result
+        rows = [
+            replace(row, verdict="refused", reason=f"in the tuned process: {wrong}") if row is result.chosen else row
+            for row in result.rows
+        ]
+        result = Result(result.original, rows, result.objective, result.environment)
+
+
+def _check(model: Any, metric: Any, max_drop: float | None) -> None:
+    if not callable(model):
+        raise BadArgument(f"lamina.tune was given a {type(model).__name__}", remedy="pass a module or function")
+    if (metric is None) != (max_drop is None):
+        raise BadArgument("metric and max_drop go together", remedy="give both, or neither")
+
+
+def _seconds(budget: str | float) -> float:
+    """A time in seconds from a number or text such as "10min"."""
+    found = re.fullmatch(r"\s*([0-9.]+)\s*(s|min|h|)\s*", str(budget))
+    try:
+        value = float(found.group(1)) * _UNITS[found.group(2)] if found else -1.0
+    except ValueError:
+        value = -1.0
+    if value <= 0:
+        raise BadArgument(f"the budget is {budget!r}", remedy='give seconds, or text such as "90s", "10min" or "2h"')
+    return value
+
+
+def _journal_path(journal: str | Path | bool) -> Path | None:
+    if journal is False:
+        return None
+    if journal is True:
+        return cache_root(Options.from_environment().cache_dir) / "tuner" / "journal.jsonl"
+    return Path(journal)

@@ -1,0 +1,66 @@
+"""Rows as a table for a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from lamina.tuner.choice import pareto
+from lamina.tuner.values import Figures, Row
+
+__all__ = ["duration", "rows_table", "size", "table_text"]
+
+_WIDTH = 150
+"""Characters of a line of a table that no terminal shows."""
+
+
+def rows_table(rows: Sequence[Row], chosen: Row | None, title: str) -> Table:
+    """A row for each candidate; "*" marks the chosen one, "P" those of which none is better in all respects."""
+    table = Table(title=title, title_justify="left")
+    names = ("", "candidate", "verdict", "speed", "p50", "p99", "per second", "memory", "error", "build", "reason")
+    for name in names:
+        numeric = name in ("p50", "p99", "per second", "memory", "error", "build")
+        table.add_column(name, overflow="fold", justify="right" if numeric else "left")
+    best = {id(row) for row in pareto(rows)}
+    for row in rows:
+        marks = ("*" if row is chosen else "") + ("P" if id(row) in best else "")
+        table.add_row(marks, row.candidate.name, row.verdict, *_figures(row.figures), row.reason)
+    return table
+
+
+def table_text(table: Table) -> str:
+    """A table as text."""
+    out = io.StringIO()
+    Console(file=out, width=_WIDTH, highlight=False).print(table, markup=False)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _figures(figures: Figures | None) -> tuple[str, ...]:
+    if figures is None:
+        return ("",) * 7
+    return (
+        str(figures.speedup),
+        duration(figures.p50),
+        duration(figures.p99),
+        f"{figures.throughput:.4g}",
+        size(figures.peak_memory),
+        f"{figures.error:.1e}",
+        duration(figures.build_seconds),
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time in a unit that suits it."""
+    factor, unit = next(((f, u) for f, u in ((1.0, "s"), (1e3, "ms")) if seconds * f >= 1.0), (1e6, "µs"))
+    return f"{seconds * factor:.3g} {unit}"
+
+
+def size(count: float | None) -> str:
+    """A number of bytes in a unit that suits it."""
+    if count is None:
+        return "?"
+    factor, unit = next(((f, u) for f, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")) if count >= f), (1.0, "B"))
+    return f"{count / factor:.3g} {unit}"

@@ -1,0 +1,101 @@
+"""A candidate and eager timed in turns, eager twice: what eager differs from itself is the noise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lamina.tuner.statistics import interval
+from lamina.tuner.values import Interval
+
+__all__ = ["Clock", "Race", "race"]
+
+SHORTEST_SAMPLE = 500e-6
+"""Seconds that a sample lasts at least; of faster calls several are one sample."""
+FEWEST, MOST = 24, 1536
+"""Rounds before the first look at the intervals, and after the last; each look is at twice as many as before."""
+WARM_CALLS = 3
+"""Calls of each before the first round, beside those that compiled it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Seconds per call in each round, and what follows: the ratio eager to candidate, eager to itself, the verdict."""
+
+    candidate: tuple[float, ...]
+    eager: tuple[float, ...]
+    speedup: Interval
+    noise: float
+    verdict: str
+
+
+class Clock:
+    """Seconds per call, by events of the GPU's stream for a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def seconds(self, call: Callable[[], Any], count: int) -> float:
+        """Mean seconds of ``count`` calls in a row."""
+        if self.device.type != "cuda":
+            start = time.perf_counter()
+            for _ in range(count):
+                call()
+            return (time.perf_counter() - start) / count
+        event: Any = torch.cuda.Event
+        first, last = event(enable_timing=True), event(enable_timing=True)
+        torch.cuda.synchronize(self.device)
+        first.record()
+        for _ in range(count):
+            call()
+        last.record()
+        last.synchronize()
+        return float(first.elapsed_time(last)) / 1e3 / count
+
+
+def race(
+    eager: Callable[[], Any], candidate: Callable[[], Any], clock: Clock, *, seconds: float, threshold: float
+) -> Race:
+    """Time both until it is clear which is faster, or ``seconds`` are over.
+
+    A round is a sample of eager, one of the candidate and one of eager again, in changing order. The verdict is
+    "faster" or "slower" when the interval of the ratio lies beyond 1 by more than ``threshold`` and by more than the
+    interval of eager against itself reaches; else "tie".
+    """
+    calls: Mapping[str, Callable[[], Any]] = {"eager": eager, "candidate": candidate, "again": eager}
+    once = {name: _warmed(call, clock) for name, call in calls.items()}
+    counts = {name: max(1, round(SHORTEST_SAMPLE / max(least, 1e-9))) for name, least in once.items()}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    names = list(calls)
+    end = time.monotonic() + seconds
+    look = FEWEST
+    while True:
+        for name in names:
+            samples[name].append(clock.seconds(calls[name], counts[name]))
+        names = [*names[1:], names[0]]
+        done = len(samples["eager"])
+        over = done >= MOST or (time.monotonic() >= end and done >= len(names))
+        if done < look and not over:
+            continue
+        look *= 2
+        found = _judged(samples, threshold)
+        if over or found.verdict != "tie":
+            return found
+
+
+def _warmed(call: Callable[[], Any], clock: Clock) -> float:
+    return min(clock.seconds(call, 1) for _ in range(WARM_CALLS))
+
+
+def _judged(samples: Mapping[str, list[float]], threshold: float) -> Race:
+    speedup = interval(samples["eager"], samples["candidate"])
+    again = interval(samples["again"], samples["candidate"])
+    noise = interval(samples["eager"], samples["again"]).deviation
+    needed = max(threshold, noise)
+    low, high = min(speedup.low, again.low), max(speedup.high, again.high)
+    verdict = "faster" if low > 1.0 + needed else "slower" if high < 1.0 - needed else "tie"
+    return Race(tuple(samples["candidate"]), tuple(samples["eager"]), speedup, noise, verdict)

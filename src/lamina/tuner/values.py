@@ -1,0 +1,158 @@
+"""The values that the steps of tuning pass on: candidates, figures, rows. All of them are plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["CHOOSABLE", "EAGER", "VERDICTS", "Candidate", "Figures", "Interval", "Row"]
+
+VERDICTS = {
+    "baseline": "eager itself",
+    "faster": "right, and faster than eager beyond noise",
+    "tie": "right, and not to be told from eager",
+    "slower": "right, and slower than eager beyond noise",
+    "refused": "it gives something else than eager",
+    "failed": "it raised an exception",
+    "crashed": "its process ended",
+    "hung": "it took longer than its time limit",
+    "out of memory": "it took more memory than its limit, or than there is",
+    "unavailable": "a package or device that it needs is not there",
+    "not tried": "the budget was spent before",
+}
+"""What can become of a candidate."""
+
+CHOOSABLE = ("baseline", "faster", "tie", "slower")
+"""Verdicts of rows that were verified and timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way to run a model, as plain data.
+
+    ``kind`` names a builder in ``building.py``, ``settings`` are its arguments. Among ties the smaller ``cost`` wins:
+    how much stands between the model and the user's code. ``lossy``: it computes in fewer bits than eager, and is tried
+    only where the user allows an error or has a metric. ``modules``: the submodules it replaces, empty for the whole.
+    """
+
+    name: str
+    kind: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    cost: int = 1
+    lossy: bool = False
+    modules: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a journal or file."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "settings": dict(self.settings),
+            "cost": self.cost,
+            "lossy": self.lossy,
+            "modules": list(self.modules),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Candidate:
+        """The candidate that ``to_json`` gave."""
+        return cls(**{**data, "modules": tuple(data["modules"])})
+
+
+EAGER = Candidate("eager", "eager", cost=0)
+"""The model as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio of times, eager's over the candidate's, with the interval that it lies in."""
+
+    middle: float
+    low: float
+    high: float
+
+    @property
+    def deviation(self) -> float:
+        """How far from 1 the interval reaches."""
+        return max(abs(self.high - 1.0), abs(1.0 - self.low))
+
+    def __str__(self) -> str:
+        return f"{self.middle:.2f}x ({self.low:.2f} to {self.high:.2f})"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was measured of a candidate that is right.
+
+    ``p50``, ``p99`` and ``mean`` are seconds per call over ``samples`` samples, ``baseline`` eager's median in the same
+    turns, ``speedup`` the ratio of the two, ``noise`` how far eager against itself was from 1 in those turns.
+    ``throughput`` is rows of the leading axis per second. ``peak_memory``, in bytes, is that of parameters and buffers
+    and of one call beyond; None where it cannot be told. ``load_seconds``: until the candidate could be called,
+    ``build_seconds``: until its first call had returned. ``error`` is the largest distance from double precision, as a
+    fraction of the largest element; ``drop`` by how much the user's metric is below eager's.
+    """
+
+    p50: float
+    p99: float
+    mean: float
+    baseline: float
+    speedup: Interval
+    noise: float
+    samples: int
+    throughput: float
+    peak_memory: float | None
+    build_seconds: float
+    load_seconds: float
+    error: float
+    drop: float | None = None
+    timings: tuple[float, ...] = ()
+    baseline_timings: tuple[float, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Figures:
+        """The figures that ``Row.to_json`` wrote."""
+        return cls(
+            **{
+                **data,
+                "speedup": Interval(**data["speedup"]),
+                "timings": tuple(data["timings"]),
+                "baseline_timings": tuple(data["baseline_timings"]),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of a candidate: one of ``VERDICTS``, the reason in words, figures if it was timed, its last lines."""
+
+    candidate: Candidate
+    verdict: str
+    reason: str = ""
+    figures: Figures | None = None
+    log: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a journal or file."""
+        return {
+            "candidate": self.candidate.to_json(),
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "figures": None if self.figures is None else asdict(self.figures),
+            "log": list(self.log),
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Row:
+        """The row that ``to_json`` gave."""
+        figures = data["figures"]
+        return cls(
+            Candidate.from_json(data["candidate"]),
+            data["verdict"],
+            data["reason"],
+            None if figures is None else Figures.from_json(figures),
+            tuple(data["log"]),
+            data["seconds"],
+        )

@@ -1,0 +1,176 @@
+"""Whether a candidate gives what eager gives: outputs, writes and gradients, judged against double precision."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lamina.base.accuracy import error
+from lamina.testing.fuzz.differ import Difference
+from lamina.testing.fuzz.observe import Raised, Seen, Trace
+from lamina.testing.runs import Runs, differing
+from lamina.testing.torch_private import compiled_anew
+from lamina.tuner.programs import Built, Subject, program
+from lamina.tuner.samples import Sample
+
+__all__ = ["Allowed", "Reference", "Verified"]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the user allows: an error as a fraction of the largest element, a drop of the metric. None: eager's own."""
+
+    error: float | None = None
+    drop: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Why the candidate is refused, "" if it is right; the largest error met, and the drop of the metric."""
+
+    reason: str
+    error: float
+    drop: float | None = None
+
+
+@dataclass(slots=True)
+class _Case:
+    """Eager's run of one sample."""
+
+    sample: Sample
+    runs: Runs
+    eager: Trace
+    exact: Trace | None
+
+
+class Reference:
+    """Eager's runs of the samples, taken once. Raises eager's exception if it fails."""
+
+    def __init__(self, subject: Subject, samples: tuple[Sample, ...]) -> None:
+        self.subject = subject
+        self.cases: list[_Case] = []
+        for number, sample in enumerate(samples):
+            with torch.set_grad_enabled(subject.training):
+                runs = Runs(subject.model, sample.args, dict(sample.kwargs), {})
+                step = program(subject.model, subject.loss)
+                eager = runs.run(step)
+                raised = eager.leaves.get("end")
+                if isinstance(raised, Raised):
+                    if number == 0:
+                        raise RuntimeError(f"{raised.kind}: {raised.text}")
+                    continue  # an input that was made up, and is none for this model
+                self.cases.append(_Case(sample, runs, eager, runs.exact(step)))
+        self.metric = None if subject.metric is None else float(subject.metric(subject.model))
+
+    def verify(self, built: Built, allowed: Allowed) -> Verified:
+        """Hold a candidate against eager on every sample."""
+        worst = 0.0
+        for case in self.cases:
+            reason, largest = self._case(case, built, allowed)
+            worst = max(worst, largest)
+            if reason:
+                return Verified(reason, worst)
+        if self.subject.metric is None or self.metric is None:
+            return Verified("", worst)
+        drop = self.metric - float(self.subject.metric(built.call))
+        if allowed.drop is not None and not drop <= allowed.drop:
+            return Verified(f"the metric drops by {drop:.4g}, allowed is {allowed.drop:g}", worst, drop)
+        return Verified("", worst, drop)
+
+    def _case(self, case: _Case, built: Built, allowed: Allowed) -> tuple[str, float]:
+        training = self.subject.training
+        state = set(case.runs.state.tensors)
+        if built.owner is not None and not training:
+            written = next((name for name in state if case.eager.written.get(name)), "")
+            if written:
+                return f"{written}: eager writes to it, the candidate has a copy", 0.0
+        step = program(built.call, self.subject.loss)
+        with torch.set_grad_enabled(training), compiled_anew(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            runs = case.runs
+            if built.owner is not None and training:
+                runs = Runs(built.owner, case.sample.args, dict(case.sample.kwargs), {})
+                runs.cotangents = case.runs.cotangents
+            ours = runs.run(step)
+        found = differing(case.eager, ours, case.exact)
+        if built.owner is not None:
+            found = [d for d in found if not _of_own_layout(d, state)]
+        largest = _largest_error(case.eager, ours, case.exact)
+        wrong = [d for d in found if not _is_allowed(d, case.eager, ours, case.exact, allowed)]
+        if not wrong:
+            return "", largest
+        return f"{wrong[0].where}: {_told(wrong[0], case.eager, ours, case.exact)}", largest
+
+
+def _of_own_layout(found: Difference, state: set[str]) -> bool:
+    """Whether only the memory of a parameter or of its gradient is laid out otherwise, in a candidate's own copy."""
+    where = found.where.removesuffix(" at the end").removeprefix("gradient of ")
+    return found.kind in ("layout", "version", "sharing") and where in state
+
+
+def _pair(path: str, eager: Trace, ours: Trace, exact: Trace | None) -> tuple[Any, Any, Any]:
+    """What eager, the candidate and the run in double precision show at a path."""
+    path, late = path.removesuffix(" at the end"), path.endswith(" at the end")
+    traces = (eager, ours, exact)
+    return tuple(None if t is None else (t.late if late else t.leaves).get(path) for t in traces)  # type: ignore[return-value]
+
+
+def _is_allowed(found: Difference, eager: Trace, ours: Trace, exact: Trace | None, allowed: Allowed) -> bool:
+    if found.kind not in ("rounding", "zero sign", "value"):
+        return False
+    theirs, mine, right = _pair(found.where, eager, ours, exact)
+    if not (isinstance(theirs, Seen) and isinstance(mine, Seen)) or mine.value.shape != theirs.value.shape:
+        return False
+    finite = torch.isfinite(mine.value) | ~torch.isfinite(theirs.value)
+    if not bool(finite.all()) or mine.value.dtype != theirs.value.dtype:
+        return False
+    if allowed.drop is not None and allowed.error is None:
+        return True  # the metric decides
+    if allowed.error is None or not theirs.value.is_floating_point():
+        return False
+    return error(mine.value, _exact(theirs, right)).largest <= allowed.error
+
+
+def _exact(theirs: Seen, right: Any) -> Tensor:
+    known = isinstance(right, Seen) and right.value.shape == theirs.value.shape
+    return right.value if known else theirs.value.double()
+
+
+def _told(found: Difference, eager: Trace, ours: Trace, exact: Trace | None) -> str:
+    """The difference in words, with the element that is farthest off."""
+    theirs, mine, right = _pair(found.where, eager, ours, exact)
+    if isinstance(theirs, Seen) and isinstance(mine, Seen) and found.kind in ("rounding", "value"):
+        place = _farthest(mine.value, theirs.value, _exact(theirs, right))
+        if place is not None:
+            index = list(place)
+            mine_value, their_value = mine.value[place].item(), theirs.value[place].item()
+            return f"element {index} is {mine_value:.7g}, eager's is {their_value:.7g}; {found.text.partition(': ')[0]}"
+    return found.text
+
+
+def _farthest(mine: Tensor, theirs: Tensor, exact: Tensor) -> tuple[int, ...] | None:
+    """The index of the element that is farthest from the exact one; of one that is NaN in one of the two first."""
+    if mine.shape != theirs.shape or mine.dtype != theirs.dtype or mine.is_complex() or not mine.numel():
+        return None
+    gap = (mine.double() - exact.double()).abs()
+    special = ~torch.isfinite(mine.double()) ^ ~torch.isfinite(theirs.double())
+    gap = torch.where(special, torch.inf, gap.nan_to_num(0.0, 0.0, 0.0))
+    flat = int(gap.argmax())
+    return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), mine.shape))
+
+
+def _largest_error(eager: Trace, ours: Trace, exact: Trace | None) -> float:
+    """Of the outputs and gradients, as a fraction of the largest element."""
+    found = 0.0
+    for path, theirs in eager.leaves.items():
+        mine = ours.leaves.get(path)
+        if not isinstance(theirs, Seen) or not isinstance(mine, Seen) or mine.value.shape != theirs.value.shape:
+            continue
+        if theirs.value.is_floating_point():
+            right = exact.leaves.get(path) if exact else None
+            found = max(found, error(mine.value, _exact(theirs, right)).largest)
+    return found

@@ -1,0 +1,213 @@
+"""What the process of one candidate does: build, verify, time, and say at each step which it is at."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from lamina.errors import BadArgument
+from lamina.tuner.building import build
+from lamina.tuner.candidates import device_of
+from lamina.tuner.memory import limit_memory, peak_memory
+from lamina.tuner.programs import Built, Subject, module_of, timed_call
+from lamina.tuner.samples import held_out, rows_of
+from lamina.tuner.statistics import quantile
+from lamina.tuner.timing import Clock, race
+from lamina.tuner.values import Candidate, Figures, Row
+from lamina.tuner.verification import Allowed, Reference
+
+__all__ = ["EAGER_FAILED", "Job", "TorchSettings", "examine", "packed", "serve"]
+
+EAGER_FAILED = "eager itself fails: "
+"""How the reason begins where no candidate can be judged."""
+
+_RAW = 200
+"""Timings kept in a row: enough to draw them."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchSettings:
+    """The process-wide settings of torch that speed or results depend on."""
+
+    threads: int
+    default_dtype: str
+    matmul_precision: str
+    cudnn_tf32: bool
+    cudnn_benchmark: bool
+    deterministic: bool
+
+    @classmethod
+    def here(cls) -> TorchSettings:
+        """Those of this process."""
+        return cls(
+            torch.get_num_threads(),
+            str(torch.get_default_dtype()).removeprefix("torch."),
+            torch.get_float32_matmul_precision(),
+            torch.backends.cudnn.allow_tf32,
+            torch.backends.cudnn.benchmark,
+            torch.are_deterministic_algorithms_enabled(),
+        )
+
+    def apply(self) -> None:
+        """Make them those of this process."""
+        torch.set_num_threads(self.threads)
+        torch.set_default_dtype(getattr(torch, self.default_dtype))
+        torch.set_float32_matmul_precision(self.matmul_precision)
+        torch.backends.cudnn.allow_tf32 = self.cudnn_tf32
+        torch.backends.cudnn.benchmark = self.cudnn_benchmark
+        torch.use_deterministic_algorithms(self.deterministic)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A candidate, how long it is timed in seconds, the ratio that counts as faster, and what is allowed.
+
+    ``memory``: bytes of host memory beyond those of the process as it starts; 0 for no limit.
+    """
+
+    candidate: Candidate
+    settings: TorchSettings
+    seconds: float = 3.0
+    threshold: float = 0.01
+    allowed: Allowed = field(default_factory=Allowed)
+    memory: int = 0
+
+
+def packed(subject: Subject) -> bytes:
+    """The subject as bytes for a process of its own; they are sent to it and never stored."""
+    buffer = io.BytesIO()
+    torch.save((subject.model, subject.samples, subject.loss, subject.metric), buffer)
+    return buffer.getvalue()
+
+
+def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> None:
+    """Examine one candidate and send ("stage", text) for each step and ("row", data) in the end."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(descriptor, number)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's interrupt is the parent's to handle
+
+    def work() -> None:
+        tell("starts")
+        job.settings.apply()
+        loaded = subject
+        if isinstance(loaded, bytes):
+            loaded = Subject(*torch.load(io.BytesIO(loaded), weights_only=False))
+        if job.memory and device_of(loaded).type == "cpu":
+            limit_memory(job.memory)
+        pipe.send(("row", examine(loaded, job, tell).to_json()))
+
+    def tell(stage: str) -> None:
+        pipe.send(("stage", stage))
+
+    # OpenMP's threads do not survive a fork, but a thread that is new starts its own.
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def examine(subject: Subject, job: Job, tell: Tell = lambda stage: None) -> Row:
+    """Build, verify and time one candidate in this process. What it raises is a row too."""
+    start = time.monotonic()
+    stage = "eager runs"
+
+    def at(name: str) -> None:
+        nonlocal stage
+        stage = name
+        tell(name)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            row = _examined(subject, job, at)
+    except Exception as raised:
+        traceback.print_exc()
+        row = _raised(job.candidate, raised, stage)
+    return Row(row.candidate, row.verdict, row.reason, row.figures, row.log, time.monotonic() - start)
+
+
+def _raised(candidate: Candidate, raised: Exception, stage: str) -> Row:
+    text = next(iter(str(raised).strip().splitlines()), "")[:300]
+    said = f"{type(raised).__name__}: {text}"
+    if stage == "eager runs":
+        return Row(candidate, "failed", f"{EAGER_FAILED}{said}")
+    if _is_out_of_memory(raised):
+        return Row(candidate, "out of memory", f"while {stage}: {said}")
+    if isinstance(raised, BadArgument) and "pip install" in raised.remedy:
+        return Row(candidate, "unavailable", f"{raised.what}; {raised.remedy}")
+    return Row(candidate, "failed", f"while {stage}: {said}")
+
+
+def _is_out_of_memory(raised: BaseException) -> bool:
+    text = str(raised).lower()
+    known = isinstance(raised, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text
+    return known or "out of memory" in text or "cannot allocate memory" in text
+
+
+def _examined(subject: Subject, job: Job, at: Tell) -> Row:
+    candidate = job.candidate
+    at("eager runs")
+    reference = Reference(subject, held_out(subject.samples))
+    at("it is built")
+    start = time.monotonic()
+    built = build(candidate, subject.model)
+    load_seconds = time.monotonic() - start
+    at("it is called first")
+    owner = module_of(subject.model) if built.owner is None else built.owner
+    call = timed_call(built.call, subject, owner)
+    call()
+    build_seconds = time.monotonic() - start
+    at("it is verified")
+    verified = reference.verify(built, job.allowed)
+    if verified.reason:
+        return Row(candidate, "refused", verified.reason)
+    at("it is timed")
+    figures, verdict = _timed(subject, built, job, call)
+    at("it is verified again")
+    again = reference.verify(built, job.allowed)
+    if again.reason:
+        return Row(candidate, "refused", f"after it was timed: {again.reason}")
+    device = device_of(subject)
+    measured = Figures(
+        **figures,
+        peak_memory=peak_memory(call, owner, device),
+        build_seconds=build_seconds,
+        load_seconds=load_seconds,
+        error=max(verified.error, again.error),
+        drop=verified.drop,
+    )
+    return Row(candidate, "baseline" if candidate.kind == "eager" else verdict, "", measured)
+
+
+def _timed(subject: Subject, built: Built, job: Job, call: Callable[[], Any]) -> tuple[dict[str, Any], str]:
+    """The figures that the race gives, and its verdict."""
+    eager = timed_call(subject.model, subject, module_of(subject.model))
+    clock = Clock(device_of(subject))
+    found = race(eager, call, clock, seconds=job.seconds, threshold=job.threshold)
+    mean = sum(found.candidate) / len(found.candidate)
+    figures = {
+        "p50": quantile(found.candidate, 0.5),
+        "p99": quantile(found.candidate, 0.99),
+        "mean": mean,
+        "baseline": quantile(found.eager, 0.5),
+        "speedup": found.speedup,
+        "noise": found.noise,
+        "samples": len(found.candidate),
+        "throughput": rows_of(subject.samples[0]) / mean,
+        "timings": found.candidate[:_RAW],
+        "baseline_timings": found.eager[:_RAW],
+    }
+    return figures, found.verdict

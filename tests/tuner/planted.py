@@ -1,0 +1,142 @@
+"""Candidates that are wrong, slow or end badly, as builders ``model -> callable``."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Model = Callable[..., Any]
+
+
+def constant(model: Model) -> Model:
+    shape = model(torch.zeros(4, 16)).detach()
+    return lambda x: torch.full_like(shape, 12345.0)
+
+
+def wrong_dtype(model: Model) -> Model:
+    return lambda x: model(x).double()
+
+
+def one_wrong_element(model: Model) -> Model:
+    def run(x: Tensor) -> Tensor:
+        y = model(x).clone()
+        y[2, 3] += 1e-3
+        return y
+
+    return run
+
+
+class Box:
+    """An output object that no comparison of tensors knows."""
+
+    def __init__(self, inside: Tensor) -> None:
+        self.inside = [{"y": inside}]
+
+
+class Boxed(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Box:
+        return Box(self.model(x))
+
+
+def nan_inside(model: Model) -> Model:
+    def run(x: Tensor) -> Box:
+        y = model(x).inside[0]["y"].clone()
+        y[1, 1] = float("nan")
+        return Box(y)
+
+    return run
+
+
+def mutated_input(model: Model) -> Model:
+    def run(x: Tensor) -> Tensor:
+        y = model(x)
+        x.mul_(2)
+        return y
+
+    return run
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 2
+
+
+def wrong_gradient(model: Model) -> Model:
+    return lambda x: _Doubled.apply(model(x))
+
+
+def slower(model: Model) -> Model:
+    """By 1 % of a call."""
+
+    def run(x: Tensor) -> Tensor:
+        start = time.perf_counter()
+        y = model(x)
+        end = time.perf_counter() + 0.01 * (time.perf_counter() - start)
+        while time.perf_counter() < end:
+            pass
+        return y
+
+    return run
+
+
+def hang(model: Model) -> Model:
+    def run(x: Tensor) -> Tensor:
+        while True:
+            time.sleep(1)
+
+    return run
+
+
+def segmentation_fault(model: Model) -> Model:
+    def run(x: Tensor) -> Tensor:
+        print("about to read what is not there", flush=True)
+        ctypes.string_at(0)
+        return model(x)
+
+    return run
+
+
+def out_of_memory(model: Model) -> Model:
+    def run(x: Tensor) -> Tensor:
+        return model(x) + torch.zeros(1 << 29).sum()
+
+    return run
+
+
+def exception_while_timed(model: Model) -> Model:
+    calls = 0
+
+    def run(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls > 12:
+            raise ValueError("no more calls")
+        return model(x)
+
+    return run
+
+
+def later_wrong(model: Model) -> Model:
+    """Right in its first calls, and not any more after it was timed."""
+    calls = 0
+
+    def run(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return model(x) if calls < 12 else model(x) + 1
+
+    return run

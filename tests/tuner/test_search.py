@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lamina
+from lamina.errors import BadArgument
+from lamina.tuner import search
+from lamina.tuner.journal import Journal
+from lamina.tuner.process import Processes
+from lamina.tuner.values import Candidate, Row
+from tests.tuner.models import small
+
+WRONG = Candidate("constant", "import", {"target": "tests.tuner.planted:constant"})
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+def tuned(book: Path, model: Any = None, **given: Any) -> Any:
+    torch.manual_seed(0)
+    options = {"candidates": (WRONG,), "seconds": 0.1, "journal": book, **given}
+    return lamina.tune(small() if model is None else model, torch.randn(4, 16), **options)
+
+
+def test_a_repeated_run_starts_no_process(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tuned(book)
+    assert [row.verdict for row in first.rows] == ["baseline", "refused"]
+    assert first.chosen.candidate.name == "eager"
+    assert isinstance(first.model, nn.Module)
+    assert "constant" in str(first)
+
+    def none(*args: Any) -> Any:
+        raise AssertionError("a process was to be started")
+
+    monkeypatch.setattr(search, "Processes", none)
+    assert tuned(book).rows == first.rows
+    with pytest.raises(AssertionError, match="a process was to be started"):
+        tuned(book, small(16).double().float().train())
+
+
+def test_a_killed_run_goes_on_where_it_was(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tuned(book)
+    lines = book.read_text().splitlines()
+    assert len(lines) == 2
+    book.write_text(lines[0] + "\n" + lines[1][:50])
+    asked = []
+
+    class Counted(Processes):
+        def run(self, job: Any, *rest: Any) -> Row:
+            asked.append(job.candidate.name)
+            return super().run(job, *rest)
+
+    monkeypatch.setattr(search, "Processes", Counted)
+    again = tuned(book)
+    assert asked == ["constant"]
+    assert [row.verdict for row in again.rows] == [row.verdict for row in whole.rows]
+    assert again.rows[0] == whole.rows[0]
+    assert len(Journal(book).rows()) == 2
+
+
+def test_a_saved_result_is_data_and_is_loaded(book: Path, tmp_path: Path) -> None:
+    result = tuned(book)
+    path = tmp_path / "tuned.json"
+    result.save(path)
+    again = lamina.load(path, small(), torch.randn(4, 16))
+    assert again.rows == result.rows
+    assert again.pick("throughput").chosen.candidate.name == "eager"
+    with pytest.raises(BadArgument, match="another model"):
+        lamina.load(path, small(8))
+    data = json.loads(path.read_text())
+    data["device"]["processor"] = "another"
+    path.write_text(json.dumps(data))
+    with pytest.raises(BadArgument, match="measured on another device: processor is"):
+        lamina.load(path, small())
+    path.write_text("[")
+    with pytest.raises(BadArgument, match="no saved result"):
+        lamina.load(path, small())
+
+
+def test_what_cannot_be_tuned_is_said(book: Path) -> None:
+    with pytest.raises(BadArgument, match="nothing can be tuned: eager itself fails: RuntimeError"):
+        tuned(book, small(8))
+    assert not book.exists()
+    with pytest.raises(BadArgument, match="budget"):
+        tuned(book, budget="soon")
+    with pytest.raises(BadArgument, match="go together"):
+        tuned(book, max_drop=0.1)
+    lossy = Candidate("narrow", "autocast", {"dtype": "bfloat16"}, lossy=True)
+    with pytest.raises(BadArgument, match="fewer bits"):
+        tuned(book, candidates=(lossy,))
+
+
+def test_a_lossy_candidate_is_held_to_the_users_limit(book: Path) -> None:
+    narrow = Candidate("narrow", "autocast", {"dtype": "bfloat16"}, lossy=True)
+    verdicts = {}
+    for limit in ("1e-5", "1e-1"):
+        found = tuned(book, candidates=(narrow,), objective=f"latency, error<={limit}").rows[1]
+        verdicts[limit] = (found.verdict, found.reason)
+    assert verdicts["1e-5"][0] == "refused"
+    assert "output: element" in verdicts["1e-5"][1]
+    assert verdicts["1e-1"][0] in ("faster", "tie", "slower")
+
+
+def test_a_model_of_a_local_class_is_tuned(book: Path) -> None:
+    class Local(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1
+
+    found = tuned(book, Local(), candidates=(Candidate("lamina", "lamina"),))
+    assert found.rows[1].verdict in ("faster", "tie", "slower"), found.rows[1]
