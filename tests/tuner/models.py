@@ -24,3 +24,7 @@ def small(width: int = 16) -> Small:
 
 def mean_square(output: Tensor) -> Tensor:
     return output.square().mean()
+
+
+def batch() -> Tensor:
+    return torch.linspace(-1, 1, 64).view(4, 16)

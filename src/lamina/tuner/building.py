@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
-import importlib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -12,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import lamina
 from lamina.backends.adapters.optional import check_installed, optional
 from lamina.base.reference import mapped
+from lamina.compile import compile
 from lamina.errors import BadArgument
+from lamina.tuner.names import named_object
 from lamina.tuner.programs import Built, module_of
 from lamina.tuner.values import Candidate
 
@@ -44,7 +43,7 @@ def _eager(model: Model) -> Built:
 
 
 def _lamina(model: Model, backend: str = "lamina", **settings: Any) -> Built:
-    return Built(lamina.compile(model, backend=backend, **settings))
+    return Built(compile(model, backend=backend, **settings))
 
 
 def _torch_compile(model: Model, channels_last: bool = False, **settings: Any) -> Built:
@@ -65,7 +64,7 @@ def _channels_last(model: Model, compiled: str = "") -> Built:
 def _compiled(model: Model, by: str) -> Model:
     """The model compiled by Lamina or torch.compile, or as it is."""
     if by == "lamina":
-        made: Model = lamina.compile(model)
+        made: Model = compile(model)
         return made
     return torch.compile(model) if by == "torch" else model
 
@@ -121,9 +120,7 @@ def _torchao(model: Model, config: str, compiled: str = "") -> Built:
 
 def _imported(model: Model, target: str, **settings: Any) -> Built:
     """A builder of the user's, ``module:function`` of the model; what it returns is called."""
-    module, _, name = target.partition(":")
-    maker: Any = functools.reduce(getattr, name.split("."), importlib.import_module(module))
-    made = maker(model, **settings)
+    made = named_object(target)(model, **settings)
     return made if isinstance(made, Built) else Built(made)
 
 

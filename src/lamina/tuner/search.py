@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ def tune(
     max_drop: float | None = None,
     candidates: Sequence[Candidate] | None = None,
     journal: str | Path | bool = True,
+    resume: bool = True,
     seconds: float = 3.0,
     threshold: float = 0.01,
     candidate_seconds: float | None = None,
@@ -67,7 +68,8 @@ def tune(
 
     Each candidate is built, verified and timed in a process of its own, in turns with eager, for ``seconds``; faster is
     what is so by more than ``threshold`` and beyond noise. Rows are kept in the file ``journal`` (True: one in the
-    cache folder, False: none) and not measured again for the same model, inputs, versions and device.
+    cache folder, False: none) and not measured again for the same model, inputs, versions and device, unless ``resume``
+    is False.
 
     Raises ``BadArgument`` for wrong arguments, a model that fails in eager, and limits that nothing keeps.
     """
@@ -88,7 +90,8 @@ def tune(
     book = Journal(_journal_path(journal))
     environment = Environment.here(device_of(subject))
     with Progress(progress, len(chosen) + 1, limits.budget) as told:
-        rows = _Search(subject, job, limits, book, environment, told).rows((EAGER, *chosen))
+        known = book.rows() if resume else {}
+        rows = _Search(subject, job, limits, book, environment, told).rows((EAGER, *chosen), known)
     return _right(Result(model, rows, goal, environment), subject, allowed)
 
 
@@ -129,8 +132,8 @@ class _Search:
         self.processes: Processes | None = None  # made when the first row is not known
         self.end = time.monotonic() + limits.budget
 
-    def rows(self, candidates: Sequence[Candidate]) -> list[Row]:
-        known = self.book.rows()
+    def rows(self, candidates: Sequence[Candidate], known: Mapping[str, Row]) -> list[Row]:
+        """A row for each candidate, from those that are known or measured now."""
         found = []
         for candidate in candidates:
             job = replace(self.job, candidate=candidate)

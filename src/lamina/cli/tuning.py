@@ -1,0 +1,55 @@
+"""The command `lamina tune`: the fastest right way to run what a function returns."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from torch import nn
+
+from lamina.tuner.names import named_object
+from lamina.tuner.search import tune
+
+__all__ = ["tune_command"]
+
+
+def tune_command(
+    target: Annotated[str, typer.Argument(help="package.module:name, a module or a function that returns one.")],
+    inputs: Annotated[str, typer.Option(help="package.module:name, the inputs or a function that returns them.")],
+    objective: Annotated[str, typer.Option(help="latency, throughput or memory, and limits.")] = "latency",
+    budget: Annotated[str, typer.Option(help="Time for all candidates: 90s, 10min, 2h.")] = "10min",
+    loss: Annotated[str, typer.Option(help="package.module:name, a loss of the output, to tune training.")] = "",
+    journal: Annotated[Path | None, typer.Option(help="File of rows; one in the cache folder if not given.")] = None,
+    resume: Annotated[bool, typer.Option(help="Take rows that the journal has.")] = True,
+    save: Annotated[Path | None, typer.Option(help="File that takes the result, for lamina.load.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Try ways to run a model, each in a process of its own, and print what became of each.
+
+    Example: lamina tune models:encoder --inputs models:batch --objective "throughput, error<=1e-3"
+    """
+    sys.path.insert(0, "")  # modules of the folder at hand, in the processes of candidates as well
+    result = tune(
+        _made(target),
+        _made(inputs),
+        objective=objective,
+        budget=budget,
+        loss=named_object(loss) if loss else None,
+        journal=True if journal is None else journal,
+        resume=resume,
+        progress=not as_json,
+    )
+    if save is not None:
+        result.save(save)
+    out = Console(soft_wrap=True, highlight=False)
+    out.print(json.dumps(result.to_json(), indent=1) if as_json else str(result), markup=False)
+
+
+def _made(name: str) -> Any:
+    """What a name stands for: a module or value itself, or what a function returns."""
+    found = named_object(name)
+    return found() if callable(found) and not isinstance(found, nn.Module) else found
