@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 JOBS ?= 2
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-.PHONY: help demo doctor test test-full lint bench sanitizers clean
+.PHONY: help demo doctor test test-full lint bench clients test-clients sanitizers clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -40,6 +40,11 @@ bench: .venv/ready-dev ## take the measurements of benchmarks/ again, into bench
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.call_overhead
 	$(BIN)/python -m benchmarks.rule_time
+
+clients: .venv/clients/ready ## install the libraries of docs/clients.md for their tests, beside the virtual environment
+
+test-clients: clients ## run the programs of docs/clients.md
+	$(PYTEST) -m "slow or not slow" tests/clients
 
 sanitizers: .venv/ready-dev ## run kernels for CPUs under AddressSanitizer and UndefinedBehaviorSanitizer (long)
 	$(BIN)/python -m benchmarks.sanitizers --workers $(JOBS)
@@ -69,4 +74,14 @@ clean: ## remove the virtual environment and everything made by the checks
 	@echo "set-up: installing what the checks need"
 	@$(PIP) -r requirements/dev.txt
 	@$(BIN)/python -c "import triton" 2>/dev/null || $(PIP) -r requirements/gpu.txt
+	@touch $@
+
+# An environment that sees the first one's packages and adds its own, so that these change no other test.
+.venv/clients/ready: requirements/clients.txt requirements/timm.txt requirements/pins.txt | .venv/ready-dev
+	@$(BIN)/python -m venv .venv/clients
+	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
+		"$$(.venv/clients/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/checkout.pth"
+	@.venv/clients/bin/python -m pip install --quiet --disable-pip-version-check -c requirements/pins.txt -r requirements/clients.txt
+	@.venv/clients/bin/python -m pip install --quiet --disable-pip-version-check -c requirements/pins.txt --no-deps \
+		--upgrade --target .venv/clients/timm -r requirements/timm.txt
 	@touch $@
