@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -138,5 +140,15 @@ def later_wrong(model: Model) -> Model:
         nonlocal calls
         calls += 1
         return model(x) if calls < 12 else model(x) + 1
+
+    return run
+
+
+def hang_and_tell(model: Model, file: str) -> Model:
+    """Write the number of the process to a file, and hang."""
+
+    def run(x: Tensor) -> Tensor:
+        Path(file).write_text(str(os.getpid()), encoding="ascii")
+        return hang(model)(x)
 
     return run

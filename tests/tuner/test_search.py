@@ -1,6 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +19,7 @@ from lamina.tuner import search
 from lamina.tuner.journal import Journal
 from lamina.tuner.process import Processes
 from lamina.tuner.values import Candidate, Row
+from tests.architecture.source import ROOT
 from tests.tuner.models import small
 
 WRONG = Candidate("constant", "import", {"target": "tests.tuner.planted:constant"})
@@ -116,3 +122,39 @@ def test_a_model_of_a_local_class_is_tuned(book: Path) -> None:
 
     found = tuned(book, Local(), candidates=(Candidate("lamina", "lamina"),))
     assert found.rows[1].verdict in ("faster", "tie", "slower"), found.rows[1]
+
+
+def test_a_candidate_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> None:
+    mark = tmp_path / "process"
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import lamina, sys\n"
+        "from lamina.tuner.values import Candidate\n"
+        "from tests.tuner.models import batch, small\n"
+        "if __name__ == '__main__':\n"
+        "    given = {'target': 'tests.tuner.planted:hang_and_tell', 'file': sys.argv[1]}\n"
+        "    one = Candidate('hang', 'import', given)\n"
+        "    lamina.tune(small(), batch(), candidates=(one,), seconds=0.1, journal=False)\n"
+    )
+    places = os.pathsep.join(p for p in (str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")) if p)
+    with subprocess.Popen([sys.executable, script, mark], env={**os.environ, "PYTHONPATH": places}) as waiting:
+        assert within(90, lambda: mark.exists() and mark.read_text() != "")
+        waiting.kill()
+    number = int(mark.read_text())
+    assert within(20, lambda: not Path(f"/proc/{number}").exists() or "\nState:\tZ" in status(number))
+
+
+def status(number: int) -> str:
+    try:
+        return Path(f"/proc/{number}/status").read_text()
+    except OSError:
+        return "\nState:\tZ"
+
+
+def within(seconds: float, holds: Callable[[], bool]) -> bool:
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+    return True

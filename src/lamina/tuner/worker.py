@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import signal
 import threading
@@ -34,6 +35,9 @@ EAGER_FAILED = "eager itself fails: "
 
 _RAW = 200
 """Timings kept in a row: enough to draw them."""
+
+_WATCH = 1.0
+"""Seconds between two looks at whether the tuned process still lives."""
 
 Tell = Callable[[str], None]
 
@@ -115,8 +119,14 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
 
     # OpenMP's threads do not survive a fork, but a thread that is new starts its own.
     thread = threading.Thread(target=work)
+    parent = multiprocessing.parent_process()
     thread.start()
-    thread.join()
+    while thread.is_alive():
+        thread.join(_WATCH)
+        if (
+            parent is not None and not parent.is_alive()
+        ):  # who waits for the row was killed, and nobody would end a candidate that hangs
+            os._exit(1)
 
 
 def examine(subject: Subject, job: Job, tell: Tell = lambda stage: None) -> Row:
