@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +53,22 @@ def test_named_make_targets_and_files_exist(document: Path) -> None:
     prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
     for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", prose):
         assert (document.parent / link).exists(), f"{document.name} links to {link}"
+
+
+def test_the_commands_of_the_cache_page_run(tmp_path: Path) -> None:
+    [commands] = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs/cache.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    program = tmp_path / "lamina"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lamina "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    source = tmp_path / "block.py"
+    source.write_text(blocks(ROOT / "docs/cache.md")[0], encoding="utf-8")
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
+    script = f'set -e\n"{sys.executable}" block.py\n{commands}'
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    added = re.search(r"^([0-9]+) entries and notes added, 0 refused", done.stdout, re.MULTILINE)
+    assert added, done.stdout
+    assert int(added[1]) > 0
+    assert "0 bad" in done.stdout
