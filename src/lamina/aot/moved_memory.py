@@ -5,10 +5,9 @@ AOTAutograd finds a view of an input in the memory that the input has at the end
 
 from __future__ import annotations
 
-from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from lamina.base.captured import example
+from lamina.base.captured import example, memory, tensors
 from lamina.base.source import source_of
 
 __all__ = ["moved_memory"]
@@ -17,21 +16,27 @@ __all__ = ["moved_memory"]
 def moved_memory(gm: GraphModule) -> str:
     """Why the captured graph is eager's to run: an input gets memory of one that gets another; "" if none does.
 
-    Or it gets another memory after what is returned as a view of it, or as its data, was made.
+    Or a result lies in memory that an input gets, or had before: what it is a view of, whether it may be written to and
+    with which others it has a version are then not what its fake tensor says.
     """
-    returned = set(gm.graph.output_node().all_input_nodes)
     moves = [node for node in gm.graph.nodes if node.op.startswith("call") and _name(node) == "set_"]
     moved = {_owner(node.args[0]) for node in moves}
-    seen: set[Node] = set()
-    for node in gm.graph.nodes if moves else ():
-        if node in moves:
-            if any(_owner(given) in moved for given in node.args[1:2] if isinstance(given, Node)):
-                return f"{source_of(node)} gives an input the memory of one that gets another memory"
-            if any(_owner(one) is _owner(node.args[0]) for one in seen):
-                return f"{source_of(node)} gives an input another memory than a result has that was made of it"
-        elif node.op != "placeholder" and node in returned:
-            seen.add(node)
+    places: set[object] = set()
+    for node in moves:
+        given = [one for one in node.args[1:2] if isinstance(one, Node)]
+        if any(_owner(one) in moved for one in given):
+            return f"{source_of(node)} gives an input the memory of one that gets another memory"
+        places.update(place for one in (node.args[0], *given) for place in _places(one))
+    for node in gm.graph.output_node().all_input_nodes if moves else ():
+        if not places.isdisjoint(_places(node)):
+            return f"{source_of(node)} is returned in memory that an input gets, or had before it gets another"
     return ""
+
+
+def _places(node: object) -> list[object]:
+    """What tells the memory that a tensor of the graph lies in, or lay in when it was made, from that of others."""
+    where = memory(example(node))
+    return [_owner(node), *(() if where is None else (where,))]
 
 
 def _name(node: Node) -> str:
@@ -46,5 +51,6 @@ def _owner(node: object) -> Node | None:
 
 
 def _looks(node: Node) -> bool:
-    value = example(node)
-    return isinstance(value, Tensor) and (value._is_view() or _name(node) in ("_get_data_attr", "detach"))
+    """Whether a call gives its first operand's memory: a view, several of them, its data, or parts of these."""
+    found = tensors(node)
+    return bool(found) and (found[0]._is_view() or _name(node) in ("_get_data_attr", "detach"))
