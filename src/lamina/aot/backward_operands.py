@@ -14,8 +14,11 @@ from torch.fx import GraphModule, Node
 
 from lamina.aot.cost import classify
 from lamina.base.fx.copying import needed_by
+from lamina.base.torch_private import OpOverload
+from lamina.ops import row_of
+from lamina.ops.row import CREATION, NUMBER
 
-__all__ = ["are_backward_operands", "is_backward_operand", "mark_backward_operands"]
+__all__ = ["are_backward_operands", "elements_read", "is_backward_operand", "mark_backward_operands"]
 
 _OPERAND = "read_by_backward"
 
@@ -31,9 +34,16 @@ def mark_backward_operands(joint: GraphModule, forward_outputs: int) -> None:
         if node.op == "placeholder":
             node.meta[_OPERAND] = node in operands
         elif (node in backward and node not in forward) or (node in operands and _is_view(node)):
-            operands.update(node.all_input_nodes)
+            operands.update(elements_read(node))
     read = [isinstance(n, Node) and not operands.isdisjoint(_memory(n)) for n in results[:forward_outputs]]
     output.meta[_OPERAND] = tuple(read)
+
+
+def elements_read(node: Node) -> list[Node]:
+    """The operands of a call that are more to it than their sizes, dtype and device, as ``zeros_like`` asks for."""
+    row = row_of(node.target) if isinstance(node.target, OpOverload) else None
+    made_of_sizes = row is not None and row.kind in (CREATION, NUMBER) and not row.reason
+    return [] if made_of_sizes else node.all_input_nodes
 
 
 def is_backward_operand(node: Node) -> bool:

@@ -16,7 +16,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot.autograd.torch_private import node_class, saved_tensors, serve_nothing, serve_saved, serve_sparse
+from lamina.aot.autograd.torch_private import (
+    node_class,
+    saved_and_changed,
+    saved_tensors,
+    serve_nothing,
+    serve_saved,
+    serve_sparse,
+)
 from lamina.aot.backwards import Boxed
 from lamina.aot.eager_history import Again
 from lamina.aot.torch_private import graph_is_kept, never_captured
@@ -32,6 +39,20 @@ class _Now(threading.local):
     """How many gradients may arrive, and the numbers of those that are not there; None if all are."""
     freed: RuntimeError | None = None
     """Torch's error for saved tensors that are freed, or written to, in whose place the backward gets None."""
+
+
+def _unchanged(ctx: Any, partial: bool) -> tuple[Sequence[Any], RuntimeError | None]:
+    """The saved tensors of a context; in a backward of a part of the gradients None for what was written to.
+
+    And torch's error for that, which is to be raised if the backward reads it.
+    """
+    try:
+        return saved_tensors(ctx), None
+    except RuntimeError as error:
+        if not partial:
+            raise
+        tensors, changed = saved_and_changed(ctx)
+        return [None if place in changed else tensor for place, tensor in enumerate(tensors)], error
 
 
 class DefinedGradients:
@@ -85,7 +106,7 @@ class DefinedGradients:
         def saved(ctx: Any) -> Any:
             self._now.freed = None
             if not ctx.ran:
-                tensors = saved_tensors(ctx)
+                tensors, self._now.freed = _unchanged(ctx, len(there()) < tangents)
                 ctx.saves = len(tensors)
                 return tensors
             if again.refused(ctx, there()):

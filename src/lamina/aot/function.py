@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import is_inference_mode_enabled
 
-from lamina.aot.autograd.torch_private import direct_apply
+from lamina.aot.autograd.torch_private import direct_apply, saved_and_changed
 from lamina.aot.backwards import Backwards, Boxed, CompileBackward, Tangent
 from lamina.aot.differentiable import Rerun
 from lamina.aot.eager_history import Again
@@ -235,7 +235,12 @@ def _backward_function(  # noqa: C901
         if strides is None or backward.alone:
             arguments = list(incoming)
         else:
-            saved = ctx.saved_tensors if kept is None else kept.tensors(backward.reads)
+            if kept is not None:
+                saved = kept.tensors(backward.reads)
+            elif backward.partial:
+                saved = _as_far_as_read(ctx, backward.reads)
+            else:
+                saved = ctx.saved_tensors
             if strides:
                 saved = [restored(t, stride) for t, stride in zip(saved, strides, strict=True)]
             if rereading is None:
@@ -278,6 +283,17 @@ def _backward_function(  # noqa: C901
 
     never_captured(run_backward)
     return run_backward
+
+
+def _as_far_as_read(ctx: Any, reads: Sequence[int] | None) -> Sequence[Any]:
+    """The saved tensors of a context, of which somebody may have written to those that are not read."""
+    try:
+        saved: Sequence[Any] = ctx.saved_tensors
+    except RuntimeError:
+        saved, changed = saved_and_changed(ctx)
+        if changed.intersection(range(len(saved)) if reads is None else reads):
+            raise
+    return saved
 
 
 def _without_gradients(count: int) -> Callable[..., Any]:

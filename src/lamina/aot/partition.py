@@ -18,7 +18,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot import reasons
-from lamina.aot.backward_operands import are_backward_operands, is_backward_operand
+from lamina.aot.backward_operands import are_backward_operands, elements_read, is_backward_operand
 from lamina.aot.cost import CostModel, OpClass, bytes_of, classify
 from lamina.aot.equal_values import compared_values
 from lamina.aot.extract import Effects, Split, extract
@@ -199,7 +199,7 @@ class _Joint:
             if views and (node in visible or node in self.forward_results):
                 visible.update(node.all_input_nodes)
             if node not in self.forward_nodes or (views and node in operands):
-                operands.update(node.all_input_nodes)
+                operands.update(elements_read(node))
         return visible - operands
 
     def _operands_by_passes(self, joint: GraphModule, primals: Sequence[Node]) -> set[Node]:

@@ -21,6 +21,7 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from lamina.aot.torch_private import never_captured
+from lamina.base.torch_private import version_of
 
 __all__ = [
     "Applied",
@@ -31,6 +32,7 @@ __all__ = [
     "results_keep_versions",
     "run_aot_autograd",
     "running_backward",
+    "saved_and_changed",
     "saved_tensors",
     "sequence_number",
     "serve_nothing",
@@ -267,6 +269,27 @@ def saved_tensors(ctx: Any) -> Any:
     """What a context holds; torch refuses the question once a backward has freed it."""
     descriptor: Any = torch._C._FunctionBase.saved_tensors
     return descriptor.__get__(ctx)
+
+
+def saved_and_changed(ctx: Any) -> tuple[list[Any], set[int]]:
+    """What a context holds, and the places of what may have been written to since: ``saved_tensors`` refuses all of it.
+
+    Torch tells nobody the version that a result of the context's function was saved with: such a result counts as
+    changed unless it was never written to at all. Torch's own error where this torch does not give the tensors.
+    """
+    held = ctx._raw_saved_tensors
+    try:
+        tensors = [one.data for one in held]
+    except (AttributeError, RuntimeError):
+        return list(saved_tensors(ctx)), set()
+    changed = set()
+    for place, one in enumerate(held):
+        try:
+            tensors[place] = one.unpack()
+        except RuntimeError:
+            if version_of(tensors[place]) != 0:
+                changed.add(place)
+    return tensors, changed
 
 
 def sequence_number(node: Any) -> int:
