@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from lamina.base.fx.torch_private import graph_module
 from lamina.base.row_digest import row_digest, unless_changed
 from lamina.base.symbolic.torch_private import symbols_of
 
-__all__ = ["Effects", "Split", "extract"]
+__all__ = ["Effects", "Split", "extract", "used"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def extract(
     effects: Effects,
     reuses: Sequence[Reuse] = (),
     packed: Sequence[Packed] = (),
-    witnesses: Sequence[Node] = (),
+    witnesses: Mapping[Node, Sequence[Node]] | None = None,
 ) -> Split:
     """The forward graph returns its outputs, then saved tensors, then saved symbols; the backward graph takes the
     symbols, the tensors and the tangents, in AOTAutograd's order.
@@ -66,7 +66,7 @@ def extract(
     What is in ``effects.copied`` is saved as a clone, which is made before any mutation. For each of ``reuses`` the
     forward returns a digest after the saved tensors; before the tangents a second backward takes those, and then
     the tensors, which it computes again where their digest is another one. What is ``packed`` stands at the place of
-    the first of it. ``witnesses`` are saved for their versions, read or not.
+    the first of it. ``witnesses`` are saved for their versions, read or not, each for tensors in its memory.
     """
     output = joint.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
@@ -74,12 +74,13 @@ def extract(
     tangents = [n for n in placeholders if "tangents" in str(n.target)]
     primals = [n for n in placeholders if "tangents" not in str(n.target)]
 
-    wanted = results[forward_outputs:]
-    tensors, symbols = _used([*wanted, *witnesses, *effects.backward], saved, tangents)
+    witnesses = witnesses or {}
+    wanted = [*results[forward_outputs:], *witnesses, *effects.backward]
+    tensors, symbols = used(wanted, [*saved, *witnesses], tangents)
     symbols = _with_bindings(joint.graph, symbols, tensors, tangents)
 
     together = [found for pack in packed if (found := pack.among(tensors)) is not None]
-    passed = _Passed(tuple(symbols), tuple(tensors), tuple(tangents), tuple(together))
+    passed = _Passed(tuple(symbols), tuple(tensors), tuple(tangents), tuple(together), witnesses)
     backward = _backward(joint, forward_outputs, passed, effects, ())
     rereading = _backward(joint, forward_outputs, passed, effects, reuses) if reuses else None
 
@@ -108,6 +109,7 @@ class _Passed:
     tensors: tuple[Node, ...]
     tangents: tuple[Node, ...]
     packed: tuple[Packed, ...]
+    witnesses: Mapping[Node, Sequence[Node]]
 
     @property
     def kept(self) -> list[Node]:
@@ -132,6 +134,8 @@ def _backward(
         made[node].meta["donated"] = node.op == "call_function"
         if node in effects.copied:
             made[node].meta["val"] = _copied(node)
+        if node in passed.witnesses:
+            made[node].meta["tells_of"] = frozenset(n.name for n in passed.witnesses[node])
     digests = [_placeholder(backward, reuse.node, f"{reuse.node.name}_digest") for reuse in reuses]
     seen = [_placeholder(backward, reuse.node, f"{reuse.node.name}_seen") for reuse in reuses]
     made.update(_inputs(backward, passed.tangents))
@@ -153,7 +157,7 @@ def _backward(
     return graph_module(joint, backward, with_meta=False)
 
 
-def _used(wanted: Sequence[Any], saved: Sequence[Node], tangents: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+def used(wanted: Sequence[Any], saved: Sequence[Node], tangents: Sequence[Node]) -> tuple[list[Node], list[Node]]:
     """The saved values that the backward reads: tensors (those without a version check last) and symbols."""
     stops = {*saved, *tangents}
     reached: set[Node] = set()

@@ -18,7 +18,7 @@ from lamina.aot.joint_tracing import JointGraph
 from lamina.aot.partition import Partition
 from lamina.aot.tangents import restrided
 from lamina.aot.torch_private import without_autocast
-from lamina.aot.undefined_gradients import needs_saved, without_saved, without_undefined
+from lamina.aot.undefined_gradients import needs_saved, read_or_telling, without_saved, without_undefined
 from lamina.base.collector import collector_held
 
 __all__ = ["inputs_of", "with_training", "without_training"]
@@ -94,7 +94,8 @@ def _compile_backward(graphs: GraphCompiler, backward: GraphModule) -> CompileBa
                 if alone:
                     graph = without_saved(graph, gradients)
                 places = graph.graph.find_nodes(op="placeholder")
-                reads = tuple(i for i, n in enumerate(places) if n.users and n.name not in gradients)
+                read = read_or_telling(graph).difference(gradients)
+                reads = tuple(i for i, n in enumerate(places) if n.name in read)
                 partial = strides is not None and None in strides
                 run = graphs.compiled("backward", graph, [n.meta["val"] for n in places])
                 return Backward(run, alone, partial, reads)

@@ -21,7 +21,7 @@ from lamina.aot import reasons
 from lamina.aot.backward_operands import are_backward_operands, elements_read, is_backward_operand
 from lamina.aot.cost import CostModel, OpClass, bytes_of, classify
 from lamina.aot.equal_values import compared_values
-from lamina.aot.extract import Effects, Split, extract
+from lamina.aot.extract import Effects, Split, extract, used
 from lamina.aot.min_cut import INFINITE, Network
 from lamina.aot.packed import Packed, packed_bytes, packed_values
 from lamina.aot.reuse import Reuse, find_reuses
@@ -97,7 +97,7 @@ def partition(
     early = [n for n in view.nodes if n not in view.after]
     packed = packed_values(saved, view.forward_results, early, view.kinds) if model.packs else ()
     witnesses = view.results_in_memory_of(saved)
-    split: Split = extract(joint, forward_outputs, [*saved, *witnesses], view.effects, reuses, packed, witnesses)
+    split: Split = extract(joint, forward_outputs, saved, view.effects, reuses, packed, witnesses)
     rest = (*map(_reread, reuses), *map(_packed, split.packed))
     seen = (Decision("save", (node.name,), True, reasons.TELLS_OF_WRITES()) for node in witnesses)
     decisions = (*_decisions(view, saved, recomputed), *seen, *rest)
@@ -130,8 +130,10 @@ class _Joint:
         self.nodes = [n for n in joint.graph.nodes if n.op != "output"]
         outputs = next(iter(joint.graph.find_nodes(op="output"))).args[0]
         self.forward_results = {n for n in outputs[:forward_outputs] if isinstance(n, Node)}
-        backward_results = [n for n in outputs[forward_outputs:] if isinstance(n, Node)]
-        primals = [n for n in self.nodes if n.op == "placeholder" and "tangents" not in str(n.target)]
+        self.gradients = [n for n in outputs[forward_outputs:] if isinstance(n, Node)]
+        placeholders = [n for n in self.nodes if n.op == "placeholder"]
+        self.tangents = [n for n in placeholders if "tangents" in str(n.target)]
+        primals = [n for n in placeholders if n not in self.tangents]
         self.static_names = {primals[i].name for i in static if i < len(primals)}
         self.written_later = frozenset(primals[i] for i in written if i < len(primals))
         self.after = self._after_tangents()
@@ -140,7 +142,7 @@ class _Joint:
         self.forward_nodes = needed_by([*self.forward_results, *self.effects.forward])
         users = self.after.union(self.effects.backward)
         demanded = [n for user in self.nodes if user in users for n in user.all_input_nodes]
-        self.demanded = {n for n in (*demanded, *backward_results) if n not in self.after}
+        self.demanded = {n for n in (*demanded, *self.gradients) if n not in self.after}
         self.relevant = needed_by(self.demanded)
         self.operands: set[Node] = set(self.demanded)
         """What eager saves, as far as backward formulas ask for it, and what that is a view of."""
@@ -156,19 +158,23 @@ class _Joint:
         """Whether the forward's results depend on ``node``."""
         return node in self.forward_nodes
 
-    def results_in_memory_of(self, saved: Sequence[Node]) -> tuple[Node, ...]:
-        """A result for each memory that has results and something saved, of which none is both.
+    def results_in_memory_of(self, saved: Sequence[Node]) -> dict[Node, list[Node]]:
+        """A result for each memory that has results and something saved, of which none is both, and what is saved.
 
-        A write to such a result is one to what is saved, and only the result's version tells of it.
+        A write to such a result is one to what is saved, and only the result's version tells of it. What is ``saved``
+        and not read counts for nothing.
         """
+        tensors, _ = used([*self.gradients, *self.effects.backward], saved, self.tangents)
         results: dict[Node, Node] = {}
         for node in self.nodes:
             if node in self.forward_results and isinstance(node.meta.get("val"), torch.Tensor):
                 results.setdefault(self._memory(node), node)
-        kept = [n for n in saved if n not in self.effects.copied and isinstance(n.meta.get("val"), torch.Tensor)]
-        told = {self._memory(n) for n in kept if n in self.forward_results or n.op == "placeholder"}
-        wanted = dict.fromkeys(self._memory(n) for n in kept)
-        return tuple(results[memory] for memory in wanted if memory in results and memory not in told)
+        kept: dict[Node, list[Node]] = {}
+        for node in tensors:
+            if node not in self.effects.copied:
+                kept.setdefault(self._memory(node), []).append(node)
+        untold = (m for m in kept if not any(n in self.forward_results or n.op == "placeholder" for n in kept[m]))
+        return {results[memory]: kept[memory] for memory in untold if memory in results}
 
     def _memory(self, node: Node) -> Node:
         """The operation, or input, whose memory a value lies in."""

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from lamina.aot.tangents import copied
 from lamina.base.symbolic.torch_private import is_true
 
-__all__ = ["needs_saved", "without_saved", "without_undefined", "without_unread"]
+__all__ = ["needs_saved", "read_or_telling", "without_saved", "without_undefined", "without_unread"]
 
 _SUMS = (torch.ops.aten.add.Tensor, torch.ops.prims.add.default)
 
@@ -76,8 +76,18 @@ def without_saved(backward: GraphModule, tangents: Collection[str]) -> GraphModu
 
 def without_unread(backward: GraphModule, saved: Collection[str]) -> GraphModule:
     """``backward`` as a graph that takes no ``saved`` tensor which it does not read."""
-    read = [n.name for n in backward.graph.find_nodes(op="placeholder") if n.users or n.name not in saved]
-    return without_saved(backward, read)
+    read = read_or_telling(backward)
+    return without_saved(backward, [n.name for n in _given(backward) if n.name in read or n.name not in saved])
+
+
+def read_or_telling(backward: GraphModule) -> set[str]:
+    """Names of the inputs that the graph reads, and of those whose version tells of a write to one that it reads."""
+    read = {n.name for n in _given(backward) if n.users}
+    return read | {n.name for n in _given(backward) if not read.isdisjoint(n.meta.get("tells_of", ()))}
+
+
+def _given(gm: GraphModule) -> list[Node]:
+    return list(gm.graph.find_nodes(op="placeholder"))
 
 
 def _inner(gm: GraphModule) -> list[Node]:
