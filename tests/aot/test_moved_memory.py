@@ -73,3 +73,56 @@ def test_what_has_one_memory_before_and_one_after_is_compiled(function: Callable
     compiled = lamina.compile(function, options={"strict": True})
     compiled(torch.arange(3.0), torch.arange(3.0))
     assert not compiled.record.decisions("eager")
+
+
+def _parts_of_what_is_given(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    x.data = y * 2
+    return x.unbind(0)
+
+
+def _parts_of_parts(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    x.data = y * 2
+    return x[1:].split(2)[1][None].unbind(1)
+
+
+def _detached_parts(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    x.data = y.data
+    v = x.detach()
+    return v.t(), v.tensor_split(2)[0], v
+
+
+def _parts_without_gradients(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    x.data = y * 2
+    with torch.no_grad():
+        return x.view(-1), x.hsplit(2)[0]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("leaf", [True, False])
+@pytest.mark.parametrize(
+    "function", [_parts_of_what_is_given, _parts_of_parts, _detached_parts, _parts_without_gradients]
+)
+def test_results_in_memory_that_an_input_gets_are_views_as_in_eager(
+    function: Callable[..., Any], leaf: bool, dynamic: bool | None
+) -> None:
+    """They share versions with the input, and autograd refuses the same writes."""
+
+    def shown(run: Callable[..., Any]) -> list[Any]:
+        found: list[Any] = []
+        for written in (-1, 0, 1):
+            x, y = (torch.arange(16.0).view(4, 4) + k for k in range(2))
+            x = x.requires_grad_() if leaf else x.requires_grad_() * 1
+            results = run(x, y)
+            tensors = [*results, x, y]
+            results[0].detach().add_(1)
+            found.append([t._version for t in tensors])
+            try:
+                tensors[written].mul_(2)
+                results[0] * 1
+            except RuntimeError as error:
+                found.append(str(error))
+            found += [[t._version for t in tensors], [t.requires_grad for t in tensors], [t.tolist() for t in tensors]]
+        return found
+
+    torch.compiler.reset()
+    assert shown(lamina.compile(function, dynamic=dynamic, options={"strict": True})) == shown(function)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import lamina
@@ -183,3 +184,79 @@ def test_a_write_to_a_result_in_the_memory_of_what_is_saved_is_seen(program: Any
             (mine,) = torch.autograd.grad(results[0].sum(), x)
             y = x.detach().clone().requires_grad_()
             torch.testing.assert_close(mine, *torch.autograd.grad(program(y)[0].sum(), y))
+
+
+def _three(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    h = x.exp()
+    return h * 2, h.tanh(), x.sigmoid()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("written", [0, 1, 2])
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_a_write_to_what_another_result_saves_is_no_error(wanted: int, written: int, dynamic: bool | None) -> None:
+    torch.compiler.reset()
+    compiled = lamina.compile(_three, dynamic=dynamic, options={"strict": True})
+    for again in (False, True):
+        x = torch.linspace(-1, 1, 20).view(4, 5).requires_grad_()
+        results = compiled(x)
+        results[written].detach().mul_(2)
+        if wanted == written != 0:  # eager saves those two results
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                results[wanted].sum().backward()
+            continue
+        results[wanted].sum().backward(retain_graph=again)
+        y = x.detach().clone().requires_grad_()
+        torch.testing.assert_close(x.grad, *torch.autograd.grad(_three(y)[wanted].sum(), y))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_later_backward_sees_a_write_to_a_result_in_the_memory_of_what_it_reads(dynamic: bool | None) -> None:
+    torch.compiler.reset()
+
+    def two(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = x * 2
+        return y.erf(), y[:-1], x * 3
+
+    for write in (False, True):
+        x = torch.linspace(0.5, 2.0, 16).reshape(4, 4).requires_grad_()
+        results = lamina.compile(two, dynamic=dynamic, options={"strict": True})(x)
+        results[2].sum().backward()
+        if not write:
+            results[0].sum().backward()
+            continue
+        results[1].detach().add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            results[0].sum().backward()
+
+
+def _nothing_left(x: Tensor) -> Tensor:
+    return F.dropout(F.dropout(x, 1.0).sigmoid(), 1.0)
+
+
+def _fills_alike(x: Tensor) -> Tensor:
+    return _Alike.apply(x)  # type: ignore[no-any-return,no-untyped-call]
+
+
+class _Alike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.like = torch.ones_like(x)
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient * ctx.like * 3
+
+
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", [_nothing_left, _fills_alike])
+def test_what_is_asked_for_its_size_alone_may_be_written_to(program: Any, dynamic: bool | None, numerics: str) -> None:
+    torch.compiler.reset()
+    x = torch.linspace(0.5, 2.0, 16).reshape(4, 4).requires_grad_()
+    result = lamina.compile(program, dynamic=dynamic, options={"strict": True, "numerics": numerics})(x)
+    x.detach().zero_()
+    result.sum().backward()
+    y = torch.ones(4, 4, requires_grad=True)
+    torch.testing.assert_close(x.grad, *torch.autograd.grad(program(y).sum(), y))
