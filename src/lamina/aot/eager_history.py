@@ -18,7 +18,7 @@ from lamina.base.fx.torch_private import flatten
 from lamina.base.symbolic.torch_private import hint
 from lamina.base.torch_private import version_of
 
-__all__ = ["Again", "Held", "Place", "Reach", "held_by_eager", "reach_in_eager"]
+__all__ = ["Again", "Held", "Kept", "Place", "Reach", "held_by_eager", "reach_in_eager"]
 
 Held = tuple[frozenset[int], ...]
 """For each tensor the nodes behind it that hold tensors, numbered in the order in which the engine runs them."""

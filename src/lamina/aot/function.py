@@ -12,7 +12,7 @@ from torch import is_inference_mode_enabled
 from lamina.aot.autograd.torch_private import direct_apply, saved_and_changed
 from lamina.aot.backwards import Backwards, Boxed, CompileBackward, Tangent
 from lamina.aot.differentiable import Rerun
-from lamina.aot.eager_history import Again
+from lamina.aot.eager_history import Again, Kept
 from lamina.aot.reuse import Returned, all_unchanged
 from lamina.aot.saved_tensors import restored
 from lamina.aot.torch_private import (
@@ -235,12 +235,8 @@ def _backward_function(  # noqa: C901
         if strides is None or backward.alone:
             arguments = list(incoming)
         else:
-            if kept is not None:
-                saved = kept.tensors(backward.reads)
-            elif backward.partial:
-                saved = _as_far_as_read(ctx, backward.reads)
-            else:
-                saved = ctx.saved_tensors
+            whole = kept is None and not backward.partial
+            saved = ctx.saved_tensors if whole else _as_far_as_read(ctx, kept, backward.reads)
             if strides:
                 saved = [restored(t, stride) for t, stride in zip(saved, strides, strict=True)]
             if rereading is None:
@@ -285,8 +281,10 @@ def _backward_function(  # noqa: C901
     return run_backward
 
 
-def _as_far_as_read(ctx: Any, reads: Sequence[int] | None) -> Sequence[Any]:
-    """The saved tensors of a context, of which somebody may have written to those that are not read."""
+def _as_far_as_read(ctx: Any, kept: Kept | None, reads: Sequence[int] | None) -> Sequence[Any]:
+    """The saved tensors of a context, or those ``kept``: somebody may have written to those that are not read."""
+    if kept is not None:
+        return kept.tensors(reads)
     try:
         saved: Sequence[Any] = ctx.saved_tensors
     except RuntimeError:
