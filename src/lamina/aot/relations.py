@@ -174,8 +174,12 @@ def _first(values: Sequence[Tensor], family: Sequence[int]) -> int:
 def _family(values: Sequence[Tensor], members: Sequence[int], beside: Tensor) -> _Family:
     root = next((i for i in members if values[i]._base is None), None)
     views = tuple(i for i in members if i != root)
-    alike = root is not None and _layout(values[root]) == _layout(beside) and all(map(is_constant, _layout(beside)))
-    return _Family(root, views, tuple(how_made(values[i]) for i in views), alike)
+    return _Family(root, views, tuple(how_made(values[i]) for i in views), root is not None and _alike(values[root], beside))
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether both lie alike. Numbers that a call tells are not asked for, which would guard them or fail."""
+    return all(map(is_constant, (*_layout(one), *_layout(other)))) and _layout(one) == _layout(other)
 
 
 def _layout(value: Tensor) -> tuple[Any, ...]:

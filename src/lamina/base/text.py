@@ -99,7 +99,7 @@ class Writer:
             self.line(line)
             return
         with self.indent("(", f") = {value}"):
-            for text in wrap(", ".join(names), _WIDTH - 5):
+            for text in wrap(", ".join(names) + ",", _WIDTH - 5):
                 self.line(text)
 
     def text(self) -> str:
