@@ -20,6 +20,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
+from lamina.aot.scalars.torch_private import exact_integers
 from lamina.aot.torch_private import never_captured
 from lamina.base.torch_private import version_of
 
@@ -81,7 +82,7 @@ def run_aot_autograd(
         decompositions=decompositions,
         keep_inference_input_mutations=True,
     )
-    with _settings(guess_tangent_strides_as_outputs=as_results), _functions_told(applied):
+    with _settings(guess_tangent_strides_as_outputs=as_results), _functions_told(applied), exact_integers():
         compiled: Callable[..., Any] = backend(gm, example_inputs)
     return compiled
 

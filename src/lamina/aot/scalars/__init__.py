@@ -1,0 +1,1 @@
+"""Numbers of Python in graphs that AOTAutograd traces."""

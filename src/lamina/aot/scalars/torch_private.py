@@ -1,0 +1,62 @@
+"""Floats that are computed from integers of a call; names as read in torch 2.11 to 2.13.
+
+AOTAutograd turns arithmetic of floats that may vary into operations on tensors without dimensions, and the integers in
+it into tensors of float32: ``x * float(k)`` then has 24 bits of ``k``, and ``x / float(-k)`` divides by -0.0 where
+``k`` is 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd import graph_compile
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+__all__ = ["exact_integers"]
+
+
+@contextlib.contextmanager
+def exact_integers() -> Iterator[None]:
+    """In this context AOTAutograd leaves floats as they are that only integers make, and makes others of all their bits."""
+    usual: Any = graph_compile.tensorify_python_scalars
+
+    def tensorify(gm: GraphModule, shape_env: Any, fake_mode: Any) -> None:
+        before = set(gm.graph.nodes)
+        hidden = {node: node.meta.pop("val") for node in before if _is_of_integers(node.meta.get("val"))}
+        try:
+            usual(gm, shape_env, fake_mode)
+        finally:
+            for node, value in hidden.items():
+                node.meta["val"] = value
+        _widen([node for node in gm.graph.nodes if node not in before], fake_mode)
+
+    graph_compile.tensorify_python_scalars = tensorify  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        graph_compile.tensorify_python_scalars = usual
+
+
+def _is_of_integers(value: object) -> bool:
+    """Whether ``value`` is a float in which there is no symbol but integers."""
+    if not isinstance(value, torch.SymFloat):
+        return False
+    return not any(symbol_is_type(s, (SymT.FLOAT, SymT.UNBACKED_FLOAT)) for s in value.node.expr.free_symbols)
+
+
+def _widen(made: list[Node], fake_mode: Any) -> None:
+    """Give tensors that ``made`` nodes make of integers 64 bits, and what is computed from them the dtype it then has."""
+    changed = False
+    for node in made:
+        if node.target is torch.ops.aten.scalar_tensor.default and "dtype" not in node.kwargs:
+            node.kwargs = {**node.kwargs, "dtype": torch.int64}
+            changed = True
+        if changed and isinstance(node.target, torch._ops.OpOverload):
+            args, kwargs = map_arg((node.args, node.kwargs), lambda one: one.meta["val"])
+            with fake_mode:
+                node.meta["val"] = node.target(*args, **kwargs)
