@@ -18,7 +18,7 @@ from torch._dynamo.variables import lists
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
-from torch._dynamo.variables.tensor import FakeItemVariable, TensorVariable, UnspecializedPythonVariable
+from torch._dynamo.variables.tensor import FakeItemVariable, SymNodeVariable, TensorVariable, UnspecializedPythonVariable
 
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 
@@ -38,7 +38,10 @@ def _break_at_contains() -> None:
     @functools.wraps(contains_any)
     def contains(items: Iterable[Any], search: Any, tx: Any, check_tensor_identity: bool = False) -> Any:
         found = list(items)
-        if check_tensor_identity or not _may_break(tx) or not any(map(_is_tensor, (search, *found))):
+        if check_tensor_identity or not _may_break(tx):
+            return contains_any(found, search, tx, check_tensor_identity)
+        if not any(map(_is_tensor, (search, *found))):
+            _break_at_mixed("looking for a number among numbers", (search, *found))
             return contains_any(found, search, tx, check_tensor_identity)
         return ConstantVariable.create(_contains(found, search))
 
@@ -80,11 +83,34 @@ def _break_at_extremes() -> None:
 
     @functools.wraps(compare_any)
     def compare(self: Any, tx: Any, a: Any, b: Any) -> Any:
-        if _may_break(tx) and any(map(_is_tensor, (a, b))):
-            _break(f"{self.fn.__name__} of tensors")
+        if _may_break(tx):
+            if any(map(_is_tensor, (a, b))):
+                _break(f"{self.fn.__name__} of tensors")
+            _break_at_mixed(f"{self.fn.__name__} of numbers", (a, b))
         return compare_any(self, tx, a, b)
 
     BuiltinVariable._call_min_max_binary = compare  # type: ignore[method-assign]
+
+
+def _break_at_mixed(what: str, variables: Iterable[Any]) -> None:
+    """Break where integers are compared with floats that are not constants, or floats with such integers.
+
+    A trace makes a float of both, also where Python gives the integer, and may take equal ones of two types for others.
+    """
+    found = [v.realize() if issubclass(type(v), LazyVariableTracker) else v for v in variables]
+    if not all(map(_is_number, found)) or all(map(_is_fixed, found)):
+        return
+    if len({v.python_type() is float for v in found}) > 1:
+        _break(f"{what} of two types")
+
+
+def _is_fixed(variable: Any) -> bool:
+    return issubclass(type(variable), ConstantVariable)
+
+
+def _is_number(variable: Any) -> bool:
+    numbers = (ConstantVariable, SymNodeVariable, *_NUMBERS)
+    return issubclass(type(variable), numbers) and issubclass(variable.python_type(), (int, float))
 
 
 def _may_break(tx: Any) -> bool:
