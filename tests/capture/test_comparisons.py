@@ -44,8 +44,14 @@ PROGRAMS: dict[str, tuple[Any, tuple[tuple[Any, ...], ...]]] = {
     "remove": (lambda x, y: (lambda held: (held.remove(y), held[0])[1])([x, y]), ((ONE, NAN), (X, Y))),
     "greatest": (lambda x, y: (max(x, y), min(y, x), max(y, 0.5)), ((ONE, NAN), (NAN, ONE), (ONE, ONE * 2), (X, Y))),
     "greatest by key": (lambda x, y: max([x, y], key=lambda t: t[0]) * 2, ((X, Y), (Y, X))),
-    "greatest of two types": (lambda x, k: (min(x.shape[0], k) + 1, max(k, 2), x + 1), ((X, 2.5), (X, 5.5), (X, 7), (X, 1))),
-    "number among numbers": (lambda x, k, held: (k in held, x + 1), ((X, 1, [0.5]), (X, 1.0, [1]), (X, True, [NAN_, 1.0]))),
+    "greatest of two types": (
+        lambda x, k: (min(x.shape[0], k) + 1, max(k, 2), x + 1),
+        ((X, 2.5), (X, 5.5), (X, 7), (X, 1)),
+    ),
+    "number among numbers": (
+        lambda x, k, held: (k in held, x + 1),
+        ((X, 1, [0.5]), (X, 1.0, [1]), (X, True, [NAN_, 1.0])),
+    ),
     "scalars of NumPy": (lambda x: (x.numpy().sum(), x.numpy().max(0) + 1, np.array(3.0)), ((X,), (Y,))),
     "type of a scalar": (lambda x: (isinstance(x.numpy().mean(), np.ndarray), x + 1), ((X,),)),
     "functions of NumPy": (lambda x: np.sin(x), ((X,), (X.clone().requires_grad_(),))),

@@ -174,7 +174,9 @@ def _first(values: Sequence[Tensor], family: Sequence[int]) -> int:
 def _family(values: Sequence[Tensor], members: Sequence[int], beside: Tensor) -> _Family:
     root = next((i for i in members if values[i]._base is None), None)
     views = tuple(i for i in members if i != root)
-    return _Family(root, views, tuple(how_made(values[i]) for i in views), root is not None and _alike(values[root], beside))
+    return _Family(
+        root, views, tuple(how_made(values[i]) for i in views), root is not None and _alike(values[root], beside)
+    )
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

@@ -27,6 +27,7 @@ from torch.fx.node import has_side_effect
 from lamina.base.collector import hold_collector, release_collector
 from lamina.capture.arrays.torch_private import break_at_arrays
 from lamina.capture.comparisons.torch_private import break_at_comparisons
+from lamina.capture.guards.torch_private import invalidate_isolated
 from lamina.capture.missing_attributes.torch_private import note_missing_attributes
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina, correct_traces
 
@@ -170,6 +171,7 @@ _keep_scaled_additions()
 correct_traces()
 break_at_arrays()
 break_at_comparisons()
+invalidate_isolated()
 note_missing_attributes()
 
 

@@ -22,8 +22,9 @@ __all__ = ["exact_integers"]
 
 @contextlib.contextmanager
 def exact_integers() -> Iterator[None]:
-    """In this context AOTAutograd leaves floats as they are that only integers make, and makes others of all their bits."""
-    usual: Any = graph_compile.tensorify_python_scalars
+    """In this context AOTAutograd leaves floats that only integers make, and takes integers in others whole."""
+    module: Any = graph_compile
+    usual = module.tensorify_python_scalars
 
     def tensorify(gm: GraphModule, shape_env: Any, fake_mode: Any) -> None:
         before = set(gm.graph.nodes)
@@ -35,11 +36,11 @@ def exact_integers() -> Iterator[None]:
                 node.meta["val"] = value
         _widen([node for node in gm.graph.nodes if node not in before], fake_mode)
 
-    graph_compile.tensorify_python_scalars = tensorify  # type: ignore[assignment]
+    module.tensorify_python_scalars = tensorify
     try:
         yield
     finally:
-        graph_compile.tensorify_python_scalars = usual
+        module.tensorify_python_scalars = usual
 
 
 def _is_of_integers(value: object) -> bool:
@@ -50,7 +51,7 @@ def _is_of_integers(value: object) -> bool:
 
 
 def _widen(made: list[Node], fake_mode: Any) -> None:
-    """Give tensors that ``made`` nodes make of integers 64 bits, and what is computed from them the dtype it then has."""
+    """Give tensors that ``made`` nodes make of integers 64 bits, and what is computed from them its dtype."""
     changed = False
     for node in made:
         if node.target is torch.ops.aten.scalar_tensor.default and "dtype" not in node.kwargs:

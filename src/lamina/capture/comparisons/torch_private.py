@@ -18,7 +18,12 @@ from torch._dynamo.variables import lists
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
-from torch._dynamo.variables.tensor import FakeItemVariable, SymNodeVariable, TensorVariable, UnspecializedPythonVariable
+from torch._dynamo.variables.tensor import (
+    FakeItemVariable,
+    SymNodeVariable,
+    TensorVariable,
+    UnspecializedPythonVariable,
+)
 
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 

@@ -44,6 +44,8 @@ def refused_frame(code: CodeType) -> str:
     """Why Python is to run a frame of ``code``, which is not to be one graph; "" if Dynamo may have it."""
     if torch.is_inference_mode_enabled() and torch.is_grad_enabled():
         return "gradients are switched on within inference mode"
+    if torch.is_inference_mode_enabled() and "requires_grad" in code.co_names:
+        return "it asks within inference mode for requires_grad, which a trace answers as outside of it"
     if (
         code.co_flags & inspect.CO_COROUTINE
     ):  # what Dynamo makes of one ends the process when it is freed, whatever the backend

@@ -33,7 +33,6 @@ def refused(gm: torch.fx.GraphModule) -> str:
         _hidden_name(tx, reads.names_read(context.traced_code)),
         "" if tx.one_graph or not any(map(_draws_in_two_dtypes, gm.graph.nodes)) else _TWO_DTYPES,
         _derivative_lost(gm, tx, codes),
-        _asks_inference_tensors(codes),
     )
     return next(filter(None, whys), "")
 
@@ -74,13 +73,6 @@ def _gives_scalar(node: torch.fx.Node) -> bool:
 def _unknown_of_tensors(codes: Sequence[CodeType]) -> str:
     unknown = sorted(reads.names_read(codes) & {"output_nr", "retains_grad"})
     return f"it asks for {' and '.join(unknown)} of a tensor, of which a trace knows nothing" if unknown else ""
-
-
-def _asks_inference_tensors(codes: Sequence[CodeType]) -> str:
-    """Tensors made in inference mode require no gradient, and in its traces they do as they do outside of it."""
-    if not torch.is_inference_mode_enabled() or "requires_grad" not in reads.names_read(codes):
-        return ""
-    return "it asks in inference mode whether a tensor requires a gradient, which a trace answers as outside of it"
 
 
 def _hidden_name(tx: Any, read: frozenset[str]) -> str:

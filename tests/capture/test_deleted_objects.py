@@ -1,0 +1,38 @@
+"""Objects that graphs are guarded by and that are deleted, or are there until Python exits."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import torch
+
+import lamina
+
+_PROGRAM = """
+import torch, torch.nn.functional as F, lamina
+compiled = lamina.compile(lambda x: F.gelu(x))
+assert compiled(torch.ones(4)).shape == (4,)
+print("done")
+"""
+
+
+def test_python_exits_after_a_graph_with_a_builtin_function() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _PROGRAM], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]
+
+
+def test_a_function_that_is_deleted_ends_the_graphs_of_it() -> None:
+    def call(x: torch.Tensor, f: object) -> torch.Tensor:
+        return f(x) if f is not None else x  # type: ignore[operator]
+
+    compiled = lamina.compile(call)
+    x = torch.ones(3)
+    for k in range(3):
+        scope: dict[str, object] = {}
+        exec(f"def f(x): return x * {k}", scope)
+        assert compiled(x, scope["f"]).equal(x * k)
+        del scope
+        gc.collect()
+    assert compiled(x, None) is x
