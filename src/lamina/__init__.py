@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lamina.backends.registry import register_backend
+    from lamina.backends.registry import list_backends, register_backend
     from lamina.base.decision import Decision
     from lamina.bench import Measurement, Rivals, alternate, benchmark, warmup
     from lamina.blame.bisection import bisect
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lamina.errors import BadArgument, InvalidIR, LaminaError, LaminaWarning, StageFailed, UnknownOption
     from lamina.explain.program import explain
     from lamina.freezing.frozen import thaw
-    from lamina.options import Options
+    from lamina.options import Options, list_options
     from lamina.record import Record, records
     from lamina.testing.verify import verify
     from lamina.tuner.result import load
@@ -41,6 +41,8 @@ __all__ = [
     "compile",
     "explain",
     "lamina_backend",
+    "list_backends",
+    "list_options",
     "load",
     "records",
     "register_backend",
@@ -51,7 +53,7 @@ __all__ = [
 ]
 
 _PLACES = {
-    "backends.registry": ("register_backend",),
+    "backends.registry": ("list_backends", "register_backend"),
     "base.decision": ("Decision",),
     "bench": ("Measurement", "Rivals", "alternate", "benchmark", "warmup"),
     "blame.bisection": ("bisect",),
@@ -59,7 +61,7 @@ _PLACES = {
     "explain.program": ("explain",),
     "errors": ("BadArgument", "InvalidIR", "LaminaError", "LaminaWarning", "StageFailed", "UnknownOption"),
     "freezing.frozen": ("thaw",),
-    "options": ("Options",),
+    "options": ("Options", "list_options"),
     "record": ("Record", "records"),
     "testing.verify": ("verify",),
     "tuner.result": ("load",),
@@ -70,6 +72,15 @@ _MODULES = ("bench", "errors", "extend", "options", "record", "testing")
 """Modules for users, which need no import of their own."""
 
 
+def _version() -> str:
+    """The installed package's; a package that is only on the path has none."""
+    metadata = import_module("importlib.metadata")
+    try:
+        return str(metadata.version("lamina"))
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
 class _Package(ModuleType):
     """A package whose names are found when they are asked for; ``compile`` is the function of that name."""
 
@@ -78,6 +89,8 @@ class _Package(ModuleType):
             value = getattr(import_module(_MODULE_OF[name]), name)
         elif name in _MODULES:
             value = import_module(f"{__name__}.{name}")
+        elif name == "__version__":
+            value = _version()
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         setattr(self, name, value)
@@ -89,7 +102,7 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__, *_MODULES})
+        return sorted({*super().__dir__(), *__all__, *_MODULES, "__version__"})
 
 
 sys.modules[__name__].__class__ = _Package

@@ -36,6 +36,7 @@ from lamina.base.lowering import lowerings_key
 from lamina.base.recovery import is_internal, recover
 from lamina.base.rule import NestRule
 from lamina.base.torch_private import fresh_symbols_dropped
+from lamina.base.user_frames import with_users_frames
 from lamina.capture.behind_torch import log_behind_torch
 from lamina.capture.dynamo import compile_callable, compiled_graph, guarded, note_behind_torch
 from lamina.capture.modes.torch_private import has_function_modes
@@ -71,6 +72,7 @@ _MOST_CUTS = 4
 """Times that a segment is cut again, where what is left of it cannot be lowered either."""
 
 
+@with_users_frames
 def compile(
     model: Any = None,
     *,

@@ -10,11 +10,13 @@ from difflib import get_close_matches
 from typing import Any
 
 from lamina.base.logs import enable_logs
+from lamina.base.other_options import told_for
 from lamina.base.passes import Passes
 from lamina.base.rule import NestRule, Rule
+from lamina.base.user_frames import show_all_frames
 from lamina.errors import BadArgument, LaminaWarning, UnknownOption
 
-__all__ = ["MODES", "Options", "compiler_variables"]
+__all__ = ["MODES", "Options", "compiler_variables", "list_options"]
 
 _EXAMPLES = {bool: "set it to 0 or 1", int: "set it to a whole number, 0 or more"}
 
@@ -120,6 +122,14 @@ class Options:
         "LAMINA_DEBUG",
         key=False,
     )
+    traceback: str = _knob(
+        "user",
+        "frames of the tracebacks of Lamina's errors. user: those of the user's files; full: all, from the first "
+        "compile call on that asks for it",
+        "LAMINA_TRACEBACK",
+        ("user", "full"),
+        key=False,
+    )
     jobs: int = _knob(0, "C++ compilers run at once; 0 means one per core", "LAMINA_JOBS", key=False)
 
     @classmethod
@@ -154,6 +164,7 @@ class Options:
                 values[f.name] = _parse(f.metadata["env"], f.default, text, f.metadata["choices"])
         for name, value in values.items():
             _check(cls.__dataclass_fields__[name], value, f"the environment variable {_env(cls, name)}")
+        show_all_frames(values.get("traceback") == "full")
         _warn_of_misspelt({f.metadata["env"] for f in fields(cls)} - {""}, cls.knobs())
         for name, value in (given or {}).items():
             _known(cls, name)
@@ -175,6 +186,8 @@ class Options:
             _check(f, getattr(self, f.name), f"option {f.name!r}")
         _check_names(self.rules)
         enable_logs(self.logs, self.debug)
+        if self.traceback == "full":
+            show_all_frames(True)
         return self
 
 
@@ -198,6 +211,11 @@ Options.__doc__ = "\n".join(
 )
 
 
+def list_options() -> dict[str, str]:
+    """What ``options=`` takes, by name: the default, the environment variable, what it does, and its values."""
+    return {f.name: _described(f).partition(" = ")[2] for f in fields(Options)}
+
+
 def compiler_variables() -> tuple[str, ...]:
     """The environment variables by which compilers, and wrappers before them, are told what to do, as "name=value"."""
     return tuple(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_TELLING))
@@ -216,6 +234,8 @@ def _agree(mode: Any, within: Any) -> None:
 
 def _known(cls: type[Options], name: Any) -> None:
     if name not in cls.knobs():
+        if told := told_for(name):
+            raise UnknownOption(f"no option is called {name!r}", remedy=told)
         meant = get_close_matches(name, cls.knobs(), 1) if isinstance(name, str) else ()
         hint = f"did you mean {meant[0]!r}? " if meant else ""
         raise UnknownOption(f"no option is called {name!r}", remedy=f"{hint}use one of {', '.join(cls.knobs())}")

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 
 from lamina.backends.adapters.onnxruntime import ONNXRUNTIME
 from lamina.backends.adapters.openvino import OPENVINO
-from lamina.backends.adapters.optional import check_installed
+from lamina.backends.adapters.optional import absent, check_installed
 from lamina.backends.adapters.torch_tensorrt import TORCH_TENSORRT
 from lamina.backends.adapters.torchao import TORCHAO
 from lamina.backends.api import Backend
@@ -32,6 +32,7 @@ __all__ = [
     "backend_names",
     "handed_over",
     "is_torch_name",
+    "list_backends",
     "register_backend",
 ]
 
@@ -118,6 +119,23 @@ def as_backend(given: str | Backend | Callable[..., Any]) -> Backend:
 def backend_names() -> list[str]:
     """Every name ``backend=`` takes, without those that torch.compile has for its own debugging."""
     return sorted({*_registered, *_entry_points(), *torch_backend_names(("debug", "experimental"))})
+
+
+def list_backends() -> dict[str, str]:
+    """What ``backend=`` takes, by name: where each comes from, and the packages that are to be installed for it."""
+    found: dict[str, str] = {}
+    for name in backend_names():
+        missing = absent(_registered[name].requires) if name in _registered else []
+        found[name] = f"{_origin(name)}, needs {' and '.join(missing)}" if missing else _origin(name)
+    return found
+
+
+def _origin(name: str) -> str:
+    if name in BUILT_IN:
+        return "built in"
+    if name in _registered:
+        return "registered"
+    return "an installed package's" if name in _entry_points() else "torch.compile's"
 
 
 def is_torch_name(name: str) -> bool:

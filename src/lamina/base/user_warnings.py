@@ -11,9 +11,12 @@ import torch
 
 from lamina.errors import LaminaWarning
 
-__all__ = ["calling_place", "warn_user"]
+__all__ = ["OWN_FOLDERS", "calling_place", "warn_user"]
 
-_OWN = tuple(os.path.dirname(path) + os.sep for path in (os.path.dirname(os.path.abspath(__file__)), torch.__file__))
+OWN_FOLDERS = tuple(
+    os.path.dirname(path) + os.sep for path in (os.path.dirname(os.path.abspath(__file__)), torch.__file__)
+)
+"""Folders of Lamina and of torch, whose files are not the user's."""
 
 
 def warn_user(text: str, remedy: str = "") -> None:
@@ -31,6 +34,6 @@ def calling_place() -> tuple[str, int]:
 def _user_frame() -> tuple[FrameType, int]:
     """The innermost frame that is neither Lamina's nor torch's, and its ``stacklevel`` for the caller's caller."""
     level, frame = 2, sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_FOLDERS):
         level, frame = level + 1, frame.f_back
     return frame, level

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import inspect
-import runpy
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 import lamina
-from lamina.errors import BadArgument
 from lamina.options import Options
+from lamina.programs import Ended, Program
 from lamina.record import Record
 
-__all__ = ["Call", "Stop", "run_target", "runner"]
+__all__ = ["Call", "Stop", "run_target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,61 +40,27 @@ class Stop(BaseException):
     """Raised by who looks at calls, when it has seen enough: the script ends."""
 
 
-def run_target(target: str, look: Callable[[Call], None], arguments: tuple[str, ...] = (), calls: int = 1) -> int:
-    """Run a script ("train.py", with its ``arguments``) or a function ("package.module:function").
+def run_target(
+    program: Program, look: Callable[[Call], None], calls: int = 1, quiet: bool = False
+) -> tuple[int, Ended]:
+    """Run a program; ``look`` is called before each of the first ``calls`` calls of all that it compiles with Lamina.
 
-    ``look`` is called before each of the first ``calls`` calls of every function and module that is compiled with
-    Lamina; they run in eager. A function ``program(compile)``, as the fuzzer writes it, is run as well. Gives how many
-    calls were looked at. Raises ``BadArgument`` for what cannot be run.
+    Calls run in eager. A function ``program(compile)`` in it, as the fuzzer writes it, is run as well. With ``quiet``
+    what it prints goes to standard error. Gives how many calls were looked at, and how the program ended.
     """
     watch = _Watch(look, calls)
-    run = runner(target, arguments)
-    with watch.compiling(), contextlib.suppress(Stop):
-        found = run()
-        program = found.get("program") if isinstance(found, dict) else None
-        if callable(program) and list(inspect.signature(program).parameters) == ["compile"]:
-            for _ in program(watch.compile):
-                pass
-    return watch.looked_at
 
+    def run() -> Any:
+        with contextlib.suppress(Stop):
+            found = program.run()
+            inner = found.get("program") if isinstance(found, dict) else None
+            if callable(inner) and list(inspect.signature(inner).parameters) == ["compile"]:
+                for _ in inner(watch.compile):
+                    pass
 
-def runner(target: str, arguments: tuple[str, ...] = ()) -> Callable[[], Any]:
-    """What runs a script or a function, as ``run_target`` names them. Raises ``BadArgument`` for what cannot be run."""
-    module, _, name = target.rpartition(":")
-    return _function(module, name) if module else functools.partial(_script, Path(target), arguments)
-
-
-def _script(path: Path, arguments: tuple[str, ...]) -> dict[str, Any]:
-    if not path.is_file():
-        raise BadArgument(f"there is no script {path}", remedy="name a Python file, or package.module:function")
-    before, sys.argv = sys.argv, [str(path), *arguments]
-    sys.path.insert(0, str(path.resolve().parent))
-    try:
-        return runpy.run_path(str(path), run_name="__main__")
-    finally:
-        sys.argv = before
-        sys.path.pop(0)
-
-
-def _function(module: str, name: str) -> Callable[[], Any]:
-    """A function of no arguments; it is compiled itself unless it compiles something."""
-    sys.path.insert(0, "")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as problem:
-        raise BadArgument(f"{module}:{name}: {problem}", remedy="name package.module:function") from None
-    finally:
-        sys.path.pop(0)
-    if not callable(found) or not _takes_nothing(found):
-        raise BadArgument(f"{module}:{name} takes arguments", remedy="name a function that takes none and calls yours")
-    return found  # type: ignore[no-any-return]
-
-
-def _takes_nothing(function: Callable[..., Any]) -> bool:
-    try:
-        return all(p.default is not p.empty for p in inspect.signature(function).parameters.values())
-    except ValueError:  # functions written in C say nothing
-        return False
+    with watch.compiling():
+        ended = Program(program.name, run).ended(quiet)
+    return watch.looked_at, ended
 
 
 class _Watch:

@@ -25,6 +25,7 @@ from torch.autograd import forward_ad
 from torch.fx.node import has_side_effect
 
 from lamina.base.collector import hold_collector, release_collector
+from lamina.base.user_frames import shortened
 from lamina.capture.arrays.torch_private import break_at_arrays
 from lamina.capture.comparisons.torch_private import break_at_comparisons
 from lamina.capture.guards.torch_private import invalidate_isolated
@@ -52,7 +53,10 @@ for _call in ("_linalg_check_errors", "_assert_async", "_print"):
 
 
 def passed_through(error: Exception) -> Exception:
-    """``error`` as one that Dynamo hands to the caller as it is, where it would wrap any other of a backend."""
+    """``error`` as one that Dynamo hands to the caller as it is, where it would wrap any other of a backend.
+
+    It arrives there with the user's frames alone.
+    """
     kind: Any = type(error)
     mixed = _passed_through(kind)
     found: Exception = mixed.__new__(mixed, *error.args)
@@ -63,7 +67,12 @@ def passed_through(error: Exception) -> Exception:
 @functools.cache  # Lamina's classes of errors
 def _passed_through(kind: type[Exception]) -> type[Exception]:
     """``kind`` under its own name as one of those that Dynamo knows."""
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    names = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "remove_dynamo_frames": shortened,  # what torch's wrapper and ours ask of such an error
+    }
     return type(kind.__name__, (kind, ShortenTraceback), names)
 
 

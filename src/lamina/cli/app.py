@@ -22,6 +22,7 @@ from lamina.cli.explaining import add_explaining
 from lamina.cli.fuzzing import run_fuzz, run_minify
 from lamina.cli.profiling import profile_command
 from lamina.cli.reporting import add_commands
+from lamina.cli.running import SETTINGS
 from lamina.cli.tuning import tune_command
 from lamina.errors import LaminaError
 from lamina.options import Options
@@ -43,8 +44,8 @@ app = typer.Typer(
 app.add_typer(caching, name="cache")
 add_commands(app)
 add_explaining(app)
-app.command("bisect")(bisect_command)
-app.command("profile")(profile_command)
+app.command("bisect", context_settings=SETTINGS)(bisect_command)
+app.command("profile", context_settings=SETTINGS)(profile_command)
 app.command("tune")(tune_command)
 
 

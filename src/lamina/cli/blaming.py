@@ -12,23 +12,24 @@ from rich.console import Console
 from lamina.blame.bisection import bisect
 from lamina.blame.found import Bisection
 from lamina.blame.scripts import Call, Stop, run_target
+from lamina.cli.running import AsJson, Given, Target, finish, program
 
 __all__ = ["bisect_command"]
 
 
 def bisect_command(
-    target: Annotated[str, typer.Argument(help="A Python script, or package.module:function of no arguments.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="What the script finds in sys.argv.")] = None,
+    target: Target,
+    arguments: Given = None,
     calls: Annotated[int, typer.Option(help="How many calls of each compiled callable are looked at.", min=1)] = 1,
     to: Annotated[Path | None, typer.Option(help="Folder for the source of a wrong kernel.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of findings as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find the stage, rule, fusion or kernel that makes a script's results differ from eager's.
 
     The script runs in eager. The first call of each function and module that it compiles with Lamina is compared,
     and the first that differs is blamed on what makes it differ; then the script ends with status 1.
 
-    Example: lamina bisect train.py -- --steps 1
+    Example: lamina bisect train.py --steps 1
     """
     found: list[Bisection] = []
     out = Console(soft_wrap=True, highlight=False)
@@ -41,9 +42,10 @@ def bisect_command(
         if not result.ok:
             raise Stop
 
-    looked_at = run_target(target, look, tuple(arguments or ()), calls)
+    to_run = program(target, arguments, "bisect", ("--json", "--calls", "--to"))
+    looked_at, ended = run_target(to_run, look, calls, as_json)
     if as_json:
-        out.print(json.dumps([result.to_json() for result in found], indent=1), markup=False)
+        typer.echo(json.dumps([result.to_json() for result in found], indent=1))
     elif not looked_at:
         out.print(f"{target} calls nothing that it compiles with Lamina", markup=False)
-    raise typer.Exit(0 if all(found) else 1)
+    finish(ended, int(not all(found)))

@@ -12,6 +12,7 @@ from rich.console import Console
 from lamina.blame.reduction import Reduced, minify_call
 from lamina.blame.scripts import Call, Stop, run_target
 from lamina.errors import BadArgument
+from lamina.programs import found_program
 from lamina.testing.fuzz import Finding, fuzz, minify_file
 from lamina.testing.verify import verify
 
@@ -65,10 +66,14 @@ def run_minify(file: str, target: str, to: Path | None, as_json: bool = False) -
 
 
 def _is_fuzz_program(file: str) -> bool:
-    """Whether a file has a function ``program(compile)``, or is for who reads such files to complain about."""
+    """Whether a file has a function ``program(compile)``, or is for who reads such files to complain about.
+
+    Raises ``BadArgument`` for what is no Python program.
+    """
     path = Path(file)
-    if not path.is_file():
-        return ":" not in file
+    if ":" in file and not path.is_file():
+        return False
+    found_program(file)
     text = path.read_text(encoding="utf-8", errors="replace")
     return "def program(compile" in text or "lamina" not in text
 
@@ -82,7 +87,9 @@ def _minified_call(target: str, progress: Callable[[Any], None]) -> Reduced:
             made.append(minify_call(call, progress))
             raise Stop
 
-    run_target(target, look)
+    _, ended = run_target(found_program(target), look)
+    if not made and ended.told:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(ended.told, markup=False)
     if not made:
         raise BadArgument(f"nothing that {target} calls differs from eager", remedy="lamina.verify compares one call")
     return made[0]

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from lamina.blame.scripts import runner
+from lamina.cli.running import AsJson, Given, Target, finish, program
 from lamina.profiling.kernels import profiled
+from lamina.programs import Ended
 
 __all__ = ["profile_command"]
 
 
-def profile_command(
-    target: Annotated[str, typer.Argument(help="A Python script, or package.module:function of no arguments.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="What the script finds in sys.argv.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the kernels as JSON.")] = False,
-) -> None:
-    """Run a script and print what each of its CPU kernels took: time, bytes, shares of bandwidth and arithmetic.
+def profile_command(target: Target, arguments: Given = None, as_json: AsJson = False) -> None:
+    """Run a program and print what each of its CPU kernels took: time, bytes, shares of bandwidth and arithmetic.
 
     Bytes and operations are those of the plan, shares those of a copy and a product that are measured after the run.
 
-    Example: lamina profile train.py -- --steps 20
+    Example: lamina profile train.py --steps 20
     """
-    found = profiled(runner(target, tuple(arguments or ())))
-    out = Console(soft_wrap=True, highlight=False)
-    out.print(json.dumps(found.to_json(), indent=1) if as_json else str(found), markup=False)
+    to_run, ends = program(target, arguments, "profile"), list[Ended]()
+    found = profiled(lambda: ends.append(to_run.ended(as_json)))
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=1))
+    else:
+        Console(soft_wrap=True, highlight=False).print(str(found), markup=False)
+    finish(ends[0])

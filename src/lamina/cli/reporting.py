@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from lamina.cli.running import SETTINGS, Given, Target, finish, program
+from lamina.errors import BadArgument
 from lamina.report.compare import differences
 from lamina.report.page import page
 from lamina.report.recording import report_everything, write_waiting
@@ -21,33 +21,44 @@ __all__ = ["add_commands"]
 
 def add_commands(app: typer.Typer) -> None:
     """Put the commands of this file into the command line."""
-    app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(report)
+    app.command(context_settings=SETTINGS)(report)
     app.command()(diff)
 
 
 def report(
-    script: Annotated[Path, typer.Argument(help="The Python program to run.", exists=True, dir_okay=False)],
-    arguments: Annotated[list[str] | None, typer.Argument(help="What the program is given.")] = None,
+    target: Target,
+    arguments: Given = None,
     to: Annotated[Path, typer.Option(help="File to write: .html or .json.")] = Path("report.html"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the names of the files as JSON.")] = False,
 ) -> None:
     """Run a program and write what was compiled in it as a page, with links from its lines to the machine code.
 
     Example: lamina report --to report.html train.py --steps 1
     """
+    to_run = program(target, arguments, "report", ("--json", "--to"))
+    _check_file(to)
     report_everything(to)
-    sys.argv = [str(script), *(arguments or [])]
-    sys.path.insert(0, str(script.absolute().parent))
+    ended = to_run.ended(as_json)
     written: list[Path] = []
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    finally:
-        write_waiting(written.append)
-    console = Console(soft_wrap=True, highlight=False)
-    for path in written:
-        console.print(str(path), markup=False)
+    write_waiting(written.append)
+    if as_json:
+        typer.echo(json.dumps([str(path) for path in written]))
+    else:
+        for path in written:
+            typer.echo(str(path))
     if not written:
-        Console(stderr=True).print("nothing was compiled, so there is nothing to report", style="red")
-        raise typer.Exit(1)
+        typer.echo("nothing was compiled, so there is nothing to report", err=True)
+    finish(ended, int(not written))
+
+
+def _check_file(path: Path) -> None:
+    """Raise ``BadArgument`` before a program runs where its report cannot be written."""
+    if path.suffix not in (".html", ".json"):
+        raise BadArgument(
+            f"a report is no {path.suffix or path.name}", remedy="name a file that ends in .html or .json"
+        )
+    if path.is_dir() or not path.absolute().parent.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise BadArgument(f"{path} cannot be written", remedy="name a file in a folder that is there, and yours")
 
 
 def diff(

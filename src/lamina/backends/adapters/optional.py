@@ -8,7 +8,7 @@ from typing import Any
 
 from lamina.errors import BadArgument
 
-__all__ = ["check_installed", "optional"]
+__all__ = ["absent", "check_installed", "optional"]
 
 
 def optional(module: str) -> Any:
@@ -16,9 +16,14 @@ def optional(module: str) -> Any:
     return import_module(module)
 
 
+def absent(packages: tuple[str, ...]) -> list[str]:
+    """Those of ``packages`` that are not installed."""
+    return [name for name in packages if find_spec(name) is None]
+
+
 def check_installed(backend: str, packages: tuple[str, ...]) -> None:
     """Raise ``BadArgument`` with the command to type when a backend's packages are missing."""
-    missing = [name for name in packages if find_spec(name) is None]
+    missing = absent(packages)
     if missing:
         named = " and ".join(missing)
         raise BadArgument(

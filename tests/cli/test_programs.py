@@ -1,0 +1,112 @@
+"""Programs that commands run: however they end, what was compiled in them is told, and output in JSON is alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lamina.cli.app import app
+from lamina.errors import BadArgument
+
+PROGRAM = """
+import os, sys
+import torch, lamina
+
+print("printed")
+os.system("echo printed by a shell")
+
+
+@lamina.compile
+def f(x):
+    return torch.softmax(x * 2, -1)
+
+
+def fail():
+    raise ValueError("the user's mistake")
+
+
+f(torch.randn(4, 5))
+if "--fail" in sys.argv:
+    fail()
+if "--exit" in sys.argv:
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    (tmp_path / "bad.py").write_text("x = (\n", encoding="utf-8")
+    (tmp_path / "functions.py").write_text("def takes(x):\n    return x\n", encoding="utf-8")
+    return tmp_path
+
+
+def lamina(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lamina", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", ["explain", "profile", "bisect"])
+def test_json_stands_alone_on_standard_output(folder: Path, command: str) -> None:
+    done = lamina(folder, command, "--json", "program.py")
+    assert done.returncode == 0, done.stderr
+    json.loads(done.stdout)
+    assert "printed\n" in done.stderr
+    assert "printed by a shell" in done.stderr
+
+
+def test_a_program_that_raises_loses_nothing_of_what_was_compiled(folder: Path) -> None:
+    done = lamina(folder, "kernels", "program.py", "--fail")
+    assert done.returncode == 1
+    assert "softmax" in done.stdout
+    lines = done.stderr[done.stderr.index("Traceback") :].splitlines()
+    assert lines[1].startswith('  File "program.py", line ')
+    assert lines[-1] == "ValueError: the user's mistake"
+    assert not any("runpy" in line or "/lamina/" in line for line in lines)
+
+
+def test_the_status_is_that_of_the_program(folder: Path) -> None:
+    done = lamina(folder, "report", "--to", "r.json", "program.py", "--exit")
+    assert done.returncode == 3
+    assert "r.json" in done.stdout
+    assert (folder / "r.json").is_file()
+
+
+def test_options_behind_the_program_are_said_to_be_its_own(folder: Path) -> None:
+    done = lamina(folder, "kernels", "program.py", "--json")
+    assert "--json is given to program.py; for lamina kernels write it before program.py" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "target", "what"),
+    [
+        ("explain", "missing.py", "there is no program"),
+        ("profile", "missing.py", "there is no program"),
+        ("report", ".", "is a folder"),
+        ("minify", "bad.py", "is no Python"),
+        ("guards", "nomodule:f", "No module named"),
+        ("bisect", "functions:takes", "takes arguments"),
+        ("kernels", "functions:nothing", "has no attribute"),
+    ],
+)
+def test_what_cannot_be_run_is_told_in_one_way(
+    folder: Path, command: str, target: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.delitem(sys.modules, "functions", raising=False)
+    done = CliRunner().invoke(app, [command, target])
+    assert isinstance(done.exception, BadArgument)
+    assert what in done.exception.what
+    assert done.exception.remedy
+
+
+def test_a_report_that_cannot_be_written_is_told_before_the_program_runs(folder: Path) -> None:
+    done = lamina(folder, "report", "--to", "nowhere/r.html", "program.py")
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+    assert "printed" not in done.stdout
