@@ -30,3 +30,16 @@ def test_integers_keep_their_bits_and_zeros_their_sign_as_floats(name: str, dtyp
         expected, actual = function(x, k, s), compiled(x, k, s)
         torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
         assert actual.signbit().equal(expected.signbit())
+
+
+def test_floats_that_do_not_vary_beside_integers_that_do() -> None:
+    """The value of a float argument is asked for by torch, though no symbol stands for it."""
+
+    def f(x: torch.Tensor, k: int, s: float) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.sub(x, x, alpha=s), x**s * float(k)
+
+    compiled = lamina.compile(f, dynamic=True)
+    for k, s in ((2, 1.0), (3, 2.0), (1, 0.5), (-1, 1.5)):
+        x = (torch.rand(4, 3) + 1).requires_grad_()
+        for ours, eager in zip(compiled(x, k, s), f(x, k, s), strict=True):
+            torch.testing.assert_close(ours, eager)

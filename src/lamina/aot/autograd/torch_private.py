@@ -281,12 +281,13 @@ def saved_and_changed(ctx: Any) -> tuple[list[Any], set[int]]:
     held = ctx._raw_saved_tensors
     try:
         tensors = [one.data for one in held]
+        unpacked = [one.unpack for one in held]  # torch 2.11 has none
     except (AttributeError, RuntimeError):
         return list(saved_tensors(ctx)), set()
     changed = set()
-    for place, one in enumerate(held):
+    for place, unpack in enumerate(unpacked):
         try:
-            tensors[place] = one.unpack()
+            tensors[place] = unpack()
         except RuntimeError:
             if version_of(tensors[place]) != 0:
                 changed.add(place)

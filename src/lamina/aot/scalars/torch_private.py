@@ -19,6 +19,9 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 __all__ = ["exact_integers"]
 
+_ITEM = torch.ops.aten._local_scalar_dense.default
+"""The call that a float argument comes from, of which torch asks the value whether or not it varies."""
+
 
 @contextlib.contextmanager
 def exact_integers() -> Iterator[None]:
@@ -28,7 +31,11 @@ def exact_integers() -> Iterator[None]:
 
     def tensorify(gm: GraphModule, shape_env: Any, fake_mode: Any) -> None:
         before = set(gm.graph.nodes)
-        hidden = {node: node.meta.pop("val") for node in before if _is_of_integers(node.meta.get("val"))}
+        hidden = {
+            node: node.meta.pop("val")
+            for node in before
+            if node.target is not _ITEM and _is_of_integers(node.meta.get("val"))
+        }
         try:
             usual(gm, shape_env, fake_mode)
         finally:
@@ -44,10 +51,11 @@ def exact_integers() -> Iterator[None]:
 
 
 def _is_of_integers(value: object) -> bool:
-    """Whether ``value`` is a float in which there is no symbol but integers."""
+    """Whether ``value`` is a float in which there are symbols, and none but integers."""
     if not isinstance(value, torch.SymFloat):
         return False
-    return not any(symbol_is_type(s, (SymT.FLOAT, SymT.UNBACKED_FLOAT)) for s in value.node.expr.free_symbols)
+    symbols = value.node.expr.free_symbols
+    return bool(symbols) and not any(symbol_is_type(s, (SymT.FLOAT, SymT.UNBACKED_FLOAT)) for s in symbols)
 
 
 def _widen(made: list[Node], fake_mode: Any) -> None:
