@@ -61,7 +61,7 @@ from lamina.rewrite.nests import rewrite_nests
 from lamina.rewrite.rewriting import Rewriting
 from lamina.rewrite.user_rules import check_rules
 from lamina.schedule.fuse import Fused, fuse
-from lamina.segments.control_flow import bodies_in
+from lamina.segments.control_flow import bodies_in, decided_bodies
 from lamina.segments.cut import CannotCut, cut
 from lamina.segments.pieces import as_aten, lowered_by_user, put_segment, with_numbers
 from lamina.stats import stats_of
@@ -352,13 +352,13 @@ class _Stages:
         self.record.add(name, "segments", 0.0, pieces, pieces.decisions)
         for segment in pieces.segments:
             put_segment(pieces, segment, self._piece(segment.gm, segment.name, backend))
-        bodies = self._tiles(pieces.outer, name, backend)
+        tiled = self._tiles(pieces.outer, name, backend)
+        bodies = []
         for body in bodies_in(pieces.outer, name):
+            bodies.append(body)
             if not body.why:
                 body.put(self.compile_kernels(body.graph, body.name, backend))
-            bodies.append(body.decision())
-        if bodies:
-            self.record.note(name, "bodies", *bodies)
+        self.record.told(name, "bodies", decided_bodies, tiled, bodies)
         return aten_calls(pieces.outer)
 
     def _piece(self, gm: GraphModule, name: str, backend: Backend) -> Boxed:
@@ -372,8 +372,8 @@ class _Stages:
             gm = with_library_gelu(gm, name, backend, options, record)
             record.add(name, "graph", 0.0, gm)
             program: LoopProgram = record.step(name, "lower", lower, gm, name, options.numerics)
-            if decisions := (*lowered_by_user(gm, program), *library_decisions(program)):
-                record.note(name, "lower", *decisions)
+            record.told(name, "lower", lowered_by_user, gm, program)
+            record.told(name, "lower", library_decisions, program)
             if any(isinstance(rule, NestRule) for rule in options.rules):
                 program = record.step(name, "rewrite", rewrite_nests, program, options.rules).program
             if options.verify is True:

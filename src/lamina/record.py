@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from weakref import ref
 from lamina.base.decision import Decision
 from lamina.base.files import files, text_of
 from lamina.base.logs import log_stage
+from lamina.base.recovery import NOT_RECORDED, brief
 
 __all__ = ["Record", "Stage", "held_records", "keep", "records"]
 
@@ -49,6 +51,8 @@ class Record:
     stages: list[Stage] = field(default_factory=list)
     folder: Path | None = None
     """Where the stages are written whenever a graph is compiled."""
+    incomplete: bool = False
+    """Whether something could not be recorded, which a decision of the kind "record" tells of."""
 
     def __repr__(self) -> str:
         """Each stage in a line, without its value but with the summary that it may have."""
@@ -65,27 +69,59 @@ class Record:
         """
         start = time.perf_counter()
         value = function(*args, **kwargs)
-        decisions = tuple(getattr(value, "decisions", ()))
-        self._put(Stage(region, name, value, time.perf_counter() - start, decisions))
+        self._put(region, name, value, time.perf_counter() - start, lambda: getattr(value, "decisions", ()))
         return value
 
     def add(
         self, region: str, name: str, seconds: float, value: object = None, decisions: Iterable[Decision] = ()
     ) -> None:
         """Note a stage that was timed by its caller (capture, AOTAutograd, the C++ compiler)."""
-        self._put(Stage(region, name, value, seconds, tuple(decisions)))
+        self._put(region, name, value, seconds, lambda: decisions)
 
     def keep(self, region: str, name: str, value: object) -> None:
         """Note a value that took no time, with its decisions if it has any."""
-        self.add(region, name, 0.0, value, getattr(value, "decisions", ()))
+        self._put(region, name, value, 0.0, lambda: getattr(value, "decisions", ()))
 
     def note(self, region: str, name: str, *decisions: Decision) -> None:
         """Note decisions of the stage ``name`` that were taken beside its value."""
-        self._put(Stage(region, name, None, 0.0, decisions))
+        self._put(region, name, None, 0.0, lambda: decisions)
 
-    def _put(self, stage: Stage) -> None:
-        self.stages.append(stage)
-        log_stage(self.name, stage)
+    def told(self, region: str, name: str, decided: Callable[..., Iterable[Decision]], *args: Any) -> None:
+        """Note the decisions, if any, that ``decided(*args)`` gives, which are worked out for the record alone."""
+        with self.harmless(name):
+            if decisions := tuple(decided(*args)):
+                self.note(region, name, *decisions)
+
+    @contextmanager
+    def harmless(self, name: str, besides: type[Exception] = Warning) -> Iterator[None]:
+        """Within, an exception of what is recorded of the stage ``name`` ends there, and is noted once in a record.
+
+        Nothing that is compiled, and no result, may depend on what is done within. Raised are warnings that the user
+        made errors, and exceptions of the class ``besides``.
+        """
+        try:
+            yield
+        except (Warning, besides):
+            raise
+        except Exception as error:
+            self._lost(name, error)
+
+    def _put(
+        self, region: str, name: str, value: object, seconds: float, decided: Callable[[], Iterable[Decision]]
+    ) -> None:
+        with self.harmless(name):
+            stage = Stage(region, name, value, seconds, tuple(decided()))
+            self.stages.append(stage)
+            log_stage(self.name, stage)
+
+    def _lost(self, name: str, error: Exception) -> None:
+        """Note, once, that something was not recorded."""
+        if not self.incomplete:
+            self.incomplete = True
+            with suppress(Exception):
+                reason = NOT_RECORDED(name=name, error=brief(error))
+                self.stages.append(Stage("", "record", None, 0.0, (Decision("record", (name,), False, reason),)))
+                logging.getLogger("lamina").warning("%s: %s", self.name, reason)
 
     def noting(self, region: str, name: str) -> Callable[[Decision], None]:
         """A function that notes a decision of that stage."""

@@ -243,7 +243,8 @@ class CpuKernels:
             self.process, self.lock = os.getpid(), threading.RLock()
         with self.lock:
             if self.built is None:
-                self.record.add(self.plan.name, "build", built.seconds, built, (kept_kernels(self.plan.name, built),))
+                self.record.add(self.plan.name, "build", built.seconds, built)
+                self.record.told(self.plan.name, "build", kept_kernels, self.plan.name, built)
                 self.built = built if self.tuning is None else self.tuned(self.tuning, built)
         return self.built
 

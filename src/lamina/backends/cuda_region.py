@@ -111,7 +111,8 @@ class CudaRegion:
         the tiles that a schedule counts is known only then.
         """
         built = self.build(host) if building is None else building.result()
-        self.record.add(self.plan.name, "build", built.seconds, built, (kept_kernels(self.plan.name, built),))
+        self.record.add(self.plan.name, "build", built.seconds, built)
+        self.record.told(self.plan.name, "build", kept_kernels, self.plan.name, built)
         kernels: dict[str, CudaKernel] = {}
         greedy: dict[str, str] = {}
         for launch in host.launches:

@@ -24,7 +24,8 @@ def dump_graph(record: Record, options: Options) -> None:
         return
     record.folder = record.folder or _own_folder(Path(options.dump_dir))
     try:
-        record.dump(record.folder)
+        with record.harmless("dump", besides=OSError):
+            record.dump(record.folder)
     except OSError as refusal:
         what = f"the option dump_dir is {options.dump_dir!r}, which cannot be written: {refusal.strerror}"
         raise BadArgument(what, remedy="name a folder that can be made and written") from refusal
@@ -35,7 +36,8 @@ def dump_backward(record: Record, region: Region) -> None:
     if region.kind != "backward" or record.folder is None:
         return
     try:
-        record.dump(record.folder)
+        with record.harmless("dump", besides=OSError):
+            record.dump(record.folder)
     except OSError as refusal:
         said = f"lamina cannot write the stages of {region.name} to {record.folder}: {refusal.strerror}"
         warnings.warn(said, LaminaWarning, stacklevel=2)

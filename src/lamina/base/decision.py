@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lamina.base.reasons import Reason
 
@@ -32,3 +33,15 @@ class Decision:
     def remedy(self) -> str:
         """What a user can do about it in a sentence; empty where nothing need be done."""
         return self.reason.remedy
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON."""
+        return {
+            "kind": self.kind,
+            "subject": [str(one) for one in self.subject],
+            "taken": bool(self.taken),
+            "code": self.code,
+            "reason": str(self.reason),
+            "remedy": self.remedy,
+            "facts": {name: value if isinstance(value, int | float) else str(value) for name, value in self.facts},
+        }

@@ -43,13 +43,23 @@ class Code:
     remedy: str = ""
 
     def __call__(self, **words: object) -> Reason:
-        """The reason with ``words`` filled in. Raises ``KeyError`` where a name of the sentence is missing."""
+        """The reason with ``words`` filled in; a word that cannot be written as text leaves its name there.
+
+        Raises ``KeyError`` where a name of the sentence is missing.
+        """
         return Reason(_filled(self.says, words), self.number, _filled(self.remedy, words))
 
 
 def _filled(text: str, words: Mapping[str, object]) -> str:
     """``text`` with the words for the names in braces; other braces are as they stand."""
-    return _NAME.sub(lambda name: str(words[name[1]]), text) if "{" in text else text
+    return _NAME.sub(lambda name: _text(words[name[1]], name[1]), text) if "{" in text else text
+
+
+def _text(word: object, name: str) -> str:
+    try:
+        return str(word)
+    except Exception:  # a reason must not keep what it is the reason of from being done
+        return name
 
 
 _NAME = re.compile(r"\{(\w+)\}")

@@ -9,7 +9,7 @@ from lamina.base.decision import Decision
 from lamina.base.reasons import Codes
 from lamina.errors import InvalidIR, LaminaError, LaminaWarning, StageFailed
 
-__all__ = ["brief", "is_internal", "raised_within", "recover"]
+__all__ = ["NOT_RECORDED", "brief", "is_internal", "raised_within", "recover"]
 
 _FAULTS = Codes(90, "Faults of Lamina's own")
 _FAILED = _FAULTS.add(
@@ -17,6 +17,14 @@ _FAILED = _FAULTS.add(
     "{doing} failed: {error}; {instead}",
     "A stage raised an error of its own. Something smaller does the work instead: results are right, and slower.",
     "please report it with the folder that the option dump_dir writes; strict=True raises the error where it happened",
+)
+
+NOT_RECORDED = _FAULTS.add(
+    1,
+    "recording what became of {name} failed: {error}",
+    "What is told of a compilation raised an error of its own. Results and kernels are what they would be otherwise; "
+    "the record lacks something, and may lack more than is said here.",
+    "please report it; nothing else need be done",
 )
 
 _told: set[tuple[str, str]] = set()

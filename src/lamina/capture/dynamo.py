@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, MappingProxyType
 from typing import Any
@@ -67,7 +66,8 @@ def note_capture(gm: torch.fx.GraphModule, record: Record | None) -> Captured:
     guard_unguarded(gm)
     serve_any_hooks()
     if record is not None:
-        record.add("", "capture", seconds_since_compile_started(), captured)
+        with record.harmless("capture"):
+            record.add("", "capture", seconds_since_compile_started(), captured)
     return captured
 
 
@@ -163,8 +163,8 @@ def compiled_graph(
             return compiler(gm, example_inputs)
     finally:
         log.returned = time.perf_counter()
-        log.record.add("", "other", max(0.0, log.returned - start - (log.record.booked() - before)))
-        with suppress(Exception):  # what is told must not keep a function from being compiled
+        with log.record.harmless("other"):
+            log.record.add("", "other", max(0.0, log.returned - start - (log.record.booked() - before)))
             note_fixed_sizes(log)
 
 

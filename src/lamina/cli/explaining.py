@@ -84,17 +84,7 @@ def recompiles(target: Target, arguments: Given = None, as_json: AsJson = False)
     """
     records, ended = _records(target, arguments, "recompiles", as_json)
     found = [(record, d) for record in records for d in record.decisions() if d.kind in ("recompile", "specialise")]
-    rows = [
-        {
-            "callable": record.name,
-            "subject": list(d.subject),
-            "code": d.code,
-            "reason": str(d.reason),
-            "remedy": d.remedy,
-            "facts": dict(d.facts),
-        }
-        for record, d in found
-    ]
+    rows = [{"callable": record.name, **d.as_dict()} for record, d in found]
     lines = [line for _, d in found for line in (decision_line(d), *([f"    do: {d.remedy}"] if d.remedy else []))]
     _print(rows, as_json, lines or ["nothing was compiled twice"])
     finish(ended)
@@ -128,9 +118,8 @@ def why_command(
 
 def _records(target: str, given: Sequence[str] | None, command: str, as_json: bool) -> tuple[list[Record], Ended]:
     """The records of what is compiled in a program that is run, and how it ended, with what it made."""
-    to_run = program(target, given, command)
     with held_records() as held:
-        ended = to_run.ended(as_json)
+        ended = program(target, given, command).ended(as_json)  # a module compiles where it is imported
         found = [record for record in held if record.stages]
     if not found:
         typer.echo("nothing was compiled", err=True)

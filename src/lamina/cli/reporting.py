@@ -35,10 +35,9 @@ def report(
 
     Example: lamina report --to report.html train.py --steps 1
     """
-    to_run = program(target, arguments, "report", ("--json", "--to"))
     _check_file(to)
     report_everything(to)
-    ended = to_run.ended(as_json)
+    ended = program(target, arguments, "report", ("--json", "--to")).ended(as_json)
     written: list[Path] = []
     write_waiting(written.append)
     if as_json:

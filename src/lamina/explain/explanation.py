@@ -7,11 +7,20 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from textwrap import wrap
 from typing import Any
 
 from rich.console import Console
 
-from lamina.explain.summary import Advice, Work, advice, graph_summaries, library_work, user_kernels
+from lamina.explain.summary import (
+    Advice,
+    Work,
+    advice,
+    graph_summaries,
+    library_work,
+    unapplied_rules,
+    user_kernels,
+)
 from lamina.record import Record
 from lamina.stats import stats_of
 
@@ -45,21 +54,12 @@ class Explanation:
             "name": record.name,
             "stats": stats_of(record).as_dict(),
             "advice": [asdict(one) for one in advice(record)],
+            "rules_not_applied": [one.as_dict() for one in unapplied_rules(record)],
             "graphs": [asdict(one) for one in graph_summaries(record)],
             "kernels": [asdict(one) for one in user_kernels(record)],
             "library_calls": [asdict(one) for one in library_work(record)],
             "decisions": [
-                {
-                    "region": stage.region,
-                    "stage": stage.name,
-                    "kind": decision.kind,
-                    "subject": list(map(str, decision.subject)),
-                    "taken": decision.taken,
-                    "code": decision.code,
-                    "reason": str(decision.reason),
-                    "remedy": decision.remedy,
-                    "facts": dict(decision.facts),
-                }
+                {"region": stage.region, "stage": stage.name, **decision.as_dict()}
                 for stage in record.stages
                 for decision in stage.decisions
             ],
@@ -76,6 +76,7 @@ def _lines(record: Record) -> list[str]:
     parts = [
         *lines,
         _advised(advice(record)),
+        _section("Rules of yours that were not applied", _rules(record), 8),
         _section("Graphs", [_graph(g) for g in graph_summaries(record)], 4),
         _section("Kernels, by bytes moved", [_work(w) for w in user_kernels(record)], 8),
         _section("Library calls", [_work(w) for w in library_work(record)], 4),
@@ -99,6 +100,15 @@ def _advised(found: Sequence[Advice]) -> list[str]:
         lines.append(f"      do: {_plain(one.remedy)}")
     if len(found) > 5:
         lines.append(f"    and {len(found) - 5} more: .to_json(), or LAMINA_LOGS=perf_hints")
+    return lines
+
+
+def _rules(record: Record) -> list[str]:
+    """For each rule that was not applied why, and what to do, in as many lines as that takes."""
+    lines: list[str] = []
+    for one in unapplied_rules(record):
+        lines += wrap(f"{_plain(one.reason)} [{one.code}]", _WIDTH, initial_indent="    ", subsequent_indent="    ")
+        lines += wrap(_plain(one.remedy), _WIDTH, initial_indent="      do: ", subsequent_indent="      ")
     return lines
 
 

@@ -12,7 +12,17 @@ from lamina.ir.plan import KernelCall, Plan
 from lamina.record import Record
 from lamina.stats import last_plans
 
-__all__ = ["Advice", "GraphSummary", "Work", "advice", "graph_summaries", "library_work", "user_kernels", "user_places"]
+__all__ = [
+    "Advice",
+    "GraphSummary",
+    "Work",
+    "advice",
+    "graph_summaries",
+    "library_work",
+    "unapplied_rules",
+    "user_kernels",
+    "user_places",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,7 @@ def advice(record: Record) -> list[Advice]:
     found: dict[tuple[str, str, str], list[tuple[str, Decision]]] = {}
     for stage in record.stages:
         for decision in stage.decisions:
-            if decision.remedy:
+            if decision.remedy and not _is_unapplied(decision):
                 place = _place(decision, places)
                 own = _where(place) if decision.kind in _RANKS else ""
                 found.setdefault((decision.code, own, decision.remedy), []).append((_where(place), decision))
@@ -69,6 +79,26 @@ def advice(record: Record) -> list[Advice]:
     told = {a.remedy for a in grouped if a.code != "LM1202" and a.code != "LM1201"}
     kept = [a for a in grouped if a.code not in ("LM1201", "LM1202") or a.remedy not in told]
     return sorted(kept, key=lambda a: (rank[id(a)], -a.count))
+
+
+def unapplied_rules(record: Record) -> list[Decision]:
+    """For each rule of the user's that no graph of the callable had a place for: why, at the nearest miss of all."""
+    applied = {d.subject[0] for d in record.decisions("rewrite") if d.taken and d.subject}
+    found: dict[str, Decision] = {}
+    for decision in record.decisions("rewrite"):
+        if _is_unapplied(decision) and decision.subject[0] not in applied:
+            best = found.setdefault(decision.subject[0], decision)
+            if _fitted(decision) > _fitted(best):
+                found[decision.subject[0]] = decision
+    return list(found.values())
+
+
+def _is_unapplied(decision: Decision) -> bool:
+    return decision.kind == "rewrite" and "rule at" in dict(decision.facts) and not decision.taken
+
+
+def _fitted(decision: Decision) -> int:
+    return int(dict(decision.facts).get("nodes", 0))
 
 
 def _advised(group: list[tuple[str, Decision]]) -> Advice:

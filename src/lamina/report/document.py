@@ -202,16 +202,8 @@ class _Report:
 
 
 def _decision(stage: int, decision: Decision) -> dict[str, Any]:
-    return {
-        "stage": stage,
-        "kind": decision.kind,
-        "code": decision.code,
-        "subject": [str(one) for one in decision.subject],
-        "taken": bool(decision.taken),
-        "reason": str(decision.reason),
-        "remedy": decision.remedy,
-        "facts": [[name, value if isinstance(value, int | float) else str(value)] for name, value in decision.facts],
-    }
+    made = decision.as_dict()
+    return {"stage": stage, **made, "facts": [[name, value] for name, value in made["facts"].items()]}
 
 
 def _kernel_data(kernel: Kernel, unit: KernelUnit | TritonSource | None) -> dict[str, Any]:

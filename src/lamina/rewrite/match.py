@@ -74,7 +74,7 @@ class Matcher:
         for node in matched:
             outside = next((u for u in node.users if u not in inside), None) if node not in outputs else None
             if outside is not None:
-                self._misses.note(len(state.covered), node, "{} needs it as well", outside.name)
+                self._misses.note(len(state.covered), node, "{} needs it as well", outside.name, cause="needed")
                 return None
         training = self._training(outputs[0])
         if any(self._training(node) != training for node in matched):

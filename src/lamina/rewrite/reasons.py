@@ -55,12 +55,28 @@ NOT_ON_CAPTURED = _RULES.add(
 )
 RULE_UNMATCHED = _RULES.add(
     50,
-    "the rule is not applied: {why}",
+    "the rule {name} is not applied: the nearest miss is {where} after {nodes}: {why}",
     "A rule of yours found its left side nowhere in a graph. The nearest miss is the node at which most of it fitted, "
-    "with what differed: another operation or number there, a value that is needed elsewhere as well, or a condition "
-    "that said no.",
-    "change the rule so that it takes this spelling, or the program; where none comes near, see the graph that is "
-    "rewritten in the record",
+    "with what differed: another operation or number there.",
+    "change the rule so that it takes this spelling, or the program",
+)
+RULE_NEEDED_ELSEWHERE = _RULES.add(
+    51,
+    "the rule {name} is not applied: all of it fits at {where}, but {why}",
+    "A rule of yours found its left side, but a value inside of it has another reader, which would lack it.",
+    "let both sides of the rule return that value as well, or compute it apart for the other reader",
+)
+RULE_CONDITION = _RULES.add(
+    52,
+    "the rule {name} is not applied: all of it fits at {where}, but {why}",
+    "A rule of yours found its left side, and its own condition refused the match.",
+    "change the condition where=, if it is to hold there",
+)
+RULE_NOTHING_NEAR = _RULES.add(
+    53,
+    "the rule {name} is not applied: nothing in the {graph} graph comes near its left side",
+    "A graph has none of the operations that a rule of yours begins with, or lacks some that it needs.",
+    "leave the rule out for this program, or compare its left side with the graph in the record (LAMINA_LOGS=lowering)",
 )
 ATTENTION_BY_LIBRARY = _RULES.add(
     8,

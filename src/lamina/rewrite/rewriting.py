@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -13,7 +13,6 @@ from lamina.base.fx.recording import Decompositions
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.recovery import is_internal, recover
 from lamina.base.rule import Rule
-from lamina.base.source import source_of
 from lamina.errors import RuleFailed, UnexpectedMatches
 from lamina.options import Options
 from lamina.record import Record
@@ -26,6 +25,7 @@ from lamina.rewrite.needs import kinds_in
 from lamina.rewrite.order import RULE_NAMES, Need, Pass, Place, passes_at
 from lamina.rewrite.rules import OF_FINITE, RULES, without_hope
 from lamina.rewrite.torch_private import autocast_enabled, entered_autocast, plain_dispatch
+from lamina.rewrite.unmatched import told_miss, unmatched
 from lamina.rewrite.user_passes import run_pass
 from lamina.rewrite.user_rules import RIGHT_SIDE_REMEDY, right_side_of, warn_of_right_side, wrong_right_side
 from lamina.rewrite.verify import verify_fx
@@ -67,8 +67,7 @@ class Rewriting:
         if self.options.passes.partitioned and not _has_tangents(gm):
             self._note(Decision("pass", (self.name,), False, reasons.NO_FORWARD_AND_BACKWARD()))
         self.check_expected()
-        for decision in _unmatched(self):
-            self._note(decision)
+        self.record.told(self.name, "rewrite", unmatched, self.options.rules, self.misses, _found(self))
         return gm
 
     def device(self, gm: GraphModule, kernels: bool = True) -> GraphModule:
@@ -90,17 +89,17 @@ class Rewriting:
         is raised, and so is all with the option strict.
         """
         where = region or self.name
-        self.record.passed(where, place, "", gm)
+        _passed(self.record, where, place, "", gm)
         for one in passes_at(place, self.options):
             if one.by_user:
                 gm = run_pass(gm, one.function, place, self.record, where)
-                self.record.passed(where, place, one.name, gm)
+                _passed(self.record, where, place, one.name, gm)
                 continue
             if not all(self._holds(need, gm, place, kernels) for need in one.needs) or self._left_out(one):
                 continue
             try:
                 gm = self._run_pass(one, gm)
-                self.record.passed(where, place, one.name, gm)
+                _passed(self.record, where, place, one.name, gm)
             except Exception as error:
                 if not is_internal(error):
                     raise
@@ -153,7 +152,7 @@ class Rewriting:
             return gm
         start = time.perf_counter()
         index = Index(rules, self.decompositions, dtypes_in(gm.graph))
-        found = self._run(gm.graph, index, lambda node: differentiable, frozenset())
+        found = self._run("joint" if differentiable else "inference", gm.graph, index, lambda node: differentiable)
         self._record(found, time.perf_counter() - start)
         if found.done:
             gm = graph_module(gm, gm.graph)
@@ -175,6 +174,7 @@ class Rewriting:
         form = aten_form(gm)
         differentiable = self._differentiable(gm.graph)
         found = self._run(
+            "captured",
             form.graph,
             Index(rules, None, dtypes_in(form.graph), kinds_in(form.graph)),
             lambda node: differentiable and form.recording.get(node, True),
@@ -211,7 +211,7 @@ class Rewriting:
                     remedy=RIGHT_SIDE_REMEDY if place else "change the program there, or the number that is expected",
                 )
             raise UnexpectedMatches(
-                f"rule {name!r} matched {count} times in {self.name}, not {wanted}{self._nearest(name)}",
+                f"rule {name!r} matched {count} times in {self.name}, not {wanted}{told_miss(self.misses.get(name))}",
                 where=rule.place,
                 remedy="change the rule so that it takes this spelling, or the number that is expected",
             )
@@ -228,16 +228,6 @@ class Rewriting:
             return 'it needs the option "freeze" and a call without gradients, as within torch.no_grad()'
         return "see the record's decisions of kind 'rewrite' for its reasons"
 
-    def _nearest(self, name: str) -> str:
-        if name not in self.misses:
-            return ""
-        place, miss = self.misses[name]
-        if miss is None:
-            return f"; nothing in the {place} graph comes near it"
-        where = f"{miss.node.name} ({source_of(miss.node)}) in the {place} graph"
-        nodes = "node that fits" if miss.fitted == 1 else "nodes that fit"
-        return f"; the nearest miss is {where} after {miss.fitted} {nodes}: {miss.why}"
-
     def _at(self, place: str) -> list[Rule]:
         return [r for r in self.rules if place in r.at]
 
@@ -246,7 +236,12 @@ class Rewriting:
         return self.recording and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
 
     def _run(
-        self, graph: Graph, index: Index, training: Callable[[Node], bool], untouchable: frozenset[Node]
+        self,
+        place: str,
+        graph: Graph,
+        index: Index,
+        training: Callable[[Node], bool],
+        untouchable: frozenset[Node] = frozenset(),
     ) -> Rewrites:
         fuel = self.options.fuel - sum(self.counts.values())
         found = run_rules(graph, index, training=training, untouchable=untouchable, fuel=fuel, tested=_TESTED)
@@ -264,11 +259,16 @@ class Rewriting:
                 self.wrong.setdefault(rule, decision)
         for one in found.done:
             self.counts[one.rule] = self.counts.get(one.rule, 0) + 1
-        place = "joint" if index.decompositions is not None else "captured"
-        own, expected = (
-            {r.name: 1 for r in self.options.rules if isinstance(r, Rule)},
-            dict(self.options.expect_matches),
-        )
+        with self.record.harmless("rewrite"):
+            self._explain_all(place, graph, index, training, found)
+        return found
+
+    def _explain_all(
+        self, place: str, graph: Graph, index: Index, training: Callable[[Node], bool], found: Rewrites
+    ) -> None:
+        """Note why the user's rules, and those of which a number is expected, matched too seldom in a graph."""
+        expected = dict(self.options.expect_matches)
+        own = {r.name: 1 for r in self.options.rules if isinstance(r, Rule)}
         for name, wanted in {**own, **expected}.items():
             if name not in expected and index.waits(name):
                 self.misses.setdefault(name, (place, None))
@@ -277,7 +277,6 @@ class Rewriting:
                 if declined is not None:
                     self.declined.setdefault(name, declined)
                 self._explain(name, place, graph, index, training)
-        return found
 
     def _warn(self) -> None:
         """Warn of the user's rules that were found to be wrong; not within what keeps errors of ours from the user."""
@@ -292,7 +291,7 @@ class Rewriting:
         for node in graph.nodes:
             for pattern in index.of(node):
                 for match in matcher.matches(pattern, node):
-                    matched = Miss(len(match.matched), node, "its condition where(match) says no")
+                    matched = Miss(len(match.matched), node, "its condition where(match) says no", cause="condition")
         miss = matched or matcher.miss
         before = self.misses.get(name)
         if before is None or before[1] is None or (miss is not None and miss.nearness > before[1].nearness):
@@ -303,16 +302,6 @@ class Rewriting:
 
     def _note(self, decision: Decision) -> None:
         self.record.note(self.name, "rewrite", decision)
-
-
-def _unmatched(made: Rewriting) -> Iterator[Decision]:
-    """Why each of the user's rules that was not applied to a graph was not."""
-    for rule in made.options.rules:
-        name, told = rule.name, made.counts.get(rule.name) or rule.name in made.declined
-        if isinstance(rule, Rule) and name in made.misses and not told:
-            why = made._nearest(name).removeprefix("; ")
-            facts = (("rule at", rule.place),)
-            yield Decision("rewrite", (name,), False, reasons.RULE_UNMATCHED(why=why), facts)
 
 
 def _unfit(gm: GraphModule) -> str:
@@ -327,3 +316,17 @@ def _unfit(gm: GraphModule) -> str:
 def _has_tangents(gm: GraphModule) -> bool:
     """Whether a graph in normal form has a backward in it."""
     return any("tangents" in str(n.target) for n in gm.graph.find_nodes(op="placeholder"))
+
+
+def _found(rewriting: Rewriting) -> frozenset[str]:
+    """Names of rules whose left side was found."""
+    return frozenset(rewriting.declined) | {name for name, count in rewriting.counts.items() if count}
+
+
+def _passed(record: Record, where: str, place: Place, name: str, gm: GraphModule) -> None:
+    """Tell the record of a graph that passes by; one that compares stages may end the compilation."""
+    if record.compares_stages:
+        record.passed(where, place, name, gm)
+        return
+    with record.harmless("rewrites"):
+        record.passed(where, place, name, gm)

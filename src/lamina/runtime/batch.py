@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from lamina.runtime.compilation import Command, Limit, Outcome, Running, run_com
 from lamina.runtime.kernel import KernelError, KernelUnit, label, source_unit
 from lamina.runtime.library import OBJECT, Functions, Library, functions_of, recall, remember
 from lamina.runtime.loading import load_library
+from lamina.runtime.nearest import note_built
 from lamina.runtime.toolchain import Compiler, NoCompiler, compile_flags, link_flags
 from lamina.runtime.workspace import DiskFull, Workspace, in_workspace
 
@@ -206,6 +208,8 @@ def _link(build: Build, compiler: Compiler, hashes: list[str], space: Workspace)
     build.compiled += len(found)
     entry = _published(build, compiler, hashes, space.path)
     remember(found, Library(entry.key, frozenset(hashes), handle), build.units, compiler, build.cache)
+    with suppress(Exception):  # read only to tell why a kernel is missing
+        note_built([build.units[h] for h in hashes], compiler, build.isa, build.cache, entry.key)
 
 
 def _published(build: Build, compiler: Compiler, hashes: list[str], folder: Path) -> Entry:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lamina.errors import BadArgument
@@ -18,6 +19,7 @@ from lamina.runtime.cache import Cache, Miss
 from lamina.runtime.compilation import Limit, Running
 from lamina.runtime.kernel import Kernel, KernelError, KernelUnit, kernel_hash
 from lamina.runtime.locks import Patience, Stripe, stripe_of
+from lamina.runtime.nearest import MissedKernel, missed_kernels
 from lamina.runtime.toolchain import Compiler, DiskIsFull, NoCompiler, compile_flags
 
 __all__ = ["BuildResult", "build_kernels"]
@@ -35,7 +37,7 @@ class BuildResult:
 
     ``kernels`` are the loaded functions by unit name (``unit.function`` where a unit has several), ``errors`` the
     units that have none. ``reused`` kernels came from the cache, ``compiled`` ones from the compiler; ``damages`` are
-    the bad cache entries met.
+    the bad cache entries met, ``missed`` the first kernels that the cache did not have, compared with what it had.
     """
 
     kernels: Mapping[str, Kernel]
@@ -44,6 +46,7 @@ class BuildResult:
     compiled: int
     seconds: float
     damages: tuple[Miss, ...]
+    missed: tuple[MissedKernel, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -91,6 +94,10 @@ def build_kernels(
     patience = patience or Patience(check=running.check)
     met = len(cache.damages)
     build.recall(build.missing())
+    missed: tuple[MissedKernel, ...] = ()
+    if isinstance(compiler, Compiler) and (missing := build.missing()):
+        with suppress(Exception):  # what is told must not keep a kernel from being built
+            missed = missed_kernels([by_hash[h] for h in missing], compiler, isa, cache)
     while build.missing():
         if isinstance(compiler, Compiler):
             _build_claimed(build, compiler, patience)
@@ -101,7 +108,9 @@ def build_kernels(
         build.errors.update(dict.fromkeys(build.missing(), reason))
     kernels, errors = _results(units, hashes, build)
     damages = tuple(cache.damages)[met:]
-    return BuildResult(kernels, errors, len(build.loaded) - build.compiled, build.compiled, now() - started, damages)
+    return BuildResult(
+        kernels, errors, len(build.loaded) - build.compiled, build.compiled, now() - started, damages, missed
+    )
 
 
 def _cores() -> int:

@@ -13,6 +13,7 @@ from lamina.errors import BadArgument, LaminaError
 from lamina.runtime.cache import digest
 
 __all__ = [
+    "ABI",
     "ABOUT",
     "SLOTS",
     "Kernel",
@@ -21,6 +22,7 @@ __all__ = [
     "KernelUnit",
     "kernel_hash",
     "label",
+    "meaning",
     "source_unit",
     "symbol",
 ]
@@ -44,7 +46,8 @@ struct lamina_slot {
 ABOUT = "// kernel "
 """How the first line of a kernel's file begins; JSON follows."""
 _COMPILED_BY = "c++ -std=c++17 -O3 -march=native -fopenmp -fwrapv -ffp-contract=fast -c"
-_ABI = "2"
+ABI = "2"
+"""The number of the way in which host programs call kernels: objects of another one are not used."""
 _FORMATS = {"p": "P", "q": "q", "d": "d"}
 
 
@@ -133,7 +136,7 @@ class Kernel:
 _COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*')
 
 
-def _meaning(source: str, functions: Sequence[KernelFunction] = ()) -> str:
+def meaning(source: str, functions: Sequence[KernelFunction] = ()) -> str:
     """The source without what does not change its meaning: ``//`` comments, empty lines, the names of its functions."""
     text = _COMMENT.sub(lambda found: found[0] if found[0].startswith('"') else "", source)
     for i, function in enumerate(functions):
@@ -144,8 +147,8 @@ def _meaning(source: str, functions: Sequence[KernelFunction] = ()) -> str:
 def kernel_hash(unit: KernelUnit, flags: Sequence[str], machine: str) -> str:
     """The identity of a kernel's code: everything that decides it but the compiler."""
     functions = (f"{f.parameters} {f.checked}" for f in unit.functions)
-    texts = (_meaning(unit.prelude), _meaning(unit.source, unit.functions))
-    return digest("kernel", _ABI, machine, *functions, "with", *flags, *unit.flags, "of", *texts)
+    texts = (meaning(unit.prelude), meaning(unit.source, unit.functions))
+    return digest("kernel", ABI, machine, *functions, "with", *flags, *unit.flags, "of", *texts)
 
 
 def symbol(index: int, identity: str) -> str:

@@ -57,7 +57,11 @@ def print_times(
     print(f"{'kernel':<48} {'us':>10} {'MB':>10} {'GB/s':>8}  of a copy's {bandwidth / 1e9:.1f} GB/s")
     for at, (name, size) in enumerate(nbytes):
         every, place = launches.count(name), launches[:at].count(name)
-        seconds = median(kernels[name].times[place::every])
+        times = kernels[name].times[place::every]
+        if not times:  # a branch that the program did not take
+            print(f"{name:<48} {'not run':>10} {size / 1e6:>10.3f}")
+            continue
+        seconds = median(times)
         rate = size / seconds
         print(
             f"{name:<48} {seconds * 1e6:>10.1f} {size / 1e6:>10.3f} {rate / 1e9:>8.2f}  {100 * rate / bandwidth:.0f} %"

@@ -94,7 +94,7 @@ ALL_KEPT = _KEPT.add(
 )
 COMPILED = _KEPT.add(
     1,
-    "{compiled} of {count} kernels were compiled: none with the same code, flags, versions and target was in the cache",
+    "{compiled} of {count} kernels were compiled: the cache had none of that code, target and versions",
     "A kernel is found again if its text, the compiler and its flags, the machine's instruction set and this version "
     "of Lamina's runtime are the same. `lamina cache info` says where the cache is and how much it holds.",
 )
@@ -103,4 +103,22 @@ COMPILED_AGAIN = _KEPT.add(
     "{compiled} of {count} kernels were compiled, as entries of the cache were damaged: {why}",
     "What is read from the cache is checked; an entry that is not what was written is removed and made again.",
     "`lamina cache verify` checks all entries; look for a full or failing disk",
+)
+NEVER_BUILT = _KEPT.add(
+    3,
+    "kernels that the cache never had: none of their names was built before",
+    "The cache has no note of a kernel of such a name: the program is new here, or the cache was emptied.",
+)
+KEY_DIFFERS = _KEPT.add(
+    4,
+    "{part}: it was `{old}` and is `{new}`",
+    "The last kernel of the same name that was built differs in this part of its key. Of a source the first line that "
+    "differs is told: other sizes, strides, dtypes or options make another text.",
+    "keep it the same from run to run where that is yours to do: sizes by dynamic=True, the compiler by the option cxx",
+)
+ENTRY_GONE = _KEPT.add(
+    5,
+    "the very kernel was built before, and its entry is not in the cache any more",
+    "Beyond the size that the option cache_limit names, entries that were not used for the longest time are removed.",
+    "let the cache be larger, or name another folder in cache_dir",
 )

@@ -7,7 +7,7 @@ be, the graph runs as ATen calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from lamina.base.fx.copying import returning
 from lamina.base.torch_private import HigherOrderOperator
 from lamina.segments.reasons import BODY_COMPILED, BODY_LEFT
 
-__all__ = ["Body", "bodies_in"]
+__all__ = ["Body", "bodies_in", "decided_bodies"]
 
 _CALLERS = ("cond", "while_loop", "scan", "map_impl", "strict_mode")
 """Operations that call the graphs they hold as plain functions of tensors. Others trace or transform them."""
@@ -67,6 +67,13 @@ def bodies_in(outer: GraphModule, name: str) -> Iterator[Body]:
             body = getattr(outer, str(held.target), None) if held.op == "get_attr" else None
             if isinstance(body, GraphModule):
                 yield Body(outer, node, str(held.target), f"{name}_{held.target}", _unfit(node, body))
+
+
+def decided_bodies(others: Iterable[Decision], bodies: Iterable[Body]) -> Iterator[Decision]:
+    """``others``, and what became of each of ``bodies``."""
+    yield from others
+    for body in bodies:
+        yield body.decision()
 
 
 def _unfit(call: Node, body: GraphModule) -> str:

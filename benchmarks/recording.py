@@ -1,0 +1,273 @@
+"""What recording costs of compiling, and whether a failure in it harms what is compiled.
+
+``python -m benchmarks.recording`` measures both and writes results/recording.json. The cost: programs are compiled by
+turns with recording and without, in one process with a full cache of kernels; the ratio is that of the medians. The
+failures: at each place where something is recorded or told an exception is raised at every call, and results,
+gradients and kernels are compared with those of a run without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import logging
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+import lamina
+from benchmarks.fault_injection import ERRORS
+from benchmarks.gpt import batch, private_gpt
+from benchmarks.report import RESULTS
+from lamina.base.reasons import Code, Reason
+from lamina.extend import rule
+from lamina.record import Record
+
+__all__ = ["PLACES", "cost", "failures", "outcome", "program"]
+
+PLACES = (
+    "lamina.record.Stage",
+    "lamina.record.log_stage",
+    "lamina.base.logs._events",
+    "lamina.base.logs.decision_line",
+    "lamina.base.reasons.str",
+    "lamina.compile.lowered_by_user",
+    "lamina.compile.library_decisions",
+    "lamina.backends.cpu.kept_kernels",
+    "lamina.runtime.build.missed_kernels",
+    "lamina.runtime.batch.note_built",
+    "lamina.capture.dynamo.note_fixed_sizes",
+    "lamina.capture.dynamo.seconds_since_compile_started",
+    "lamina.capture.log.break_reason",
+    "lamina.capture.log.calling_place",
+    "lamina.capture.log.place_of",
+    "lamina.capture.log.user_frame",
+    "lamina.capture.log.user_place",
+    "lamina.capture.events.torch_private.Guards",
+    "lamina.capture.events.torch_private.failed_guard",
+    "lamina.capture.events.torch_private._log_at_end",
+    "lamina.capture.events.torch_private._tell_break",
+    "lamina.capture.events.torch_private._tell_compiled",
+    "lamina.rewrite.rewriting.unmatched",
+    "lamina.rewrite.rewriting.Matcher",
+    "lamina.rewrite.unmatched.source_of",
+    "lamina.report.recording.graph_text",
+    "lamina.record._dump_region",
+    "lamina.record.text_of",
+    "lamina.record.files",
+)
+"""Functions, by module, that do nothing but record or tell: one that raises must not change what is compiled."""
+_MOST = 1.02
+"""How much longer compiling may take with recording than without."""
+
+
+def _halved(x: Tensor) -> Tensor:
+    return x.cos() * 0.5
+
+
+def _other(x: Tensor) -> Tensor:
+    return torch.sin(x + torch.pi / 2) / 2
+
+
+def program(x: Tensor, w: Tensor) -> Tensor:
+    """Products, sums, a graph break and a size that varies."""
+    y = torch.softmax(x @ w, -1) * x.sum(-1, keepdim=True)
+    torch._dynamo.graph_break()
+    return torch.nn.functional.layer_norm(y, (y.shape[-1],)).tanh().sum(0)
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """What a compiled ``program`` gives for two sizes, with gradients, and what was compiled of it."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    own = rule(_halved, _other, name="never matching")
+    options = {
+        "compare_eager": "off",
+        "progress": False,
+        "rules": (own,),
+        "cache_dir": str(folder / "cache"),
+        "dump_dir": str(folder / "stages"),
+        "report": str(folder / "report.html"),
+    }
+    compiled = lamina.compile(program, options=options)
+    results: list[Tensor] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for rows in (4, 6):
+            x, w = torch.randn(rows, 5, requires_grad=True), torch.randn(5, 7, requires_grad=True)
+            result = compiled(x, w)
+            result.sum().backward()
+            results += [result.detach(), x.grad, w.grad]
+    record: Record = compiled.record
+    plans = [stage.region for stage in record.stages if stage.name == "codegen"]
+    told = [str(w.message) for w in caught if issubclass(w.category, lamina.LaminaWarning)]
+    return {
+        "results": results,
+        "codegen": plans,
+        "to aten": [s.region for s in record.stages if s.name == "aten"],
+        "fallbacks": len(record.decisions("fallback")),
+        "notes": len(record.decisions("record")),
+        "incomplete": record.incomplete,
+        "warnings": told,
+    }
+
+
+@contextmanager
+def _raising(place: str, error: str) -> Iterator[list[int]]:
+    """Within, every call of the function at ``place`` raises; the list counts them."""
+    module, _, name = place.rpartition(".")
+    calls = [0]
+
+    def fail(*_: Any, **__: Any) -> Any:
+        calls[0] += 1
+        raise ERRORS[error]()
+
+    with mock.patch.object(importlib.import_module(module), name, fail, create=name == "str"):
+        yield calls
+
+
+def failures(places: tuple[str, ...] = PLACES, errors: tuple[str, ...] = ("KeyError", "RecursionError")) -> list[str]:
+    """What differs from a run without failures, a line for each place and error where something does."""
+    logging.getLogger("lamina").addHandler(logging.NullHandler())
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        outcome(Path(folder) / "first")  # imports, and what is said once in a process
+        wanted = outcome(Path(folder) / "wanted")
+        for number, (place, error) in enumerate((p, e) for p in places for e in errors):
+            with _raising(place, error) as calls:
+                given = _tried(Path(folder) / str(number))
+            if isinstance(given, str):
+                found.append(f"{place}, {error}: {given}")
+                continue
+            found += [f"{place}, {error}: {what}" for what in _differences(wanted, given, calls[0])]
+    return found
+
+
+def _tried(folder: Path) -> dict[str, Any] | str:
+    try:
+        return outcome(folder)
+    except Exception as error:
+        return f"raised {type(error).__name__}: {error}"
+
+
+def _differences(wanted: dict[str, Any], given: dict[str, Any], calls: int) -> Iterator[str]:
+    if not calls:
+        yield "not reached"
+    pairs = zip(wanted["results"], given["results"], strict=True)
+    if not all(torch.equal(a, b) for a, b in pairs):
+        yield "other results"
+    if given["notes"] > 1:
+        yield f"{given['notes']} notes"
+    if given["fallbacks"] or len(given["to aten"]) > len(wanted["to aten"]):
+        yield "something is left to ATen"
+    if given["codegen"] and len(given["codegen"]) != len(wanted["codegen"]):
+        yield "other regions are compiled"
+    if given["warnings"] != wanted["warnings"]:
+        yield f"other warnings: {given['warnings']}"
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
+    "GPT, 12 layers": lambda: (private_gpt(12), batch()),
+    "MLP": lambda: (
+        nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64), nn.LayerNorm(64)),
+        (torch.randn(8, 64),),
+    ),
+    "convolutions": lambda: (
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3), nn.SiLU()),
+        (torch.randn(2, 3, 16, 16),),
+    ),
+    "encoder layer": lambda: (nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True), (torch.randn(2, 8, 32),)),
+    "softmax": lambda: (nn.Sequential(nn.Linear(32, 32), nn.Softmax(-1)), (torch.randn(4, 32),)),
+    "group norm": lambda: (nn.Sequential(nn.Conv1d(8, 8, 3), nn.GroupNorm(2, 8), nn.Tanh()), (torch.randn(2, 8, 16),)),
+}
+
+_NOTHING = Reason("not recorded")
+
+
+@contextmanager
+def _not_recording() -> Iterator[None]:
+    """Within, nothing is kept of stages, no reason is written and nothing is logged."""
+    nothing = mock.patch.object
+    with (
+        nothing(Record, "_put", lambda *_, **__: None),
+        nothing(Record, "told", lambda *_, **__: None),
+        nothing(Record, "passed", lambda *_, **__: None),
+        nothing(Code, "__call__", lambda self, **_: _NOTHING),
+        nothing(lamina.capture.events.torch_private, "_tell_compiled", lambda *_: None),
+        nothing(lamina.capture.events.torch_private, "_log_at_end", lambda *_: None),
+        nothing(lamina.capture.dynamo, "note_fixed_sizes", lambda *_: None),
+        nothing(lamina.runtime.build, "missed_kernels", lambda *_: ()),
+    ):
+        yield
+
+
+def _seconds(name: str) -> float:
+    """Seconds to the end of the first training step of a model whose kernels are in this process."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model, given = MODELS[name]()
+    gc.collect()
+    start = time.perf_counter()
+    compiled = lamina.compile(model, dynamic=False, options={"progress": False, "compare_eager": "off"})
+    compiled(*given).sum().backward()
+    return time.perf_counter() - start
+
+
+def cost(name: str, turns: int) -> dict[str, float]:
+    """Median seconds with recording and without, by turns, their ratio, and the spread of ratios of single turns."""
+    _seconds(name)
+    with_, without = [], []
+    for turn in range(turns):
+        for recording in (True, False) if turn % 2 else (False, True):
+            if recording:
+                with_.append(_seconds(name))
+            else:
+                with _not_recording():
+                    without.append(_seconds(name))
+    ratios = sorted(a / b for a, b in zip(with_, without, strict=True))
+    return {
+        "turns": turns,
+        "seconds_with": round(statistics.median(with_), 4),
+        "seconds_without": round(statistics.median(without), 4),
+        "ratio_of_fastest": round(min(with_) / min(without), 4),
+        "ratio": round(statistics.median(ratios), 4),
+        "lower_quartile": round(ratios[len(ratios) // 4], 4),
+        "upper_quartile": round(ratios[(3 * len(ratios)) // 4], 4),
+    }
+
+
+def main() -> int:
+    """Measure, print and write; 1 where a failure harms or the median ratio of a model is above the goal."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--only", default="", help="the one model to take")
+    parser.add_argument("--no-failures", action="store_true")
+    given = parser.parse_args()
+    costs = {}
+    for name in MODELS:
+        if given.only in ("", name):
+            costs[name] = cost(name, max(5, given.turns // 4) if name.startswith("GPT") else given.turns)
+            print(name, costs[name], flush=True)
+    harm = [] if given.no_failures else failures()
+    print(f"{len(PLACES)} places, 2 errors each: {len(harm)} do harm", *harm, sep="\n  ")
+    if not given.only and not given.no_failures:
+        content = {"cost": costs, "places": len(PLACES), "errors": 2, "harm": harm}
+        path = RESULTS / "recording.json"
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return bool(harm) or any(one["ratio"] > _MOST for one in costs.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
