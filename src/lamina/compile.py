@@ -105,9 +105,29 @@ def compile(
     check_rules(settings)
     if disable:
         return model
-    record = keep(record_for(getattr(model, "__name__", type(model).__name__), settings))
+    record = _kept_record(getattr(model, "__name__", type(model).__name__), settings)
     dynamic = dynamic if chosen.dynamic or dynamic is not None else False
     return compile_recorded(model, settings, chosen, record, fullgraph, dynamic)
+
+
+def _kept_record(name: str, options: Options) -> Record:
+    """The record of a callable, as its options ask for it; an empty one where that fails."""
+    try:
+        return keep(record_for(name, options))
+    except Exception as error:
+        if not is_internal(error):
+            raise
+        record = Record(name)
+        instead = "it is compiled all the same, and reported nowhere"
+        recover(
+            error,
+            doing="recording it",
+            region=name,
+            instead=instead,
+            strict=options.strict,
+            note=record.noting("", "record"),
+        )
+        return record
 
 
 def compile_recorded(
@@ -185,10 +205,17 @@ class _Compiler:
         self.graphs += 1
         name = f"graph{self.graphs - 1}"
         compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name, self.told)
-        compiled = outside_function_modes(compiled) if has_function_modes() else compiled
-        compiled = self.record.graph_entry(name, compiled)
-        dump_graph(self.record, self.options)
-        return compiled
+        try:
+            compiled = outside_function_modes(compiled) if has_function_modes() else compiled
+            compiled = self.record.graph_entry(name, compiled)
+            dump_graph(self.record, self.options)
+            return compiled
+        except Exception as error:
+            if not is_internal(error):
+                raise
+            note, instead = self.record.noting(name, "aten"), "it runs as it was captured"
+            recover(error, doing="entering it", region=name, instead=instead, strict=self.options.strict, note=note)
+        return raising_assertions(gm.forward, gm)
 
     def __eq__(self, other: object) -> bool:
         if self.options.verify == "first" and self is not other:
