@@ -97,7 +97,7 @@ print(gated(torch.ones(2, 4)).shape, sys.argv[1:])
 def test_a_script_is_bisected(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(factor=1.01))
-    done = CliRunner().invoke(app, ["bisect", str(script), "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["bisect", "--json", str(script)], catch_exceptions=False)
     assert done.exit_code == 1
     (entry,) = json.loads(done.stdout)
     assert entry["blame"]["stage"] == "captured rewrite"
@@ -117,7 +117,7 @@ def test_a_right_script_runs_to_its_end_in_eager(tmp_path: Path, capsys: pytest.
 
 
 def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
-    with pytest.raises(lamina.BadArgument, match="there is no script"):
+    with pytest.raises(lamina.BadArgument, match="there is no program"):
         CliRunner().invoke(app, ["bisect", str(tmp_path / "none.py")], catch_exceptions=False)
     with pytest.raises(lamina.BadArgument, match="takes arguments"):
         CliRunner().invoke(app, ["bisect", "torch:add"], catch_exceptions=False)

@@ -78,7 +78,7 @@ def test_a_script_is_profiled(tmp_path: Path) -> None:
         "        f(torch.ones(5, 7))\n"
         "main()\n"
     )
-    done = CliRunner().invoke(app, ["profile", str(script), "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["profile", "--json", str(script)], catch_exceptions=False)
     (kernel,) = json.loads(done.stdout[done.stdout.index("{") :])["kernels"]
     assert kernel["calls"] == 4
     assert kernel["place"].startswith("steps.py:3")
