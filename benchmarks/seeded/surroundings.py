@@ -63,8 +63,8 @@ SURROUNDINGS = (
         "the machine is not in a kernel's hash",
         "flag missing in a key",
         f"{_RUNTIME}/kernel.py",
-        'digest("kernel", _ABI, machine, *functions',
-        'digest("kernel", _ABI, *functions',
+        'digest("kernel", ABI, machine, *functions',
+        'digest("kernel", ABI, *functions',
         ("tests/runtime/test_build.py::test_what_decides_the_code_is_part_of_its_hash",),
     ),
     Bug(

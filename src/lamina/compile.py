@@ -54,8 +54,8 @@ from lamina.ir.plan import Plan
 from lamina.lower.library_decisions import library_decisions
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
-from lamina.record import Record, keep
-from lamina.report.recording import record_for, report
+from lamina.record import Record
+from lamina.report.recording import kept_record, report
 from lamina.rewrite.inlined import with_inlined
 from lamina.rewrite.nests import rewrite_nests
 from lamina.rewrite.rewriting import Rewriting
@@ -105,29 +105,9 @@ def compile(
     check_rules(settings)
     if disable:
         return model
-    record = _kept_record(getattr(model, "__name__", type(model).__name__), settings)
+    record = kept_record(getattr(model, "__name__", type(model).__name__), settings)
     dynamic = dynamic if chosen.dynamic or dynamic is not None else False
     return compile_recorded(model, settings, chosen, record, fullgraph, dynamic)
-
-
-def _kept_record(name: str, options: Options) -> Record:
-    """The record of a callable, as its options ask for it; an empty one where that fails."""
-    try:
-        return keep(record_for(name, options))
-    except Exception as error:
-        if not is_internal(error):
-            raise
-        record = Record(name)
-        instead = "it is compiled all the same, and reported nowhere"
-        recover(
-            error,
-            doing="recording it",
-            region=name,
-            instead=instead,
-            strict=options.strict,
-            note=record.noting("", "record"),
-        )
-        return record
 
 
 def compile_recorded(
@@ -209,13 +189,9 @@ class _Compiler:
             compiled = outside_function_modes(compiled) if has_function_modes() else compiled
             compiled = self.record.graph_entry(name, compiled)
             dump_graph(self.record, self.options)
-            return compiled
         except Exception as error:
-            if not is_internal(error):
-                raise
-            note, instead = self.record.noting(name, "aten"), "it runs as it was captured"
-            recover(error, doing="entering it", region=name, instead=instead, strict=self.options.strict, note=note)
-        return raising_assertions(gm.forward, gm)
+            return _as_captured(error, gm, "entering it", name, self.options, self.record)
+        return compiled
 
     def __eq__(self, other: object) -> bool:
         if self.options.verify == "first" and self is not other:
@@ -253,16 +229,17 @@ def compile_graph(
         compiled = _compiled(gm, example_inputs, options, backend, Notes(record, name, told), plans)
         return compiled.run if trial is None else trial.entry(compiled.run, compiled.by_eager)
     except Exception as error:
-        if not is_internal(error) or asks_for_another_capture(error):
-            raise
-        recover(
-            error,
-            doing="compiling it",
-            region=name,
-            instead="it runs as it was captured",
-            strict=options.strict,
-            note=record.noting(name, "aten"),
-        )
+        return _as_captured(error, gm, "compiling it", name, options, record)
+
+
+def _as_captured(
+    error: Exception, gm: GraphModule, doing: str, name: str, options: Options, record: Record
+) -> Callable[..., Any]:
+    """The graph as it was captured, where something of ours failed; raises what is about what the user gave."""
+    if not is_internal(error) or asks_for_another_capture(error):
+        raise error
+    note, instead = record.noting(name, "aten"), "it runs as it was captured"
+    recover(error, doing=doing, region=name, instead=instead, strict=options.strict, note=note)
     return raising_assertions(gm.forward, gm)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -14,7 +13,8 @@ from lamina.base.other_options import told_for
 from lamina.base.passes import Passes
 from lamina.base.rule import NestRule, Rule
 from lamina.base.user_frames import show_all_frames
-from lamina.errors import BadArgument, LaminaWarning, UnknownOption
+from lamina.base.user_warnings import warn_user
+from lamina.errors import BadArgument, UnknownOption
 
 __all__ = ["MODES", "Options", "compiler_variables", "list_options"]
 
@@ -331,13 +331,11 @@ def _warn_of_misspelt(known: set[str], options: Sequence[str]) -> None:
         option = name.removeprefix("LAMINA_").lower()
         if option in options:
             text = f"the environment variable {name} is not read; give {option!r} to lamina.compile in its options"
-            warnings.warn(text, LaminaWarning, stacklevel=4)
+            warn_user(text)
             continue
         meant = get_close_matches(name, known, 1, 0.85)
         if meant:
-            warnings.warn(
-                f"the environment variable {name} is no option's; did you mean {meant[0]}?", LaminaWarning, stacklevel=4
-            )
+            warn_user(f"the environment variable {name} is no option's; did you mean {meant[0]}?")
 
 
 def _parse(name: str, default: Any, text: str, choices: tuple[object, ...]) -> Any:

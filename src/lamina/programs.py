@@ -6,6 +6,7 @@ What the commands say about a program comes after it has ended, however it ended
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import os
@@ -20,7 +21,7 @@ from typing import Any
 from lamina.base.user_frames import all_frames_shown, of_user
 from lamina.errors import BadArgument
 
-__all__ = ["Ended", "Program", "found_program"]
+__all__ = ["Ended", "Program", "found_program", "named_object"]
 
 _MOST = 15
 """Lines of a traceback."""
@@ -84,9 +85,8 @@ def found_program(target: str, arguments: tuple[str, ...] = ()) -> Program:
     Raises ``BadArgument`` for what cannot be run: no such file, a folder, text that is no Python, no such function, a
     function that takes arguments.
     """
-    module, colon, name = target.rpartition(":")
-    if colon and module and not target.endswith(".py"):
-        return Program(target, _function(target, module, name))
+    if ":" in target and not target.endswith(".py"):
+        return Program(target, _function(target))
     path = Path(target)
     if path.is_dir():
         raise BadArgument(f"{target} is a folder", remedy=_REMEDY)
@@ -113,20 +113,31 @@ def _script(path: Path, arguments: tuple[str, ...]) -> dict[str, Any]:
             sys.path.remove(str(path.resolve().parent))
 
 
-def _function(target: str, module: str, name: str) -> Callable[[], Any]:
-    """A function that takes no arguments; it is compiled itself unless it compiles something."""
-    sys.path.insert(0, "")
+def named_object(name: str) -> Any:
+    """What ``package.module:name`` stands for, also ``name.attribute``. Raises ``BadArgument`` where there is none.
+
+    What an import within the module raises is raised as it is.
+    """
+    module, _, path = name.partition(":")
+    if not (module and path):
+        raise BadArgument(f"{name} names no object of a module", remedy="write package.module:name")
+    sys.path.insert(0, "")  # modules of the folder at hand
     try:
-        found = getattr(importlib.import_module(module), name)
+        return functools.reduce(getattr, path.split("."), importlib.import_module(module))
     except ModuleNotFoundError as problem:
         if problem.name is None or not (module == problem.name or module.startswith(f"{problem.name}.")):
-            raise  # an import of the user's module failed
-        raise BadArgument(f"{target}: {problem}", remedy=_REMEDY) from None
+            raise
+        raise BadArgument(f"{name}: {problem}", remedy="write package.module:name") from None
     except AttributeError as problem:
-        raise BadArgument(f"{target}: {problem}", remedy=_REMEDY) from None
+        raise BadArgument(f"{name}: {problem}", remedy="write package.module:name") from problem
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove("")
+
+
+def _function(target: str) -> Callable[[], Any]:
+    """A function that takes no arguments; it is compiled itself unless it compiles something."""
+    found = named_object(target)
     if not callable(found) or not _takes_nothing(found):
         raise BadArgument(f"{target} takes arguments", remedy="name a function that takes none and calls yours")
     return found  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import lamina
 from lamina.cli.app import app
 from lamina.errors import BadArgument
-from lamina.tuner.names import named_object
+from lamina.programs import named_object
 from tests.tuner.models import small
 
 

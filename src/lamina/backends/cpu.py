@@ -244,7 +244,7 @@ class CpuKernels:
         with self.lock:
             if self.built is None:
                 self.record.add(self.plan.name, "build", built.seconds, built)
-                self.record.told(self.plan.name, "build", kept_kernels, self.plan.name, built)
+                self.record.told(self.plan.name, "cache", kept_kernels, self.plan.name, built)
                 self.built = built if self.tuning is None else self.tuned(self.tuning, built)
         return self.built
 

@@ -112,7 +112,7 @@ class CudaRegion:
         """
         built = self.build(host) if building is None else building.result()
         self.record.add(self.plan.name, "build", built.seconds, built)
-        self.record.told(self.plan.name, "build", kept_kernels, self.plan.name, built)
+        self.record.told(self.plan.name, "cache", kept_kernels, self.plan.name, built)
         kernels: dict[str, CudaKernel] = {}
         greedy: dict[str, str] = {}
         for launch in host.launches:

@@ -72,6 +72,7 @@ _STAGES = {
     "candidates": "autotune",
     "turns": "autotune",
     "build": "cache",
+    "cache": "cache",
     "build chosen": "cache",
     "build candidates": "cache",
 }

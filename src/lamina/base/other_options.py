@@ -44,5 +44,5 @@ _OURS = {
 
 def told_for(name: object) -> str:
     """What Lamina has for the option that another compiler calls ``name``, as a sentence; "" if it is none's."""
-    told = _OURS.get(name.removeprefix("torch._inductor.config.")) if isinstance(name, str) else None
+    told = _OURS.get(name) if isinstance(name, str) else None
     return "" if told is None else f"for {name}: {told}"

@@ -6,13 +6,12 @@ The option traceback leaves them in.
 from __future__ import annotations
 
 import functools
-import sysconfig
 import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from lamina.base.user_warnings import OWN_FOLDERS
+from lamina.base.user_warnings import OWN_FOLDERS, is_pythons
 from lamina.errors import LaminaError
 
 __all__ = ["all_frames_shown", "of_user", "shortened", "show_all_frames", "with_users_frames"]
@@ -20,7 +19,6 @@ __all__ = ["all_frames_shown", "of_user", "shortened", "show_all_frames", "with_
 _MOST = 4
 """Frames of a cause that are told."""
 
-_STANDARD, _PACKAGES = (sysconfig.get_path(name) for name in ("stdlib", "purelib"))
 _shown = {"all": False}
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -71,8 +69,7 @@ def shortened(error: LaminaError) -> LaminaError:
 def _reaches_the_user(trace: TracebackType | None) -> bool:
     """Whether a frame is neither of what ``of_user`` leaves out nor of Python's library."""
     while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if not name.startswith(_STANDARD) or name.startswith(_PACKAGES):
+        if not is_pythons(trace.tb_frame.f_code.co_filename):
             return True
         trace = trace.tb_next
     return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 import warnings
 from types import FrameType
 
@@ -11,18 +12,25 @@ import torch
 
 from lamina.errors import LaminaWarning
 
-__all__ = ["OWN_FOLDERS", "calling_place", "warn_user"]
+__all__ = ["OWN_FOLDERS", "calling_place", "is_pythons", "warn_user"]
 
 OWN_FOLDERS = tuple(
     os.path.dirname(path) + os.sep for path in (os.path.dirname(os.path.abspath(__file__)), torch.__file__)
 )
 """Folders of Lamina and of torch, whose files are not the user's."""
 
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
+
 
 def warn_user(text: str, remedy: str = "") -> None:
     """Give a ``LaminaWarning`` at the innermost line that is neither Lamina's nor torch's; what to do comes last."""
     said = f"{text}. {remedy[:1].upper()}{remedy[1:]}" if remedy else text
     warnings.warn(said, LaminaWarning, stacklevel=_user_frame()[1])
+
+
+def is_pythons(filename: str) -> bool:
+    """Whether a file is one of Python's own library; packages that are installed beside it are not."""
+    return filename.startswith(_PYTHON) and "site-packages" not in filename
 
 
 def calling_place() -> tuple[str, int]:

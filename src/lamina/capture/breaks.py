@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import sysconfig
 from collections.abc import Iterable
 from traceback import FrameSummary
 
 import torch
 
 from lamina.base.reasons import Reason
+from lamina.base.user_warnings import is_pythons
 from lamina.capture.reasons import BREAKS, LOOP_BROKEN, OTHER_BREAK
 
 __all__ = ["break_reason", "is_torchs", "user_frame", "user_place"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_PYTHON = sysconfig.get_path("stdlib") + os.sep
 _PART = re.compile(r"^ *(Explanation|Hint|Developer debug context): *(.*)$", re.MULTILINE)
 _NO_ADVICE = (
     "It may be possible to write Dynamo",
@@ -75,18 +74,13 @@ def is_torchs(filename: str) -> bool:
     return filename.startswith(_TORCH)
 
 
-def _is_pythons(filename: str) -> bool:
-    """Whether a file is one of Python's own library."""
-    return filename.startswith(_PYTHON) and "site-packages" not in filename
-
-
 def user_frame(stack: Iterable[FrameSummary]) -> FrameSummary | None:
     """The innermost frame of the user's own code; the innermost of all where there is none; nothing of no frames.
 
     Packages that are installed, other than torch, count as the user's own code; Python's library does not.
     """
     frames = list(stack)
-    own = [frame for frame in frames if not is_torchs(frame.filename) and not _is_pythons(frame.filename)]
+    own = [frame for frame in frames if not is_torchs(frame.filename) and not is_pythons(frame.filename)]
     found = own or frames
     return found[-1] if found else None
 

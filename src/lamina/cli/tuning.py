@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from torch import nn
 
-from lamina.tuner.names import named_object
+from lamina.programs import named_object
 from lamina.tuner.search import tune
 
 __all__ = ["tune_command"]

@@ -13,11 +13,12 @@ from typing import Any
 from torch.fx import GraphModule
 
 from lamina.base.files import graph_text
+from lamina.base.recovery import is_internal, recover
 from lamina.errors import LaminaWarning
 from lamina.options import Options
-from lamina.record import Record
+from lamina.record import Record, keep
 
-__all__ = ["Recording", "record_for", "report", "report_everything", "write_waiting"]
+__all__ = ["Recording", "kept_record", "record_for", "report", "report_everything", "write_waiting"]
 
 
 @dataclass(slots=True, repr=False)
@@ -71,6 +72,19 @@ def record_for(name: str, options: Options) -> Record:
     record = Recording(name)
     _waiting.records.append((record, path))
     return record
+
+
+def kept_record(name: str, options: Options) -> Record:
+    """``record_for`` a callable, which ``lamina.records`` finds; an empty record where that fails."""
+    try:
+        return keep(record_for(name, options))
+    except Exception as error:
+        if not is_internal(error):
+            raise
+        record = Record(name)
+        note, instead = record.noting("", "record"), "it is compiled all the same, and reported nowhere"
+        recover(error, doing="recording it", region=name, instead=instead, strict=options.strict, note=note)
+        return record
 
 
 def write_waiting(told: Callable[[Path], None] = lambda path: None) -> None:

@@ -14,7 +14,7 @@ from lamina.backends.adapters.optional import check_installed, optional
 from lamina.base.reference import mapped
 from lamina.compile import compile
 from lamina.errors import BadArgument
-from lamina.tuner.names import named_object
+from lamina.programs import named_object
 from lamina.tuner.programs import Built, module_of
 from lamina.tuner.values import Candidate
 

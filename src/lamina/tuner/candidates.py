@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from typing import Any
-
 import torch
 from torch import nn
 
+from lamina.backends.adapters.optional import absent
+from lamina.backends.registry import BUILT_IN
 from lamina.options import MODES
 from lamina.tuner.programs import Subject, module_of
 from lamina.tuner.values import Candidate
 
 __all__ = ["candidates_for", "device_of", "lacking"]
-
-_PACKAGES = {"onnxruntime": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino"), "torchao": ("torchao",)}
 
 
 def device_of(subject: Subject) -> torch.device:
@@ -85,7 +82,6 @@ def _convolves(owner: nn.Module | None) -> bool:
 
 def lacking(candidate: Candidate) -> str:
     """The package that a candidate needs and that is not installed, as a command to type; "" if all are there."""
-    settings: dict[str, Any] = dict(candidate.settings)
-    key = str(settings.get("backend", candidate.kind))
-    missing = [p for p in _PACKAGES.get(key, (key,) if key == "torch_tensorrt" else ()) if find_spec(p) is None]
+    backend = BUILT_IN.get(str(dict(candidate.settings).get("backend", candidate.kind)))
+    missing = [] if backend is None else absent(backend.requires)
     return f"pip install {' '.join(p.replace('_', '-') for p in missing)}" if missing else ""

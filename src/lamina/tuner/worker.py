@@ -70,8 +70,9 @@ class TorchSettings:
         torch.set_num_threads(self.threads)
         torch.set_default_dtype(getattr(torch, self.default_dtype))
         torch.set_float32_matmul_precision(self.matmul_precision)
-        torch.backends.cudnn.allow_tf32 = self.cudnn_tf32
-        torch.backends.cudnn.benchmark = self.cudnn_benchmark
+        for name, wanted in (("allow_tf32", self.cudnn_tf32), ("benchmark", self.cudnn_benchmark)):
+            if getattr(torch.backends.cudnn, name) != wanted:  # setting one raises where torch has frozen its flags
+                setattr(torch.backends.cudnn, name, wanted)
         torch.use_deterministic_algorithms(self.deterministic)
 
 
@@ -106,13 +107,18 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
 
     def work() -> None:
         tell("starts")
-        job.settings.apply()
-        loaded = subject
-        if isinstance(loaded, bytes):
-            loaded = Subject(*torch.load(io.BytesIO(loaded), weights_only=False))
-        if job.memory and device_of(loaded).type == "cpu":
-            limit_memory(job.memory)
-        pipe.send(("row", examine(loaded, job, tell).to_json()))
+        try:
+            job.settings.apply()
+            loaded = subject
+            if isinstance(loaded, bytes):
+                loaded = Subject(*torch.load(io.BytesIO(loaded), weights_only=False))
+            if job.memory and device_of(loaded).type == "cpu":
+                limit_memory(job.memory)
+            row = examine(loaded, job, tell)
+        except Exception as raised:  # a thread that ended in silence would be told as a process that did
+            traceback.print_exc()
+            row = _raised(job.candidate, raised, "its process starts")
+        pipe.send(("row", row.to_json()))
 
     def tell(stage: str) -> None:
         pipe.send(("stage", stage))
@@ -123,10 +129,8 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
     thread.start()
     while thread.is_alive():
         thread.join(_WATCH)
-        if (
-            parent is not None and not parent.is_alive()
-        ):  # who waits for the row was killed, and nobody would end a candidate that hangs
-            os._exit(1)
+        if parent is not None and not parent.is_alive():
+            os._exit(1)  # who waits for the row was killed, and nobody would end a candidate that hangs
 
 
 def examine(subject: Subject, job: Job, tell: Tell = lambda stage: None) -> Row:

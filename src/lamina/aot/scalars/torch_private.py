@@ -8,6 +8,8 @@ it into tensors of float32: ``x * float(k)`` then has 24 bits of ``k``, and ``x 
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,13 +25,37 @@ _ITEM = torch.ops.aten._local_scalar_dense.default
 """The call that a float argument comes from, of which torch asks the value whether or not it varies."""
 
 
+class _Asked(threading.local):
+    """Whether this thread is within ``exact_integers``."""
+
+    now = False
+
+
+_asked = _Asked()
+
+
 @contextlib.contextmanager
 def exact_integers() -> Iterator[None]:
-    """In this context AOTAutograd leaves floats that only integers make, and takes integers in others whole."""
+    """In this context AOTAutograd leaves floats that only integers make, and takes integers in others whole.
+
+    That is so in the thread that enters it: another one may trace for another compiler meanwhile.
+    """
+    before, _asked.now = _asked.now, True
+    try:
+        yield
+    finally:
+        _asked.now = before
+
+
+def _install() -> None:
     module: Any = graph_compile
     usual = module.tensorify_python_scalars
 
+    @functools.wraps(usual)
     def tensorify(gm: GraphModule, shape_env: Any, fake_mode: Any) -> None:
+        if not _asked.now:
+            usual(gm, shape_env, fake_mode)
+            return
         before = set(gm.graph.nodes)
         hidden = {
             node: node.meta.pop("val")
@@ -44,10 +70,6 @@ def exact_integers() -> Iterator[None]:
         _widen([node for node in gm.graph.nodes if node not in before], fake_mode)
 
     module.tensorify_python_scalars = tensorify
-    try:
-        yield
-    finally:
-        module.tensorify_python_scalars = usual
 
 
 def _is_of_integers(value: object) -> bool:
@@ -69,3 +91,6 @@ def _widen(made: list[Node], fake_mode: Any) -> None:
             args, kwargs = map_arg((node.args, node.kwargs), lambda one: one.meta["val"])
             with fake_mode:
                 node.meta["val"] = node.target(*args, **kwargs)
+
+
+_install()
