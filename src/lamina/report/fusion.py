@@ -85,7 +85,7 @@ def _module(paths: Iterable[str]) -> str:
 def fusion_map(plan: Plan, steps: Sequence[dict[str, Any]], sizes: Sizes, reason: Why) -> dict[str, Any]:
     """Maps of a plan by name: "" is the first that is seen; a box may open another.
 
-    Edges say which buffers they are and, within a map of steps, why the two are not one kernel.
+    Edges say which buffers they are and why the two are not one kernel.
     """
     edges = _edges(plan, sizes, reason)
     if len(steps) <= _MOST_BOXES:
@@ -93,15 +93,13 @@ def fusion_map(plan: Plan, steps: Sequence[dict[str, Any]], sizes: Sizes, reason
     groups = _groups(steps)
     member = {i: number for number, (_, members) in enumerate(groups) for i in members}
     maps: dict[str, Any] = {}
-    joined: dict[tuple[int, int], dict[str, Any]] = {}
+    between: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for edge in edges:
         pair = (member[edge["from"]], member[edge["to"]])
         if pair[0] != pair[1]:
-            one = joined.setdefault(pair, {"from": pair[0], "to": pair[1], "buffers": [], "bytes": 0})
-            one["buffers"] += edge["buffers"]
-            one["bytes"] += edge["bytes"]
+            between.setdefault(pair, []).append(edge)
     first = [_group_box(n, name, [steps[i] for i in own]) for n, (name, own) in enumerate(groups)]
-    maps[""] = _map(first, list(joined.values()))
+    maps[""] = _map(first, [_edge_of_groups(pair, own) for pair, own in between.items()])
     for number, (_, own) in enumerate(groups):
         place = {i: at for at, i in enumerate(own)}
         inner = [
@@ -153,6 +151,22 @@ def _edges(plan: Plan, sizes: Sizes, reason: Why) -> list[dict[str, Any]]:
         if why is not None:
             edge |= {"why": str(why), "code": why.code, "remedy": why.remedy}
     return list(found.values())
+
+
+def _edge_of_groups(pair: tuple[int, int], edges: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The edges between the steps of two groups as one, with the reason of that with most bytes."""
+    largest = max(edges, key=lambda edge: edge["bytes"])
+    reasons = {edge.get("why", "") for edge in edges}
+    why = {name: largest[name] for name in ("why", "code", "remedy") if name in largest}
+    if len(reasons) > 1:
+        why["why"] = f"{why.get('why', '')} (between other steps of the two for {len(reasons) - 1} other reasons)"
+    return {
+        "from": pair[0],
+        "to": pair[1],
+        "buffers": [name for edge in edges for name in edge["buffers"]],
+        "bytes": sum(edge["bytes"] for edge in edges),
+        **why,
+    }
 
 
 def _step_box(number: int, step: dict[str, Any]) -> dict[str, Any]:
