@@ -1,4 +1,4 @@
-"""Every decision and boundary has a registered reason: `python -m benchmarks.reasons` on thirty models, here on a few."""
+"""Every decision and boundary has a registered reason: `python -m benchmarks.reasons` on thirty models, a few here."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _edge_of_groups(pair: tuple[int, int], edges: Sequence[dict[str, Any]]) -> d
     """The edges between the steps of two groups as one, with the reason of that with most bytes."""
     largest = max(edges, key=lambda edge: edge["bytes"])
     reasons = {edge.get("why", "") for edge in edges}
-    why = {name: largest[name] for name in ("why", "code", "remedy") if name in largest}
+    why: dict[str, Any] = {name: largest[name] for name in ("why", "code", "remedy") if name in largest}
     if len(reasons) > 1:
         why["why"] = f"{why.get('why', '')} (between other steps of the two for {len(reasons) - 1} other reasons)"
     return {
