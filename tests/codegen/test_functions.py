@@ -102,6 +102,27 @@ def test_accuracy(function: str, dtype: torch.dtype, isa: str, tmp_path: Path) -
         assert error <= limit, f"{function}({at}) = {found}: {error:.2f} units"
 
 
+@pytest.mark.skipif(numpy.finfo(numpy.longdouble).nmant < 63, reason="needs wider numbers than doubles")
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("function", ["expm1", "atanh"])
+def test_doubles_everywhere(function: str, isa: str, tmp_path: Path) -> None:
+    """Many doubles of each range whose values come from other parts of the formula, against 64 bits."""
+    g = torch.Generator().manual_seed(9)
+    unit, other = torch.rand(2, 20_000, generator=g, dtype=torch.float64)
+    tiny = torch.exp(-40 * unit) * torch.where(other < 0.5, -1.0, 1.0)
+    ranges = {
+        "expm1": (unit * 1.4 - 0.7, unit * 20 - 10, unit * 709.7, unit * -45, tiny),
+        "atanh": (unit * 2 - 1, 0.3 + unit * 0.25, 1 - torch.exp(-36 * unit), 1 / 3 + unit * 1e-4, tiny),
+    }
+    x = torch.cat(ranges[function])
+    x = x[x != 0]
+    exact_of = {"expm1": numpy.expm1, "atanh": numpy.arctanh}[function]
+    want = exact_of(x.numpy().astype(numpy.longdouble))
+    unit_of = numpy.ldexp(1.0, numpy.frexp(want.astype(numpy.float64))[1] - 53)
+    errors = numpy.abs(run(function, [x], isa, tmp_path).numpy().astype(numpy.longdouble) - want) / unit_of
+    assert errors[numpy.isfinite(want)].max() <= {"expm1": 1.25, "atanh": 0.95}[function]
+
+
 @pytest.mark.sampled(one_in=2)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("function", ["exp", "expm1", "log", "log1p", "atanh", "tanh", "erf"])

@@ -33,13 +33,15 @@ S1(sleef_erf, erf, u10) S1(sleef_erfc, erfc, u15)
 S2(pow_, pow, u10) S2(atan2_, atan2, u10) S2(hypot_, hypot, u05)
 #define AS_SLEEF(V, NAME) static INLINE V NAME##_(V x) { return sleef_##NAME(x); }
 #define MOST_AS_SLEEF(V)                                                                         \
-  AS_SLEEF(V, exp) AS_SLEEF(V, expm1) AS_SLEEF(V, log) AS_SLEEF(V, log1p) AS_SLEEF(V, sin)       \
-  AS_SLEEF(V, cos) AS_SLEEF(V, tanh) AS_SLEEF(V, atanh) AS_SLEEF(V, erf)
+  AS_SLEEF(V, exp) AS_SLEEF(V, log) AS_SLEEF(V, log1p) AS_SLEEF(V, sin) AS_SLEEF(V, cos)         \
+  AS_SLEEF(V, tanh) AS_SLEEF(V, erf)
 MOST_AS_SLEEF(vf64) AS_SLEEF(vf64, erfc)
 static INLINE vf64 sigmoid_(vf64 x) { return splat_f64(1) / (splat_f64(1) + sleef_exp(-x)); }
 
 #ifdef LAMINA_PRECISE
 MOST_AS_SLEEF(vf32)
+AS_SLEEF(vf32, expm1) AS_SLEEF(vf32, atanh) AS_SLEEF(vf64, expm1) AS_SLEEF(vf64, atanh)
+MAP2(logaddexp, vf64, f64, logaddexp)
 static INLINE vf32 coarse_sin_(vf32 x) { return sin_(x); }
 static INLINE vf32 coarse_cos_(vf32 x) { return cos_(x); }
 static INLINE vf32 coarse_erf_(vf32 x) { return erf_(x); }
@@ -82,6 +84,11 @@ static INLINE vf32 exp_(vf32 x) {
   return y;
 }
 static INLINE vf32 sigmoid_(vf32 x) { return 1.0f / (1.0f + exp_(-x)); }
+// (expm1(r) - r) / r^2 for doubles within ln(2) / 2.
+static constexpr f64 EXPM1_F64[] = {
+  2.0914707069612355e-09, 2.510524515390137e-08, 2.7557273594799413e-07, 2.755725533255441e-06,
+  2.480158732558584e-05, 0.00019841269874873975, 0.0013888888888883737, 0.00833333333332612, 0.04166666666666667,
+  0.1666666666666667, 0.5};
 // expm1(x) = 2^n (expm1(r) + 1) - 1; what rounding r lost is added, and half of all is computed, which does not overflow.
 static INLINE vf32 expm1_(vf32 x) {
   vf32 n = round_(larger(splat_f32(-18.0f), x) * 1.44269504088896341f);
@@ -95,6 +102,20 @@ static INLINE vf32 expm1_(vf32 x) {
   vf32 y = (half * r + less) + (half * (r * r * p + lost) + ((half - less) - 0.5f));
   y = select(x > 88.7228317f, splat_f32(__builtin_inff()), y + y);
   return select(abs_(x) < 0x1p-25f, x, y);
+}
+// The last bits of an integer as those of its sum with this; shifted they are an exponent.
+static constexpr f64 INTEGER_F64 = 6755399441055744.0;
+static INLINE vf64 expm1_(vf64 x) {
+  const vf64 shift = splat_f64(INTEGER_F64);
+  vf64 low = larger(splat_f64(-40), x), k = low * splat_f64(1.44269504088896341) + shift, n = k - shift;
+  vf64 whole = low - n * splat_f64(0.693147180369123816490), r = whole - n * splat_f64(1.90821492927058770002e-10);
+  vf64 lost = (whole - r) - n * splat_f64(1.90821492927058770002e-10), p = splat_f64(EXPM1_F64[0]);
+  for (unsigned i = 1; i < sizeof EXPM1_F64 / sizeof EXPM1_F64[0]; ++i) p = p * r + splat_f64(EXPM1_F64[i]);
+  vf64 half{(hf64)(((hi64)k.lo << 52) + 0x3fe0000000000000ll), (hf64)(((hi64)k.hi << 52) + 0x3fe0000000000000ll)};
+  vf64 less = half - splat_f64(0.5);
+  vf64 y = (half * r + less) + (half * (r * r * p + lost) + ((half - less) - splat_f64(0.5)));
+  y = select(x > splat_f64(709.782712893383996), splat_f64(__builtin_inf()), y + y);
+  return select(abs_(x) < splat_f64(0x1p-54), x, y);
 }
 // log(1 + f) + n log(2) + rest, where f is within sqrt(1/2) - 1 and sqrt(2) - 1, and rest is small.
 static INLINE vf32 log_sum(vf32 f, vf32 n, vf32 rest) {
@@ -131,6 +152,11 @@ static INLINE vf32 log1p_(vf32 x) {
   y = select(x == -1.0f, splat_f32(-__builtin_inff()), y);
   return select(x < -1.0f, splat_f32(__builtin_nanf("")), y);
 }
+// (atanh(s) - s) / s^3 as a polynomial of s^2 for doubles up to 0.36.
+static constexpr f64 ATANH_F64[] = {
+  0.08545260819740894, 0.025785162318517907, 0.05131845716579402, 0.05215378847910987, 0.0588637497912815,
+  0.06666442559609927, 0.07692315870784258, 0.09090908902382096, 0.1111111111366824, 0.14285714285696408,
+  0.20000000000000048, 0.3333333333333333};
 // From 1/2 on half the logarithm of a quotient and of what rounding it lost; 1 / a is nearly a line from 1.5 to 2.
 static INLINE vf32 atanh_(vf32 x) {
   vf32 t = abs_(x), z = x * x;
@@ -146,6 +172,26 @@ static INLINE vf32 atanh_(vf32 x) {
   y = select(t < 0.5f, t * z * p + t, y * 0.5f);
   y = select(t == 1.0f, splat_f32(__builtin_inff()), y);
   return copysign_(select(t <= 1.0f, y, splat_f32(__builtin_nanf(""))), x);
+}
+// (1 + t) / (1 - t) = 2^n (1 + s) / (1 - s), where s is about 0 to 1/3, and t itself below 1/3.
+static INLINE vf64 atanh_(vf64 x) {
+  vf64 one = splat_f64(1), t = abs_(x), a = one + t, b = one - t;
+  vi64 k{((hi64)a.lo - (hi64)b.lo) >> 52, ((hi64)a.hi - (hi64)b.hi) >> 52};
+  vf64 c{(hf64)((k.lo + 1023) << 52), (hf64)((k.hi + 1023) << 52)};
+  vf64 n = vf64{(hf64)(k.lo + bits_of<int64>(INTEGER_F64)), (hf64)(k.hi + bits_of<int64>(INTEGER_F64))} - splat_f64(INTEGER_F64);
+  vf64 over = select(c > splat_f64(0x1p20), a - c * b, t * (one + c) + (one - c));
+  vf64 under = a + c * b, part = one / under, quotient = over * part;
+  vf64 lost = (over - quotient * under - quotient * ((t - (a - one)) + (c * b - (under - a)))) * part;
+  vflag near = n == vf64{};
+  vf64 s = select(near, t, quotient), z = s * s, p = splat_f64(ATANH_F64[0]);
+  for (unsigned i = 1; i < sizeof ATANH_F64 / sizeof ATANH_F64[0]; ++i) p = p * z + splat_f64(ATANH_F64[i]);
+  vf64 y = n * splat_f64(0.693147180369123816490 / 2) + (s + (s * z * p + (n * splat_f64(1.90821492927058770002e-10 / 2) + select(near, vf64{}, lost))));
+  y = select(t == one, splat_f64(__builtin_inf()), y);
+  return copysign_(select(t <= one, y, splat_f64(__builtin_nan(""))), x);
+}
+static INLINE vf64 logaddexp(vf64 a, vf64 b) {
+  vf64 high = maximum(a, b);
+  return select(a == b, high + splat_f64(0.69314718055994530942), log1p_(exp_(minimum(a, b) - high)) + high);
 }
 // What comes behind knows nothing of how x was made: a product is rounded, and made again where its rounding is asked for.
 #if defined(__x86_64__)

@@ -235,7 +235,6 @@ LANES_AT(int8, int32, lanes_int32) LANES_AT(uint8, int32, lanes_int32) LANES_AT(
 LANES_AT(int64, int64, lanes_int64) LANES_AT(flag, bool, lanes_flag)
 MASKED(f32, vf32) MASKED(bf16, vf32) MASKED(f16, vf32) MASKED(f64, vf64) MASKED(e4m3, vf32) MASKED(e5m2, vf32)
 MASKED(int8, vi32) MASKED(uint8, vi32) MASKED(int16, vi32) MASKED(int32, vi32) MASKED(int64, vi64) MASKED(flag, vflag)
-MAP2(logaddexp, vf32, f32, logaddexp) MAP2(logaddexp, vf64, f64, logaddexp)
 
 // to[j * pitch + i] = from[i * stride + j] for 0 <= i < columns, 0 <= j < rows: eight by eight in registers where it fits.
 template <class V, class T> static INLINE void transpose_eight(T* to, int64 pitch, const T* from, int64 stride) {
