@@ -66,7 +66,8 @@ class CaptureLog:
 
     def skipped(self, function: str, why: Reason) -> None:
         """Python runs all of ``function`` itself, as there is no graph for it."""
-        self._note(Decision("capture", (function,), False, SKIPPED_BY_DYNAMO(why=why, hint=why.remedy), _called_at()))
+        reason = SKIPPED_BY_DYNAMO(why=why, hint=why.remedy)
+        self._note(Decision("capture", (function,), False, reason, self._called_at()))
 
     def generator(self, function: str) -> None:
         """Python runs ``function``, as it is a generator."""
@@ -99,7 +100,7 @@ class CaptureLog:
         told = RUN_BY_PYTHON(when=when, why=why)
         code, remedy = (why.code, why.remedy) if isinstance(why, Reason) else (told.code, told.remedy)
         reason = Reason(told, code, remedy)
-        self.record.note("", "capture", Decision("capture", (function,), False, reason, _called_at()))
+        self.record.note("", "capture", Decision("capture", (function,), False, reason, self._called_at()))
         self._nothing_told = True
         warn_user(f"lamina runs {function} uncompiled {when}: {why}", why.remedy if isinstance(why, Reason) else "")
 
@@ -117,7 +118,7 @@ class CaptureLog:
             return None
         self._nothing_told = True
         reason = NOTHING_CAPTURED(why=cause, hint=cause.remedy)
-        self._note(Decision("capture", (self.record.name,), False, reason, _called_at()))
+        self._note(Decision("capture", (self.record.name,), False, reason, self._called_at()))
         return reason
 
     def without_graph(self, why: str) -> None:
@@ -125,6 +126,13 @@ class CaptureLog:
         if self.empty is None:
             nothing = not why or any(words in why for words in _NOTHING_TO_DO)
             self.empty = NO_TENSOR_CALLS() if nothing else PASSED_OVER(why=why)
+
+    def _called_at(self) -> tuple[tuple[str, str], ...]:
+        """The fact that names the user's line being executed: the call of what is not compiled."""
+        facts: list[tuple[str, str]] = []
+        with self.record.harmless("capture"):
+            facts.append(("called at", "{}:{}".format(*calling_place())))
+        return tuple(facts)
 
     def _note(self, decision: Decision) -> None:
         key = (decision.kind, *decision.subject, decision.reason)
@@ -135,12 +143,6 @@ class CaptureLog:
 
 _NOTHING_TO_DO = ("no tensor-related objects", "no content in function call", "No ops traced")
 """What Dynamo says of functions in which there is nothing to capture."""
-
-
-def _called_at() -> tuple[tuple[str, str], ...]:
-    """The fact that names the user's line being executed: the call of what is not compiled."""
-    file, line = calling_place()
-    return (("called at", f"{file}:{line}"),)
 
 
 def _editable(frame: FrameSummary | None) -> FrameSummary | None:

@@ -30,6 +30,7 @@ from lamina.capture.arrays.torch_private import break_at_arrays
 from lamina.capture.comparisons.torch_private import break_at_comparisons
 from lamina.capture.guards.torch_private import invalidate_isolated
 from lamina.capture.missing_attributes.torch_private import note_missing_attributes
+from lamina.capture.python_numbers.torch_private import correct_numbers
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina, correct_traces
 
 __all__ = [
@@ -180,6 +181,7 @@ _keep_scaled_additions()
 correct_traces()
 break_at_arrays()
 break_at_comparisons()
+correct_numbers()
 invalidate_isolated()
 note_missing_attributes()
 

@@ -58,7 +58,7 @@ def guard_unguarded(gm: torch.fx.GraphModule) -> int:
     guarded = {g.originating_source for g in guards}
     codes = reads.users_own(context.traced_code)
     names = reads.names_read(codes)
-    zeros = _has_zero(gm) or not names.isdisjoint(_TELL_ZEROS_APART) or reads.formats(codes)
+    zeros = _has_zero(gm) or _gives_zero(tx) or not names.isdisjoint(_TELL_ZEROS_APART) or reads.formats(codes)
     # Dynamo makes no guards on its own helpers, and nothing to hang others on.
     found = [(s, v) for s, v in tx.output.variable_tracker_cache.items() if not is_from_skip_guard_source(s)]
     whole = _surroundings(gm, tx, [v for _, v in found], context.traced_code)
@@ -322,6 +322,23 @@ def _has_zero(gm: torch.fx.GraphModule) -> bool:
     calls = (n for n in gm.graph.nodes if n.op in ("call_function", "call_method", "output"))
     kept = (n for n in calls if "dropout" not in str(getattr(n.target, "__name__", n.target)))
     return any(_holds_zero((n.args, n.kwargs)) for n in kept)
+
+
+def _gives_zero(tx: Any) -> bool:
+    """Whether a zero that is no tensor is among what the trace returns, leaves in variables or writes to objects."""
+    writes = tx.output.side_effects.store_attr_mutations.values()
+    left = [*tx.stack, *tx.symbolic_locals.values(), *(value for found in writes for value in found.values())]
+    return any(map(_is_zero, left))
+
+
+def _is_zero(variable: Any, depth: int = 8) -> bool:
+    held = vars(variable)  # a property would go on tracing
+    items = held.get("items", ())
+    if depth and isinstance(items, (list, tuple, dict)):
+        inner = items.values() if isinstance(items, dict) else items
+        if any(_is_zero(one, depth - 1) for one in inner if isinstance(one, VariableTracker)):
+            return True
+    return isinstance(held.get("value"), (float, complex)) and bool(_zero_signs(held["value"]))
 
 
 def _holds_zero(item: Any) -> bool:
