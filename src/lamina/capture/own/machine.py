@@ -1,0 +1,335 @@
+"""The interpreter: runs functions of the user's instruction by instruction on the user's own objects."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Generator
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from lamina.capture.own.control import CONTROL_STEPS, DELEGATED, RETURNED, YIELDED
+from lamina.capture.own.frame import MISSING, Frame, bound_arguments
+from lamina.capture.own.instructions import Program, UnknownInstruction, decode
+from lamina.capture.own.places import Places
+from lamina.capture.own.steps import DATA_STEPS, Step
+from lamina.capture.own.world import World
+
+__all__ = ["Machine", "is_interpretable"]
+
+_DEEPEST = 100
+"""Calls within calls that are interpreted: each takes a few frames of Python's, of which there are 1,000 by default."""
+
+_STEPS: dict[str, Step] = {**DATA_STEPS, **CONTROL_STEPS}
+
+_LOOKS_AT_FRAMES = frozenset(("_getframe", "currentframe", "stack", "settrace", "setprofile"))
+"""Names in functions that look at frames: Python runs those, so that there is one."""
+
+_ON_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE of CPython's object.h: a class that Python code made
+_ASYNCHRONOUS = CO_ASYNC_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE
+
+class _Key:
+    """A code object by identity: equal ones may be of different places."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+
+    def __hash__(self) -> int:
+        return id(self.code)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.code is other.code
+
+
+_prepared: dict[_Key, tuple[Program, tuple[tuple[Step, Any], ...]] | None] = {}
+"""Decoded code, None for what Python is to run: as many as functions that were interpreted."""
+
+
+def _prepare(code: CodeType) -> tuple[Program, tuple[tuple[Step, Any], ...]] | None:
+    """The program of ``code`` with its steps; None if Python is to run it."""
+    if code.co_flags & _ASYNCHRONOUS or not _LOOKS_AT_FRAMES.isdisjoint(code.co_names):
+        return None
+    try:
+        program = decode(code)
+    except UnknownInstruction:
+        return None
+    return program, tuple((_STEPS[name], arg) for name, arg in program.steps)
+
+
+def _program_of(code: CodeType) -> tuple[Program, tuple[tuple[Step, Any], ...]] | None:
+    key = _Key(code)
+    if key not in _prepared:
+        _prepared[key] = _prepare(code)
+    return _prepared[key]
+
+
+def is_interpretable(function: FunctionType) -> bool:
+    """Whether every instruction of ``function`` is known, which is decided before it is entered."""
+    return _program_of(function.__code__) is not None
+
+
+class Machine:
+    """Runs functions in a ``World``.
+
+    ``handled`` is the exception that the innermost ``except`` block of all frames handles, ``depth`` the number of
+    calls in progress.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.handled: BaseException | None = None
+        self.depth = 0
+        self.places = Places()
+
+    def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call ``function``, with what it calls interpreted as well where that is possible."""
+        return self._called(None, function, args, kwargs)
+
+    def call(self, frame: Frame, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that ``frame`` makes."""
+        if not kwargs and id(function) in _OF_FRAMES:
+            found = _of_frame(self, frame, function, args)
+            if found is not MISSING:
+                return found
+        return self._called(frame, function, args, kwargs)
+
+    def _called(self, frame: Frame | None, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        inner, given = self._unwrapped(function, args)
+        if type(inner) is FunctionType and self.depth < _DEEPEST and self.world.enters(inner):
+            entered = self._enter(inner, given, kwargs)
+            if entered is not None:
+                return self._result_of(entered)
+        caller = _caller if frame is None else self.caller(frame)
+        if type(function) is type and (init := self._initialiser(function)) is not None:
+            made = self.world.made(caller(object.__new__, (function,), {}))
+            if (result := self._called(frame, init, (made, *args), kwargs)) is not None:
+                raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
+            return made
+        return self.world.call(caller, function, args, kwargs)
+
+    def _unwrapped(self, function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """The function behind a method, or behind an object of a class with a ``__call__``."""
+        kind = type(function)
+        if kind is MethodType:
+            if type(function.__func__) is FunctionType:
+                return function.__func__, (function.__self__, *args)
+        elif kind.__flags__ & _ON_HEAP and kind is not FunctionType and not isinstance(function, type):
+            call = self.world.looked_up(kind, "__call__")
+            if type(call) is FunctionType:
+                return call, (function, *args)
+        return function, args
+
+    def _initialiser(self, kind: type) -> FunctionType | None:
+        """The ``__init__`` of a class, if all that a call of it does is to make an object and call that."""
+        if self.world.looked_up(kind, "__new__") is not object.__new__:
+            return None
+        found = self.world.looked_up(kind, "__init__")
+        return found if type(found) is FunctionType and self.world.enters(found) and is_interpretable(found) else None
+
+    def caller(self, frame: Frame) -> Callable[..., Any]:
+        """What calls natively from where ``frame`` stands; within an ``except`` block, with its exception."""
+        from_there = self.places.caller(frame)
+        handled = self.handled
+        if handled is None:
+            return from_there
+        return lambda function, args, kwargs: _while_handling(handled, from_there, function, args, kwargs)
+
+    def bound(self, found: Any, owner: Any) -> Any:
+        """What a class has, as an attribute of ``owner``."""
+        if type(found) is FunctionType:
+            return MethodType(found, owner)
+        get = getattr(type(found), "__get__", None)
+        return found if get is None else get(found, owner, type(owner))
+
+    def _enter(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Frame | None:
+        """A frame for a call; None if Python is to make the call, or to raise what is wrong with its arguments."""
+        prepared = _program_of(function.__code__)
+        if prepared is None:
+            return None
+        variables = bound_arguments(function, args, kwargs)
+        if variables is None:
+            return None
+        program, steps = prepared
+        free = function.__closure__ or ()
+        variables.extend([MISSING] * (len(program.places) - len(variables) - len(free)))
+        variables.extend(free)
+        return Frame(function, program, steps, variables)
+
+    def _result_of(self, frame: Frame) -> Any:
+        if frame.code.co_flags & CO_GENERATOR:
+            made = _generator(self, frame)
+            made.__name__, made.__qualname__ = frame.function.__name__, frame.function.__qualname__
+            return made
+        outer = frame.outer = self.handled
+        self.depth += 1
+        try:
+            self.resume(frame)
+            return frame.result
+        finally:
+            self.depth -= 1
+            self.handled = outer
+            frame.clear()
+
+    def resume(self, frame: Frame) -> str:
+        """Run ``frame`` until it returns, yields or delegates; ``frame.result`` is what."""
+        while True:
+            try:
+                return self._loop(frame)
+            except BaseException as error:
+                if not self._caught(frame, error):
+                    raise
+
+    def _loop(self, frame: Frame) -> str:
+        steps = frame.steps
+        while True:
+            step, arg = steps[frame.place]
+            frame.place += 1
+            signal: str | None = step(self, frame, arg)
+            if signal is not None:
+                return signal
+
+    def _caught(self, frame: Frame, error: BaseException, thrown: bool = False) -> bool:
+        """Go on in the handler of ``frame`` for ``error``, with the traceback that CPython would give it."""
+        direct = self.places.note(frame, error)
+        if direct and not thrown and self.handled is not None and error.__context__ is None:
+            _put_context(error, self.handled)
+        place = frame.place - 1
+        row = frame.program.handler(place)
+        if row is None:
+            return False
+        del frame.stack[row.depth :]
+        if row.keeps_place:
+            frame.stack.append(place)
+        frame.stack.append(error)
+        frame.place = row.target
+        frame.keywords = ()
+        return True
+
+    def raise_new(self, frame: Frame, error: BaseException) -> None:
+        """``raise error``."""
+        if self.handled is not None:
+            _put_context(error, self.handled)
+        raise error
+
+    def reraise(self, frame: Frame, error: BaseException) -> None:
+        """Raise ``error`` once more, of which its traceback says nothing new of ``frame``."""
+        self.places.again = (error, error.__context__)
+        raise error
+
+    def resumed(self, frame: Frame, sent: Any) -> str:
+        """Run the frame of a generator, which was ``sent`` a value or has caught what was thrown into it."""
+        outer = self._entered(frame)
+        try:
+            if sent is not _CAUGHT and frame.place:
+                frame.stack.append(sent)
+                frame.place = frame.place if frame.leads_to is None else frame.leads_to
+            frame.leads_to = None
+            return self.resume(frame)
+        finally:
+            self.depth -= 1
+            self.handled = outer
+
+    def thrown_into(self, frame: Frame, error: BaseException) -> bool:
+        """Whether the frame of a generator catches what is thrown into it; it then stands in the handler."""
+        outer = self._entered(frame)
+        caught = self._caught(frame, error, thrown=True)
+        self.depth -= 1
+        self.handled = outer
+        return caught
+
+    def _entered(self, frame: Frame) -> BaseException | None:
+        """Handle what the frame of a generator handles; gives what was handled before."""
+        outer = frame.outer = self.handled
+        if frame.handled is not None:
+            self.handled = frame.handled
+        self.depth += 1
+        return outer
+
+
+def _put_context(error: BaseException, handled: BaseException) -> None:
+    """Make ``handled`` the context of ``error`` as CPython does when it raises: without a circle."""
+    if error is handled:
+        return
+    link: BaseException | None = handled
+    while link is not None and link.__context__ is not None:
+        if link.__context__ is error:
+            link.__context__ = None
+            break
+        link = link.__context__
+    error.__context__ = handled
+
+
+def _caller(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
+def _while_handling(
+    handled: BaseException, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A call within which ``sys.exc_info()`` gives ``handled``."""
+    traceback, context = handled.__traceback__, handled.__context__
+    try:
+        raise handled
+    except BaseException:
+        handled.__traceback__, handled.__context__ = traceback, context
+        return caller(function, args, kwargs)
+
+
+_CAUGHT = object()
+"""Sent into a frame that goes on in a handler."""
+
+
+def _generator(machine: Machine, frame: Frame) -> Generator[Any, Any, Any]:
+    """A generator of Python's that runs ``frame``."""
+    sent: Any = None
+    while True:
+        signal = machine.resumed(frame, sent)
+        if signal is RETURNED:
+            return frame.result
+        try:
+            if signal is DELEGATED:
+                sent = yield from frame.result
+            elif signal is YIELDED:
+                sent = yield frame.result
+        except BaseException as error:
+            if not machine.thrown_into(frame, error):
+                raise
+            sent = _CAUGHT
+
+
+_OF_FRAMES = frozenset(map(id, (super, locals, globals, vars, dir, eval, exec, sys.exc_info, sys.exception)))
+"""Identities of functions that ask for the frame that calls them."""
+
+
+def _of_frame(machine: Machine, frame: Frame, function: Any, args: tuple[Any, ...]) -> Any:
+    """What a function that asks for its caller's frame gives; ``MISSING`` if this call does not."""
+    if function is super:
+        return MISSING if args else _super_of(frame)
+    if function is builtins.globals:
+        return frame.function.__globals__
+    if function is sys.exception and machine.handled is not None:
+        return machine.handled
+    if function is sys.exc_info and (error := machine.handled) is not None:
+        return type(error), error, error.__traceback__
+    if function in (eval, exec):
+        given = (*args, frame.function.__globals__, frame.names())[: 3 if len(args) == 1 else len(args)]
+        return function(*given) if len(args) == 1 else MISSING
+    if args or function in (sys.exception, sys.exc_info):
+        return MISSING
+    return sorted(frame.names()) if function is dir else frame.names()
+
+
+def _super_of(frame: Frame) -> Any:
+    names = frame.program.places
+    if "__class__" not in names:
+        raise RuntimeError("super(): __class__ cell not found")
+    if not frame.code.co_argcount:
+        raise RuntimeError("super(): no arguments")
+    owner = frame.variables[names.index("__class__")].cell_contents
+    itself = frame.variables[0]
+    if names[0] in frame.code.co_cellvars:
+        itself = itself.cell_contents
+    return super(owner, itself)
