@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import linecache
 import random
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from lamina.capture.own.machine import Machine
 from lamina.capture.own.world import PlainWorld
 
-PRELUDE = '''
+PRELUDE = """
 import contextlib, functools, sys, collections
 LOG = []
 COUNT = 0
@@ -78,12 +78,18 @@ def counter(n):
         got = yield i
         if got: total += got
     return total
-'''
+"""
 
 _ATOMS = ("0", "1", "2", "-3", "2.5", "True", "None", "'ab'", "''", "[1, 2]", "(1, 'x')", "{'k': 1}", "{1, 2}", "COUNT")
 _EXCEPTIONS = ("ValueError", "KeyError", "TypeError", "ZeroDivisionError", "(KeyError, IndexError)", "Exception")
 _BINARY = ("+", "-", "*", "/", "//", "%", "&", "|", "^", "<<", "**", "@")
 _COMPARE = ("<", "<=", "==", "!=", ">", ">=", "is", "is not", "in", "not in")
+
+
+CLOSED = "('closed',)"
+"""Noted when an abandoned generator ends, which an exception in CPython can delay by keeping its frame."""
+MOST_NOTES = 250
+"""Lines of the log of a program that ends by itself."""
 
 
 class Program:
@@ -144,8 +150,16 @@ class Program:
 
     def e_container(self, d: int) -> str:
         a, b = self.expression(d), self.expression(d)
-        return self.pick(f"[{a}, {b}]", f"({a}, {b})", f"{{'p': {a}, 'q': {b}}}", f"[*{a}, {b}]", f"{{**{a}, 'r': {b}}}",
-                         f"{{{a}, {b}}}", f"({a}, *{b})")
+        return self.pick(
+            f"[{a}, {b}]",
+            f"({a}, {b})",
+            f"{{'p': {a}, 'q': {b}}}",
+            f"[*{a}, {b}]",
+            f"{{**{a}, 'r': {b}}}",
+            f"{{{a}, {b}}}",
+            f"{{*{a}, {b}}}",
+            f"({a}, *{b})",
+        )
 
     def e_subscript(self, d: int) -> str:
         key = self.pick(self.expression(d), "0", "-1", "'k'", "1:", ":-1", "::2")
@@ -154,14 +168,42 @@ class Program:
     def e_call(self, d: int) -> str:
         a, b = self.expression(d), self.expression(d)
         return self.pick(
-            f"note({a})", f"len({a})", f"str({a})", f"pos({a}, {b})", f"pos({a}, c={b}, e=1)", f"pos(*{a})",
-            f"pos({a}, **{{'d': {b}}})", f"pos({a}, **{b})", f"Box({a}, {b})", f"Sub({a}, b={b})", f"Box({a})({b}, k=2)",
-            f"Box.make({a}).both", f"Sub.named({a}).kind", f"isinstance({a}, {self.pick('int', 'Box', '(str, list)')})",
-            f"sorted({a}, key=lambda t: str(t))", f"list(map(lambda t: (t, {b}), {a}))", f"getattr({a}, 'a', {b})",
-            f"sum({a} for _ in range(2))", f"list(counter({self.pick(0, 2, 3)}))", f"functools.partial(pos, {a})(c={b})",
-            f"Box({a}).zed", f"Box({a}).a", f"abs({a})", f"int({a})", f"dict(a={a}, b={b})", f"{a}.append({b})",
-            f"{a}.get({b})", f"{a}.upper()", f"pos()", f"pos({a}, a=1)", f"Box({a}) + Sub({b})", f"sys.exc_info()[0]",
-            f"sorted(locals())[:2]", f"next(iter({a}))", f"list(zip({a}, {b}))", f"(lambda q, *r, s={a}: (q, r, s))({b}, 1)",
+            f"note({a})",
+            f"len({a})",
+            f"str({a})",
+            f"pos({a}, {b})",
+            f"pos({a}, c={b}, e=1)",
+            f"pos(*{a})",
+            f"pos({a}, **{{'d': {b}}})",
+            f"pos({a}, **{b})",
+            f"Box({a}, {b})",
+            f"Sub({a}, b={b})",
+            f"Box({a})({b}, k=2)",
+            f"Box.make({a}).both",
+            f"Sub.named({a}).kind",
+            f"isinstance({a}, {self.pick('int', 'Box', '(str, list)')})",
+            f"sorted({a}, key=lambda t: str(t))",
+            f"list(map(lambda t: (t, {b}), {a}))",
+            f"getattr({a}, 'a', {b})",
+            f"sum({a} for _ in range(2))",
+            f"list(counter({self.pick(0, 2, 3)}))",
+            f"functools.partial(pos, {a})(c={b})",
+            f"Box({a}).zed",
+            f"Box({a}).a",
+            f"abs({a})",
+            f"int({a})",
+            f"dict(a={a}, b={b})",
+            f"{a}.append({b})",
+            f"{a}.get({b})",
+            f"{a}.upper()",
+            "pos()",
+            f"pos({a}, a=1)",
+            f"Box({a}) + Sub({b})",
+            "sys.exc_info()[0]",
+            "sorted(locals())[:2]",
+            f"next(iter({a}))",
+            f"list(zip({a}, {b}))",
+            f"(lambda q, *r, s={a}: (q, r, s))({b}, 1)",
         )
 
     def e_format(self, d: int) -> str:
@@ -178,8 +220,9 @@ class Program:
         self.names.remove(name)
         source = self.pick(self.expression(d), "range(3)", "(1, 2)", "Box(1)", "{'k': 1}.items()")
         tail = f"for {name} in {source}{condition}{inner}"
-        return self.pick(f"[{a} {tail}]", f"{{{a} {tail}}}", f"{{str({name}): {a} {tail}}}", f"list({a} {tail})",
-                         f"any({a} {tail})")
+        return self.pick(
+            f"[{a} {tail}]", f"{{{a} {tail}}}", f"{{str({name}): {a} {tail}}}", f"list({a} {tail})", f"any({a} {tail})"
+        )
 
     def e_walrus(self, d: int) -> str:
         name = self.name()
@@ -221,14 +264,30 @@ class Program:
             self.names += [a, b]
 
     def s_effect(self, d: int) -> None:
-        self.line(d, self.pick(f"note({self.expression()})", self.expression(), f"LOG.append({self.expression()!r})",
-                               "global_step()" if False else f"note({self.name()}, {self.name()})"))
+        self.line(
+            d,
+            self.pick(
+                f"note({self.expression()})",
+                self.expression(),
+                f"LOG.append({self.expression()!r})",
+                "global_step()" if False else f"note({self.name()}, {self.name()})",
+            ),
+        )
 
     def s_store(self, d: int) -> None:
         a = self.expression()
         n = self.name()
-        self.line(d, self.pick(f"{n}[{self.pick('0', repr('k'), '1:')}] = {a}", f"{n}.a = {a}", f"del {n}[0]",
-                               f"LOG[:] = LOG[-50:]", f"{n}['k'] += 1", f"del {n}.a"))
+        self.line(
+            d,
+            self.pick(
+                f"{n}[{self.pick('0', repr('k'), '1:')}] = {a}",
+                f"{n}.a = {a}",
+                f"del {n}[0]",
+                "LOG[:] = LOG[-50:]",
+                f"{n}['k'] += 1",
+                f"del {n}.a",
+            ),
+        )
 
     def s_delete(self, d: int) -> None:
         name = self.new()
@@ -239,8 +298,14 @@ class Program:
 
     def s_raise(self, d: int) -> None:
         kind = self.pick("ValueError", "KeyError", "IndexError", "RuntimeError")
-        what = self.pick(f"raise {kind}({self.expression()})", f"raise {kind}", f"raise {kind}('c') from {self.pick('None', 'ValueError(1)')}",
-                         "raise", f"assert {self.expression()}, 'told'", f"raise {self.name()}")
+        what = self.pick(
+            f"raise {kind}({self.expression()})",
+            f"raise {kind}",
+            f"raise {kind}('c') from {self.pick('None', 'ValueError(1)')}",
+            "raise",
+            f"assert {self.expression()}, 'told'",
+            f"raise {self.name()}",
+        )
         self.line(d, f"if {self.expression()}: {what}")
 
     def s_return(self, d: int) -> None:
@@ -254,7 +319,9 @@ class Program:
     def s_for(self, d: int) -> None:
         name = self.new()
         self.loops += 1
-        source = self.pick("range(3)", self.expression(), "Box(1, 2)", "counter(3)", "enumerate((3, 4))", "{'a': 1}.items()")
+        source = self.pick(
+            "range(3)", self.expression(), "Box(1, 2)", "counter(3)", "enumerate((3, 4))", "{'a': 1}.items()"
+        )
         self.block(f"for {name} in {source}:", self.random.randint(1, 3), d)
         self.line(d + 1, self.pick("pass", f"if {self.expression()}: break", f"if {self.expression()}: continue"))
         self.loops -= 1
@@ -275,7 +342,9 @@ class Program:
         if final < 0.8:
             name = self.new()
             self.line(d, f"except {self.pick(*_EXCEPTIONS)} as {name}:")
-            self.line(d + 1, f"note(type({name}), {name}.args, type({name}.__context__), {name}.__traceback__.tb_lineno)")
+            self.line(
+                d + 1, f"note(type({name}), {name}.args, type({name}.__context__), {name}.__traceback__.tb_lineno)"
+            )
             self.statement(d + 1)
             if self.random.random() < 0.2:
                 self.line(d + 1, "raise")
@@ -286,17 +355,41 @@ class Program:
             self.line(d + 1, "note('finally', sys.exc_info()[0])")
 
     def s_with(self, d: int) -> None:
-        manager = self.pick("Mgr(True)", "Mgr(False)", f"managed({self.expression()})", "contextlib.suppress(KeyError, TypeError)",
-                            "Mgr(0), managed(1)", self.name())
-        self.block(f"with {manager}{self.pick('', ' as w')}:" if "," not in manager else f"with {manager}:",
-                   self.random.randint(1, 3), d)
+        manager = self.pick(
+            "Mgr(True)",
+            "Mgr(False)",
+            f"managed({self.expression()})",
+            "contextlib.suppress(KeyError, TypeError)",
+            "Mgr(0), managed(1)",
+            self.name(),
+        )
+        self.block(
+            f"with {manager}{self.pick('', ' as w')}:" if "," not in manager else f"with {manager}:",
+            self.random.randint(1, 3),
+            d,
+        )
 
     def s_match(self, d: int) -> None:
         self.line(d, f"match {self.expression()}:")
         n = self.new()
         for pattern in self.random.sample(
-            ["0 | 1", f"[{n}, *_]", f"({n}, 'x')", f"{{'k': {n}, **_r}}", f"Box({n}, b=2)", f"str({n})", f"int() as {n}",
-             "[]", f"Box(a={n})", "None", f"[_, _] as {n} if {self.name()}", f"list({n})", f"Box(1, 2, {n})"], self.random.randint(1, 3)):
+            [
+                "0 | 1",
+                f"[{n}, *_]",
+                f"({n}, 'x')",
+                f"{{'k': {n}, **_r}}",
+                f"Box({n}, b=2)",
+                f"str({n})",
+                f"int() as {n}",
+                "[]",
+                f"Box(a={n})",
+                "None",
+                f"[_, _] as {n} if {self.name()}",
+                f"list({n})",
+                f"Box(1, 2, {n})",
+            ],
+            self.random.randint(1, 3),
+        ):
             self.line(d + 1, f"case {pattern}:")
             self.line(d + 2, f"note('case', {pattern!r})")
             self.statement(d + 2)
@@ -337,13 +430,16 @@ class Program:
         self.names, self.within_generator = names, before
         g = self.new()
         self.line(d, f"{g} = {name}({self.expression()})")
-        self.line(d, self.pick(
-            f"note(list({g}))",
-            f"note(next({g}), {g}.send(4)); {g}.close()",
-            f"note(next({g}), next({g}), {g}.throw(KeyError('t')), list({g}))",
-            f"note(next({g}), next({g})); {g}.throw(RuntimeError('thrown'))",
-            f"note(type({g}).__name__, {g}.__name__); del {g}",
-        ))
+        self.line(
+            d,
+            self.pick(
+                f"note(list({g}))",
+                f"note(next({g}), {g}.send(4)); {g}.close()",
+                f"note(next({g}), next({g}), {g}.throw(KeyError('t')), list({g}))",
+                f"note(next({g}), next({g})); {g}.throw(RuntimeError('thrown'))",
+                f"note(type({g}).__name__, {g}.__name__); del {g}",
+            ),
+        )
 
     def s_class(self, d: int) -> None:
         name, base = self.new(), self.pick("Box", "Sub", "object")
@@ -354,14 +450,48 @@ class Program:
         self.line(d, f"note({name}.attr, {name}{'(1)' if base != 'object' else '()'}.method())")
 
     def s_globals(self, d: int) -> None:
-        self.line(d, self.pick("globals()['COUNT'] = COUNT + 1", "import math as mm; note(mm.floor(2.5))",
-                               "from collections import OrderedDict as OD, deque; note(OD(a=1), deque([1]))",
-                               "note(undefined_name)", "from math import nothing_there", "import no_such_module"))
+        self.line(
+            d,
+            self.pick(
+                "globals()['COUNT'] = COUNT + 1",
+                "import math as mm; note(mm.floor(2.5))",
+                "from collections import OrderedDict as OD, deque; note(OD(a=1), deque([1]))",
+                "note(undefined_name)",
+                "from math import nothing_there",
+                "import no_such_module",
+            ),
+        )
 
 
-_EXPRESSIONS = ("binary", "compare", "boolean", "unary", "conditional", "container", "subscript", "call", "call", "call",
-                "format", "comprehension", "walrus")
-_SIMPLE = ("assign", "assign", "assign", "augment", "unpack", "effect", "effect", "store", "delete", "raise", "return", "globals")
+_EXPRESSIONS = (
+    "binary",
+    "compare",
+    "boolean",
+    "unary",
+    "conditional",
+    "container",
+    "subscript",
+    "call",
+    "call",
+    "call",
+    "format",
+    "comprehension",
+    "walrus",
+)
+_SIMPLE = (
+    "assign",
+    "assign",
+    "assign",
+    "augment",
+    "unpack",
+    "effect",
+    "effect",
+    "store",
+    "delete",
+    "raise",
+    "return",
+    "globals",
+)
 _COMPOUND = ("if", "for", "while", "try", "try", "with", "match", "function", "generator", "class")
 
 ARGUMENTS = ("(1, 2)", "([1, 2], 'ab')", "(Box(0), {'k': 2})", "('x', None)", "(2.5, (1, 'x'))")
@@ -371,9 +501,17 @@ def _error(found: BaseException | None, file: str, seen: int = 0) -> Any:
     """Class, arguments, lines and chain of an exception."""
     if found is None or seen > 4:
         return None
-    lines = [(entry.name, entry.lineno) for entry in traceback.extract_tb(found.__traceback__) if entry.filename == file]
-    return (type(found).__name__, repr(found.args), tuple(lines), found.__suppress_context__,
-            _error(found.__cause__, file, seen + 1), _error(found.__context__, file, seen + 1))
+    lines = [
+        (entry.name, entry.lineno) for entry in traceback.extract_tb(found.__traceback__) if entry.filename == file
+    ]
+    return (
+        type(found).__name__,
+        repr(found.args),
+        tuple(lines),
+        found.__suppress_context__,
+        _error(found.__cause__, file, seen + 1),
+        _error(found.__context__, file, seen + 1),
+    )
 
 
 def observed(text: str, call: Callable[..., Any], file: str = "<program>") -> list[Any]:
@@ -389,7 +527,8 @@ def observed(text: str, call: Callable[..., Any], file: str = "<program>") -> li
             result = "RecursionError"
         except Exception as error:
             result = _error(error, file)
-        seen.append((result, _shown(args), list(space["LOG"]), space["COUNT"]))
+        log = [line for line in space["LOG"] if line != CLOSED]
+        seen.append((result, _shown(args), log, len(space["LOG"]) - len(log), space["COUNT"]))
         space["LOG"].clear()
     return seen
 
@@ -417,7 +556,8 @@ def difference(seed: int) -> str:
     except SyntaxError:
         return ""
     expected, found = observed(text, by_python), observed(text, by_machine)
-    if "0x" in repr(expected) or repr(expected) == repr(found):
+    endless = any(len(log) > MOST_NOTES for _, _, log, *_ in (*expected, *found))  # how deep Python recurses differs
+    if endless or "0x" in repr(expected) or repr(expected) == repr(found):
         return ""
     wanted, got = next(pair for pair in zip(expected, found, strict=True) if repr(pair[0]) != repr(pair[1]))
     return f"{numbered(text)}\npython  {wanted}\nmachine {got}"
@@ -429,11 +569,9 @@ def numbered(text: str) -> str:
 
 
 def main() -> None:
-    import warnings
-
     warnings.simplefilter("ignore")
     first, count = int(sys.argv[1]), int(sys.argv[2])
-    shown = bad = skipped = 0
+    shown = bad = 0
     for seed in range(first, first + count):
         told = difference(seed)
         bad += bool(told)

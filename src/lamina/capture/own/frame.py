@@ -33,7 +33,8 @@ class Frame:
     """A call of ``function`` in progress, which stands before the instruction ``place``.
 
     ``handled`` is the exception that its innermost ``except`` block handles, ``outer`` the one that was handled when
-    it was entered; ``leads_to`` is where it goes on when an iterator that it delegates to has ended; ``result`` is what it returned, yielded, or delegates to, by the signal its last step gave.
+    it was entered. ``leads_to`` is where it goes on when an iterator that it delegates to has ended; ``result`` is what
+    it returned, yielded, or delegates to, by the signal its last step gave.
     """
 
     function: FunctionType

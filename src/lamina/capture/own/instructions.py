@@ -59,31 +59,100 @@ def slots_of(code: CodeType) -> tuple[str, ...]:
 
 
 _PLAIN = frozenset(
-    "POP_TOP PUSH_NULL UNARY_NEGATIVE UNARY_NOT UNARY_INVERT BINARY_SUBSCR STORE_SUBSCR DELETE_SUBSCR BINARY_SLICE "
-    "STORE_SLICE GET_ITER GET_YIELD_FROM_ITER RETURN_VALUE RETURN_GENERATOR LOAD_BUILD_CLASS PUSH_EXC_INFO POP_EXCEPT "
-    "CHECK_EXC_MATCH BEFORE_WITH WITH_EXCEPT_START MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS GET_LEN LIST_TO_TUPLE "
-    "LOAD_ASSERTION_ERROR TO_BOOL FORMAT_SIMPLE FORMAT_WITH_SPEC END_SEND CLEANUP_THROW UNARY_POSITIVE".split()
+    [
+        "POP_TOP",
+        "PUSH_NULL",
+        "UNARY_NEGATIVE",
+        "UNARY_NOT",
+        "UNARY_INVERT",
+        "BINARY_SUBSCR",
+        "STORE_SUBSCR",
+        "DELETE_SUBSCR",
+        "BINARY_SLICE",
+        "STORE_SLICE",
+        "GET_ITER",
+        "GET_YIELD_FROM_ITER",
+        "RETURN_VALUE",
+        "RETURN_GENERATOR",
+        "LOAD_BUILD_CLASS",
+        "PUSH_EXC_INFO",
+        "POP_EXCEPT",
+        "CHECK_EXC_MATCH",
+        "BEFORE_WITH",
+        "WITH_EXCEPT_START",
+        "MATCH_MAPPING",
+        "MATCH_SEQUENCE",
+        "MATCH_KEYS",
+        "GET_LEN",
+        "LIST_TO_TUPLE",
+        "LOAD_ASSERTION_ERROR",
+        "TO_BOOL",
+        "FORMAT_SIMPLE",
+        "FORMAT_WITH_SPEC",
+        "END_SEND",
+        "CLEANUP_THROW",
+        "UNARY_POSITIVE",
+    ]
 )
 """Operations without an argument, the same everywhere they exist."""
 
 _COUNTED = frozenset(
-    "COPY SWAP BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_STRING BUILD_SLICE LIST_EXTEND SET_UPDATE DICT_UPDATE "
-    "DICT_MERGE LIST_APPEND SET_ADD MAP_ADD UNPACK_SEQUENCE UNPACK_EX CALL CALL_KW CALL_FUNCTION_EX "
-    "RAISE_VARARGS RERAISE MATCH_CLASS IS_OP CONTAINS_OP SET_FUNCTION_ATTRIBUTE BUILD_CONST_KEY_MAP CONVERT_VALUE "
-    "MAKE_FUNCTION FORMAT_VALUE YIELD_VALUE".split()
+    [
+        "COPY",
+        "SWAP",
+        "BUILD_TUPLE",
+        "BUILD_LIST",
+        "BUILD_SET",
+        "BUILD_MAP",
+        "BUILD_STRING",
+        "BUILD_SLICE",
+        "LIST_EXTEND",
+        "SET_UPDATE",
+        "DICT_UPDATE",
+        "DICT_MERGE",
+        "LIST_APPEND",
+        "SET_ADD",
+        "MAP_ADD",
+        "UNPACK_SEQUENCE",
+        "UNPACK_EX",
+        "CALL",
+        "CALL_KW",
+        "CALL_FUNCTION_EX",
+        "RAISE_VARARGS",
+        "RERAISE",
+        "MATCH_CLASS",
+        "IS_OP",
+        "CONTAINS_OP",
+        "SET_FUNCTION_ATTRIBUTE",
+        "BUILD_CONST_KEY_MAP",
+        "CONVERT_VALUE",
+        "MAKE_FUNCTION",
+        "FORMAT_VALUE",
+        "YIELD_VALUE",
+    ]
 )
 """Operations whose argument is a number, the same everywhere they exist."""
 
-_NAMED = frozenset("STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_GLOBAL IMPORT_NAME IMPORT_FROM".split())
+_NAMED = frozenset(["STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "IMPORT_FROM"])
 """Operations whose argument is a name."""
 
 _SLOTS = frozenset(
-    "LOAD_FAST STORE_FAST DELETE_FAST LOAD_CLOSURE LOAD_DEREF STORE_DEREF DELETE_DEREF MAKE_CELL LOAD_FAST_CHECK "
-    "LOAD_FAST_AND_CLEAR".split()
+    [
+        "LOAD_FAST",
+        "STORE_FAST",
+        "DELETE_FAST",
+        "LOAD_CLOSURE",
+        "LOAD_DEREF",
+        "STORE_DEREF",
+        "DELETE_DEREF",
+        "MAKE_CELL",
+        "LOAD_FAST_CHECK",
+        "LOAD_FAST_AND_CLEAR",
+    ]
 )
 """Operations on a variable."""
 
-_NOTHING = frozenset("NOP RESUME PRECALL CACHE COPY_FREE_VARS EXTENDED_ARG END_FOR".split())
+_NOTHING = frozenset(["NOP", "RESUME", "PRECALL", "CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "END_FOR"])
 
 _JUMPS = {
     "JUMP_FORWARD": "JUMP",

@@ -29,6 +29,7 @@ _LOOKS_AT_FRAMES = frozenset(("_getframe", "currentframe", "stack", "settrace", 
 _ON_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE of CPython's object.h: a class that Python code made
 _ASYNCHRONOUS = CO_ASYNC_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE
 
+
 class _Key:
     """A code object by identity: equal ones may be of different places."""
 
@@ -160,7 +161,7 @@ class Machine:
 
     def _result_of(self, frame: Frame) -> Any:
         if frame.code.co_flags & CO_GENERATOR:
-            made = _generator(self, frame)
+            made: Any = _generator(self, frame)
             made.__name__, made.__qualname__ = frame.function.__name__, frame.function.__qualname__
             return made
         outer = frame.outer = self.handled
@@ -194,8 +195,8 @@ class Machine:
     def _caught(self, frame: Frame, error: BaseException, thrown: bool = False) -> bool:
         """Go on in the handler of ``frame`` for ``error``, with the traceback that CPython would give it."""
         direct = self.places.note(frame, error)
-        if direct and not thrown and self.handled is not None and error.__context__ is None:
-            _put_context(error, self.handled)
+        if direct and not thrown and self.handled is not None:
+            _put_first_context(error, self.handled)
         place = frame.place - 1
         row = frame.program.handler(place)
         if row is None:
@@ -260,6 +261,14 @@ def _put_context(error: BaseException, handled: BaseException) -> None:
             break
         link = link.__context__
     error.__context__ = handled
+
+
+def _put_first_context(error: BaseException, handled: BaseException) -> None:
+    """Make ``handled`` the context of the first of the exceptions that led to ``error``, unless it is one of them."""
+    while error is not handled and error.__context__ is not None:
+        error = error.__context__
+    if error is not handled:
+        _put_context(error, handled)
 
 
 def _caller(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -29,7 +29,7 @@ class Places:
         self._noted: tuple[int, int] | None = None  # an exception and the frame that its traceback begins with
 
     def caller(self, frame: Frame) -> Callable[..., Any]:
-        """A function whose frame has the file, line, name and globals of ``frame``, which makes the call it is given."""
+        """A function whose frame has file, line, name and globals of ``frame``, which makes the call it is given."""
         code, line, space = frame.code, frame.line, frame.function.__globals__
         key = (id(code), line, id(space))
         found = _callers.get(key)
@@ -47,8 +47,10 @@ class Places:
         if kept is not None and again:
             error.__context__ = kept[1]  # raising it has put what Python handles there
         entries = [t for t in _entries(error.__traceback__) if not _is_ours(t)]
-        direct = not again and not entries
-        if entries and self._is_call_of(entries[0], frame, error):
+        by_call = bool(entries) and self._is_call_of(entries[0], frame)
+        by_callee = bool(entries) and self._noted == (id(error), id(entries[0].tb_frame))
+        direct = not (again or by_call or by_callee)
+        if by_call and not by_callee:
             del entries[0]
         if not again:
             entries.insert(0, _entry(frame))
@@ -59,10 +61,8 @@ class Places:
         error.__traceback__ = rebuilt
         return direct
 
-    def _is_call_of(self, entry: TracebackType, frame: Frame, error: BaseException) -> bool:
-        """Whether ``entry`` is of a native call that ``frame`` made from where it stands, and is not noted yet."""
-        if self._noted == (id(error), id(entry.tb_frame)):
-            return False
+    def _is_call_of(self, entry: TracebackType, frame: Frame) -> bool:
+        """Whether ``entry`` is of a native call that ``frame``, or another call of its code, made from its line."""
         made = _callers.get((id(frame.code), frame.line, id(frame.function.__globals__)))
         return made is not None and entry.tb_frame.f_code is made[0].__code__
 

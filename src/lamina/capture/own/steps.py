@@ -94,7 +94,8 @@ def _empty_cell(frame: Frame, arg: int) -> Exception:
     name = frame.program.places[arg]
     if name in frame.code.co_freevars:
         return NameError(
-            f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope", name=name
+            f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",
+            name=name,
         )
     return UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
 
