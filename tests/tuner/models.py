@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -28,3 +32,64 @@ def mean_square(output: Tensor) -> Tensor:
 
 def batch() -> Tensor:
     return torch.linspace(-1, 1, 64).view(4, 16)
+
+
+class Slow(nn.Module):
+    """Sleeps, and adds one."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(self.seconds)
+        return x + 1
+
+
+class Slower(Slow):
+    """Another class, and so another part."""
+
+
+class TwoParts(nn.Module):
+    """Two parts, one after the other, which take most of its time."""
+
+    def __init__(self, heavy: float, light: float) -> None:
+        super().__init__()
+        self.heavy, self.light = Slow(heavy), Slower(light)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.light(self.heavy(x))
+
+
+def two_parts() -> TwoParts:
+    return TwoParts(0.004, 0.003).eval()
+
+
+class Pipeline:
+    """An object that holds modules and is none."""
+
+    def __init__(self, first: nn.Module, others: list[nn.Module]) -> None:
+        self.first, self.others = first, others
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.others[0](torch.relu(self.first(x)))
+
+
+def pipeline(width: int) -> Pipeline:
+    torch.manual_seed(0)
+    return Pipeline(nn.Linear(16, width), [nn.Linear(width, 16)])
+
+
+def quick(model: Callable[..., Any]) -> Callable[..., Any]:
+    """What a sleeper gives, without the sleep; other models as they are."""
+    return (lambda x: x + 1) if isinstance(model, Slow) else model
+
+
+def late(model: Callable[..., Any]) -> Callable[..., Any]:
+    """What a model gives, later."""
+
+    def run(x: Tensor) -> Tensor:
+        time.sleep(0.002)
+        return model(x)
+
+    return run

@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -21,8 +21,8 @@ __all__ = ["State", "reachable"]
 def reachable(function: Callable[..., Any], arguments: Any = ()) -> State:
     """The state of ``function``: of modules and optimizers, and tensors, that it holds, closes over or is given.
 
-    Looked for are the function itself, the object that it is a method of, what a ``functools.partial`` binds, its
-    closure, its defaults, and the global names that its code reads.
+    Looked for are the function itself, the object that it is or is a method of, with its attributes, what a
+    ``functools.partial`` binds, its closure, its defaults, and the global names that its code reads.
     """
     state = State()
     seen: set[int] = set()
@@ -50,6 +50,9 @@ def reachable(function: Callable[..., Any], arguments: Any = ()) -> State:
                 visit(held, label)
 
     visit(function, "")
+    owner = getattr(function, "__self__", function)
+    if not isinstance(owner, (nn.Module, FunctionType, BuiltinFunctionType, ModuleType, type, functools.partial)):
+        visit(dict(getattr(owner, "__dict__", {})), "self")
     for module in _modules_in(arguments):
         visit(module, "argument")
     return state

@@ -15,8 +15,10 @@ from lamina.base.reference import mapped
 from lamina.compile import compile
 from lamina.errors import BadArgument
 from lamina.programs import named_object
-from lamina.tuner.programs import Built, module_of
-from lamina.tuner.values import Candidate
+from lamina.tuner.parts import modules_in, replaced, tensors_of
+from lamina.tuner.programs import Built
+from lamina.tuner.torch_private import with_forward, without_hooks
+from lamina.tuner.values import Candidate, parts_in
 
 __all__ = ["build"]
 
@@ -78,8 +80,7 @@ def _contiguous(call: Model) -> Model:
 
 def _autocast(model: Model, dtype: str, compiled: str = "") -> Built:
     """The model under autocast; floating results are given back in the parameters' dtype."""
-    owner = module_of(model)
-    first = next(iter(owner.parameters()), None) if owner is not None else None
+    first = next(iter(tensors_of(model)), None)
     given, device = (torch.float32, "cpu") if first is None else (first.dtype, first.device.type)
     call = _compiled(model, compiled)
     narrow = _DTYPES[dtype]
@@ -118,6 +119,22 @@ def _torchao(model: Model, config: str, compiled: str = "") -> Built:
     return Built(_compiled(own, compiled), own)
 
 
+def _mix(model: Model, **settings: Any) -> Built:
+    """The model with some of its modules as candidates of their own; hooks of the modules are called as before."""
+    held = modules_in(model)
+    new: dict[int, nn.Module] = {}
+    own = False
+    for paths, candidate in parts_in(Candidate("", "mix", settings)):
+        for path in paths:
+            if path not in held:
+                raise BadArgument(f"the model holds no module {path!r}", remedy="tune this model")
+            built = build(candidate, without_hooks(held[path]))
+            own = own or built.owner is not None
+            new[id(held[path])] = with_forward(built.owner or held[path], built.call, held[path])
+    whole = replaced(model, new)
+    return Built(whole, whole if own else None)
+
+
 def _imported(model: Model, target: str, **settings: Any) -> Built:
     """A builder of the user's, ``module:function`` of the model; what it returns is called."""
     made = named_object(target)(model, **settings)
@@ -134,5 +151,6 @@ _BUILDERS: Mapping[str, Callable[..., Built]] = MappingProxyType(
         "tf32": _tf32,
         "torchao": _torchao,
         "import": _imported,
+        "mix": _mix,
     }
 )

@@ -8,16 +8,16 @@ from torch import nn
 from lamina.backends.adapters.optional import absent
 from lamina.backends.registry import BUILT_IN
 from lamina.options import MODES
-from lamina.tuner.programs import Subject, module_of
-from lamina.tuner.values import Candidate
+from lamina.tuner.parts import tensors_of
+from lamina.tuner.programs import Subject
+from lamina.tuner.values import Candidate, parts_in
 
 __all__ = ["candidates_for", "device_of", "lacking"]
 
 
 def device_of(subject: Subject) -> torch.device:
     """The device of the model's parameters, or of the first tensor of the inputs."""
-    owner = module_of(subject.model)
-    held: list[torch.Tensor] = [] if owner is None else [*owner.parameters(), *owner.buffers()]
+    held = tensors_of(subject.model)
     sample = subject.samples[0]
     given = [v for v in (*sample.args, *sample.kwargs.values()) if isinstance(v, torch.Tensor)]
     return next((t.device for t in (*held, *given)), torch.device("cpu"))
@@ -32,7 +32,7 @@ def candidates_for(subject: Subject, *, lossy: bool) -> tuple[Candidate, ...]:
         Candidate("torch.compile", "torch.compile", cost=2),
         *(Candidate(f"lamina, {mode}", "lamina", {"mode": mode}, cost=3) for mode in graphs[1:]),
     ]
-    if _convolves(module_of(subject.model)):
+    if isinstance(subject.model, nn.Module) and _convolves(subject.model):
         found += [
             Candidate("channels-last", "channels-last", cost=2),
             Candidate("lamina, channels-last", "channels-last", {"compiled": "lamina"}, cost=3),
@@ -76,12 +76,14 @@ def _lossy(subject: Subject, device: torch.device) -> list[Candidate]:
     return found
 
 
-def _convolves(owner: nn.Module | None) -> bool:
-    return owner is not None and any(isinstance(m, (nn.Conv2d, nn.ConvTranspose2d)) for m in owner.modules())
+def _convolves(owner: nn.Module) -> bool:
+    return any(isinstance(m, (nn.Conv2d, nn.ConvTranspose2d)) for m in owner.modules())
 
 
 def lacking(candidate: Candidate) -> str:
     """The package that a candidate needs and that is not installed, as a command to type; "" if all are there."""
+    if candidate.kind == "mix":
+        return next(filter(None, (lacking(part) for _, part in parts_in(candidate))), "")
     backend = BUILT_IN.get(str(dict(candidate.settings).get("backend", candidate.kind)))
     missing = [] if backend is None else absent(backend.requires)
     return f"pip install {' '.join(p.replace('_', '-') for p in missing)}" if missing else ""

@@ -8,9 +8,9 @@ from lamina.errors import BadArgument
 from lamina.tuner.objective import Objective
 from lamina.tuner.values import CHOOSABLE, Figures, Row
 
-__all__ = ["choose", "pareto"]
+__all__ = ["ALIKE", "choose", "pareto"]
 
-_ALIKE = 0.02
+ALIKE = 0.02
 """Candidates nearer to each other than this, as a fraction of the better one's figure, are called equal."""
 
 
@@ -38,7 +38,7 @@ def _speed(row: Row, figures: Figures) -> float:
 
 def _as_fast(row: Row, figures: Figures, best_row: Row, best: Figures) -> bool:
     mine, top = _speed(row, figures), _speed(best_row, best)
-    return mine >= top * (1.0 - _ALIKE) or (row.verdict == "faster" and mine >= best.speedup.low)
+    return mine >= top * (1.0 - ALIKE) or (row.verdict == "faster" and mine >= best.speedup.low)
 
 
 def _least_memory(allowed: list[tuple[Row, Figures]]) -> Row:
@@ -46,7 +46,7 @@ def _least_memory(allowed: list[tuple[Row, Figures]]) -> Row:
     if not known:
         raise BadArgument("the peak memory could not be measured here", remedy="take latency or throughput")
     least = min(memory for _, memory in known)
-    equals = [row for row, memory in known if memory <= least * (1.0 + _ALIKE)]
+    equals = [row for row, memory in known if memory <= least * (1.0 + ALIKE)]
     return min(equals, key=lambda row: row.candidate.cost)
 
 

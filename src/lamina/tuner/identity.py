@@ -7,16 +7,19 @@ import json
 import platform
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from lamina.runtime.cache import digest
 from lamina.runtime.toolchain import host_isa, host_processor
-from lamina.tuner.programs import Subject, module_of
+from lamina.tuner.parts import modules_in
+from lamina.tuner.programs import Subject
 from lamina.tuner.samples import structure
-from lamina.tuner.worker import Job
+
+if TYPE_CHECKING:
+    from lamina.tuner.worker import Job
 
 __all__ = ["device_facts", "model_key", "row_key", "subject_key", "versions"]
 
@@ -52,16 +55,14 @@ def subject_key(subject: Subject) -> str:
 
 def model_key(model: Callable[..., Any]) -> str:
     """A hash of the model's code and its weights' layout; not of any values."""
-    owner = module_of(model)
     facts = _code_of(model)
-    if owner is not None:
-        facts.append(repr(owner))
-        for name, tensor in owner.state_dict(keep_vars=True).items():
-            if isinstance(tensor, torch.Tensor):
-                layout = (tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.device))
-                facts.append(f"{name} {layout} {tensor.requires_grad}")
-        for name, module in owner.named_modules():
-            facts += [f"{name} {module.training}", *_code_of(type(module))]
+    held = modules_in(model)
+    facts += [repr(module) for path, module in held.items() if path.rpartition(".")[0] not in held or not path]
+    for path, module in held.items():
+        facts += [f"{path} {module.training}", *_code_of(type(module))]
+        for name, tensor in (*module.named_parameters(path, False), *module.named_buffers(path, False)):
+            layout = (tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.device))
+            facts.append(f"{name} {layout} {tensor.requires_grad}")
     return digest(*facts)
 
 

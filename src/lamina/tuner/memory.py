@@ -6,12 +6,12 @@ import contextlib
 import ctypes
 import re
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
 __all__ = ["available_memory", "limit_memory", "peak_memory"]
 
@@ -40,9 +40,9 @@ def limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
-def peak_memory(call: Callable[[], Any], owner: nn.Module | None, device: torch.device) -> float | None:
-    """Bytes of parameters and buffers, and of one warm ``call`` beyond what was held before it."""
-    held = 0 if owner is None else _bytes_of(owner)
+def peak_memory(call: Callable[[], Any], held_tensors: Sequence[Tensor], device: torch.device) -> float | None:
+    """Bytes of ``held_tensors``, the parameters and buffers, and of one warm ``call`` beyond what was held before."""
+    held = sum({t.data_ptr(): t.numel() * t.element_size() for t in held_tensors}.values())
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -59,11 +59,6 @@ def peak_memory(call: Callable[[], Any], owner: nn.Module | None, device: torch.
         if start is not None and peak is not None:
             return float(held + max(0, peak - start))
     return None
-
-
-def _bytes_of(owner: nn.Module) -> int:
-    kept = {t.data_ptr(): t.numel() * t.element_size() for t in (*owner.parameters(), *owner.buffers())}
-    return sum(kept.values())
 
 
 def _status(name: str) -> int | None:

@@ -10,6 +10,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class Processes:
             theirs.close()
             row = _answer(pipe, process, job, start + seconds, stage)
             lines = () if row.figures is not None else last_lines(log)
-            return Row(row.candidate, row.verdict, row.reason, row.figures, lines, time.monotonic() - start)
+            return replace(row, log=lines, seconds=time.monotonic() - start)
         finally:
             pipe.close()
             _end(process)

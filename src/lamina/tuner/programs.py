@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from lamina.base.reference import copied
+from lamina.tuner.parts import tensors_of
 from lamina.tuner.samples import Sample
 
-__all__ = ["Built", "Subject", "module_of", "opened", "program", "timed_call"]
+__all__ = ["Built", "Subject", "opened", "program", "timed_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +108,10 @@ def _texts(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def module_of(model: Callable[..., Any]) -> nn.Module | None:
-    """The module that a callable is, or is a method of."""
-    found = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
-    return found if isinstance(found, nn.Module) else None
-
-
-def timed_call(call: Callable[..., Any], subject: Subject, owner: nn.Module | None = None) -> Callable[[], Any]:
-    """A call of the first sample, or a training step: forward, loss and backward, gradients made anew."""
+def timed_call(call: Callable[..., Any], subject: Subject, owner: Callable[..., Any]) -> Callable[[], Any]:
+    """A call of the first sample, or a training step: forward, loss and backward; what ``owner`` holds has no gradients
+    before it.
+    """
     sample = subject.samples[0]
     args, kwargs = copied((sample.args, dict(sample.kwargs)))
     loss = subject.loss
@@ -125,7 +122,7 @@ def timed_call(call: Callable[..., Any], subject: Subject, owner: nn.Module | No
                 return call(*args, **kwargs)
 
         return infer
-    parameters = list(owner.parameters()) if isinstance(owner, nn.Module) else []
+    parameters = tensors_of(owner)
 
     def train() -> Any:
         for parameter in parameters:

@@ -15,7 +15,7 @@ __all__ = ["Progress"]
 class Progress:
     """A line for each row and a bar below them, on standard error; silent unless ``shown``. A context manager."""
 
-    def __init__(self, shown: bool, count: int, budget: float) -> None:
+    def __init__(self, shown: bool, budget: float) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._bar = Bar(
             TextColumn("{task.description}", markup=False),
@@ -28,7 +28,8 @@ class Progress:
             transient=True,
         )
         self._shown = shown
-        self._task = self._bar.add_task("tuning", total=count)
+        self._task = self._bar.add_task("tuning", total=0)
+        self._count = 0
 
     def __enter__(self) -> Progress:
         self._bar.start()
@@ -36,6 +37,11 @@ class Progress:
 
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
+
+    def more(self, count: int) -> None:
+        """There are so many candidates more."""
+        self._count += count
+        self._bar.update(self._task, total=self._count)
 
     def stage(self, candidate: Candidate, stage: str) -> None:
         """A candidate begins a step."""

@@ -18,7 +18,9 @@ from lamina.tuner.candidates import candidates_for, device_of, lacking
 from lamina.tuner.identity import row_key, subject_key
 from lamina.tuner.journal import Journal
 from lamina.tuner.memory import available_memory
+from lamina.tuner.mixes import candidates_for_parts, mixed, parts_named
 from lamina.tuner.objective import Objective, parse_objective
+from lamina.tuner.parts import modules_in
 from lamina.tuner.process import Processes
 from lamina.tuner.programs import Subject
 from lamina.tuner.progress import Progress
@@ -55,6 +57,7 @@ def tune(
     threshold: float = 0.01,
     candidate_seconds: float | None = None,
     memory_limit: int | None = None,
+    modules: bool | Sequence[str] | None = None,
     progress: bool = False,
 ) -> Result:
     """The fastest way to run ``model`` that gives what eager gives.
@@ -65,6 +68,10 @@ def tune(
     quarter of it at most, or ``candidate_seconds``, and ``memory_limit`` bytes. ``loss`` of the output makes it
     training: gradients are verified and a step is timed. ``metric`` of a callable is a number that may be ``max_drop``
     below eager's. Candidates in fewer bits than eager are tried only with an error limit or with a metric.
+
+    ``modules``: parts of the model that get candidates of their own, by name; True, and where ``candidates`` are not
+    given: those that take most of the time; False: none. Those that make the whole faster are put together, one by one,
+    as long as each makes the mix faster.
 
     Each candidate is built, verified and timed in a process of its own, in turns with eager, for ``seconds``; faster is
     what is so by more than ``threshold`` and beyond noise. Rows are kept in the file ``journal`` (True: one in the
@@ -89,9 +96,14 @@ def tune(
     job = Job(EAGER, TorchSettings.here(), seconds, threshold, allowed, limits.memory)
     book = Journal(_journal_path(journal))
     environment = Environment.here(device_of(subject))
-    with Progress(progress, len(chosen) + 1, limits.budget) as told:
+    with Progress(progress, limits.budget) as told:
         known = book.rows() if resume else {}
-        rows = _Search(subject, job, limits, book, environment, told).rows((EAGER, *chosen), known)
+        search = _Search(subject, job, limits, book, environment, told, known)
+        rows = search.rows((EAGER, *chosen))
+        wanted = candidates is None if modules is None else modules
+        parts = parts_named(wanted, rows[0].parts, modules_in(model))
+        singles = search.rows(candidates_for_parts(parts, chosen))
+        rows += [*singles, *mixed(singles, lambda mix: search.rows((mix,))[0])]
     return _right(Result(model, rows, goal, environment), subject, allowed)
 
 
@@ -125,20 +137,23 @@ class _Search:
         book: Journal,
         environment: Environment,
         told: Progress,
+        known: Mapping[str, Row],
     ) -> None:
+        self.known = known
         self.job, self.limits, self.book, self.environment, self.told = job, limits, book, environment, told
         self.subject = subject
         self.key = subject_key(subject)
         self.processes: Processes | None = None  # made when the first row is not known
         self.end = time.monotonic() + limits.budget
 
-    def rows(self, candidates: Sequence[Candidate], known: Mapping[str, Row]) -> list[Row]:
+    def rows(self, candidates: Sequence[Candidate]) -> list[Row]:
         """A row for each candidate, from those that are known or measured now."""
+        self.told.more(len(candidates))
         found = []
         for candidate in candidates:
             job = replace(self.job, candidate=candidate)
             key = row_key(self.key, replace(job, memory=0), self.environment.device, self.environment.versions)
-            row = known.get(key)
+            row = self.known.get(key)
             if row is None:
                 row = self._measured(job, key)
             self.told.row(row)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["CHOOSABLE", "EAGER", "VERDICTS", "Candidate", "Figures", "Interval", "Row"]
+__all__ = ["CHOOSABLE", "EAGER", "VERDICTS", "Candidate", "Figures", "Interval", "Part", "Row", "mix_of", "parts_in"]
 
 VERDICTS = {
     "baseline": "eager itself",
@@ -123,8 +123,27 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Modules of a model that are tuned alike, by path, and their share of the time of one call."""
+
+    modules: tuple[str, ...]
+    share: float
+
+    def __str__(self) -> str:
+        return self.modules[0] + (f" and {len(self.modules) - 1} alike" if len(self.modules) > 1 else "")
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Part:
+        """The part that ``asdict`` gave."""
+        return cls(tuple(data["modules"]), data["share"])
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """What became of a candidate: one of ``VERDICTS``, the reason in words, figures if it was timed, its last lines."""
+    """What became of a candidate: one of ``VERDICTS``, the reason in words, figures if it was timed, its last lines.
+
+    Eager's row has the ``parts`` of the model that are worth candidates of their own.
+    """
 
     candidate: Candidate
     verdict: str
@@ -132,6 +151,7 @@ class Row:
     figures: Figures | None = None
     log: tuple[str, ...] = ()
     seconds: float = 0.0
+    parts: tuple[Part, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a journal or file."""
@@ -142,6 +162,7 @@ class Row:
             "figures": None if self.figures is None else asdict(self.figures),
             "log": list(self.log),
             "seconds": self.seconds,
+            "parts": [asdict(part) for part in self.parts],
         }
 
     @classmethod
@@ -155,4 +176,25 @@ class Row:
             None if figures is None else Figures.from_json(figures),
             tuple(data["log"]),
             data["seconds"],
+            tuple(map(Part.from_json, data.get("parts", ()))),
         )
+
+
+def mix_of(parts: Mapping[Part, Candidate]) -> Candidate:
+    """The candidate that runs each part as the candidate beside it says, and the rest as it is."""
+    told = [{"modules": list(part.modules), "candidate": inner.to_json()} for part, inner in parts.items()]
+    return Candidate(
+        "; ".join(f"{part}: {inner.name}" for part, inner in parts.items()),
+        "mix",
+        {"parts": told},
+        max(inner.cost for inner in parts.values()) + len(parts),
+        any(inner.lossy for inner in parts.values()),
+        tuple(name for part in parts for name in part.modules),
+    )
+
+
+def parts_in(candidate: Candidate) -> tuple[tuple[tuple[str, ...], Candidate], ...]:
+    """The modules of each part of a mix, with the candidate that runs them; nothing for other candidates."""
+    if candidate.kind != "mix":
+        return ()
+    return tuple((tuple(p["modules"]), Candidate.from_json(p["candidate"])) for p in candidate.settings["parts"])

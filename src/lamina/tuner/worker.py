@@ -11,7 +11,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,8 +21,10 @@ from lamina.errors import BadArgument
 from lamina.tuner.building import build
 from lamina.tuner.candidates import device_of
 from lamina.tuner.memory import limit_memory, peak_memory
-from lamina.tuner.programs import Built, Subject, module_of, timed_call
+from lamina.tuner.parts import tensors_of
+from lamina.tuner.programs import Built, Subject, timed_call
 from lamina.tuner.samples import held_out, rows_of
+from lamina.tuner.shares import parts_of
 from lamina.tuner.statistics import quantile
 from lamina.tuner.timing import Clock, race
 from lamina.tuner.values import Candidate, Figures, Row
@@ -150,7 +152,7 @@ def examine(subject: Subject, job: Job, tell: Tell = lambda stage: None) -> Row:
     except Exception as raised:
         traceback.print_exc()
         row = _raised(job.candidate, raised, stage)
-    return Row(row.candidate, row.verdict, row.reason, row.figures, row.log, time.monotonic() - start)
+    return replace(row, seconds=time.monotonic() - start)
 
 
 def _raised(candidate: Candidate, raised: Exception, stage: str) -> Row:
@@ -180,7 +182,7 @@ def _examined(subject: Subject, job: Job, at: Tell) -> Row:
     built = build(candidate, subject.model)
     load_seconds = time.monotonic() - start
     at("it is called first")
-    owner = module_of(subject.model) if built.owner is None else built.owner
+    owner = subject.model if built.owner is None else built.owner
     call = timed_call(built.call, subject, owner)
     call()
     build_seconds = time.monotonic() - start
@@ -197,18 +199,21 @@ def _examined(subject: Subject, job: Job, at: Tell) -> Row:
     device = device_of(subject)
     measured = Figures(
         **figures,
-        peak_memory=peak_memory(call, owner, device),
+        peak_memory=peak_memory(call, tensors_of(owner), device),
         build_seconds=build_seconds,
         load_seconds=load_seconds,
         error=max(verified.error, again.error),
         drop=verified.drop,
     )
-    return Row(candidate, "baseline" if candidate.kind == "eager" else verdict, "", measured)
+    if candidate.kind != "eager":
+        return Row(candidate, verdict, "", measured)
+    forward = timed_call(subject.model, replace(subject, loss=None), subject.model)
+    return Row(candidate, "baseline", "", measured, parts=parts_of(subject.model, forward, device))
 
 
 def _timed(subject: Subject, built: Built, job: Job, call: Callable[[], Any]) -> tuple[dict[str, Any], str]:
     """The figures that the race gives, and its verdict."""
-    eager = timed_call(subject.model, subject, module_of(subject.model))
+    eager = timed_call(subject.model, subject, subject.model)
     clock = Clock(device_of(subject))
     found = race(eager, call, clock, seconds=job.seconds, threshold=job.threshold)
     mean = sum(found.candidate) / len(found.candidate)

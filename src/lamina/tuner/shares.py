@@ -1,0 +1,83 @@
+"""The parts of a model that are worth a candidate of their own: their share of the time of one call."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from lamina.tuner.identity import model_key
+from lamina.tuner.parts import modules_in
+from lamina.tuner.values import Part
+
+__all__ = ["parts_of"]
+
+_CALLS = 5
+"""Calls that are watched; the median of their shares counts."""
+_LEAST = 0.1
+"""Share of the whole from which a part is worth its candidates: without it the model is 1.1 times as fast at most."""
+_WHOLE = 0.9
+"""Share of a module from which a part is as good as the whole, which has its own candidates; its children are taken."""
+_MOST = 4
+"""Parts of one model, the largest first."""
+
+
+def parts_of(model: Callable[..., Any], call: Callable[[], Any], device: torch.device) -> tuple[Part, ...]:
+    """The parts of ``model`` by their share of the time of ``call``, the largest first.
+
+    A part is a module, or all modules of the same code and layout, such as the blocks of a transformer. No part holds
+    another. Shares are of the forward pass, hooks of the user included.
+    """
+    held = modules_in(model)
+    shares = _shares({path: m for path, m in held.items() if path}, call, device)
+    taken: list[str] = []
+    for path in held:
+        inside = any(path.startswith(f"{other}.") for other in taken)
+        if not inside and shares.get(path, 0.0) > 0.0 and not ("" in held and shares[path] > _WHOLE):
+            taken.append(path)
+    alike: dict[str, list[str]] = defaultdict(list)
+    for path in taken:
+        alike[model_key(held[path])].append(path)
+    parts = [Part(tuple(paths), sum(shares[p] for p in paths)) for paths in alike.values()]
+    return tuple(sorted((p for p in parts if p.share >= _LEAST), key=lambda part: -part.share)[:_MOST])
+
+
+def _shares(modules: Mapping[str, nn.Module], call: Callable[[], Any], device: torch.device) -> dict[str, float]:
+    """Of the time of a call, what passes within each module; modules that are not called have none."""
+    begun: dict[str, list[float]] = defaultdict(list)
+    passed: dict[str, float] = defaultdict(float)
+    found: dict[str, list[float]] = defaultdict(list)
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    def watch(path: str, module: nn.Module) -> None:
+        def before(*given: Any) -> None:
+            begun[path].append(now())
+
+        def after(*given: Any) -> None:
+            passed[path] += now() - begun[path].pop()
+
+        hooks.callback(module.register_forward_pre_hook(before, prepend=True).remove)
+        hooks.callback(module.register_forward_hook(after).remove)
+
+    with contextlib.ExitStack() as hooks:
+        for path, module in modules.items():
+            watch(path, module)
+        for _ in range(_CALLS):
+            begun.clear()
+            passed.clear()
+            start = now()
+            call()
+            whole = now() - start
+            for path, seconds in passed.items():
+                found[path].append(seconds / whole)
+    return {path: statistics.median(values) for path, values in found.items()}

@@ -1,0 +1,46 @@
+"""Modules that share everything with another but the children or the forward function that are replaced."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+__all__ = ["children_of", "shadow", "with_forward", "without_hooks"]
+
+
+def children_of(module: nn.Module) -> dict[str, nn.Module]:
+    """The direct children by name, one that is there twice twice; ``named_children`` leaves the second out."""
+    return {name: child for name, child in module._modules.items() if child is not None}
+
+
+def shadow(module: nn.Module, children: Mapping[str, nn.Module] | None = None) -> nn.Module:
+    """A module of the same class with the same parameters, buffers and attributes, and ``children`` in place of its own
+    of these names. A buffer that one of the two sets is set in both.
+    """
+    other: nn.Module = object.__new__(type(module))
+    other.__dict__.update(module.__dict__)
+    other.__dict__["_modules"] = {**module._modules, **(children or {})}
+    return other
+
+
+def without_hooks(module: nn.Module) -> nn.Module:
+    """The same without the hooks of calls, which ``with_forward`` keeps around what is made of it."""
+    other = shadow(module)
+    other.__dict__.update({name: OrderedDict() for name in _hooks(module)})
+    return other
+
+
+def with_forward(module: nn.Module, forward: Callable[..., Any], hooked: nn.Module) -> nn.Module:
+    """A module that is ``module`` in all but its forward function, with the hooks of ``hooked``."""
+    other = shadow(module)
+    other.__dict__.update(_hooks(hooked))
+    other.__dict__["forward"] = forward
+    return other
+
+
+def _hooks(module: nn.Module) -> dict[str, Any]:
+    prefixes = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return {name: value for name, value in vars(module).items() if name.startswith(prefixes)}
