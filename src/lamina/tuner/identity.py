@@ -25,6 +25,9 @@ __all__ = ["device_facts", "model_key", "row_key", "subject_key", "versions"]
 
 _PACKAGES = ("lamina", "torch", "triton", "torchao", "onnxruntime", "openvino", "torch_tensorrt")
 
+_PLAIN = (bool, int, float, str, type(None), torch.dtype)
+"""Attributes of a module that say how it computes."""
+
 
 def device_facts(device: torch.device, threads: int) -> dict[str, Any]:
     """The machine as far as times depend on it."""
@@ -54,12 +57,13 @@ def subject_key(subject: Subject) -> str:
 
 
 def model_key(model: Callable[..., Any]) -> str:
-    """A hash of the model's code and its weights' layout; not of any values."""
+    """A hash of the model's code, its numbers and texts, and its weights' layout; not of their values."""
     facts = _code_of(model)
     held = modules_in(model)
     facts += [repr(module) for path, module in held.items() if path.rpartition(".")[0] not in held or not path]
     for path, module in held.items():
-        facts += [f"{path} {module.training}", *_code_of(type(module))]
+        settings = {name: v for name, v in vars(module).items() if isinstance(v, _PLAIN)}
+        facts += [f"{path} {sorted(settings.items())!r}", *_code_of(type(module))]
         for name, tensor in (*module.named_parameters(path, False), *module.named_buffers(path, False)):
             layout = (tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.device))
             facts.append(f"{name} {layout} {tensor.requires_grad}")
