@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,9 +17,6 @@ from lamina.runtime.toolchain import host_isa, host_processor
 from lamina.tuner.parts import modules_in
 from lamina.tuner.programs import Subject
 from lamina.tuner.samples import structure
-
-if TYPE_CHECKING:
-    from lamina.tuner.worker import Job
 
 __all__ = ["device_facts", "model_key", "row_key", "subject_key", "versions"]
 
@@ -84,7 +81,6 @@ def _code_of(value: Any) -> list[str]:
         ]
 
 
-def row_key(subject: str, job: Job, device: Mapping[str, Any], installed: Mapping[str, str]) -> str:
-    """The key of a candidate's row: what the row would be measured from again."""
-    job_facts = [job.candidate.to_json(), repr(job.settings), job.seconds, job.threshold, repr(job.allowed)]
-    return digest(subject, *(json.dumps(f, sort_keys=True) for f in (job_facts, dict(device), dict(installed))))
+def row_key(subject: str, job: Sequence[Any], device: Mapping[str, Any], installed: Mapping[str, str]) -> str:
+    """The key of a candidate's row: what the row would be measured from again. ``job``: its facts, as plain data."""
+    return digest(subject, *(json.dumps(f, sort_keys=True) for f in (list(job), dict(device), dict(installed))))

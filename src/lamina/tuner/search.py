@@ -152,7 +152,7 @@ class _Search:
         found = []
         for candidate in candidates:
             job = replace(self.job, candidate=candidate)
-            key = row_key(self.key, replace(job, memory=0), self.environment.device, self.environment.versions)
+            key = row_key(self.key, job.facts(), self.environment.device, self.environment.versions)
             row = self.known.get(key)
             if row is None:
                 row = self._measured(job, key)

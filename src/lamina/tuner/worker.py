@@ -92,6 +92,10 @@ class Job:
     allowed: Allowed = field(default_factory=Allowed)
     memory: int = 0
 
+    def facts(self) -> list[Any]:
+        """What its row depends on, as plain data; the memory that is free is not part of it."""
+        return [self.candidate.to_json(), repr(self.settings), self.seconds, self.threshold, repr(self.allowed)]
+
 
 def packed(subject: Subject) -> bytes:
     """The subject as bytes for a process of its own; they are sent to it and never stored."""
