@@ -171,6 +171,13 @@ MOVED_MEMORY = _EAGER.add(
     "an input's memory where it is at the end.",
     "exchange values by copy_(), or exchange the tensors outside of the compiled function",
 )
+HOOKED_RESULT = _EAGER.add(
+    26,
+    "{why}",
+    "Hooks of a tensor run in the order in which they were registered. A hook that a compiled function registers is "
+    "part of its gradient and would run after the hooks that the caller registers on the result.",
+    "register the hook on the result, outside of the compiled function",
+)
 
 _TRACED = Codes(21, "How a graph is traced with its gradients")
 

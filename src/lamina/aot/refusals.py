@@ -6,6 +6,7 @@ from torch.fx import GraphModule
 
 from lamina.aot import reasons
 from lamina.aot.dead_calls import dead_call
+from lamina.aot.hooked_results import hooked_result
 from lamina.aot.inexact_integers import inexact_integers
 from lamina.aot.layouts import lost_layout
 from lamina.aot.leaves import leaf_made
@@ -33,6 +34,7 @@ _CHECKS = (
     (other_in_eager, reasons.OTHER_IN_EAGER),
     (inexact_integers, reasons.INEXACT_INTEGER),
     (leaf_made, reasons.LEAF_MADE),
+    (hooked_result, reasons.HOOKED_RESULT),
     (untracked_write, reasons.UNTRACKED_WRITE),
     (moved_memory, reasons.MOVED_MEMORY),
     (unknown_view, reasons.UNKNOWN_VIEW),

@@ -21,6 +21,7 @@ from torch._dynamo.source import GlobalSource
 from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
 from torch._dynamo.variables import functions, lazy, misc, torch_function, user_defined
 from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.functions import UserFunctionVariable
@@ -57,6 +58,7 @@ def correct_traces() -> None:
     _find_defaults_that_change()
     _keep_writes_to_numbers()
     _keep_data()
+    _break_at_texts_of_exceptions()
 
 
 def guard_without_graph(guard: Callable[[], object], guarded: Callable[[Any], bool]) -> None:
@@ -185,6 +187,28 @@ def _break_at_padded_encoders() -> None:
         return asks_any(self, tx, *args, **kwargs)
 
     handlers[torch.compiler.is_compiling] = asks
+
+
+def _break_at_texts_of_exceptions() -> None:
+    """End a graph where the program asks for the text of an exception of a class that has its own idea of one.
+
+    Dynamo takes it to be that of what the exception was made with: of a ``KeyError`` it is the text that shows it.
+    """
+    text_any = BuiltinVariable.call_str
+
+    @functools.wraps(text_any)
+    def call_str(self: Any, tx: Any, arg: Any) -> Any:
+        kind = getattr(arg, "exc_type", None)
+        if isinstance(kind, type) and kind.__str__ is not BaseException.__str__ and compiles_for_lamina(tx.output):
+            unimplemented(
+                gb_type="text of an exception",
+                context=f"str() of {kind.__name__}",
+                explanation="It is not the text of what the exception was made with",
+                hints=["Use the exception's args"],
+            )
+        return text_any(self, tx, arg)
+
+    BuiltinVariable.call_str = call_str  # type: ignore[method-assign]
 
 
 def _is_trained(module: Any) -> bool:
