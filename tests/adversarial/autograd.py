@@ -327,7 +327,12 @@ def forward_mode(compile):
 
 
 def a_loss_with_ignored_targets(compile):
-    g = compile(lambda x, t: (F.cross_entropy(x, t, ignore_index=-1, label_smoothing=0.1), F.cross_entropy(x, t, reduction="none", ignore_index=-1)))
+    g = compile(
+        lambda x, t: (
+            F.cross_entropy(x, t, ignore_index=-1, label_smoothing=0.1),
+            F.cross_entropy(x, t, reduction="none", ignore_index=-1),
+        )
+    )
     x = sample(4, 5, grad=True)
     for t in ([0, -1, 4, 2], [-1, -1, -1, -1]):
         out = g(x, torch.tensor(t))

@@ -13,7 +13,6 @@ import typing
 import weakref
 
 import torch
-from torch import nn
 
 from lamina.testing.fuzz import attempt, backward, pause, sample
 
@@ -162,95 +161,6 @@ def finally_and_exceptions_inside(compile):
     g = compile(f)
     for n in (0, 1, 2, 0, -3):
         yield attempt(g, sample(3), n)
-
-
-def compiled_modules_copied_and_pickled(compile):
-    m = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
-    with torch.no_grad():
-        for n, p in enumerate(m.parameters()):
-            p.copy_(sample(*p.shape, seed=n))
-    g = compile(m)
-    x = sample(2, 4)
-    yield g(x)
-    other = copy.deepcopy(g)
-    with torch.no_grad():
-        other[0].weight.zero_()
-    yield other(x), g(x), m(x)
-    yield backward([other(x), g(x)])
-    yield [p.grad for p in other.parameters()], [p.grad for p in m.parameters()]
-    shallow = copy.copy(g)
-    shallow.train(False)
-    yield g.training, m.training, shallow(x)
-    yield list(g.state_dict()), [n for n, _ in g.named_modules()]
-
-
-def buffers_and_parameters_changed(compile):
-    class M(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(sample(4))
-            self.scale = 2.0
-
-        def forward(self, x):
-            y = x * self.w * self.scale
-            if hasattr(self, "shift"):
-                y = y + self.shift
-            return y
-
-    m = M()
-    g = compile(m)
-    x = sample(3, 4, seed=1)
-    yield g(x)
-    m.register_buffer("shift", sample(4, seed=2))
-    yield g(x)
-    m.shift = None
-    yield attempt(g, x)
-    del m.shift
-    yield g(x)
-    m.w = nn.Parameter(sample(4, seed=5))
-    yield g(x), backward([g(x)]), m.w.grad
-    m.scale = sample(4, seed=3)
-    yield g(x)
-    m.w.requires_grad_(False)
-    yield g(x)
-    m.w.data = sample(4, dtype=torch.float64, seed=4)
-    yield g(x)
-    g.scale = 5
-    yield g(x), m.scale
-    m.forward = lambda x: x * 0
-    yield g(x), m(x)
-    del m.forward
-    yield g(x)
-    del m.w
-    yield attempt(g, x)
-    nn.init.constant_(g._parameters.setdefault("w", nn.Parameter(torch.empty(4))), 3.0)
-    yield g(x)
-
-
-def hooks_added_and_removed(compile):
-    m = nn.Linear(3, 2)
-    with torch.no_grad():
-        m.weight.copy_(sample(2, 3))
-        m.bias.zero_()
-    g = compile(m)
-    x = sample(4, 3)
-    yield g(x)
-    seen = []
-    one = m.register_forward_hook(lambda mod, a, out: out * 2)
-    yield g(x)
-    two = m.register_forward_pre_hook(lambda mod, a: (seen.append(a[0].sum().item()), (a[0] + 1,))[1])
-    yield g(x), seen
-    one.remove()
-    yield g(x), seen
-    two.remove()
-    yield g(x), seen
-    three = m.register_full_backward_hook(lambda mod, gi, go: seen.append(len(gi)))
-    yield backward([g(x)]), m.weight.grad, seen
-    three.remove()
-    h = nn.modules.module.register_module_forward_hook(lambda mod, a, out: seen.append(type(mod).__name__))
-    yield g(x), seen
-    h.remove()
-    yield g(x), seen
 
 
 def threads(compile):
@@ -460,21 +370,3 @@ def pickled_results(compile):
     yield copy.deepcopy(g(x))
     y = sample(3, 4, grad=True)
     yield attempt(copy.deepcopy, g(y))
-
-
-def comparisons_and_numbers(compile):
-    def f(x, a, b):
-        return x * (a if a > b else b), a // b if b else None, divmod(a, 3), a ** 2, round(b / 3, 2), a == b, bool(a), -a % 4, a & 3, a << 2, ~a
-
-    g = compile(f)
-    for a, b in ((1, 2), (-5, 2), (0, 0), (7, -3), (2**40, 3), (True, False), (-1, -1)):
-        yield attempt(g, sample(2), a, b)
-
-
-def floats_and_complex_numbers(compile):
-    def f(x, a):
-        return x * a, a + 1, a * 0, a / 3 if a else a, str(a), a == a, x + a, (x > a) if not isinstance(a, complex) else x
-
-    g = compile(f)
-    for a in (1.5, -0.0, 0.0, float("inf"), float("nan"), 1e308, 3, 1j, True, 5e-324, 2.0):
-        yield attempt(g, sample(2), a)

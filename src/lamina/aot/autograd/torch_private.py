@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch._functorch.config as functorch_config
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd import runtime_wrappers
 from torch._functorch._aot_autograd.descriptors import (
     InputMutationAOTOutput,
     IntermediateBaseAOTOutput,
@@ -19,6 +20,7 @@ from torch._functorch._aot_autograd.runtime_wrappers import RuntimeWrapper
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import HANDLED_TYPES
 
 from lamina.aot.scalars.torch_private import exact_integers
 from lamina.aot.torch_private import never_captured
@@ -82,9 +84,41 @@ def run_aot_autograd(
         decompositions=decompositions,
         keep_inference_input_mutations=True,
     )
-    with _settings(guess_tangent_strides_as_outputs=as_results), _functions_told(applied), exact_integers():
+    told = _first_call_unwatched() if any(map(_is_of_a_class, example_inputs)) else contextlib.nullcontext()
+    with _settings(guess_tangent_strides_as_outputs=as_results), _functions_told(applied), exact_integers(), told:
         compiled: Callable[..., Any] = backend(gm, example_inputs)
     return compiled
+
+
+def _is_of_a_class(value: object) -> bool:
+    """Whether ``value`` is a tensor of a class of the user's."""
+    return (
+        isinstance(value, torch.Tensor) and type(value) not in HANDLED_TYPES and type(value.data) not in HANDLED_TYPES
+    )
+
+
+@contextlib.contextmanager
+def _first_call_unwatched() -> Iterator[None]:
+    """In this context AOTAutograd compiles what does not run in a mode at first.
+
+    The mode (2.13) looks for results of custom operators that share memory with operands. It refuses operations on
+    tensors of other classes, which have no answer of their own.
+    """
+    kind: Any = getattr(runtime_wrappers, "_FirstInvocationContext", None)
+    if kind is None:
+        yield
+        return
+    usual = kind.__init__
+
+    def begin(self: Any) -> None:
+        usual(self)
+        self._is_first = False
+
+    kind.__init__ = begin
+    try:
+        yield
+    finally:
+        kind.__init__ = usual
 
 
 class Applied:

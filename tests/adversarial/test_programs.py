@@ -1,0 +1,47 @@
+"""Programs written by hand to find what a compiled one shows and eager does not, in more ways than a generator draws.
+
+Each function ``name(compile)`` of the files beside this one is a program as ``lamina fuzz`` writes them: it yields what
+is to be looked at, and everything that it yields is compared.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+from lamina.testing.fuzz import check
+
+SOURCES = {
+    path.stem: path.read_text(encoding="utf-8")
+    for path in sorted(Path(__file__).parent.glob("*.py"))
+    if path.stem not in ("__init__", "test_programs")
+}
+PROGRAMS = [(stem, name) for stem, text in SOURCES.items() for name in re.findall(r"^def (\w+)\(compile\)", text, re.M)]
+SAMPLE = PROGRAMS[::3]
+
+
+def _check(stem: str, name: str, target: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        verdict = check(f"{SOURCES[stem]}\n\nprogram = {name}\n", target)
+    assert verdict.ok, "\n".join(map(str, verdict.differences))
+
+
+@pytest.mark.parametrize(("stem", "name"), SAMPLE)
+def test_sample(stem: str, name: str) -> None:
+    _check(stem, name, "lamina:interp")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["lamina", "lamina:interp", "lamina:turns"])
+@pytest.mark.parametrize(("stem", "name"), PROGRAMS)
+def test_every_program(stem: str, name: str, target: str) -> None:
+    _check(stem, name, target)
+
+
+def test_a_program_that_differs_is_seen() -> None:
+    """Compiling for a compiler that is known to differ: AOTAutograd runs a hook of the function's own too late."""
+    assert not check(f"{SOURCES['autograd']}\n\nprogram = hooks_on_results_and_leaves\n", "aot_eager").ok
