@@ -77,6 +77,15 @@ def _draws(node: Node) -> bool:
     return any(_RANDOM in overload.tags for overload in overloads_named(operation_name(node.target)))
 
 
+def _lists(node: Node) -> bool:
+    """Whether an index is a list of numbers, which tracing takes for a tensor whose values it does not know."""
+    found = list(node.args[1:])
+    for one in found:
+        if isinstance(one, tuple):
+            found.extend(one)
+    return any(isinstance(one, list) for one in found)
+
+
 def _holds(node: Node) -> bool:
     """Whether the call, which tracing has accepted, raises for no values of its operands."""
     name = operation_name(node.target)
@@ -84,7 +93,7 @@ def _holds(node: Node) -> bool:
         name = name.removesuffix("_")
     given = [t for t in map(example, node.all_input_nodes) if isinstance(t, torch.Tensor)]
     if name == operator.getitem.__name__:
-        return len(given) <= 1
+        return len(given) <= 1 and not _lists(node)
     known = FUNCTIONS.get(name)
     holds = known.holds if known is not None else ""
     if holds == ANY:

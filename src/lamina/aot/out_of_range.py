@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from lamina.aot.overlap import inputs_written
 from lamina.base.captured import argument, example, fakes, memory
 from lamina.base.source import operation_name, source_of
-from lamina.base.symbolic.torch_private import hint, is_guarded, is_sure
+from lamina.base.symbolic.torch_private import depends_on_data, hint, is_guarded, is_sure
 
 __all__ = ["out_of_range"]
 
@@ -38,6 +38,8 @@ def out_of_range(gm: GraphModule) -> str:
         for size, place in _selected(node):
             if not (is_guarded(place < size) and is_guarded(place >= -size)):
                 return f"{source_of(node)} selects what is not there"
+            if (depends_on_data(place) or depends_on_data(size)) and not _is_known(place, size) and _is_returned(node):
+                return f"{source_of(node)} returns a view of an element, and only data tell whether it is there"
         if operation_name(node.target) == "as_strided":
             if _reaches_too_far(node, made):
                 return f"{source_of(node)} reaches past its operand's memory"
@@ -48,6 +50,24 @@ def out_of_range(gm: GraphModule) -> str:
                 made[memory(one)] = max(_reach(one), made.get(memory(one), 0), key=hint)
         seen.update(map(memory, fakes(node)))
     return ""
+
+
+def _is_known(place: Any, size: Any) -> bool:
+    return is_sure(place < size) and is_sure(place >= -size)
+
+
+def _is_returned(node: Node) -> bool:
+    """Whether a view, or a view of it, is a result: AOTAutograd makes it by ``as_strided``, which asks for no place."""
+    place = [memory(one) for one in fakes(node)]
+    seen, pending = {node}, [node]
+    while pending:
+        for user in pending.pop().users:
+            if user.op == "output":
+                return True
+            if user not in seen and any(memory(one) in place for one in fakes(user)):
+                seen.add(user)
+                pending.append(user)
+    return False
 
 
 def _selected(node: Node) -> Iterator[tuple[Any, Any]]:

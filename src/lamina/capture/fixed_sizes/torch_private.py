@@ -27,11 +27,11 @@ class FixedSizes:
     def __init__(self, log: CaptureLog) -> None:
         """``log`` is told of each once."""
         self.log = log
-        self.codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
+        self._codes: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()
 
     def capture(self, code: CodeType, captured: Callable[[], Made]) -> Made:
         """What ``captured`` makes of ``code``. Sizes that the user marked as dynamic stay symbols."""
-        if code in self.codes:
+        if id(code) in self._codes:  # code of another function of the same text is equal
             return self._fixed(captured)
         with contextlib.ExitStack() as stack:
             limit = stack.enter_context(questions_limited(SECONDS_FOR_SIZES))
@@ -49,7 +49,7 @@ class FixedSizes:
         return self._fixed(captured)
 
     def _add(self, code: CodeType) -> None:
-        self.codes.add(code)
+        self._codes[id(code)] = code
         self.log.fixed_from_now_on(code)
 
     def _fixed(self, captured: Callable[[], Made]) -> Made:

@@ -7,6 +7,7 @@ touched.
 from __future__ import annotations
 
 import functools
+import operator
 from collections import deque
 from collections.abc import Callable
 from types import FunctionType
@@ -59,6 +60,7 @@ def correct_traces() -> None:
     _keep_writes_to_numbers()
     _keep_data()
     _break_at_texts_of_exceptions()
+    _keep_unused_elements()
 
 
 def guard_without_graph(guard: Callable[[], object], guarded: Callable[[Any], bool]) -> None:
@@ -199,7 +201,8 @@ def _break_at_texts_of_exceptions() -> None:
     @functools.wraps(text_any)
     def call_str(self: Any, tx: Any, arg: Any) -> Any:
         kind = getattr(arg, "exc_type", None)
-        if isinstance(kind, type) and kind.__str__ is not BaseException.__str__ and compiles_for_lamina(tx.output):
+        own: Any = getattr(kind, "__str__", None)
+        if isinstance(kind, type) and own is not BaseException.__str__ and compiles_for_lamina(tx.output):
             unimplemented(
                 gb_type="text of an exception",
                 context=f"str() of {kind.__name__}",
@@ -293,6 +296,40 @@ def _keep_writes_to_numbers() -> None:
                 node.meta["example_value"] = value
 
     OutputGraph.remove_tensorify_specialized_graphargs = remove  # type: ignore[method-assign]
+
+
+def _keep_unused_elements() -> None:
+    """Keep what takes elements by places that tensors or lists hold where nothing uses them: they may not be there.
+
+    Dynamo removes what nothing uses of all that brackets take, items of lists and elements of tensors.
+    """
+    remove_any = OutputGraph.remove_unused_graphargs
+
+    @functools.wraps(remove_any)
+    def remove(self: Any) -> None:
+        kept = [n for n in self.graph.nodes if _takes_elements(n)] if compiles_for_lamina(self) else []
+        for node in kept:
+            node.target = _elements
+        try:
+            remove_any(self)
+        finally:
+            for node in kept:
+                node.target = operator.getitem
+
+    OutputGraph.remove_unused_graphargs = remove  # type: ignore[method-assign]
+
+
+def _takes_elements(node: Any) -> bool:
+    if node.target is not operator.getitem or node.users:
+        return False
+    value = node.args[0].meta.get("example_value") if isinstance(node.args[0], torch.fx.Node) else None
+    index = node.args[1] if isinstance(node.args[1], tuple) else node.args[1:]
+    held = [one.meta.get("example_value") if isinstance(one, torch.fx.Node) else one for one in index]
+    return isinstance(value, torch.Tensor) and any(isinstance(one, (list, torch.Tensor)) for one in held)
+
+
+def _elements(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+    return tensor[index]
 
 
 def _keep_data() -> None:
