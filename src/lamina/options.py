@@ -93,6 +93,15 @@ class Options:
         ("lamina", "torch"),
         key=False,
     )
+    capture: str = _knob(
+        "dynamo",
+        "who captures graphs for lamina.compile. dynamo: TorchDynamo; own: an interpreter of Lamina's, which notices "
+        "every change of what a call reads and records in loops, generators and handlers, but interprets each call, and "
+        "compiles each combination of sizes for itself",
+        "LAMINA_CAPTURE",
+        ("dynamo", "own"),
+        key=False,
+    )
     dump_dir: str = _knob(
         "",
         "folder in which each graph, when it is compiled, leaves its stages so far, a numbered folder for each "

@@ -10,12 +10,14 @@ __all__ = [
     "FRAMES",
     "GENERATOR",
     "GUARDS",
+    "INTERPRETED",
     "LIMIT_REACHED",
     "LOOP_BROKEN",
     "NOTHING_CAPTURED",
     "NO_TENSOR_CALLS",
     "OTHER_BREAK",
     "OTHER_GUARD",
+    "OTHER_STATE",
     "PASSED_OVER",
     "RUN_BY_PYTHON",
     "SIZE_FIXED",
@@ -253,6 +255,20 @@ PASSED_OVER = FRAMES.add(
     "Dynamo looks at no frame of this kind; the sentence has its own words. Functions that it calls are captured for "
     "themselves.",
     "compile a function that Dynamo looks at: one written in Python, outside of torch's files, that is called anew",
+)
+INTERPRETED = FRAMES.add(
+    7,
+    "its calls are interpreted: graphs are kept, what a call reads is read anew each time",
+    "With capture own the function is run by an interpreter, which records the calls of torch's and runs their graphs "
+    "compiled. Every call is interpreted, which costs about a microsecond for each instruction of Python's.",
+    "leave the option capture at dynamo where the time of Python's instructions counts",
+)
+OTHER_STATE = FRAMES.add(
+    8,
+    "Python runs the call: a mode, a transform, a trace or inference mode is active",
+    "With capture own nothing is recorded within function and dispatch modes, torch.func, forward-mode differentiation, "
+    "traces, other compilations and inference mode.",
+    "enter them within the compiled function, or leave the option capture at dynamo",
 )
 _GUARDS = Codes(11, "functions compiled again")
 

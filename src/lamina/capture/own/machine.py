@@ -75,14 +75,14 @@ def is_interpretable(function: FunctionType) -> bool:
 class Machine:
     """Runs functions in a ``World``.
 
-    ``handled`` is the exception that the innermost ``except`` block of all frames handles, ``depth`` the number of
-    calls in progress.
+    ``handled`` is the exception that the innermost ``except`` block of all frames handles, ``frames`` are those in
+    progress.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.handled: BaseException | None = None
-        self.depth = 0
+        self.frames: list[Frame] = []
         self.places = Places()
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -99,7 +99,7 @@ class Machine:
 
     def _called(self, frame: Frame | None, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inner, given = self._unwrapped(function, args)
-        if type(inner) is FunctionType and self.depth < _DEEPEST and self.world.enters(inner):
+        if type(inner) is FunctionType and len(self.frames) < _DEEPEST and self.world.enters(inner):
             entered = self._enter(inner, given, kwargs)
             if entered is not None:
                 return self._result_of(entered)
@@ -165,12 +165,12 @@ class Machine:
             made.__name__, made.__qualname__ = frame.function.__name__, frame.function.__qualname__
             return made
         outer = frame.outer = self.handled
-        self.depth += 1
+        self.frames.append(frame)
         try:
             self.resume(frame)
             return frame.result
         finally:
-            self.depth -= 1
+            self.frames.pop()
             self.handled = outer
             frame.clear()
 
@@ -230,14 +230,14 @@ class Machine:
             frame.leads_to = None
             return self.resume(frame)
         finally:
-            self.depth -= 1
+            self.frames.pop()
             self.handled = outer
 
     def thrown_into(self, frame: Frame, error: BaseException) -> bool:
         """Whether the frame of a generator catches what is thrown into it; it then stands in the handler."""
         outer = self._entered(frame)
         caught = self._caught(frame, error, thrown=True)
-        self.depth -= 1
+        self.frames.pop()
         self.handled = outer
         return caught
 
@@ -246,7 +246,7 @@ class Machine:
         outer = frame.outer = self.handled
         if frame.handled is not None:
             self.handled = frame.handled
-        self.depth += 1
+        self.frames.append(frame)
         return outer
 
 

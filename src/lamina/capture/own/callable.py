@@ -1,0 +1,86 @@
+"""A callable that is interpreted at each call, with what it computes in compiled graphs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from lamina.base.decision import Decision
+from lamina.capture.module import is_transparent, original_of, transparent
+from lamina.capture.own.capturing import CapturingWorld
+from lamina.capture.own.machine import Machine
+from lamina.capture.own.recorder import Backend, Recorder, Regions
+from lamina.capture.own.torch_private import in_ordinary_state, recording
+from lamina.capture.reasons import INTERPRETED, OTHER_STATE
+from lamina.record import Record
+
+__all__ = ["interpreted_callable"]
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+def interpreted_callable(
+    target: Any, *, backend_callable: Backend, record: Record, attributes: Mapping[str, object] = MappingProxyType({})
+) -> Any:
+    """``target``, a function, method or module, with the graphs of its torch calls compiled by ``backend_callable``.
+
+    Each call is interpreted anew, so that a change of whatever it reads counts; compiled graphs are kept. What comes
+    back has the ``attributes``.
+    """
+    if isinstance(target, torch.nn.Module):
+        module = original_of(target) if is_transparent(target) else target
+        return transparent(module, lambda original: _Entry(original, backend_callable, record).call, attributes)
+    entry = _Entry(target, backend_callable, record)
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return entry.call(*args, **kwargs)
+
+    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+        if hasattr(target, name):
+            setattr(compiled, name, getattr(target, name))
+    compiled.__dict__.update(attributes, __wrapped__=target)
+    return compiled
+
+
+class _Entry:
+    """Calls of one target."""
+
+    def __init__(self, target: Any, backend: Backend, record: Record) -> None:
+        self.target, self.record = target, record
+        self.regions = Regions(backend)
+        self.noted: set[str] = set()
+        name = getattr(target, "__name__", type(target).__name__)
+        self.subject = (str(name),)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        if not in_ordinary_state():
+            self._note("state", Decision("capture", self.subject, False, OTHER_STATE()))
+            return self.target(*args, **kwargs)
+        self._note("interpreted", Decision("capture", self.subject, True, INTERPRETED()))
+        recorder = Recorder(self.regions, lambda: _user_line(machine))
+        world = CapturingWorld(recorder)
+        machine = Machine(world)
+        world.interpret = lambda function, *given: machine.run(function, given, {})
+        with recording(recorder):
+            try:
+                return machine.run(self.target, args, kwargs)
+            finally:
+                recorder.flush()
+
+    def _note(self, name: str, decision: Decision) -> None:
+        if name not in self.noted:
+            self.noted.add(name)
+            self.record.note("", "capture", decision)
+
+
+def _user_line(machine: Machine) -> str:
+    """The innermost line in progress that is not torch's, as tracebacks write it."""
+    for frame in reversed(machine.frames):
+        file = frame.code.co_filename
+        if not file.startswith(_TORCH):
+            return f'  File "{file}", line {frame.line}, in {frame.code.co_name}\n'
+    return ""

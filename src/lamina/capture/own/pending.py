@@ -1,0 +1,57 @@
+"""Tensors that are computed later: what they look like is known, their values are when their graph has run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lamina.capture.own.torch_private import meta_tensor
+
+__all__ = ["Pending", "pending"]
+
+
+class Pending(torch.Tensor):
+    """A tensor whose values a graph gives that has not run yet; it becomes an ordinary tensor in place.
+
+    Operations on it go to the function mode of the call in progress. Whatever gets past that mode makes the graph run.
+    """
+
+    _recorder: Any
+    _fake: torch.Tensor
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        found = _first(args, kwargs or {})
+        if found is not None:
+            found._recorder.flush()
+        return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        found = _first(args, kwargs or {})
+        if found is not None:
+            found._recorder.flush()
+        return func(*args, **(kwargs or {}))
+
+
+def pending(recorder: Any, fake: torch.Tensor) -> Pending:
+    """A tensor that looks as ``fake`` does, which a graph of ``recorder`` computes."""
+    made: Pending = meta_tensor(Pending, fake)
+    made.__dict__.update(_recorder=recorder, _fake=fake)
+    return made
+
+
+def _first(args: Sequence[Any], kwargs: dict[str, Any]) -> Pending | None:
+    """A pending tensor among the arguments of an operation."""
+    waiting = [*args, *kwargs.values()]
+    while waiting:
+        value = waiting.pop()
+        if type(value) is Pending:
+            return value
+        if isinstance(value, (list, tuple)):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            waiting.extend(value.values())
+    return None

@@ -1,0 +1,333 @@
+"""Records calls of torch's into a graph, and runs the graph where somebody needs what it computes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.overrides import TorchFunctionMode
+
+from lamina.capture.own.pending import Pending, pending
+from lamina.capture.own.torch_calls import (
+    IDENTITY,
+    QUERIES,
+    constant,
+    in_place,
+    is_constant,
+    name_of,
+    recordable,
+    target_of,
+)
+from lamina.capture.own.torch_private import SET_GRAD, autocast_states, fake_mode, without_function_modes
+
+__all__ = ["Recorder", "Regions"]
+
+Backend = Callable[[GraphModule, list[Any]], Callable[..., Any]]
+
+_MOST_REGIONS = 256
+"""Compiled graphs that one callable keeps; a program whose sizes are all different would keep one for each."""
+
+
+@dataclass(slots=True)
+class Regions:
+    """The graphs of one callable that were compiled, by what they compute; ``calls`` counts the calls recorded."""
+
+    backend: Backend
+    compiled: dict[Any, Callable[..., Any]] = field(default_factory=dict)
+    calls: int = 0
+    native: int = 0
+
+    def of(self, key: Any, gm: GraphModule, fakes: list[Any]) -> Callable[..., Any]:
+        """The compiled form of a graph."""
+        found = self.compiled.get(key)
+        if found is None:
+            if len(self.compiled) >= _MOST_REGIONS:
+                del self.compiled[next(iter(self.compiled))]
+            found = self.compiled[key] = self.backend(gm, fakes)
+        return found
+
+
+class _Segment:
+    """A graph in the making, with the tensors that it reads and those that it computes."""
+
+    def __init__(self) -> None:
+        self.mode = fake_mode()
+        self.graph = Graph()
+        self.key: list[Any] = []
+        self.inputs: list[torch.Tensor] = []
+        self.fakes: list[Any] = []
+        self.input_nodes: dict[int, Node] = {}
+        self.nodes: dict[int, Node] = {}
+        self.pending: list[Pending] = []
+        self.numbers: dict[Node, int] = {}
+        self.state = (torch.is_grad_enabled(), autocast_states())
+        self.draws = False
+
+    def fake_of(self, tensor: torch.Tensor) -> Any:
+        """What stands for ``tensor`` while nothing is computed."""
+        if type(tensor) is Pending:
+            return tensor._fake
+        node = self.input_nodes.get(id(tensor))
+        if node is None:
+            fake = self.mode.from_tensor(tensor, static_shapes=True)
+            node = self.graph.placeholder(f"l_{len(self.inputs)}")
+            node.meta["example_value"] = fake
+            self.input_nodes[id(tensor)] = self.nodes[id(fake)] = node
+            self.numbers[node] = len(self.numbers)
+            self.inputs.append(tensor)
+            self.fakes.append(fake)
+        return node.meta["example_value"]
+
+    def looks(self) -> Any:
+        """What a compiled graph assumes of its inputs."""
+        return tuple(
+            (type(t), t.dtype, t.device, tuple(t.shape), t.stride(), t.requires_grad, t.is_leaf, t.is_conj(), t.is_neg())
+            for t in self.inputs
+        )
+
+
+class Recorder(TorchFunctionMode):
+    """A function mode: what is called under it becomes nodes of a graph, whose results are pending tensors.
+
+    ``place`` gives the user's line, as a stack trace of it, for each node. ``left``: the program has entered modes of
+    its own, so that nothing is recorded.
+    """
+
+    def __init__(self, regions: Regions, place: Callable[[], str]) -> None:
+        super().__init__()
+        self.regions, self.place = regions, place
+        self.segment: _Segment | None = None
+        self.left = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = name_of(func)
+        if func is SET_GRAD:
+            return self._set_grad(args)
+        if name in IDENTITY:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if name in QUERIES:
+            return func(*_mapped(args, _looks), **_mapped(kwargs, _looks))
+        if recordable(func, args, kwargs, Pending):
+            found = self._recorded(func, args, kwargs)
+            if found is not None:
+                return found[0]
+        self.flush()
+        self.regions.native += 1
+        return func(*args, **kwargs)
+
+    def _set_grad(self, args: tuple[bool]) -> None:
+        """Switch the grad mode: within a graph if there is one."""
+        if self.segment is not None and args[0] != torch.is_grad_enabled():
+            self._node("call_function", SET_GRAD, tuple(args), {})
+        SET_GRAD(*args)
+
+    def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
+        """The pending result of a call that the graph holds now; None if it cannot hold it."""
+        if torch.is_inference_mode_enabled() or kwargs.get("requires_grad"):
+            return None
+        if self.segment is not None and self.segment.state[1] != autocast_states():
+            self.flush()
+        segment = self.segment or _Segment()
+        fake_args, fake_kwargs = _mapped(args, _tensors(segment.fake_of)), _mapped(kwargs, _tensors(segment.fake_of))
+        try:
+            with segment.mode:
+                found = func(*fake_args, **fake_kwargs)
+        except Exception:
+            return None  # eager says what is wrong, or computes what depends on values
+        if not _tensors_only(found) or any(_is_symbolic(t) for t in _flat(found)):
+            return None
+        self.segment = segment
+        op, target = target_of(func)
+        if target is getattr:
+            fake_args = (fake_args[0], name_of(func))
+        node = self._node(op, target, fake_args, fake_kwargs)
+        segment.draws = segment.draws or _draws(func, kwargs)
+        self.regions.calls += 1
+        if in_place(func):
+            args[0]._fake = fake_args[0]
+            return (None if name_of(func) == "__setitem__" else args[0],)
+        return (self._results(found, node, {id(_fake_of(t, segment)): t for t in _flat((args, kwargs))}),)
+
+    def _node(self, op: str, target: Any, args: Any, kwargs: Any) -> Node:
+        segment = self.segment
+        assert segment is not None
+        nodes = _tensors(lambda fake: segment.nodes[id(fake)])
+        node = segment.graph.create_node(op, target, _mapped(args, nodes), _mapped(kwargs, nodes))
+        node.meta["stack_trace"] = self.place()
+        segment.numbers[node] = len(segment.numbers)
+        segment.key.append((op, target, _frozen(node.args, segment.numbers), _frozen(node.kwargs, segment.numbers)))
+        return node
+
+    def _results(self, found: Any, node: Node, given: dict[int, torch.Tensor]) -> Any:
+        """Pending tensors for what a node computes; an operand that it gives back is the operand."""
+        segment = self.segment
+        assert segment is not None
+        if isinstance(found, torch.Tensor):
+            if id(found) in given:
+                return given[id(found)]
+            node.meta["example_value"] = found
+            segment.nodes[id(found)] = node
+            made = pending(self, found)
+            segment.pending.append(made)
+            return made
+        parts = []
+        for place, part in enumerate(found):
+            inner = segment.graph.call_function(_item, (node, place))
+            segment.numbers[inner] = len(segment.numbers)
+            segment.key.append(("item", segment.numbers[node], place))
+            parts.append(self._results(part, inner, given))
+        if type(found) in (tuple, list):
+            return type(found)(parts)
+        return type(found)(parts)  # a named tuple of torch's takes a sequence
+
+    def flush(self) -> None:
+        """Run what is recorded; the tensors that anybody still holds become ordinary ones."""
+        segment, self.segment = self.segment, None
+        if segment is None:
+            return
+        waiting = segment.pending
+        segment.pending = []
+        alive = []
+        while waiting:
+            made = waiting.pop()
+            if sys.getrefcount(made) > 2:  # this variable and the argument of getrefcount
+                alive.append(made)
+        alive.reverse()
+        if not alive and not segment.draws:
+            return
+        outputs = [segment.nodes[id(made._fake)] for made in alive]
+        segment.graph.output(tuple(outputs))
+        key = (tuple(segment.key), segment.looks(), segment.state, tuple(segment.numbers[n] for n in outputs))
+        self._fill(segment, key, alive)
+
+    def _fill(self, segment: _Segment, key: Any, alive: list[Pending]) -> None:
+        """Compile a graph, unless it is compiled, run it, and put its results in place."""
+        grad = torch.is_grad_enabled()
+        with without_function_modes(), _autocast(segment.state[1]):
+            try:
+                SET_GRAD(segment.state[0])
+                if key not in self.regions.compiled:
+                    gm = GraphModule(torch.nn.Module(), segment.graph)
+                    run = self.regions.of(key, gm, segment.fakes)
+                    SET_GRAD(segment.state[0])
+                else:
+                    run = self.regions.compiled[key]
+                results = list(run(*segment.inputs))
+            finally:
+                SET_GRAD(grad)
+            results.reverse()
+            for made in alive:
+                _become(made, results.pop())
+
+
+def _become(made: Pending, real: torch.Tensor) -> None:
+    """Make a pending tensor the one that was computed for it."""
+    made.__dict__.clear()
+    try:
+        torch.utils.swap_tensors(made, real)
+    except RuntimeError:  # somebody else holds what was computed
+        torch.utils.swap_tensors(made, real.view_as(real))
+
+
+def _item(values: Any, place: int) -> Any:
+    return values[place]
+
+
+def _autocast(states: tuple[Any, ...]) -> Any:
+    """The state of autocast that a graph was recorded in."""
+    return _Autocast(states)
+
+
+class _Autocast:
+    """Sets autocast for a while."""
+
+    def __init__(self, states: tuple[Any, ...]) -> None:
+        self.states = states
+
+    def _set(self, states: tuple[Any, ...]) -> None:
+        *kinds, cached = states
+        for kind, enabled, dtype in kinds:
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
+        torch.set_autocast_cache_enabled(cached)
+
+    def __enter__(self) -> None:
+        self.before = autocast_states()
+        if self.before != self.states:
+            self._set(self.states)
+
+    def __exit__(self, *error: object) -> None:
+        if self.before != self.states:
+            self._set(self.before)
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """``value`` with ``change`` applied to everything in its tuples, lists, dictionaries and slices."""
+    if isinstance(value, (tuple, list)):
+        parts = [_mapped(part, change) for part in value]
+        return parts if type(value) is list else tuple(parts)
+    if type(value) is dict:
+        return {key: _mapped(part, change) for key, part in value.items()}
+    if type(value) is slice:
+        return slice(*(_mapped(part, change) for part in (value.start, value.stop, value.step)))
+    return change(value)
+
+
+def _tensors(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: change(value) if isinstance(value, torch.Tensor) else value
+
+
+def _looks(value: Any) -> Any:
+    return value._fake if type(value) is Pending else value
+
+
+def _fake_of(tensor: torch.Tensor, segment: _Segment) -> Any:
+    return segment.fake_of(tensor)
+
+
+def _frozen(value: Any, numbers: dict[Node, int]) -> Any:
+    """The arguments of a node as a key."""
+    if isinstance(value, Node):
+        return "node", numbers[value]
+    if isinstance(value, (tuple, list)):
+        return (type(value).__name__, *(_frozen(part, numbers) for part in value))
+    if isinstance(value, dict):
+        return tuple((key, _frozen(part, numbers)) for key, part in value.items())
+    if isinstance(value, slice):
+        return ("slice", *(_frozen(part, numbers) for part in (value.start, value.stop, value.step)))
+    return constant(value) if is_constant(value) else value
+
+
+def _flat(value: Any) -> Iterable[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _flat(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _flat(part)
+
+
+def _tensors_only(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    return isinstance(value, (tuple, list)) and bool(value) and all(_tensors_only(part) for part in value)
+
+
+def _is_symbolic(tensor: torch.Tensor) -> bool:
+    return tensor.layout is not torch.strided or any(not isinstance(size, int) for size in tensor.shape)
+
+
+_DRAWING = ("rand", "normal", "dropout", "bernoulli", "multinomial", "poisson", "exponential", "rrelu", "attention")
+
+
+def _draws(func: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a call may draw random numbers, which it does even if nobody reads its result."""
+    return any(word in name_of(func) for word in _DRAWING)

@@ -1,0 +1,139 @@
+"""Which calls of torch's a graph can hold, and how it holds them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from lamina.capture.own.torch_private import SET_GRAD, is_plain
+
+__all__ = ["IDENTITY", "QUERIES", "constant", "in_place", "is_constant", "name_of", "recordable", "target_of"]
+
+_QUERIES = (
+    "shape dtype device layout ndim requires_grad is_leaf is_cuda is_cpu is_sparse is_quantized is_meta is_nested itemsize "
+    "size dim stride numel nelement element_size is_contiguous is_floating_point is_complex is_signed storage_offset "
+    "is_conj is_neg is_inference get_device ndimension __len__ is_shared is_same_size"
+)
+QUERIES = frozenset(_QUERIES.split())
+"""What a tensor that is not computed yet can tell."""
+
+IDENTITY = frozenset(("__hash__",))
+"""What asks for the object, whatever is in it."""
+
+_LEFT_OUT = (
+    "item tolist numpy data_ptr backward requires_grad_ retain_grad register_hook data grad grad_fn _base untyped_storage "
+    "storage set_ resize_ __deepcopy__ __reduce_ex__ __setstate__ __repr__ __format__ __array__ share_memory_ pin_memory "
+    "from_numpy frombuffer as_subclass detach_ to_sparse unique nonzero resize_as_ __dlpack__ __contains__ manual_seed seed "
+    "register_post_accumulate_grad_hook _backward_hooks names refine_names rename align_to is_set_to apply_ map_ "
+    "__set__ __delete__ new cuda ipu xpu mtia vmap __iter__ to_dense to_mkldnn quantize_per_tensor"
+)
+LEFT_OUT = frozenset(_LEFT_OUT.split())
+"""What needs values, changes what a tensor is, or hands it to others."""
+
+_POINTWISE = (
+    "add_ sub_ mul_ div_ neg_ abs_ relu_ clamp_ clamp_min_ clamp_max_ exp_ log_ sqrt_ rsqrt_ sigmoid_ tanh_ sin_ cos_ fill_ "
+    "zero_ copy_ masked_fill_ pow_ square_ floor_ ceil_ round_ addcmul_ addcdiv_ lerp_ hardtanh_ leaky_relu_ elu_ silu_ "
+    "index_add_ scatter_ scatter_add_ __setitem__ __iadd__ __isub__ __imul__ __itruediv__"
+)
+_IN_PLACE = frozenset(_POINTWISE.split())
+"""Writes that leave a tensor's size, dtype and strides what they are."""
+
+_OPERATORS: dict[str, Any] = {
+    "__getitem__": operator.getitem,
+    "__setitem__": operator.setitem,
+    "__and__": operator.and_,
+    "__or__": operator.or_,
+    "__xor__": operator.xor,
+    "__invert__": operator.invert,
+    "__eq__": operator.eq,
+    "__ne__": operator.ne,
+}
+_PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
+_CONSTANTS = (
+    int,
+    float,
+    bool,
+    complex,
+    str,
+    type(None),
+    type(...),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+
+
+def name_of(function: Any) -> str:
+    """The name of a function of torch's, or of the property that it gets."""
+    name: str = getattr(function, "__name__", "")
+    if name == "__get__":
+        return getattr(getattr(function, "__self__", None), "__name__", "")
+    return name
+
+
+def in_place(function: Any) -> bool:
+    """Whether a function of torch's writes to its first argument."""
+    name = name_of(function)
+    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
+
+
+def recordable(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pending: type) -> bool:
+    """Whether a graph may hold a call, as far as the function and the kinds of its arguments tell."""
+    name = name_of(function)
+    if name in LEFT_OUT or kwargs.get("out") is not None or kwargs.get("generator") is not None:
+        return False
+    if in_place(function) and not (name in _IN_PLACE and args and type(args[0]) is pending):
+        return False
+    return _known([*args, *kwargs.values()], pending)
+
+
+def _known(values: list[Any], pending: type) -> bool:
+    for value in values:
+        kind = type(value)
+        if kind is pending or kind in _CONSTANTS:
+            continue
+        if kind in _PLAIN_CLASSES:
+            if not is_plain(value):
+                return False
+        elif kind in (list, tuple, torch.Size):
+            if not _known(list(value), pending):
+                return False
+        elif kind is slice:
+            if not _known([value.start, value.stop, value.step], pending):
+                return False
+        elif kind is dict:
+            if not all(type(key) is str for key in value) or not _known(list(value.values()), pending):
+                return False
+        else:
+            return False
+    return True
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a graph holds ``value`` as it is."""
+    return type(value) in _CONSTANTS
+
+
+def constant(value: Any) -> Any:
+    """What tells one constant of a graph from all others: -0.0 from 0.0, True from 1."""
+    if type(value) in (float, complex):
+        return type(value), repr(value)
+    return type(value), value
+
+
+def target_of(function: Any) -> tuple[str, Any]:
+    """How a graph holds a call: its kind of node and the target."""
+    name: str = getattr(function, "__name__", "")
+    if name == "__get__":
+        return "call_function", getattr
+    if function is SET_GRAD:
+        return "call_function", function
+    if name in _OPERATORS and getattr(function, "__objclass__", None) is not None:
+        return "call_function", _OPERATORS[name]
+    owner = getattr(function, "__qualname__", "").partition(".")[0]
+    if owner in ("Tensor", "TensorBase"):
+        return "call_method", name
+    return "call_function", function

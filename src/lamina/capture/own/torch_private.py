@@ -1,0 +1,149 @@
+"""Private torch names of our own front end: state, modes and fake tensors, as read in torch 2.11 to 2.13."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._C import _functorch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
+from torch.overrides import _get_current_function_mode_stack, get_overridable_functions
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+__all__ = [
+    "SET_GRAD",
+    "STATE_QUERIES",
+    "autocast_states",
+    "fake_mode",
+    "in_ordinary_state",
+    "is_fake",
+    "is_plain",
+    "meta_tensor",
+    "overridable",
+    "paused",
+    "recording",
+    "resumed",
+    "without_function_modes",
+]
+
+SET_GRAD: Callable[[bool], None] = torch._C._set_grad_enabled
+"""What switches the grad mode, which function modes see."""
+
+
+def in_ordinary_state() -> bool:
+    """Whether no function or dispatch mode, no ``torch.func`` transform, no dual level and no trace is in progress."""
+    return not (
+        _get_current_function_mode_stack()
+        or _get_current_dispatch_mode_stack()
+        or _functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch.is_inference_mode_enabled()
+    )
+
+
+def autocast_states() -> tuple[Any, ...]:
+    """What autocast does on CPUs and GPUs: (device, enabled, dtype) each, and whether it caches casts."""
+    kinds = ("cpu", "cuda")
+    each = tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds)
+    return (*each, torch.is_autocast_cache_enabled())
+
+
+@contextlib.contextmanager
+def without_function_modes() -> Iterator[None]:
+    """No function mode for what is done within."""
+    popped = []
+    while torch._C._len_torch_function_stack():
+        popped.append(torch._C._pop_torch_function_stack())
+    try:
+        yield
+    finally:
+        for mode in reversed(popped):
+            torch._C._push_on_torch_function_stack(mode)
+
+
+@contextlib.contextmanager
+def recording(mode: Any) -> Iterator[None]:
+    """``mode`` on top of the function modes."""
+    torch._C._push_on_torch_function_stack(mode)
+    try:
+        yield
+    finally:
+        paused(mode)
+
+
+def paused(mode: Any) -> bool:
+    """Take ``mode`` off the function modes, if it is on top; whether it was."""
+    stack = _get_current_function_mode_stack()
+    if not stack or stack[-1] is not mode:
+        return False
+    torch._C._pop_torch_function_stack()
+    return True
+
+
+def resumed(mode: Any) -> bool:
+    """Put ``mode`` on top of the function modes, unless the program has entered modes of its own; whether it is."""
+    if not in_ordinary_state():
+        return False
+    torch._C._push_on_torch_function_stack(mode)
+    return True
+
+
+def overridable() -> frozenset[int]:
+    """Identities of the functions and methods of torch's that function modes see."""
+    found = get_overridable_functions()
+    return frozenset(id(function) for functions in found.values() for function in functions)
+
+
+def fake_mode() -> Any:
+    """A mode in which operations compute no values."""
+    return FakeTensorMode(allow_non_fake_inputs=False)
+
+
+def is_fake(value: Any) -> bool:
+    """Whether ``value`` is a tensor without values."""
+    return isinstance(value, FakeTensor)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is an ordinary one in memory, of which a fake one tells all."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+        and not tensor.is_quantized
+        and not tensor.is_inference()
+        and not _functorch.is_functorch_wrapped_tensor(tensor)
+        and not is_fake(tensor)
+    )
+
+
+def meta_tensor(kind: type[torch.Tensor], fake: torch.Tensor) -> Any:
+    """A tensor of class ``kind`` that looks as ``fake`` does and has no memory."""
+    return torch.Tensor._make_wrapper_subclass(
+        kind,
+        fake.size(),
+        strides=fake.stride(),
+        storage_offset=fake.storage_offset(),
+        dtype=fake.dtype,
+        layout=fake.layout,
+        device=fake.device,
+        requires_grad=fake.requires_grad,
+    )
+
+
+STATE_QUERIES: frozenset[Any] = frozenset(
+    (
+        torch.is_grad_enabled,
+        torch.is_inference_mode_enabled,
+        torch._C._get_tracing_state,
+        torch._C._is_torch_function_mode_enabled,
+        torch.is_autocast_enabled,
+        torch.get_autocast_dtype,
+        torch._C._log_api_usage_once,
+    )
+)
+"""Functions of torch's that ask for state and change nothing."""
