@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lamina.capture.own.frame import MISSING
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.recorder import Recorder
 from lamina.capture.own.torch_private import STATE_QUERIES, overridable, paused, resumed
@@ -39,7 +40,7 @@ _METHODS: dict[Callable[..., Any], str] = {
     operator.getitem: "__getitem__",
 }
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE of CPython's object.h: a class that Python code made
-_KNOWN_CLASSES = frozenset((Pending, torch.Tensor, torch.nn.Parameter, torch.Size))
+_KNOWN_CLASSES = frozenset((type(MISSING), Pending, torch.Tensor, torch.nn.Parameter, torch.Size))
 _IDENTITY = (operator.is_, operator.is_not)
 
 

@@ -23,7 +23,7 @@ _DEEPEST = 100
 
 _STEPS: dict[str, Step] = {**DATA_STEPS, **CONTROL_STEPS}
 
-_LOOKS_AT_FRAMES = frozenset(("_getframe", "currentframe", "stack", "settrace", "setprofile"))
+_LOOKS_AT_FRAMES = frozenset(("_getframe", "currentframe", "inspect", "settrace", "setprofile"))
 """Names in functions that look at frames: Python runs those, so that there is one."""
 
 _ON_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE of CPython's object.h: a class that Python code made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from lamina.capture.own.torch_calls import (
     recordable,
     target_of,
 )
-from lamina.capture.own.torch_private import SET_GRAD, autocast_states, fake_mode, without_function_modes
+from lamina.capture.own.torch_private import SET_GRAD, autocast_states, fake_mode, looking_like, without_function_modes
 
 __all__ = ["Recorder", "Regions"]
 
@@ -40,6 +41,18 @@ class Regions:
     compiled: dict[Any, Callable[..., Any]] = field(default_factory=dict)
     calls: int = 0
     native: int = 0
+    mode: Any = field(default_factory=fake_mode)
+    fakes: dict[Any, list[Any]] = field(default_factory=dict)
+
+    def fake(self, tensor: torch.Tensor, look: Any, place: int) -> Any:
+        """What stands for a tensor of this look, the one at ``place`` among those of a graph that look so."""
+        if len(self.fakes) > _MOST_REGIONS:
+            self.fakes.clear()
+        made = self.fakes.setdefault(look, [])
+        while len(made) <= place:
+            with self.mode, torch.no_grad():
+                made.append(looking_like(tensor).requires_grad_(tensor.requires_grad))
+        return made[place]
 
     def of(self, key: Any, gm: GraphModule, fakes: list[Any]) -> Callable[..., Any]:
         """The compiled form of a graph."""
@@ -54,12 +67,14 @@ class Regions:
 class _Segment:
     """A graph in the making, with the tensors that it reads and those that it computes."""
 
-    def __init__(self) -> None:
-        self.mode = fake_mode()
+    def __init__(self, regions: Regions) -> None:
+        self.regions, self.mode = regions, regions.mode
         self.graph = Graph()
         self.key: list[Any] = []
         self.inputs: list[torch.Tensor] = []
         self.fakes: list[Any] = []
+        self.looks: list[Any] = []
+        self.alike: Counter[Any] = Counter()
         self.input_nodes: dict[int, Node] = {}
         self.nodes: dict[int, Node] = {}
         self.pending: list[Pending] = []
@@ -73,7 +88,10 @@ class _Segment:
             return tensor._fake
         node = self.input_nodes.get(id(tensor))
         if node is None:
-            fake = self.mode.from_tensor(tensor, static_shapes=True)
+            look = _look(tensor)
+            fake = self.regions.fake(tensor, look, self.alike[look])
+            self.alike[look] += 1
+            self.looks.append(look)
             node = self.graph.placeholder(f"l_{len(self.inputs)}")
             node.meta["example_value"] = fake
             self.input_nodes[id(tensor)] = self.nodes[id(fake)] = node
@@ -82,12 +100,13 @@ class _Segment:
             self.fakes.append(fake)
         return node.meta["example_value"]
 
-    def looks(self) -> Any:
-        """What a compiled graph assumes of its inputs."""
-        return tuple(
-            (type(t), t.dtype, t.device, tuple(t.shape), t.stride(), t.requires_grad, t.is_leaf, t.is_conj(), t.is_neg())
-            for t in self.inputs
-        )
+
+def _look(t: torch.Tensor) -> Any:
+    """What a compiled graph assumes of a tensor that it is given."""
+    return (
+        type(t), t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, t.is_leaf,
+        t.is_conj(), t.is_neg(),
+    )  # fmt: skip
 
 
 class Recorder(TorchFunctionMode):
@@ -133,7 +152,7 @@ class Recorder(TorchFunctionMode):
             return None
         if self.segment is not None and self.segment.state[1] != autocast_states():
             self.flush()
-        segment = self.segment or _Segment()
+        segment = self.segment or _Segment(self.regions)
         fake_args, fake_kwargs = _mapped(args, _tensors(segment.fake_of)), _mapped(kwargs, _tensors(segment.fake_of))
         try:
             with segment.mode:
@@ -203,7 +222,7 @@ class Recorder(TorchFunctionMode):
             return
         outputs = [segment.nodes[id(made._fake)] for made in alive]
         segment.graph.output(tuple(outputs))
-        key = (tuple(segment.key), segment.looks(), segment.state, tuple(segment.numbers[n] for n in outputs))
+        key = (tuple(segment.key), tuple(segment.looks), segment.state, tuple(segment.numbers[n] for n in outputs))
         self._fill(segment, key, alive)
 
     def _fill(self, segment: _Segment, key: Any, alive: list[Pending]) -> None:

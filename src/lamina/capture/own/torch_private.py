@@ -21,6 +21,7 @@ __all__ = [
     "in_ordinary_state",
     "is_fake",
     "is_plain",
+    "looking_like",
     "meta_tensor",
     "overridable",
     "paused",
@@ -102,6 +103,19 @@ def overridable() -> frozenset[int]:
 def fake_mode() -> Any:
     """A mode in which operations compute no values."""
     return FakeTensorMode(allow_non_fake_inputs=False)
+
+
+def looking_like(tensor: torch.Tensor) -> Any:
+    """A tensor with the size, strides, offset, dtype and device of ``tensor``, and its conj and neg bits."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    offset = tensor.storage_offset()
+    if offset == 0:
+        made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    else:
+        memory = torch.empty(offset + max(extent, 0), dtype=tensor.dtype, device=tensor.device)
+        made = memory.as_strided(tensor.size(), tensor.stride(), offset).detach()
+    made = torch._conj(made) if tensor.is_conj() else made
+    return torch._neg_view(made) if tensor.is_neg() else made
 
 
 def is_fake(value: Any) -> bool:
