@@ -40,7 +40,7 @@ from lamina.base.user_frames import with_users_frames
 from lamina.capture.behind_torch import log_behind_torch
 from lamina.capture.dynamo import compile_callable, compiled_graph, guarded, note_behind_torch
 from lamina.capture.modes.torch_private import has_function_modes
-from lamina.capture.own.callable import interpreted_callable
+from lamina.capture.own.callable import interpreted_callable, interprets
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
 from lamina.eager_comparison.trial import trial_of
@@ -117,7 +117,7 @@ def compile_recorded(
     """``model`` compiled with ``settings`` by ``backend``; all that is noted on the way goes into ``record``."""
     compiler = _Compiler(settings, backend, record)
     attributes = {"record": record, "stats": partial(stats_of, record), "report": partial(report, record)}
-    if settings.capture == "own" and not isinstance(model, type):
+    if settings.capture == "own" and interprets(model, fullgraph, dynamic, record):
         return interpreted_callable(model, backend_callable=compiler, record=record, attributes=attributes)
     return compile_callable(
         model,

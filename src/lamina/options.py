@@ -96,7 +96,7 @@ class Options:
     capture: str = _knob(
         "dynamo",
         "who captures graphs for lamina.compile. dynamo: TorchDynamo; own: an interpreter of Lamina's, which notices "
-        "every change of what a call reads and records in loops, generators and handlers, but interprets each call, and "
+        "every change of what a call reads and records in loops, generators and handlers, but interprets each call and "
         "compiles each combination of sizes for itself",
         "LAMINA_CAPTURE",
         ("dynamo", "own"),

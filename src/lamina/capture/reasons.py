@@ -6,6 +6,7 @@ from lamina.base.reasons import Codes
 
 __all__ = [
     "BREAKS",
+    "BY_DYNAMO",
     "COROUTINE",
     "FRAMES",
     "GENERATOR",
@@ -266,9 +267,15 @@ INTERPRETED = FRAMES.add(
 OTHER_STATE = FRAMES.add(
     8,
     "Python runs the call: a mode, a transform, a trace or inference mode is active",
-    "With capture own nothing is recorded within function and dispatch modes, torch.func, forward-mode differentiation, "
-    "traces, other compilations and inference mode.",
+    "With capture own nothing is recorded within function and dispatch modes, torch.func, forward-mode "
+    "differentiation, traces, other compilations and inference mode.",
     "enter them within the compiled function, or leave the option capture at dynamo",
+)
+BY_DYNAMO = FRAMES.add(
+    9,
+    "TorchDynamo captures it: {why}",
+    "The option capture is own, but that front end does not do what is asked for.",
+    "leave out what is named",
 )
 _GUARDS = Codes(11, "functions compiled again")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -15,10 +15,10 @@ from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.machine import Machine
 from lamina.capture.own.recorder import Backend, Recorder, Regions
 from lamina.capture.own.torch_private import in_ordinary_state, recording
-from lamina.capture.reasons import INTERPRETED, OTHER_STATE
+from lamina.capture.reasons import BY_DYNAMO, INTERPRETED, OTHER_STATE
 from lamina.record import Record
 
-__all__ = ["interpreted_callable"]
+__all__ = ["interpreted_callable", "interprets"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
@@ -44,6 +44,23 @@ def interpreted_callable(
             setattr(compiled, name, getattr(target, name))
     compiled.__dict__.update(attributes, __wrapped__=target)
     return compiled
+
+
+def interprets(target: Any, fullgraph: bool, dynamic: bool | None, record: Record) -> bool:
+    """Whether this front end does what is asked for; why not is noted in ``record``."""
+    if isinstance(target, type):
+        why = "a class is compiled"
+    elif isinstance(target, torch.jit.ScriptModule):
+        why = "it is a TorchScript module"
+    elif fullgraph:
+        why = "fullgraph asks for one graph"
+    elif dynamic:
+        why = "dynamic asks for graphs of all sizes"
+    else:
+        return True
+    name = str(getattr(target, "__name__", type(target).__name__))
+    record.note("", "capture", Decision("capture", (name,), False, BY_DYNAMO(why=why)))
+    return False
 
 
 class _Entry:

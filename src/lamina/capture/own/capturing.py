@@ -1,4 +1,4 @@
-"""The world of a captured call: torch's calls are recorded, what is not understood is called after the graph has run."""
+"""The world of a captured call: torch's calls are recorded, and what is not understood runs after their graph."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _PURE = frozenset(
     map(
         id,
         (
-            abs, all, any, callable, chr, divmod, format, hasattr, hash, id, isinstance, issubclass, iter, len, max, min,
-            next, ord, pow, print, range, repr, round, setattr, sum, getattr,
+            abs, all, any, callable, chr, divmod, format, hasattr, hash, id, isinstance, issubclass, iter, len, max,
+            min, next, ord, pow, print, range, repr, round, sum,
         ),
     )
 )  # fmt: skip
@@ -98,7 +98,11 @@ class CapturingWorld(PlainWorld):
     def call(self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function is type and len(args) == 1 and type(args[0]) is Pending:
             return torch.Tensor
-        if self._is_seen(function):
+        if function is setattr and not kwargs:
+            return self.change(setattr, *args)
+        if function is getattr and len(args) == 2 and type(args[1]) is str:
+            return self.attribute(*args)
+        if self._is_seen(function) or function is getattr:
             return caller(function, args, kwargs)
         return self.natively(caller, (function, args, kwargs), {})
 
@@ -134,9 +138,8 @@ class CapturingWorld(PlainWorld):
         owner = function.__self__
         if isinstance(owner, torch.Tensor):
             return True
-        if type(owner) in _CONTAINERS or owner in (dict, list, str) or type(owner) is type(None):
+        if type(owner) in _CONTAINERS or any(owner is kind for kind in (dict, list, str)):
             return True
         if isinstance(owner, ModuleType) and owner.__name__ in ("math", "_operator"):
             return True
         return function in STATE_QUERIES or id(function) in _seen_by_modes() or function is object.__new__
-

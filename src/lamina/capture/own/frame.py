@@ -57,7 +57,7 @@ class Frame:
     @property
     def line(self) -> int:
         """The line of the instruction in progress."""
-        return self.program.lines[max(self.place - 1, 0)]
+        return self.program.lines[self.place - 1 if self.place else 0]
 
     def clear(self) -> None:
         """Let go of all values, as a frame of CPython's does at its end: objects of the user's end when they would."""

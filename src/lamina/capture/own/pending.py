@@ -9,7 +9,7 @@ import torch
 
 from lamina.capture.own.torch_private import meta_tensor
 
-__all__ = ["Pending", "pending"]
+__all__ = ["Pending", "lost", "pending"]
 
 
 class Pending(torch.Tensor):
@@ -23,16 +23,14 @@ class Pending(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
-        found = _first(args, kwargs or {})
-        if found is not None:
-            found._recorder.flush()
+        _compute(args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
-        found = _first(args, kwargs or {})
-        if found is not None:
-            found._recorder.flush()
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        _compute(args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
 
@@ -41,6 +39,20 @@ def pending(recorder: Any, fake: torch.Tensor) -> Pending:
     made: Pending = meta_tensor(Pending, fake)
     made.__dict__.update(_recorder=recorder, _fake=fake)
     return made
+
+
+def lost(tensor: Pending) -> RuntimeError:
+    """The error of whoever uses a tensor whose graph has failed."""
+    return RuntimeError("the graph that was to compute this tensor failed, as an exception before this one says")
+
+
+def _compute(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Have the pending tensors among the arguments of an operation computed."""
+    found = _first(args, kwargs)
+    if found is not None:
+        found._recorder.flush()
+        if type(found) is Pending:
+            raise lost(found)
 
 
 def _first(args: Sequence[Any], kwargs: dict[str, Any]) -> Pending | None:

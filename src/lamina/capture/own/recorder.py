@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.overrides import TorchFunctionMode
 
-from lamina.capture.own.pending import Pending, pending
+from lamina.capture.own.pending import Pending, lost, pending
 from lamina.capture.own.torch_calls import (
     IDENTITY,
     QUERIES,
@@ -23,7 +24,14 @@ from lamina.capture.own.torch_calls import (
     recordable,
     target_of,
 )
-from lamina.capture.own.torch_private import SET_GRAD, autocast_states, fake_mode, looking_like, without_function_modes
+from lamina.capture.own.torch_private import (
+    SET_GRAD,
+    autocast_states,
+    fake_mode,
+    looking_like,
+    settings,
+    without_function_modes,
+)
 
 __all__ = ["Recorder", "Regions"]
 
@@ -31,6 +39,22 @@ Backend = Callable[[GraphModule, list[Any]], Callable[..., Any]]
 
 _MOST_REGIONS = 256
 """Compiled graphs that one callable keeps; a program whose sizes are all different would keep one for each."""
+
+
+class Fakes:
+    """Tensors that stand for the inputs of graphs, by how those look; one graph after the other uses them."""
+
+    def __init__(self) -> None:
+        self.mode = fake_mode()
+        self.made: dict[Any, list[Any]] = {}
+
+    def of(self, tensor: torch.Tensor, look: Any, place: int) -> Any:
+        """What stands for a tensor of this look, the one at ``place`` among those of a graph that look so."""
+        made = self.made.setdefault(look, [])
+        while len(made) <= place:
+            with self.mode, torch.no_grad():
+                made.append(looking_like(tensor).requires_grad_(tensor.requires_grad))
+        return made[place]
 
 
 @dataclass(slots=True)
@@ -41,18 +65,14 @@ class Regions:
     compiled: dict[Any, Callable[..., Any]] = field(default_factory=dict)
     calls: int = 0
     native: int = 0
-    mode: Any = field(default_factory=fake_mode)
-    fakes: dict[Any, list[Any]] = field(default_factory=dict)
+    of_thread: Any = field(default_factory=threading.local)
 
-    def fake(self, tensor: torch.Tensor, look: Any, place: int) -> Any:
-        """What stands for a tensor of this look, the one at ``place`` among those of a graph that look so."""
-        if len(self.fakes) > _MOST_REGIONS:
-            self.fakes.clear()
-        made = self.fakes.setdefault(look, [])
-        while len(made) <= place:
-            with self.mode, torch.no_grad():
-                made.append(looking_like(tensor).requires_grad_(tensor.requires_grad))
-        return made[place]
+    def fakes(self) -> Fakes:
+        """Those of the thread: a mode is entered by one thread at a time."""
+        found: Fakes | None = getattr(self.of_thread, "fakes", None)
+        if found is None or len(found.made) > _MOST_REGIONS:
+            found = self.of_thread.fakes = Fakes()
+        return found
 
     def of(self, key: Any, gm: GraphModule, fakes: list[Any]) -> Callable[..., Any]:
         """The compiled form of a graph."""
@@ -68,7 +88,8 @@ class _Segment:
     """A graph in the making, with the tensors that it reads and those that it computes."""
 
     def __init__(self, regions: Regions) -> None:
-        self.regions, self.mode = regions, regions.mode
+        self.stand_ins = regions.fakes()
+        self.mode = self.stand_ins.mode
         self.graph = Graph()
         self.key: list[Any] = []
         self.inputs: list[torch.Tensor] = []
@@ -79,17 +100,19 @@ class _Segment:
         self.nodes: dict[int, Node] = {}
         self.pending: list[Pending] = []
         self.numbers: dict[Node, int] = {}
-        self.state = (torch.is_grad_enabled(), autocast_states())
+        self.state = (torch.is_grad_enabled(), autocast_states(), settings())
         self.draws = False
 
     def fake_of(self, tensor: torch.Tensor) -> Any:
         """What stands for ``tensor`` while nothing is computed."""
         if type(tensor) is Pending:
+            if id(tensor._fake) not in self.nodes:
+                raise lost(tensor)
             return tensor._fake
         node = self.input_nodes.get(id(tensor))
         if node is None:
             look = _look(tensor)
-            fake = self.regions.fake(tensor, look, self.alike[look])
+            fake = self.stand_ins.of(tensor, look, self.alike[look])
             self.alike[look] += 1
             self.looks.append(look)
             node = self.graph.placeholder(f"l_{len(self.inputs)}")
@@ -240,18 +263,21 @@ class Recorder(TorchFunctionMode):
                 results = list(run(*segment.inputs))
             finally:
                 SET_GRAD(grad)
-            results.reverse()
+            results.reverse()  # so that nothing else holds a result that takes the place of a pending tensor
             for made in alive:
                 _become(made, results.pop())
+
+
+_swap: Callable[[torch.Tensor, torch.Tensor], None] = torch.utils.swap_tensors
 
 
 def _become(made: Pending, real: torch.Tensor) -> None:
     """Make a pending tensor the one that was computed for it."""
     made.__dict__.clear()
     try:
-        torch.utils.swap_tensors(made, real)
+        _swap(made, real)
     except RuntimeError:  # somebody else holds what was computed
-        torch.utils.swap_tensors(made, real.view_as(real))
+        _swap(made, real.view_as(real))
 
 
 def _item(values: Any, place: int) -> Any:

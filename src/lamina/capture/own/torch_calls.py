@@ -12,9 +12,9 @@ from lamina.capture.own.torch_private import SET_GRAD, is_plain
 __all__ = ["IDENTITY", "QUERIES", "constant", "in_place", "is_constant", "name_of", "recordable", "target_of"]
 
 _QUERIES = (
-    "shape dtype device layout ndim requires_grad is_leaf is_cuda is_cpu is_sparse is_quantized is_meta is_nested itemsize "
-    "size dim stride numel nelement element_size is_contiguous is_floating_point is_complex is_signed storage_offset "
-    "is_conj is_neg is_inference get_device ndimension __len__ is_shared is_same_size"
+    "shape dtype device layout ndim requires_grad is_leaf is_cuda is_cpu is_sparse is_quantized is_meta is_nested "
+    "itemsize size dim stride numel nelement element_size is_contiguous is_floating_point is_complex is_signed "
+    "storage_offset is_conj is_neg is_inference get_device ndimension __len__ is_shared is_same_size"
 )
 QUERIES = frozenset(_QUERIES.split())
 """What a tensor that is not computed yet can tell."""
@@ -23,19 +23,20 @@ IDENTITY = frozenset(("__hash__",))
 """What asks for the object, whatever is in it."""
 
 _LEFT_OUT = (
-    "item tolist numpy data_ptr backward requires_grad_ retain_grad register_hook data grad grad_fn _base untyped_storage "
-    "storage set_ resize_ __deepcopy__ __reduce_ex__ __setstate__ __repr__ __format__ __array__ share_memory_ pin_memory "
-    "from_numpy frombuffer as_subclass detach_ to_sparse unique nonzero resize_as_ __dlpack__ __contains__ manual_seed seed "
-    "register_post_accumulate_grad_hook _backward_hooks names refine_names rename align_to is_set_to apply_ map_ "
-    "__set__ __delete__ new cuda ipu xpu mtia vmap __iter__ to_dense to_mkldnn quantize_per_tensor"
+    "item tolist numpy data_ptr backward requires_grad_ retain_grad register_hook data grad grad_fn _base "
+    "untyped_storage storage set_ resize_ __deepcopy__ __reduce_ex__ __setstate__ __repr__ __format__ __array__ "
+    "share_memory_ pin_memory from_numpy frombuffer as_subclass detach_ to_sparse unique nonzero resize_as_ "
+    "__dlpack__ __contains__ manual_seed seed register_post_accumulate_grad_hook _backward_hooks names "
+    "refine_names rename align_to is_set_to apply_ map_ __set__ __delete__ new cuda ipu xpu mtia vmap __iter__ "
+    "to_dense to_mkldnn quantize_per_tensor"
 )
 LEFT_OUT = frozenset(_LEFT_OUT.split())
 """What needs values, changes what a tensor is, or hands it to others."""
 
 _POINTWISE = (
-    "add_ sub_ mul_ div_ neg_ abs_ relu_ clamp_ clamp_min_ clamp_max_ exp_ log_ sqrt_ rsqrt_ sigmoid_ tanh_ sin_ cos_ fill_ "
-    "zero_ copy_ masked_fill_ pow_ square_ floor_ ceil_ round_ addcmul_ addcdiv_ lerp_ hardtanh_ leaky_relu_ elu_ silu_ "
-    "index_add_ scatter_ scatter_add_ __setitem__ __iadd__ __isub__ __imul__ __itruediv__"
+    "add_ sub_ mul_ div_ neg_ abs_ relu_ clamp_ clamp_min_ clamp_max_ exp_ log_ sqrt_ rsqrt_ sigmoid_ tanh_ sin_ "
+    "cos_ fill_ zero_ copy_ masked_fill_ pow_ square_ floor_ ceil_ round_ addcmul_ addcdiv_ lerp_ hardtanh_ "
+    "leaky_relu_ elu_ silu_ index_add_ scatter_ scatter_add_ __setitem__ __iadd__ __isub__ __imul__ __itruediv__"
 )
 _IN_PLACE = frozenset(_POINTWISE.split())
 """Writes that leave a tensor's size, dtype and strides what they are."""

@@ -27,17 +27,20 @@ __all__ = [
     "paused",
     "recording",
     "resumed",
+    "settings",
     "without_function_modes",
 ]
 
 SET_GRAD: Callable[[bool], None] = torch._C._set_grad_enabled
 """What switches the grad mode, which function modes see."""
 
+_function_modes: Callable[[], list[Any]] = _get_current_function_mode_stack
+
 
 def in_ordinary_state() -> bool:
     """Whether no function or dispatch mode, no ``torch.func`` transform, no dual level and no trace is in progress."""
     return not (
-        _get_current_function_mode_stack()
+        _function_modes()
         or _get_current_dispatch_mode_stack()
         or _functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
@@ -52,6 +55,19 @@ def autocast_states() -> tuple[Any, ...]:
     kinds = ("cpu", "cuda")
     each = tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds)
     return (*each, torch.is_autocast_cache_enabled())
+
+
+def settings() -> tuple[Any, ...]:
+    """What torch's settings say that decides how operations compute."""
+    return (
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.get_num_threads(),
+        torch.backends.cudnn.benchmark,
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.enabled,
+    )
 
 
 @contextlib.contextmanager
@@ -79,7 +95,7 @@ def recording(mode: Any) -> Iterator[None]:
 
 def paused(mode: Any) -> bool:
     """Take ``mode`` off the function modes, if it is on top; whether it was."""
-    stack = _get_current_function_mode_stack()
+    stack = _function_modes()
     if not stack or stack[-1] is not mode:
         return False
     torch._C._pop_torch_function_stack()
