@@ -26,6 +26,7 @@ from lamina.capture.own.torch_calls import (
 )
 from lamina.capture.own.torch_private import (
     SET_GRAD,
+    as_plain_tensors,
     autocast_states,
     fake_mode,
     looking_like,
@@ -151,7 +152,7 @@ class Recorder(TorchFunctionMode):
         if func is SET_GRAD:
             return self._set_grad(args)
         if name in IDENTITY:
-            with torch._C.DisableTorchFunctionSubclass():
+            with as_plain_tensors():
                 return func(*args, **kwargs)
         if name in QUERIES:
             return func(*_mapped(args, _looks), **_mapped(kwargs, _looks))

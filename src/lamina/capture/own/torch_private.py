@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 __all__ = [
     "SET_GRAD",
     "STATE_QUERIES",
+    "as_plain_tensors",
     "autocast_states",
     "fake_mode",
     "in_ordinary_state",
@@ -34,6 +35,8 @@ __all__ = [
 SET_GRAD: Callable[[bool], None] = torch._C._set_grad_enabled
 """What switches the grad mode, which function modes see."""
 
+as_plain_tensors = torch._C.DisableTorchFunctionSubclass
+"""A context in which operations see no class of a tensor's."""
 _function_modes: Callable[[], list[Any]] = _get_current_function_mode_stack
 
 

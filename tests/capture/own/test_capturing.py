@@ -1,0 +1,327 @@
+"""Calls captured by our own front end: no change is missed, nothing runs twice, breaks split and skip nothing."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import lamina
+from lamina.capture.own.callable import interpreted_callable
+from lamina.capture.own.pending import Pending
+from lamina.record import Record
+from tests.capture.own.changes import CASES, outcomes
+
+OWN = {"capture": "own", "strict": True}
+
+
+def own(function):
+    return lamina.compile(function, options=OWN)
+
+
+class Graphs:
+    """A backend that keeps the graphs it is given and runs them as they are."""
+
+    def __init__(self):
+        self.graphs = []
+
+    def __call__(self, gm, example_inputs):
+        self.graphs.append(gm)
+        return gm.forward
+
+    @property
+    def calls(self):
+        return sum(node.op.startswith("call") for gm in self.graphs for node in gm.graph.nodes)
+
+
+def captured(function):
+    graphs = Graphs()
+    return interpreted_callable(function, backend_callable=graphs, record=Record()), graphs
+
+
+def opaque(x):
+    torch._dynamo.graph_break()
+    return x
+
+
+def values(n=4):
+    return torch.arange(1.0, n + 1)
+
+
+def same(a, b):
+    if not isinstance(a, torch.Tensor):
+        return a == b
+    return a.dtype == b.dtype and torch.equal(torch.signbit(a), torch.signbit(b)) and torch.allclose(a, b)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_change_between_calls_is_noticed(name: str) -> None:
+    torch.manual_seed(0)
+    expected = [
+        x.clone() if isinstance(x, torch.Tensor) else x for x in outcomes(CASES[name], lambda function: function)
+    ]
+    torch.manual_seed(0)
+    for step, (found, wanted) in enumerate(zip(outcomes(CASES[name], own), expected, strict=True)):
+        assert same(found, wanted), step
+
+
+def test_a_break_in_a_loop_splits_it_and_compiles_its_body_once() -> None:
+    def loop(x, n):
+        for _ in range(n):
+            x = (x * 0.5).sin() + 1
+            if x.sum().item() > 3:
+                x = x - 1
+            x = opaque(x.cos() * x)
+        return x
+
+    counts = []
+    for n in (8, 80):
+        f, graphs = captured(loop)
+        assert torch.allclose(f(values(), n), loop(values(), n))
+        counts.append(len(graphs.graphs))
+    assert counts[0] == counts[1] <= 4
+
+
+@pytest.mark.parametrize("kind", ["try", "with", "generator", "comprehension", "nested"])
+def test_breaks_anywhere_leave_all_calls_in_graphs(kind: str) -> None:
+    def handled(x):
+        try:
+            return opaque(x.sin() * 2).cos() * x
+        except ValueError:
+            return x
+
+    def managed(x):
+        with torch.no_grad():
+            y = opaque(x.sin() * 2).cos()
+        return y * y
+
+    def generated(x):
+        def parts():
+            for i in range(3):
+                yield opaque(x * i).sin()
+
+        return sum(parts())
+
+    def comprehended(x):
+        return torch.stack([opaque(x.sin() * i) + 1 for i in range(4)]).sum(0)
+
+    def nested(x):
+        def inner(x):
+            return opaque(x.sin() * 2).cos()
+
+        return inner(inner(x) + 1).tanh()
+
+    program, calls = {
+        "try": (handled, 4),
+        "with": (managed, 4),
+        "generator": (generated, 9),
+        "comprehension": (comprehended, 14),
+        "nested": (nested, 8),
+    }[kind]
+    f, graphs = captured(program)
+    for _ in range(2):
+        assert torch.allclose(f(values()), program(values()))
+    made = sum(len([n for n in gm.graph.nodes if n.op.startswith("call")]) for gm in graphs.graphs)
+    assert 0 < made <= calls
+    before = len(graphs.graphs)
+    f(values())
+    assert len(graphs.graphs) == before
+
+
+def test_nothing_runs_twice_and_effects_keep_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    log = []
+
+    def program(x):
+        log.append("begin")
+        print("a", end="")
+        y = x * 2
+        log.append(y)
+        print("b", end="")
+        if y.sum().item() > 0:
+            log.append("positive")
+        return y + 1
+
+    assert torch.equal(own(program)(values()), values() * 2 + 1)
+    assert capsys.readouterr().out == "ab"
+    assert log[0] == "begin"
+    assert log[2] == "positive"
+    assert type(log[1]) is torch.Tensor
+    assert torch.equal(log[1], values() * 2)
+
+
+def test_pending_tensors_look_like_tensors_and_none_is_left() -> None:
+    seen = []
+
+    def program(x):
+        y = x * 2
+        seen.extend((type(y) is torch.Tensor, isinstance(y, torch.Tensor), y.shape, y.dtype, y.__class__, len(y)))
+        y.tag = "kept"
+        z = y + 1
+        seen.append(y.tag)
+        return {"a": [z], "b": (y, x)}
+
+    found = own(program)(values())
+    assert seen == [True, True, (4,), torch.float32, torch.Tensor, 4, "kept"]
+    assert found["b"][0].tag == "kept"
+    assert not any(type(t) is Pending for t in (found["a"][0], *found["b"]))
+
+
+def test_results_that_are_arguments_are_the_arguments() -> None:
+    x = values()
+    a, b = own(lambda x: (x.contiguous(), x.view(2, 2)))(x)
+    assert a is x
+    assert b._base is x
+    b.add_(1)
+    assert torch.equal(x, values() + 1)
+
+
+def test_training_gives_eagers_gradients() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Dropout(0.0), nn.Linear(8, 2))
+    compiled, x = own(model), torch.randn(3, 4, requires_grad=True)
+    for function in (model, compiled):
+        model.zero_grad()
+        x.grad = None
+        function(x).square().sum().backward()
+        gradients = [x.grad, *(p.grad for p in model.parameters())]
+        if function is model:
+            expected = [g.clone() for g in gradients]
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(gradients, expected, strict=True))
+
+
+def test_autograd_functions_and_hooks_of_the_users_run() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 7
+
+    def program(x):
+        y = Twice.apply(x.sin())
+        y.register_hook(lambda gradient: gradient * 3)
+        return (y + 1).sum()
+
+    x = values().requires_grad_()
+    own(program)(x).backward()
+    assert torch.allclose(x.grad, 21 * values().cos())
+
+
+def test_an_error_of_a_call_is_eagers_and_names_the_line() -> None:
+    def program(x):
+        y = x * 2
+        return y @ torch.ones(3)
+
+    with pytest.raises(RuntimeError) as expected:
+        program(values())
+    with pytest.raises(RuntimeError) as found:
+        own(program)(values())
+    assert str(found.value) == str(expected.value)
+    entries = [entry for entry in found.traceback if entry.frame.code.raw.co_filename == __file__]
+    assert entries[-1].lineno == program.__code__.co_firstlineno + 1
+
+
+def test_modes_and_transforms_outside_leave_the_call_to_python() -> None:
+    def program(x):
+        return x.sum() * 2 + x
+
+    f = own(program)
+    batch = torch.arange(8.0).reshape(2, 4)
+    assert torch.equal(torch.func.vmap(f)(batch), torch.func.vmap(program)(batch))
+    assert any("mode, a transform" in str(d.reason) for d in f.record.decisions())
+    assert torch.equal(f(values()), program(values()))
+
+
+def test_modes_entered_within_are_followed() -> None:
+    def program(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x
+        with torch.inference_mode():
+            z = x @ x
+        with torch.no_grad():
+            w = x * 2
+        return y, z, w, torch.is_grad_enabled()
+
+    x = torch.randn(4, 4, requires_grad=True)
+    for found, wanted in zip(own(program)(x), program(x), strict=True):
+        if isinstance(wanted, torch.Tensor):
+            assert (found.dtype, found.requires_grad) == (wanted.dtype, wanted.requires_grad)
+            assert found.is_inference() == wanted.is_inference()
+            assert torch.allclose(found.float(), wanted.float(), rtol=2e-2)
+        else:
+            assert found == wanted
+
+
+def test_random_numbers_are_drawn_in_order() -> None:
+    def program(x):
+        a = torch.rand(4)
+        torch.rand(3)
+        b = torch.rand(4) if a.sum().item() > 0 else x
+        return a + x, b
+
+    f, _ = captured(program)
+    torch.manual_seed(3)
+    expected = (*program(values()), torch.rand(2))
+    torch.manual_seed(3)
+    found = (*f(values()), torch.rand(2))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_threads_share_graphs() -> None:
+    def program(x):
+        return (x * 2 + 1).relu().sum() * x
+
+    f = own(program)
+    found = [None] * 6
+
+    def call(place):
+        found[place] = f(values() + place)
+
+    threads = [threading.Thread(target=call, args=(place,)) for place in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.allclose(x, program(values() + place)) for place, x in enumerate(found))
+
+
+def test_a_failing_graph_fails_the_call_and_what_it_was_to_compute() -> None:
+    kept = []
+
+    def backend(gm, example_inputs):
+        def run(*args):
+            raise ZeroDivisionError("in a graph")
+
+        return run
+
+    def program(x):
+        kept.append(x * 2)
+        return kept[0] + 1
+
+    with pytest.raises(ZeroDivisionError):
+        interpreted_callable(program, backend_callable=backend, record=Record())(values())
+    with pytest.raises(RuntimeError, match="the graph that was to compute this tensor failed"):
+        kept[0].sum()
+
+
+def test_an_interrupt_leaves_the_users_tensors_computed() -> None:
+    kept = []
+
+    def program(x):
+        kept.append(x * 2)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        own(program)(values())
+    assert type(kept[0]) is torch.Tensor
+    assert torch.equal(kept[0], values() * 2)
+
+
+def test_what_it_does_not_do_is_left_to_dynamo_and_said() -> None:
+    f = lamina.compile(lambda x: x * 2 + 1, fullgraph=True, options={"capture": "own"})
+    assert torch.equal(f(values()), values() * 2 + 1)
+    assert any("fullgraph asks for one graph" in str(d.reason) for d in f.record.decisions())
