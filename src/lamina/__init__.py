@@ -68,7 +68,7 @@ _PLACES = {
     "tuner.search": ("tune",),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}
-_MODULES = ("bench", "errors", "extend", "options", "record", "testing")
+_MODULES = ("aitune", "bench", "errors", "extend", "options", "record", "testing")
 """Modules for users, which need no import of their own."""
 
 

@@ -63,12 +63,12 @@ def _channels_last(model: Model, compiled: str = "") -> Built:
     return Built(_contiguous(_compiled(own, compiled)), own)
 
 
-def _compiled(model: Model, by: str) -> Model:
+def _compiled(model: Model, by: str, **settings: Any) -> Model:
     """The model compiled by Lamina or torch.compile, or as it is."""
     if by == "lamina":
-        made: Model = compile(model)
+        made: Model = compile(model, **settings)
         return made
-    return torch.compile(model) if by == "torch" else model
+    return torch.compile(model, **settings) if by == "torch" else model
 
 
 def _contiguous(call: Model) -> Model:
@@ -78,12 +78,12 @@ def _contiguous(call: Model) -> Model:
     return run
 
 
-def _autocast(model: Model, dtype: str, compiled: str = "") -> Built:
+def _autocast(model: Model, dtype: str, compiled: str = "", **settings: Any) -> Built:
     """The model under autocast; floating results are given back in the parameters' dtype."""
     first = next(iter(tensors_of(model)), None)
     given, device = (torch.float32, "cpu") if first is None else (first.dtype, first.device.type)
-    call = _compiled(model, compiled)
-    narrow = _DTYPES[dtype]
+    call = _compiled(model, compiled, **settings)
+    narrow = _DTYPES[dtype] if dtype else torch.get_autocast_dtype(device)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with torch.autocast(device, narrow):

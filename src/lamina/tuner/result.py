@@ -23,7 +23,7 @@ from lamina.tuner.table import rows_table, table_text
 from lamina.tuner.values import Row
 from lamina.tuner.verification import Allowed, Reference
 
-__all__ = ["Result", "load"]
+__all__ = ["Environment", "Result", "load", "refusal", "restored"]
 
 _VERSION = 1
 """Form of saved files."""
@@ -103,10 +103,16 @@ def load(path: str | Path, model: Callable[..., Any], inputs: Any = None) -> Res
     With ``inputs``, as ``lamina.tune`` takes them, the chosen candidate is built and verified against eager. Raises
     ``BadArgument`` for another model, another device, a file that is none of these, and a choice that is not right.
     """
-    data = _read(Path(path))
+    samples = None if inputs is None else samples_of(inputs)
+    return restored(_read(Path(path)), model, str(path), samples)
+
+
+def restored(
+    data: Mapping[str, Any], model: Callable[..., Any], path: str, samples: tuple[Sample, ...] | None = None
+) -> Result:
+    """The result that ``Result.to_json`` gave, from the file ``path``; else as ``load``."""
     objective = parse_objective(data["objective"])
-    samples = (Sample(),) if inputs is None else samples_of(inputs)
-    subject = Subject(model, samples)
+    subject = Subject(model, (Sample(),) if samples is None else samples)
     environment = Environment.here(device_of(subject))
     other = [
         f"{name} is {environment.device.get(name)!r} here and was {value!r}"
@@ -124,7 +130,7 @@ def load(path: str | Path, model: Callable[..., Any], inputs: Any = None) -> Res
     named = [row for row in rows if row.candidate.name == data["chosen"]]
     result = Result(model, rows, objective, saved)
     result.chosen = named[0] if named else result.chosen
-    if inputs is not None:
+    if samples is not None:
         wrong = refusal(result, subject)
         if wrong:
             raise BadArgument(f"{result.chosen.candidate.name} of {path}: {wrong}", remedy="tune again")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from lamina.base.accuracy import tensors
 from lamina.base.reference import copied, mapped
 from lamina.errors import BadArgument
 
-__all__ = ["Sample", "held_out", "rows_of", "samples_of", "structure"]
+__all__ = ["Sample", "calls_of", "held_out", "rows_of", "samples_of", "structure"]
 
 _MOST = 4
 """Calls taken of an iterable: what is kept apart for verification and what is timed."""
@@ -35,14 +35,18 @@ def samples_of(inputs: Any) -> tuple[Sample, ...]:
     ``DataLoader`` or other iterable holds such for several calls, of which the first few are taken. Raises
     ``BadArgument``.
     """
-    if isinstance(inputs, Sample):
-        return (inputs,)
-    if isinstance(inputs, (Tensor, tuple, Mapping)):
-        return (_sample(inputs),)
-    if isinstance(inputs, Iterable) and not isinstance(inputs, (str, bytes)):
-        found = tuple(_sample(item) for item in itertools.islice(inputs, _MOST))
-        if found:
-            return found
+    return tuple(itertools.islice(calls_of(inputs), _MOST))
+
+
+def calls_of(inputs: Any) -> Iterator[Sample]:
+    """All calls that ``inputs`` stand for, as ``samples_of`` takes them. Raises ``BadArgument`` where there is none."""
+    found: Iterator[Any] = iter(())
+    if isinstance(inputs, (Sample, Tensor, tuple, Mapping)):
+        found = iter((inputs,))
+    elif isinstance(inputs, Iterable) and not isinstance(inputs, (str, bytes)):
+        found = iter(inputs)
+    for first in found:
+        return map(_sample, itertools.chain((first,), found))
     raise BadArgument(
         f"there is no input in {type(inputs).__name__}",
         remedy="give a tensor, a tuple of arguments, a mapping of keyword arguments, or an iterable of those",

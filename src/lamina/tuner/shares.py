@@ -7,6 +7,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from lamina.tuner.identity import model_key
 from lamina.tuner.parts import modules_in
 from lamina.tuner.values import Part
 
-__all__ = ["parts_of"]
+__all__ = ["Watch", "parts_of", "watched"]
 
 _CALLS = 5
 """Calls that are watched; the median of their shares counts."""
@@ -50,9 +51,26 @@ def parts_of(model: Callable[..., Any], call: Callable[[], Any], device: torch.d
 
 def _shares(modules: Mapping[str, nn.Module], call: Callable[[], Any], device: torch.device) -> dict[str, float]:
     """Of the time of a call, what passes within each module; modules that are not called have none."""
-    begun: dict[str, list[float]] = defaultdict(list)
-    passed: dict[str, float] = defaultdict(float)
     found: dict[str, list[float]] = defaultdict(list)
+    for watch in watched(modules, call, device, _CALLS):
+        for path, seconds in watch.seconds.items():
+            found[path].append(seconds / watch.whole)
+    return {path: statistics.median(values) for path, values in found.items()}
+
+
+@dataclass(slots=True)
+class Watch:
+    """Seconds of one call, and by module the seconds within it and how often it was called."""
+
+    whole: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+
+
+def watched(modules: Mapping[str, nn.Module], call: Callable[[], Any], device: torch.device, count: int) -> list[Watch]:
+    """``count`` calls, with the time within each of ``modules``; a GPU is waited for before and after each module."""
+    begun: dict[str, list[float]] = defaultdict(list)
+    found: list[Watch] = []
 
     def now() -> float:
         if device.type == "cuda":
@@ -64,7 +82,9 @@ def _shares(modules: Mapping[str, nn.Module], call: Callable[[], Any], device: t
             begun[path].append(now())
 
         def after(*given: Any) -> None:
-            passed[path] += now() - begun[path].pop()
+            here = found[-1]
+            here.seconds[path] = here.seconds.get(path, 0.0) + now() - begun[path].pop()
+            here.calls[path] = here.calls.get(path, 0) + 1
 
         hooks.callback(module.register_forward_pre_hook(before, prepend=True).remove)
         hooks.callback(module.register_forward_hook(after).remove)
@@ -72,12 +92,10 @@ def _shares(modules: Mapping[str, nn.Module], call: Callable[[], Any], device: t
     with contextlib.ExitStack() as hooks:
         for path, module in modules.items():
             watch(path, module)
-        for _ in range(_CALLS):
+        for _ in range(count):
             begun.clear()
-            passed.clear()
+            found.append(Watch())
             start = now()
             call()
-            whole = now() - start
-            for path, seconds in passed.items():
-                found[path].append(seconds / whole)
-    return {path: statistics.median(values) for path, values in found.items()}
+            found[-1].whole = now() - start
+    return found

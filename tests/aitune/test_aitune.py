@@ -1,0 +1,315 @@
+"""The names of AITune: the flow of its guide, graphs by input structure, inputs that were not tuned for, files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+import lamina.aitune as ait
+from lamina.aitune.backend import (
+    Backend,
+    LaminaBackend,
+    LaminaBackendConfig,
+    TorchAOBackend,
+    TorchEagerBackend,
+    TorchEagerBackendConfig,
+    TorchInductorBackend,
+    TorchInductorBackendConfig,
+)
+from lamina.aitune.graphs import Graph, key_of, leaves_of, outside
+from lamina.aitune.tune_strategy import TuneStrategy
+from lamina.errors import BadArgument, LaminaWarning
+from lamina.tuner.building import build
+from lamina.tuner.values import Candidate
+from tests.architecture.source import ROOT
+from tests.tuner.models import Pipeline, batch, pipeline, small, two_parts
+
+GUIDE = """
+from {package}.backend import TorchInductorBackend, TorchInductorBackendConfig
+import {package} as ait
+import torch
+
+# Configure backend
+config = TorchInductorBackendConfig(mode="max-autotune")
+backend = TorchInductorBackend(config)
+
+# Use in tuning
+from {package}.tune_strategy import OneBackendStrategy
+strategy = ait.OneBackendStrategy(backend=backend)
+
+model = ait.Module(model, "my-model", strategy=strategy)
+ait.tune(model, input_data)
+"""
+
+
+class Planted(Backend):
+    """A backend that makes sleepers quick."""
+
+    name = "planted"
+
+    def __init__(self, target: str = "tests.tuner.models:quick") -> None:
+        super().__init__()
+        self.target = target
+
+    def candidate(self) -> Candidate:
+        return Candidate("planted", "import", {"target": self.target}, 2)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return self.layer(x) * scale
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, Any]:
+    return {"journal": tmp_path / "journal", "seconds": 0.2}
+
+
+def test_the_quick_start_of_the_guide_runs_with_another_import_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_CACHE_DIR", "")
+    names: dict[str, Any] = {"model": small(), "input_data": batch()}
+    tune = ait.tune
+    monkeypatch.setattr(ait, "tune", lambda *args: tune(*args, journal=False, seconds=0.2))
+    exec(GUIDE.format(package="lamina.aitune"), names)
+    model = names["model"]
+    assert model.state == "tuned"
+    (result,) = model.results.values()
+    assert [row.candidate.name for row in result.rows] == ["eager", "torch.compile (mode=max-autotune)"]
+    assert result.rows[1].verdict in ("faster", "slower", "tie"), str(result)
+    assert torch.allclose(model(batch()), small()(batch()), atol=1e-6)
+
+
+def test_the_package_is_loaded_when_it_is_asked_for() -> None:
+    program = "import sys, lamina; assert 'torch' not in sys.modules; print(lamina.aitune.OneBackend.__name__)"
+    said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["OneBackend"]
+
+
+def test_no_backend_is_imported_that_is_not_tried() -> None:
+    program = (
+        "import sys, lamina.aitune, lamina.aitune.backend\n"
+        "print([n for n in ('onnxruntime', 'openvino', 'torchao', 'torch_tensorrt', 'triton') if n in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["[]"]
+
+
+def test_configs_are_frozen_and_say_what_does_not_go_together() -> None:
+    config = TorchInductorBackendConfig(fullgraph=True, dynamic=False, mode="default")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.mode = None  # type: ignore[misc]
+    names = ["fullgraph", "dynamic", "mode", "options", "autocast_enabled", "autocast_dtype"]
+    assert [f.name for f in dataclasses.fields(config)] == names
+    assert TorchInductorBackend(config).candidate().settings == {"fullgraph": True, "dynamic": False, "mode": "default"}
+    with pytest.raises(BadArgument, match=r"(?s)both mode='default' and options.*give one of them"):
+        LaminaBackendConfig(mode="default", options={})
+    with pytest.raises(BadArgument, match="max-autotune"):
+        TorchInductorBackendConfig(mode="fastest")
+    with pytest.raises(BadArgument, match="autocast_enabled=True too"):
+        TorchInductorBackendConfig(autocast_dtype=torch.float16)
+    with pytest.raises(BadArgument, match=r"torch\.bfloat16 or torch\.float16"):
+        TorchEagerBackendConfig(True, torch.float64)
+    with pytest.raises(BadArgument, match="give a TorchInductorBackendConfig"):
+        TorchInductorBackend(LaminaBackendConfig())
+
+
+def test_backends_in_fewer_bits_need_an_error_that_is_allowed() -> None:
+    narrow = LaminaBackend(LaminaBackendConfig(fullgraph=True, autocast_enabled=True))
+    with pytest.raises(BadArgument, match="allow an error"):
+        ait.OneBackend(narrow)
+    with pytest.raises(BadArgument, match="allow an error"):
+        ait.MinLatency([TorchAOBackend()])
+    assert ait.OneBackend(narrow, error=1e-1).objective == "latency, error<=0.1"
+    built = build(narrow.candidate(), small()).call
+    assert built(batch()).dtype == torch.float32
+    assert torch.allclose(built(batch()), small()(batch()), atol=1e-2)
+    assert not torch.equal(built(batch()), small()(batch()))
+
+
+def test_strategies_say_what_is_no_backend_or_budget() -> None:
+    with pytest.raises(BadArgument, match=r"such as TorchInductorBackend\(\)"):
+        ait.MinLatency(["inductor"])  # type: ignore[list-item]
+    with pytest.raises(BadArgument, match="no backend"):
+        ait.FirstWins([])
+    with pytest.raises(BadArgument, match="more than 0 ms"):
+        ait.LatencyBudget(0)
+    assert ait.LatencyBudget(5).objective == "throughput, latency<=5ms"
+    with pytest.raises(BadArgument, match="as a strategy"):
+        ait.Module(small(), strategy="fast")  # type: ignore[arg-type]
+    with pytest.raises(BadArgument, match="1 <= min <= opt <= max"):
+        ait.DynamicDim("n", 4, 2)
+
+
+def test_a_graph_is_the_structure_of_inputs_however_they_are_passed() -> None:
+    forward = Counting().forward
+    x = torch.ones(2, 16)
+    assert key_of(leaves_of(forward, (x,), {})) == key_of(leaves_of(forward, (), {"x": torch.ones(5, 16)}))
+    others = [((x, 2.0), {}), ((x.double(),), {}), ((x[0],), {}), (((x, x),), {})]
+    keys = {key_of(leaves_of(forward, args, kwargs)) for args, kwargs in others}
+    assert len(keys | {key_of(leaves_of(forward, (x,), {}))}) == 5
+
+
+def test_axes_that_vary_are_found_by_varying_inputs() -> None:
+    graph = Graph("")
+    for rows, length in ((2, 7), (3, 7), (3, 9)):
+        leaves = {"x": torch.ones(rows, length, 16), "mask": torch.ones(rows, length), "w": torch.ones(4)}
+        graph.add(leaves, (), leaves)
+    assert graph.axes() == {"x": ("batch", "dim0", 16), "mask": ("batch", "dim0"), "w": (4,)}
+    assert len(graph.samples) == 3
+
+
+def test_declared_axes_are_held_to_their_bounds() -> None:
+    declared = {"x": (ait.BatchDim("rows", 1, 4), 16), "y": (ait.BatchDim("rows", 1, 4),)}
+    assert outside(declared, {"x": (2, 16), "y": (2,)}) == ""
+    assert "rows has 1 to 4" in outside(declared, {"x": (5, 16), "y": (5,)})
+    assert "rows has 2 elsewhere" in outside(declared, {"x": (2, 16), "y": (3,)})
+    assert "16 were declared" in outside(declared, {"x": (2, 8), "y": (2,)})
+    with pytest.raises(BadArgument, match="give one entry for each axis"):
+        outside({"z": (1,)}, {"x": (2, 16)}, "encoder")
+
+
+def test_unseen_inputs_run_are_counted_and_warned_of_once(given: dict[str, Any]) -> None:
+    model = ait.Module(Counting(), strategy=ait.OneBackend(LaminaBackend()), dynamic_shapes=None)
+    found = ait.tune(model, DataLoader(torch.randn(6, 16), batch_size=3), **given)
+    assert list(found) == [""]
+    (graph,) = model.graphs.values()
+    assert len(graph.samples) == 2
+    plain = model.module
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(torch.ones(3, 16))
+    with pytest.warns(LaminaWarning, match="it was not tuned for x: float32 with 1 axes"):
+        assert torch.equal(model(torch.ones(16)), plain(torch.ones(16)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.allclose(model(torch.ones(9, 16)), plain(torch.ones(9, 16)))
+        assert torch.equal(model(torch.ones(3, 16), 2.0), plain(torch.ones(3, 16), 2.0))
+        assert torch.equal(model(torch.ones(3, 16), scale=3), plain(torch.ones(3, 16), 3))
+    assert model.unseen == 4
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.ones(3, 8))
+
+
+def test_what_was_chosen_and_fails_for_another_size_runs_as_eager(given: dict[str, Any]) -> None:
+    strategy = ait.OneBackend(Planted("tests.aitune.test_aitune:only_four_rows"))
+    model = ait.Module(two_parts(), strategy=strategy)
+    ait.tune(model, batch(), **{**given, "seconds": 2})
+    (result,) = model.results.values()
+    assert result.chosen.candidate.name == "planted", str(result)
+    with pytest.warns(LaminaWarning, match=r"not tuned for x \[2, 16\]"):
+        assert torch.equal(model(torch.ones(2, 16)), torch.ones(2, 16) + 2)
+    assert torch.equal(model(torch.ones(2, 16)), torch.ones(2, 16) + 2)
+    assert model.unseen == 2
+
+
+def only_four_rows(model: Any) -> Any:
+    def run(x: Tensor) -> Tensor:
+        if len(x) != 4:
+            raise ValueError("four rows only")
+        return x + 1 + 1
+
+    return run
+
+
+def test_a_pipeline_is_inspected_wrapped_tuned_saved_and_loaded(tmp_path: Path, given: dict[str, Any]) -> None:
+    pipe = pipeline(16)
+    info = ait.inspect(pipe, batch(), number_of_iterations=2, warmup_iterations=1)
+    assert [m.name for m in info.get_modules()] == ["first", "others.0"]
+    assert all(m.calls == 2 and m.precisions == ("float32",) for m in info.modules)
+    assert "first" in str(info)
+    wrapped = ait.wrap(pipe, info.get_modules(), strategies={"first": ait.OneBackend(LaminaBackend())})
+    assert isinstance(wrapped, Pipeline)
+    assert isinstance(wrapped.first, ait.Module)
+    assert isinstance(pipe.first, nn.Linear)
+    wrapped.others[0].strategy = ait.FirstWins([Planted(), LaminaBackend()])
+    found = ait.tune(wrapped, batch(), batch_sizes=(1, 4), **given)
+    assert {path: len(results) for path, results in found.items()} == {"first": 1, "others.0": 1}
+    (graph,) = wrapped.first.graphs.values()
+    assert list(graph.axes().values()) == [("batch", 16)]
+    again = ait.tune(wrapped, batch(), batch_sizes=(1, 4), **given)
+    assert {p: [r.rows for r in rs] for p, rs in again.items()} == {p: [r.rows for r in rs] for p, rs in found.items()}
+    assert torch.allclose(wrapped(batch()), pipe(batch()), atol=1e-6)
+    ait.save(wrapped, tmp_path / "tuned.json")
+    assert "inf" not in (tmp_path / "tuned.json").read_text()
+    loaded = ait.load(pipeline(16), tmp_path / "tuned.json")
+    assert loaded.first.state == "tuned"
+    assert torch.allclose(loaded(batch()), pipe(batch()), atol=1e-6)
+    assert loaded.first.unseen == 0
+    with pytest.raises(BadArgument, match="another model"):
+        ait.load(pipeline(32), tmp_path / "tuned.json")
+    with pytest.raises(BadArgument, match="which is not in this object"):
+        ait.load(small(), tmp_path / "tuned.json")
+    (tmp_path / "other.json").write_text(json.dumps({"version": 1}))
+    with pytest.raises(BadArgument, match="no saved choices"):
+        ait.load(small(), tmp_path / "other.json")
+
+
+def test_first_wins_stops_at_the_first_that_is_faster(given: dict[str, Any]) -> None:
+    planted = Planted("tests.aitune.test_aitune:only_four_rows")
+    model = ait.Module(two_parts(), strategy=ait.FirstWins([planted, LaminaBackend()]))
+    ait.tune(model, batch(), **{**given, "seconds": 2})
+    (result,) = model.results.values()
+    assert [row.candidate.name for row in result.rows] == ["eager", "planted"], str(result)
+
+
+def test_what_is_missing_is_said_with_a_remedy(given: dict[str, Any]) -> None:
+    with pytest.raises(BadArgument, match=r"wrap it: ait\.Module\(model\)"):
+        ait.tune(small(), batch())
+    with pytest.raises(BadArgument, match=r"call ait\.tune"):
+        ait.save(ait.Module(small()), "nowhere.json")
+    with pytest.raises(BadArgument, match="holds no module"):
+        ait.inspect(len, batch())
+    with pytest.raises(BadArgument, match="there is no input in int"):
+        ait.tune(ait.Module(small()), 3)
+    info = ait.inspect(pipeline(16), batch(), number_of_iterations=1).get_modules()
+    with pytest.raises(BadArgument, match="no module 'first' to wrap"):
+        ait.wrap(small(), info)
+    with pytest.raises(BadArgument, match="no module 'frist' to wrap"):
+        ait.wrap(pipeline(16), info, strategies={"frist": ait.MinLatency()})
+    many = ait.Module(small(), strategies=[ait.MinLatency(), ait.MinLatency()])
+    with pytest.raises(BadArgument, match="has 1 graphs and strategies for"):
+        ait.tune(many, batch(), **given)
+    narrow = ait.Module(small(), dynamic_shapes={"x": (ait.BatchDim("rows", 1, 2), 16)})
+    with pytest.raises(BadArgument, match="rows has 1 to 2"):
+        ait.tune(narrow, batch(), **given)
+    with pytest.raises(BadArgument, match=r"give a torch\.nn\.Module"):
+        ait.Module(3)  # type: ignore[arg-type]
+
+
+def test_a_module_that_cannot_be_tuned_stays_as_it_is(given: dict[str, Any]) -> None:
+    model = ait.Module(small(), strategy=ait.LatencyBudget(1e-6, [TorchEagerBackend()]))
+    with pytest.warns(LaminaWarning, match="runs as eager"):
+        assert ait.tune(model, batch(), **given) == {"": []}
+    assert torch.equal(model(batch()), small()(batch()))
+    with pytest.raises(BadArgument, match="no candidate keeps the limits"):
+        ait.tune(model, batch(), ignore_failing_modules=False, **given)
+
+
+def test_a_dry_run_records_and_tunes_nothing() -> None:
+    model = ait.Module(Counting(), strategy=TuneStrategy())
+    assert ait.tune(model, [(torch.ones(2, 16),), {"x": torch.ones(3, 16)}], dry_run=True) == {}
+    assert model.state == "init"
+    assert [graph.axes() for graph in model.graphs.values()] == [{"x": ("batch", 16)}]
+    assert model.layer.weight is model.module.layer.weight
+
+
+def test_a_profile_has_the_whole_and_its_modules() -> None:
+    found = ait.profile(pipeline(16), batch(), measured_runs=3)
+    assert {name: len(times) for name, times in found.data.items()} == {"": 3, "first": 3, "others.0": 3}
+    assert "| whole |" in found.markdown()
+    with pytest.raises(BadArgument, match="measure one call or more"):
+        ait.profile(pipeline(16), batch(), measured_runs=0)
