@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from lamina.aitune.dimensions import DynamicDim
 from lamina.aitune.graphs import Graph, key_of, leaves_of, outside, shape_of
 from lamina.aitune.inspection import ModuleInfo
-from lamina.aitune.torch_private import versions_of
 from lamina.aitune.tune_strategy import MinLatency, TuneStrategy
 from lamina.base.accuracy import tensors
 from lamina.base.reference import mapped
 from lamina.errors import BadArgument, LaminaError, LaminaWarning
+from lamina.runtime.torch_private import version_of
 from lamina.tuner.parts import modules_in, replaced
 from lamina.tuner.result import Result
 from lamina.tuner.samples import calls_of
@@ -114,11 +114,12 @@ class Module(nn.Module):
             return self.module(*args, **kwargs)
         self._unseen(f"it was not tuned for {told}; what was chosen for other sizes runs, and may compile anew")
         held = [*tensors([*args, *kwargs.values()]), *self.module.buffers()]
-        before = versions_of(held)
+        counted = [t for t in held if not t.is_inference()]  # tensors of inference mode have no version
+        before = [version_of(t) for t in counted]
         try:
             return result.model(*args, **kwargs)
         except Exception:
-            if before != versions_of(held):
+            if before != [version_of(t) for t in counted]:
                 raise  # it cannot be run again from the same state
             output = self.module(*args, **kwargs)  # what eager raises is the caller's
             self._failed.add(told)
@@ -223,6 +224,8 @@ def tune(
 def _record(func: Any, dataset: Any, batch_sizes: Sequence[int] | None, modules: list[Module]) -> None:
     for module in modules:
         module.recording = True
+        for graph in module.graphs.values():
+            graph.samples.clear()
     try:
         with torch.no_grad():
             for sample in calls_of(dataset):
