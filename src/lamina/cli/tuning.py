@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +12,10 @@ import typer
 from rich.console import Console
 from torch import nn
 
+from lamina.errors import BadArgument
 from lamina.programs import named_object
 from lamina.tuner.search import tune
+from lamina.tuner.values import Candidate
 
 __all__ = ["tune_command"]
 
@@ -26,6 +29,8 @@ def tune_command(
     journal: Annotated[Path | None, typer.Option(help="File of rows; one in the cache folder if not given.")] = None,
     resume: Annotated[bool, typer.Option(help="Take rows that the journal has.")] = True,
     save: Annotated[Path | None, typer.Option(help="File that takes the result, for lamina.load.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Page that shows all rows, an .html file.")] = None,
+    candidate: Annotated[str, typer.Option(help="Try this one alone: a candidate as JSON, as pages show it.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Try ways to run a model, each in a process of its own, and print what became of each.
@@ -41,12 +46,28 @@ def tune_command(
         loss=named_object(loss) if loss else None,
         journal=True if journal is None else journal,
         resume=resume,
+        candidates=_candidates(candidate),
         progress=not as_json,
     )
+    line = ["lamina", "tune", target, "--inputs", inputs, "--objective", objective]
+    result.command = shlex.join([*line, *(["--loss", loss] if loss else [])])
+    if report is not None:
+        result.report(report)
     if save is not None:
         result.save(save)
     out = Console(soft_wrap=True, highlight=False)
     out.print(json.dumps(result.to_json(), indent=1) if as_json else str(result), markup=False)
+
+
+def _candidates(text: str) -> list[Candidate] | None:
+    """The candidate that a text stands for, besides eager; None for no text."""
+    if not text:
+        return None
+    try:
+        found = Candidate.from_json(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadArgument(f"no candidate is written {text!r}", remedy="copy one from a page or from --json") from error
+    return [] if found.kind == "eager" else [found]
 
 
 def _made(name: str) -> Any:

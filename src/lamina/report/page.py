@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["page"]
+__all__ = ["page", "static_page"]
 
 _LEVEL = 9
 """How hard zlib tries: a page is made once and sent around."""
@@ -30,7 +30,18 @@ def page(report: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> s
     nonce = hashlib.sha256(script.encode() + style.encode()).hexdigest()[:24]
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'nonce-{nonce}'; base-uri 'none'"
     blocks = [_block("report", report), *([] if other is None else [_block("other", other)])]
-    title = escape(str(report.get("name", "")))
+    body = ['<div id="app">Unpacking the report …</div>', *blocks, f"<script>{script}</script>"]
+    return _framed(f"{report.get('name', '')} · Lamina report", policy, nonce, style, body)
+
+
+def static_page(title: str, body: str) -> str:
+    """A page of the same look that runs no script and loads nothing; ``body`` is HTML, ``title`` is text."""
+    style = _built("page.css")
+    nonce = hashlib.sha256(style.encode()).hexdigest()[:24]
+    return _framed(title, f"default-src 'none'; style-src 'nonce-{nonce}'; base-uri 'none'", nonce, style, [body])
+
+
+def _framed(title: str, policy: str, nonce: str, style: str, body: list[str]) -> str:
     return "\n".join(
         [
             "<!doctype html>",
@@ -38,11 +49,9 @@ def page(report: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> s
             '<meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{title} · Lamina report</title>",
+            f"<title>{escape(title)}</title>",
             f'<style nonce="{nonce}">{style}</style>',
-            '<div id="app">Unpacking the report …</div>',
-            *blocks,
-            f"<script>{script}</script>",
+            *body,
             "</html>",
             "",
         ]

@@ -5,6 +5,7 @@ and gives each to a process (``process.py``, ``worker.py``), which builds it (``
 and double precision (``verification.py``) and times it in turns with eager (``timing.py``, ``statistics.py``,
 ``memory.py``). What became of a candidate is a ``Row`` (``values.py``); rows are kept in a journal (``journal.py``)
 under what they depend on (``identity.py``). ``choice.py`` picks one row by an ``Objective`` (``objective.py``), and
-``result.py`` is what the user gets. ``table.py`` and ``progress.py`` are what a terminal shows;
-``programs.py`` has what is called.
+``result.py`` is what the user gets. ``table.py`` and ``progress.py`` are what a terminal shows, ``page.py`` and
+``charts.py`` a page; ``programs.py`` has what is called. Modules of the model (``parts.py``) that take the time
+(``shares.py``) get candidates of their own, and those that help are put together (``mixes.py``).
 """

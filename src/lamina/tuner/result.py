@@ -17,6 +17,7 @@ from lamina.tuner.candidates import device_of
 from lamina.tuner.choice import choose, pareto
 from lamina.tuner.identity import device_facts, model_key, versions
 from lamina.tuner.objective import Objective, parse_objective
+from lamina.tuner.page import tuning_page, write_tuning_page
 from lamina.tuner.programs import Subject
 from lamina.tuner.samples import Sample, held_out, samples_of
 from lamina.tuner.table import rows_table, table_text
@@ -54,6 +55,7 @@ class Result:
         self.original, self.rows, self.objective, self.environment = original, tuple(rows), objective, environment
         self.chosen = choose(self.rows, objective)
         self._model: Callable[..., Any] | None = None
+        self.command = ""  # the command line that tuned, where there was one
 
     @property
     def model(self) -> Callable[..., Any]:
@@ -64,7 +66,9 @@ class Result:
 
     def pick(self, objective: str | Objective) -> Result:
         """The choice by another objective from the same rows; nothing runs again. Raises ``BadArgument``."""
-        return Result(self.original, self.rows, parse_objective(objective), self.environment)
+        found = Result(self.original, self.rows, parse_objective(objective), self.environment)
+        found.command = self.command
+        return found
 
     def pareto(self) -> list[Row]:
         """The rows that no other is at least as good as in latency, memory and error, and better in one."""
@@ -91,6 +95,15 @@ class Result:
             "device": dict(self.environment.device),
             "versions": dict(self.environment.versions),
         }
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page that shows rows, timings and environment, and how to measure each row again; returns the path.
+
+        Raises ``BadArgument`` for another ending than ``.html``.
+        """
+        environment = {"device": self.environment.device, "versions": self.environment.versions}
+        text = tuning_page(self.rows, self.chosen, self.objective, environment, self.command)
+        return write_tuning_page(path, text)
 
     def save(self, path: str | Path) -> None:
         """Write the result as JSON, for ``lamina.load``. Weights and inputs are not in it."""

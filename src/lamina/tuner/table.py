@@ -11,7 +11,7 @@ from rich.table import Table
 from lamina.tuner.choice import pareto
 from lamina.tuner.values import Figures, Row
 
-__all__ = ["duration", "rows_table", "size", "table_text"]
+__all__ = ["duration", "figures_told", "rows_table", "size", "table_text"]
 
 _WIDTH = 150
 """Characters of a line of a table that no terminal shows."""
@@ -27,7 +27,7 @@ def rows_table(rows: Sequence[Row], chosen: Row | None, title: str) -> Table:
     best = {id(row) for row in pareto(rows)}
     for row in rows:
         marks = ("*" if row is chosen else "") + ("P" if id(row) in best else "")
-        table.add_row(marks, row.candidate.name, row.verdict, *_figures(row.figures), row.reason)
+        table.add_row(marks, row.candidate.name, row.verdict, *figures_told(row.figures), row.reason)
     return table
 
 
@@ -38,7 +38,8 @@ def table_text(table: Table) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def _figures(figures: Figures | None) -> tuple[str, ...]:
+def figures_told(figures: Figures | None) -> tuple[str, ...]:
+    """What a table says of a row that was timed; empty texts for others."""
     if figures is None:
         return ("",) * 7
     return (
