@@ -56,4 +56,4 @@ def test_the_committed_figures() -> None:
     assert found["harm"] == []
     assert found["places"] == len(recording.PLACES)
     assert set(found["cost"]) == set(recording.MODELS)
-    assert all(one["ratio"] <= 1.02 for one in found["cost"].values())
+    assert all(one["share"] <= 0.02 for one in found["cost"].values())

@@ -302,6 +302,8 @@ class _Program:
         )
         if not shown:
             shown = [self.writer.names[0]]
+        if self.rng.random() < 0.2 and (number := self.writer.any_number()):
+            shown.append(number)
         return ", ".join(n for n in shown) if len(shown) > 1 else shown[0]
 
     def _function(self, body: list[str]) -> str:

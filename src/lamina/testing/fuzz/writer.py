@@ -63,6 +63,8 @@ _INTS = (
     "{0} // 2 + 2",
     "abs({0})",
     "{0} - 2",
+    "round({0} * 7, -1)",
+    "divmod({0}, 2)[1]",
 )
 _FLOATS = (
     "{0}",
@@ -72,6 +74,9 @@ _FLOATS = (
     "{0} + 0.5",
     "abs({0})",
     "{0} / 2",
+    "{0} % 1",
+    "{0} // 1",
+    "round({0}, -1)",
     "len(str({0})) / 2",
     "len(f'{{{0}}}') / 2",
 )
@@ -178,6 +183,14 @@ class Writer:
             return self.rng.choice(literals)
         form = self.rng.choice(forms).format(self.rng.choice(found))
         return form if form.isidentifier() else f"({form})"
+
+    def any_number(self) -> str:
+        """An expression of a number among the arguments; "" if there is none."""
+        found = [n for n in self.names if type(self.env[n]) in (int, float)]
+        if not found:
+            return ""
+        name = self.rng.choice(found)
+        return self.rng.choice(_INTS if type(self.env[name]) is int else _FLOATS).format(name)
 
     def exact(self, name: str) -> bool:
         """Whether the variable has the value that exact arithmetic gives it."""
