@@ -152,3 +152,20 @@ def hang_and_tell(model: Model, file: str) -> Model:
         return hang(model)(x)
 
     return run
+
+
+def slows_eager(model: Model) -> Model:
+    """Slower than eager, whose turns it slows down still more."""
+    inner = model.forward
+
+    def slowed(x: Tensor) -> Tensor:
+        time.sleep(0.1)
+        return inner(x)
+
+    model.forward = slowed  # type: ignore[attr-defined]
+
+    def run(x: Tensor) -> Tensor:
+        time.sleep(0.01)
+        return inner(x)
+
+    return run

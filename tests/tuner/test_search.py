@@ -115,6 +115,14 @@ def test_a_lossy_candidate_is_held_to_the_users_limit(book: Path) -> None:
     assert verdicts["1e-1"][0] in ("faster", "tie", "slower")
 
 
+def test_a_candidate_that_slows_eager_down_beside_it_is_not_faster(book: Path) -> None:
+    slows = Candidate("slows", "import", {"target": "tests.tuner.planted:slows_eager"})
+    result = tuned(book, candidates=(slows,), seconds=3.0)
+    assert (result.rows[1].verdict, result.chosen.candidate.name) == ("tie", "eager"), str(result)
+    assert "in a process of its own" in result.rows[1].reason
+    assert tuned(book, candidates=(slows,), seconds=3.0).rows == result.rows
+
+
 def test_a_model_of_a_local_class_is_tuned(book: Path) -> None:
     class Local(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -18,26 +19,33 @@ _STRIP = 46
 
 
 class _Scale:
-    """Places on an axis for values, with a twentieth of their span free on both sides."""
+    """Places on an axis for values, with a twentieth of their span free on both sides; ``log`` for equal ratios."""
 
-    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
-        low, high = min(values), max(values)
+    def __init__(self, values: Sequence[float], start: float, end: float, log: bool = False) -> None:
+        self.log = log
+        low, high = self._told(min(values)), self._told(max(values))
         span = (high - low) or abs(high) or 1.0
-        self.low, self.high = max(0.0, low - span / 20), high + span / 20
+        self.low, self.high = low - span / 20, high + span / 20
+        if not log:
+            self.low = max(0.0, self.low)
         self.start, self.end = start, end
+
+    def _told(self, value: float) -> float:
+        return math.log(max(value, 1e-9)) if self.log else value
 
     def at(self, value: float) -> float:
         """The pixel of a value; of one beyond the axis, the end of the axis."""
-        share = (value - self.low) / ((self.high - self.low) or 1.0)
+        share = (self._told(value) - self.low) / ((self.high - self.low) or 1.0)
         return self.start + (self.end - self.start) * min(1.0, max(0.0, share))
 
     def ticks(self, count: int = 5) -> list[float]:
         """Values at equal distances."""
-        return [self.low + (self.high - self.low) * k / (count - 1) for k in range(count)]
+        found = [self.low + (self.high - self.low) * k / (count - 1) for k in range(count)]
+        return [math.exp(value) for value in found] if self.log else found
 
 
 def pareto_chart(rows: Sequence[Row], chosen: Row) -> str:
-    """Latency to the right and peak memory upwards; a line through the rows that no other beats.
+    """Latency to the right, in equal ratios, and peak memory upwards; a line through the rows that no other beats.
 
     Where memory was not measured of each row, the largest error stands upwards.
     """
@@ -47,7 +55,7 @@ def pareto_chart(rows: Sequence[Row], chosen: Row) -> str:
     def height(figures: Figures) -> float:
         return float(figures.peak_memory or 0.0) if memory else figures.error
 
-    across = _Scale([f.p50 for _, f in timed], _EDGE + 20, _WIDE - 20)
+    across = _Scale([f.p50 for _, f in timed], _EDGE + 20, _WIDE - 20, log=True)
     up = _Scale([height(f) for _, f in timed], _HIGH - _EDGE, 20)
     lines = [_text(across.at(v), _HIGH - _EDGE + 20, duration(v), "middle") for v in across.ticks()]
     lines += [_text(_EDGE + 10, up.at(v) + 4, size(v) if memory else f"{v:.0e}", "end") for v in up.ticks()]

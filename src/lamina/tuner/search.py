@@ -26,7 +26,8 @@ from lamina.tuner.programs import Subject
 from lamina.tuner.progress import Progress
 from lamina.tuner.result import Environment, Result, refusal
 from lamina.tuner.samples import samples_of
-from lamina.tuner.values import EAGER, Candidate, Row
+from lamina.tuner.table import duration
+from lamina.tuner.values import EAGER, Candidate, Figures, Row
 from lamina.tuner.verification import Allowed
 from lamina.tuner.worker import EAGER_FAILED, Job, TorchSettings
 
@@ -140,6 +141,7 @@ class _Search:
         known: Mapping[str, Row],
     ) -> None:
         self.known = known
+        self.eager: Figures | None = None
         self.job, self.limits, self.book, self.environment, self.told = job, limits, book, environment, told
         self.subject = subject
         self.key = subject_key(subject)
@@ -161,6 +163,8 @@ class _Search:
                 raise BadArgument(
                     f"nothing can be tuned: {row.reason}", remedy="see that model(*inputs) runs, and fits its limits"
                 )
+            if candidate is EAGER:
+                self.eager = row.figures
             found.append(row)
         return found
 
@@ -172,15 +176,34 @@ class _Search:
         if left <= 0 and job.candidate is not EAGER:
             return Row(job.candidate, "not tried", "the budget was spent before")
         limit = self.limits.candidate if job.candidate is EAGER else min(self.limits.candidate, left)
-        if self.processes is None:
-            self.processes = Processes(self.subject)
-        row = self.processes.run(job, limit, lambda stage: self.told.stage(job.candidate, stage))
+        row = self._beside_eager(self._run(job, limit), job)
         if row.verdict == "hung" and limit < self.limits.candidate:
             return replace(row, verdict="not tried", reason=f"the budget was spent: {row.reason}")
         if not row.reason.startswith(EAGER_FAILED):
             facts = {"device": dict(self.environment.device), "versions": dict(self.environment.versions)}
             self.book.append(key, row, facts)
         return row
+
+    def _run(self, job: Job, limit: float) -> Row:
+        if self.processes is None:
+            self.processes = Processes(self.subject)
+        return self.processes.run(job, limit, lambda stage: self.told.stage(job.candidate, stage))
+
+    def _beside_eager(self, row: Row, job: Job) -> Row:
+        """The row; a tie where the candidate is faster only than what eager is beside it, in the candidate's process.
+
+        Threads that a candidate leaves spinning slow down eager's turns. A candidate whose calls take longer than
+        eager's own did is therefore held against eager once more, in a process without it.
+        """
+        own, figures = self.eager, row.figures
+        if row.verdict != "faster" or figures is None or own is None or figures.p50 < own.p50:
+            return row
+        again = self._run(replace(job, candidate=EAGER), self.limits.candidate).figures
+        own = own if again is None else again
+        if figures.p50 < own.p50:
+            return row
+        told = f"eager takes {duration(figures.baseline)} beside it, and {duration(own.p50)} in a process of its own"
+        return replace(row, verdict="tie", reason=f"{told}; it takes {duration(figures.p50)}")
 
 
 def _right(result: Result, subject: Subject, allowed: Allowed) -> Result:
