@@ -178,3 +178,13 @@ def test_rolled_rows_are_read_where_they_were(shape: tuple[int, ...], nests: int
     found = outcome(lambda x: aten.roll(x, [-3, 2], [1, 2]), [torch.randn(shape)])
     assert not found.complaints
     assert found.nests == nests
+
+
+@pytest.mark.parametrize(("length", "nests"), [(2, 2), (3, 1), (16, 1), (17, 2)])
+def test_a_short_last_dimension_is_turned_in_vectors(length: int, nests: int) -> None:
+    """Its places repeat after each row, so that rows are joined."""
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        x = (torch.rand(37, length) * 100).to(dtype)
+        found = outcome(lambda x: aten.roll(x, [1], [1]), [x])
+        assert not found.complaints
+        assert found.nests == nests

@@ -32,6 +32,10 @@ OUT_OF_RANGE = "index out of range in self"
 _LONG_ROW = 16
 """Elements of a row from which on one remainder a row is little beside moving it."""
 
+_SHORT_ROW = range(3, 17)
+"""Lengths of a last dimension whose places, turned, are a pattern that vectors repeat: of two elements the pieces are
+of one each, and need no pattern."""
+
 _FEW_ROWS = 2
 """Rows of an embedding whose gradients are sums of their own: each takes registers for a tile."""
 
@@ -265,14 +269,15 @@ def _rolled(low: Lowering, node: Node, x: TensorValue, turns: Sequence[Expr]) ->
     """Long rows are taken from where they were, by a remainder, so that a reader takes them there too without a copy.
 
     On CPUs a dimension of short steps is in two pieces, the end moved to the front: within vectors no place has a
-    remainder.
+    remainder. A short last dimension stays whole: rows are then joined, and the places repeat after each row.
     """
     out, whole = low.result(node), low.on_gpu(x)
     low.plain(x.dtype)
     parts = []
     for dim, (turn, n) in enumerate(zip(turns, x.shape, strict=True)):
         row = prod(x.shape[dim + 1 :])
-        if whole or turn == 0 or not row.is_int or row.const >= _LONG_ROW:
+        short = dim == len(x.shape) - 1 and n.is_int and n.const in _SHORT_ROW
+        if whole or turn == 0 or not row.is_int or row.const >= _LONG_ROW or short:
             parts.append([(n - turn, as_expr(0), n)])
         else:
             parts.append([(n - turn, as_expr(0), turn), (as_expr(0), turn, n - turn)])
