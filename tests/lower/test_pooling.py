@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, nan
+from math import inf, nan, prod
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import lamina
 from lamina.ir.loops import Load, Nest
 from lamina.ir.loops_interp import run_program
 from lamina.lower.to_loops import lower
@@ -166,3 +168,40 @@ def test_the_mean_of_a_window_that_is_everything_is_one_sum(size: tuple[int, int
         (nest,) = lower(traced(program, [x.contiguous()]), "t").steps
         assert isinstance(nest, Nest)
         assert sum(isinstance(e, Load) for e in nest.body) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 9, 17), (2, 3, 2, 4, 5)])
+def test_unpooling_puts_elements_at_their_places(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    rank = 3 if len(shape) == 5 else 2
+    count, sizes = prod(shape[-rank:]), [2 * n for n in shape[-rank:]]
+    planes = [torch.randperm(prod(sizes))[:count] for _ in range(prod(shape[:-rank]))]
+    places, x = torch.stack(planes).reshape(shape), torch.randn(shape).to(dtype)
+    if rank == 2:
+        found = outcome(lambda x, i: aten.max_unpool2d(x, i, sizes), [x, places])
+    else:
+        found = outcome(lambda x, i: aten.max_unpool3d(x, i, sizes, [2, 2, 2], [0, 0, 0]), [x, places])
+    assert not found.complaints
+    assert not found.library
+    assert found.nests == 2
+
+
+def test_of_elements_with_one_place_the_last_stays() -> None:
+    """As in eager on one thread; several threads of eager's share a plane and race."""
+    x, places = torch.randn(1, 2, 64, 128), torch.randint(0, 1000, (1, 2, 64, 128))
+    expected = torch.zeros(1, 2, 128 * 256)
+    for plane in range(2):
+        for place, value in zip(places[0, plane].flatten().tolist(), x[0, plane].flatten().tolist(), strict=True):
+            expected[0, plane, place] = value
+    compiled = lamina.compile(lambda x, i: F.max_unpool2d(x, i, 2), options={"strict": True})
+    assert torch.equal(compiled(x, places).flatten(2), expected)
+
+
+@pytest.mark.parametrize("place", [-1, 80, 1 << 40])
+def test_places_outside_of_what_is_unpooled_are_errors(place: int) -> None:
+    places = torch.zeros(1, 1, 4, 5, dtype=torch.int64)
+    places[..., -1] = place
+    compiled = lamina.compile(lambda x, i: F.max_unpool2d(x, i, 2), options={"strict": True})
+    for program in (lambda x, i: F.max_unpool2d(x, i, 2), compiled):
+        with pytest.raises(RuntimeError, match="Found an invalid max index"):
+            program(torch.ones(1, 1, 4, 5), places)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from lamina.ir.index import Expr, as_expr
+from lamina.ir.index import Expr, as_expr, prod
 from lamina.lower.builder import NestBuilder, Value, opmath
 from lamina.lower.context import Lowering, Operand
 from lamina.lower.indexing import advanced_position, in_dimension, out_of_range, unravelled
@@ -18,6 +18,7 @@ from lamina.lower.positions import (
     bounded_index,
     copy_of,
     dimension,
+    filled,
     inside,
     replaced,
     wrapped_index,
@@ -238,5 +239,22 @@ def put(
     place = wrapped_index(b, b.load(index), x.numel(), "out of range: tried to access an index beyond the elements")
     value = b.load(reshaped(low, source, index.shape))
     b.store(out, value, unravelled(place, x.shape), "add" if accumulate else "set")
+    low.finish(b)
+    return out
+
+
+@rule("aten.max_unpool2d.default", "aten.max_unpool3d.default")
+def max_unpool(
+    low: Lowering, node: Node, x: TensorValue, index: TensorValue, sizes: Sequence[Any], *window: Any
+) -> TensorValue:
+    """Zeros, but for each element's place in its plane."""
+    low.plain(x.dtype)
+    out, rank = filled(low, node), len(sizes)
+    plane = out.shape[-rank:]
+    b = low.nest(node, x.shape)
+    volume = "x".join(map(str, plane))
+    message = f"Found an invalid max index (output volumes are of size {volume})"  # eager also names the index
+    place = bounded_index(b, b.load(index), prod(plane), message, "RuntimeError")
+    b.store(out, b.load(x).to(out.dtype), [*b.axes[:-rank], *unravelled(place, plane)])
     low.finish(b)
     return out

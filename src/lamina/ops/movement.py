@@ -23,7 +23,7 @@ ROWS: tuple[Row, ...] = (
         """
         embedding_dense_backward unfold_backward index_put _unsafe_index_put
         scatter.src|value|reduce|value_reduce scatter_add scatter_reduce.two index_add index_copy
-        index_fill.int_Scalar|int_Tensor put
+        index_fill.int_Scalar|int_Tensor put max_unpool2d max_unpool3d
         """,
     ),
     *rows(
@@ -33,7 +33,7 @@ ROWS: tuple[Row, ...] = (
     ),
     *rows(
         SCATTER,
-        "max_unpool2d grid_sampler_2d_backward grid_sampler_3d_backward",
+        "grid_sampler_2d_backward grid_sampler_3d_backward",
         reason="each element reads at places that another tensor gives, several at a time",
     ),
     *rows(WINDOW, "col2im linalg_cross"),
