@@ -97,3 +97,59 @@ def memory_that_an_input_gets(compile):
             yield attempt(out[0].detach().add_, 1), x, y, out
             yield attempt(out[0].mul_, w), x, y, attempt(out[0].mul, 1)
             yield attempt(x.mul_, w), attempt(out[0].mul, 1), backward([x]), w.grad
+
+
+def views_that_a_write_leaves_without_a_history(compile):
+    """Eager lets nobody use one of several views, or one made without gradients, once its base was written to."""
+
+    def filled(x):
+        v = x.add_(1)[1:]
+        v.fill_(2)
+        return v
+
+    def one_of_several(x):
+        d, v = x.detach(), x.unbind(0)[-1]
+        d.index_add_(0, torch.tensor([0, 1]), d[:2].clone())
+        return v
+
+    def part(x):
+        d, v = x.detach(), x[1:]
+        d.mul_(2)
+        return v, x[0]
+
+    for f in (filled, one_of_several, part):
+        for dynamic in (False, True):
+            g = compile(f, dynamic=dynamic)
+            for grad in (True, False):
+                for x in (sample(3, 4, grad=True), sample(3, 4, grad=True) * 1, sample(3, 4)):
+                    with torch.set_grad_enabled(grad):
+                        out = attempt(g, x)
+                    yield x.detach(), out
+                    yield attempt(lambda out=out: out * 1) if isinstance(out, torch.Tensor) else out
+
+
+def views_with_a_history_where_the_caller_has_no_gradients(compile):
+    def beside_its_base(x, k):
+        with torch.enable_grad():
+            y = x.sin()
+            z = y[:k]
+        return y, z
+
+    def of_an_input(x, k):
+        with torch.enable_grad():
+            return x[:k], x.view(-1)
+
+    def of_several(x, k):
+        with torch.enable_grad():
+            y = x * k
+            return y[0], y[1:], y.t()
+
+    for f in (beside_its_base, of_an_input, of_several):
+        for dynamic in (False, True):
+            g = compile(f, dynamic=dynamic)
+            for grad in (False, True):
+                for k in (1, 2):
+                    x = sample(3, 2, seed=k, grad=True)
+                    with torch.set_grad_enabled(grad):
+                        out = g(x, k)
+                    yield out, backward(out), x.grad

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from lamina.aot.torch_private import is_leaf
-from lamina.base.captured import example, tensors
+from lamina.base.captured import example, fakes, memory, tensors
 from lamina.base.source import operation_name, source_of
 
 __all__ = ["leaf_made"]
@@ -28,7 +29,23 @@ def leaf_made(gm: GraphModule) -> str:
     for node in made:
         if any(user.op == "output" or (user not in made and _requires_grad(user)) for user in node.users):
             return f"{source_of(node)} makes a leaf that requires a gradient"
-    return ""
+    view = None if torch.is_grad_enabled() else _view_with_history(gm)
+    return f"{source_of(view)} makes a view with a history, and the caller has gradients off" if view else ""
+
+
+def _view_with_history(gm: GraphModule) -> Node | None:
+    """A result that has a history and shares memory with an input or another result, and is no input.
+
+    Such views are made again in the grad mode of the caller. Where that is off, they would be leaves.
+    """
+    returned = [node for node in gm.graph.output_node().all_input_nodes if fakes(node)]
+    given = [node for node in gm.graph.nodes if node.op in ("placeholder", "get_attr")]
+    inputs = {id(one) for node in given for one in fakes(node)}
+    shared = Counter(memory(one) for node in {*returned, *given} for one in fakes(node))
+    for node in returned:
+        if any(one.requires_grad and id(one) not in inputs and shared[memory(one)] > 1 for one in fakes(node)):
+            return node
+    return None
 
 
 def _is_leaf(node: Node) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.aot.overlap import inputs_written
+from lamina.aot.overlap import inputs_written, tensors_written
 from lamina.aot.torch_private import SET_GRAD, never_captured, switches_state
 from lamina.aot.untracked_writes import untracked_write
 from lamina.base.aliasing import writes_first
@@ -72,7 +72,7 @@ def replayed_views(gm: GraphModule) -> Replayed | None:
     if _unknown(gm, viewing):
         return None
     viewing += _parts(gm, [one for one in returned if one not in viewing])
-    if not viewing or untracked_write(gm):
+    if not viewing or untracked_write(gm) or any(_outdated(gm, one) for one in viewing):
         return None
     made = list(dict.fromkeys(viewing))
     kept = [one for one in returned if one not in made]
@@ -83,8 +83,33 @@ def replayed_views(gm: GraphModule) -> Replayed | None:
 
 def unknown_view(gm: GraphModule) -> str:
     """Why the captured graph is eager's to run: a view of a written input that cannot be made again, or ""."""
-    node = _unknown(gm, _viewing(gm, _returned(gm)))
-    return f"{source_of(node)} gives a view of an input that it writes to, with run-time integers" if node else ""
+    returned = _returned(gm)
+    viewing = _viewing(gm, returned)
+    node = _unknown(gm, viewing)
+    if node is not None:
+        return f"{source_of(node)} gives a view of an input that it writes to, with run-time integers"
+    made_again = [*viewing, *_parts(gm, returned)]
+    node = next((one for one in made_again if _outdated(gm, one)), None)
+    return f"{source_of(node)} gives a view of an input that is written to afterwards" if node else ""
+
+
+def _outdated(gm: GraphModule, view: Node) -> bool:
+    """Whether eager lets nobody use the view's history: one of several, or made without gradients, before a write.
+
+    One that is made again after the graph would have a history.
+    """
+    inputs = gm.graph.find_nodes(op="placeholder")
+    if not any(one.requires_grad for node in inputs if _memory(node) == _memory(view) for one in fakes(node)):
+        return False
+    makers = {node for node in _needed([view]) if node.op != "placeholder" and _written(node) is None}
+    if torch.is_grad_enabled() and not any(len(fakes(node)) > 1 for node in makers):
+        return False
+    after = False
+    pending = set(makers)
+    for node in gm.graph.nodes:
+        pending.discard(node)
+        after = after or (not pending and any(_memory(one) == _memory(view) for one in tensors_written(node)))
+    return after
 
 
 def _returned(gm: GraphModule) -> list[Node]:
