@@ -177,6 +177,47 @@ def test_results_that_are_arguments_are_the_arguments() -> None:
     assert torch.equal(x, values() + 1)
 
 
+@pytest.mark.parametrize("compile", [own, lambda function: captured(function)[0]], ids=["compiled", "as captured"])
+def test_writes_through_views_reach_all_who_share_the_memory(compile) -> None:
+    def program(x, y):
+        part = x.view(2, 2)
+        part.add_(1)
+        z = y * 2
+        w = z[1:]
+        z.mul_(3)
+        return x + 0, z, w
+
+    for shared in (False, True):
+        outcomes = []
+        for function in (program, compile(program)):
+            x = values()
+            y = x[:] if shared else values()
+            found = function(x, y)
+            found[1].sub_(5)
+            outcomes.append([t.clone() for t in (x, y, *found)])
+        assert all(torch.equal(a, b) for a, b in zip(*outcomes, strict=True))
+
+
+def test_running_statistics_are_written_once() -> None:
+    model, twin = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    compiled, x = own(model), torch.randn(6, 4)
+    for _ in range(3):
+        assert torch.allclose(compiled(x), twin(x), atol=1e-6)
+    assert torch.allclose(model.running_mean, twin.running_mean)
+    assert int(model.num_batches_tracked) == 3
+
+
+def test_a_result_that_is_an_argument_or_given_twice_keeps_the_users_tensor() -> None:
+    def backend(gm, example_inputs):
+        return lambda x: (x, x)
+
+    x = values()
+    a, b = interpreted_callable(lambda x: (x * 1, x * 1.0), backend_callable=backend, record=Record())(x)
+    assert type(x) is type(a) is type(b) is torch.Tensor
+    assert a is not b
+    assert all(torch.equal(t, values()) for t in (x, a, b))
+
+
 def test_training_gives_eagers_gradients() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Dropout(0.0), nn.Linear(8, 2))

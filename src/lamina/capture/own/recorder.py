@@ -17,6 +17,7 @@ from lamina.capture.own.pending import Pending, lost, pending
 from lamina.capture.own.torch_calls import (
     IDENTITY,
     QUERIES,
+    WRITERS,
     constant,
     in_place,
     is_constant,
@@ -102,7 +103,12 @@ class _Segment:
         self.pending: list[Pending] = []
         self.numbers: dict[Node, int] = {}
         self.state = (torch.is_grad_enabled(), autocast_states(), settings())
-        self.draws = False
+        self.draws = self.writes = False
+
+    def share_memory(self) -> bool:
+        """Whether two of the tensors that it reads lie in the same memory."""
+        memories = [tensor.untyped_storage().data_ptr() for tensor in self.inputs if tensor.numel()]
+        return len(set(memories)) < len(memories)
 
     def fake_of(self, tensor: torch.Tensor) -> Any:
         """What stands for ``tensor`` while nothing is computed."""
@@ -190,7 +196,8 @@ class Recorder(TorchFunctionMode):
         if target is getattr:
             fake_args = (fake_args[0], name_of(func))
         node = self._node(op, target, fake_args, fake_kwargs)
-        segment.draws = segment.draws or _draws(func, kwargs)
+        segment.draws = segment.draws or _draws(func)
+        segment.writes = segment.writes or in_place(func) or name_of(func) in WRITERS
         self.regions.calls += 1
         if in_place(func):
             args[0]._fake = fake_args[0]
@@ -242,7 +249,7 @@ class Recorder(TorchFunctionMode):
             if sys.getrefcount(made) > 2:  # this variable and the argument of getrefcount
                 alive.append(made)
         alive.reverse()
-        if not alive and not segment.draws:
+        if not alive and not (segment.draws or segment.writes):
             return
         outputs = [segment.nodes[id(made._fake)] for made in alive]
         segment.graph.output(tuple(outputs))
@@ -255,13 +262,15 @@ class Recorder(TorchFunctionMode):
         with without_function_modes(), _autocast(segment.state[1]):
             try:
                 SET_GRAD(segment.state[0])
-                if key not in self.regions.compiled:
+                if segment.writes and segment.share_memory():
+                    run = GraphModule(torch.nn.Module(), segment.graph).forward  # the compiled one keeps inputs apart
+                elif key not in self.regions.compiled:
                     gm = GraphModule(torch.nn.Module(), segment.graph)
                     run = self.regions.of(key, gm, segment.fakes)
                     SET_GRAD(segment.state[0])
                 else:
                     run = self.regions.compiled[key]
-                results = list(run(*segment.inputs))
+                results = _distinct(run(*segment.inputs), segment.inputs)
             finally:
                 SET_GRAD(grad)
             results.reverse()  # so that nothing else holds a result that takes the place of a pending tensor
@@ -279,6 +288,16 @@ def _become(made: Pending, real: torch.Tensor) -> None:
         _swap(made, real)
     except RuntimeError:  # somebody else holds what was computed
         _swap(made, real.view_as(real))
+
+
+def _distinct(results: Iterable[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of a graph, none of which is an input or another result: each takes the place of a tensor."""
+    taken = {id(tensor) for tensor in inputs}
+    found = []
+    for result in results:
+        found.append(result.view_as(result) if id(result) in taken else result)
+        taken.add(id(result))
+    return found
 
 
 def _item(values: Any, place: int) -> Any:
@@ -371,9 +390,25 @@ def _is_symbolic(tensor: torch.Tensor) -> bool:
     return tensor.layout is not torch.strided or any(not isinstance(size, int) for size in tensor.shape)
 
 
-_DRAWING = ("rand", "normal", "dropout", "bernoulli", "multinomial", "poisson", "exponential", "rrelu", "attention")
+_DRAWING = (
+    "rand",
+    "normal",
+    "dropout",
+    "bernoulli",
+    "multinomial",
+    "poisson",
+    "exponential",
+    "rrelu",
+    "attention",
+    "gumbel",
+    "uniform",
+    "fractional",
+    "lstm",
+    "gru",
+    "rnn",
+)
 
 
-def _draws(func: Any, kwargs: dict[str, Any]) -> bool:
+def _draws(func: Any) -> bool:
     """Whether a call may draw random numbers, which it does even if nobody reads its result."""
     return any(word in name_of(func) for word in _DRAWING)

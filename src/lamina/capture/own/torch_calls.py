@@ -9,7 +9,17 @@ import torch
 
 from lamina.capture.own.torch_private import SET_GRAD, is_plain
 
-__all__ = ["IDENTITY", "QUERIES", "constant", "in_place", "is_constant", "name_of", "recordable", "target_of"]
+__all__ = [
+    "IDENTITY",
+    "QUERIES",
+    "WRITERS",
+    "constant",
+    "in_place",
+    "is_constant",
+    "name_of",
+    "recordable",
+    "target_of",
+]
 
 _QUERIES = (
     "shape dtype device layout ndim requires_grad is_leaf is_cuda is_cpu is_sparse is_quantized is_meta is_nested "
@@ -40,6 +50,9 @@ _POINTWISE = (
 )
 _IN_PLACE = frozenset(_POINTWISE.split())
 """Writes that leave a tensor's size, dtype and strides what they are."""
+
+WRITERS = frozenset(("batch_norm", "instance_norm", "embedding", "embedding_bag"))
+"""What may write to another argument than its first: running statistics, rows that are scaled to a norm."""
 
 _OPERATORS: dict[str, Any] = {
     "__getitem__": operator.getitem,
