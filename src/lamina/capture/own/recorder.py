@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.overrides import TorchFunctionMode
 
+from lamina.capture.own.autocast import Autocast
+from lamina.capture.own.fakes import Fakes, look
+from lamina.capture.own.nested import flat, frozen, mapped, tensors
 from lamina.capture.own.pending import Pending, lost, pending
 from lamina.capture.own.torch_calls import (
     IDENTITY,
     QUERIES,
-    WRITERS,
-    constant,
     in_place,
-    is_constant,
     name_of,
     recordable,
     target_of,
+    writes,
 )
 from lamina.capture.own.torch_private import (
     SET_GRAD,
     as_plain_tensors,
     autocast_states,
-    fake_mode,
-    looking_like,
     settings,
     without_function_modes,
 )
@@ -41,22 +42,6 @@ Backend = Callable[[GraphModule, list[Any]], Callable[..., Any]]
 
 _MOST_REGIONS = 256
 """Compiled graphs that one callable keeps; a program whose sizes are all different would keep one for each."""
-
-
-class Fakes:
-    """Tensors that stand for the inputs of graphs, by how those look; one graph after the other uses them."""
-
-    def __init__(self) -> None:
-        self.mode = fake_mode()
-        self.made: dict[Any, list[Any]] = {}
-
-    def of(self, tensor: torch.Tensor, look: Any, place: int) -> Any:
-        """What stands for a tensor of this look, the one at ``place`` among those of a graph that look so."""
-        made = self.made.setdefault(look, [])
-        while len(made) <= place:
-            with self.mode, torch.no_grad():
-                made.append(looking_like(tensor).requires_grad_(tensor.requires_grad))
-        return made[place]
 
 
 @dataclass(slots=True)
@@ -110,6 +95,14 @@ class _Segment:
         memories = [tensor.untyped_storage().data_ptr() for tensor in self.inputs if tensor.numel()]
         return len(set(memories)) < len(memories)
 
+    def module(self) -> GraphModule:
+        """The graph, each of its nodes with what it gives as the computation of fake tensors says it."""
+        gm = GraphModule(torch.nn.Module(), self.graph)
+        if self.stand_ins.copied:
+            with self.mode, contextlib.suppress(Exception):  # it was computed call by call
+                _Examples(gm).run(*self.fakes)
+        return gm
+
     def fake_of(self, tensor: torch.Tensor) -> Any:
         """What stands for ``tensor`` while nothing is computed."""
         if type(tensor) is Pending:
@@ -118,10 +111,10 @@ class _Segment:
             return tensor._fake
         node = self.input_nodes.get(id(tensor))
         if node is None:
-            look = _look(tensor)
-            fake = self.stand_ins.of(tensor, look, self.alike[look])
-            self.alike[look] += 1
-            self.looks.append(look)
+            appearance = look(tensor)
+            fake = self.stand_ins.of(tensor, appearance, self.alike[appearance])
+            self.alike[appearance] += 1
+            self.looks.append(appearance)
             node = self.graph.placeholder(f"l_{len(self.inputs)}")
             node.meta["example_value"] = fake
             self.input_nodes[id(tensor)] = self.nodes[id(fake)] = node
@@ -131,12 +124,14 @@ class _Segment:
         return node.meta["example_value"]
 
 
-def _look(t: torch.Tensor) -> Any:
-    """What a compiled graph assumes of a tensor that it is given."""
-    return (
-        type(t), t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, t.is_leaf,
-        t.is_conj(), t.is_neg(),
-    )  # fmt: skip
+class _Examples(Interpreter):
+    """Runs a graph on fake tensors and notes what each node gives."""
+
+    def run_node(self, n: Node) -> Any:
+        found = super().run_node(n)
+        if isinstance(found, torch.Tensor):
+            n.meta["example_value"] = found
+        return found
 
 
 class Recorder(TorchFunctionMode):
@@ -161,7 +156,7 @@ class Recorder(TorchFunctionMode):
             with as_plain_tensors():
                 return func(*args, **kwargs)
         if name in QUERIES:
-            return func(*_mapped(args, _looks), **_mapped(kwargs, _looks))
+            return func(*mapped(args, _looks), **mapped(kwargs, _looks))
         if recordable(func, args, kwargs, Pending):
             found = self._recorded(func, args, kwargs)
             if found is not None:
@@ -183,13 +178,9 @@ class Recorder(TorchFunctionMode):
         if self.segment is not None and self.segment.state[1] != autocast_states():
             self.flush()
         segment = self.segment or _Segment(self.regions)
-        fake_args, fake_kwargs = _mapped(args, _tensors(segment.fake_of)), _mapped(kwargs, _tensors(segment.fake_of))
-        try:
-            with segment.mode:
-                found = func(*fake_args, **fake_kwargs)
-        except Exception:
-            return None  # eager says what is wrong, or computes what depends on values
-        if not _tensors_only(found) or any(_is_symbolic(t) for t in _flat(found)):
+        fake_args, fake_kwargs = mapped(args, tensors(segment.fake_of)), mapped(kwargs, tensors(segment.fake_of))
+        found = self._looked_ahead(segment, func, fake_args, fake_kwargs)
+        if found is None:
             return None
         self.segment = segment
         op, target = target_of(func)
@@ -197,21 +188,36 @@ class Recorder(TorchFunctionMode):
             fake_args = (fake_args[0], name_of(func))
         node = self._node(op, target, fake_args, fake_kwargs)
         segment.draws = segment.draws or _draws(func)
-        segment.writes = segment.writes or in_place(func) or name_of(func) in WRITERS
+        segment.writes = segment.writes or writes(func, args, kwargs)
         self.regions.calls += 1
         if in_place(func):
             args[0]._fake = fake_args[0]
             return (None if name_of(func) == "__setitem__" else args[0],)
-        return (self._results(found, node, {id(_fake_of(t, segment)): t for t in _flat((args, kwargs))}),)
+        return (self._results(found, node, {id(_fake_of(t, segment)): t for t in flat((args, kwargs))}),)
+
+    def _looked_ahead(self, segment: _Segment, func: Any, args: Any, kwargs: Any) -> Any:
+        """Fake results of a call; None if a graph cannot hold it."""
+        compute = partial(func, *args, **kwargs)
+        operands = list({id(fake): fake for fake in flat((args, kwargs))}.values())
+        key: Any = object()
+        if not segment.writes and not in_place(func) and func.__class__.__name__ != "method-wrapper":
+            numbers = {id(fake): place for place, fake in enumerate(operands)}
+            looks = tuple(look(fake) for fake in operands)
+            given = frozen(args, numbers), frozen(kwargs, numbers)
+            key = (func, torch.is_grad_enabled(), segment.state, looks, given)
+        try:
+            return segment.stand_ins.result(key, compute, operands)
+        except Exception:
+            return None  # eager says what is wrong, or computes what depends on values
 
     def _node(self, op: str, target: Any, args: Any, kwargs: Any) -> Node:
         segment = self.segment
         assert segment is not None
-        nodes = _tensors(lambda fake: segment.nodes[id(fake)])
-        node = segment.graph.create_node(op, target, _mapped(args, nodes), _mapped(kwargs, nodes))
+        nodes = tensors(lambda fake: segment.nodes[id(fake)])
+        node = segment.graph.create_node(op, target, mapped(args, nodes), mapped(kwargs, nodes))
         node.meta["stack_trace"] = self.place()
         segment.numbers[node] = len(segment.numbers)
-        segment.key.append((op, target, _frozen(node.args, segment.numbers), _frozen(node.kwargs, segment.numbers)))
+        segment.key.append((op, target, frozen(node.args, segment.numbers), frozen(node.kwargs, segment.numbers)))
         return node
 
     def _results(self, found: Any, node: Node, given: dict[int, torch.Tensor]) -> Any:
@@ -241,6 +247,8 @@ class Recorder(TorchFunctionMode):
         segment, self.segment = self.segment, None
         if segment is None:
             return
+        if segment.writes:
+            self.regions.of_thread.fakes = None  # a write may have given a history to what stands for inputs
         waiting = segment.pending
         segment.pending = []
         alive = []
@@ -259,13 +267,13 @@ class Recorder(TorchFunctionMode):
     def _fill(self, segment: _Segment, key: Any, alive: list[Pending]) -> None:
         """Compile a graph, unless it is compiled, run it, and put its results in place."""
         grad = torch.is_grad_enabled()
-        with without_function_modes(), _autocast(segment.state[1]):
+        with without_function_modes(), Autocast(segment.state[1]):
             try:
                 SET_GRAD(segment.state[0])
                 if segment.writes and segment.share_memory():
                     run = GraphModule(torch.nn.Module(), segment.graph).forward  # the compiled one keeps inputs apart
                 elif key not in self.regions.compiled:
-                    gm = GraphModule(torch.nn.Module(), segment.graph)
+                    gm = segment.module()
                     run = self.regions.of(key, gm, segment.fakes)
                     SET_GRAD(segment.state[0])
                 else:
@@ -304,90 +312,12 @@ def _item(values: Any, place: int) -> Any:
     return values[place]
 
 
-def _autocast(states: tuple[Any, ...]) -> Any:
-    """The state of autocast that a graph was recorded in."""
-    return _Autocast(states)
-
-
-class _Autocast:
-    """Sets autocast for a while."""
-
-    def __init__(self, states: tuple[Any, ...]) -> None:
-        self.states = states
-
-    def _set(self, states: tuple[Any, ...]) -> None:
-        *kinds, cached = states
-        for kind, enabled, dtype in kinds:
-            torch.set_autocast_enabled(kind, enabled)
-            torch.set_autocast_dtype(kind, dtype)
-        torch.set_autocast_cache_enabled(cached)
-
-    def __enter__(self) -> None:
-        self.before = autocast_states()
-        if self.before != self.states:
-            self._set(self.states)
-
-    def __exit__(self, *error: object) -> None:
-        if self.before != self.states:
-            self._set(self.before)
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """``value`` with ``change`` applied to everything in its tuples, lists, dictionaries and slices."""
-    if isinstance(value, (tuple, list)):
-        parts = [_mapped(part, change) for part in value]
-        return parts if type(value) is list else tuple(parts)
-    if type(value) is dict:
-        return {key: _mapped(part, change) for key, part in value.items()}
-    if type(value) is slice:
-        return slice(*(_mapped(part, change) for part in (value.start, value.stop, value.step)))
-    return change(value)
-
-
-def _tensors(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: change(value) if isinstance(value, torch.Tensor) else value
-
-
 def _looks(value: Any) -> Any:
     return value._fake if type(value) is Pending else value
 
 
 def _fake_of(tensor: torch.Tensor, segment: _Segment) -> Any:
     return segment.fake_of(tensor)
-
-
-def _frozen(value: Any, numbers: dict[Node, int]) -> Any:
-    """The arguments of a node as a key."""
-    if isinstance(value, Node):
-        return "node", numbers[value]
-    if isinstance(value, (tuple, list)):
-        return (type(value).__name__, *(_frozen(part, numbers) for part in value))
-    if isinstance(value, dict):
-        return tuple((key, _frozen(part, numbers)) for key, part in value.items())
-    if isinstance(value, slice):
-        return ("slice", *(_frozen(part, numbers) for part in (value.start, value.stop, value.step)))
-    return constant(value) if is_constant(value) else value
-
-
-def _flat(value: Any) -> Iterable[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _flat(part)
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _flat(part)
-
-
-def _tensors_only(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return True
-    return isinstance(value, (tuple, list)) and bool(value) and all(_tensors_only(part) for part in value)
-
-
-def _is_symbolic(tensor: torch.Tensor) -> bool:
-    return tensor.layout is not torch.strided or any(not isinstance(size, int) for size in tensor.shape)
 
 
 _DRAWING = (

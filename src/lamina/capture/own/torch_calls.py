@@ -12,7 +12,6 @@ from lamina.capture.own.torch_private import SET_GRAD, is_plain
 __all__ = [
     "IDENTITY",
     "QUERIES",
-    "WRITERS",
     "constant",
     "in_place",
     "is_constant",
@@ -22,7 +21,7 @@ __all__ = [
 ]
 
 _QUERIES = (
-    "shape dtype device layout ndim requires_grad is_leaf is_cuda is_cpu is_sparse is_quantized is_meta is_nested "
+    "shape dtype device layout ndim requires_grad is_cuda is_cpu is_sparse is_quantized is_meta is_nested "
     "itemsize size dim stride numel nelement element_size is_contiguous is_floating_point is_complex is_signed "
     "storage_offset is_conj is_neg is_inference get_device ndimension __len__ is_shared is_same_size"
 )
@@ -51,8 +50,18 @@ _POINTWISE = (
 _IN_PLACE = frozenset(_POINTWISE.split())
 """Writes that leave a tensor's size, dtype and strides what they are."""
 
-WRITERS = frozenset(("batch_norm", "instance_norm", "embedding", "embedding_bag"))
-"""What may write to another argument than its first: running statistics, rows that are scaled to a norm."""
+_MAX_NORM = {"embedding": 3, "embedding_bag": 4}
+"""Where the norm is given to which rows of another argument are scaled."""
+
+
+def writes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call may write to a tensor that it is given."""
+    name = name_of(function)
+    if name in _MAX_NORM:
+        given = args[_MAX_NORM[name] :]
+        return kwargs.get("max_norm") is not None or bool(given and given[0] is not None)
+    return in_place(function) or name in ("batch_norm", "instance_norm")
+
 
 _OPERATORS: dict[str, Any] = {
     "__getitem__": operator.getitem,

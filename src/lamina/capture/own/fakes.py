@@ -1,0 +1,83 @@
+"""Tensors without values that stand for those of a graph, and what calls on them give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from lamina.capture.own.nested import flat, tensors_only
+from lamina.capture.own.torch_private import fake_mode, looking_like
+
+__all__ = ["Fakes", "look"]
+
+_MOST_RESULTS = 4096
+"""Kinds of calls whose results' looks are remembered, a few hundred bytes each."""
+
+
+class Fakes:
+    """Tensors that stand for the inputs of graphs, by how those look; one graph after the other uses them.
+
+    ``copied``: a call was not computed, so that its results are leaves though they may have a history.
+    """
+
+    def __init__(self) -> None:
+        self.mode = fake_mode()
+        self.made: dict[Any, list[Any]] = {}
+        self.results: dict[Any, Any] = {}
+        self.copied = False
+
+    def result(self, key: Any, compute: Callable[[], Any], operands: list[Any]) -> Any:
+        """What a call gives, by what decides how its results look; computed once, then as many as are asked for.
+
+        ``operands`` are the tensors it is given: a result that is one of them is that one again.
+        """
+        if key not in self.results:
+            with self.mode:
+                found = compute()
+            if not tensors_only(found) or any(_is_symbolic(t) for t in flat(found)):
+                return None
+            if len(self.results) >= _MOST_RESULTS:
+                self.results.clear()
+            places = {id(operand): place for place, operand in enumerate(operands)}
+            self.results[key] = _outlined(found, places)
+            return found
+        self.copied = True
+        return self._again(self.results[key], operands)
+
+    def _again(self, outline: Any, operands: list[Any]) -> Any:
+        if isinstance(outline, int):
+            return operands[outline]
+        if isinstance(outline, torch.Tensor):
+            with self.mode, torch.no_grad():
+                return looking_like(outline).requires_grad_(outline.requires_grad)
+        kind, parts = outline
+        return kind([self._again(part, operands) for part in parts])
+
+    def of(self, tensor: torch.Tensor, look: Any, place: int) -> Any:
+        """What stands for a tensor of this look, the one at ``place`` among those of a graph that look so."""
+        made = self.made.setdefault(look, [])
+        while len(made) <= place:
+            with self.mode, torch.no_grad():
+                made.append(looking_like(tensor).requires_grad_(tensor.requires_grad))
+        return made[place]
+
+
+def look(t: torch.Tensor) -> Any:
+    """What a compiled graph assumes of a tensor that it is given."""
+    return (
+        type(t), t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, t.is_leaf,
+        t.is_conj(), t.is_neg(),
+    )  # fmt: skip
+
+
+def _outlined(found: Any, places: dict[int, int]) -> Any:
+    """Results of a call as what others are made from: operands by their places, the others as they look."""
+    if isinstance(found, torch.Tensor):
+        return places.get(id(found), found.detach().requires_grad_(found.requires_grad))
+    return type(found), [_outlined(part, places) for part in found]
+
+
+def _is_symbolic(tensor: torch.Tensor) -> bool:
+    return tensor.layout is not torch.strided or any(not isinstance(size, int) for size in tensor.shape)
