@@ -7,9 +7,9 @@ import sys
 from types import CellType, FunctionType
 from typing import Any
 
-from lamina.capture.own.frame import MISSING, NULL, Frame
+from lamina.capture.own.building import described
+from lamina.capture.own.frame import MISSING, NULL, Frame, Step
 from lamina.capture.own.places import native
-from lamina.capture.own.steps import Step, described
 
 __all__ = ["CONTROL_STEPS", "DELEGATED", "RETURNED", "YIELDED"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CellType, CodeType, FunctionType
@@ -9,7 +10,7 @@ from typing import Any
 
 from lamina.capture.own.instructions import Program
 
-__all__ = ["MISSING", "NULL", "Frame", "bound_arguments"]
+__all__ = ["MISSING", "NULL", "Frame", "Step", "bound_arguments"]
 
 
 class _Sign:
@@ -77,6 +78,10 @@ class Frame:
             if value is not MISSING:
                 found[name] = value
         return found
+
+
+Step = Callable[[Any, Frame, Any], Any]
+"""A step is given the machine, the frame and the instruction's argument; it returns nothing but to leave the frame."""
 
 
 def bound_arguments(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:

@@ -10,10 +10,10 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from lamina.capture.own.control import CONTROL_STEPS, DELEGATED, RETURNED, YIELDED
-from lamina.capture.own.frame import MISSING, Frame, bound_arguments
+from lamina.capture.own.frame import MISSING, Frame, Step, bound_arguments
 from lamina.capture.own.instructions import Program, UnknownInstruction, decode
 from lamina.capture.own.places import Places
-from lamina.capture.own.steps import DATA_STEPS, Step
+from lamina.capture.own.steps import DATA_STEPS
 from lamina.capture.own.world import World
 
 __all__ = ["Machine", "is_interpretable"]

@@ -26,10 +26,12 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def tensors(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``change`` for tensors only."""
     return lambda value: change(value) if isinstance(value, torch.Tensor) else value
 
 
 def flat(value: Any) -> Iterable[torch.Tensor]:
+    """All tensors in ``value``, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -41,6 +43,7 @@ def flat(value: Any) -> Iterable[torch.Tensor]:
 
 
 def tensors_only(value: Any) -> bool:
+    """Whether ``value`` is a tensor, or a sequence of tensors."""
     if isinstance(value, torch.Tensor):
         return True
     return isinstance(value, (tuple, list)) and bool(value) and all(tensors_only(part) for part in value)
