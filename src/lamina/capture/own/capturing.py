@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lamina.capture.own.frame import MISSING
+from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.recorder import Recorder
 from lamina.capture.own.torch_private import STATE_QUERIES, overridable, paused, resumed
@@ -39,7 +39,6 @@ _METHODS: dict[Callable[..., Any], str] = {
     next: "__next__",
     operator.getitem: "__getitem__",
 }
-_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE of CPython's object.h: a class that Python code made
 _KNOWN_CLASSES = frozenset((type(MISSING), Pending, torch.Tensor, torch.nn.Parameter, torch.Size))
 _IDENTITY = (operator.is_, operator.is_not)
 
@@ -63,7 +62,7 @@ class CapturingWorld(PlainWorld):
         kind = type(value)
         if kind is Pending and name == "__class__":
             return torch.Tensor
-        if kind.__flags__ & _HEAP and kind not in _KNOWN_CLASSES:
+        if kind.__flags__ & MADE_BY_PYTHON and kind not in _KNOWN_CLASSES:
             found = self.looked_up(kind, name)
             if type(found) is property and type(found.fget) is FunctionType and self.enters(found.fget):
                 return self.interpret(found.fget, value)
@@ -119,7 +118,7 @@ class CapturingWorld(PlainWorld):
                 recorder.left = not resumed(recorder)
 
     def _is_known(self, kind: type) -> bool:
-        return not kind.__flags__ & _HEAP or kind in _KNOWN_CLASSES
+        return not kind.__flags__ & MADE_BY_PYTHON or kind in _KNOWN_CLASSES
 
     def _is_seen(self, function: Any) -> bool:
         """Whether function modes see what ``function`` does with tensors, and it does nothing else that matters."""

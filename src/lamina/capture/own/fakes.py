@@ -28,32 +28,35 @@ class Fakes:
         self.results: dict[Any, Any] = {}
         self.copied = False
 
-    def result(self, key: Any, compute: Callable[[], Any], operands: list[Any]) -> Any:
+    def result(self, key: Any, compute: Callable[[], Any], operands: list[Any], place: int) -> Any:
         """What a call gives, by what decides how its results look; computed once, then as many as are asked for.
 
-        ``operands`` are the tensors it is given: a result that is one of them is that one again.
+        ``operands`` are the tensors it is given: a result that is one of them is that one again. ``place`` is that of
+        the call among those of a graph with this ``key``: one graph after the other uses the same results.
         """
-        if key not in self.results:
+        found = self.results.get(key)
+        if found is None:
             with self.mode:
-                found = compute()
-            if not tensors_only(found) or any(_is_symbolic(t) for t in flat(found)):
+                computed = compute()
+            if not tensors_only(computed) or any(_is_symbolic(t) for t in flat(computed)):
                 return None
             if len(self.results) >= _MOST_RESULTS:
                 self.results.clear()
-            places = {id(operand): place for place, operand in enumerate(operands)}
-            self.results[key] = _outlined(found, places)
-            return found
+            self.results[key] = [_outlined(computed, {id(operand): at for at, operand in enumerate(operands)})]
+            return computed
         self.copied = True
-        return self._again(self.results[key], operands)
+        while len(found) <= place:
+            found.append(self._copied(found[0]))
+        return _with_operands(found[place], operands)
 
-    def _again(self, outline: Any, operands: list[Any]) -> Any:
+    def _copied(self, outline: Any) -> Any:
         if isinstance(outline, int):
-            return operands[outline]
+            return outline
         if isinstance(outline, torch.Tensor):
             with self.mode, torch.no_grad():
                 return looking_like(outline).requires_grad_(outline.requires_grad)
         kind, parts = outline
-        return kind([self._again(part, operands) for part in parts])
+        return kind, [self._copied(part) for part in parts]
 
     def of(self, tensor: torch.Tensor, look: Any, place: int) -> Any:
         """What stands for a tensor of this look, the one at ``place`` among those of a graph that look so."""
@@ -70,6 +73,16 @@ def look(t: torch.Tensor) -> Any:
         type(t), t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, t.is_leaf,
         t.is_conj(), t.is_neg(),
     )  # fmt: skip
+
+
+def _with_operands(outline: Any, operands: list[Any]) -> Any:
+    """The results that an outline stands for."""
+    if isinstance(outline, int):
+        return operands[outline]
+    if isinstance(outline, torch.Tensor):
+        return outline
+    kind, parts = outline
+    return kind([_with_operands(part, operands) for part in parts])
 
 
 def _outlined(found: Any, places: dict[int, int]) -> Any:

@@ -10,7 +10,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from lamina.capture.own.control import CONTROL_STEPS, DELEGATED, RETURNED, YIELDED
-from lamina.capture.own.frame import MISSING, Frame, Step, bound_arguments
+from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING, Frame, Step, bound_arguments
 from lamina.capture.own.instructions import Program, UnknownInstruction, decode
 from lamina.capture.own.places import Places
 from lamina.capture.own.steps import DATA_STEPS
@@ -26,7 +26,6 @@ _STEPS: dict[str, Step] = {**DATA_STEPS, **CONTROL_STEPS}
 _LOOKS_AT_FRAMES = frozenset(("_getframe", "currentframe", "inspect", "settrace", "setprofile"))
 """Names in functions that look at frames: Python runs those, so that there is one."""
 
-_ON_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE of CPython's object.h: a class that Python code made
 _ASYNCHRONOUS = CO_ASYNC_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE
 
 
@@ -117,7 +116,7 @@ class Machine:
         if kind is MethodType:
             if type(function.__func__) is FunctionType:
                 return function.__func__, (function.__self__, *args)
-        elif kind.__flags__ & _ON_HEAP and kind is not FunctionType and not isinstance(function, type):
+        elif kind.__flags__ & MADE_BY_PYTHON and kind is not FunctionType and not isinstance(function, type):
             call = self.world.looked_up(kind, "__call__")
             if type(call) is FunctionType:
                 return call, (function, *args)

@@ -83,6 +83,7 @@ class _Segment:
         self.fakes: list[Any] = []
         self.looks: list[Any] = []
         self.alike: Counter[Any] = Counter()
+        self.uses: Counter[Any] = Counter()
         self.input_nodes: dict[int, Node] = {}
         self.nodes: dict[int, Node] = {}
         self.pending: list[Pending] = []
@@ -205,8 +206,10 @@ class Recorder(TorchFunctionMode):
             looks = tuple(look(fake) for fake in operands)
             given = frozen(args, numbers), frozen(kwargs, numbers)
             key = (func, torch.is_grad_enabled(), segment.state, looks, given)
+        place = segment.uses[key]
+        segment.uses[key] += 1
         try:
-            return segment.stand_ins.result(key, compute, operands)
+            return segment.stand_ins.result(key, compute, operands, place)
         except Exception:
             return None  # eager says what is wrong, or computes what depends on values
 
