@@ -99,6 +99,22 @@ def test_what_cannot_be_tuned_is_said(book: Path) -> None:
         tuned(book, budget="soon")
     with pytest.raises(BadArgument, match="go together"):
         tuned(book, max_drop=0.1)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"modules": ["frist"]}, "no module 'frist'(.|\n)*name some of first, second"),
+        ({"modules": "first"}, r"the text 'first'(.|\n)*such as \['first'\]"),
+        ({"candidates": ["lamina"]}, r"candidates hold lamina(.|\n)*Candidate\("),
+        ({"candidates": "lamina"}, "candidates hold "),
+        ({"seconds": 0}, "seconds is 0(.|\n)*above 0"),
+        ({"candidate_seconds": "1min"}, "candidate_seconds is '1min'"),
+        ({"memory_limit": -1}, "memory_limit is -1"),
+        ({"loss": "mse"}, "loss is 'mse'(.|\n)*give a function"),
+        ({"journal": book.parent}, "is a folder"),
+        ({"model": nn.Linear}, "the class Linear(.|\n)*pass a module"),
+    ]
+    for given, said in wrong:
+        with pytest.raises(BadArgument, match=said):
+            tuned(book, **given)
+    assert not book.exists()
     lossy = Candidate("narrow", "autocast", {"dtype": "bfloat16"}, lossy=True)
     with pytest.raises(BadArgument, match="fewer bits"):
         tuned(book, candidates=(lossy,))

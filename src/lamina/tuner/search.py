@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from lamina.errors import BadArgument
-from lamina.options import Options
-from lamina.runtime.cache import cache_root
+from lamina.tuner.arguments import checked, journal_path, seconds_of
 from lamina.tuner.candidates import candidates_for, device_of, lacking
 from lamina.tuner.identity import row_key, subject_key
 from lamina.tuner.journal import Journal
@@ -39,7 +37,6 @@ _LEAST_LIMIT = 60.0
 """Seconds that a candidate is given however small the budget, as long as that lasts."""
 _OF_FREE = 0.8
 """Of the memory that is free, what a candidate may take."""
-_UNITS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def tune(
@@ -81,9 +78,14 @@ def tune(
 
     Raises ``BadArgument`` for wrong arguments, a model that fails in eager, and limits that nothing keeps.
     """
+    numbers = {"seconds": seconds, "candidate_seconds": candidate_seconds, "memory_limit": memory_limit}
+    checked(model, {"loss": loss, "metric": metric}, numbers, candidates, modules)
+    if (metric is None) != (max_drop is None):
+        raise BadArgument("metric and max_drop go together", remedy="give both, or neither")
     subject = Subject(model, samples_of(inputs), loss, metric)
     goal = parse_objective(objective)
-    _check(model, metric, max_drop)
+    held = modules_in(model)
+    parts_named(modules or (), (), held)
     allowed = Allowed(goal.error, max_drop)
     lossy = allowed.error is not None or allowed.drop is not None
     chosen = candidates_for(subject, lossy=lossy) if candidates is None else tuple(candidates)
@@ -93,16 +95,16 @@ def tune(
             f"{', '.join(refused)} computes in fewer bits than eager",
             remedy='allow an error in the objective, such as "latency, error<=1e-2", or give metric and max_drop',
         )
-    limits = _Limits(_seconds(budget), candidate_seconds, memory_limit)
+    limits = _Limits(seconds_of(budget), candidate_seconds, memory_limit)
     job = Job(EAGER, TorchSettings.here(), seconds, threshold, allowed, limits.memory)
-    book = Journal(_journal_path(journal))
+    book = Journal(journal_path(journal))
     environment = Environment.here(device_of(subject))
     with Progress(progress, limits.budget) as told:
         known = book.rows() if resume else {}
         search = _Search(subject, job, limits, book, environment, told, known)
         rows = search.rows((EAGER, *chosen))
         wanted = candidates is None if modules is None else modules
-        parts = parts_named(wanted, rows[0].parts, modules_in(model))
+        parts = parts_named(wanted, rows[0].parts, held)
         singles = search.rows(candidates_for_parts(parts, chosen))
         rows += [*singles, *mixed(singles, lambda mix: search.rows((mix,))[0])]
     return _right(Result(model, rows, goal, environment), subject, allowed)
@@ -217,30 +219,3 @@ def _right(result: Result, subject: Subject, allowed: Allowed) -> Result:
             for row in result.rows
         ]
         result = Result(result.original, rows, result.objective, result.environment)
-
-
-def _check(model: Any, metric: Any, max_drop: float | None) -> None:
-    if not callable(model):
-        raise BadArgument(f"lamina.tune was given a {type(model).__name__}", remedy="pass a module or function")
-    if (metric is None) != (max_drop is None):
-        raise BadArgument("metric and max_drop go together", remedy="give both, or neither")
-
-
-def _seconds(budget: str | float) -> float:
-    """A time in seconds from a number or text such as "10min"."""
-    found = re.fullmatch(r"\s*([0-9.]+)\s*(s|min|h|)\s*", str(budget))
-    try:
-        value = float(found.group(1)) * _UNITS[found.group(2)] if found else -1.0
-    except ValueError:
-        value = -1.0
-    if value <= 0:
-        raise BadArgument(f"the budget is {budget!r}", remedy='give seconds, or text such as "90s", "10min" or "2h"')
-    return value
-
-
-def _journal_path(journal: str | Path | bool) -> Path | None:
-    if journal is False:
-        return None
-    if journal is True:
-        return cache_root(Options.from_environment().cache_dir) / "tuner" / "journal.jsonl"
-    return Path(journal)
