@@ -102,7 +102,7 @@ def test_what_cannot_be_tuned_is_said(book: Path) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"modules": ["frist"]}, "no module 'frist'(.|\n)*name some of first, second"),
         ({"modules": "first"}, r"the text 'first'(.|\n)*such as \['first'\]"),
-        ({"candidates": ["lamina"]}, r"candidates hold lamina(.|\n)*Candidate\("),
+        ({"candidates": ["lamina"]}, r"candidates hold 'lamina'(.|\n)*Candidate\("),
         ({"candidates": "lamina"}, "candidates hold "),
         ({"seconds": 0}, "seconds is 0(.|\n)*above 0"),
         ({"candidate_seconds": "1min"}, "candidate_seconds is '1min'"),
