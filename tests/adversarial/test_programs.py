@@ -42,6 +42,11 @@ def test_every_program(stem: str, name: str, target: str) -> None:
     _check(stem, name, target)
 
 
+def test_places_that_only_data_tell_in_kernels() -> None:
+    """Kernels read memory by the place that they are given."""
+    _check("found", "places_that_only_data_tell", "lamina")
+
+
 def test_a_program_that_differs_is_seen() -> None:
     """Compiling for a compiler that is known to differ: AOTAutograd runs a hook of the function's own too late."""
     assert not check(f"{SOURCES['autograd']}\n\nprogram = hooks_on_results_and_leaves\n", "aot_eager").ok

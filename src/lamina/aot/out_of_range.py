@@ -27,7 +27,7 @@ def out_of_range(gm: GraphModule) -> str:
 
     Eager raises. Fake tensors do not always (in torch 2.11 and 2.12 for no ``select``, in 2.13 for no ``as_strided`` of
     run-time sizes): compiled, the call would be left out if nothing uses its result, and read other memory if not.
-    That numbers of a run are in range is guarded.
+    That numbers of a run are in range is guarded, unless the data decide them.
     """
     made: dict[Any, Any] = {}
     written = _written(gm)
@@ -38,8 +38,8 @@ def out_of_range(gm: GraphModule) -> str:
         for size, place in _selected(node):
             if not (is_guarded(place < size) and is_guarded(place >= -size)):
                 return f"{source_of(node)} selects what is not there"
-            if (depends_on_data(place) or depends_on_data(size)) and not _is_known(place, size) and _is_returned(node):
-                return f"{source_of(node)} returns a view of an element, and only data tell whether it is there"
+            if (depends_on_data(place) or depends_on_data(size)) and not _is_known(place, size):
+                return f"{source_of(node)} selects an element, and only data tell whether it is there"
         if operation_name(node.target) == "as_strided":
             if _reaches_too_far(node, made):
                 return f"{source_of(node)} reaches past its operand's memory"
@@ -54,20 +54,6 @@ def out_of_range(gm: GraphModule) -> str:
 
 def _is_known(place: Any, size: Any) -> bool:
     return is_sure(place < size) and is_sure(place >= -size)
-
-
-def _is_returned(node: Node) -> bool:
-    """Whether a view, or a view of it, is a result: AOTAutograd makes it by ``as_strided``, which asks for no place."""
-    place = [memory(one) for one in fakes(node)]
-    seen, pending = {node}, [node]
-    while pending:
-        for user in pending.pop().users:
-            if user.op == "output":
-                return True
-            if user not in seen and any(memory(one) in place for one in fakes(user)):
-                seen.add(user)
-                pending.append(user)
-    return False
 
 
 def _selected(node: Node) -> Iterator[tuple[Any, Any]]:
