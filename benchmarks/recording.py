@@ -66,7 +66,7 @@ PLACES = (
     "lamina.rewrite.rewriting.unmatched",
     "lamina.rewrite.rewriting.Matcher",
     "lamina.rewrite.unmatched.source_of",
-    "lamina.report.recording.graph_text",
+    "lamina.report.recording.graph_copy",
     "lamina.record._dump_region",
     "lamina.record.files",
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import singledispatch
+from textwrap import indent
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,9 @@ from torch.fx import Graph, GraphModule, symbolic_trace
 
 from lamina.base.text import one_line
 
-__all__ = ["files", "files_of_parts", "graph_text", "read_graph", "text_of"]
+__all__ = ["copied_graph_text", "files", "files_of_parts", "graph_copy", "graph_text", "read_graph", "text_of"]
+
+_SPACES = re.compile(r"^ +$", re.MULTILINE)
 
 
 @singledispatch
@@ -63,10 +66,26 @@ def graph_text(gm: GraphModule) -> str:
 
     Constants and bodies that the graph reads as attributes are not in it.
     """
+    return copied_graph_text(graph_copy(gm.graph), gm)
+
+
+def graph_copy(graph: Graph) -> Graph:
+    """The graph as it is now: its nodes with what is known of them, called as any Python function is."""
     plain = Graph()
-    plain.output(plain.graph_copy(gm.graph, {}))
-    body = GraphModule(gm, plain).print_readable(print_output=False)
-    code = plain.python_code("self")
+    plain.output(plain.graph_copy(graph, {}))
+    return plain
+
+
+def copied_graph_text(graph: Graph, owner: GraphModule) -> str:
+    """``graph_text`` of a copy of a graph of ``owner``. The graphs that it calls stand within the class, indented."""
+    code = graph.python_code("self", verbose=True)
+    called = dict.fromkeys(str(n.target) for n in graph.nodes if n.op in ("get_attr", "call_module"))
+    bodies = [code.src.lstrip("\n")]
+    for name in called:
+        if isinstance(inner := getattr(owner, name, None), GraphModule):
+            _, _, rest = inner.print_readable(print_output=False).partition("\n")
+            bodies.append(f"class {name}(torch.nn.Module):\n{rest}")
+    body = "class GraphModule(torch.nn.Module):\n" + _SPACES.sub("", indent("\n".join(bodies), "    "))
     used = {name: value for name, value in code.globals.items() if re.search(rf"\b{re.escape(name)}\b", body)}
     return "\n".join([*_imports(used), "", "", body.strip(), ""])
 

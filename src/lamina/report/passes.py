@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch.fx import GraphModule
@@ -25,12 +25,13 @@ def passes_of(record: Record, regions: Iterable[Region]) -> list[dict[str, Any]]
 
     Rewrites of graphs are there if the record kept them as they passed; the steps of fusion are taken once more.
     """
-    seen: Mapping[str, list[tuple[str, str]]] = getattr(record, "graphs", {})
+    seen: Mapping[str, list[tuple[str, Callable[[], str]]]] = getattr(record, "graphs", {})
     found: list[dict[str, Any]] = []
     for graph, texts in seen.items():
         before = ""
-        for name, text in texts:
-            if name:
+        for name, written in texts:
+            text = written()
+            if name and text != before:
                 numbers = _stages(record.stages, graph, name)
                 found.append(_pass(graph, name, before, text, numbers))
             before = text
@@ -51,25 +52,31 @@ def _of_region(region: Region) -> list[dict[str, Any]]:
     if region.lowered is None or region.program is None:
         return []
     numbers = {stage.name: number for number, stage in region.stages}
-    lowered, fused = print_program(region.lowered), print_program(region.program)
+    lowered = print_program(region.lowered)
     found = [_pass(region.name, "lower", "", lowered, [numbers["lower"]])]
     if "fuse" not in numbers:
         return found
     for numerics in _NUMERICS:
-        steps = list(_fused_again(region, region.lowered, numerics, numbers["fuse"]))
-        if steps[-1]["after"] == fused:
-            return [*found, *steps]
-    return [*found, _pass(region.name, "fuse", lowered, fused, [numbers["fuse"]])]
+        steps = _fused_again(region.lowered, numerics)
+        if steps[-1][1] != region.program:
+            continue
+        before, last = lowered, region.lowered
+        for name, program, decided in steps:
+            after = before if program == last else print_program(program)
+            found.append(_pass(region.name, name, before, after, [numbers["fuse"]] if decided else []))
+            before, last = after, program
+        return found
+    return [*found, _pass(region.name, "fuse", lowered, print_program(region.program), [numbers["fuse"]])]
 
 
-def _fused_again(region: Region, program: LoopProgram, numerics: str, number: int) -> Iterator[dict[str, Any]]:
-    fusion, before = Fusion(program, numerics), print_program(program)
+def _fused_again(program: LoopProgram, numerics: str) -> list[tuple[str, LoopProgram, bool]]:
+    """The steps of fusion, the program after each, and whether it decided something."""
+    fusion, found = Fusion(program, numerics), []
     for name, step in STEPS:
         known = len(fusion.decisions)
         step(fusion)
-        after = print_program(fusion.program)
-        yield _pass(region.name, name, before, after, [number] if len(fusion.decisions) > known else [])
-        before = after
+        found.append((name, fusion.program, len(fusion.decisions) > known))
+    return found
 
 
 def _stages(stages: Iterable[Stage], graph: str, name: str) -> list[int]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import atexit
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from torch.fx import GraphModule
 
-from lamina.base.files import graph_text
+from lamina.base.files import copied_graph_text, graph_copy
 from lamina.base.recovery import is_internal, recover
 from lamina.errors import LaminaWarning
 from lamina.options import Options
@@ -23,21 +24,31 @@ __all__ = ["Recording", "kept_record", "record_for", "report", "report_everythin
 
 @dataclass(slots=True, repr=False)
 class Recording(Record):
-    """A record that keeps the text of each graph after each rewrite that changed it, by captured graph."""
+    """A record that keeps each graph as each rewrite that changed it left it, by captured graph.
 
-    graphs: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    _nodes: dict[str, int] = field(default_factory=dict)
-    """Of each graph what tells whether it changed, which is found much faster than its text."""
+    Graphs are copied while compiling; their texts are made when somebody asks for them.
+    """
+
+    graphs: dict[str, list[tuple[str, Callable[[], str]]]] = field(default_factory=dict)
+    _nodes: dict[str, list[tuple[object, ...]]] = field(default_factory=dict)
+    """The parts of each graph's nodes as they were: those of a node that a rewrite changed are others."""
 
     def passed(self, graph: str, place: str, rewrite: str, gm: object) -> None:
-        """Keep the graph's text after ``rewrite``, or before any of a place where there is none."""
+        """Keep the graph after ``rewrite``, or before any of a place where there is none."""
         if not isinstance(gm, GraphModule):
             return
-        nodes = hash(tuple((n.name, n.op, str(n.target), str(n.args), str(n.kwargs)) for n in gm.graph.nodes))
-        if self._nodes.get(graph) == nodes:
+        nodes = [(n, n.target, n.args, n.kwargs) for n in gm.graph.nodes]
+        if _same(self._nodes.get(graph), nodes):
             return
         self._nodes[graph] = nodes
-        self.graphs.setdefault(graph, []).append((rewrite, graph_text(gm)))
+        self.graphs.setdefault(graph, []).append((rewrite, partial(copied_graph_text, graph_copy(gm.graph), gm)))
+
+
+def _same(before: Sequence[tuple[object, ...]] | None, now: Sequence[tuple[object, ...]]) -> bool:
+    """Whether two lists of nodes have the very same parts."""
+    if before is None or len(before) != len(now):
+        return False
+    return all(a is b for one, other in zip(before, now, strict=True) for a, b in zip(one, other, strict=True))
 
 
 def report(record: Record, path: str | Path, **how: Any) -> Path:
