@@ -383,7 +383,7 @@ class _Stages:
                 program = record.step(name, "rewrite", rewrite_nests, program, options.rules).program
             if options.verify is True:
                 record.step(name, "verify", verify_program, program)
-            fused: Fused = record.step(name, "fuse", fuse, program, options.numerics)
+            fused: Fused = record.step(name, "fuse", fuse, program, options.numerics, partial(record.fused, name))
             if options.verify is True:
                 record.step(name, "verify", verify_program, fused.program)
             device = backend.kernels(fused.program, options)

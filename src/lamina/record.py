@@ -133,6 +133,9 @@ class Record:
         Later ones may change it. Nothing is noted here; a record that compares stages keeps copies.
         """
 
+    def fused(self, region: str, step: str, program: object) -> None:
+        """Called with the program of a region as each step of fusion left it. Nothing is noted here."""
+
     def graph_entry(self, graph: str, run: Callable[..., Any]) -> Callable[..., Any]:
         """What the program calls for a captured graph: ``run``, or what a record that compares stages puts around."""
         return run

@@ -182,12 +182,14 @@ def large(lines: int) -> dict[str, Any]:
         "decisions": [],
         "spans": [],
         "passes": [],
+        "pass_texts": [],
+        "pass_lines": [],
         "guards": [],
         "faults": [],
         "lost": {},
     }
     made = {"lamina": "", "torch": "", "python": "", "processor": "", "gpu": ""}
-    return {"schema": 1, "name": "large", "made": made, "texts": texts, "links": links, **empty}
+    return {"schema": 2, "name": "large", "made": made, "texts": texts, "links": links, **empty}
 
 
 def test_a_large_report_is_small_and_fast(browser: Browser, tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import lamina
-from lamina.report.assembly import Assembler, listing
+from lamina.report import recording
+from lamina.report.assembly import Assembler, listings, shared_out
 from lamina.report.document import document
 from lamina.report.texts import LEVELS
+from lamina.runtime.kernel import KernelFunction, KernelUnit
 from tests.report.programs import link_pairs, reaching, trained
 
 
@@ -20,6 +23,12 @@ def report() -> dict[str, Any]:
 
 def texts(report: dict[str, Any], level: str) -> list[tuple[int, dict[str, Any]]]:
     return [(number, text) for number, text in enumerate(report["texts"]) if text["level"] == level]
+
+
+def pass_text(report: dict[str, Any], number: int) -> str:
+    """A text of the passes, put together from the lines that all of them share."""
+    runs, lines = report["pass_texts"][number], report["pass_lines"]
+    return "\n".join(line for a, n in zip(runs[::2], runs[1::2], strict=True) for line in lines[a : a + n])
 
 
 def test_all_levels_are_there(report: dict[str, Any]) -> None:
@@ -112,7 +121,31 @@ def test_steps_of_fusion_are_shown_one_by_one(report: dict[str, Any]) -> None:
     passes = [one for one in report["passes"] if one["region"] == "graph0_forward"]
     assert [one["name"] for one in passes][:2] == ["lower", "update in place"]
     grouped = next(one for one in passes if one["name"] == "group")
-    assert grouped["before"].count("= Nest(") > grouped["after"].count("= Nest(")
+    before, after = (pass_text(report, grouped[side]) for side in ("before", "after"))
+    assert before.count("= Nest(") > after.count("= Nest(")
+    loops = next(text for text in report["texts"] if text["key"] == "loops:graph0_forward")
+    assert pass_text(report, passes[-1]["after"]).strip() == loops["text"].strip()
+
+
+def test_a_record_that_keeps_what_passes_by_says_the_same_of_fusion(
+    report: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "_waiting", recording._Waiting())
+    kept = trained(report=str(tmp_path / "kept.json"))
+    assert kept.fusions
+    monkeypatch.setattr("lamina.report.passes.Fusion", None)  # nothing is fused again
+    found = document(kept, assembly=False)
+    assert not found["faults"]
+    for region in ("graph0_forward", "graph0_backward"):
+        own, other = (
+            [
+                (one["name"], pass_text(data, one["before"]), pass_text(data, one["after"]), bool(one["stages"]))
+                for one in data["passes"]
+                if one["region"] == region
+            ]
+            for data in (report, found)
+        )
+        assert own == other
 
 
 def test_what_cannot_be_shown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,22 +174,46 @@ def test_a_program_without_anything_compiled_is_an_empty_report() -> None:
     assert not found["regions"]
 
 
-def test_instructions_belong_to_the_innermost_line_of_the_kernel() -> None:
+def test_instructions_belong_to_the_innermost_line_of_their_kernel() -> None:
+    first, second = "0123456789abcdef", "fedcba9876543210"
     output = [
-        "0000000000000000 <f>:",
-        "f():",
-        "/tmp/prelude.h:7",
-        "inlined by /tmp/k.cpp:3 (operator())",
-        "inlined by /tmp/prelude.h:9 (strip)",
-        "inlined by /tmp/k.cpp:2 (f)",
-        "   4:\tvaddps ymm0,ymm0,ymm1",
-        "   8:\tjl     4 <f+0x4>",
-        "/tmp/k.cpp:5",
-        "   a:\tret    ",
+        f"0000000000000010 <kernel_{first}::f_{first}(float*)>:",
+        f"kernel_{first}::f_{first}(float*):",
+        "/tmp/prelude:7",
+        "inlined by /tmp/f_0:3 (operator())",
+        "inlined by /tmp/prelude:9 (strip)",
+        "inlined by /tmp/f_0:2 (f)",
+        "  14:\tvaddps ymm0,ymm0,ymm1",
+        f"  18:\tjl     14 <kernel_{first}::f_{first}(float*)+0x4>",
+        "/tmp/f_0:5",
+        "  1a:\tcall   30 <settle(float)>",
+        f"0000000000000020 <lamina_{second}_0>:",
+        "/tmp/f_0:1",
+        "  20:\tret    ",
+        "0000000000000030 <settle(float)>:",
+        "/tmp/prelude:8",
+        "  30:\tret    ",
     ]
-    lines, origins = listing(output, "k.cpp")
-    assert lines == ["f:", "     4:  vaddps ymm0,ymm0,ymm1", "     8:  jl     4 <0x4>", "     a:  ret"]
-    assert origins == [0, 3, 3, 5]
+    found = listings(output, {first: "f_0", second: "g_0"})
+    lines, origins = found[first]
+    assert lines == [
+        "f(float*):",
+        "     4:  vaddps ymm0,ymm0,ymm1",
+        "     8:  jl     4",
+        "     a:  call   <settle(float)>",
+        "settle(float):",
+        "     0:  ret",
+    ]
+    assert origins == [0, 3, 3, 5, 0, 0]
+    assert found[second] == (["lamina_0:", "     0:  ret"], [0, 0])
+
+
+def test_kernels_of_one_header_are_compiled_in_as_many_files_as_there_are_cores() -> None:
+    def unit(name: str, source: str = "", flags: tuple[str, ...] = ()) -> KernelUnit:
+        return KernelUnit(name, source, (KernelFunction("f", "p"),), flags=flags)
+
+    units = {name: unit(name) for name in "abc"} | {"d": unit("d", "#define x 1\n"), "e": unit("e", "", ("-g",))}
+    assert sorted(map(sorted, shared_out(units, 2))) == [["a", "c"], ["b"], ["d"], ["e"]]
 
 
 def test_versions_of_a_function_have_their_guards() -> None:

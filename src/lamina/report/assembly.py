@@ -3,111 +3,173 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from lamina.options import compiler_variables
 from lamina.report.texts import Text, Texts
-from lamina.runtime.kernel import KernelUnit
-from lamina.runtime.toolchain import compile_flags, find_compiler, host_isa
+from lamina.runtime.kernel import KernelUnit, kernel_hash, label, source_unit
+from lamina.runtime.toolchain import Compiler, compile_flags, host_isa, look_for_compiler
 
-__all__ = ["Assembler", "listing"]
+__all__ = ["Assembler", "listings", "shared_out"]
 
 _SECONDS = 120
-"""How long a compiler or objdump may take for one kernel."""
+"""How long a compiler or objdump may take for one file."""
 _PLACE = re.compile(r"(?:inlined by )?(\S.*):(\d+)(?: \(.*\))?$")
-_LABEL = re.compile(r"(?:[0-9a-f]+ )?<(.+)>:$")
-_TARGET = re.compile(r"\b([0-9a-f]+) <([^>]*)>")
+_LABEL = re.compile(r"([0-9a-f]+) <(.+)>:$")
+_TARGET = re.compile(r"\b[0-9a-f]+ <([^<>+]*)(?:\+0x([0-9a-f]+))?>")
+_OWNER = re.compile(r"_([0-9a-f]{16})(?![0-9a-f])")
+_MACROS = re.compile(r"^\s*#\s*(?!pragma\b|line\b)", re.MULTILINE)
 
 
 class Assembler:
-    """Compiles kernels again with line tables, and reads what the compiler made of them.
+    """Compiles kernels again with line tables, several a file, and reads what the compiler made of them.
 
     ``why`` says why there is none, where a program that this takes is missing.
     """
 
     def __init__(self) -> None:
         self.jobs = os.cpu_count() or 1
-        compiler, self.objdump = find_compiler(), shutil.which("objdump")
-        self.compiler = "" if compiler is None else compiler.path
+        found, self.objdump = look_for_compiler(told=compiler_variables()), shutil.which("objdump")
+        self.compiler = found.path if isinstance(found, Compiler) else ""
         self.why = "" if self.compiler and self.objdump else "no C++ compiler" if self.objdump else "no objdump"
+        self.flags = tuple(flag for flag in compile_flags(host_isa()) if flag not in ("-c", "-pipe"))
 
     def add(self, texts: Texts, units: Iterable[tuple[str, KernelUnit]]) -> dict[str, str]:
         """Link the machine code of kernels to their texts, which are given by key; what failed, by key."""
-        given = list(units)
-        failed = dict.fromkeys((key for key, _ in given), self.why) if self.why else {}
+        given = {self._identity(unit): (key, unit) for key, unit in units}
+        failed = {key: self.why for key, _ in given.values()} if self.why else {}
+        files = [] if self.why else shared_out({identity: unit for identity, (_, unit) in given.items()}, self.jobs)
         with tempfile.TemporaryDirectory(prefix="lamina-report-") as folder:
-            for start in range(0, 0 if self.why else len(given), self.jobs):
-                some = given[start : start + self.jobs]
-                for (key, unit), building in zip(some, [self._build(unit, folder) for _, unit in some], strict=True):
+            for start in range(0, len(files), self.jobs):
+                some = files[start : start + self.jobs]
+                builds = [
+                    self._build({identity: given[identity][1] for identity in members}, folder, start + number)
+                    for number, members in enumerate(some)
+                ]
+                for number, (members, building) in enumerate(zip(some, builds, strict=True), start):
+                    names = {identity[:16]: label(given[identity][1], identity) for identity in members}
                     try:
-                        lines, origins = self._read(unit, building, folder)
+                        found = listings(self._read(building, folder, number), names)
                     except (OSError, subprocess.SubprocessError) as error:
-                        failed[key] = f"{type(error).__name__}: {error}"
+                        failed |= {given[identity][0]: f"{type(error).__name__}: {error}" for identity in members}
                         continue
-                    own = key.replace("kernel:", "assembly:", 1)
-                    texts.add(Text(own, "assembly", unit.name, "asm", tuple(lines)))
-                    for number, line in enumerate(origins, 1):
-                        if line:
-                            texts.links.add(key, line, own, number)
+                    for identity in members:
+                        _add(texts, *given[identity], *found[identity[:16]])
         return failed
 
-    def _build(self, unit: KernelUnit, folder: str) -> subprocess.Popen[bytes]:
+    def _identity(self, unit: KernelUnit) -> str:
+        return kernel_hash(unit, self.flags, platform.machine())
+
+    def _build(self, units: Mapping[str, KernelUnit], folder: str, number: int) -> subprocess.Popen[bytes]:
         """A compiler at work; threads would not do, as none can be started when the interpreter ends."""
-        for end, text in unit.files().items():
-            path = Path(folder) / (f"{unit.name}{end}" if end.startswith(".") else end[1:])
-            if not path.exists():  # a header of its name is the same for all, and another compiler may be reading it
-                path.write_text(text, encoding="utf-8")
-        flags = [flag for flag in compile_flags(host_isa()) if flag not in ("-c", "-pipe")]
-        command = [self.compiler, *flags, *unit.flags, "-g1", "-c", f"{unit.name}.cpp", "-o", f"{unit.name}.o"]
+        (Path(folder) / f"{number}.cpp").write_text(source_unit(units.items()), encoding="utf-8")
+        flags = (*self.flags, *next(iter(units.values())).flags)
+        command = [self.compiler, *flags, "-g1", "-c", f"{number}.cpp", "-o", f"{number}.o"]
         return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def _read(self, unit: KernelUnit, building: subprocess.Popen[bytes], folder: str) -> tuple[list[str], list[int]]:
-        """Instructions, and for each the line of the kernel's text that it came from (0: none)."""
+    def _read(self, building: subprocess.Popen[bytes], folder: str, number: int) -> list[str]:
         if building.wait(_SECONDS):
             raise subprocess.CalledProcessError(building.returncode, self.compiler)
-        how = ("-d", "-l", "--inlines", "-M", "intel", "--no-show-raw-insn", "-C", f"{unit.name}.o")
+        how = ("-d", "-l", "--inlines", "-M", "intel", "--no-show-raw-insn", "-C", f"{number}.o")
         read = subprocess.run(
             [str(self.objdump), *how], cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=True
         )
-        lines, origins = listing(read.stdout.splitlines(), f"{unit.name}.cpp")
-        file = unit.files()[".cpp"]
-        before = file[: file.rindex(unit.source)].count("\n")
-        return lines, [max(0, line - before) for line in origins]
+        return read.stdout.splitlines()
 
 
-def listing(output: Sequence[str], file: str) -> tuple[list[str], list[int]]:
-    """What ``objdump -d -l --inlines`` printed, as instructions with the line of ``file`` that each came from.
+def _add(texts: Texts, key: str, unit: KernelUnit, lines: Sequence[str], origins: Sequence[int]) -> None:
+    own = key.replace("kernel:", "assembly:", 1)
+    texts.add(Text(own, "assembly", unit.name, "asm", tuple(lines)))
+    for number, line in enumerate(origins, 1):
+        if line:
+            texts.links.add(key, line, own, number)
 
-    Of the places that an instruction was inlined through, the innermost in ``file`` counts.
+
+def shared_out(units: Mapping[str, KernelUnit], jobs: int) -> list[list[str]]:
+    """The kernels, by hash, in files: those that have the same header and flags together, ``jobs`` files of them."""
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for identity, unit in units.items():
+        alone = identity if _MACROS.search(unit.source) else ""  # a macro must not reach the next kernel
+        groups.setdefault((unit.prelude, unit.flags, alone), []).append(identity)
+    files: list[list[str]] = []
+    for members in groups.values():
+        largest = sorted(members, key=lambda identity: -len(units[identity].source))
+        files += [largest[start::jobs] for start in range(min(jobs, len(largest)))]
+    return files
+
+
+@dataclass(slots=True)
+class _Function:
+    """A function of an object: its instructions, the kernel's lines that they came from, and what it calls."""
+
+    name: str
+    start: int
+    lines: list[str] = field(default_factory=list)
+    origins: list[dict[str, int]] = field(default_factory=list)
+    calls: set[str] = field(default_factory=set)
+
+
+def listings(output: Sequence[str], files: Mapping[str, str]) -> dict[str, tuple[list[str], list[int]]]:
+    """What ``objdump -d -l --inlines`` printed of an object with several kernels, by kernel.
+
+    ``files`` gives, for the word that all functions of a kernel have in their names, the file that its lines are of.
+    Each kernel gets its instructions and the line that each came from (0: none); of the places that one was inlined
+    through, the innermost in that file counts. Functions that have no kernel's word are given to those that call them.
     """
-    lines: list[str] = []
-    origins: list[int] = []
-    place, fresh = 0, True
+    functions = {function.name: function for function in _functions(output)}
+    found: dict[str, tuple[list[str], list[int]]] = {}
+    for word, file in files.items():
+        own = [f for f in functions.values() if word in _OWNER.findall(f.name)]
+        for function in own:  # grows while it is read: what is called may call more
+            own += [f for n in function.calls if (f := functions.get(n)) and f not in own and not _OWNER.search(n)]
+        lines, origins = [], list[int]()
+        for function in own:
+            lines += [f"{_plain(function.name)}:", *function.lines]
+            origins += [0, *(places.get(file, 0) for places in function.origins)]
+        found[word] = lines, origins
+    return found
+
+
+def _functions(output: Sequence[str]) -> Iterator[_Function]:
+    function: _Function | None = None
+    places: dict[str, int] = {}
+    fresh = True
     for line in output:
-        label = _LABEL.match(line)
-        if label:
-            lines.append(f"{label[1]}:")
-            origins.append(0)
-            place, fresh = 0, True
+        named = _LABEL.match(line)
+        if named:
+            if function is not None:
+                yield function
+            function, places, fresh = _Function(named[2], int(named[1], 16)), {}, True
+        elif function is None:
+            continue
         elif line.startswith((" ", "\t")):
             address, _, text = line.partition(":")
-            lines.append(f"{address.strip():>6}:  {_instruction(text)}")
-            origins.append(place)
+            function.calls.update(name for name, _ in _TARGET.findall(text))
+            function.lines.append(f"{int(address, 16) - function.start:>6x}:  {_instruction(text)}")
+            function.origins.append(places)
             fresh = True
         elif match := _PLACE.match(line):
             if fresh:
-                place = 0
+                places = {}
             fresh = False
-            if not place and match[1].endswith(file):
-                place = int(match[2])
-    return lines, origins
+            places.setdefault(match[1].rpartition("/")[2], int(match[2]))
+    if function is not None:
+        yield function
 
 
 def _instruction(text: str) -> str:
-    """An instruction without the comment that repeats where it jumps to."""
+    """An instruction without the comment that repeats where it jumps to; places are those within their function."""
     plain = text.strip().expandtabs(8).partition("        #")[0].rstrip()
-    return _TARGET.sub(lambda found: f"{found[1]} <{found[2].rpartition('+')[2] or found[2]}>", plain)
+    return _TARGET.sub(lambda found: found[2] or f"<{_plain(found[1])}>", plain)
+
+
+def _plain(name: str) -> str:
+    """The name of a function without the words that tell kernels of one file apart."""
+    return _OWNER.sub("", re.sub(r"\bkernel_[0-9a-f]{16}::", "", name))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Schedule
@@ -23,7 +24,7 @@ from lamina.report.graphs import Captures, add_graph, call_nodes, module_of
 from lamina.report.kernels import KernelLines, add_kernel, link_call
 from lamina.report.loops import LoopText, add_program
 from lamina.report.memory import memory_of
-from lamina.report.passes import passes_of
+from lamina.report.passes import Passes, passes_of
 from lamina.report.regions import Region, captured_graphs, regions_of
 from lamina.report.texts import Texts
 from lamina.report.timeline import spans
@@ -33,7 +34,7 @@ from lamina.runtime.toolchain import host_processor
 
 __all__ = ["SCHEMA", "document"]
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the document; it changes when what is there changes its meaning."""
 
 
@@ -42,7 +43,8 @@ def document(record: Record, assembly: bool = True) -> dict[str, Any]:
 
     A region that cannot be shown is left out, and ``faults`` says why.
     """
-    return _Report(record, assembly).data()
+    with collector_held():
+        return _Report(record, assembly).data()
 
 
 @dataclass(slots=True)
@@ -73,7 +75,7 @@ class _Report:
             "stages": self._stages(),
             "decisions": self._decisions(),
             "spans": spans(self.record),
-            "passes": self._passes(known),
+            **self._passes(known).data(),
             "guards": self._guards(),
             "lost": self.lost,
             "faults": self.faults,
@@ -127,12 +129,12 @@ class _Report:
             "launches": sum(step["kind"] == "kernel" for step in steps),
         }
 
-    def _passes(self, regions: Sequence[Region]) -> list[dict[str, Any]]:
+    def _passes(self, regions: Sequence[Region]) -> Passes:
         try:
             return passes_of(self.record, regions)
         except Exception as error:  # as above
             self.faults.append({"region": "", "what": f"passes: {type(error).__name__}: {error}"})
-            return []
+            return Passes()
 
     def _link_saved(self, region: Region, key: str, lines: Mapping[str, int]) -> None:
         """Join what a backward is given to the forward's values of the same names."""

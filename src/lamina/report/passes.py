@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.fx import GraphModule
@@ -14,69 +15,111 @@ from lamina.record import Record, Stage
 from lamina.report.regions import Region
 from lamina.schedule.fuse import STEPS, Fusion
 
-__all__ = ["passes_of"]
+__all__ = ["Passes", "passes_of"]
 
 _NUMERICS = ("fast", "eager")
 """A record does not say which was asked for; it is the one that fuses to what was fused."""
 
 
-def passes_of(record: Record, regions: Iterable[Region]) -> list[dict[str, Any]]:
+@dataclass(slots=True)
+class Passes:
     """Stages and rewrites in order, each with its text ``before`` and ``after`` it and the numbers of its stages.
 
-    Rewrites of graphs are there if the record kept them as they passed; the steps of fusion are taken once more.
+    Texts that follow one another share most of their lines: each line is kept once, and a text is the places of its
+    lines in ``lines``, as runs: [first, how many, first, how many, ..]. ``before`` and ``after`` are numbers of texts.
+    """
+
+    passes: list[dict[str, Any]] = field(default_factory=list)
+    texts: list[list[int]] = field(default_factory=list)
+    lines: dict[str, int] = field(default_factory=dict)
+    _known: dict[str, int] = field(default_factory=dict)
+
+    def add(self, region: str, name: str, before: str, after: str, stages: Sequence[int]) -> None:
+        """Go on with what a stage or a rewrite made of a text; ``before`` is "" for the first."""
+        self.passes.append(
+            {
+                "region": region,
+                "name": name,
+                "before": self._number(before),
+                "after": self._number(after),
+                "language": "python",
+                "stages": list(stages),
+            }
+        )
+
+    def _number(self, text: str) -> int:
+        known = self._known.get(text)
+        if known is None:
+            known = self._known[text] = len(self.texts)
+            self.texts.append(self._runs(text))
+        return known
+
+    def _runs(self, text: str) -> list[int]:
+        runs: list[int] = []
+        following = -1
+        for line in text.split("\n"):
+            place = self.lines.setdefault(line, len(self.lines))
+            if place == following:
+                runs[-1] += 1
+            else:
+                runs += [place, 1]
+            following = place + 1
+        return runs
+
+    def data(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"passes": self.passes, "pass_texts": self.texts, "pass_lines": list(self.lines)}
+
+
+def passes_of(record: Record, regions: Iterable[Region]) -> Passes:
+    """The stages and rewrites of a record.
+
+    Rewrites of graphs are there if the record kept them as they passed; steps of fusion that it did not are taken anew.
     """
     seen: Mapping[str, list[tuple[str, Callable[[], str]]]] = getattr(record, "graphs", {})
-    found: list[dict[str, Any]] = []
+    fusions: Mapping[str, list[tuple[str, LoopProgram]]] = getattr(record, "fusions", {})
+    found = Passes()
     for graph, texts in seen.items():
         before = ""
         for name, written in texts:
             text = written()
             if name and text != before:
-                numbers = _stages(record.stages, graph, name)
-                found.append(_pass(graph, name, before, text, numbers))
+                found.add(graph, name, before, text, _stages(record.stages, graph, name))
             before = text
     if not seen:
-        found += _joints(record)
+        for number, stage in enumerate(record.stages):
+            if stage.name == "joint" and isinstance(stage.value, GraphModule):
+                found.add(stage.region, "joint graph", "", graph_text(stage.value), [number])
     for region in regions:
-        found += _of_region(region)
+        _add_region(found, region, fusions.get(region.name, ()))
     return found
 
 
-def _joints(record: Record) -> Iterator[dict[str, Any]]:
-    for number, stage in enumerate(record.stages):
-        if stage.name == "joint" and isinstance(stage.value, GraphModule):
-            yield _pass(stage.region, "joint graph", "", graph_text(stage.value), [number])
-
-
-def _of_region(region: Region) -> list[dict[str, Any]]:
+def _add_region(found: Passes, region: Region, steps: Sequence[tuple[str, LoopProgram]]) -> None:
     if region.lowered is None or region.program is None:
-        return []
+        return
     numbers = {stage.name: number for number, stage in region.stages}
-    lowered = print_program(region.lowered)
-    found = [_pass(region.name, "lower", "", lowered, [numbers["lower"]])]
+    before, last = print_program(region.lowered), region.lowered
+    found.add(region.name, "lower", "", before, [numbers["lower"]])
     if "fuse" not in numbers:
-        return found
+        return
+    for name, program in steps or _fused_again(region.lowered, region.program):
+        after = before if program is last else print_program(program)
+        found.add(region.name, name, before, after, [numbers["fuse"]] if after != before else [])
+        before, last = after, program
+
+
+def _fused_again(lowered: LoopProgram, fused: LoopProgram) -> Iterator[tuple[str, LoopProgram]]:
+    """The steps of fusion and the program after each; all as one if they do not lead to ``fused`` once more."""
     for numerics in _NUMERICS:
-        steps = _fused_again(region.lowered, numerics)
-        if steps[-1][1] != region.program:
-            continue
-        before, last = lowered, region.lowered
-        for name, program, decided in steps:
-            after = before if program == last else print_program(program)
-            found.append(_pass(region.name, name, before, after, [numbers["fuse"]] if decided else []))
-            before, last = after, program
-        return found
-    return [*found, _pass(region.name, "fuse", lowered, print_program(region.program), [numbers["fuse"]])]
-
-
-def _fused_again(program: LoopProgram, numerics: str) -> list[tuple[str, LoopProgram, bool]]:
-    """The steps of fusion, the program after each, and whether it decided something."""
-    fusion, found = Fusion(program, numerics), []
-    for name, step in STEPS:
-        known = len(fusion.decisions)
-        step(fusion)
-        found.append((name, fusion.program, len(fusion.decisions) > known))
-    return found
+        fusion, steps = Fusion(lowered, numerics), list[tuple[str, LoopProgram]]()
+        for name, step in STEPS:
+            step(fusion)
+            steps.append((name, fusion.program))
+        if fusion.program == fused:
+            yield from steps
+            return
+    yield "fuse", fused
 
 
 def _stages(stages: Iterable[Stage], graph: str, name: str) -> list[int]:
@@ -86,14 +129,3 @@ def _stages(stages: Iterable[Stage], graph: str, name: str) -> list[int]:
         for number, stage in enumerate(stages)
         if stage.region.startswith(graph) and any(d.subject[:1] == (name,) for d in stage.decisions)
     ]
-
-
-def _pass(region: str, name: str, before: str, after: str, stages: list[int]) -> dict[str, Any]:
-    return {
-        "region": region,
-        "name": name,
-        "before": before,
-        "after": after,
-        "language": "python",
-        "stages": stages,
-    }

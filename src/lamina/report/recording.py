@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from lamina.base.files import copied_graph_text, graph_copy
 from lamina.base.recovery import is_internal, recover
 from lamina.errors import LaminaWarning
+from lamina.ir.loops import LoopProgram
 from lamina.options import Options
 from lamina.record import Record, keep
 
@@ -30,6 +31,8 @@ class Recording(Record):
     """
 
     graphs: dict[str, list[tuple[str, Callable[[], str]]]] = field(default_factory=dict)
+    fusions: dict[str, list[tuple[str, LoopProgram]]] = field(default_factory=dict)
+    """The program of each region as each step of its fusion left it."""
     _nodes: dict[str, list[tuple[object, ...]]] = field(default_factory=dict)
     """The parts of each graph's nodes as they were: those of a node that a rewrite changed are others."""
 
@@ -37,11 +40,19 @@ class Recording(Record):
         """Keep the graph after ``rewrite``, or before any of a place where there is none."""
         if not isinstance(gm, GraphModule):
             return
-        nodes = [(n, n.target, n.args, n.kwargs) for n in gm.graph.nodes]
+        nodes: list[tuple[object, ...]] = [(n, n.target, n.args, n.kwargs) for n in gm.graph.nodes]
         if _same(self._nodes.get(graph), nodes):
             return
         self._nodes[graph] = nodes
         self.graphs.setdefault(graph, []).append((rewrite, partial(copied_graph_text, graph_copy(gm.graph), gm)))
+
+    def fused(self, region: str, step: str, program: object) -> None:
+        """Keep the program, which nothing changes later."""
+        if isinstance(program, LoopProgram):
+            steps = self.fusions.setdefault(region, [])
+            if any(name == step for name, _ in steps):  # the region is compiled again
+                steps.clear()
+            steps.append((step, program))
 
 
 def _same(before: Sequence[tuple[object, ...]] | None, now: Sequence[tuple[object, ...]]) -> bool:

@@ -24,6 +24,7 @@ export class Report {
       this.texts[lower].up.push(new Table(upper, ...sorted(to, from)));
     }
     this.stages = data.stages;
+    this.passes = data.passes;
     this.decisions = data.decisions.map((decision, number) => ({
       ...decision,
       number,
@@ -68,6 +69,14 @@ export class Report {
   #aside(start, from, to) {
     const levels = [this.texts[from].level, this.texts[to].level];
     return levels.includes("forward") && levels.includes("backward") && from !== start;
+  }
+
+  // A text of the passes, whose lines stand in one table for all of them.
+  passText(number) {
+    const runs = this.data.pass_texts[number];
+    const lines = [];
+    for (let i = 0; i < runs.length; i += 2) for (let k = 0; k < runs[i + 1]; k++) lines.push(this.data.pass_lines[runs[i] + k]);
+    return lines.join("\n");
   }
 
   place(key) {

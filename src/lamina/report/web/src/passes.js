@@ -8,7 +8,7 @@ import { go } from "./app.js";
 import { DecisionLines } from "./decisions.js";
 
 export function Passes({ report, what }) {
-  const passes = report.data.passes;
+  const passes = report.passes;
   const current = passes[Number(what) || 0];
   const [changed, setChanged] = useState(true);
   if (!current) return html`<section class="page"><h1>Passes</h1><p>No stage left a text.</p></section>`;
@@ -34,7 +34,7 @@ export function Passes({ report, what }) {
       </aside>
       <div class="canvas">
         <header class="filters"><b>${current.name}</b> <span class="faint">${current.region}</span></header>
-        <${Difference} before=${current.before} after=${current.after} language=${current.language} />
+        <${Difference} before=${report.passText(current.before)} after=${report.passText(current.after)} language=${current.language} />
         ${decisions.length > 0 && html`<div class="details"><${DecisionLines} report=${report} decisions=${decisions.slice(0, 60)} /></div>`}
       </div>
     </section>
