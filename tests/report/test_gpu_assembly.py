@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,16 @@ def test_instructions_of_a_gpu_lead_to_statements_of_their_kernel() -> None:
         assert statements
         assert set(statements) <= reached
         assert any("LDG" in line for line in text.lines)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_a_cubin_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "kernel.cubin").write_bytes(b"no object")
+    monkeypatch.setattr("lamina.report.gpu_assembly._compiled", lambda units, folder: [(tmp_path, "")])
+    texts = Texts()
+    failed = add_gpu_assembly(texts, [("kernel:k", None)])  # type: ignore[list-item]
+    assert failed["kernel:k"].startswith("nvdisasm ended with ")
+    assert not texts.by_key
 
 
 def test_what_was_inlined_belongs_to_where_it_was() -> None:

@@ -53,6 +53,9 @@ def add_gpu_assembly(texts: Texts, units: Iterable[tuple[str, TritonSource]]) ->
                 text=True,
                 timeout=_SECONDS,
             )
+            if read.returncode:
+                failed[key] = f"nvdisasm ended with {read.returncode}: {read.stderr.strip()[:200]}"
+                continue
             lines, origins = sass_listing(read.stdout.splitlines(), f"{unit.name}.py")
             own = key.replace("kernel:", "assembly:", 1)
             texts.add(Text(own, "assembly", unit.name, "asm", tuple(lines)))
