@@ -252,6 +252,26 @@ def test_autograd_functions_and_hooks_of_the_users_run() -> None:
     assert torch.allclose(x.grad, 21 * values().cos())
 
 
+def test_autograd_functions_in_what_a_native_function_calls_back() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 7
+
+    def program(x):
+        y, found = x.sin(), []
+        [0].sort(key=lambda k: found.append(Twice.apply(y)) or 0)
+        return (found[0] + next(map(Twice.apply, (y,)))).sum()
+
+    x = values().requires_grad_()
+    own(program)(x).backward()
+    assert torch.allclose(x.grad, 14 * values().cos())
+
+
 def test_an_error_of_a_call_is_eagers_and_names_the_line() -> None:
     def program(x):
         y = x * 2

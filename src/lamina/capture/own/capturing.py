@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from functools import cache
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodWrapperType, ModuleType
+from functools import cache, partial
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import torch
@@ -40,6 +40,8 @@ _METHODS: dict[Callable[..., Any], str] = {
     operator.getitem: "__getitem__",
 }
 _KNOWN_CLASSES = frozenset((type(MISSING), Pending, torch.Tensor, torch.nn.Parameter, torch.Size))
+_CALLED_BACK = frozenset((FunctionType, MethodType, partial, map, filter))
+"""Classes of arguments by which a native function may call the user's: nothing is recorded in such a call."""
 _IDENTITY = (operator.is_, operator.is_not)
 
 
@@ -101,7 +103,8 @@ class CapturingWorld(PlainWorld):
             return self.change(setattr, *args)
         if function is getattr and len(args) == 2 and type(args[1]) is str:
             return self.attribute(*args)
-        if self._is_seen(function) or function is getattr:
+        given = {*map(type, args), *map(type, kwargs.values())}
+        if given.isdisjoint(_CALLED_BACK) and (self._is_seen(function) or function is getattr):
             return caller(function, args, kwargs)
         return self.natively(caller, (function, args, kwargs), {})
 
