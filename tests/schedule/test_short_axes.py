@@ -44,6 +44,8 @@ PROGRAMS: dict[str, tuple[Program, tuple[tuple[int, ...], ...]]] = {
     "every third": (lambda x: x[:, 1::3] * 2 + x[:, 0::3], ((4, 60),)),
     "pixels out of channels": (lambda x: F.pixel_shuffle(x, 2) * 2, ((2, 12, 5, 19),)),
     "pixels into channels": (lambda x: F.pixel_unshuffle(x, 3) + 1, ((2, 2, 9, 51),)),
+    "rows that are repeated": (lambda x, y: torch.hypot(x, y).repeat_interleave(2, 1) + 1, ((3, 5, 27), (3, 5, 27))),
+    "planes that are repeated": (lambda x: x.exp()[:, None, None].expand(-1, 3, 2, -1).contiguous(), ((7, 37),)),
     "rows of three": (lambda x: x / (x.norm(dim=-1, keepdim=True) + 1), ((41, 3),)),
     "rows of four": (lambda x: x.softmax(-1), ((5, 41, 4),)),
     "sums of two": (lambda x: (x * 2).sum(-1), ((5, 41, 2),)),
@@ -252,3 +254,14 @@ def test_sums_of_a_few_columns_are_made_for_rows_side_by_side(numerics: str, col
     plan = make_plan(fuse(lower(gm, "test"), numerics), Target.of("avx512", 1))
     assert len(program.steps) == len(columns)
     assert [int(k.nests[0].axes[-1].extent.const) for k in plan.kernels] == columns
+
+
+def test_values_that_are_repeated_are_computed_once() -> None:
+    """Only stores run along the axis: each is written out."""
+    gm = make_fx(lambda x: x.exp().repeat_interleave(3, 1), tracing_mode="fake")(torch.randn(50, 40, 27))
+    plan = make_plan(fuse(lower(gm, "test")), Target.of("avx512", 1))
+    ((nest,),) = [k.nests for k in plan.kernels]
+    names = [type(e).__name__ for e in nest.body]
+    assert names.count("Compute") == 1
+    assert names.count("Store") == 3
+    assert len(nest.axes) == 2

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lamina.ir.index import Axis
-from lamina.ir.loops import Compute, Equation, Nest, Reduce, Scan, Store
+from lamina.ir.loops import Compute, Equation, Nest, Reduce, Scan, Store, axes_of_values
 from lamina.ir.plan import furthest
 from lamina.schedule.coarsening import coarsen
 from lamina.schedule.cpu_cost import CostModel
@@ -42,6 +42,7 @@ def unrolled(flat: Flat, target: Target) -> Flat:
 
 
 def _unrolled(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Nest:
+    nest = _computed_once(nest)
     if len(nest.axes) < 2 or not nest.axes[-1].extent.is_int:
         return nest
     axis = nest.axes[-1]
@@ -56,6 +57,20 @@ def _unrolled(nest: Nest, dtypes: Mapping[str, str], target: Target) -> Nest:
         return nest
     dense = any(_goes_on(nest, outer, axis, dense=True) for outer in around)
     return result if (dense and count <= _LONGEST) or _faster(result, nest, dtypes, target) else nest
+
+
+def _computed_once(nest: Nest) -> Nest:
+    """The nest without short axes that no value varies along: each is computed once, and stored several times."""
+    if any(isinstance(e, Reduce | Scan) for e in nest.body):
+        return nest
+    values = frozenset[str]().union(*axes_of_values(nest).values())
+    for axis in nest.axes[:-1]:
+        short = axis.extent.is_int and 2 <= axis.extent.const <= _LONGEST
+        if not short or axis.name in values or axis.extent.const * len(nest.body) > _EQUATIONS:
+            continue
+        last = replace(nest, axes=(*(a for a in nest.axes if a != axis), axis))
+        nest = _without_axis(last, axis) or nest
+    return nest
 
 
 def _without_axis(nest: Nest, axis: Axis) -> Nest | None:
