@@ -23,7 +23,7 @@ from lamina.capture.reasons import (
     SKIPPED_BY_DYNAMO,
     SYMBOLS_TAKE_TOO_LONG,
 )
-from lamina.capture.recompiles import FailedGuard
+from lamina.capture.recompiles.guard_texts import FailedGuard
 from lamina.record import Record
 
 __all__ = ["CaptureLog"]
@@ -47,6 +47,8 @@ class CaptureLog:
     empty: Reason | None = None
     called_by_torch: bool = False
     """Whether torch's own wrapper calls the function, so that nobody else tells the user at the end of a call."""
+    fixed_names: set[str] = field(default_factory=set)
+    """Sizes and numbers that a line of the program fixed, by name."""
     _noted: set[tuple[str, ...]] = field(default_factory=set)
     _nothing_told: bool = False
 
@@ -80,7 +82,13 @@ class CaptureLog:
         if not failed:
             return
         first = failed[0]
-        facts = [("guard", first.guard), ("old", first.old), ("new", first.new), ("line", first.place)]
+        facts = [
+            ("guard", first.guard),
+            ("old", first.old),
+            ("new", first.new),
+            ("line", first.place),
+            ("called at", first.called_at),
+        ]
         told = tuple((name, text) for name, text in facts if text)
         subject = (function, f"version {len(failed)}")
         self._note(Decision("recompile", subject, True, first.reason, (*told, ("versions before", len(failed)))))
@@ -88,6 +96,7 @@ class CaptureLog:
     def fixed(self, symbol: str, value: str, stack: Iterable[FrameSummary]) -> None:
         """A size or number that could have varied holds for one value only, by a line of ``stack``."""
         place = user_place(user_frame(stack))
+        self.fixed_names.add(symbol)
         self._note(Decision("specialise", (symbol, place), True, SIZE_FIXED(symbol=symbol, value=value)))
 
     def fixed_from_now_on(self, function: CodeType) -> None:

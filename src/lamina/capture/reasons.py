@@ -1,4 +1,4 @@
-"""The reasons of decisions about capture: what ended a graph, what Python runs, why a function is compiled again."""
+"""The reasons of decisions about capture: what ended a graph, and what Python runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ __all__ = [
     "COROUTINE",
     "FRAMES",
     "GENERATOR",
-    "GUARDS",
     "INTERPRETED",
-    "LIMIT_REACHED",
     "LOOP_BROKEN",
     "NOTHING_CAPTURED",
     "NO_TENSOR_CALLS",
     "OTHER_BREAK",
-    "OTHER_GUARD",
     "OTHER_STATE",
     "PASSED_OVER",
     "RUN_BY_PYTHON",
@@ -277,129 +274,3 @@ BY_DYNAMO = FRAMES.add(
     "The option capture is own, but that front end does not do what is asked for.",
     "leave out what is named",
 )
-_GUARDS = Codes(11, "functions compiled again")
-
-OTHER_GUARD = _GUARDS.add(
-    0,
-    "{guard} does not hold any more",
-    "A function is compiled again, because a condition that the compiled code rests on does not hold for a call.",
-    "keep it the same from call to call",
-)
-_SIZE = _GUARDS.add(
-    1,
-    "size {place} of {name} was {old} and is {new}",
-    "A tensor has another size than the one that was compiled for. The next version takes the size as a symbol, if it "
-    "is not 0 or 1 and dynamic is not False.",
-    "compile with dynamic=True, or call torch._dynamo.mark_dynamic({name}, {place}) before the first call",
-)
-_STRIDE = _GUARDS.add(
-    2,
-    "stride {place} of {name} was {old} and is {new}",
-    "A tensor lies in memory in another way than the one that was compiled for.",
-    "give {name} in one layout, by .contiguous() before the call",
-)
-_DTYPE = _GUARDS.add(
-    3,
-    "dtype of {name} was {old} and is {new}",
-    "A tensor has another dtype than the one that was compiled for.",
-    "convert it before the call, if one dtype will do",
-)
-_GRADIENT = _GUARDS.add(
-    4,
-    "requires_grad of {name} was {old} and is {new}",
-    "A compiled function computes gradients of those inputs alone that required them when it was compiled.",
-    "call it with the same tensors requiring gradients, or within torch.no_grad() throughout",
-)
-_KEYS = _GUARDS.add(
-    5,
-    "device, layout or class of {name} differs: {old}, and now {new}",
-    "A tensor is on another device, or of another kind, than the one that was compiled for.",
-    "keep it on one device",
-)
-_NUMBER = _GUARDS.add(
-    6,
-    "{name} was {old} and is {new}",
-    "A Python number is a constant of the compiled code. An integer that changed becomes a symbol in the next version, "
-    "where dynamic is not False.",
-    "pass it as a tensor, or compile with dynamic=True",
-)
-_CONSTANT = _GUARDS.add(
-    7,
-    "{name} was {old} and is {new}",
-    "A Python value (a text, truth value or None, or an attribute of an object) is a constant of the compiled code.",
-    "keep it the same from call to call; each value has a compiled version of its own",
-)
-_IDENTITY = _GUARDS.add(
-    8,
-    "{name} is another object",
-    "The compiled code holds for one object: a module, function or class.",
-    "compile each object for itself, or pass what differs as tensors",
-)
-_LENGTH = _GUARDS.add(
-    9,
-    "the length of {name} was {old} and is {new}",
-    "Lists, tuples and dictionaries are taken apart when a function is compiled, so that each length is one version.",
-    "pass a stacked tensor, or always as many elements",
-)
-_TYPE = _GUARDS.add(
-    10,
-    "{name} has another type",
-    "The compiled code holds for one class of an object.",
-    "pass objects of one class",
-)
-_STATE = _GUARDS.add(
-    11,
-    "the state of torch differs ({guard})",
-    "Grad mode, inference mode, autocast, the default dtype, deterministic algorithms and the number of threads are "
-    "part of what a function is compiled for.",
-    "call it in one state",
-)
-_TRAINING = _GUARDS.add(
-    12,
-    "training of {name} was {old} and is {new}",
-    "A module is compiled for training and for evaluation apart.",
-)
-_ALIAS = _GUARDS.add(
-    13,
-    "tensors that were apart are one, or the other way round ({guard})",
-    "Two arguments were the same tensor, or shared memory, when the function was compiled, or were not.",
-    "pass tensors that share memory, or do not, in all calls alike",
-)
-_RANK = _GUARDS.add(
-    14,
-    "{name} had {old} dimensions and has {new}",
-    "A tensor has another number of dimensions than the one that was compiled for.",
-    "give it a fixed number of dimensions",
-)
-_RELATION = _GUARDS.add(
-    15,
-    "sizes do not fit what was compiled for: {guard}",
-    "Code for sizes that vary holds where a relation of theirs does, which the program asked for or tracing needed.",
-    "avoid conditions on sizes; give 0 and 1 their own calls",
-)
-LIMIT_REACHED = _GUARDS.add(
-    50,
-    "it was compiled as often as torch._dynamo.config.recompile_limit allows ({limit}){why}",
-    "A function was compiled so often that nothing more is compiled of it: calls that no version fits are run by "
-    "Python.",
-    "Pass what varies as a tensor, compile with dynamic=True, or raise the limit",
-)
-
-GUARDS = {
-    "size": _SIZE,
-    "stride": _STRIDE,
-    "dtype": _DTYPE,
-    "requires_grad": _GRADIENT,
-    "dispatch": _KEYS,
-    "rank": _RANK,
-    "number": _NUMBER,
-    "constant": _CONSTANT,
-    "identity": _IDENTITY,
-    "length": _LENGTH,
-    "type": _TYPE,
-    "state": _STATE,
-    "training": _TRAINING,
-    "alias": _ALIAS,
-    "relation": _RELATION,
-}
-"""Codes by what a guard is about."""

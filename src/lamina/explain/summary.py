@@ -120,8 +120,8 @@ def _place(decision: Decision, places: Mapping[str, str]) -> str:
     facts = dict(decision.facts)
     if decision.kind == "break":
         return decision.subject[0]
-    if "line" in facts and decision.kind == "recompile":
-        return str(facts["line"])
+    if decision.kind == "recompile" and ("called at" in facts or "line" in facts):
+        return str(facts.get("called at") or facts["line"])
     if decision.subject and decision.subject[0].endswith(")") and " (" in decision.subject[0]:
         return decision.subject[0].rpartition("(")[2][:-1]
     if "called at" in facts:

@@ -87,10 +87,15 @@ class DependenceGraph:
         """Whether more than one group entered writes a buffer."""
         return len(self._writers[name]) > 1
 
-    def runs_between(self, first: Group, second: Group) -> bool:
-        """Whether a third group must run after ``first`` and before ``second``."""
-        between = second.deps - {first.number}
-        return any(self._groups[k].ancestors >> first.number & 1 for k in between)
+    def between(self, first: Group, second: Group) -> Group | None:
+        """A group that must run after ``first`` and before ``second``, a library call if one must; else nothing."""
+        found = None
+        for k in second.deps:
+            if k != first.number and self._groups[k].ancestors >> first.number & 1:
+                found = self._groups[k]
+                if found.call is not None:
+                    break
+        return found
 
     def sharing(self, group: Group, sizes: Mapping[str, int]) -> list[Group]:
         """Groups of nests that share bytes with ``group``, most first; what one writes for it counts twice."""

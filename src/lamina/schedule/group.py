@@ -107,6 +107,11 @@ class Group:
         assert found is not None
         return found.name
 
+    @property
+    def described(self) -> str:
+        """What it is and what it is called, for a sentence."""
+        return f"the loops {self.name}" if self.call is None else f"the call of {self.call.op} ({self.call.name})"
+
 
 def renamed_axes(names: tuple[str, ...], axes: Iterable[Axis], mapping: Mapping[Atom, Expr | int]) -> tuple[str, ...]:
     """Names of reduced axes after substitution: an axis may have become one axis or several."""

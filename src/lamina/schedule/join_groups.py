@@ -69,8 +69,8 @@ class Joiner:
             return reasons.TOO_MANY_EQUATIONS()
         if len(first.reads | first.writes | second.reads | second.writes) > _MAX_BUFFERS:
             return reasons.TOO_MANY_BUFFERS()
-        if self.graph.runs_between(first, second):
-            return reasons.STEP_BETWEEN()
+        if (third := self.graph.between(first, second)) is not None:
+            return reasons.STEP_BETWEEN(step=third.described)
         pairs = self._pairs(first, second, first.facts, second.facts)
         if pairs is None:
             return reasons.SHIFTED_READ()

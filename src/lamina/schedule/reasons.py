@@ -51,8 +51,9 @@ TOO_MANY_BUFFERS = _JOINED.add(
 )
 STEP_BETWEEN = _JOINED.add(
     7,
-    "another step must run between them",
-    "A third step, often a library call, needs what the first computes and makes what the second needs.",
+    "{step} must run between them",
+    "A third step, often a library call, needs what the first computes and makes what the second needs; it, or one of "
+    "several, is named by its operation.",
 )
 SHIFTED_READ = _JOINED.add(
     8,

@@ -14,20 +14,22 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from inspect import signature
 from types import CodeType, FrameType
 from typing import Any
 
-from torch._dynamo import convert_frame, symbolic_convert
+import torch
+from torch._dynamo import convert_frame, guards, symbolic_convert
 from torch._dynamo.callback import callback_handler
 from torch._dynamo.resume_execution import ContinueExecutionCache
 from torch._guards import TracingContext
 
 from lamina.capture.breaks import break_reason, is_torchs
 from lamina.capture.log import CaptureLog
-from lamina.capture.recompiles import failed_guard, is_of_another
+from lamina.capture.recompiles.guard_texts import FailedGuard, failed_guard, is_of_another
+from lamina.capture.recompiles.guarded_call import GuardedCall, calling_frame, given_names
 from lamina.errors import RecompileRefused
 
 __all__ = ["Guards", "function_being_compiled", "note_fixed_sizes", "refused_recompile", "was_reset", "watch_frames"]
@@ -200,22 +202,61 @@ def _tell_break(log: CaptureLog, code: CodeType, error: Any) -> None:
 
 
 def _hear_of_failed_guards() -> None:
-    compiling: Any = convert_frame
-    find_any = compiling.get_and_maybe_log_recompilation_reasons
+    for module in (convert_frame, guards):  # one is asked for a recompile, the other where the stance forbids it
+        _hear_of_failed_guards_of(module)
+
+
+def _hear_of_failed_guards_of(asked: Any) -> None:
+    find_any = asked.get_and_maybe_log_recompilation_reasons
 
     @functools.wraps(find_any)
     def find(entries: Any, frame: Any, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         given = (entries, frame) if backend is None else (entries, frame, backend)
         reasons = find_any(*given, *args, **kwargs)
         with suppress(Exception):
-            log = _log_of(getattr(_thread, "compiler", None), frame.f_code)
+            compiler = getattr(_thread, "compiler", None) if asked is convert_frame else backend
+            log = _log_of(compiler, frame.f_code)
             if log is not None:
                 own = [text for text in map(str, reasons) if not is_of_another(text)]
-                failed = [failed_guard(text, frame.f_locals, frame.f_globals) for text in own]
-                log.compiled_again(log.name_of(_original(frame.f_code)), failed)
+                call = _guarded_call(frame, log)
+                failed = [failed_guard(text, call) for text in own]
+                if asked is convert_frame:
+                    log.compiled_again(log.name_of(_original(frame.f_code)), failed)
+                else:
+                    _thread.refused = failed[:1]
         return reasons
 
-    compiling.get_and_maybe_log_recompilation_reasons = find
+    asked.get_and_maybe_log_recompilation_reasons = find
+
+
+def _is_bound(code: CodeType, scope: Mapping[str, Any]) -> bool:
+    """Whether the first parameter of ``code`` is the object that it is a method of, which no caller gives."""
+    first = code.co_varnames[0] if code.co_argcount else ""
+    return first in ("self", "cls") or isinstance(scope.get(first), torch.nn.Module)
+
+
+_PART = re.compile(r"^torch_dynamo_resume_in_.*_at_(\d+)$")
+
+
+def _guarded_call(frame: Any, log: CaptureLog) -> GuardedCall:
+    """The call of ``frame``, which is not run yet."""
+    code = frame.f_code
+    fixed = frozenset(log.fixed_names)
+    part = _PART.match(code.co_name)
+    if part is not None:
+        return GuardedCall(frame.f_locals, frame.f_globals, after=f"{code.co_filename}:{part.group(1)}", fixed=fixed)
+    caller = calling_frame(code)
+    if caller is None:
+        return GuardedCall(frame.f_locals, frame.f_globals, fixed=fixed)
+    return GuardedCall(
+        frame.f_locals,
+        frame.f_globals,
+        f"{caller.f_code.co_filename}:{caller.f_lineno}",
+        given_names(caller, code, _is_bound(code, frame.f_locals)),
+        inner=caller.f_code in convert_frame.output_codes,
+        fixed=fixed,
+        outer=frozenset(code.co_freevars),
+    )
 
 
 def _hear_of_frames() -> None:
@@ -273,29 +314,28 @@ def _tell_compiled(log: CaptureLog, code: CodeType, result: Any, start: float) -
 
 _REFUSED = "Detected recompile when torch.compile stance"
 _FUNCTION = re.compile(r"filename: '(.*)', function name: '(.*)', line number: (\d+)")
-_FAILED = re.compile(r"^ *- (.*)$", re.MULTILINE)
 
 
 def refused_recompile(error: RuntimeError) -> RuntimeError:
-    """Torch's error of the stance "fail_on_recompile" in our words; any other ``error`` as it is.
-
-    It is told from the text alone: the frame that the error came from is gone.
-    """
+    """Torch's error of the stance "fail_on_recompile" in our words; any other ``error`` as it is."""
     text = str(error)
     if not text.startswith(_REFUSED):
         return error
-    function, found = _FUNCTION.search(text), _FAILED.search(text)
+    function = _FUNCTION.search(text)
     file, name, line = ("", "the function", "") if function is None else function.groups()
-    if found is None:
-        what, remedy = (
-            f"the stance fail_on_recompile forbids to compile {name}",
-            "call it with such arguments before the stance is set",
+    failed: list[FailedGuard] = getattr(_thread, "refused", [])
+    _thread.refused = []
+    if not failed:
+        what = f"the stance fail_on_recompile forbids to compile {name}, which was not compiled before"
+        return RecompileRefused(
+            what, where=f"{file}:{line}", remedy="call it with such arguments before the stance is set"
         )
-    else:
-        reason = failed_guard(found.group(1), {}, {}).reason
-        what = f"the stance fail_on_recompile forbids to compile {name} again: {reason}"
-        remedy = reason.remedy
-    return RecompileRefused(what, where=f"{file}:{line}", remedy=remedy)
+    [first] = failed
+    return RecompileRefused(
+        f"the stance fail_on_recompile forbids to compile {name} again: {first.reason} [{first.reason.code}]",
+        where=first.called_at or f"{file}:{line}",
+        remedy="; ".join(filter(None, (first.reason.remedy, "call it with such arguments before the stance is set"))),
+    )
 
 
 def note_fixed_sizes(log: CaptureLog) -> None:

@@ -26,7 +26,7 @@ from lamina.capture.fixed_sizes.torch_private import FixedSizes
 from lamina.capture.log import CaptureLog
 from lamina.capture.modes.switches import place_of
 from lamina.capture.modes.torch_private import is_checkpointed, refused_code, refused_frame
-from lamina.capture.reasons import LIMIT_REACHED
+from lamina.capture.recompiles.reasons import LIMIT_REACHED
 
 __all__ = ["SKIPPED", "callback_within"]
 
