@@ -58,6 +58,7 @@ DO_NOT: dict[str, tuple[Function, Tensor]] = {
     "several heads": (_heads(False), torch.ones(3, 2, 4)),
     "dropout in evaluation": (lambda x: F.dropout(x, 0.5, False) * 2, torch.ones(8)),
     "a unit vector": (lambda x: F.normalize(x, dim=0) * 2, torch.ones(8)),
+    "functions of gamma functions": (lambda x: torch.polygamma(1, x) + torch.lgamma(x) + x.digamma(), torch.ones(8)),
     "a product": (lambda dropped: (dropped @ dropped).mean(-1).T, torch.ones(4, 4)),
     "comparisons": (lambda x: torch.where((x == 1) & (x <= 2) | (x != 3), x, -x).tanh(), torch.ones(8)),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,8 @@ from lamina.aitune.inspection import ModuleInfo
 from lamina.aitune.tune_strategy import MinLatency, TuneStrategy
 from lamina.base.accuracy import tensors
 from lamina.base.reference import mapped
-from lamina.errors import BadArgument, LaminaError, LaminaWarning
+from lamina.base.user_warnings import warn_user
+from lamina.errors import BadArgument, LaminaError
 from lamina.runtime.torch_private import version_of
 from lamina.tuner.parts import modules_in, replaced
 from lamina.tuner.result import Result
@@ -129,11 +129,7 @@ class Module(nn.Module):
         self.unseen += 1
         if what and not self._told:
             self._told = True
-            warnings.warn(
-                f"{self.name}: {what}. Tune with such inputs too; `unseen` counts these calls",
-                LaminaWarning,
-                stacklevel=6,
-            )
+            warn_user(f"{self.name}: {what}. Tune with such inputs too; `unseen` counts these calls")
 
     def strategy_of(self, number: int) -> TuneStrategy:
         """The strategy of the graph with that number."""
@@ -265,7 +261,7 @@ def _tuned(module: Module, ignore: bool, given: Mapping[str, Any]) -> list[Resul
             if not ignore:
                 raise
             text = f"{module.name} runs as eager for {key}: {error.what}. {error.remedy}"
-            warnings.warn(text, LaminaWarning, stacklevel=4)
+            warn_user(text)
             continue
         module.results[key] = result
         found.append(result)

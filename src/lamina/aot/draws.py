@@ -17,7 +17,7 @@ from lamina.base.torch_private import OpOverload
 __all__ = ["draws_numbers"]
 
 _DRAWS = re.compile(
-    "drop|rand|normal(?!i)|noulli|nomial|uniform|exponential|poisson|cauchy|geometric|rrelu|gumbel|gamma$|dirichlet"
+    "drop|rand|normal(?!i)|noulli|nomial|uniform|exponential|poisson|cauchy|geometric|rrelu|gumbel|(?<![a-z])gamma$|dirichlet"
     "|fractional|lowrank|lobpcg|multi_head"
 )
 """Names of functions that draw; what ATen tags is found without."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-
 from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
-from lamina.errors import LaminaWarning
+from lamina.base.user_warnings import warn_user
 from lamina.record import Record
 
 __all__ = ["Notes"]
@@ -41,10 +39,10 @@ class Notes:
         if refused not in self.told:
             self.told.add(refused)
             what = f"lamina leaves {self.place or self.name} to eager: {refused}; {refused.remedy}"
-            warnings.warn(what, LaminaWarning, stacklevel=3)
+            warn_user(what)
 
     def tell(self, why: Reason) -> None:
         """Warn that the captured graph runs as it is, and note it."""
         self.eager(why)
         told = " ".join(why.split())[:400]
-        warnings.warn(f"lamina runs {self.place or self.name} as ATen calls: {told}", LaminaWarning, stacklevel=3)
+        warn_user(f"lamina runs {self.place or self.name} as ATen calls: {told}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from pathlib import Path
 
 from lamina.aot.region import Region
-from lamina.errors import BadArgument, LaminaWarning
+from lamina.base.user_warnings import warn_user
+from lamina.errors import BadArgument
 from lamina.options import Options
 from lamina.record import Record
 
@@ -40,7 +40,7 @@ def dump_backward(record: Record, region: Region) -> None:
             record.dump(record.folder)
     except OSError as refusal:
         said = f"lamina cannot write the stages of {region.name} to {record.folder}: {refusal.strerror}"
-        warnings.warn(said, LaminaWarning, stacklevel=2)
+        warn_user(said)
 
 
 def _own_folder(folder: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -22,7 +21,8 @@ from lamina.base.recovery import recover
 from lamina.base.retryable import set_retryable, set_retryable_unless_told
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import memory_of, without_bases
-from lamina.errors import LaminaError, LaminaWarning, StageFailed
+from lamina.base.user_warnings import warn_user
+from lamina.errors import LaminaError, StageFailed
 from lamina.options import Options, compiler_variables
 from lamina.record import Record
 from lamina.runtime.cache import Cache, cache_root
@@ -149,7 +149,7 @@ def warn_once(message: str) -> None:
     kind = message.partition(":")[0]
     if kind not in _warned:
         _warned.add(kind)
-        warnings.warn(message, LaminaWarning, stacklevel=3)
+        warn_user(message)
 
 
 def instead(region: str, why: str, gm: GraphModule, strict: bool, record: Record) -> Boxed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -23,7 +22,8 @@ from lamina.backends.debug import DEBUG
 from lamina.backends.eager import ATEN, EAGER
 from lamina.backends.kernels import KERNELS
 from lamina.backends.torch_private import torch_backend, torch_backend_names, traced_apart
-from lamina.errors import BadArgument, LaminaWarning
+from lamina.base.user_warnings import warn_user
+from lamina.errors import BadArgument
 
 __all__ = [
     "BUILT_IN",
@@ -176,7 +176,5 @@ def _installed(name: str) -> Backend | None:
         why = f"{point.value} is a {type(loaded).__name__}, not a backend"
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-    warnings.warn(
-        f"lamina cannot use the backend {name!r} of the package {package!r}: {why}", LaminaWarning, stacklevel=3
-    )
+    warn_user(f"lamina cannot use the backend {name!r} of the package {package!r}: {why}")
     return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 
 from lamina.base.decision import Decision
 from lamina.base.reasons import Codes
-from lamina.errors import InvalidIR, LaminaError, LaminaWarning, StageFailed
+from lamina.base.user_warnings import warn_user
+from lamina.errors import InvalidIR, LaminaError, StageFailed
 
 __all__ = ["NOT_RECORDED", "brief", "is_internal", "raised_within", "recover"]
 
@@ -79,4 +79,4 @@ def recover(
     place = (doing, type(error).__name__)
     if place not in _told:
         _told.add(place)
-        warnings.warn(f"lamina runs {region} with less: {why}; {instead}", LaminaWarning, stacklevel=3)
+        warn_user(f"lamina runs {region} with less: {why}; {instead}")

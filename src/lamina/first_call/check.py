@@ -8,7 +8,6 @@ warning name it with the first kernel that differs.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -27,7 +26,8 @@ from lamina.base.region_check import RegionCheck, StepCheck
 from lamina.base.rng_state import rng_state, set_rng_state
 from lamina.base.symbolic.torch_private import is_fake
 from lamina.base.torch_private import OpOverload
-from lamina.errors import LaminaError, LaminaWarning, StageFailed
+from lamina.base.user_warnings import warn_user
+from lamina.errors import LaminaError, StageFailed
 from lamina.first_call import reasons
 from lamina.first_call.steps import Recorded, first_step, recorded
 from lamina.options import Options
@@ -188,7 +188,7 @@ class _FirstCall:
         """The region by ATen, with a warning; ``StageFailed`` with the option strict."""
         if self.options.strict:
             raise StageFailed(f"the first call of {check}", remedy="unset the option strict to go on by ATen calls")
-        warnings.warn(f"lamina runs a region as ATen calls: the first call of {check}", LaminaWarning, stacklevel=4)
+        warn_user(f"lamina runs a region as ATen calls: the first call of {check}")
         run = aten_calls(self.gm)
         return run(inputs), run
 

@@ -14,7 +14,6 @@ import gc
 import operator
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -23,7 +22,8 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lamina.errors import BadArgument, LaminaWarning
+from lamina.base.user_warnings import warn_user
+from lamina.errors import BadArgument
 from lamina.runtime.torch_private import is_capturing, version_of, without_autocast
 
 __all__ = ["Frozen", "thaw"]
@@ -147,11 +147,9 @@ class Frozen:
                 return self._computed(sources)
             self._row += 1
             if self._row == _ROW_TO_WARN:
-                warnings.warn(
+                warn_user(
                     f"lamina: parameters of {self.name} change at every call, so freezing them only costs time: "
-                    "leave out the option freeze, or compile what changes them by itself",
-                    LaminaWarning,
-                    stacklevel=3,
+                    "leave out the option freeze, or compile what changes them by itself"
                 )
             counters = _counters(sources)
             versions = tuple(map(version_of, (*sources, *counters)))  # before: a write meanwhile must be seen
@@ -190,7 +188,7 @@ def _can_be_kept(sources: Iterable[Any]) -> bool:
             "lamina: parameters made in inference mode have no version, so freezing them has no effect: "
             "make them outside of torch.inference_mode()"
         )
-        warnings.warn(message, LaminaWarning, stacklevel=4)
+        warn_user(message)
         return False
     return not (any(t.is_cuda for t in sources) and is_capturing())
 

@@ -8,7 +8,6 @@ multiplied on the tensor cores.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,7 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from lamina.errors import LaminaWarning
+from lamina.base.user_warnings import warn_user
 from lamina.masked_rows.operations import MASKED, fill_backward_, fill_forward_, rows_of
 from lamina.runtime.cuda_driver import CudaKernel, Driver
 from lamina.runtime.cuda_host import launch_failed
@@ -219,11 +218,7 @@ class _Server:
                 raise built.errors[unit.name]
             return self.driver().load(built.cubins[unit.name], self.device)
         except TritonError as error:
-            warnings.warn(
-                f"lamina puts masked rows of attention right by torch's functions: {error.what}",
-                LaminaWarning,
-                stacklevel=2,
-            )
+            warn_user(f"lamina puts masked rows of attention right by torch's functions: {error.what}")
             return None
 
 

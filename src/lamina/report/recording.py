@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,7 @@ from torch.fx import GraphModule
 
 from lamina.base.files import copied_graph_text, graph_copy
 from lamina.base.recovery import is_internal, recover
-from lamina.errors import LaminaWarning
+from lamina.base.user_warnings import warn_user
 from lamina.ir.loops import LoopProgram
 from lamina.options import Options
 from lamina.record import Record, keep
@@ -122,6 +121,6 @@ def write_waiting(told: Callable[[Path], None] = lambda path: None) -> None:
             report(record, own)
         except Exception as error:
             said = f"lamina cannot write the report {own}: {type(error).__name__}: {error}"
-            warnings.warn(said, LaminaWarning, stacklevel=2)
+            warn_user(said)
             continue
         told(own)

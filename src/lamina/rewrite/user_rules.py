@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Iterable
 
 from lamina.base.bounded import remember
 from lamina.base.decision import Decision
 from lamina.base.rule import NestRule, Rule
-from lamina.errors import BadArgument, LaminaWarning, RuleFailed, UnexpectedMatches, UnknownOption
+from lamina.base.user_warnings import warn_user
+from lamina.errors import BadArgument, RuleFailed, UnexpectedMatches, UnknownOption
 from lamina.options import Options
 from lamina.rewrite.order import RULE_NAMES
 from lamina.rewrite.rules import RULES
@@ -68,7 +68,7 @@ def warn_of_right_side(rule: Rule, decision: Decision) -> None:
     """Warn that a rule of the user's is not applied because it is wrong, once in a process for each rule."""
     if rule not in _warned:
         remember(_warned, rule, None, _MOST_WARNED)
-        warnings.warn(str(wrong_right_side(rule, decision)), LaminaWarning, stacklevel=2)
+        warn_user(str(wrong_right_side(rule, decision)))
 
 
 def _closest(name: str, known: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from lamina.backends.regions import aten_calls
 from lamina.base.decision import Decision
 from lamina.base.lowering import find_lowering
 from lamina.base.retryable import is_retryable, set_retryable, writes_to_inputs
-from lamina.errors import LaminaWarning
+from lamina.base.user_warnings import warn_user
 from lamina.ir.loops import LibraryCall, LoopProgram
 from lamina.record import Record
 from lamina.segments import reasons
@@ -25,7 +24,7 @@ __all__ = ["as_aten", "lowered_by_user", "put_segment", "with_numbers"]
 
 def as_aten(gm: GraphModule, name: str, why: str, record: Record) -> Boxed:
     """The graph as ATen calls, which is a stated limit and no failure: strict mode allows it."""
-    warnings.warn(f"lamina runs {name} as ATen calls: {why}", LaminaWarning, stacklevel=3)
+    warn_user(f"lamina runs {name} as ATen calls: {why}")
     decision = Decision("fallback", (name,), False, reasons.LEFT_TO_ATEN(why=why))
     record.note(name, "aten", decision)
     return aten_calls(gm)
