@@ -302,7 +302,7 @@ def _compiled_joint(captured: Captured, joint: JointGraph, graphs: GraphCompiler
     graphs.static, inputs = frozenset(joint.static), inputs_of(joint.joint)
     if not joint.differentiable:
         graph = graphs.prepared(graphs.marked(joint.joint))
-        return without_training(joint, graphs.compiled("inference", graph, inputs))
+        return without_training(joint, captured, graphs.compiled("inference", graph, inputs))
     graph = graphs.prepared(joint.joint)
     halves = graphs.split(graph, None, joint.results, joint.static)
     halves = graphs.rewritten(halves)

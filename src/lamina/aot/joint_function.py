@@ -15,6 +15,7 @@ from lamina.aot.eager_history import Again, held_by_eager
 from lamina.aot.function import inference_function, training_function
 from lamina.aot.graph_compiler import GraphCompiler, role
 from lamina.aot.joint_tracing import JointGraph
+from lamina.aot.norm_statistics import kept_by_norms
 from lamina.aot.partition import Partition
 from lamina.aot.tangents import restrided
 from lamina.aot.torch_private import without_autocast
@@ -29,9 +30,9 @@ def inputs_of(joint: GraphModule) -> list[Any]:
     return [n.meta["val"] for n in joint.graph.find_nodes(op="placeholder") if role(n, "") != "tangent"]
 
 
-def without_training(traced: JointGraph, compiled: Boxed) -> Callable[..., Any]:
+def without_training(traced: JointGraph, captured: Captured, compiled: Boxed) -> Callable[..., Any]:
     """A joint graph without gradients as a function of its inputs."""
-    return inference_function(compiled, traced.mutated, traced.trained)
+    return inference_function(compiled, _versions_raised(traced, captured.graph), traced.trained)
 
 
 def with_training(
@@ -57,7 +58,7 @@ def with_training(
         traced.results,
         places,
         traced.tangents_of,
-        traced.mutated,
+        _versions_raised(traced, captured.graph),
         rereads=halves.rereads,
         compile_rereading=rereading,
         again=again,
@@ -65,6 +66,12 @@ def with_training(
         name=graphs.name,
         where=graphs.notes.place,
     )
+
+
+def _versions_raised(traced: JointGraph, gm: GraphModule) -> tuple[int, ...]:
+    """The inputs whose version rises where the graph is called: those that it writes to, as eager does."""
+    kept = kept_by_norms(gm)
+    return tuple(i for i in traced.mutated if i not in kept)
 
 
 def _compile_backward(graphs: GraphCompiler, backward: GraphModule) -> CompileBackward:

@@ -25,6 +25,7 @@ from lamina.aot.eager_history import Again, held_by_eager, reach_in_eager
 from lamina.aot.graph_compiler import GraphCompiler, device_of
 from lamina.aot.joint_tracing import JointGraph, trace_joint
 from lamina.aot.list_writes import with_versions
+from lamina.aot.norm_statistics import kept_by_norms
 from lamina.aot.notes import Notes
 from lamina.aot.overlap import inputs_written
 from lamina.aot.overlapping_views import returns_windows
@@ -201,6 +202,7 @@ class _Autograd:
             decompositions=decompositions,
             applied=self._made,
             as_results=not returns_windows(graph),
+            unversioned=kept_by_norms(graph),
         )
 
     def _made(self, applied: Applied) -> None:

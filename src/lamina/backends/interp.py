@@ -8,7 +8,7 @@ from torch.fx import GraphModule
 
 from lamina.backends.device import Boxed
 from lamina.base.retryable import set_retryable
-from lamina.base.torch_private import memory_of, without_bases
+from lamina.base.torch_private import memory_of, versions_kept, without_bases
 from lamina.ir.loops_interp import run_program
 from lamina.ir.plan import Plan
 from lamina.record import Record
@@ -55,7 +55,9 @@ class Interpreter:
             inputs = list(args)
             args.clear()
             try:
-                return without_bases(run_program(program, inputs), memory_of(inputs))
+                with versions_kept(inputs):
+                    results = run_program(program, inputs)
+                return without_bases(results, memory_of(inputs))
             except Exception as error:
                 set_retryable(error, retryable)
                 raise

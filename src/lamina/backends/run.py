@@ -21,6 +21,7 @@ from lamina.backends.subgraphs import Subgraph, split, without_writes
 from lamina.backends.torch_private import outside_of_tracing
 from lamina.base.decision import Decision
 from lamina.base.identity import place_of
+from lamina.base.torch_private import versions_kept
 from lamina.errors import BackendFailed, LaminaError
 from lamina.first_call.check import checked_first_call
 from lamina.options import Options
@@ -229,7 +230,7 @@ def _writing(run: Boxed, writes: tuple[tuple[int, int], ...]) -> Boxed:
     def call(args: list[Any]) -> list[Any]:
         written = [args[destination] for destination, _ in writes]
         outputs = list(run(args))
-        with torch.no_grad():
+        with torch.no_grad(), versions_kept(written):
             for tensor, (_, source) in zip(written, writes, strict=True):
                 tensor.copy_(outputs[source])
         return outputs[: len(outputs) - len(writes)]

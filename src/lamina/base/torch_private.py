@@ -32,6 +32,7 @@ __all__ = [
     "storage_of",
     "unseen_by_modes",
     "version_of",
+    "versions_kept",
     "without_bases",
 ]
 
@@ -106,6 +107,17 @@ def set_versions(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
     torch._C._autograd._unsafe_set_version_counter(
         tuple(t for t, _ in counting), tuple(version for _, version in counting)
     )
+
+
+@contextlib.contextmanager
+def versions_kept(tensors: Iterable[object]) -> Iterator[None]:
+    """Inside, writes raise no version of the tensors among these: whoever calls knows which it is to raise."""
+    counting = [t for t in tensors if isinstance(t, Tensor)]
+    before = [version_of(t) for t in counting]
+    try:
+        yield
+    finally:
+        set_versions(counting, before)
 
 
 def count_together(one: Tensor, other: Tensor) -> bool:

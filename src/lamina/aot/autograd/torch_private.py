@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -70,11 +70,12 @@ def run_aot_autograd(
     decompositions: dict[Any, Callable[..., Any]],
     applied: Callable[[Applied], None],
     as_results: bool = True,
+    unversioned: Collection[int] = (),
 ) -> Callable[..., Any]:
     """Trace, differentiate and partition ``gm`` with torch's AOTAutograd and compile the pieces with the given ones.
 
     ``applied`` is told the autograd function that it makes, if it differentiates. ``as_results``: gradients that arrive
-    get the strides of the results they belong to.
+    get the strides of the results they belong to. The versions of inputs that are ``unversioned`` do not rise.
     """
     backend = aot_autograd(
         fw_compiler=forward,
@@ -85,7 +86,8 @@ def run_aot_autograd(
         keep_inference_input_mutations=True,
     )
     told = _first_call_unwatched() if any(map(_is_of_a_class, example_inputs)) else contextlib.nullcontext()
-    with _settings(guess_tangent_strides_as_outputs=as_results), _functions_told(applied), exact_integers(), told:
+    functions = _functions_told(applied, len(example_inputs), unversioned)
+    with _settings(guess_tangent_strides_as_outputs=as_results), functions, exact_integers(), told:
         compiled: Callable[..., Any] = backend(gm, example_inputs)
     return compiled
 
@@ -136,11 +138,18 @@ class Applied:
 
 
 @contextlib.contextmanager
-def _functions_told(told: Callable[[Applied], None]) -> Iterator[None]:
-    """In this context ``told`` is given each autograd function that AOTAutograd makes."""
+def _functions_told(told: Callable[[Applied], None], count: int, unversioned: Collection[int]) -> Iterator[None]:
+    """In this context ``told`` is given each autograd function that AOTAutograd makes.
+
+    Of ``count`` inputs the ``unversioned`` are written to without a rise of their versions, where they are told apart.
+    """
     usual: Any = RuntimeWrapper.post_compile
 
     def post_compile(self: RuntimeWrapper, compiled: Any, *arguments: Any, **keywords: Any) -> Any:
+        metadata = keywords["runtime_metadata"]
+        if len(metadata.input_info) == count:
+            raised = metadata.mutated_graph_handled_indices_seen_by_autograd
+            metadata.mutated_graph_handled_indices_seen_by_autograd = [i for i in raised if i not in unversioned]
         if not self.trace_joint or not hasattr(compiled, "__self__"):
             return usual(self, compiled, *arguments, **keywords)
         applied = Applied(compiled)
