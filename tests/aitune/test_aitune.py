@@ -313,3 +313,10 @@ def test_a_profile_has_the_whole_and_its_modules() -> None:
     assert "| whole |" in found.markdown()
     with pytest.raises(BadArgument, match="measure one call or more"):
         ait.profile(pipeline(16), batch(), measured_runs=0)
+
+
+def test_a_wrapped_module_keeps_modes_within() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).train()
+    model[1].eval()
+    assert ait.Module(model).training
+    assert [part.training for part in model] == [True, False]

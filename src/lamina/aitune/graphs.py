@@ -67,7 +67,7 @@ class Graph:
         self.samples: list[Sample] = []
 
     def add(self, leaves: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Note a call, and keep a copy of its arguments as long as there are few, or while its shape is new."""
+        """Note the shapes of a call, and keep a copy of its arguments as long as there are few."""
         shape = shape_of(leaves)
         if len(self.samples) < _MOST:
             self.samples.append(Sample(*copied((args, dict(kwargs)))))

@@ -64,7 +64,7 @@ class Module(nn.Module):
         self.recording = False
         self._failed: set[str] = set()
         self._told = False
-        self.train(module.training)
+        self.training = module.training  # train() would change modules within that are in another mode
 
     @property
     def state(self) -> str:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import re
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from lamina.base.captured import argument, overloads_named
+from lamina.base.captured import argument
+from lamina.base.drawing import may_draw
 from lamina.base.source import operation_name
 from lamina.base.torch_private import OpOverload
 
 __all__ = ["draws_numbers"]
-
-_DRAWS = re.compile(
-    "drop|rand|normal(?!i)|noulli|nomial|uniform|exponential|poisson|cauchy|geometric|rrelu|gumbel|(?<![a-z])gamma$|dirichlet"
-    "|fractional|lowrank|lobpcg|multi_head"
-)
-"""Names of functions that draw; what ATen tags is found without."""
 
 _DROPOUT = {"scaled_dot_product_attention": 4}
 """Builtin functions that draw only where they are given a probability, with its position."""
@@ -49,12 +42,7 @@ def _draws(gm: GraphModule, node: Node) -> bool:
     if node.op == "call_function" and str(getattr(target, "__module__", None)).split(".")[0] not in _KNOWN:
         return True
     name = operation_name(target)
-    return bool(_DRAWS.search(name) or _is_tagged(name)) and not _is_told_not_to(node, name)
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_tagged(name: str) -> bool:
-    return any(torch.Tag.nondeterministic_seeded in overload.tags for overload in overloads_named(name))
+    return may_draw(name) and not _is_told_not_to(node, name)
 
 
 def _is_told_not_to(node: Node, name: str) -> bool:

@@ -317,6 +317,20 @@ def test_modes_entered_within_are_followed() -> None:
             assert found == wanted
 
 
+def test_random_numbers_that_nobody_reads_are_drawn() -> None:
+    def program(x):
+        torch.binomial(x, x / 8)
+        nn.functional.fractional_max_pool2d(x.view(1, 2, 2), 1, output_size=1)
+        return x * 2
+
+    torch.manual_seed(3)
+    program(values())
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    own(program)(values())
+    assert torch.equal(torch.rand(2), expected)
+
+
 def test_random_numbers_are_drawn_in_order() -> None:
     def program(x):
         a = torch.rand(4)

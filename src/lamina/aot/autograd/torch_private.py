@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -85,9 +88,8 @@ def run_aot_autograd(
         decompositions=decompositions,
         keep_inference_input_mutations=True,
     )
-    told = _first_call_unwatched() if any(map(_is_of_a_class, example_inputs)) else contextlib.nullcontext()
-    functions = _functions_told(applied, len(example_inputs), unversioned)
-    with _settings(guess_tangent_strides_as_outputs=as_results), functions, exact_integers(), told:
+    now = _Compilation(applied, len(example_inputs), unversioned, any(map(_is_of_a_class, example_inputs)))
+    with _settings(guess_tangent_strides_as_outputs=as_results), _compiling(now), exact_integers():
         compiled: Callable[..., Any] = backend(gm, example_inputs)
     return compiled
 
@@ -97,30 +99,6 @@ def _is_of_a_class(value: object) -> bool:
     return (
         isinstance(value, torch.Tensor) and type(value) not in HANDLED_TYPES and type(value.data) not in HANDLED_TYPES
     )
-
-
-@contextlib.contextmanager
-def _first_call_unwatched() -> Iterator[None]:
-    """In this context AOTAutograd compiles what does not run in a mode at first.
-
-    The mode (2.13) looks for results of custom operators that share memory with operands. It refuses operations on
-    tensors of other classes, which have no answer of their own.
-    """
-    kind: Any = getattr(runtime_wrappers, "_FirstInvocationContext", None)
-    if kind is None:
-        yield
-        return
-    usual = kind.__init__
-
-    def begin(self: Any) -> None:
-        usual(self)
-        self._is_first = False
-
-    kind.__init__ = begin
-    try:
-        yield
-    finally:
-        kind.__init__ = usual
 
 
 class Applied:
@@ -137,19 +115,51 @@ class Applied:
         self.function: Any = apply.__self__
 
 
-@contextlib.contextmanager
-def _functions_told(told: Callable[[Applied], None], count: int, unversioned: Collection[int]) -> Iterator[None]:
-    """In this context ``told`` is given each autograd function that AOTAutograd makes.
+@dataclass(frozen=True, slots=True)
+class _Compilation:
+    """What holds for one compilation by AOTAutograd.
 
-    Of ``count`` inputs the ``unversioned`` are written to without a rise of their versions, where they are told apart.
+    ``told`` is given each autograd function that it makes. Of ``count`` inputs the ``unversioned`` are written to
+    without a rise of their versions, where they are told apart. ``unwatched``: no mode looks at the first call of what
+    is compiled.
     """
+
+    told: Callable[[Applied], None]
+    count: int
+    unversioned: Collection[int]
+    unwatched: bool
+
+
+class _Thread(threading.local):
+    """The compilation of this thread: another one may compile for another compiler meanwhile."""
+
+    now: _Compilation | None = None
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def _compiling(compilation: _Compilation) -> Iterator[None]:
+    before, _thread.now = _thread.now, compilation
+    try:
+        yield
+    finally:
+        _thread.now = before
+
+
+def _hear_of_functions() -> None:
     usual: Any = RuntimeWrapper.post_compile
 
+    @functools.wraps(usual)
     def post_compile(self: RuntimeWrapper, compiled: Any, *arguments: Any, **keywords: Any) -> Any:
+        now = _thread.now
+        if now is None:
+            return usual(self, compiled, *arguments, **keywords)
         metadata = keywords["runtime_metadata"]
-        if len(metadata.input_info) == count:
+        if len(metadata.input_info) == now.count:
             raised = metadata.mutated_graph_handled_indices_seen_by_autograd
-            metadata.mutated_graph_handled_indices_seen_by_autograd = [i for i in raised if i not in unversioned]
+            metadata.mutated_graph_handled_indices_seen_by_autograd = [i for i in raised if i not in now.unversioned]
         if not self.trace_joint or not hasattr(compiled, "__self__"):
             return usual(self, compiled, *arguments, **keywords)
         applied = Applied(compiled)
@@ -158,14 +168,34 @@ def _functions_told(told: Callable[[Applied], None], count: int, unversioned: Co
             return applied.call(*inputs)
 
         never_captured(run)
-        told(applied)
+        now.told(applied)
         return usual(self, run, *arguments, **keywords)
 
     RuntimeWrapper.post_compile = post_compile  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        RuntimeWrapper.post_compile = usual  # type: ignore[method-assign]
+
+
+def _leave_first_calls_unwatched() -> None:
+    """Let what is compiled for tensors of the user's classes not run in a mode at first.
+
+    The mode (2.13) looks for results of custom operators that share memory with operands. It refuses operations on
+    tensors of other classes, which have no answer of their own.
+    """
+    kind: Any = getattr(runtime_wrappers, "_FirstInvocationContext", None)
+    if kind is None:
+        return
+    usual = kind.__init__
+
+    @functools.wraps(usual)
+    def begin(self: Any) -> None:
+        usual(self)
+        if _thread.now is not None and _thread.now.unwatched:
+            self._is_first = False
+
+    kind.__init__ = begin
+
+
+_hear_of_functions()
+_leave_first_calls_unwatched()
 
 
 @contextlib.contextmanager

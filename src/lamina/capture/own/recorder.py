@@ -15,6 +15,7 @@ import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.overrides import TorchFunctionMode
 
+from lamina.base.drawing import may_draw
 from lamina.capture.own.autocast import Autocast
 from lamina.capture.own.fakes import Fakes, look
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
@@ -188,7 +189,7 @@ class Recorder(TorchFunctionMode):
         if target is getattr:
             fake_args = (fake_args[0], name_of(func))
         node = self._node(op, target, fake_args, fake_kwargs)
-        segment.draws = segment.draws or _draws(func)
+        segment.draws = segment.draws or may_draw(name_of(func))
         segment.writes = segment.writes or writes(func, args, kwargs)
         self.regions.calls += 1
         if in_place(func):
@@ -321,27 +322,3 @@ def _looks(value: Any) -> Any:
 
 def _fake_of(tensor: torch.Tensor, segment: _Segment) -> Any:
     return segment.fake_of(tensor)
-
-
-_DRAWING = (
-    "rand",
-    "normal",
-    "dropout",
-    "bernoulli",
-    "multinomial",
-    "poisson",
-    "exponential",
-    "rrelu",
-    "attention",
-    "gumbel",
-    "uniform",
-    "fractional",
-    "lstm",
-    "gru",
-    "rnn",
-)
-
-
-def _draws(func: Any) -> bool:
-    """Whether a call may draw random numbers, which it does even if nobody reads its result."""
-    return any(word in name_of(func) for word in _DRAWING)
