@@ -14,6 +14,7 @@ __all__ = [
     "RuleFailed",
     "StageFailed",
     "UnexpectedMatches",
+    "UnknownGradient",
     "UnknownOption",
     "WrongLowering",
 ]
@@ -79,6 +80,12 @@ class RecompileRefused(LaminaError, RuntimeError):
     """A call would compile a function again while ``torch.compiler.set_stance`` forbids it."""
 
     code = "LM014"
+
+
+class UnknownGradient(LaminaError, RuntimeError):
+    """The whole gradient of a result was asked for that other results of its graph depend on, and is not known."""
+
+    code = "LM016"
 
 
 class RuleFailed(LaminaError):

@@ -23,6 +23,7 @@ from lamina.errors import (
     RecompileRefused,
     RuleFailed,
     UnexpectedMatches,
+    UnknownGradient,
     WrongLowering,
 )
 from lamina.extend import Passes, nest_rule, rule
@@ -79,6 +80,18 @@ def _differentiated_twice(backend: str = "lamina") -> torch.Tensor:
     return x.grad
 
 
+def _asked_past_a_dropout() -> object:
+    """The gradient that a result gets from another one by random numbers, which cannot be drawn again."""
+    torch.compiler.reset()
+
+    def between(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made = x * 2
+        return made, F.dropout(made).sum()
+
+    made, total = lamina.compile(between)(torch.ones(3, requires_grad=True))
+    return torch.autograd.grad(total, made)
+
+
 MISTAKES: dict[str, tuple[type[LaminaError], Callable[[], object]]] = {
     "a negative count": (lamina.BadArgument, lambda: lamina.benchmark(int, repeats=-1)),
     "no call to warm up": (lamina.BadArgument, lambda: lamina.warmup(int, calls=0)),
@@ -115,6 +128,7 @@ MISTAKES: dict[str, tuple[type[LaminaError], Callable[[], object]]] = {
         lambda: _rewritten(rules=[rule(lambda x: x.sin(), lambda x: x / 0 + 1 // 0, name="z")], strict=True),
     ),
     "a second differentiation": (DoubleBackward, _differentiated_twice),
+    "a gradient past random numbers": (UnknownGradient, _asked_past_a_dropout),
     "an option of the wrong type": (lamina.UnknownOption, lambda: lamina.compile(abs, options={"verify": "yes"})),
     "a mode that does not exist": (lamina.UnknownOption, lambda: lamina.compile(abs, mode="ludicrous")),
     "a value that is no choice": (lamina.UnknownOption, lambda: Options().replace(numerics="sloppy")),

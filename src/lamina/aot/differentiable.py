@@ -21,7 +21,7 @@ from lamina.base.reasons import Reason
 from lamina.base.recovery import brief
 from lamina.base.torch_private import HigherOrderOperator
 
-__all__ = ["Rerun", "Taken"]
+__all__ = ["Rerun", "Taken", "why_not_again"]
 
 Taken = tuple[tuple[int, ...], Sequence[Any]]
 """The versions of a call's inputs, and what gives those that get no gradient, as long as they are alive."""
@@ -54,7 +54,7 @@ class Rerun:
         """Inputs that are made for each call, in the memory of the user's: nobody else keeps them."""
         self._mode, self._autocast = torch.is_grad_enabled(), autocast_states()
         self._told: set[str] = set()
-        self.limit = _limit(gm, mutated)
+        self.limit = why_not_again(gm, mutated)
         """Why the graph is never run again, "" if it may be."""
 
     def taken(self, inputs: Sequence[Any]) -> Taken | None:
@@ -128,7 +128,8 @@ def _itself(given: torch.Tensor) -> torch.Tensor:
     return given
 
 
-def _limit(gm: GraphModule, mutated: Sequence[int]) -> Reason | None:
+def why_not_again(gm: GraphModule, mutated: Sequence[int]) -> Reason | None:
+    """Why a captured graph that writes to the ``mutated`` inputs is not run a second time, None if it may be."""
     if mutated:
         return reasons.WRITES_INPUT()
     if draws_numbers(gm):

@@ -284,6 +284,34 @@ HOLDS_GRAPHS = _TRACED.add(
     "it calls graphs within, or holds constants",
     "The captured graph cannot be run again for second derivatives.",
 )
+LEADS_ON = _TRACED.add(
+    19,
+    "{count} of its results depend on other results, whose gradients can be asked for",
+    "Each of these results has a node of its own, which leads autograd to the results that it depends on: their hooks, "
+    "retain_grad and torch.autograd.grad see the whole gradient, as in eager.",
+)
+WATCHED_RESULT = _TRACED.add(
+    20,
+    "the gradient of a result that other results depend on is asked for: the captured calls between them run again",
+    "A hook, retain_grad or torch.autograd.grad asks for the gradient of a result. What comes to it from other results "
+    "of the same graph is computed by eager's autograd on the calls between them, which is slower than a compiled "
+    "backward.",
+    "remove hooks and retain_grad where they are not needed",
+)
+WRITES_RESULT = _TRACED.add(
+    21,
+    "it writes to a result after it was read",
+    "The calls between two results cannot be run again: what they read was written to since.",
+    "write to a clone instead",
+)
+LIES_IN_SHARED_MEMORY = _TRACED.add(
+    22,
+    "result {place} depends on others and shares memory with one: what it gives to their gradients shows only in those "
+    "of inputs",
+    "A result that is a view of another, or has views among the results, leads autograd to the inputs alone: hooks, "
+    "retain_grad and torch.autograd.grad of the results that it depends on see only what arrives from outside.",
+    "return one of the views, and make the others outside of the compiled function",
+)
 
 TAKEN_APART = _TRACED.add(
     18,

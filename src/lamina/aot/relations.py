@@ -6,15 +6,17 @@ written to with a gradient the others get that history as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any
 
 from torch import Tensor, is_inference_mode_enabled, no_grad
 from torch.fx import GraphModule, Node
 
+from lamina.aot.overlap import tensors_written
 from lamina.aot.torch_private import is_grad_enabled, never_captured, transforms_are_active
-from lamina.base.captured import example, memory
+from lamina.base.captured import example, fakes, memory
 from lamina.base.symbolic.torch_private import is_constant
 from lamina.base.torch_private import as_usual, count_together, how_made, makes_parts, note_how_made, storage_of
 
@@ -26,12 +28,14 @@ class _Family:
     """Results that are views of one tensor, by their places; ``root`` is the place of that tensor, if it is one.
 
     ``made`` says for each view how it was made, which decides whether it may be written to with a gradient. ``alike``:
-    the root has the place and strides of the tensor beside which it is made.
+    the root has the place and strides of the tensor beside which it is made. ``parents`` has for each view the place of
+    the view that it was made of, None if that is the root or no result.
     """
 
     root: int | None
     views: tuple[int, ...]
     made: tuple[Any, ...]
+    parents: tuple[int | None, ...]
     alike: bool
 
     @property
@@ -105,20 +109,25 @@ def relations(gm: GraphModule) -> Relations | None:
         return None
     values = [example(one) for one in returned]
     same = tuple(next(i for i, other in enumerate(values) if other is one) for one in values)
+    parents = _parents(gm, returned, values)
     inputs = [example(node) for node in gm.graph.find_nodes(op="placeholder")]
     lying = {memory(one): place for place, one in reversed(list(enumerate(inputs))) if memory(one) is not None}
     places: dict[Any, list[int]] = {}
     for place, value in enumerate(values):
         if same[place] == place and memory(value) is not None:
             places.setdefault(memory(value), []).append(place)
-    found = [one for where, lie in places.items() for one in _groups(values, lie, inputs, lying.get(where))]
+    found = [one for where, lie in places.items() for one in _groups(values, parents, lie, inputs, lying.get(where))]
     views = ((i, one) for i, one in enumerate(values) if memory(one) in lying and one._is_view())
     made = tuple((i, how_made(one), one.requires_grad) for i, one in views if not as_usual(one))
     return Relations(tuple(found), same, made) if found or made else None
 
 
 def _groups(
-    values: Sequence[Tensor], places: Sequence[int], inputs: Sequence[Any], input: int | None
+    values: Sequence[Tensor],
+    parents: Mapping[int, int],
+    places: Sequence[int],
+    inputs: Sequence[Any],
+    input: int | None,
 ) -> Iterator[_Group]:
     """The groups of the results at ``places``, in one memory, which is that of an ``input`` if its place is given."""
     if len(places) < 2 and input is None:
@@ -140,8 +149,8 @@ def _groups(
             first = _first(values, (trained or others)[0])
             beside = values[first] if place is None else inputs[place]
             yield _Group(
-                tuple(_family(values, one, beside) for one in trained if len(one) > 1),
-                tuple(_family(values, one, beside) for one in others),
+                tuple(_family(values, parents, one, beside) for one in trained if len(one) > 1),
+                tuple(_family(values, parents, one, beside) for one in others),
                 place,
                 first if trained else None,
                 apart=len(counting) > 1,
@@ -171,12 +180,47 @@ def _first(values: Sequence[Tensor], family: Sequence[int]) -> int:
     return next((i for i in family if values[i]._base is None), family[0])
 
 
-def _family(values: Sequence[Tensor], members: Sequence[int], beside: Tensor) -> _Family:
+def _family(values: Sequence[Tensor], parents: Mapping[int, int], members: Sequence[int], beside: Tensor) -> _Family:
     root = next((i for i in members if values[i]._base is None), None)
-    views = tuple(i for i in members if i != root)
-    return _Family(
-        root, views, tuple(how_made(values[i]) for i in views), root is not None and _alike(values[root], beside)
-    )
+    views = tuple(sorted((i for i in members if i != root), key=lambda i: _depth(parents, i)))
+    above = tuple(k if (k := parents.get(i)) in views else None for i in views)
+    made = tuple(how_made(values[i]) for i in views)
+    return _Family(root, views, made, above, root is not None and _alike(values[root], beside))
+
+
+def _depth(parents: Mapping[int, int], place: int) -> int:
+    depth = 0
+    while place in parents:
+        place, depth = parents[place], depth + 1
+    return depth
+
+
+def _parents(gm: GraphModule, returned: Sequence[Node], values: Sequence[Tensor]) -> dict[int, int]:
+    """For results that were made of others as views, the places of these.
+
+    None for memory that the graph writes to: a write gives views another history than that of their calls.
+    """
+    places = {id(one): i for i, one in reversed(list(enumerate(values)))}
+    written = {memory(example(one)) for node in gm.graph.nodes for one in tensors_written(node)}
+    found = {}
+    for i, node in enumerate(returned):
+        if places[id(values[i])] == i and memory(values[i]) not in written:
+            above: Node | None = node
+            while above is not None and (above := _viewed(above)) is not None:
+                if (k := places.get(id(example(above)), i)) != i:
+                    found[i] = k
+                    break
+    return found
+
+
+def _viewed(node: Node) -> Node | None:
+    """The operand that a call gives a view of, or the call whose result it picks."""
+    if node.op not in ("call_function", "call_method"):
+        return None
+    if node.target is getitem and isinstance(node.args[0], Node) and not isinstance(example(node.args[0]), Tensor):
+        node = node.args[0]
+    where = memory(fakes(node)[0]) if fakes(node) else None
+    return next((n for n in node.all_input_nodes if where is not None and memory(example(n)) == where), None)
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
@@ -237,9 +281,9 @@ def _rejoin(results: list[Any], family: _Family) -> None:
         _note_parts(results, family)
     if root is None or root._base is not None or not root.requires_grad or not is_grad_enabled():
         return
-    for i, how in zip(family.views, family.made, strict=True):
-        if results[i]._base is not root:
-            results[i] = _placed(root, results[i])
+    for i, how, parent in zip(family.views, family.made, family.parents, strict=True):
+        if results[i]._base is not root or parent is not None:
+            results[i] = _placed(root if parent is None else results[parent], results[i])
             note_how_made(results[i], how)
 
 

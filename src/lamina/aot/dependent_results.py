@@ -1,0 +1,314 @@
+"""Results of a region that other results depend on, where somebody asks for their gradient.
+
+In eager the gradient of ``y`` in ``return y, y.sin()`` is the sum of what arrives at it from outside and what comes
+from the sine: hooks of ``y`` are called with that, ``retain_grad`` keeps it, ``torch.autograd.grad(..., y)`` gives it.
+The one node of a region computes the gradients of inputs, and sees only what arrives from outside. So a result that
+depends on others has a node of its own in front of the region's, which leads to these others as well. As a rule it
+hands all to the region's node. Where one of the others is watched, it runs the captured calls between both under
+autograd, for the gradients of the others and of inputs past them; the region's node then gets nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import is_inference_mode_enabled
+from torch.fx import Graph, GraphModule, Node
+
+from lamina.aot import reasons
+from lamina.aot.autograd.torch_private import asked_of_engine, direct_apply
+from lamina.aot.differentiable import why_not_again
+from lamina.aot.eager_history import reach_in_eager
+from lamina.aot.notes import Notes
+from lamina.aot.overlap import tensors_written
+from lamina.aot.torch_private import (
+    ENTER_AUTOCAST,
+    EXIT_AUTOCAST,
+    SET_GRAD,
+    autocast_states,
+    forward_of,
+    is_grad_enabled,
+    never_captured,
+    transforms_are_active,
+)
+from lamina.base.captured import example, memory
+from lamina.base.fx.copying import copy_nodes
+from lamina.base.fx.torch_private import flatten, graph_module
+from lamina.base.reasons import Reason
+from lamina.base.user_warnings import warn_user
+from lamina.errors import UnknownGradient
+
+__all__ = ["leading_on"]
+
+_SWITCHES = (SET_GRAD, ENTER_AUTOCAST, EXIT_AUTOCAST)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The captured calls between a result and what it depends on.
+
+    ``gm`` takes the graph's inputs at the places ``inputs`` and then the results ``others``, and gives the result that
+    is returned at ``places``. ``leads`` says of each of its inputs whether a gradient reaches it. ``limit`` is why the
+    calls are never run again, None if they may be.
+    """
+
+    places: tuple[int, ...]
+    gm: GraphModule
+    inputs: tuple[int, ...]
+    others: tuple[int, ...]
+    leads: tuple[bool, ...]
+    limit: Reason | None
+    autocast: tuple[dict[str, Any], ...]
+
+    def gradients(self, given: Sequence[Any], gradient: torch.Tensor, create_graph: bool) -> list[Any]:
+        """The gradients of all that the part is ``given``, None where none arrives."""
+        with contextlib.ExitStack() as modes:
+            for state in self.autocast:
+                modes.enter_context(torch.autocast(**state))
+            modes.enter_context(torch.enable_grad())
+            own = [t.view_as(t) if leads else t for t, leads in zip(given, self.leads, strict=True)]
+            (result,), _ = flatten(forward_of(self.gm)(*own))
+        wanted = [t for t, leads in zip(own, self.leads, strict=True) if leads]
+        found = iter(torch.autograd.grad(result, wanted, gradient, create_graph=create_graph, allow_unused=True))
+        return [next(found) if leads else None for leads in self.leads]
+
+
+def leading_on(
+    compiled: Callable[..., Any], gm: GraphModule, example_inputs: Sequence[Any], written: Sequence[int], notes: Notes
+) -> Callable[..., Any]:
+    """``compiled``, which computes what ``gm`` does, with results that lead autograd to those they depend on as well.
+
+    ``written`` are the inputs that it writes to.
+    """
+    parts = _parts(gm, example_inputs, frozenset(written), notes)
+    if not parts:
+        return compiled
+    notes.decided("dependent results", True, reasons.LEADS_ON(count=len(parts)))
+    watches = [_Watch(part, notes) for part in parts]
+
+    def run(*inputs: Any) -> Any:
+        results = compiled(*inputs)
+        if is_inference_mode_enabled() or not is_grad_enabled() or transforms_are_active():
+            return results
+        made = list(results)
+        for watch in watches:
+            part = watch.part
+            result = made[part.places[0]]
+            if result.grad_fn is not None:
+                given = [inputs[i] for i in part.inputs] + [made[k] for k in part.others]
+                leading = _direct(watch, (result,), result, *given)
+                for place in part.places:
+                    made[place] = leading
+        return tuple(made)
+
+    never_captured(run)
+    return run
+
+
+class _Watch:
+    """A part, and what the user was told about it."""
+
+    def __init__(self, part: _Part, notes: Notes) -> None:
+        self.part, self._notes = part, notes
+        self._noted = self._warned = False
+
+    def again(self, kinds: frozenset[str]) -> bool:
+        """Whether the part is run for others that are watched in these ways; tells where it cannot be."""
+        limit, notes = self.part.limit, self._notes
+        if not self._noted:
+            self._noted = True
+            notes.decided("watched result", limit is None, limit or reasons.WATCHED_RESULT())
+        if limit is None:
+            return True
+        if kinds != {"hook"}:
+            what = f"the gradient of a result of {notes.name} is not known, as others depend on it: {limit}"
+            raise UnknownGradient(what, where=notes.place, remedy=_REMEDY)
+        if not self._warned:
+            self._warned = True
+            what = f"hooks of a result of {notes.name} ({notes.place}) see only what arrives from outside"
+            warn_user(f"{what}, not what comes from other results, which depend on it: {limit}", _REMEDY)
+        return False
+
+
+_REMEDY = "return it from a compiled function of its own, and compute what depends on it in another"
+
+
+class _Dependent(torch.autograd.Function):
+    """A result, which leads to the region's node and to what it depends on."""
+
+    @staticmethod
+    def forward(ctx: Any, watch: _Watch, hidden: tuple[torch.Tensor], result: torch.Tensor, *given: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.watch, ctx.count = watch, len(given)
+        first = len(watch.part.inputs)
+        ctx.others = [weakref.ref(t) for t in given[first:]]
+        again = watch.part.limit is None
+        # The others are held, and with them their hooks, whoever else lets go of them.
+        places = [i for i, value in enumerate(given) if isinstance(value, torch.Tensor) and (again or i >= first)]
+        ctx.places, ctx.numbers = places, [None if isinstance(value, torch.Tensor) else value for value in given]
+        ctx.save_for_backward(*(given[i] for i in places))
+        return hidden[0].detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        nothing = (None,) * ctx.count
+        if gradient is None:
+            return None, None, None, *nothing
+        watch = ctx.watch
+        kinds = _watched(ctx)
+        if not kinds or not watch.again(kinds):
+            return None, None, gradient, *nothing
+        given = list(ctx.numbers)
+        for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
+            given[place] = tensor
+        return None, None, None, *watch.part.gradients(given, gradient, is_grad_enabled())
+
+
+never_captured(_Dependent.backward)
+_direct: Callable[..., Any] = direct_apply(_Dependent)
+
+
+def _watched(ctx: Any) -> frozenset[str]:
+    """In which ways one of the results that a node leads to is watched in the backward that runs."""
+    kinds = {"hook" for other in ctx.others if (t := other()) is not None and t._backward_hooks}
+    if any((t := other()) is not None and t.retains_grad for other in ctx.others):
+        kinds.add("retain_grad")
+    edges = ctx.next_functions[-len(ctx.others) :]
+    asked = asked_of_engine()
+    if asked is None or not asked.isdisjoint(edges):
+        kinds.add("asked")
+    return frozenset(kinds)
+
+
+def _parts(gm: GraphModule, example_inputs: Sequence[Any], written: frozenset[int], notes: Notes) -> list[_Part]:
+    """A part for each of the results that depend on others, those that come first in the graph first."""
+    returned, _ = flatten(gm.graph.output_node().args[0])
+    results = _Results(returned)
+    if len(results.places) < 2:
+        return []
+    calls = _Calls(gm, results, written)
+    made = [calls.part(node, example_inputs) for node in gm.graph.nodes if results.is_first(node)]
+    parts = [part for part in made if part is not None]
+    shared = results.shared(gm)
+    for part in parts:
+        place = part.places[0]
+        # A view of a view that is a result is made of that one: see ``relations``.
+        if place in shared and any(results.memory(k) != results.memory(place) for k in part.others):
+            notes.decided("dependent results", False, reasons.LIES_IN_SHARED_MEMORY(place=place))
+    return [part for part in parts if part.places[0] not in shared]
+
+
+class _Results:
+    """The results of a graph that may have a gradient, each once."""
+
+    def __init__(self, returned: Sequence[Any]) -> None:
+        found = {i: node for i, node in enumerate(returned) if isinstance(node, Node) and _may_have_gradient(node)}
+        self.nodes = found
+        self.places: dict[int, tuple[int, ...]] = {}
+        for i, node in found.items():
+            self.places[id(example(node))] = (*self.places.get(id(example(node)), ()), i)
+        self._first = {found[places[0]] for places in self.places.values()}
+
+    def is_first(self, node: Node) -> bool:
+        """Whether a node is a result, and not one that another is as well."""
+        return node in self._first
+
+    def places_of(self, node: Node) -> tuple[int, ...]:
+        """Where the value of a node is returned; nowhere if it is no result."""
+        return self.places.get(id(example(node)), ())
+
+    def memory(self, place: int) -> Any:
+        """The memory that the result at ``place`` lies in."""
+        return _memory(self.nodes[place])
+
+    def shared(self, gm: GraphModule) -> set[int]:
+        """The places of results in the memory of others, or of inputs."""
+        lying: dict[Any, set[int]] = {}
+        for node in (*gm.graph.find_nodes(op="placeholder"), *self.nodes.values()):
+            lying.setdefault(_memory(node), set()).add(id(example(node)))
+        return {i for i, node in self.nodes.items() if len(lying[_memory(node)]) > 1}
+
+
+def _may_have_gradient(node: Node) -> bool:
+    value = example(node)
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+class _Calls:
+    """A captured graph's calls, and which memory they write to."""
+
+    def __init__(self, gm: GraphModule, results: _Results, written: frozenset[int]) -> None:
+        self.gm, self.results = gm, results
+        self.order = {node: i for i, node in enumerate(gm.graph.nodes)}
+        self.inputs = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+        self.written = written
+        self.writes: dict[Any, list[Node]] = {}
+        for node in gm.graph.nodes:
+            for one in tensors_written(node):
+                self.writes.setdefault(_memory(one), []).append(node)
+
+    def part(self, result: Node, example_inputs: Sequence[Any]) -> _Part | None:
+        """The calls between a result and others; None if it depends on none of them."""
+        own = self.results.places_of(result)
+        stops: dict[Node, int] = {}
+        needed: set[Node] = set()
+        stack = [result]
+        while stack:
+            node = stack.pop()
+            places = self.results.places_of(node)
+            if places and places != own:
+                stops[node] = places[0]
+            elif node not in needed:
+                needed.add(node)
+                stack += node.all_input_nodes
+                if node.op != "placeholder":
+                    stack += self.writes.get(_memory(node), ())
+        return self._made(result, stops, needed, example_inputs) if stops else None
+
+    def _made(
+        self, result: Node, stops: Mapping[Node, int], needed: set[Node], example_inputs: Sequence[Any]
+    ) -> _Part | None:
+        calls = [n for n in self.gm.graph.nodes if n.target in _SWITCHES or (n in needed and n.op != "placeholder")]
+        used = {node for call in calls for node in call.all_input_nodes}
+        inputs = {node: i for node, i in self.inputs.items() if node in used and node not in stops}
+        others = tuple(dict.fromkeys(stops.values()))
+        graph = Graph()
+        made: dict[Node, Any] = copy_nodes(graph, inputs)
+        for other in others:
+            given = graph.placeholder(f"result_{other}")
+            given.meta = dict(self.results.nodes[other].meta)
+            made.update((node, given) for node, one in stops.items() if one == other)
+        graph.output((copy_nodes(graph, calls, made)[result],))
+        gm = graph_module(self.gm, graph, with_meta=False)
+        values = [*(example_inputs[i] for i in inputs.values()), *(example(self.results.nodes[k]) for k in others)]
+        reach = reach_in_eager(gm, values, {0: ("result", 0)})()
+        leads = tuple(one is not None for one in reach or ())
+        if not any(leads[len(inputs) :]):
+            return None
+        places = tuple(inputs.values())
+        limit = why_not_again(gm, ()) or self._written_between(stops, calls, places)
+        states = tuple(autocast_states())
+        return _Part(self.results.places_of(result), gm, places, others, leads, limit, states)
+
+    def _written_between(
+        self, stops: Mapping[Node, int], calls: Sequence[Node], inputs: Sequence[int]
+    ) -> Reason | None:
+        """Why values that the calls read are other ones after the graph."""
+        if self.written.intersection(inputs):
+            return reasons.WRITES_INPUT()
+        for node in stops:
+            last = max((self.order[n] for n in self.writes.get(_memory(node), ())), default=-1)
+            reading = (n for n in calls if any(_memory(one) == _memory(node) for one in n.all_input_nodes))
+            if any(self.order[n] <= last for n in reading):
+                return reasons.WRITES_RESULT()
+        return None
+
+
+def _memory(node: Node) -> Any:
+    found = memory(example(node))
+    return id(example(node)) if found is None else found

@@ -1,0 +1,297 @@
+"""Results of a region that others depend on: hooks, ``retain_grad`` and ``autograd.grad`` see what they do in eager."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import lamina
+from lamina.errors import LaminaWarning, UnknownGradient
+
+Tensors = Sequence[torch.Tensor]
+F = torch.nn.functional
+
+
+def _sine(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = x * y
+    return made, made.sin()
+
+
+def _loss_beside_logits(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    logits = (x @ y.t()).tanh()
+    return F.cross_entropy(logits, torch.tensor([0, 1, 2]), label_smoothing=0.1), logits
+
+
+def _chain(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    first = x * y
+    second = first.sin() + x
+    return first, second, (second * first).exp().sum()
+
+
+def _parts(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    left, right = (x * y).chunk(2, 1)
+    return left, right, left.sin() * 3, (right * 2).sum()
+
+
+def _detached(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = x * y
+    apart = made.detach() * y
+    return made, apart, (apart + made).sum()
+
+
+def _written_before(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = x * y
+    clipped = torch.relu_(made * 2)
+    return clipped, clipped.sum() * x.sum(), made
+
+
+def _written_between(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = x * y
+    inner = made + 1
+    inner.mul_(y)
+    inner[0] = made[1]
+    return made, inner.sum() * made
+
+
+def _without_gradients_inside(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    with torch.no_grad():
+        factor = (x * y).sum()
+    made = x * y
+    return made, (made * factor).sin(), made.t()
+
+
+def _views(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = (x * y).view(-1)
+    return made, made.t(), made.sin()
+
+
+def _views_of_views(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    row = (x * y)[1]
+    return row[1:], row, row[1:].exp(), row.unsqueeze(0)
+
+
+def _same_object(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = x * y
+    loss = made.pow(2).mean()
+    return loss, made, loss, made
+
+
+def _autocast(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    with torch.autocast("cpu", torch.bfloat16):
+        made = x @ y.t()
+    return made, made.float().softmax(-1)
+
+
+def _several(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    most, where = (x * y).max(1)
+    return most, (most * 2).sum(), x.gather(1, where[:, None])
+
+
+def _dropped_before(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = torch.dropout(x * y, 0.0, True) + torch.rand_like(x) * 0
+    return made.pow(3).sum(), made
+
+
+def _input_and_result(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = x.exp()
+    return made, made * x + y, y.sin()
+
+
+PROGRAMS: list[Callable[..., Tensors]] = [
+    _sine,
+    _loss_beside_logits,
+    _chain,
+    _parts,
+    _detached,
+    _written_before,
+    _written_between,
+    _without_gradients_inside,
+    _views,
+    _views_of_views,
+    _same_object,
+    _autocast,
+    _several,
+    _dropped_before,
+    _input_and_result,
+]
+
+
+def _total(results: Tensors, first: int = 0) -> torch.Tensor:
+    chosen = [(i, r) for i, r in enumerate(results) if i >= first and r.requires_grad]
+    return sum((((r.float() * (i + 1)).sum() for i, r in chosen)), torch.zeros(()))
+
+
+def _each_once(results: Tensors) -> list[torch.Tensor]:
+    return [r for i, r in enumerate(results) if r.requires_grad and not any(r is other for other in results[:i])]
+
+
+def _unwatched(leaves: Tensors, results: Tensors) -> list[Any]:
+    _total(results).backward()
+    return []
+
+
+def _retained(leaves: Tensors, results: Tensors) -> list[Any]:
+    for result in _each_once(results):
+        result.retain_grad()
+    _total(results).backward()
+    return [result.grad for result in results]
+
+
+def _hooked(leaves: Tensors, results: Tensors) -> list[Any]:
+    found: dict[int, torch.Tensor] = {}
+    for i, result in enumerate(_each_once(results)):
+        result.register_hook(lambda gradient, i=i: (found.__setitem__(i, gradient.clone()), gradient * (1 + i))[1])
+    _total(results).backward()
+    return [found[i] for i in sorted(found)]
+
+
+def _retained_where_nothing_arrives(leaves: Tensors, results: Tensors) -> list[Any]:
+    results[0].retain_grad()
+    _total(results, 1).backward()
+    return [results[0].grad]
+
+
+def _asked(leaves: Tensors, results: Tensors) -> list[Any]:
+    return list(torch.autograd.grad(_total(results), [*_each_once(results), *leaves], allow_unused=True))
+
+
+def _asked_for_one(leaves: Tensors, results: Tensors) -> list[Any]:
+    total = _total(results, 1)
+    found = torch.autograd.grad(total, [results[0]], allow_unused=True, retain_graph=True)
+    total.backward()
+    return list(found)
+
+
+def _edge(leaves: Tensors, results: Tensors) -> list[Any]:
+    edge = torch.autograd.graph.get_gradient_edge(results[0])
+    return list(torch.autograd.grad(_total(results, 1), [edge], allow_unused=True))
+
+
+def _only_inputs(leaves: Tensors, results: Tensors) -> list[Any]:
+    _total(results).backward(inputs=[leaves[0]])
+    return []
+
+
+def _differentiated_twice(leaves: Tensors, results: Tensors) -> list[Any]:
+    found = torch.autograd.grad(_total(results), _each_once(results), allow_unused=True, create_graph=True)
+    again = [(g.float() * g).sum() for g in found if g is not None and g.requires_grad]
+    if again:
+        torch.stack(again).sum().backward()
+    return list(found)
+
+
+def _let_go(leaves: Tensors, results: Tensors) -> list[Any]:
+    found = []
+    results[0].register_hook(lambda gradient: (found.append(gradient.clone()), gradient * 2)[1])
+    total = _total(results)
+    del results
+    gc.collect()
+    total.backward()
+    return found
+
+
+def _twice(leaves: Tensors, results: Tensors) -> list[Any]:
+    results[0].retain_grad()
+    total = _total(results)
+    total.backward(retain_graph=True)
+    total.backward()
+    return [results[0].grad]
+
+
+def _several_hooked(leaves: Tensors, results: Tensors) -> list[Any]:
+    found: list[Any] = []
+    torch.autograd.graph.register_multi_grad_hook(_each_once(results), lambda gradients: found.extend(gradients))
+    _total(results).backward()
+    return found
+
+
+WATCHES = [
+    _unwatched,
+    _retained,
+    _hooked,
+    _retained_where_nothing_arrives,
+    _asked,
+    _asked_for_one,
+    _edge,
+    _only_inputs,
+    _differentiated_twice,
+    _let_go,
+    _twice,
+    _several_hooked,
+]
+
+
+def _outcome(function: Callable[..., Tensors], watch: Callable[..., list[Any]]) -> list[Any]:
+    torch.manual_seed(0)
+    leaves = [torch.randn(3, 4, requires_grad=True) for _ in range(2)]
+    torch.manual_seed(1)
+    results = list(function(*leaves))
+    try:
+        seen = watch(leaves, results)
+    except RuntimeError as error:
+        return [str(error)[:60]]
+    return [*seen, *(leaf.grad for leaf in leaves)]
+
+
+@pytest.mark.sampled(one_in=3)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("watch", WATCHES)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_watched_results_have_eagers_gradients(
+    program: Callable[..., Tensors], watch: Callable[..., list[Any]], dynamic: bool
+) -> None:
+    wanted = _outcome(program, watch)
+    found = _outcome(lamina.compile(program, dynamic=dynamic), watch)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
+
+
+def _dropped_between(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    made = x * y
+    return made, torch.dropout(made, 0.5, True).sum()
+
+
+def test_a_gradient_that_is_not_known_is_refused() -> None:
+    leaves = [torch.randn(3, 4, requires_grad=True) for _ in range(2)]
+    made, loss = lamina.compile(_dropped_between)(*leaves)
+    with pytest.raises(UnknownGradient, match="draws random numbers"):
+        torch.autograd.grad(loss, made, retain_graph=True)
+    made.retain_grad()
+    with pytest.raises(RuntimeError, match="return it from a compiled function of its own"):
+        loss.backward()
+
+
+def test_a_hook_that_does_not_see_all_is_told_of_once() -> None:
+    leaves = [torch.randn(3, 4, requires_grad=True) for _ in range(2)]
+    compiled = lamina.compile(_dropped_between)
+    made, loss = compiled(*leaves)
+    made.register_hook(lambda gradient: None)
+    with pytest.warns(LaminaWarning, match="hooks of a result .* draws random numbers"):
+        (made.sum() + loss).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made, loss = compiled(*leaves)
+        made.register_hook(lambda gradient: None)
+        (made.sum() + loss).backward()
+
+
+def test_what_is_not_watched_runs_nothing_again_and_keeps_nothing_alive() -> None:
+    leaves = [torch.randn(3, 4, requires_grad=True) for _ in range(2)]
+    compiled = lamina.compile(_loss_beside_logits)
+    loss, logits = compiled(*leaves)
+    loss.backward()
+    kinds = [d.kind for d in compiled.record.decisions()]
+    assert "dependent results" in kinds
+    assert "watched result" not in kinds
+    gone = weakref.ref(logits)
+    del logits
+    assert gone() is None
+    logits = compiled(*leaves)[1]
+    logits.retain_grad()
+    logits.sum().backward()
+    assert "watched result" not in [d.kind for d in compiled.record.decisions()]
