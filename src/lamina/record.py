@@ -136,6 +136,9 @@ class Record:
     def fused(self, region: str, step: str, program: object) -> None:
         """Called with the program of a region as each step of fusion left it. Nothing is noted here."""
 
+    def launch_times(self, region: str) -> dict[str, list[float]] | None:
+        """Where the seconds of launches go, by kernel, when the region runs the first times; None: nowhere."""
+
     def graph_entry(self, graph: str, run: Callable[..., Any]) -> Callable[..., Any]:
         """What the program calls for a captured graph: ``run``, or what a record that compares stages puts around."""
         return run

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from torch.fx import GraphModule
+
 from lamina.capture.dynamo import Captured
 from lamina.ir.plan import Plan
 from lamina.record import Record
 from lamina.runtime.build import BuildResult
 
-__all__ = ["Stats", "last_plans", "stats_of"]
+__all__ = ["Stats", "last_plans", "planned_graphs", "stats_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,18 @@ def stats_of(record: Record) -> Stats:
 
 def last_plans(record: Record) -> Iterator[Plan]:
     """The plan of each region that runs by kernels: the last one, where tuning made several."""
+    yield from (plan for plan, _ in planned_graphs(record))
+
+
+def planned_graphs(record: Record) -> Iterator[tuple[Plan, GraphModule | None]]:
+    """The plan of each region that runs by kernels, with the graph that it is of where that is known."""
+    graphs: dict[str, GraphModule] = {}
     found: dict[str, Plan] = {}
     for stage in record.stages:
         if isinstance(stage.value, Plan):
             found[stage.region] = stage.value
         elif stage.name == "aten":
             found.pop(stage.region, None)
-    yield from found.values()
+        elif stage.name == "graph" and isinstance(stage.value, GraphModule):
+            graphs[stage.region] = stage.value
+    yield from ((plan, graphs.get(region)) for region, plan in found.items())

@@ -16,7 +16,7 @@ from lamina.record import Record
 from tests.architecture.source import dotted, sources
 
 READERS = tuple(
-    f"lamina.{name}" for name in ("record", "stats", "blame", "report", "explain", "cli", "testing", "bench")
+    f"lamina.{name}" for name in ("record", "stats", "summary", "blame", "report", "explain", "cli", "testing", "bench")
 )
 """What reports, and what looks for faults, reads the log; nothing that compiles does."""
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import lamina
 from lamina.base.decision import Decision
 from lamina.errors import RecompileRefused
-from lamina.explain.summary import advice
+from lamina.summary import advice
 
 SCALE = 3
 TABLE = torch.ones(3)

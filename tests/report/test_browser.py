@@ -82,7 +82,8 @@ def test_hostile_names_are_text(browser: Browser, tmp_path: Path, report: dict[s
 
     texts = [{**text, "title": HOSTILE, "text": f"{HOSTILE}\n{text['text']}"} for text in report["texts"]]
     decisions = [hostile(one) for one in report["decisions"]]
-    opened(browser, tmp_path, {**report, "name": HOSTILE, "texts": texts, "decisions": decisions})
+    advice = [{"places": [HOSTILE], "code": HOSTILE, "what": HOSTILE, "remedy": HOSTILE, "count": 2}]
+    opened(browser, tmp_path, {**report, "name": HOSTILE, "texts": texts, "decisions": decisions, "advice": advice})
     for view in ("overview", "decisions", "trace"):
         browser.evaluate(f"location.hash = '{view}'")
         browser.until(f"document.body.innerText.includes({HOSTILE[:40]!r})")
@@ -185,6 +186,8 @@ def large(lines: int) -> dict[str, Any]:
         "pass_texts": [],
         "pass_lines": [],
         "guards": [],
+        "advice": [],
+        "peaks": None,
         "faults": [],
         "lost": {},
     }

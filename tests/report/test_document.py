@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import pytest
 import torch
 
 import lamina
+from lamina.explain.explanation import Explanation
 from lamina.report import recording
 from lamina.report.assembly import Assembler, listings, shared_out
 from lamina.report.document import document
-from lamina.report.texts import LEVELS
+from lamina.report.texts import LEVELS, Texts
 from lamina.runtime.kernel import KernelFunction, KernelUnit
 from tests.report.programs import link_pairs, reaching, trained
 
@@ -33,8 +35,8 @@ def pass_text(report: dict[str, Any], number: int) -> str:
 
 def test_all_levels_are_there(report: dict[str, Any]) -> None:
     assert report["faults"] == []
-    wanted = LEVELS if not Assembler().why else LEVELS[:-1]
-    assert list(dict.fromkeys(text["level"] for text in report["texts"])) == list(wanted)
+    wanted = {*LEVELS} - {"ptx", *(["assembly"] if Assembler().why else [])}
+    assert list(dict.fromkeys(text["level"] for text in report["texts"])) == [one for one in LEVELS if one in wanted]
     assert json.loads(json.dumps(report)) == report
 
 
@@ -101,6 +103,65 @@ def test_maps_of_many_steps_are_drawn_by_module(report: dict[str, Any], monkeypa
     assert {box["label"] for box in drawn[""]["boxes"]} >= {"blocks.0", "blocks.1"}
     inner = [box["step"] for name, one in drawn.items() if name for box in one["boxes"]]
     assert sorted(inner) == list(range(len(inner)))
+
+
+def test_advice_and_bytes_are_those_of_the_explanation() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        x = torch.softmax(x, -1)
+        return x * 2 if x.sum() > 1 else x.exp()
+
+    compiled = lamina.compile(broken, dynamic=True)
+    compiled(torch.randn(6, 40))
+    found, explained = document(compiled.record, assembly=False), Explanation(compiled.record).to_dict()
+    assert found["advice"] == json.loads(json.dumps(explained["advice"]))
+    assert found["advice"][0]["code"] == "LM1002"
+    for region, graph in zip(found["regions"], explained["graphs"], strict=True):
+        assert (region["name"], region["launches"]) == (graph["region"], graph["launches"])
+        moved = sum(step["bytes_read"] + step["bytes_written"] for step in region["steps"])
+        assert moved == graph["nbytes"] > 0
+
+
+def test_kernels_of_one_code_have_their_assembly_each() -> None:
+    if why := Assembler().why:
+        pytest.skip(why)
+    unit = next(stage.value for stage in trained().stages if stage.name == "codegen")[0]
+    found = Texts()
+    made = Assembler().add(found, [("kernel:one", unit), ("kernel:two", replace(unit, name="two"))])
+    one, two = found.of_level("assembly")
+    assert (one.key, two.key, two.title) == ("assembly:one", "assembly:two", "two")
+    assert one.lines == two.lines
+    assert made.failed == {}
+    assert made.needs["kernel:one"] == made.needs["kernel:two"]
+    assert (made.needs["kernel:one"].registers or 0) > 1
+
+
+def test_launches_are_timed_where_a_report_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_waiting", recording._Waiting())
+    torch.compiler.reset()
+    compiled = lamina.compile(lambda x: torch.softmax(x, -1), options={"report": str(tmp_path / "out.json")})
+    x = torch.randn(64, 256)
+    want = torch.softmax(x, -1)
+    for _ in range(30):
+        torch.testing.assert_close(compiled(x), want)
+    found = document(compiled.record, assembly=False)
+    (kernel,) = found["kernels"]
+    assert kernel["runs"] == 20
+    assert 0 < kernel["seconds"] < 1
+    assert kernel["share"] == pytest.approx(
+        max(kernel["bytes"] / found["peaks"]["bytes_per_second"], kernel["flops"] / found["peaks"]["flops_per_second"])
+        / kernel["seconds"],
+        rel=0.01,
+        abs=1e-4,
+    )
+
+
+def test_a_region_that_is_left_to_aten_has_no_kernels() -> None:
+    record = trained()
+    record.add("graph0_forward", "aten", 0.0, None)
+    forward, backward = document(record, assembly=False)["regions"]
+    assert "steps" not in forward
+    assert backward["steps"]
+    assert document(record, assembly=False)["faults"] == []
 
 
 def test_boxes_of_a_map_do_not_overlap(report: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from lamina.backends import reasons
 from lamina.backends.device import LoadedPlan
 from lamina.backends.kept_kernels import kept_kernels
-from lamina.backends.profiled import profiled_program
+from lamina.backends.profiled import profiled_program, timed_program
 from lamina.backends.regions import (
     Boxed,
     build_threads,
@@ -227,6 +227,9 @@ class CpuKernels:
             name, error = next(iter(built.errors.items()))
             why = f"{len(built.errors)} kernels not built, {name}: {error}"
             return instead(region, why, self.gm, strict, self.record)
+        times = self.record.launch_times(region)
+        if times is not None:
+            return timed_program(self.host.text, built.kernels, times)
         return load_program(self.host.text, "call", {"kernels": built.kernels})
 
     def profiled(self) -> Boxed | None:

@@ -13,10 +13,10 @@ from lamina.base.logs import decision_line
 from lamina.capture.events.torch_private import Guards
 from lamina.cli.running import SETTINGS, AsJson, Given, Target, finish, program
 from lamina.explain.explanation import Explanation
-from lamina.explain.summary import library_work, user_kernels
 from lamina.explain.why import why
 from lamina.programs import Ended
 from lamina.record import Record, held_records
+from lamina.summary import library_work, user_kernels
 
 __all__ = ["add_explaining"]
 

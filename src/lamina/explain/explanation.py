@@ -12,7 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from lamina.explain.summary import (
+from lamina.record import Record
+from lamina.stats import stats_of
+from lamina.summary import (
     Advice,
     Work,
     advice,
@@ -21,8 +23,6 @@ from lamina.explain.summary import (
     unapplied_rules,
     user_kernels,
 )
-from lamina.record import Record
-from lamina.stats import stats_of
 
 __all__ = ["Explanation"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.explain.summary import user_places
 from lamina.ir.loops import LibraryCall
 from lamina.ir.plan import KernelCall, Plan
 from lamina.record import Record
 from lamina.schedule.boundaries import boundaries
 from lamina.stats import last_plans
+from lamina.summary import user_places
 
 __all__ = ["Answer", "why"]
 

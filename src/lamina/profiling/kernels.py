@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 from torch.fx import GraphModule
@@ -17,26 +16,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from lamina.backends.profiled import launch_names, watching_plans
 from lamina.ir.plan import Plan
-from lamina.report.work import Sizes, bytes_of, flops_of
+from lamina.ir.work import Sizes, bytes_of, flops_of
+from lamina.runtime.peaks import Peaks, measured_peaks
 
-__all__ = ["KernelTime", "Peaks", "Profile", "measured_peaks", "profiled"]
+__all__ = ["KernelTime", "Profile", "profiled"]
 
-_COPIED = 1 << 26
-"""Bytes of a copy that no cache holds both ends of."""
-_SQUARE = 1024
-"""Rows and columns of matrices whose product is bound by arithmetic."""
-_TRIALS = 5
-"""Copies and products of which the fastest counts."""
 _WIDTH = 160
 """Characters of a line of a table that no terminal shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Peaks:
-    """What this machine's CPU does with torch's threads: bytes a second of a copy, float32 operations of a product."""
-
-    bytes_per_second: float
-    flops_per_second: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +79,6 @@ class Profile:
     def to_json(self) -> dict[str, Any]:
         """The same as plain values."""
         return asdict(self)
-
-
-def measured_peaks() -> Peaks:
-    """The peaks, measured now."""
-    source = torch.ones(_COPIED // 4)
-    target = torch.empty_like(source)
-    square = torch.ones(_SQUARE, _SQUARE)
-    copying = min(_seconds(lambda: target.copy_(source)) for _ in range(_TRIALS))
-    multiplying = min(_seconds(lambda: square @ square) for _ in range(_TRIALS))
-    return Peaks(2 * _COPIED / copying, 2 * _SQUARE**3 / multiplying)
 
 
 def _seconds(run: Callable[[], object]) -> float:

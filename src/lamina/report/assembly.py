@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lamina.options import compiler_variables
+from lamina.report.machine import MachineCode, cpu_needs
 from lamina.report.texts import Text, Texts
 from lamina.runtime.kernel import KernelUnit, kernel_hash, label, source_unit
 from lamina.runtime.toolchain import Compiler, compile_flags, host_isa, look_for_compiler
@@ -41,28 +42,35 @@ class Assembler:
         self.why = "" if self.compiler and self.objdump else "no C++ compiler" if self.objdump else "no objdump"
         self.flags = tuple(flag for flag in compile_flags(host_isa()) if flag not in ("-c", "-pipe"))
 
-    def add(self, texts: Texts, units: Iterable[tuple[str, KernelUnit]]) -> dict[str, str]:
-        """Link the machine code of kernels to their texts, which are given by key; what failed, by key."""
-        given = {self._identity(unit): (key, unit) for key, unit in units}
-        failed = {key: self.why for key, _ in given.values()} if self.why else {}
-        files = [] if self.why else shared_out({identity: unit for identity, (_, unit) in given.items()}, self.jobs)
+    def add(self, texts: Texts, units: Iterable[tuple[str, KernelUnit]]) -> MachineCode:
+        """Link the machine code of kernels to their texts, which are given by key, and say what it needs."""
+        given: dict[str, list[tuple[str, KernelUnit]]] = {}
+        for key, unit in units:  # those that differ only in their sizes have one code
+            given.setdefault(self._identity(unit), []).append((key, unit))
+        if self.why:
+            return MachineCode({key: self.why for same in given.values() for key, _ in same})
+        made, own = MachineCode(), {identity: same[0][1] for identity, same in given.items()}
+        files = shared_out(own, self.jobs)
         with tempfile.TemporaryDirectory(prefix="lamina-report-") as folder:
             for start in range(0, len(files), self.jobs):
                 some = files[start : start + self.jobs]
                 builds = [
-                    self._build({identity: given[identity][1] for identity in members}, folder, start + number)
+                    self._build({identity: own[identity] for identity in members}, folder, start + number)
                     for number, members in enumerate(some)
                 ]
                 for number, (members, building) in enumerate(zip(some, builds, strict=True), start):
-                    names = {identity[:16]: label(given[identity][1], identity) for identity in members}
+                    names = {identity[:16]: label(own[identity], identity) for identity in members}
+                    kernels = [(identity, key, unit) for identity in members for key, unit in given[identity]]
                     try:
                         found = listings(self._read(building, folder, number), names)
                     except (OSError, subprocess.SubprocessError) as error:
-                        failed |= {given[identity][0]: f"{type(error).__name__}: {error}" for identity in members}
+                        made.failed |= {key: f"{type(error).__name__}: {error}" for _, key, _ in kernels}
                         continue
-                    for identity in members:
-                        _add(texts, *given[identity], *found[identity[:16]])
-        return failed
+                    for identity, key, unit in kernels:
+                        lines, origins = found[identity[:16]]
+                        _add(texts, key, unit, lines, origins)
+                        made.needs[key] = cpu_needs(lines)
+        return made
 
     def _identity(self, unit: KernelUnit) -> str:
         return kernel_hash(unit, self.flags, platform.machine())

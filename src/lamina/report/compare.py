@@ -23,7 +23,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 
 
 def _texts(report: Mapping[str, Any]) -> dict[str, str]:
-    return {text["key"]: text["text"] for text in report["texts"] if text["level"] not in ("kernel", "assembly")}
+    return {text["key"]: text["text"] for text in report["texts"] if text["level"] not in ("kernel", "ptx", "assembly")}
 
 
 def _totals(report: Mapping[str, Any]) -> dict[str, int]:

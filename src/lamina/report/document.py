@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -15,6 +15,7 @@ from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.codegen.triton.source import TritonSource
 from lamina.ir.plan import GpuSchedule, Kernel, KernelCall, Schedule
+from lamina.ir.work import Sizes
 from lamina.record import Record
 from lamina.report.assembly import Assembler
 from lamina.report.boundaries import boundary_reasons
@@ -23,14 +24,16 @@ from lamina.report.gpu_assembly import add_gpu_assembly
 from lamina.report.graphs import Captures, add_graph, call_nodes, module_of
 from lamina.report.kernels import KernelLines, add_kernel, link_call
 from lamina.report.loops import LoopText, add_program
+from lamina.report.machine import MachineCode
 from lamina.report.memory import memory_of
 from lamina.report.passes import Passes, passes_of
 from lamina.report.regions import Region, captured_graphs, regions_of
 from lamina.report.texts import Texts
 from lamina.report.timeline import spans
-from lamina.report.work import Sizes
+from lamina.report.times import add_times
 from lamina.runtime.kernel import KernelUnit
 from lamina.runtime.toolchain import host_processor
+from lamina.summary import advice
 
 __all__ = ["SCHEMA", "document"]
 
@@ -72,8 +75,10 @@ class _Report:
             "made": _made_by(),
             "regions": [region for region in regions if region],
             "kernels": list(self.kernels.values()),
+            "peaks": self._times(),
             "stages": self._stages(),
             "decisions": self._decisions(),
+            "advice": [{**asdict(one), "places": [*one.places]} for one in advice(self.record)],
             "spans": spans(self.record),
             **self._passes(known).data(),
             "guards": self._guards(),
@@ -174,13 +179,22 @@ class _Report:
         if not self.assembly:
             return
         try:
-            failed = Assembler().add(self.texts, self._units.items()) if self._units else {}
+            made = Assembler().add(self.texts, self._units.items()) if self._units else MachineCode()
             if self._gpu_units:
-                failed |= add_gpu_assembly(self.texts, self._gpu_units.items())
+                made.join(add_gpu_assembly(self.texts, self._gpu_units.items()))
         except Exception as error:  # as above
-            failed = {"": f"{type(error).__name__}: {error}"}
-        for why, count in Counter(failed.values()).items():
+            made = MachineCode({"": f"{type(error).__name__}: {error}"})
+        for key, needs in made.needs.items():
+            self.kernels[key.removeprefix("kernel:")] |= needs.data()
+        for why, count in Counter(made.failed.values()).items():
             self.faults.append({"region": "", "what": f"the assembly of {count} kernels is missing: {why}"})
+
+    def _times(self) -> dict[str, float] | None:
+        try:
+            return add_times(self.record, self.kernels)
+        except Exception as error:  # as above
+            self.faults.append({"region": "", "what": f"the times of kernels: {type(error).__name__}: {error}"})
+            return None
 
     def _guards(self) -> list[dict[str, Any]]:
         """What each compiled version of a function rests on, as far as it is still kept."""

@@ -9,8 +9,8 @@ from lamina.base.reasons import Reason
 from lamina.ir.access import origins, reads, writes
 from lamina.ir.loops import Source
 from lamina.ir.plan import KernelCall, Plan, PlanStep
+from lamina.ir.work import Sizes, bytes_of, flops_of
 from lamina.report.layout import placed
-from lamina.report.work import Sizes, bytes_of, flops_of
 
 __all__ = ["fusion_map", "step_data"]
 

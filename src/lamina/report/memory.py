@@ -7,7 +7,7 @@ from typing import Any
 from lamina.ir.access import reads, writes
 from lamina.ir.loops import BufferView
 from lamina.ir.plan import KernelCall, Plan
-from lamina.report.work import Sizes
+from lamina.ir.work import Sizes
 
 __all__ = ["memory_of"]
 

@@ -32,6 +32,8 @@ class Recording(Record):
     graphs: dict[str, list[tuple[str, Callable[[], str]]]] = field(default_factory=dict)
     fusions: dict[str, list[tuple[str, LoopProgram]]] = field(default_factory=dict)
     """The program of each region as each step of its fusion left it."""
+    launches: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """Seconds of some launches of each kernel, by region."""
     _nodes: dict[str, list[tuple[object, ...]]] = field(default_factory=dict)
     """The parts of each graph's nodes as they were: those of a node that a rewrite changed are others."""
 
@@ -52,6 +54,11 @@ class Recording(Record):
             if any(name == step for name, _ in steps):  # the region is compiled again
                 steps.clear()
             steps.append((step, program))
+
+    def launch_times(self, region: str) -> dict[str, list[float]]:
+        """Where the seconds of the region's launches go; those of an earlier version of it do not count."""
+        self.launches[region] = {}
+        return self.launches[region]
 
 
 def _same(before: Sequence[tuple[object, ...]] | None, now: Sequence[tuple[object, ...]]) -> bool:

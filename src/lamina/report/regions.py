@@ -61,6 +61,8 @@ def _take(region: Region, stage: Stage) -> None:
         region.lowered = region.program = value
     elif stage.name == "fuse":
         region.program = value.program
+    elif stage.name == "aten":  # what was planned before does not run
+        region.plan, region.units = None, {}
     elif isinstance(value, Plan):
         region.plan = value
     elif isinstance(plan := getattr(value, "plan", None), Plan):

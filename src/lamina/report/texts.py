@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["LEVELS", "Links", "Text", "Texts"]
 
-LEVELS = ("python", "captured", "forward", "backward", "loops", "kernel", "assembly")
+LEVELS = ("python", "captured", "forward", "backward", "loops", "kernel", "ptx", "assembly")
 """From the user's program down to the machine; links join texts of different levels."""
 
 

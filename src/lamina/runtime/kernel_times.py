@@ -6,16 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-import torch
-
 from lamina.runtime.kernel import Kernel
+from lamina.runtime.peaks import copy_bandwidth
 
 __all__ = ["TimedKernel", "print_times", "timed"]
 
 _RUNS = 5
 """Times that the program runs; the first warms it up and does not count."""
-_COPIED = 1 << 26
-"""Bytes of the copy that gives the bandwidth: more than caches hold."""
 
 
 class TimedKernel:
@@ -23,9 +20,8 @@ class TimedKernel:
 
     __slots__ = ("kernel", "pack", "times")
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel, self.pack = kernel, kernel.pack
-        self.times: list[float] = []
+    def __init__(self, kernel: Kernel, times: list[float]) -> None:
+        self.kernel, self.pack, self.times = kernel, kernel.pack, times
 
     def launch(self, packed: bytes) -> int:
         """Run the kernel."""
@@ -35,9 +31,10 @@ class TimedKernel:
         return code
 
 
-def timed(kernels: Mapping[str, Kernel]) -> dict[str, TimedKernel]:
-    """Kernels by name that note their times."""
-    return {name: TimedKernel(kernel) for name, kernel in kernels.items()}
+def timed(kernels: Mapping[str, Kernel], times: dict[str, list[float]] | None = None) -> dict[str, TimedKernel]:
+    """Kernels by name that note their times, in ``times`` if it is given."""
+    kept = {} if times is None else times
+    return {name: TimedKernel(kernel, kept.setdefault(name, [])) for name, kernel in kernels.items()}
 
 
 def print_times(
@@ -52,7 +49,7 @@ def print_times(
             for kernel in kernels.values():
                 kernel.times.clear()
         run()
-    bandwidth = _bandwidth()
+    bandwidth = copy_bandwidth()
     launches = [name for name, _ in nbytes]
     print(f"{'kernel':<48} {'us':>10} {'MB':>10} {'GB/s':>8}  of a copy's {bandwidth / 1e9:.1f} GB/s")
     for at, (name, size) in enumerate(nbytes):
@@ -66,15 +63,3 @@ def print_times(
         print(
             f"{name:<48} {seconds * 1e6:>10.1f} {size / 1e6:>10.3f} {rate / 1e9:>8.2f}  {100 * rate / bandwidth:.0f} %"
         )
-
-
-def _bandwidth() -> float:
-    """Bytes a second, read and written, of a copy that no cache holds."""
-    source = torch.ones(_COPIED // 4)
-    target = torch.empty_like(source)
-    fastest = float("inf")
-    for _ in range(_RUNS):
-        start = time.perf_counter()
-        target.copy_(source)
-        fastest = min(fastest, time.perf_counter() - start)
-    return 2 * _COPIED / fastest

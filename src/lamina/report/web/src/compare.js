@@ -81,6 +81,6 @@ function Sets({ sets, show }) {
 
 function changedTexts(other, report) {
   return report.texts
-    .filter((text) => text.level !== "assembly" && other.byKey.has(text.key) && other.byKey.get(text.key).text !== text.text)
+    .filter((text) => !["ptx", "assembly"].includes(text.level) && other.byKey.has(text.key) && other.byKey.get(text.key).text !== text.text)
     .map((text) => ({ key: text.key, language: text.language, before: other.byKey.get(text.key).text, after: text.text }));
 }

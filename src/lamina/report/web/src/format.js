@@ -22,6 +22,10 @@ export function seconds(value) {
   return value >= 0.001 ? `${(value * 1000).toFixed(1)}\u00a0ms` : `${Math.round(value * 1e6)}\u00a0µs`;
 }
 
+export function percent(share) {
+  return `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}\u00a0%`;
+}
+
 export function plural(number, one, many = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : many}`;
 }

@@ -4,7 +4,7 @@ const KEYS = [
   ["[  ]", "the view before, the next view"],
   ["/", "search all texts"],
   ["t", "light or dark"],
-  ["1 … 7", "show or hide a level (Trace)"],
+  ["1 … 8", "show or hide a level (Trace)"],
   ["Enter", "follow the line of the cursor (Trace)"],
   ["n  N", "the next, the last linked line (Trace)"],
   ["p", "pin what is chosen (Trace)"],

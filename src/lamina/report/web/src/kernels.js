@@ -2,7 +2,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { html } from "./html.js";
 import { go } from "./app.js";
-import { bytes, count, operations, plural } from "./format.js";
+import { bytes, count, operations, percent, plural, seconds } from "./format.js";
 
 const COLUMNS = [
   ["name", "Kernel", (k) => k.name],
@@ -10,9 +10,18 @@ const COLUMNS = [
   ["schedule", "Schedule", (k) => k.kinds],
   ["bytes", "Moved", (k) => k.bytes],
   ["flops", "Operations", (k) => k.flops],
-  ["intensity", "Operations per byte", (k) => k.intensity],
-  ["equations", "Equations", (k) => k.equations],
+  ["seconds", "Time", (k) => k.seconds ?? -1],
+  ["share", "Of the roofline", (k) => k.share ?? -1],
+  ["registers", "Registers", (k) => k.registers ?? -1],
+  ["spills", "Spills", (k) => k.spills ?? -1],
+  ["shared", "Shared", (k) => k.shared ?? -1],
+  ["candidates", "Tried", (k) => k.candidates.length],
 ];
+
+const SAID =
+  "Time is the median of launches that were measured. The roofline is the time in which the bytes could be copied or the operations " +
+  "computed, whichever is more; what lies in caches goes faster. Registers are those of a thread of a GPU, or vector registers; spills " +
+  "are instructions that move one to or from memory.";
 
 export function Kernels({ report, what }) {
   const [order, setOrder] = useState(["bytes", -1]);
@@ -27,7 +36,6 @@ export function Kernels({ report, what }) {
     return report.data.kernels.map((k) => ({
       ...k,
       kinds: [...new Set(k.schedules.map((s) => /\('(\w+)'|kind='(\w+)'/.exec(s)?.slice(1).find(Boolean) ?? ""))].join(", "),
-      intensity: k.bytes ? k.flops / k.bytes : 0,
       candidates: candidates.get(k.name) ?? [],
     }));
   }, [report]);
@@ -36,7 +44,8 @@ export function Kernels({ report, what }) {
   return html`
     <section class="page">
       <h1>Kernels</h1>
-      ${kernels.length > 1 && html`<${Intensity} kernels=${kernels} />`}
+      ${kernels.length > 1 && html`<${Intensity} kernels=${kernels} peaks=${report.data.peaks} />`}
+      <p class="faint">${SAID}${report.data.peaks && ` This machine copies ${bytes(report.data.peaks.bytes_per_second)} and computes ${operations(report.data.peaks.flops_per_second)} operations a second.`}</p>
       <table class="wide">
         <thead>
           <tr>
@@ -58,6 +67,11 @@ export function Kernels({ report, what }) {
   `;
 }
 
+// A figure that is known, as text.
+function known(value, format) {
+  return value === undefined ? "" : format(value);
+}
+
 function Row({ report, kernel, open, toggle }) {
   const text = report.byKey.get(`kernel:${kernel.name}`);
   return html`
@@ -67,12 +81,22 @@ function Row({ report, kernel, open, toggle }) {
       <td>${kernel.kinds}</td>
       <td class="number">${bytes(kernel.bytes)}</td>
       <td class="number">${operations(kernel.flops)}</td>
-      <td class="number">${kernel.intensity.toFixed(2)}</td>
-      <td class="number">${count(kernel.equations)}</td>
+      <td class="number">${known(kernel.seconds, seconds)}</td>
+      <td class="number">${known(kernel.share, percent)}</td>
+      <td class="number">${known(kernel.registers, count)}</td>
+      <td class="number">${known(kernel.spills, count)}</td>
+      <td class="number">${known(kernel.shared, bytes)}</td>
+      <td class="number">${kernel.candidates.length || ""}</td>
     </tr>
     ${open &&
     html`<tr class="more"><td colspan=${COLUMNS.length}>
       ${kernel.schedules.map((one) => html`<pre>${one}</pre>`)}
+      <p>
+        ${plural(kernel.nests, "nest")} with ${plural(kernel.equations, "equation")},
+        ${" "}${kernel.bytes ? (kernel.flops / kernel.bytes).toFixed(2) : "no"} operations a byte.
+        ${kernel.runs && ` Time: the median of ${plural(kernel.runs, "launch", "launches")}.`}
+        ${kernel.local > 0 && ` Local memory of a thread: ${bytes(kernel.local)}.`}
+      </p>
       ${kernel.grid && html`<p>Grid ${kernel.grid.join(" × ")}, ${plural(kernel.warps, "warp")}, ${plural(kernel.stages, "stage")}.</p>`}
       <p>
         Launched by
@@ -93,7 +117,7 @@ function Row({ report, kernel, open, toggle }) {
 }
 
 // Each kernel by what it moves and computes in one launch, both on logarithmic scales.
-function Intensity({ kernels }) {
+function Intensity({ kernels, peaks }) {
   const place = useRef(null);
   useEffect(() => {
     const shown = kernels.filter((k) => k.bytes > 0 && k.flops > 0).sort((a, b) => a.bytes - b.bytes);

@@ -1,6 +1,6 @@
 // The report's document with what the views ask of it: texts, links both ways, decisions by subject.
 
-export const LEVELS = ["python", "captured", "forward", "backward", "loops", "kernel", "assembly"];
+export const LEVELS = ["python", "captured", "forward", "backward", "loops", "kernel", "ptx", "assembly"];
 export const LEVEL_NAMES = {
   python: "Python",
   captured: "Captured",
@@ -8,6 +8,7 @@ export const LEVEL_NAMES = {
   backward: "Backward",
   loops: "Loops",
   kernel: "Kernel",
+  ptx: "PTX",
   assembly: "Assembly",
 };
 const MOST_LINES = 4000;
@@ -41,6 +42,7 @@ export class Report {
     const found = new Map([[text, new Set([line])]]);
     this.#follow(text, [line], "up", found);
     this.#follow(text, [line], "down", found);
+    this.#beside(text, found);
     return new Map([...found].map(([number, lines]) => [number, Int32Array.from(lines).sort()]));
   }
 
@@ -63,6 +65,18 @@ export class Report {
       }
     }
     for (const [number, all] of found) if (!all.size) found.delete(number);
+  }
+
+  // PTX and machine code are both made of the kernel: instructions of one lead to those of the other by its lines.
+  #beside(text, found) {
+    if (this.texts[text].level !== "ptx" && this.texts[text].level !== "assembly") return;
+    for (const { to } of this.texts[text].up) {
+      if (this.texts[to].level !== "kernel" || !found.has(to)) continue;
+      for (const table of this.texts[to].down) {
+        if (table.to === text) continue;
+        for (const line of found.get(to)) table.each(line, (other) => at(found, table.to).add(other));
+      }
+    }
   }
 
   // Values that a forward keeps join it to its backward; who comes from elsewhere does not go that way.
@@ -88,6 +102,13 @@ export class Report {
       if (cut < 0) break;
     }
     return null;
+  }
+
+  // The address of a line of Python that is called "file.py:12" or "folder/file.py:12"; "" where the report has none.
+  pythonLine(place) {
+    const [, file, line] = /^(.*):(\d+)$/.exec(place) ?? [];
+    const text = file && this.ofLevel("python").find((one) => `/${file}`.endsWith(`/${one.key.slice(7)}`));
+    return text && Number(line) <= text.lineCount ? `${text.key}/${line}` : "";
   }
 
   addressOf(text, line) {

@@ -3,12 +3,12 @@ import { html } from "./html.js";
 import { go } from "./app.js";
 import { bytes, count, operations, plural, seconds } from "./format.js";
 
+// Things that are shown; their order is that of the compiler, the most useful first.
 const ADVICE = 5;
 
 export function Overview({ report }) {
   const { data } = report;
   const totals = useMemo(() => totalsOf(data), [data]);
-  const advice = useMemo(() => adviceOf(report), [report]);
   const stages = useMemo(() => stagesOf(data), [data]);
   const longest = Math.max(...stages.map(([, own]) => own), 1e-9);
   return html`
@@ -28,20 +28,23 @@ export function Overview({ report }) {
         <${Card} value=${seconds(totals.seconds)} label="to compile" onClick=${() => go("time")} />
       </div>
       <h2>What to change first</h2>
-      ${advice.length
+      ${data.advice.length
         ? html`<ol class="advice">
-            ${advice.map(
-              (one) => html`<li key=${one.key}>
+            ${data.advice.slice(0, ADVICE).map(
+              (one) => html`<li key=${`${one.code} ${one.remedy} ${one.places[0] ?? ""}`}>
                 <b>${one.remedy}</b>
                 <div>
-                  ${one.reason} <button class="link" onClick=${() => go("decisions", one.code || one.reason)}>
+                  ${one.what} <button class="link" onClick=${() => go("decisions", one.code || one.what)}>
                     ${one.code || "decisions"}${one.count > 1 ? ` × ${one.count}` : ""}
                   </button>
                 </div>
-                <div class="faint">${one.subjects.slice(0, 4).join(", ")}${one.subjects.length > 4 ? ", …" : ""}</div>
+                <div class="faint">
+                  ${one.places.slice(0, 4).map((place) => html`<${Place} report=${report} place=${place} /> `)}${one.places.length > 4 ? "…" : ""}
+                </div>
               </li>`,
             )}
-          </ol>`
+          </ol>
+          ${data.advice.length > ADVICE && html`<p class="faint">And ${count(data.advice.length - ADVICE)} more among the <button class="link" onClick=${() => go("decisions")}>decisions</button>.</p>`}`
         : html`<p>Nothing: no decision of the compiler asks for a change of the program.</p>`}
       ${data.faults.length > 0 &&
       html`<h2>Not shown</h2>
@@ -91,6 +94,13 @@ function Card({ value, label, onClick }) {
   return html`<button class="card" onClick=${onClick}><span class="value">${value}</span><span class="label">${label}</span></button>`;
 }
 
+// A line of the program, "model.py:12", which the trace shows where the report has the file.
+function Place({ report, place }) {
+  const found = report.pythonLine(place);
+  const name = place.split("/").at(-1);
+  return found ? html`<button class="link" title=${place} onClick=${() => go("trace", found)}>${name}</button>` : html`<span title=${place}>${name}</span>`;
+}
+
 function moved(steps) {
   return steps.reduce((all, one) => all + one.bytes_read + one.bytes_written, 0);
 }
@@ -112,27 +122,4 @@ export function stagesOf(data) {
   const found = new Map();
   for (const one of data.stages) if (one.seconds) found.set(one.name, (found.get(one.name) ?? 0) + one.seconds);
   return [...found].sort((a, b) => b[1] - a[1]);
-}
-
-// What leaves a part of the program uncompiled costs most, what is compiled again comes next, fusion last.
-const WEIGHTS = [["capture", "break", "aten"], ["recompile", "specialise", "fixed sizes"]];
-
-function weight(one) {
-  if (one.kind === "fuse" || one.kind === "inline") return WEIGHTS.length + 1;
-  const found = WEIGHTS.findIndex((kinds) => kinds.includes(one.kind));
-  return found < 0 ? WEIGHTS.length : found;
-}
-
-// Decisions that say what a user can do, those about most things first.
-function adviceOf(report) {
-  const found = new Map();
-  for (const d of report.decisions) {
-    if (!d.remedy) continue;
-    const key = `${d.code} ${d.remedy}`;
-    const one = found.get(key) ?? { key, kind: d.kind, code: d.code, remedy: d.remedy, reason: d.reason, count: 0, subjects: [] };
-    one.count++;
-    one.subjects.push(d.subject.join(", "));
-    found.set(key, one);
-  }
-  return [...found.values()].sort((a, b) => weight(a) - weight(b) || b.count - a.count).slice(0, ADVICE);
 }

@@ -242,7 +242,7 @@ function Details({ report, chosen, linked }) {
   }, [report, chosen, linked]);
   if (!chosen) {
     return html`<footer class="details faint">
-      Point at a line to see what it came from and what it became; click to follow it. Keys: 1 to 7 show levels, n next
+      Point at a line to see what it came from and what it became; click to follow it. Keys: 1 to 8 show levels, n next
       line, p pin, / search.
     </footer>`;
   }

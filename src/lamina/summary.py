@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from torch.fx import GraphModule
+
 from lamina.base.decision import Decision
-from lamina.ir.loops import LibraryCall, storage_bytes
+from lamina.ir.loops import LibraryCall
 from lamina.ir.plan import KernelCall, Plan
+from lamina.ir.work import Sizes, bytes_of
 from lamina.record import Record
-from lamina.stats import last_plans
+from lamina.stats import last_plans, planned_graphs
 
 __all__ = [
     "Advice",
@@ -41,8 +44,8 @@ class Work:
     """Kernels or library calls that are alike: how often one run of all regions has them, and where they come from.
 
     ``nbytes`` are read and written by all of them together, ``share`` is their part of all bytes that kernels and
-    library calls move; both leave out what has sizes known only at run time. ``places`` are the user's lines, with the
-    operations.
+    library calls move; sizes known only at run time count as they were when the graph was traced. ``places`` are the
+    user's lines, with the operations.
     """
 
     name: str
@@ -156,8 +159,8 @@ def _origins(step: KernelCall | LibraryCall) -> Iterator[tuple[str, list[str]]]:
 def graph_summaries(record: Record) -> list[GraphSummary]:
     """The regions in the order in which they were compiled."""
     return [
-        GraphSummary(plan.name, plan.kernel_count, plan.library_count, sum(n for _, n in _moved(plan)))
-        for plan in last_plans(record)
+        GraphSummary(plan.name, plan.kernel_count, plan.library_count, sum(n for _, n in _moved(plan, gm)))
+        for plan, gm in planned_graphs(record)
     ]
 
 
@@ -172,14 +175,13 @@ def library_work(record: Record) -> list[Work]:
 
 
 def _grouped(record: Record, kind: type[KernelCall] | type[LibraryCall]) -> list[Work]:
-    plans = list(last_plans(record))
-    total = sum(n for plan in plans for _, n in _moved(plan)) or 1
+    moved = [(plan, step, nbytes) for plan, gm in planned_graphs(record) for step, nbytes in _moved(plan, gm)]
+    total = sum(nbytes for *_, nbytes in moved) or 1
     groups: dict[str, list[tuple[Plan, KernelCall | LibraryCall, int]]] = {}
-    for plan in plans:
-        for step, nbytes in _moved(plan):
-            if isinstance(step, kind):
-                name = step.op if isinstance(step, LibraryCall) else step.kernel
-                groups.setdefault(name, []).append((plan, step, nbytes))
+    for plan, step, nbytes in moved:
+        if isinstance(step, kind):
+            name = step.op if isinstance(step, LibraryCall) else step.kernel
+            groups.setdefault(name, []).append((plan, step, nbytes))
     made = [_work(name, group, total) for name, group in groups.items()]
     return sorted(made, key=lambda work: (-work.nbytes, -work.count))
 
@@ -215,18 +217,7 @@ def _operation(op: str) -> str:
     return op.removeprefix("aten.").partition(".")[0]
 
 
-def _moved(plan: Plan) -> Iterator[tuple[KernelCall | LibraryCall, int]]:
-    """Each step with the bytes of the buffers that it reads and writes, as far as sizes are known."""
-    buffers = plan.buffer_map()
-    for step in plan.steps:
-        named = step.buffers if isinstance(step, KernelCall) else (*_operands(step.args), *step.outs)
-        sizes = [storage_bytes(buffers[name]) for name in dict.fromkeys(named) if name in buffers]
-        yield step, sum(size.const for size in sizes if size.is_int)
-
-
-def _operands(args: Iterable[object]) -> Iterator[str]:
-    for arg in args:
-        if isinstance(arg, tuple):
-            yield from _operands(arg)
-        elif (name := getattr(arg, "buffer", None)) is not None:
-            yield str(name)
+def _moved(plan: Plan, gm: GraphModule | None) -> Iterator[tuple[KernelCall | LibraryCall, int]]:
+    """Each step with the bytes that it reads and writes at least."""
+    buffers, sizes = plan.buffer_map(), Sizes(plan, gm)
+    yield from ((step, sum(bytes_of(step, buffers, sizes))) for step in plan.steps)
