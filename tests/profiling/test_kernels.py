@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import lamina
 from lamina.cli.app import app
+from lamina.peaks import Peaks, measured_peaks
 from lamina.profiling.kernels import profiled
-from lamina.runtime.peaks import Peaks, measured_peaks
 
 
 def two_norms(x: Tensor, w: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from lamina.backends.profiled import launch_names, watching_plans
 from lamina.ir.plan import Plan
 from lamina.ir.work import Sizes, bytes_of, flops_of
-from lamina.runtime.peaks import Peaks, measured_peaks
+from lamina.peaks import Peaks, measured_peaks
 
 __all__ = ["KernelTime", "Profile", "profiled"]
 

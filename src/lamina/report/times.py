@@ -8,9 +8,9 @@ from statistics import median
 from typing import Any
 
 from lamina.base.decision import Decision
+from lamina.peaks import measured_peaks
 from lamina.record import Record
 from lamina.report.recording import Recording
-from lamina.runtime.peaks import measured_peaks
 
 __all__ = ["add_times"]
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
+from lamina.peaks import copy_bandwidth
 from lamina.runtime.kernel import Kernel
-from lamina.runtime.peaks import copy_bandwidth
 
 __all__ = ["TimedKernel", "print_times", "timed"]
 
