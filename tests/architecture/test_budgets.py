@@ -39,6 +39,7 @@ CONSTANTS = {
     "runtime": 50,
     "schedule": 280,
     "testing": 30,
+    "tuner": 40,
     "tuning": 30,
 }
 """Numbers with a name, by package: thresholds and sizes that somebody chose. Each says what it is and where it was

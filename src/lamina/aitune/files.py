@@ -9,6 +9,7 @@ from typing import Any
 from lamina.aitune.graphs import Graph
 from lamina.aitune.modules import Module, tuned_modules
 from lamina.errors import BadArgument
+from lamina.tuner.files import write_whole
 from lamina.tuner.parts import modules_in, replaced
 from lamina.tuner.result import restored
 
@@ -35,7 +36,7 @@ def save(module: Any, path: str | Path) -> None:
         if m.results
     }
     data = {"aitune": _VERSION, "modules": told}
-    Path(path).write_text(json.dumps(data, indent=1, sort_keys=True), encoding="utf-8")
+    write_whole(path, json.dumps(data, indent=1, sort_keys=True))
 
 
 def load(module: Any, path: str | Path) -> Any:

@@ -18,7 +18,8 @@ import torch
 
 from lamina.errors import BadArgument, LaminaError
 from lamina.tuner.programs import Subject
-from lamina.tuner.values import Row
+from lamina.tuner.table import duration
+from lamina.tuner.values import EAGER, Figures, Row
 from lamina.tuner.worker import Job, packed, serve
 
 __all__ = ["Processes", "last_lines"]
@@ -29,22 +30,28 @@ _GRACE = 5.0
 """Seconds that a process is given to end after it has answered."""
 _LINE = 300
 """Characters of such a line."""
+_OUTPUT = 64 << 20
+"""Bytes that a process may write in all; one that writes without end would fill the disk."""
+_LOOK = 0.5
+"""Seconds between two looks at how much it wrote."""
 
 
 class Processes:
     """Starts the processes for one subject. Raises ``BadArgument`` for one that cannot be sent to a process.
 
     A model, inputs and metric that can be pickled are sent to a fresh process; others are there in a fork of this one,
-    which is possible as long as no GPU is in use and no gradients are needed.
+    which is possible as long as no GPU is in use and no gradients are needed. ``subject`` may be as ``packed`` gives
+    it.
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject | bytes) -> None:
         self._payload: Subject | bytes = subject
         method = "forkserver"
         try:
-            self._payload = packed(subject)
+            if isinstance(subject, Subject):
+                self._payload = packed(subject)
         except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
-            if subject.training or _uses_gpu():
+            if not isinstance(subject, Subject) or subject.training or _uses_gpu():
                 raise BadArgument(
                     f"the model, its inputs, loss or metric cannot be sent to another process: {error}",
                     remedy="define classes and functions at the top level of a module",
@@ -54,6 +61,30 @@ class Processes:
         if method == "forkserver":
             # A server that has torch loaded forks each process in milliseconds.
             self._context.set_forkserver_preload([serve.__module__])
+
+    def examine(
+        self, job: Job, seconds: float, own: Figures | None, stage: Callable[[str], None] = lambda text: None
+    ) -> tuple[Row, Figures | None]:
+        """The row of one candidate, and eager's figures in a process of its own, taken again if they were needed.
+
+        ``own``: those figures, as far as they are known for this machine. Threads that a candidate leaves spinning slow
+        down eager's turns. A candidate whose calls take longer than eager's own did is therefore held against eager
+        once more, in a process without it, and is a tie unless it is faster than that.
+        """
+        end = time.monotonic() + seconds
+        row = self.run(job, seconds, stage)
+        figures = row.figures
+        if row.verdict != "faster" or figures is None or (own is not None and figures.p50 < own.p50):
+            return row, own
+        left = end - time.monotonic()
+        again = self.run(replace(job, candidate=EAGER), left, stage).figures if left > 0 else None
+        own = own if again is None else again
+        if own is None:
+            return replace(row, verdict="tie", reason="eager could not be timed without it in the time left"), None
+        if figures.p50 < own.p50:
+            return row, own
+        told = f"eager takes {duration(figures.baseline)} beside it, and {duration(own.p50)} in a process of its own"
+        return replace(row, verdict="tie", reason=f"{told}; it takes {duration(figures.p50)}"), own
 
     def run(self, job: Job, seconds: float, stage: Callable[[str], None] = lambda text: None) -> Row:
         """The row of one candidate, after ``seconds`` at most."""
@@ -66,7 +97,7 @@ class Processes:
         try:
             process.start()
             theirs.close()
-            row = _answer(pipe, process, job, start + seconds, stage)
+            row = _answer(pipe, process, job, seconds, stage, log)
             lines = () if row.figures is not None else last_lines(log)
             return replace(row, log=lines, seconds=time.monotonic() - start)
         finally:
@@ -80,20 +111,25 @@ def _uses_gpu() -> bool:
     return bool(gpu.is_initialized())
 
 
-def _answer(pipe: Any, process: Any, job: Job, end: float, tell: Callable[[str], None]) -> Row:
-    stage = ""
+def _answer(pipe: Any, process: Any, job: Job, seconds: float, tell: Callable[[str], None], log: Path) -> Row:
+    stage = "its process starts"
+    begun = False
+    end = time.monotonic() + seconds
     try:
-        while pipe.poll(max(0.0, end - time.monotonic())):
-            kind, said = pipe.recv()
-            if kind == "row":
-                return Row.from_json(said)
-            stage = said
-            tell(said)
-        return Row(job.candidate, "hung", f"no answer within its time while {stage or 'its process starts'}")
+        while (left := end - time.monotonic()) > 0:
+            if pipe.poll(min(left, _LOOK)):
+                kind, said = pipe.recv()
+                if kind == "row":
+                    return Row.from_json(said)
+                stage, begun = said, True
+                tell(said)
+            elif log.stat().st_size > _OUTPUT:
+                return Row(job.candidate, "failed", f"while {stage}: it wrote more than {_OUTPUT >> 20} MiB of text")
+        return Row(job.candidate, "hung", f"no answer within {duration(seconds)} while {stage}", limit=seconds)
     except (EOFError, OSError):
         process.join(_GRACE)
         how = _ended(process.exitcode)
-        if not stage:
+        if not begun:
             raise LaminaError(
                 f"a process that tries candidates ended by {how} before it began",
                 remedy="in a script, call lamina.tune under `if __name__ == '__main__':`, since each process imports "
@@ -101,7 +137,7 @@ def _answer(pipe: Any, process: Any, job: Job, end: float, tell: Callable[[str],
             ) from None
         verdict = "out of memory" if process.exitcode == -signal.SIGKILL else "crashed"
         more = ", which the system does where memory runs out" if verdict == "out of memory" else ""
-        return Row(job.candidate, verdict, f"ended by {how}{more} while {stage}")
+        return Row(job.candidate, verdict, f"ended by {how}{more} while {stage}", limit=float(job.memory))
 
 
 def _ended(code: int | None) -> str:
@@ -117,6 +153,8 @@ def _end(process: Any) -> None:
     process.join(0.2)
     if process.is_alive():
         process.kill()
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)  # what it started itself
     process.join(_GRACE)
     with contextlib.suppress(ValueError):
         process.close()
@@ -125,7 +163,9 @@ def _end(process: Any) -> None:
 def last_lines(log: Path) -> tuple[str, ...]:
     """The last lines that a process wrote."""
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TOLD * _LINE * 4))
+            lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ()
     return tuple(line[:_LINE] for line in lines if line.strip())[-_TOLD:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from lamina.errors import BadArgument
 from lamina.tuner.building import build
 from lamina.tuner.candidates import device_of
 from lamina.tuner.choice import choose, pareto
+from lamina.tuner.files import write_whole
 from lamina.tuner.identity import device_facts, model_key, versions
 from lamina.tuner.objective import Objective, parse_objective
 from lamina.tuner.page import tuning_page, write_tuning_page
 from lamina.tuner.programs import Subject
 from lamina.tuner.samples import Sample, held_out, samples_of
+from lamina.tuner.settings import TorchSettings, ambient, changed
 from lamina.tuner.table import rows_table, table_text
 from lamina.tuner.values import Row
 from lamina.tuner.verification import Allowed, Reference
@@ -28,6 +31,8 @@ __all__ = ["Environment", "Result", "load", "refusal", "restored"]
 
 _VERSION = 1
 """Form of saved files."""
+_ONE_AT_A_TIME = threading.Lock()
+"""Verification draws random numbers and looks at what is left of them, which another thread's would disturb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ class Result:
 
     def save(self, path: str | Path) -> None:
         """Write the result as JSON, for ``lamina.load``. Weights and inputs are not in it."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=1, sort_keys=True), encoding="utf-8")
+        write_whole(path, json.dumps(self.to_json(), indent=1, sort_keys=True))
 
 
 def load(path: str | Path, model: Callable[..., Any], inputs: Any = None) -> Result:
@@ -166,11 +171,16 @@ def refusal(result: Result, subject: Subject, allowed: Allowed = Allowed()) -> s
     candidate = result.chosen.candidate
     if candidate.kind == "eager":
         return ""
+    before, settings = ambient(), TorchSettings.here()
     limit = allowed if allowed.error is not None else Allowed(result.objective.error, allowed.drop)
     try:
-        built = build(candidate, result.original)
-        reason = Reference(subject, held_out(subject.samples)).verify(built, limit).reason
+        with _ONE_AT_A_TIME:
+            built = build(candidate, result.original)
+            reason = Reference(subject, held_out(subject.samples)).verify(built, limit).reason or changed(before)
     except Exception as raised:
         return f"{type(raised).__name__}: {raised}"
+    finally:
+        settings.apply()
+        torch.set_grad_enabled(before["grad_mode"])
     result._model = built.call
     return reason

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from lamina.errors import BadArgument
+from lamina.runtime.clock import CLOCK
 from lamina.tuner.arguments import checked, journal_path, seconds_of
 from lamina.tuner.candidates import candidates_for, device_of, lacking
 from lamina.tuner.identity import row_key, subject_key
@@ -24,10 +24,10 @@ from lamina.tuner.programs import Subject
 from lamina.tuner.progress import Progress
 from lamina.tuner.result import Environment, Result, refusal
 from lamina.tuner.samples import samples_of
-from lamina.tuner.table import duration
+from lamina.tuner.settings import TorchSettings
 from lamina.tuner.values import EAGER, Candidate, Figures, Row
 from lamina.tuner.verification import Allowed
-from lamina.tuner.worker import EAGER_FAILED, Job, TorchSettings
+from lamina.tuner.worker import EAGER_FAILED, Job
 
 __all__ = ["tune"]
 
@@ -37,6 +37,10 @@ _LEAST_LIMIT = 60.0
 """Seconds that a candidate is given however small the budget, as long as that lasts."""
 _OF_FREE = 0.8
 """Of the memory that is free, what a candidate may take."""
+_MORE_FREE = 1.5
+"""Times the memory that a candidate ran out of, from which it is tried again where no limit is given."""
+_GRACE = 10.0
+"""Seconds beyond its time limit in which a candidate of another run has ended."""
 
 
 def tune(
@@ -100,9 +104,9 @@ def tune(
     book = Journal(journal_path(journal))
     environment = Environment.here(device_of(subject))
     with Progress(progress, limits.budget) as told:
-        known = book.rows() if resume else {}
-        search = _Search(subject, job, limits, book, environment, told, known)
-        rows = search.rows((EAGER, *chosen))
+        known = book.rows()
+        search = _Search(subject, job, limits, book, environment, told, known if resume else None)
+        rows = [*search.rows((EAGER,)), *search.rows(chosen)]
         wanted = candidates is None if modules is None else modules
         parts = parts_named(wanted, rows[0].parts, held)
         singles = search.rows(candidates_for_parts(parts, chosen))
@@ -128,9 +132,17 @@ class _Limits:
             return self.given_memory
         return int((available_memory() or 0) * _OF_FREE)
 
+    def holds(self, row: Row) -> bool:
+        """Whether a row of an earlier run is what it would be now: not if it ended by a limit that is larger now."""
+        if row.verdict == "hung":
+            return self.candidate <= row.limit
+        if row.verdict == "out of memory" and row.limit:
+            return self.memory <= row.limit * (1.0 if self.given_memory is not None else _MORE_FREE)
+        return True
+
 
 class _Search:
-    """One pass over the candidates."""
+    """One pass over the candidates. ``known``: rows of the journal; None where all are to be measured again."""
 
     def __init__(
         self,
@@ -140,15 +152,16 @@ class _Search:
         book: Journal,
         environment: Environment,
         told: Progress,
-        known: Mapping[str, Row],
+        known: dict[str, Row] | None,
     ) -> None:
         self.known = known
-        self.eager: Figures | None = None
+        self.own: Figures | None = None  # eager's, in a process of its own
         self.job, self.limits, self.book, self.environment, self.told = job, limits, book, environment, told
         self.subject = subject
         self.key = subject_key(subject)
         self.processes: Processes | None = None  # made when the first row is not known
-        self.end = time.monotonic() + limits.budget
+        self.end = CLOCK.now() + limits.budget
+        self.last = 0.0  # seconds that the user's process will take to build what may be chosen
 
     def rows(self, candidates: Sequence[Candidate]) -> list[Row]:
         """A row for each candidate, from those that are known or measured now."""
@@ -157,55 +170,69 @@ class _Search:
         for candidate in candidates:
             job = replace(self.job, candidate=candidate)
             key = row_key(self.key, job.facts(), self.environment.device, self.environment.versions)
-            row = self.known.get(key)
-            if row is None:
-                row = self._measured(job, key)
+            row = self._known(key) or self._measured(job, key)
             self.told.row(row)
             if row.reason.startswith(EAGER_FAILED) or (candidate is EAGER and row.verdict != "baseline"):
                 raise BadArgument(
                     f"nothing can be tuned: {row.reason}", remedy="see that model(*inputs) runs, and fits its limits"
                 )
             if candidate is EAGER:
-                self.eager = row.figures
+                self.own = row.figures
+            elif row.figures is not None:
+                self.last = max(self.last, row.figures.build_seconds)
             found.append(row)
         return found
+
+    def _known(self, key: str) -> Row | None:
+        """The row of the journal, where it holds for the limits of this run."""
+        row = None if self.known is None else self.known.get(key)
+        return row if row is not None and self.limits.holds(row) else None
+
+    def _left(self, job: Job) -> float:
+        """Seconds that a candidate may take now. Eager is always run: without it there is nothing to say."""
+        if job.candidate is EAGER:
+            return self.limits.candidate
+        kept = min(self.last, self.limits.budget * _SHARE)
+        return min(self.limits.candidate, self.end - CLOCK.now() - kept)
 
     def _measured(self, job: Job, key: str) -> Row:
         missing = lacking(job.candidate)
         if missing:
             return Row(job.candidate, "unavailable", missing)
-        left = self.end - time.monotonic()
-        if left <= 0 and job.candidate is not EAGER:
+        if self._left(job) <= 0:
             return Row(job.candidate, "not tried", "the budget was spent before")
-        limit = self.limits.candidate if job.candidate is EAGER else min(self.limits.candidate, left)
-        row = self._beside_eager(self._run(job, limit), job)
+        turn = self.book.turn(self.key, self._left(job) + _GRACE)
+        if turn is None:
+            return self._examined(job, key)
+        if not turn.acquire(blocking=False):
+            self.told.stage(job.candidate, "waits for another run")
+            turn.acquire()
+        try:
+            return self._taken(key) or self._examined(job, key)
+        finally:
+            turn.release()
+
+    def _taken(self, key: str) -> Row | None:
+        """The row, if another run has measured it meanwhile."""
+        if self.known is not None:
+            self.known.update(self.book.rows())
+        return self._known(key)
+
+    def _examined(self, job: Job, key: str) -> Row:
+        limit = self._left(job)
+        if limit <= 0:
+            return Row(job.candidate, "not tried", "the budget was spent before")
+        if self.processes is None:
+            self.processes = Processes(self.subject)
+        row, self.own = self.processes.examine(
+            job, limit, self.own, lambda stage: self.told.stage(job.candidate, stage)
+        )
         if row.verdict == "hung" and limit < self.limits.candidate:
             return replace(row, verdict="not tried", reason=f"the budget was spent: {row.reason}")
         if not row.reason.startswith(EAGER_FAILED):
             facts = {"device": dict(self.environment.device), "versions": dict(self.environment.versions)}
             self.book.append(key, row, facts)
         return row
-
-    def _run(self, job: Job, limit: float) -> Row:
-        if self.processes is None:
-            self.processes = Processes(self.subject)
-        return self.processes.run(job, limit, lambda stage: self.told.stage(job.candidate, stage))
-
-    def _beside_eager(self, row: Row, job: Job) -> Row:
-        """The row; a tie where the candidate is faster only than what eager is beside it, in the candidate's process.
-
-        Threads that a candidate leaves spinning slow down eager's turns. A candidate whose calls take longer than
-        eager's own did is therefore held against eager once more, in a process without it.
-        """
-        own, figures = self.eager, row.figures
-        if row.verdict != "faster" or figures is None or own is None or figures.p50 < own.p50:
-            return row
-        again = self._run(replace(job, candidate=EAGER), self.limits.candidate).figures
-        own = own if again is None else again
-        if figures.p50 < own.p50:
-            return row
-        told = f"eager takes {duration(figures.baseline)} beside it, and {duration(own.p50)} in a process of its own"
-        return replace(row, verdict="tie", reason=f"{told}; it takes {duration(figures.p50)}")
 
 
 def _right(result: Result, subject: Subject, allowed: Allowed) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -109,6 +110,20 @@ class Figures:
     timings: tuple[float, ...] = ()
     baseline_timings: tuple[float, ...] = ()
 
+    def flaw(self) -> str:
+        """A figure that cannot have been measured, in words; "" if all can."""
+        times = {"p50": self.p50, "p99": self.p99, "mean": self.mean, "baseline": self.baseline}
+        ratio = self.speedup
+        times |= {"speedup": ratio.middle, "low": ratio.low, "high": ratio.high}
+        rest = {"throughput": self.throughput, "noise": self.noise, "error": self.error}
+        rest |= {"build": self.build_seconds, "load": self.load_seconds}
+        rest |= {name: n for name, n in (("memory", self.peak_memory), ("drop", self.drop)) if n is not None}
+        for name, number in (times | rest).items():
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or number != number:
+                return f"{name} is {number!r}"
+        wrong = [name for name, number in times.items() if not 0.0 < number < math.inf]
+        return f"{wrong[0]} is {times[wrong[0]]!r}" if wrong else ""
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Figures:
         """The figures that ``Row.to_json`` wrote."""
@@ -142,7 +157,8 @@ class Part:
 class Row:
     """What became of a candidate: one of ``VERDICTS``, the reason in words, figures if it was timed, its last lines.
 
-    Eager's row has the ``parts`` of the model that are worth candidates of their own.
+    Eager's row has the ``parts`` of the model that are worth candidates of their own. ``limit`` is what a candidate was
+    given that hung, in seconds, or ran out of memory, in bytes: with more it may be right.
     """
 
     candidate: Candidate
@@ -152,6 +168,15 @@ class Row:
     log: tuple[str, ...] = ()
     seconds: float = 0.0
     parts: tuple[Part, ...] = ()
+    limit: float = 0.0
+
+    def flaw(self) -> str:
+        """What cannot be in a row that was measured, "" if all of it can: for rows that are read from files."""
+        if self.verdict not in VERDICTS:
+            return f"the verdict {self.verdict!r}"
+        if self.figures is None and self.verdict in CHOOSABLE:
+            return f"the verdict {self.verdict!r} without figures"
+        return "" if self.figures is None else self.figures.flaw()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a journal or file."""
@@ -163,6 +188,7 @@ class Row:
             "log": list(self.log),
             "seconds": self.seconds,
             "parts": [asdict(part) for part in self.parts],
+            "limit": self.limit,
         }
 
     @classmethod
@@ -177,6 +203,7 @@ class Row:
             tuple(data["log"]),
             data["seconds"],
             tuple(map(Part.from_json, data.get("parts", ()))),
+            data.get("limit", 0.0),
         )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -24,13 +26,14 @@ from lamina.tuner.memory import limit_memory, peak_memory
 from lamina.tuner.parts import tensors_of
 from lamina.tuner.programs import Built, Subject, timed_call
 from lamina.tuner.samples import held_out, rows_of
+from lamina.tuner.settings import TorchSettings, ambient, changed
 from lamina.tuner.shares import parts_of
 from lamina.tuner.statistics import quantile
 from lamina.tuner.timing import Clock, race
 from lamina.tuner.values import Candidate, Figures, Row
 from lamina.tuner.verification import Allowed, Reference
 
-__all__ = ["EAGER_FAILED", "Job", "TorchSettings", "examine", "packed", "serve"]
+__all__ = ["EAGER_FAILED", "Job", "examine", "packed", "serve"]
 
 EAGER_FAILED = "eager itself fails: "
 """How the reason begins where no candidate can be judged."""
@@ -42,40 +45,6 @@ _WATCH = 1.0
 """Seconds between two looks at whether the tuned process still lives."""
 
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class TorchSettings:
-    """The process-wide settings of torch that speed or results depend on."""
-
-    threads: int
-    default_dtype: str
-    matmul_precision: str
-    cudnn_tf32: bool
-    cudnn_benchmark: bool
-    deterministic: bool
-
-    @classmethod
-    def here(cls) -> TorchSettings:
-        """Those of this process."""
-        return cls(
-            torch.get_num_threads(),
-            str(torch.get_default_dtype()).removeprefix("torch."),
-            torch.get_float32_matmul_precision(),
-            torch.backends.cudnn.allow_tf32,
-            torch.backends.cudnn.benchmark,
-            torch.are_deterministic_algorithms_enabled(),
-        )
-
-    def apply(self) -> None:
-        """Make them those of this process."""
-        torch.set_num_threads(self.threads)
-        torch.set_default_dtype(getattr(torch, self.default_dtype))
-        torch.set_float32_matmul_precision(self.matmul_precision)
-        for name, wanted in (("allow_tf32", self.cudnn_tf32), ("benchmark", self.cudnn_benchmark)):
-            if getattr(torch.backends.cudnn, name) != wanted:  # setting one raises where torch has frozen its flags
-                setattr(torch.backends.cudnn, name, wanted)
-        torch.use_deterministic_algorithms(self.deterministic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +66,19 @@ class Job:
         return [self.candidate.to_json(), repr(self.settings), self.seconds, self.threshold, repr(self.allowed)]
 
 
-def packed(subject: Subject) -> bytes:
-    """The subject as bytes for a process of its own; they are sent to it and never stored."""
+def packed(subject: Subject, by: Any = pickle) -> bytes:
+    """The subject as bytes for a process of its own; they are sent to it and never stored. ``by``: pickle, or a module
+    of the same functions whose output pickle reads.
+    """
     buffer = io.BytesIO()
-    torch.save((subject.model, subject.samples, subject.loss, subject.metric), buffer)
+    torch.save((subject.model, subject.samples, subject.loss, subject.metric), buffer, pickle_module=by)
     return buffer.getvalue()
 
 
 def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> None:
     """Examine one candidate and send ("stage", text) for each step and ("row", data) in the end."""
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)  # so that what a candidate starts ends with it
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     for number in (1, 2):
         os.dup2(descriptor, number)
@@ -136,6 +109,8 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
     while thread.is_alive():
         thread.join(_WATCH)
         if parent is not None and not parent.is_alive():
+            if os.getpgrp() == os.getpid():
+                os.killpg(0, signal.SIGKILL)
             os._exit(1)  # who waits for the row was killed, and nobody would end a candidate that hangs
 
 
@@ -156,6 +131,8 @@ def examine(subject: Subject, job: Job, tell: Tell = lambda stage: None) -> Row:
     except Exception as raised:
         traceback.print_exc()
         row = _raised(job.candidate, raised, stage)
+    if row.verdict == "out of memory":
+        row = replace(row, limit=float(job.memory))
     return replace(row, seconds=time.monotonic() - start)
 
 
@@ -182,6 +159,7 @@ def _examined(subject: Subject, job: Job, at: Tell) -> Row:
     at("eager runs")
     reference = Reference(subject, held_out(subject.samples))
     at("it is built")
+    before = ambient()
     start = time.monotonic()
     built = build(candidate, subject.model)
     load_seconds = time.monotonic() - start
@@ -200,6 +178,8 @@ def _examined(subject: Subject, job: Job, at: Tell) -> Row:
     again = reference.verify(built, job.allowed)
     if again.reason:
         return Row(candidate, "refused", f"after it was timed: {again.reason}")
+    if changed(before):
+        return Row(candidate, "refused", changed(before))
     device = device_of(subject)
     measured = Figures(
         **figures,
