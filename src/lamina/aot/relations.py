@@ -65,16 +65,18 @@ class Relations:
     """The families of results that share memory: ``detach`` begins another one.
 
     ``same`` has, for each result, the first place of the same object, ``made`` the places of results that are views of
-    inputs in another way than autograd takes for granted, with that way and whether they require a gradient.
+    inputs in another way than autograd takes for granted, with that way and whether they require a gradient. ``below``
+    has the places of views of inputs that were made of another result, with the place of that one and the way.
     """
 
     groups: tuple[_Group, ...]
     same: tuple[int, ...]
     made: tuple[tuple[int, Any, bool], ...]
+    below: tuple[tuple[int, int, Any], ...]
 
     def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled`` with results that are related as eager's are. Inference tensors have nothing to share."""
-        groups, same, views = self.groups, self.same, self.made
+        groups, same, views, below = self.groups, self.same, self.made, self.below
 
         def run(*inputs: Any) -> Any:
             results = compiled(*inputs)
@@ -83,6 +85,10 @@ class Relations:
             made = list(results)
             for place, how, trained in views:
                 made[place] = _made_so(made[place], how, trained)
+            for place, parent, how in below:
+                if made[parent].grad_fn is not None:
+                    made[place] = _placed(made[parent], made[place])
+                    note_how_made(made[place], how)
             for group in groups:
                 for family in group.trained:
                     _rejoin(made, family)
@@ -119,7 +125,19 @@ def relations(gm: GraphModule) -> Relations | None:
     found = [one for where, lie in places.items() for one in _groups(values, parents, lie, inputs, lying.get(where))]
     views = ((i, one) for i, one in enumerate(values) if memory(one) in lying and one._is_view())
     made = tuple((i, how_made(one), one.requires_grad) for i, one in views if not as_usual(one))
-    return Relations(tuple(found), same, made) if found or made else None
+    taken = {id(one) for one in inputs}
+    of_views = ((i, k) for i, k in parents.items() if memory(values[i]) in lying and id(values[k]) not in taken)
+    trained = sorted(
+        (pair for pair in of_views if _leads(*(values[k] for k in pair))), key=lambda p: _depth(parents, p[0])
+    )
+    below = tuple((i, k, how_made(values[i])) for i, k in trained)
+    return Relations(tuple(found), same, made, below) if found or made or below else None
+
+
+def _leads(view: Tensor, other: Tensor) -> bool:
+    """Whether a view of another result leads autograd there, and is one by strides."""
+    alike = view.dtype == other.dtype and not any(one.is_conj() or one.is_neg() for one in (view, other))
+    return alike and view.requires_grad and other.requires_grad
 
 
 def _groups(

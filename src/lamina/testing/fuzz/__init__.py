@@ -10,7 +10,7 @@ from lamina.testing.fuzz.differ import Difference
 from lamina.testing.fuzz.generate import INGREDIENTS, generate
 from lamina.testing.fuzz.minify import Minified, minify, minify_file
 from lamina.testing.fuzz.torch_private import unbacked
-from lamina.testing.fuzz.values import attempt, backward, loss, pause, sample
+from lamina.testing.fuzz.values import attempt, backward, loss, pause, sample, watched
 
 __all__ = [
     "INGREDIENTS",
@@ -31,4 +31,5 @@ __all__ = [
     "report",
     "sample",
     "unbacked",
+    "watched",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lamina.base.accuracy import RATIO, distance
+from lamina.errors import UnknownGradient
 from lamina.testing.compare import DRAWS, HOPELESS
 from lamina.testing.fuzz.differ import KINDS, Difference, differences, undecided, unstable
 from lamina.testing.fuzz.observe import Raised, Seen, Trace, observe
@@ -23,6 +25,8 @@ from lamina.testing.sample import Sample
 __all__ = ["Verdict", "check", "check_capture", "report"]
 
 MOST_DRAWS = 4 * DRAWS
+
+_REFUSAL = UnknownGradient.__name__
 
 ROUNDINGS = 4
 """So many runs of eager with other roundings in each draw tell how far rounding alone takes it."""
@@ -60,6 +64,7 @@ def check(source: str, target: str, progress: Callable[[], None] = lambda: None)
     called before each draw but the first.
     """
     found, eager, ours, exact = _one(source, target, 0)
+    found = _before_refusal(found, ours)
     raised = any(isinstance(v, Raised) for v in eager.leaves.values())
     hard = _certain(source, found, ours, 0)
     soft = [d for d in found if d.kind == "rounding"]
@@ -79,6 +84,21 @@ def check(source: str, target: str, progress: Callable[[], None] = lambda: None)
     if worse and all(d.kind == "value" for d in worse):
         worse, decided = _beyond_rounding(source, target, worse, progress)
     return Verdict(tuple(worse), decided=decided, drawn=drawn, eager_raised=raised)
+
+
+def _before_refusal(found: list[Difference], ours: Trace) -> list[Difference]:
+    """What differs before the compiled program refuses, as its documentation says, a gradient that it does not know."""
+    refused = [path for path, leaf in ours.leaves.items() if isinstance(leaf, Raised) and leaf.kind == _REFUSAL]
+    if not refused:
+        return found
+    first = min(map(_number, refused))
+    return [d for d in found if _number(d.where) < first]
+
+
+def _number(path: str) -> int:
+    """The number of the ``yield`` that showed what is at ``path``; the end comes after all."""
+    number = path.partition("[")[0]
+    return int(number) if number.isdigit() else sys.maxsize
 
 
 def report(path: str | Path, target: str = LAMINA) -> Verdict:

@@ -21,7 +21,7 @@ __all__ = ["INGREDIENTS", "Ingredient", "generate"]
 
 HEADER = (
     "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
-    "from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked\n"
+    "from lamina.testing.fuzz import attempt, backward, loss, pause, sample, unbacked, watched\n"
 )
 _WHOLE = {**WHOLE, **NESTED, **EXTREMES, **STATE, **COMPARED, **OWN_FUNCTIONS, **PARTS}
 """Entire programs, by name."""
@@ -426,8 +426,12 @@ class _Driver:
             self.made.append("yield backward(out)" if rng.random() < 0.1 else f"yield {tensors[0]}.grad")
             return
         if rng.random() < (0.6 if "late" not in self.moves else 1.0):
+            # Drawn by the text so far: what other programs are does not depend on it.
+            way = random.Random("\n".join(self.made)).choice(("hooks", "retained", "asked", *[""] * 9))
+            self.made += [f"seen = watched(out, {way!r})"] if way else []
             self.made.append("yield backward(out)")
             self.made.append(f"yield {', '.join(f'{name}.grad' for name in tensors)}")
+            self.made += ["yield seen()"] if way else []
 
 
 def program_inputs(program: _Program) -> set[str]:

@@ -13,7 +13,18 @@ from torch import Tensor
 
 from lamina.base.accuracy import tensors
 
-__all__ = ["WRITTEN_OVER", "Backwards", "attempt", "backward", "differentiating", "drawing", "loss", "pause", "sample"]
+__all__ = [
+    "WRITTEN_OVER",
+    "Backwards",
+    "attempt",
+    "backward",
+    "differentiating",
+    "drawing",
+    "loss",
+    "pause",
+    "sample",
+    "watched",
+]
 
 WRITTEN_OVER = "modified by an inplace operation"
 """Eager's error at a gradient that needs a value which was written over after it was saved."""
@@ -125,6 +136,35 @@ def backward(values: Any, **kwargs: Any) -> Exception | None:
         for leaf, gradient in before:
             leaf.grad = gradient
     return failure
+
+
+def watched(values: Any, way: str) -> Callable[[], list[Any]]:
+    """Watch the gradients of all tensors in ``values`` that have a history; what is called afterwards gives them.
+
+    ``way`` is "hooks", which double the gradients, "retained", or "asked" for by ``torch.autograd.grad``. An error is
+    given in the place of the gradients.
+    """
+    results = [tensor for tensor in tensors(values) if tensor.requires_grad and not tensor.is_leaf]
+    seen: list[Any] = [None] * len(results)
+
+    def doubling(place: int) -> Callable[[Tensor], Tensor]:
+        def hook(gradient: Tensor) -> Tensor:
+            seen[place] = gradient.clone()
+            return gradient * 2
+
+        return hook
+
+    if way == "hooks":
+        for place, tensor in enumerate(results):
+            attempt(tensor.register_hook, doubling(place))
+    elif way == "retained":
+        for tensor in results:
+            attempt(tensor.retain_grad)
+        return lambda: [tensor.grad for tensor in results]
+    elif results:
+        found = attempt(torch.autograd.grad, loss(values), results, allow_unused=True, retain_graph=True)
+        seen = list(found) if isinstance(found, tuple) else [found]
+    return lambda: seen
 
 
 def _leaves(result: Tensor) -> list[Tensor]:
