@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,36 @@ def test_a_click_marks_lines_of_other_levels(browser: Browser, tmp_path: Path, r
     browser.until("document.querySelectorAll('.results li').length > 3")
     browser.key("Escape")
     browser.until("!document.querySelector('.results')")
+    assert_quiet(browser)
+
+
+def click(browser: Browser, element: str) -> None:
+    """Press the mouse on the first element that a selector finds, as a user does."""
+    x, y = browser.evaluate(
+        f"""(() => {{ const one = document.querySelector({element!r}); one.scrollIntoView({{ block: 'center' }});
+            const box = one.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; }})()"""
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        browser.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+
+def test_programs_are_copied_and_saved(browser: Browser, tmp_path: Path, report: dict[str, Any]) -> None:
+    file = opened(browser, tmp_path, report)
+    browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path / "saved"))
+    browser.open(file, f"#kernels={report['kernels'][0]['name']}")
+    kernel = report["kernels"][0]
+    whole = kernel["program"]["before"] + next(
+        text["text"] for text in report["texts"] if text["key"] == f"kernel:{kernel['name']}"
+    )
+    browser.until("document.querySelector('.program button')")
+    click(browser, ".program button")
+    browser.until("document.querySelector('.program [role=status]').innerText.includes('copied')")
+    click(browser, ".program button:nth-of-type(2)")
+    until = time.monotonic() + 30
+    while not (saved := [*(tmp_path / "saved").glob("*.py")]) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert [one.name for one in saved] == [f"{kernel['name']}.py"]
+    assert saved[0].read_text() == whole + kernel["program"]["after"]
     assert_quiet(browser)
 
 

@@ -11,9 +11,9 @@ from lamina.ir.index import Expr, Size
 from lamina.ir.loops import Buffer, SizeInput
 from lamina.ir.plan import KernelCall, Plan
 
-__all__ = ["example_block"]
+__all__ = ["EXAMPLE", "example_block"]
 
-_EXAMPLE = '''\
+EXAMPLE = '''\
 def example(shape, strides, dtype):
     """Random numbers; small integers, which are valid as indices into anything that has two elements."""
     span = 1 + sum((n - 1) * s for n, s in zip(shape, strides)) if 0 not in shape else 0
@@ -43,7 +43,7 @@ def example_block(plan: Plan, sizes: Mapping[str, int], times: bool = False) -> 
         return math.prod(int(number(n)) for n, stride in pairs if number(stride) != "0") * DTYPES[buffer.dtype].size
 
     out = Writer()
-    out.line(_EXAMPLE.rstrip("\n"))
+    out.line(EXAMPLE.rstrip("\n"))
     out.line()
     out.line()
     with out.indent('if __name__ == "__main__":'):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -28,6 +28,7 @@ from lamina.report.machine import MachineCode
 from lamina.report.memory import memory_of
 from lamina.report.passes import Passes, passes_of
 from lamina.report.regions import Region, captured_graphs, regions_of
+from lamina.report.reproducers import kernel_program, region_program
 from lamina.report.texts import Texts
 from lamina.report.timeline import spans
 from lamina.report.times import add_times
@@ -110,6 +111,7 @@ class _Report:
             "graph": region.graph_name,
             "kind": region.kind,
             "nodes": len(call_nodes(gm.graph)),
+            "program": self._program(region.name, region_program, gm),
         }
         if region.program is None:
             return found
@@ -124,7 +126,7 @@ class _Report:
         assert gm is not None
         sizes = Sizes(plan, gm)
         steps = step_data(plan, sizes, {node.name: module_of(node) for node in gm.graph.nodes})
-        self._add_kernels(region, loops, steps)
+        self._add_kernels(region, loops, steps, sizes)
         reason = boundary_reasons(region)
         return {
             "steps": steps,
@@ -152,9 +154,17 @@ class _Report:
             if node.name in places and node.name in lines:
                 self.texts.links.add(forward.key, places[node.name], key, lines[node.name])
 
-    def _add_kernels(self, region: Region, loops: LoopText, steps: list[dict[str, Any]]) -> None:
+    def _program(self, name: str, made: Callable[..., dict[str, str] | None], *args: Any) -> dict[str, str] | None:
+        """What makes a program of the text of ``name``, None where that cannot be told."""
+        try:
+            return made(*args)
+        except Exception as error:  # as above
+            self.faults.append({"region": name, "what": f"no program of it: {type(error).__name__}: {error}"})
+            return None
+
+    def _add_kernels(self, region: Region, loops: LoopText, steps: list[dict[str, Any]], sizes: Sizes) -> None:
         assert region.plan is not None
-        kernels = {kernel.name: kernel for kernel in region.plan.kernels}
+        kernels, buffers = {kernel.name: kernel for kernel in region.plan.kernels}, region.plan.buffer_map()
         for call, step in zip(region.plan.steps, steps, strict=True):
             if not isinstance(call, KernelCall) or call.kernel not in kernels:
                 continue
@@ -169,6 +179,7 @@ class _Report:
             if key not in self._lines:
                 source, language = (unit.text, "python") if isinstance(unit, TritonSource) else (unit.source, "cpp")
                 self._lines[key] = add_kernel(self.texts, key, call.kernel, language, source, kernel)
+                known["program"] = self._program(call.kernel, kernel_program, unit, call, buffers, sizes)
                 if isinstance(unit, KernelUnit):
                     self._units[key] = unit
                 else:

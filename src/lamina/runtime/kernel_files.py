@@ -12,7 +12,7 @@ from lamina.runtime.cache import Cache
 from lamina.runtime.kernel import ABOUT, Kernel, KernelFunction, KernelUnit
 from lamina.runtime.toolchain import find_compiler, host_isa
 
-__all__ = ["load_kernels", "read_kernel", "read_kernels"]
+__all__ = ["built_kernel", "load_kernels", "read_kernel", "read_kernels"]
 
 
 def read_kernel(path: Path) -> KernelUnit:
@@ -39,7 +39,15 @@ def load_kernels(folder: Path, compile_with: str = "") -> Mapping[str, Kernel]:
 
     Raises ``KernelError`` for one that cannot be built.
     """
-    units: Sequence[KernelUnit] = read_kernels(folder)
+    return _built(read_kernels(folder), compile_with)
+
+
+def built_kernel(unit: KernelUnit, compile_with: str = "") -> Kernel:
+    """One kernel, likewise."""
+    return _built([unit], compile_with)[unit.name]
+
+
+def _built(units: Sequence[KernelUnit], compile_with: str) -> Mapping[str, Kernel]:
     cache = Cache(None)
     built = build_kernels(units, compiler=find_compiler(compile_with, cache), isa=host_isa(), cache=cache)
     for error in built.errors.values():

@@ -19,7 +19,7 @@ function scaled(value, units) {
 
 export function seconds(value) {
   if (value >= 1) return `${value.toFixed(2)}\u00a0s`;
-  return value >= 0.001 ? `${(value * 1000).toFixed(1)}\u00a0ms` : `${Math.round(value * 1e6)}\u00a0µs`;
+  return value >= 0.001 ? `${(value * 1000).toFixed(1)}\u00a0ms` : `${(value * 1e6).toFixed(value < 1e-4 ? 1 : 0)}\u00a0µs`;
 }
 
 export function percent(share) {

@@ -2,6 +2,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { html } from "./html.js";
 import { go } from "./app.js";
+import { Program } from "./program.js";
 import { bytes, count, operations, percent, plural, seconds } from "./format.js";
 
 const COLUMNS = [
@@ -44,7 +45,7 @@ export function Kernels({ report, what }) {
   return html`
     <section class="page">
       <h1>Kernels</h1>
-      ${kernels.length > 1 && html`<${Intensity} kernels=${kernels} peaks=${report.data.peaks} />`}
+      ${kernels.length > 1 && html`<${Intensity} kernels=${kernels} />`}
       <p class="faint">${SAID}${report.data.peaks && ` This machine copies ${bytes(report.data.peaks.bytes_per_second)} and computes ${operations(report.data.peaks.flops_per_second)} operations a second.`}</p>
       <table class="wide">
         <thead>
@@ -111,13 +112,14 @@ function Row({ report, kernel, open, toggle }) {
             ${kernel.candidates.map((d) => html`<tr><td>${d.taken ? "● " : ""}${d.subject[1]}</td><td>${d.reason}</td></tr>`)}
           </tbody>
         </table>`}
-      ${text && html`<button onClick=${() => go("trace", text.key)}>Show its code</button>`}
+      ${text && html`<button class="small" onClick=${() => go("trace", text.key)}>Show its code</button> `}
+      <${Program} report=${report} program=${kernel.program} text=${`kernel:${kernel.name}`} name=${kernel.name} />
     </td></tr>`}
   `;
 }
 
 // Each kernel by what it moves and computes in one launch, both on logarithmic scales.
-function Intensity({ kernels, peaks }) {
+function Intensity({ kernels }) {
   const place = useRef(null);
   useEffect(() => {
     const shown = kernels.filter((k) => k.bytes > 0 && k.flops > 0).sort((a, b) => a.bytes - b.bytes);

@@ -1,6 +1,7 @@
 import { useMemo } from "preact/hooks";
 import { html } from "./html.js";
 import { go } from "./app.js";
+import { Program } from "./program.js";
 import { bytes, count, operations, plural, seconds } from "./format.js";
 
 // Things that are shown; their order is that of the compiler, the most useful first.
@@ -69,6 +70,7 @@ export function Overview({ report }) {
               <td>
                 <button class="link" onClick=${() => go("trace", `${region.kind}:${region.name}`)}>trace</button>
                 ${region.fusion && html` <button class="link" onClick=${() => go("fusion", region.name)}>map</button>`}
+                ${" "}<${Program} report=${report} program=${region.program} text=${`${region.kind}:${region.name}`} name=${region.name} />
               </td>
             </tr>`;
           })}
