@@ -182,3 +182,11 @@ def within(seconds: float, holds: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.2)
     return True
+
+
+def test_an_executor_that_is_not_there_is_said(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadArgument, match=r"(?s)executor is 'dask'.*local, ray"):
+        tuned(book, executor="dask")
+    monkeypatch.setattr("lamina.backends.adapters.optional.find_spec", lambda name: None)
+    with pytest.raises(BadArgument, match=r"(?s)executor 'ray' needs ray.*pip install ray"):
+        tuned(book, executor="ray")

@@ -31,6 +31,7 @@ def tune_command(
     save: Annotated[Path | None, typer.Option(help="File that takes the result, for lamina.load.")] = None,
     report: Annotated[Path | None, typer.Option(help="Page that shows all rows, an .html file.")] = None,
     candidate: Annotated[str, typer.Option(help="Try this one alone: a candidate as JSON, as pages show it.")] = "",
+    executor: Annotated[str, typer.Option(help="local, or ray: on the machines of a Ray cluster.")] = "local",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Try ways to run a model, each in a process of its own, and print what became of each.
@@ -47,6 +48,7 @@ def tune_command(
         journal=True if journal is None else journal,
         resume=resume,
         candidates=_candidates(candidate),
+        executor=executor,
         progress=not as_json,
     )
     line = ["lamina", "tune", target, "--inputs", inputs, "--objective", objective]

@@ -8,5 +8,6 @@ turns with eager (``timing.py``, ``statistics.py``, ``memory.py``). What became 
 picks one row by an ``Objective`` (``objective.py``), and ``result.py`` is what the user gets, also as a file
 (``files.py``). ``table.py`` and ``progress.py`` are what a terminal shows, ``page.py`` and ``charts.py`` a page;
 ``programs.py`` has what is called. Modules of the model (``parts.py``) that take the time (``shares.py``) get
-candidates of their own, and those that help are put together (``mixes.py``).
+candidates of their own, and those that help are put together (``mixes.py``). ``fleet.py`` spreads candidates over the
+machines of a Ray cluster.
 """

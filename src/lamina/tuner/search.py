@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
 from lamina.runtime.clock import CLOCK
 from lamina.tuner.arguments import checked, journal_path, seconds_of
 from lamina.tuner.candidates import candidates_for, device_of, lacking
+from lamina.tuner.fleet import Fleet
 from lamina.tuner.identity import row_key, subject_key
 from lamina.tuner.journal import Journal
 from lamina.tuner.memory import available_memory
@@ -29,7 +32,10 @@ from lamina.tuner.values import EAGER, Candidate, Figures, Row
 from lamina.tuner.verification import Allowed
 from lamina.tuner.worker import EAGER_FAILED, Job
 
-__all__ = ["tune"]
+__all__ = ["EXECUTORS", "tune"]
+
+EXECUTORS = ("local", "ray")
+"""Where candidates are measured."""
 
 _SHARE = 0.25
 """Of the budget, what one candidate may take at most."""
@@ -60,6 +66,7 @@ def tune(
     candidate_seconds: float | None = None,
     memory_limit: int | None = None,
     modules: bool | Sequence[str] | None = None,
+    executor: str = "local",
     progress: bool = False,
 ) -> Result:
     """The fastest way to run ``model`` that gives what eager gives.
@@ -80,10 +87,15 @@ def tune(
     cache folder, False: none) and not measured again for the same model, inputs, versions and device, unless ``resume``
     is False.
 
+    ``executor``: "local" for one candidate at a time on this machine; "ray" for as many at a time as the machines of a
+    Ray cluster that are of this one's kind have room for, each on as many CPUs as torch has threads, and a GPU.
+
     Raises ``BadArgument`` for wrong arguments, a model that fails in eager, and limits that nothing keeps.
     """
     numbers = {"seconds": seconds, "candidate_seconds": candidate_seconds, "memory_limit": memory_limit}
     checked(model, {"loss": loss, "metric": metric}, numbers, candidates, modules)
+    if executor not in EXECUTORS:
+        raise BadArgument(f"executor is {executor!r}", remedy=f"give one of {', '.join(EXECUTORS)}")
     if (metric is None) != (max_drop is None):
         raise BadArgument("metric and max_drop go together", remedy="give both, or neither")
     subject = Subject(model, samples_of(inputs), loss, metric)
@@ -103,9 +115,11 @@ def tune(
     job = Job(EAGER, TorchSettings.here(), seconds, threshold, allowed, limits.memory)
     book = Journal(journal_path(journal))
     environment = Environment.here(device_of(subject))
-    with Progress(progress, limits.budget) as told:
-        known = book.rows()
+    known = book.rows()
+    with Progress(progress, limits.budget) as told, contextlib.ExitStack() as opened:
         search = _Search(subject, job, limits, book, environment, told, known if resume else None)
+        if executor == "ray":
+            search.fleet = lambda: opened.enter_context(Fleet(subject, device_of(subject), job.settings.threads))
         rows = [*search.rows((EAGER,)), *search.rows(chosen)]
         wanted = candidates is None if modules is None else modules
         parts = parts_named(wanted, rows[0].parts, held)
@@ -160,28 +174,66 @@ class _Search:
         self.subject = subject
         self.key = subject_key(subject)
         self.processes: Processes | None = None  # made when the first row is not known
+        self.fleet: Callable[[], Fleet] | None = None
+        self.spread: Fleet | None = None  # as well
         self.end = CLOCK.now() + limits.budget
         self.last = 0.0  # seconds that the user's process will take to build what may be chosen
 
     def rows(self, candidates: Sequence[Candidate]) -> list[Row]:
         """A row for each candidate, from those that are known or measured now."""
         self.told.more(len(candidates))
-        found = []
-        for candidate in candidates:
-            job = replace(self.job, candidate=candidate)
-            key = row_key(self.key, job.facts(), self.environment.device, self.environment.versions)
-            row = self._known(key) or self._measured(job, key)
+        jobs = [replace(self.job, candidate=candidate) for candidate in candidates]
+        found: dict[int, Row] = {}
+        for number, row in self._each(jobs):
             self.told.row(row)
-            if row.reason.startswith(EAGER_FAILED) or (candidate is EAGER and row.verdict != "baseline"):
+            eager = row.candidate == EAGER
+            if row.reason.startswith(EAGER_FAILED) or (eager and row.verdict != "baseline"):
                 raise BadArgument(
                     f"nothing can be tuned: {row.reason}", remedy="see that model(*inputs) runs, and fits its limits"
                 )
-            if candidate is EAGER:
+            if eager:
                 self.own = row.figures
             elif row.figures is not None:
                 self.last = max(self.last, row.figures.build_seconds)
-            found.append(row)
-        return found
+            found[number] = row
+        return [found[number] for number in range(len(jobs))]
+
+    def _each(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Row]]:
+        """The rows with the numbers of their jobs, as they come."""
+        spread = []
+        for number, job in enumerate(jobs):
+            row = self._known(self._key(job)) or _not_there(job)
+            if row is None and self.fleet is not None:
+                spread.append(number)
+            else:
+                yield number, row or self._measured(job)
+        if not spread:
+            return
+        rest = dict.fromkeys(spread)
+        for number, row in self._by_fleet([jobs[number] for number in spread]):
+            del rest[spread[number]]
+            yield spread[number], row
+        if rest and all(self._left(jobs[number]) > 0 for number in rest):
+            warn_user(f"no machine of the Ray cluster is left: {len(rest)} candidates run on this one")
+        for number in rest:
+            yield number, self._measured(jobs[number])
+
+    def _by_fleet(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Row]]:
+        """The rows that a cluster gives; those for which there is no time or no machine are left out."""
+        assert self.fleet is not None
+        if self.spread is None:
+            self.spread = self.fleet()
+        if self.limits.given_memory is None:
+            jobs = [replace(job, memory=job.memory // self.spread.slots) for job in jobs]
+
+        def told(job: Job, stage: str) -> None:
+            self.told.stage(job.candidate, stage)
+
+        for number, row, limit in self.spread.rows(jobs, self._left, told):
+            yield number, self._kept(jobs[number], row, limit)
+
+    def _key(self, job: Job) -> str:
+        return row_key(self.key, job.facts(), self.environment.device, self.environment.versions)
 
     def _known(self, key: str) -> Row | None:
         """The row of the journal, where it holds for the limits of this run."""
@@ -195,44 +247,50 @@ class _Search:
         kept = min(self.last, self.limits.budget * _SHARE)
         return min(self.limits.candidate, self.end - CLOCK.now() - kept)
 
-    def _measured(self, job: Job, key: str) -> Row:
-        missing = lacking(job.candidate)
-        if missing:
-            return Row(job.candidate, "unavailable", missing)
-        if self._left(job) <= 0:
+    def _measured(self, job: Job) -> Row:
+        left = self._left(job)
+        if left <= 0:
             return Row(job.candidate, "not tried", "the budget was spent before")
-        turn = self.book.turn(self.key, self._left(job) + _GRACE)
+        turn = self.book.turn(self.key, left + _GRACE)
         if turn is None:
-            return self._examined(job, key)
+            return self._examined(job)
         if not turn.acquire(blocking=False):
             self.told.stage(job.candidate, "waits for another run")
             turn.acquire()
         try:
-            return self._taken(key) or self._examined(job, key)
+            return self._taken(job) or self._examined(job)
         finally:
             turn.release()
 
-    def _taken(self, key: str) -> Row | None:
+    def _taken(self, job: Job) -> Row | None:
         """The row, if another run has measured it meanwhile."""
         if self.known is not None:
             self.known.update(self.book.rows())
-        return self._known(key)
+        return self._known(self._key(job))
 
-    def _examined(self, job: Job, key: str) -> Row:
+    def _examined(self, job: Job) -> Row:
         limit = self._left(job)
         if limit <= 0:
             return Row(job.candidate, "not tried", "the budget was spent before")
         if self.processes is None:
             self.processes = Processes(self.subject)
-        row, self.own = self.processes.examine(
-            job, limit, self.own, lambda stage: self.told.stage(job.candidate, stage)
-        )
+        told = self.told
+        row, self.own = self.processes.examine(job, limit, self.own, lambda stage: told.stage(job.candidate, stage))
+        return self._kept(job, row, limit)
+
+    def _kept(self, job: Job, row: Row, limit: float) -> Row:
+        """The row, which is in the journal from now on if it is not for want of time alone."""
         if row.verdict == "hung" and limit < self.limits.candidate:
             return replace(row, verdict="not tried", reason=f"the budget was spent: {row.reason}")
         if not row.reason.startswith(EAGER_FAILED):
             facts = {"device": dict(self.environment.device), "versions": dict(self.environment.versions)}
-            self.book.append(key, row, facts)
+            self.book.append(self._key(job), row, facts)
         return row
+
+
+def _not_there(job: Job) -> Row | None:
+    missing = lacking(job.candidate)
+    return Row(job.candidate, "unavailable", missing) if missing else None
 
 
 def _right(result: Result, subject: Subject, allowed: Allowed) -> Result:

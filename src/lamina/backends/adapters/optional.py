@@ -21,12 +21,12 @@ def absent(packages: tuple[str, ...]) -> list[str]:
     return [name for name in packages if find_spec(name) is None]
 
 
-def check_installed(backend: str, packages: tuple[str, ...]) -> None:
-    """Raise ``BadArgument`` with the command to type when a backend's packages are missing."""
+def check_installed(name: str, packages: tuple[str, ...], what: str = "backend") -> None:
+    """Raise ``BadArgument`` with the command to type when packages are missing that a backend, or ``what``, needs."""
     missing = absent(packages)
     if missing:
         named = " and ".join(missing)
         raise BadArgument(
-            f"backend {backend!r} needs {named}, which {'is' if len(missing) == 1 else 'are'} not installed",
+            f"{what} {name!r} needs {named}, which {'is' if len(missing) == 1 else 'are'} not installed",
             remedy=f"pip install {' '.join(name.replace('_', '-') for name in missing)}",
         )
