@@ -56,7 +56,7 @@ from lamina.lower.library_decisions import library_decisions
 from lamina.lower.to_loops import CannotLower, lower
 from lamina.options import Options
 from lamina.record import Record
-from lamina.report.recording import kept_record, report
+from lamina.report.recording import kept_record, report, reported
 from lamina.rewrite.inlined import with_inlined
 from lamina.rewrite.nests import rewrite_nests
 from lamina.rewrite.rewriting import Rewriting
@@ -160,6 +160,7 @@ def lamina_backend(
         settings = options_for(lamina, mode, options)
         check_rules(settings)
         log = log_behind_torch()
+        log.record = reported(log.record, settings)
         guarded(gm, partial(note_behind_torch, gm, log), settings.strict, log.record)
         compiler = _Compiler(settings, lamina, log.record)
         compiler.graphs = log.graphs

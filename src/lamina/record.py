@@ -17,7 +17,7 @@ from lamina.base.files import files, text_of
 from lamina.base.logs import log_stage
 from lamina.base.recovery import NOT_RECORDED, brief
 
-__all__ = ["Record", "Stage", "held_records", "keep", "records"]
+__all__ = ["Record", "Stage", "held_records", "keep", "put_in_place", "records"]
 
 T = TypeVar("T")
 
@@ -208,6 +208,14 @@ def keep(record: Record) -> Record:
         holder.append(record)
     _kept[:] = [*(known for known in _kept if known() is not None), ref(record)]
     return record
+
+
+def put_in_place(old: Record, new: Record) -> Record:
+    """``new``, which ``records`` and who holds all records find from now on in the place of ``old``."""
+    for holder in _holders:
+        holder[:] = [new if record is old else record for record in holder]
+    _kept[:] = [ref(new) if known() is old else known for known in _kept]
+    return new
 
 
 def records() -> list[Record]:

@@ -106,7 +106,7 @@ def test_what_cannot_be_run_is_told_in_one_way(
 
 
 def test_a_report_that_cannot_be_written_is_told_before_the_program_runs(folder: Path) -> None:
-    done = lamina(folder, "report", "--to", "nowhere/r.html", "program.py")
+    done = lamina(folder, "report", "--to", "program.py/r.html", "program.py")
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
     assert "printed" not in done.stdout

@@ -98,6 +98,46 @@ def test_the_option_report_keeps_rewrites_and_writes_at_the_end(tmp_path: Path) 
     assert all(one["before"] != one["after"] for one in rewritten)
 
 
+def test_what_torch_compile_is_given_is_reported_too(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch, lamina\n"
+        "f = torch.compile(lambda x: (x * 1).t().t() + torch.softmax(x, -1), backend='lamina')\n"
+        "for _ in range(3): f(torch.randn(4, 4))\n"
+        "assert len(lamina.records()) == 1\n"
+    )
+    env = {**os.environ, "LAMINA_REPORT": str(tmp_path / "out.json")}
+    subprocess.run([sys.executable, str(program)], env=env, check=True, timeout=120)
+    found = read_report(tmp_path / "out.json")
+    assert found["texts"][0]["title"] == "program.py"
+    assert found["kernels"][0]["runs"] == 2
+    assert any(one["before"] for one in found["passes"] if one["region"] == "graph0")
+    assert not (tmp_path / "out-2.json").exists()
+
+
+@pytest.mark.parametrize("name", ["no/file/out.html", "folder.html", "out.txt"])
+@pytest.mark.parametrize("way", ["option", "environment", "command"])
+def test_a_report_that_cannot_be_written_is_told_before_anything_runs(
+    name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "no").write_text("a file where a folder is wanted")
+    (tmp_path / "folder.html").mkdir()
+    path, function = str(tmp_path / name), lambda x: x + 1
+    if way == "command":
+        done = CliRunner().invoke(app, ["report", "--to", path, "nothing:here"])
+        assert isinstance(done.exception, BadArgument)
+        assert re.search(r"cannot be written|no report has the ending", str(done.exception))
+        return
+    if way == "environment":
+        monkeypatch.setenv("LAMINA_REPORT", path)
+    options = {"report": path} if way == "option" else {}
+    with pytest.raises(BadArgument, match=r"cannot be written|no report has the ending"):
+        lamina.compile(function, options=options)
+    behind = torch.compile(function, backend="lamina", options=options)
+    with pytest.raises(BadArgument, match=r"cannot be written|no report has the ending"):
+        behind(torch.ones(3))
+
+
 def test_the_command_runs_a_program_and_says_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program.py"
     program.write_text(

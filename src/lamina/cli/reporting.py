@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lamina.cli.running import SETTINGS, Given, Target, finish, program
-from lamina.errors import BadArgument
 from lamina.report.compare import differences
 from lamina.report.page import page
-from lamina.report.recording import report_everything, write_waiting
+from lamina.report.recording import check_report, report_everything, write_waiting
 from lamina.report.write import read_report
 
 __all__ = ["add_commands"]
@@ -35,8 +33,7 @@ def report(
 
     Example: lamina report --to report.html train.py --steps 1
     """
-    _check_file(to)
-    report_everything(to)
+    report_everything(check_report(to))
     ended = program(target, arguments, "report", ("--json", "--to")).ended(as_json)
     written: list[Path] = []
     write_waiting(written.append)
@@ -48,16 +45,6 @@ def report(
     if not written:
         typer.echo("nothing was compiled, so there is nothing to report", err=True)
     finish(ended, int(not written))
-
-
-def _check_file(path: Path) -> None:
-    """Raise ``BadArgument`` before a program runs where its report cannot be written."""
-    if path.suffix not in (".html", ".json"):
-        raise BadArgument(
-            f"a report is no {path.suffix or path.name}", remedy="name a file that ends in .html or .json"
-        )
-    if path.is_dir() or not path.absolute().parent.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        raise BadArgument(f"{path} cannot be written", remedy="name a file in a folder that is there, and yours")
 
 
 def diff(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,11 +16,22 @@ from torch.fx import GraphModule
 from lamina.base.files import copied_graph_text, graph_copy
 from lamina.base.recovery import is_internal, recover
 from lamina.base.user_warnings import warn_user
+from lamina.errors import BadArgument
 from lamina.ir.loops import LoopProgram
 from lamina.options import Options
-from lamina.record import Record, keep
+from lamina.record import Record, keep, put_in_place
 
-__all__ = ["Recording", "kept_record", "record_for", "report", "report_everything", "write_waiting"]
+__all__ = [
+    "Recording",
+    "check_ending",
+    "check_report",
+    "kept_record",
+    "record_for",
+    "report",
+    "report_everything",
+    "reported",
+    "write_waiting",
+]
 
 
 @dataclass(slots=True, repr=False)
@@ -90,14 +102,54 @@ def report_everything(path: Path) -> None:
     _waiting.everything = path.absolute()
 
 
+def check_ending(path: Path) -> None:
+    """Raise ``BadArgument`` where ``path`` does not say what is to be written."""
+    if not path.name.endswith((".html", ".htm", ".json")):
+        raise BadArgument(
+            f"no report has the ending {path.suffix!r}", remedy="name a file that ends in .html, .json or .trace.json"
+        )
+
+
+def check_report(path: Path) -> Path:
+    """``path`` as an absolute one. Raises ``BadArgument`` where no report can be written to it."""
+    path = path.absolute()
+    check_ending(path)
+    folder = next(folder for folder in path.parents if folder.exists())  # those below it are made
+    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise BadArgument(f"the report {path} cannot be written", remedy="name a file in a folder that is yours")
+    return path
+
+
 def record_for(name: str, options: Options) -> Record:
-    """The record of a callable; where the option report names a file, it is written when the process ends."""
-    path = Path(options.report) if options.report else _waiting.everything
-    if path is None:
-        return Record(name)
+    """The record of a callable; where the option report names a file, it is written when the process ends.
+
+    Raises ``BadArgument`` where it cannot be written.
+    """
+    path = _path_for(options)
+    return Record(name) if path is None else _awaited(Recording(name), path)
+
+
+def reported(record: Record, options: Options) -> Record:
+    """``record``, or where the options name a file for its report, one in its place that is written when the process
+    ends: for callables whose record was there before their options were known. Raises ``BadArgument`` as above.
+    """
+    try:
+        path = None if isinstance(record, Recording) else _path_for(options)
+        if path is None:
+            return record
+        made = Recording(record.name, record.stages, record.folder, record.incomplete)
+        return _awaited(put_in_place(record, made), path)
+    except Exception as error:
+        return _unreported(error, record, options)
+
+
+def _path_for(options: Options) -> Path | None:
+    return check_report(Path(options.report)) if options.report else _waiting.everything
+
+
+def _awaited(record: Record, path: Path) -> Record:
     if not _waiting.records:
         atexit.register(write_waiting)
-    record = Recording(name)
     _waiting.records.append((record, path))
     return record
 
@@ -107,12 +159,16 @@ def kept_record(name: str, options: Options) -> Record:
     try:
         return keep(record_for(name, options))
     except Exception as error:
-        if not is_internal(error):
-            raise
-        record = Record(name)
-        note, instead = record.noting("", "record"), "it is compiled all the same, and reported nowhere"
-        recover(error, doing="recording it", region=name, instead=instead, strict=options.strict, note=note)
-        return record
+        return _unreported(error, Record(name), options)
+
+
+def _unreported(error: Exception, record: Record, options: Options) -> Record:
+    """``record``, where what was to be written of it failed by a fault of ours."""
+    if not is_internal(error):
+        raise error
+    note, instead = record.noting("", "record"), "it is compiled all the same, and reported nowhere"
+    recover(error, doing="recording it", region=record.name, instead=instead, strict=options.strict, note=note)
+    return record
 
 
 def write_waiting(told: Callable[[Path], None] = lambda path: None) -> None:

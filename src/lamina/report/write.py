@@ -10,6 +10,7 @@ from lamina.errors import BadArgument
 from lamina.record import Record
 from lamina.report.document import SCHEMA, document
 from lamina.report.page import page
+from lamina.report.recording import check_ending
 from lamina.report.timeline import chrome_trace
 
 __all__ = ["read_report", "write_report"]
@@ -25,17 +26,14 @@ def write_report(record: Record, path: str | Path, *, assembly: bool = True, aga
     what is no report, ``OSError`` where a file cannot be read or written.
     """
     path = Path(path)
+    check_ending(path)
     other = None if against is None else read_report(against)
     if path.name.endswith(".trace.json"):
         text = json.dumps(chrome_trace(record))
     elif path.suffix == ".json":
         text = json.dumps(document(record, assembly))
-    elif path.suffix in (".html", ".htm"):
-        text = page(document(record, assembly), other)
     else:
-        raise BadArgument(
-            f"no report has the ending {path.suffix!r}", remedy="name a file that ends in .html, .json or .trace.json"
-        )
+        text = page(document(record, assembly), other)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
     return path
