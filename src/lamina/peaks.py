@@ -1,4 +1,4 @@
-"""What this machine's CPU can do at most, measured: bytes of a copy, operations of a matrix product."""
+"""What this machine can do at most, measured: bytes of a copy, operations of a matrix product."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ _COPIED = 1 << 26
 """Bytes of a copy that no cache holds both ends of."""
 _SQUARE = 1024
 """Rows and columns of matrices whose product is bound by arithmetic."""
+_GPU_SCALE = 8
+"""How much larger both are on a GPU."""
 _TRIALS = 5
 """Copies and products of which the fastest counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What this machine's CPU does with torch's threads: bytes a second of a copy, float32 operations of a product."""
+    """What a device does: bytes a second, read and written, of a copy; operations of a product, of float32 on a CPU
+    with torch's threads, of bfloat16 on a GPU.
+    """
 
     bytes_per_second: float
     flops_per_second: float
@@ -30,24 +34,33 @@ class Peaks:
         return max(nbytes / self.bytes_per_second, flops / self.flops_per_second)
 
 
-def measured_peaks() -> Peaks:
-    """The peaks, measured now; it takes a quarter of a second."""
-    square = torch.ones(_SQUARE, _SQUARE)
-    return Peaks(copy_bandwidth(), 2 * _SQUARE**3 / _fastest(lambda: square @ square))
+def measured_peaks(device: str = "cpu") -> Peaks:
+    """The peaks of a device, "cpu" or "cuda", measured now; it takes a quarter of a second."""
+    gpu = device != "cpu"
+    size = _GPU_SCALE * _SQUARE if gpu else _SQUARE
+    square = torch.ones(size, size, device=device, dtype=torch.bfloat16 if gpu else torch.float32)
+    return Peaks(copy_bandwidth(device), 2 * size**3 / _fastest(lambda: square @ square, device))
 
 
-def copy_bandwidth() -> float:
+def copy_bandwidth(device: str = "cpu") -> float:
     """Bytes a second, read and written, of a copy that no cache holds."""
-    source = torch.ones(_COPIED // 4)
+    nbytes = _COPIED if device == "cpu" else _GPU_SCALE * _COPIED
+    source = torch.ones(nbytes // 4, device=device)
     target = torch.empty_like(source)
-    return 2 * _COPIED / _fastest(lambda: target.copy_(source))
+    return 2 * nbytes / _fastest(lambda: target.copy_(source), device)
 
 
-def _fastest(run: Callable[[], object]) -> float:
-    """Seconds of the fastest of some runs."""
+def _fastest(run: Callable[[], object], device: str) -> float:
+    """Seconds of the fastest of some runs; on a GPU after one that does not count."""
     found = float("inf")
+    if device != "cpu":
+        run()
     for _ in range(_TRIALS):
+        if device != "cpu":
+            torch.cuda.synchronize()
         start = time.perf_counter()
         run()
+        if device != "cpu":
+            torch.cuda.synchronize()
         found = min(found, time.perf_counter() - start)
     return found

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import torch
 from torch.fx import GraphModule
 from torch.profiler import ProfilerActivity, profile
 
@@ -18,92 +15,59 @@ from lamina.backends.profiled import launch_names, watching_plans
 from lamina.ir.plan import Plan
 from lamina.ir.work import Sizes, bytes_of, flops_of
 from lamina.peaks import Peaks, measured_peaks
+from lamina.profiling.gpu import GpuTimes, gpu_times
+from lamina.profiling.values import KernelTime, Profile
+from lamina.record import Record, held_records, records
+from lamina.stats import planned_graphs
 
-__all__ = ["KernelTime", "Profile", "profiled"]
-
-_WIDTH = 160
-"""Characters of a line of a table that no terminal shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class KernelTime:
-    """One launch of a region, over all calls: ``median`` and ``total`` in seconds, ``nbytes`` and ``flops`` of one.
-
-    ``place`` are the user's lines with the operations. ``bandwidth_share`` and ``flops_share`` are of the peaks.
-    """
-
-    kernel: str
-    region: str
-    place: str
-    calls: int
-    median: float
-    total: float
-    nbytes: int
-    flops: int
-    bandwidth_share: float
-    flops_share: float
+__all__ = ["profiled"]
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """The kernels that ran, the longest first; ``seconds`` is the whole run, ``regions`` the time in regions."""
+def profiled(run: Callable[[], object]) -> Profile:
+    """Run a program, and tell what its kernels took. Compiling is part of the run, not of kernels' times."""
+    plans: dict[int, tuple[Plan, GraphModule]] = {}
 
-    kernels: tuple[KernelTime, ...]
-    seconds: float
-    regions: float
-    peaks: Peaks
+    def note(plan: Plan, gm: GraphModule) -> None:
+        plans[id(plan)] = (plan, gm)
 
-    def __str__(self) -> str:
-        out = Console(file=io.StringIO(), width=_WIDTH, highlight=False)
-        out.print(self.table())
-        text: str = out.file.getvalue()  # type: ignore[attr-defined]
-        inside = sum(k.total for k in self.kernels)
-        lines = [line.rstrip() for line in text.splitlines()]
-        lines.append(
-            f"{self.seconds:.3f} s in all, {self.regions:.3f} s in compiled regions, {inside:.3f} s in their kernels; "
-            f"peaks: {self.peaks.bytes_per_second / 1e9:.1f} GB/s, {self.peaks.flops_per_second / 1e9:.0f} GFLOP/s"
-        )
-        return "\n".join(lines)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    with held_records() as held, watching_plans(note), profile(activities=activities) as seen:
+        seconds = _seconds(run)
+    durations: dict[str, list[float]] = {}
+    events = seen.events()
+    for event in events:
+        if event.name.startswith("lamina"):
+            durations.setdefault(event.name, []).append(event.cpu_time_total * 1e-6)
+    peaks = measured_peaks()
+    kernels = {k.kernel + k.place: k for plan, gm in plans.values() for k in _of_plan(plan, gm, durations, peaks)}
+    inside = sum(sum(times) for name, times in durations.items() if name.startswith("lamina region"))
+    gpu, gpu_peaks = _on_gpu(events, [*held, *records()])
+    rows = sorted([*kernels.values(), *gpu.kernels], key=lambda k: -k.total)
+    return Profile(tuple(rows), seconds, inside, peaks, gpu_peaks, gpu.others)
 
-    def table(self) -> Table:
-        """A row for each kernel."""
-        table = Table(title="kernels", title_justify="left")
-        for column in ("kernel", "lines", "calls", "median us", "total ms", "MB", "of bandwidth", "of arithmetic"):
-            table.add_column(column, overflow="fold", justify="left" if column in ("kernel", "lines") else "right")
-        for k in self.kernels:
-            shares = (f"{100 * k.bandwidth_share:.0f} %", f"{100 * k.flops_share:.1f} %")
-            times = (f"{k.median * 1e6:.1f}", f"{k.total * 1e3:.2f}")
-            table.add_row(k.kernel, k.place, str(k.calls), *times, f"{k.nbytes / 1e6:.2f}", *shares)
-        return table
 
-    def to_json(self) -> dict[str, Any]:
-        """The same as plain values."""
-        return asdict(self)
+def _on_gpu(events: Iterable[Any], held: Iterable[Record]) -> tuple[GpuTimes, Peaks | None]:
+    """What the kernels of a GPU took, and its peaks where there is one."""
+    if not torch.cuda.is_available():
+        return GpuTimes((), 0.0), None
+    peaks = measured_peaks("cuda")
+    return gpu_times(events, _gpu_plans(held), peaks), peaks
+
+
+def _gpu_plans(held: Iterable[Record]) -> Iterator[tuple[Plan, GraphModule | None]]:
+    """The plans of records that launch kernels on a GPU, each once."""
+    seen: set[int] = set()
+    for record in held:
+        for plan, gm in planned_graphs(record):
+            if id(plan) not in seen and any(buffer.device.startswith("cuda") for buffer in plan.buffers):
+                seen.add(id(plan))
+                yield plan, gm
 
 
 def _seconds(run: Callable[[], object]) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
-
-
-def profiled(run: Callable[[], object]) -> Profile:
-    """Run a program, and tell what its kernels for CPUs took. Compiling is part of the run, not of kernels' times."""
-    plans: dict[int, tuple[Plan, GraphModule]] = {}
-
-    def note(plan: Plan, gm: GraphModule) -> None:
-        plans[id(plan)] = (plan, gm)
-
-    with watching_plans(note), profile(activities=[ProfilerActivity.CPU]) as seen:
-        seconds = _seconds(run)
-    durations: dict[str, list[float]] = {}
-    for event in seen.events():
-        if event.name.startswith("lamina"):
-            durations.setdefault(event.name, []).append(event.cpu_time_total * 1e-6)
-    peaks = measured_peaks()
-    kernels = {k.kernel + k.place: k for plan, gm in plans.values() for k in _of_plan(plan, gm, durations, peaks)}
-    inside = sum(sum(times) for name, times in durations.items() if name.startswith("lamina region"))
-    return Profile(tuple(sorted(kernels.values(), key=lambda k: -k.total)), seconds, inside, peaks)
 
 
 def _of_plan(plan: Plan, gm: GraphModule, durations: dict[str, list[float]], peaks: Peaks) -> list[KernelTime]:
