@@ -21,11 +21,13 @@ from torch import is_inference_mode_enabled
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot import reasons
-from lamina.aot.autograd.torch_private import asked_of_engine, direct_apply
+from lamina.aot.autograd.torch_private import asked_of_engine, direct_apply, saved_and_changed
 from lamina.aot.differentiable import why_not_again
 from lamina.aot.eager_history import reach_in_eager
+from lamina.aot.norm_statistics import unread
 from lamina.aot.notes import Notes
 from lamina.aot.overlap import tensors_written
+from lamina.aot.relations import Below, below, made_again
 from lamina.aot.torch_private import (
     ENTER_AUTOCAST,
     EXIT_AUTOCAST,
@@ -40,6 +42,7 @@ from lamina.base.captured import example, memory
 from lamina.base.fx.copying import copy_nodes
 from lamina.base.fx.torch_private import flatten, graph_module
 from lamina.base.reasons import Reason
+from lamina.base.torch_private import storage_of
 from lamina.base.user_warnings import warn_user
 from lamina.errors import UnknownGradient
 
@@ -54,7 +57,8 @@ class _Part:
 
     ``gm`` takes the graph's inputs at the places ``inputs`` and then the results ``others``, and gives the result that
     is returned at ``places``. ``leads`` says of each of its inputs whether a gradient reaches it. ``limit`` is why the
-    calls are never run again, None if they may be.
+    calls are never run again, None if they may be. ``below`` are the results that are views of this one, ``unread`` the
+    inputs of ``gm`` that it writes to without reading them.
     """
 
     places: tuple[int, ...]
@@ -63,15 +67,25 @@ class _Part:
     others: tuple[int, ...]
     leads: tuple[bool, ...]
     limit: Reason | None
+    below: Below
+    unread: tuple[int, ...]
     autocast: tuple[dict[str, Any], ...]
 
-    def gradients(self, given: Sequence[Any], gradient: torch.Tensor, create_graph: bool) -> list[Any]:
-        """The gradients of all that the part is ``given``, None where none arrives."""
+    def gradients(self, given: Sequence[Any], gradient: torch.Tensor, error: Exception | None) -> list[Any]:
+        """The gradients of all that the part is ``given``, None where none arrives, to be differentiated again or not.
+
+        ``error`` is raised if any value but those of inputs is needed for them: some were written to since.
+        """
+        create_graph = is_grad_enabled()
         with contextlib.ExitStack() as modes:
             for state in self.autocast:
                 modes.enter_context(torch.autocast(**state))
             modes.enter_context(torch.enable_grad())
+            if error is not None:
+                modes.enter_context(_saving_only(given[: len(self.inputs)], error))
             own = [t.view_as(t) if leads else t for t, leads in zip(given, self.leads, strict=True)]
+            for i in self.unread:
+                own[i] = own[i].clone()
             (result,), _ = flatten(forward_of(self.gm)(*own))
         wanted = [t for t, leads in zip(own, self.leads, strict=True) if leads]
         found = iter(torch.autograd.grad(result, wanted, gradient, create_graph=create_graph, allow_unused=True))
@@ -100,10 +114,12 @@ def leading_on(
             part = watch.part
             result = made[part.places[0]]
             if result.grad_fn is not None:
-                given = [inputs[i] for i in part.inputs] + [made[k] for k in part.others]
-                leading = _direct(watch, (result,), result, *given)
+                others = [made[k] for k in part.others]
+                hooks = [_hooks_of(other) for other in others]
+                leading = _direct(watch, hooks, (result,), result, *[inputs[i] for i in part.inputs], *others)
                 for place in part.places:
                     made[place] = leading
+                made_again(made, part.below)
         return tuple(made)
 
     never_captured(run)
@@ -142,31 +158,37 @@ class _Dependent(torch.autograd.Function):
     """A result, which leads to the region's node and to what it depends on."""
 
     @staticmethod
-    def forward(ctx: Any, watch: _Watch, hidden: tuple[torch.Tensor], result: torch.Tensor, *given: Any) -> Any:
+    def forward(
+        ctx: Any, watch: _Watch, hooks: Sequence[Any], hidden: tuple[torch.Tensor], result: torch.Tensor, *given: Any
+    ) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.watch, ctx.count = watch, len(given)
-        first = len(watch.part.inputs)
-        ctx.others = [weakref.ref(t) for t in given[first:]]
-        again = watch.part.limit is None
-        # The others are held, and with them their hooks, whoever else lets go of them.
-        places = [i for i, value in enumerate(given) if isinstance(value, torch.Tensor) and (again or i >= first)]
-        ctx.places, ctx.numbers = places, [None if isinstance(value, torch.Tensor) else value for value in given]
-        ctx.save_for_backward(*(given[i] for i in places))
+        ctx.watch, ctx.hooks, ctx.count = watch, hooks, len(given)
+        ctx.others = [weakref.ref(t) for t in given[len(watch.part.inputs) :]]
+        if watch.part.limit is None:
+            places = [i for i, value in enumerate(given) if isinstance(value, torch.Tensor)]
+            ctx.places, ctx.numbers = places, [None if isinstance(value, torch.Tensor) else value for value in given]
+            ctx.save_for_backward(*(given[i] for i in places))
         return hidden[0].detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         nothing = (None,) * ctx.count
         if gradient is None:
-            return None, None, None, *nothing
+            return None, None, None, None, *nothing
         watch = ctx.watch
         kinds = _watched(ctx)
         if not kinds or not watch.again(kinds):
-            return None, None, gradient, *nothing
+            return None, None, None, gradient, *nothing
+        error = None
+        try:
+            saved = ctx.saved_tensors
+        except RuntimeError as written:
+            saved, changed = saved_and_changed(ctx)
+            error = written if changed else None
         given = list(ctx.numbers)
-        for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
+        for place, tensor in zip(ctx.places, saved, strict=True):
             given[place] = tensor
-        return None, None, None, *watch.part.gradients(given, gradient, is_grad_enabled())
+        return None, None, None, None, *watch.part.gradients(given, gradient, error)
 
 
 never_captured(_Dependent.backward)
@@ -175,39 +197,63 @@ _direct: Callable[..., Any] = direct_apply(_Dependent)
 
 def _watched(ctx: Any) -> frozenset[str]:
     """In which ways one of the results that a node leads to is watched in the backward that runs."""
-    kinds = {"hook" for other in ctx.others if (t := other()) is not None and t._backward_hooks}
-    if any((t := other()) is not None and t.retains_grad for other in ctx.others):
-        kinds.add("retain_grad")
+    kinds = {"hook" for hooks in ctx.hooks if hooks}
     edges = ctx.next_functions[-len(ctx.others) :]
+    for reference, (node, number) in zip(ctx.others, edges, strict=True):
+        other = reference()
+        # What somebody wrote to since has another node, which keeps the gradient instead.
+        if other is not None and other.retains_grad and other.grad_fn is node and other.output_nr == number:
+            kinds.add("retain_grad")
     asked = asked_of_engine()
     if asked is None or not asked.isdisjoint(edges):
         kinds.add("asked")
     return frozenset(kinds)
 
 
+def _hooks_of(result: torch.Tensor) -> Any:
+    """Where torch keeps the hooks of a result, those that are registered later too, whatever becomes of the tensor."""
+    if result._backward_hooks is None:
+        result.register_hook(_nothing).remove()  # type: ignore[no-untyped-call]
+    return result._backward_hooks
+
+
+def _nothing(gradient: torch.Tensor) -> None:
+    pass
+
+
+def _saving_only(tensors: Sequence[Any], error: Exception) -> contextlib.AbstractContextManager[Any]:
+    """Inside, autograd raises the error where it saves anything but these tensors."""
+    places = {storage_of(t) for t in tensors if isinstance(t, torch.Tensor)}
+
+    def saved(tensor: torch.Tensor) -> torch.Tensor:
+        if storage_of(tensor) not in places:
+            raise error
+        return tensor
+
+    return torch.autograd.graph.saved_tensors_hooks(saved, lambda tensor: tensor)
+
+
 def _parts(gm: GraphModule, example_inputs: Sequence[Any], written: frozenset[int], notes: Notes) -> list[_Part]:
     """A part for each of the results that depend on others, those that come first in the graph first."""
     returned, _ = flatten(gm.graph.output_node().args[0])
-    results = _Results(returned)
+    results = _Results(returned, gm, written)
     if len(results.places) < 2:
         return []
-    calls = _Calls(gm, results, written)
+    calls = _Calls(gm, results, written, notes)
     made = [calls.part(node, example_inputs) for node in gm.graph.nodes if results.is_first(node)]
-    parts = [part for part in made if part is not None]
-    shared = results.shared(gm)
-    for part in parts:
-        place = part.places[0]
-        # A view of a view that is a result is made of that one: see ``relations``.
-        if place in shared and any(results.memory(k) != results.memory(place) for k in part.others):
-            notes.decided("dependent results", False, reasons.LIES_IN_SHARED_MEMORY(place=place))
-    return [part for part in parts if part.places[0] not in shared]
+    return [part for part in made if part is not None]
 
 
 class _Results:
-    """The results of a graph that may have a gradient, each once."""
+    """The results of a graph that may have a gradient, each once. An input that is returned sees all of its own."""
 
-    def __init__(self, returned: Sequence[Any]) -> None:
-        found = {i: node for i, node in enumerate(returned) if isinstance(node, Node) and _may_have_gradient(node)}
+    def __init__(self, returned: Sequence[Any], gm: GraphModule, written: frozenset[int]) -> None:
+        inputs = {id(example(n)) for i, n in enumerate(gm.graph.find_nodes(op="placeholder")) if i not in written}
+        found = {
+            i: node
+            for i, node in enumerate(returned)
+            if isinstance(node, Node) and _may_have_gradient(node) and id(example(node)) not in inputs
+        }
         self.nodes = found
         self.places: dict[int, tuple[int, ...]] = {}
         for i, node in found.items():
@@ -222,17 +268,6 @@ class _Results:
         """Where the value of a node is returned; nowhere if it is no result."""
         return self.places.get(id(example(node)), ())
 
-    def memory(self, place: int) -> Any:
-        """The memory that the result at ``place`` lies in."""
-        return _memory(self.nodes[place])
-
-    def shared(self, gm: GraphModule) -> set[int]:
-        """The places of results in the memory of others, or of inputs."""
-        lying: dict[Any, set[int]] = {}
-        for node in (*gm.graph.find_nodes(op="placeholder"), *self.nodes.values()):
-            lying.setdefault(_memory(node), set()).add(id(example(node)))
-        return {i for i, node in self.nodes.items() if len(lying[_memory(node)]) > 1}
-
 
 def _may_have_gradient(node: Node) -> bool:
     value = example(node)
@@ -242,11 +277,11 @@ def _may_have_gradient(node: Node) -> bool:
 class _Calls:
     """A captured graph's calls, and which memory they write to."""
 
-    def __init__(self, gm: GraphModule, results: _Results, written: frozenset[int]) -> None:
-        self.gm, self.results = gm, results
+    def __init__(self, gm: GraphModule, results: _Results, written: frozenset[int], notes: Notes) -> None:
+        self.gm, self.results, self.notes = gm, results, notes
         self.order = {node: i for i, node in enumerate(gm.graph.nodes)}
         self.inputs = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
-        self.written = written
+        self.written, self.unread = written, unread(gm) & written if written else written
         self.writes: dict[Any, list[Node]] = {}
         for node in gm.graph.nodes:
             for one in tensors_written(node):
@@ -290,16 +325,23 @@ class _Calls:
         leads = tuple(one is not None for one in reach or ())
         if not any(leads[len(inputs) :]):
             return None
-        places = tuple(inputs.values())
+        own, places = self.results.places_of(result), tuple(inputs.values())
+        views = below(self.gm, own[0])
+        if views is None:
+            # A view of a view that is a result is made of that one: see ``relations``.
+            if any(_memory(self.results.nodes[k]) != _memory(result) for k in others):
+                self.notes.decided("dependent results", False, reasons.LIES_IN_SHARED_MEMORY(place=own[0]))
+            return None
         limit = why_not_again(gm, ()) or self._written_between(stops, calls, places)
+        copied = tuple(k for k, i in enumerate(places) if i in self.unread)
         states = tuple(autocast_states())
-        return _Part(self.results.places_of(result), gm, places, others, leads, limit, states)
+        return _Part(own, gm, places, others, leads, limit, views, copied, states)
 
     def _written_between(
         self, stops: Mapping[Node, int], calls: Sequence[Node], inputs: Sequence[int]
     ) -> Reason | None:
         """Why values that the calls read are other ones after the graph."""
-        if self.written.intersection(inputs):
+        if self.written.intersection(inputs) - self.unread:
             return reasons.WRITES_INPUT()
         for node in stops:
             last = max((self.order[n] for n in self.writes.get(_memory(node), ())), default=-1)

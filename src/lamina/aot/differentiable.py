@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from lamina.aot import reasons
 from lamina.aot.draws import draws_numbers
+from lamina.aot.norm_statistics import unread
 from lamina.aot.notes import Notes
 from lamina.aot.torch_private import autocast_states, forward_of, transforms_are_active
 from lamina.base.fx.torch_private import flatten
@@ -35,8 +36,9 @@ class Rerun:
     That gives eager's gradients with eager's history. It is also run again for gradients that arrive sparse, of which
     eager may make sparse ones and which not all formulas take, and for batches of gradients (``is_grads_batched``). It
     needs the inputs as the forward had them: those with a gradient are kept by the region, the others must still be
-    alive, and none may have been written to since. A graph that draws numbers, writes to an input or calls graphs
-    within is not run again.
+    alive, and none may have been written to since. A graph that draws numbers, writes to an input that it reads or
+    calls graphs within is not run again. What it writes to without reading it, as the statistics of a batch norm, is
+    then a copy.
     """
 
     def __init__(
@@ -54,7 +56,8 @@ class Rerun:
         """Inputs that are made for each call, in the memory of the user's: nobody else keeps them."""
         self._mode, self._autocast = torch.is_grad_enabled(), autocast_states()
         self._told: set[str] = set()
-        self.limit = why_not_again(gm, mutated)
+        self._unread = unread(gm).intersection(mutated) if mutated else frozenset()
+        self.limit = why_not_again(gm, set(mutated) - self._unread)
         """Why the graph is never run again, "" if it may be."""
 
     def taken(self, inputs: Sequence[Any]) -> Taken | None:
@@ -101,13 +104,18 @@ class Rerun:
         wanted, others = iter(anchors), iter(references)
         inputs = [next(wanted) if has else next(others)() for has in self._with_gradient]
         alive = [t for t in inputs if t is not None]
-        return alive if len(alive) == len(inputs) and tuple(map(_VERSION, alive)) == versions else None
+        if len(alive) < len(inputs):
+            return None
+        changed = {i for i, (t, version) in enumerate(zip(alive, versions, strict=True)) if t._version != version}
+        return alive if changed <= self._unread else None
 
     def _differentiated(
         self, inputs: Sequence[torch.Tensor], gradients: Sequence[Any], create_graph: bool
     ) -> tuple[Any, ...]:
         with torch.enable_grad():
             given = [t.view_as(t) if has else t for t, has in zip(inputs, self._with_gradient, strict=True)]
+        for i in self._unread:
+            given[i] = given[i].detach().clone()
         with contextlib.ExitStack() as modes:
             for state in self._autocast:
                 modes.enter_context(torch.autocast(**state))
@@ -128,7 +136,7 @@ def _itself(given: torch.Tensor) -> torch.Tensor:
     return given
 
 
-def why_not_again(gm: GraphModule, mutated: Sequence[int]) -> Reason | None:
+def why_not_again(gm: GraphModule, mutated: Collection[int]) -> Reason | None:
     """Why a captured graph that writes to the ``mutated`` inputs is not run a second time, None if it may be."""
     if mutated:
         return reasons.WRITES_INPUT()

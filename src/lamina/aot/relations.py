@@ -6,7 +6,7 @@ written to with a gradient the others get that history as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -20,7 +20,11 @@ from lamina.base.captured import example, fakes, memory
 from lamina.base.symbolic.torch_private import is_constant
 from lamina.base.torch_private import as_usual, count_together, how_made, makes_parts, note_how_made, storage_of
 
-__all__ = ["Relations", "relations"]
+__all__ = ["Below", "Relations", "below", "made_again", "relations"]
+
+Below = tuple[tuple[int, int, Any], ...]
+"""Places of results that are views of other results, with the places of these and the ways, those that others are views
+of first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class Relations:
     groups: tuple[_Group, ...]
     same: tuple[int, ...]
     made: tuple[tuple[int, Any, bool], ...]
-    below: tuple[tuple[int, int, Any], ...]
+    below: Below
 
     def applied(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled`` with results that are related as eager's are. Inference tensors have nothing to share."""
@@ -85,10 +89,7 @@ class Relations:
             made = list(results)
             for place, how, trained in views:
                 made[place] = _made_so(made[place], how, trained)
-            for place, parent, how in below:
-                if made[parent].grad_fn is not None:
-                    made[place] = _placed(made[parent], made[place])
-                    note_how_made(made[place], how)
+            made_again(made, below)
             for group in groups:
                 for family in group.trained:
                     _rejoin(made, family)
@@ -126,12 +127,43 @@ def relations(gm: GraphModule) -> Relations | None:
     views = ((i, one) for i, one in enumerate(values) if memory(one) in lying and one._is_view())
     made = tuple((i, how_made(one), one.requires_grad) for i, one in views if not as_usual(one))
     taken = {id(one) for one in inputs}
-    of_views = ((i, k) for i, k in parents.items() if memory(values[i]) in lying and id(values[k]) not in taken)
-    trained = sorted(
-        (pair for pair in of_views if _leads(*(values[k] for k in pair))), key=lambda p: _depth(parents, p[0])
-    )
-    below = tuple((i, k, how_made(values[i])) for i, k in trained)
-    return Relations(tuple(found), same, made, below) if found or made or below else None
+    of_inputs = {i for i in parents if memory(values[i]) in lying and id(values[parents[i]]) not in taken}
+    again = _below(values, parents, of_inputs)
+    return Relations(tuple(found), same, made, again) if found or made or again else None
+
+
+def below(gm: GraphModule, place: int) -> Below | None:
+    """The other results in the memory of the one at ``place``; None if not all are views of it, or the graph's own."""
+    returned: Any = gm.graph.output_node().args[0]
+    values = [example(one) for one in returned]
+    where = memory(values[place])
+    others = {i for i, one in enumerate(values) if memory(one) == where and one is not values[place]}
+    if not others:
+        return ()
+    parents = _parents(gm, returned, values)
+    inputs = {memory(example(node)) for node in gm.graph.find_nodes(op="placeholder")}
+    if where in inputs or not all(_leads_up(parents, i, place) for i in others if values[i].requires_grad):
+        return None
+    return _below(values, parents, others & set(parents))
+
+
+def _leads_up(parents: Mapping[int, int], place: int, above: int) -> bool:
+    while place != above and place in parents:
+        place = parents[place]
+    return place == above
+
+
+def _below(values: Sequence[Tensor], parents: Mapping[int, int], places: Iterable[int]) -> Below:
+    found = sorted((i for i in places if _leads(values[i], values[parents[i]])), key=lambda i: _depth(parents, i))
+    return tuple((i, parents[i], how_made(values[i])) for i in found)
+
+
+def made_again(results: list[Any], below: Below) -> None:
+    """Make results views of the results that they were made of."""
+    for place, parent, how in below:
+        if results[parent].grad_fn is not None:
+            results[place] = _placed(results[parent], results[place])
+            note_how_made(results[place], how)
 
 
 def _leads(view: Tensor, other: Tensor) -> bool:
