@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lamina.base.accuracy import error
+from lamina.base.accuracy import error, tensors
+from lamina.base.reference import copied
 from lamina.testing.fuzz.differ import Difference
 from lamina.testing.fuzz.observe import Raised, Seen, Trace
 from lamina.testing.runs import Runs, differing
 from lamina.testing.torch_private import compiled_anew
-from lamina.tuner.programs import Built, Subject, program
+from lamina.tuner.programs import Built, Subject, opened, program
 from lamina.tuner.samples import Sample
 
 __all__ = ["Allowed", "Reference", "Verified"]
@@ -81,6 +83,17 @@ class Reference:
             return Verified(f"the metric drops by {drop:.4g}, allowed is {allowed.drop:g}", worst, drop)
         return Verified("", worst, drop)
 
+    def overwritten(self, built: Built) -> str:
+        """How a later call of a candidate writes to what it returned, where eager's does not; "" if it does not."""
+        case = self.cases[0] if self.cases else None
+        if (
+            case is None
+            or not _outputs_change(built.call, case, self.subject)
+            or _outputs_change(self.subject.model, case, self.subject)
+        ):
+            return ""
+        return "output: a later call writes to it"
+
     def _case(self, case: _Case, built: Built, allowed: Allowed) -> tuple[str, float]:
         training = self.subject.training
         state = set(case.runs.state.tensors)
@@ -106,6 +119,23 @@ class Reference:
         return f"{wrong[0].where}: {_told(wrong[0], case.eager, ours, case.exact)}", largest
 
 
+def _outputs_change(call: Callable[..., Any], case: _Case, subject: Subject) -> bool:
+    """Whether the outputs of a call are others after a call with other arguments."""
+    with case.runs.state.kept(), torch.set_grad_enabled(subject.training):
+        held = _outputs(call, case.sample)
+        before = [tensor.detach().clone() for tensor in held]
+        _outputs(call, subject.samples[0])
+        try:
+            return not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(before, held, strict=True))
+        except RuntimeError:
+            return False  # what was overwritten says so when it is read, as graphs of torch.compile do
+
+
+def _outputs(call: Callable[..., Any], sample: Sample) -> list[Tensor]:
+    args, kwargs = copied((sample.args, dict(sample.kwargs)))
+    return [t for t in tensors([opened(call(*args, **kwargs))]) if t.layout is torch.strided and not t.is_quantized]
+
+
 def _of_own_layout(found: Difference, state: set[str]) -> bool:
     """Whether only the memory of a parameter or of its gradient is laid out otherwise, in a candidate's own copy."""
     where = found.where.removesuffix(" at the end").removeprefix("gradient of ")
@@ -125,14 +155,19 @@ def _is_allowed(found: Difference, eager: Trace, ours: Trace, exact: Trace | Non
     theirs, mine, right = _pair(found.where, eager, ours, exact)
     if not (isinstance(theirs, Seen) and isinstance(mine, Seen)) or mine.value.shape != theirs.value.shape:
         return False
-    finite = torch.isfinite(mine.value) | ~torch.isfinite(theirs.value)
-    if not bool(finite.all()) or mine.value.dtype != theirs.value.dtype:
+    if mine.value.dtype != theirs.value.dtype or bool(_strange(mine.value, theirs.value, _exact(theirs, right)).any()):
         return False
     if allowed.drop is not None and allowed.error is None:
         return True  # the metric decides
     if allowed.error is None or not theirs.value.is_floating_point():
         return False
     return error(mine.value, _exact(theirs, right)).largest <= allowed.error
+
+
+def _strange(mine: Tensor, theirs: Tensor, exact: Tensor) -> Tensor:
+    """Where an element is NaN or infinite and eager's is another, or the other way round and eager's is right."""
+    same = (mine == theirs) | (mine.isnan() & theirs.isnan())
+    return ~same & (~torch.isfinite(mine) | (~torch.isfinite(theirs) & ~torch.isfinite(exact)))
 
 
 def _exact(theirs: Seen, right: Any) -> Tensor:
@@ -157,8 +192,9 @@ def _farthest(mine: Tensor, theirs: Tensor, exact: Tensor) -> tuple[int, ...] | 
     if mine.shape != theirs.shape or mine.dtype != theirs.dtype or mine.is_complex() or not mine.numel():
         return None
     gap = (mine.double() - exact.double()).abs()
-    special = ~torch.isfinite(mine.double()) ^ ~torch.isfinite(theirs.double())
-    gap = torch.where(special, torch.inf, gap.nan_to_num(0.0, 0.0, 0.0))
+    gap = torch.where(
+        _strange(mine.double(), theirs.double(), exact.double()), torch.inf, gap.nan_to_num(0.0, 0.0, 0.0)
+    )
     flat = int(gap.argmax())
     return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), mine.shape))
 

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -31,7 +31,7 @@ from lamina.tuner.shares import parts_of
 from lamina.tuner.statistics import quantile
 from lamina.tuner.timing import Clock, race
 from lamina.tuner.values import Candidate, Figures, Row
-from lamina.tuner.verification import Allowed, Reference
+from lamina.tuner.verification import Allowed, Reference, Verified
 
 __all__ = ["EAGER_FAILED", "Job", "examine", "packed", "serve"]
 
@@ -175,11 +175,9 @@ def _examined(subject: Subject, job: Job, at: Tell) -> Row:
     at("it is timed")
     figures, verdict = _timed(subject, built, job, call)
     at("it is verified again")
-    again = reference.verify(built, job.allowed)
+    again = _verified_again(reference, built, job, before)
     if again.reason:
         return Row(candidate, "refused", f"after it was timed: {again.reason}")
-    if changed(before):
-        return Row(candidate, "refused", changed(before))
     device = device_of(subject)
     measured = Figures(
         **figures,
@@ -193,6 +191,17 @@ def _examined(subject: Subject, job: Job, at: Tell) -> Row:
         return Row(candidate, verdict, "", measured)
     forward = timed_call(subject.model, replace(subject, loss=None), subject.model)
     return Row(candidate, "baseline", "", measured, parts=parts_of(subject.model, forward, device))
+
+
+def _verified_again(reference: Reference, built: Built, job: Job, before: Mapping[str, Any]) -> Verified:
+    """What later calls give, two in a row: what is right in every other one only is found too."""
+    largest = 0.0
+    for _ in range(2):
+        found = reference.verify(built, job.allowed)
+        largest = max(largest, found.error)
+        if found.reason:
+            return found
+    return Verified(reference.overwritten(built) or changed(before), largest)
 
 
 def _timed(subject: Subject, built: Built, job: Job, call: Callable[[], Any]) -> tuple[dict[str, Any], str]:
