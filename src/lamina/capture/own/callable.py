@@ -81,7 +81,7 @@ class _Entry:
         recorder = Recorder(self.regions, lambda: _user_line(machine))
         world = CapturingWorld(recorder)
         machine = Machine(world)
-        world.interpret = lambda function, *given: machine.run(function, given, {})
+        world.interpret = lambda function, *given, **named: machine.run(function, given, named)
         with recording(recorder):
             try:
                 return machine.run(self.target, args, kwargs)

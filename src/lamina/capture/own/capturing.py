@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Callable
-from functools import cache, partial
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, MethodWrapperType, ModuleType
+from functools import cache, partial, reduce
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
 
+from lamina.capture.own.attributes import deletes_by_code, read_attribute, setter_of
+from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, asks, calls_back, method_asks
 from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
+from lamina.capture.own.iterating import advanced, consumable, drawn
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.recorder import Recorder
 from lamina.capture.own.torch_private import STATE_QUERIES, overridable, paused, resumed
@@ -18,30 +29,42 @@ from lamina.capture.own.world import PlainWorld
 
 __all__ = ["CapturingWorld"]
 
-_CONTAINERS = (list, tuple, dict, set, frozenset, str, bytes, int, float, bool, complex, range, slice)
-_MAKERS = frozenset(map(id, (*_CONTAINERS, enumerate, zip, reversed, super, object, type, property, BaseException)))
+_MAKERS = frozenset(map(id, (*CONTAINERS, enumerate, zip, reversed, super, object, type, property, BaseException)))
+_LAZY = frozenset(map(id, (map, filter, zip, enumerate)))
 _PURE = frozenset(
     map(
         id,
         (
-            abs, all, any, callable, chr, divmod, format, hasattr, hash, id, isinstance, issubclass, iter, len, max,
-            min, next, ord, pow, print, range, repr, round, sum,
+            abs, all, any, callable, chr, divmod, format, hash, id, isinstance, issubclass, iter, len, max,
+            min, next, ord, pow, print, range, repr, round, sorted, sum,
         ),
     )
 )  # fmt: skip
 """Builtins that only ask their arguments, which function modes see where they are tensors."""
+_CONSUMERS = frozenset(map(id, (list, tuple, set, frozenset, sum, any, all, max, min, sorted, enumerate, zip)))
+"""Builtins that take the values of iterables one by one."""
 
-_OPENED = ("torch.nn.modules.", "torch.nn.functional", "torch.autograd.grad_mode", "torch.utils._contextlib")
+_KEEPING = frozenset(map(id, (list, tuple, enumerate, zip)))
+"""Those of them that ask nothing of the values."""
+
+_OPENED = (
+    "torch.nn.modules.",
+    "torch.nn.functional",
+    "torch.nn.utils.",
+    "torch.autograd.grad_mode",
+    "torch.utils._contextlib",
+)
 """Modules of torch's whose functions are interpreted; the others are called."""
 
 _METHODS: dict[Callable[..., Any], str] = {
     iter: "__iter__",
-    next: "__next__",
+    len: "__len__",
+    operator.truth: "__bool__",
     operator.getitem: "__getitem__",
+    operator.neg: "__neg__",
 }
+"""Operators that are one method of their first operand, by the functions that they are."""
 _KNOWN_CLASSES = frozenset((type(MISSING), Pending, torch.Tensor, torch.nn.Parameter, torch.Size))
-_CALLED_BACK = frozenset((FunctionType, MethodType, partial, map, filter))
-"""Classes of arguments by which a native function may call the user's: nothing is recorded in such a call."""
 _IDENTITY = (operator.is_, operator.is_not)
 
 
@@ -64,27 +87,35 @@ class CapturingWorld(PlainWorld):
         kind = type(value)
         if kind is Pending and name == "__class__":
             return torch.Tensor
-        if kind.__flags__ & MADE_BY_PYTHON and kind not in _KNOWN_CLASSES:
-            found = self.looked_up(kind, name)
-            if type(found) is property and type(found.fget) is FunctionType and self.enters(found.fget):
-                return self.interpret(found.fget, value)
-        return getattr(value, name)
+        if kind in _KNOWN_CLASSES or not (kind.__flags__ & MADE_BY_PYTHON or kind is type or kind is super):
+            return getattr(value, name)
+        return read_attribute(value, name, self._interpreted)
 
     def operate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        if function in _IDENTITY or all(self._is_known(type(operand)) for operand in operands):
+        if function in _IDENTITY:
             return function(*operands)
-        method = _METHODS.get(function)
-        if method is not None:
-            found = self.looked_up(type(operands[0]), method)
-            given = operands[:1] if function is next else operands
-            if type(found) is FunctionType and function is not next and self.enters(found):
-                return self.interpret(found, *given)
+        if function is next:
+            return advanced(self, operands[0])
+        if type(function) is FunctionType and len(operands) == 1:  # it takes the values of an iterable
+            return self._consumed(_called, function, operands, {})
+        if not asks(function, operands):
+            return function(*operands)
+        if function is operator.not_:
+            return not self.operate(operator.truth, *operands)
+        if function in _METHODS:
+            found = self.looked_up(type(operands[0]), _METHODS[function])
+            if type(found) is FunctionType and self.enters(found):
+                return self._checked(function, self.interpret(found, *operands))
+        if function is operator.getitem and type(operands[0]) is defaultdict:
+            return self._with_default(*operands)
         return self.natively(function, operands, {})
 
     def change(self, function: Callable[..., Any], *operands: Any) -> Any:
-        if function in (setattr, delattr):
-            if type(operands[0]) in (Pending, torch.Tensor):
-                self.recorder.flush()
+        if function is setattr:
+            return self._set(*operands)
+        if function is delattr:
+            return self._delete(*operands)
+        if type(operands[0]) is CellType:
             return function(*operands)
         return self.operate(function, *operands)
 
@@ -97,16 +128,130 @@ class CapturingWorld(PlainWorld):
         return True
 
     def call(self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if function is type and len(args) == 1 and type(args[0]) is Pending:
-            return torch.Tensor
-        if function is setattr and not kwargs:
-            return self.change(setattr, *args)
-        if function is getattr and len(args) == 2 and type(args[1]) is str:
-            return self.attribute(*args)
-        given = {*map(type, args), *map(type, kwargs.values())}
-        if given.isdisjoint(_CALLED_BACK) and (self._is_seen(function) or function is getattr):
+        if type(function) in (BuiltinFunctionType, type, MethodWrapperType) and args and not kwargs:
+            found = self._asked(function, args)
+            if found is not MISSING:
+                return found
+        if type(function) is partial:
+            return self.interpret(function.func, *function.args, *args, **{**function.keywords, **kwargs})
+        if id(function) in _CONSUMERS and len(args) == 1:
+            return self._consumed(caller, function, args, kwargs)
+        if self._is_seen(function) and not self._calls_back(function, args, kwargs):
             return caller(function, args, kwargs)
         return self.natively(caller, (function, args, kwargs), {})
+
+    def _asked(self, function: Any, args: tuple[Any, ...]) -> Any:
+        """What a built-in function gives that stands for an operator or an attribute; ``MISSING`` for others."""
+        if function is type and len(args) == 1:
+            return torch.Tensor if type(args[0]) is Pending else type(args[0])
+        if function is setattr and len(args) == 3 and type(args[1]) is str:
+            return self.change(setattr, *args)
+        if function in (getattr, hasattr) and 1 < len(args) < 4 and type(args[1]) is str:
+            return self._got(function, *args)
+        if function in (iter, len) and len(args) == 1:
+            return self.operate(function, *args)
+        if function is next and len(args) < 3 and hasattr(type(args[0]), "__next__"):
+            value = advanced(self, args[0])
+            if value is MISSING and len(args) == 1:
+                raise StopIteration
+            return args[1] if value is MISSING else value
+        if function is reduce and len(args) > 1:
+            return self._reduced(*args)
+        if type(function) is MethodWrapperType and function.__name__ == "__setattr__" and len(args) == 2:
+            return self._set(function.__self__, *args, plainly=function)
+        return MISSING
+
+    def _got(self, function: Any, value: Any, name: str, *default: Any) -> Any:
+        """``getattr`` and ``hasattr``."""
+        try:
+            found = self.attribute(value, name)
+        except AttributeError:
+            if function is getattr and not default:
+                raise
+            return default[0] if function is getattr else False
+        return found if function is getattr else True
+
+    def _set(self, owner: Any, name: str, value: Any, plainly: Callable[..., Any] | None = None) -> None:
+        """``setattr``, or the method ``plainly`` of ``object`` that it comes to."""
+        kind = type(owner)
+        if kind in (Pending, torch.Tensor):
+            self.recorder.flush()
+        elif kind.__flags__ & MADE_BY_PYTHON:
+            set_by = setter_of(kind, name, plainly is None)
+            if set_by is not None:
+                set_by(self._interpreted, owner, value)
+                return
+        if plainly is None:
+            setattr(owner, name, value)
+        else:
+            plainly(name, value)
+
+    def _delete(self, owner: Any, name: str) -> None:
+        kind = type(owner)
+        if kind.__flags__ & MADE_BY_PYTHON and deletes_by_code(kind, name):
+            self.natively(delattr, (owner, name), {})
+            return
+        if kind in (Pending, torch.Tensor):
+            self.recorder.flush()
+        delattr(owner, name)
+
+    def _reduced(self, function: Any, values: Any, *initial: Any) -> Any:
+        """``functools.reduce``."""
+        iterator = self.operate(iter, values)
+        found = initial[0] if initial else advanced(self, iterator)
+        if found is MISSING:
+            raise TypeError("reduce() of empty iterable with no initial value")
+        while (value := advanced(self, iterator)) is not MISSING:
+            found = self.interpret(function, found, value)
+        return found
+
+    def _consumed(
+        self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call of a function that takes the values of its one argument one by one."""
+        (values,) = args
+        if consumable(self, values):
+            values = drawn(self, values)
+        asks_them = id(function) not in _KEEPING and type(function) is not FunctionType
+        if calls_back(values) if asks_them else asks(iter, (values,)):
+            return self.natively(caller, (function, args, kwargs), {})
+        return caller(function, (values,), kwargs)
+
+    def _with_default(self, mapping: defaultdict[Any, Any], key: Any) -> Any:
+        """``mapping[key]``, with what makes a missing value interpreted."""
+        if calls_back(key):
+            return self.natively(operator.getitem, (mapping, key), {})
+        if key not in mapping and mapping.default_factory is not None:
+            mapping[key] = self.interpret(mapping.default_factory)
+        return mapping[key]
+
+    def _checked(self, function: Callable[..., Any], found: Any) -> Any:
+        """What an operator makes of what its method gave."""
+        if function is operator.truth and type(found) is not bool:
+            raise TypeError(f"__bool__ should return bool, returned {type(found).__name__}")
+        if function is len:
+            return len(_Length(found))
+        if function is iter and not hasattr(type(found), "__next__"):
+            raise TypeError(f"iter() returned non-iterator of type '{type(found).__name__}'")
+        return found
+
+    def _interpreted(self, function: FunctionType, *args: Any) -> Any:
+        """A function of an attribute; those of torch's that are not opened run with recording on."""
+        return self.interpret(function, *args) if self.enters(function) else function(*args)
+
+    def _calls_back(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a function that modes see may run the user's code by its arguments."""
+        values = (*args, *kwargs.values())
+        kind = type(function)
+        if id(function) in _LAZY:
+            return asks(iter, values[1:])
+        if kind in (BuiltinFunctionType, MethodWrapperType) and type(function.__self__) in CONTAINERS:
+            return method_asks(function.__self__, function.__name__, args, kwargs)
+        if kind is MethodDescriptorType and function.__objclass__ in CONTAINERS and args:
+            return method_asks(args[0], function.__name__, args[1:], kwargs)
+        if not {*map(type, values)}.isdisjoint(FUNCTIONS):
+            return True
+        return (id(function) in _PURE or id(function) in _MAKERS) and asks(function, values)
 
     def natively(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of what is not understood: everything is computed before, and nothing is recorded in it."""
@@ -120,9 +265,6 @@ class CapturingWorld(PlainWorld):
             if was_on or recorder.left:
                 recorder.left = not resumed(recorder)
 
-    def _is_known(self, kind: type) -> bool:
-        return not kind.__flags__ & MADE_BY_PYTHON or kind in _KNOWN_CLASSES
-
     def _is_seen(self, function: Any) -> bool:
         """Whether function modes see what ``function`` does with tensors, and it does nothing else that matters."""
         kind = type(function)
@@ -133,15 +275,29 @@ class CapturingWorld(PlainWorld):
         if kind is BuiltinFunctionType or kind is MethodWrapperType:
             return self._is_seen_builtin(function)
         if kind is MethodDescriptorType:
-            return function.__objclass__ in _CONTAINERS or id(function) in _seen_by_modes()
+            return function.__objclass__ in CONTAINERS or id(function) in _seen_by_modes()
         return False
 
     def _is_seen_builtin(self, function: Any) -> bool:
         owner = function.__self__
         if isinstance(owner, torch.Tensor):
             return True
-        if type(owner) in _CONTAINERS or any(owner is kind for kind in (dict, list, str)):
+        if type(owner) in CONTAINERS or any(owner is kind for kind in (dict, list, str)):
             return True
         if isinstance(owner, ModuleType) and owner.__name__ in ("math", "_operator"):
             return True
         return function in STATE_QUERIES or id(function) in _seen_by_modes() or function is object.__new__
+
+
+class _Length:
+    """What ``len`` is given in place of an object whose ``__len__`` was interpreted."""
+
+    def __init__(self, found: Any) -> None:
+        self.found = found
+
+    def __len__(self) -> Any:
+        return self.found
+
+
+def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)

@@ -16,7 +16,7 @@ from lamina.capture.own.places import Places
 from lamina.capture.own.steps import DATA_STEPS
 from lamina.capture.own.world import World
 
-__all__ = ["Machine", "is_interpretable"]
+__all__ = ["Machine", "is_generator_of_machine", "is_interpretable"]
 
 _DEEPEST = 100
 """Calls within calls that are interpreted: each takes a few frames of Python's, of which there are 1,000 by default."""
@@ -306,6 +306,11 @@ def _generator(machine: Machine, frame: Frame) -> Generator[Any, Any, Any]:
             if not machine.thrown_into(frame, error):
                 raise
             sent = _CAUGHT
+
+
+def is_generator_of_machine(generator: Generator[Any, Any, Any]) -> bool:
+    """Whether a generator runs a frame of the interpreter's."""
+    return generator.gi_code is _generator.__code__
 
 
 _OF_FRAMES = frozenset(map(id, (super, locals, globals, vars, dir, eval, exec, sys.exc_info, sys.exception)))

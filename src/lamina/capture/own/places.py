@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import CodeType, FunctionType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 from lamina.capture.own.frame import Frame
 
-__all__ = ["Places", "native"]
+__all__ = ["Places", "by_interpreter", "native"]
 
 _OURS = os.path.dirname(__file__) + os.sep
 _CALL = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
 _NOWHERE = next(c for c in compile("def here(): yield", "", "exec").co_consts if isinstance(c, CodeType))
 _callers: dict[tuple[int, int, int], tuple[FunctionType, CodeType, object]] = {}
 """Functions that call from a line of the user's, by code, line and namespace: one a line that calls something."""
+
+_caller_codes: set[int] = set()
+"""Identities of their code."""
 
 
 class Places:
@@ -35,6 +38,7 @@ class Places:
         found = _callers.get(key)
         if found is None:
             found = _callers[key] = (FunctionType(_at(_CALL, code, line), space), code, space)
+            _caller_codes.add(id(found[0].__code__))
         return found[0]
 
     def note(self, frame: Frame, error: BaseException) -> bool:
@@ -65,6 +69,18 @@ class Places:
         """Whether ``entry`` is of a native call that ``frame``, or another call of its code, made from its line."""
         made = _callers.get((id(frame.code), frame.line, id(frame.function.__globals__)))
         return made is not None and entry.tb_frame.f_code is made[0].__code__
+
+
+def by_interpreter(frame: FrameType | None, passed: str) -> bool:
+    """Whether the code of ``frame`` is called by the interpreter, through nothing but files that begin so."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_OURS) or id(code) in _caller_codes:
+            return True
+        if not code.co_filename.startswith(passed):
+            return False
+        frame = frame.f_back
+    return True
 
 
 def _at(own: CodeType, code: CodeType, line: int) -> CodeType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections import Counter
@@ -20,6 +21,7 @@ from lamina.capture.own.autocast import Autocast
 from lamina.capture.own.fakes import Fakes, look
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
 from lamina.capture.own.pending import Pending, lost, pending
+from lamina.capture.own.places import by_interpreter
 from lamina.capture.own.torch_calls import (
     IDENTITY,
     QUERIES,
@@ -41,6 +43,7 @@ __all__ = ["Recorder", "Regions"]
 
 Backend = Callable[[GraphModule, list[Any]], Callable[..., Any]]
 
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _MOST_REGIONS = 256
 """Compiled graphs that one callable keeps; a program whose sizes are all different would keep one for each."""
 
@@ -159,7 +162,7 @@ class Recorder(TorchFunctionMode):
                 return func(*args, **kwargs)
         if name in QUERIES:
             return func(*mapped(args, _looks), **mapped(kwargs, _looks))
-        if recordable(func, args, kwargs, Pending):
+        if recordable(func, args, kwargs, Pending) and by_interpreter(sys._getframe(1), _TORCH):
             found = self._recorded(func, args, kwargs)
             if found is not None:
                 return found[0]

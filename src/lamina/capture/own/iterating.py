@@ -1,0 +1,97 @@
+"""Iterators that call functions of the user's as they go, advanced with those functions interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from types import FunctionType, GeneratorType
+from typing import Any, Protocol
+
+from lamina.capture.own.callbacks import calls_back, is_lazy, is_stored
+from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
+from lamina.capture.own.machine import is_generator_of_machine
+
+__all__ = ["advanced", "consumable", "drawn", "is_drawn"]
+
+
+class _World(Protocol):
+    interpret: Callable[..., Any]
+
+    def looked_up(self, kind: type, name: str) -> Any: ...
+    def operate(self, function: Callable[..., Any], *operands: Any) -> Any: ...
+    def natively(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+
+def advanced(world: _World, iterator: Any) -> Any:
+    """The next value of an iterator; ``MISSING`` at its end."""
+    kind = type(iterator)
+    if is_stored(iterator) or (kind is GeneratorType and is_drawn(iterator)):
+        return next(iterator, MISSING)
+    try:
+        if kind in _STEPS and not (kind is zip and len(iterator.__reduce__()) > 2):
+            return _STEPS[kind](world, iterator)
+        method = world.looked_up(kind, "__next__") if kind.__flags__ & MADE_BY_PYTHON else MISSING
+        if type(method) is FunctionType:
+            return world.interpret(method, iterator)
+    except StopIteration:
+        return MISSING
+    if kind is enumerate and not calls_back(iterator):
+        return next(iterator, MISSING)
+    return world.natively(next, (iterator, MISSING), {})
+
+
+def _mapped(world: _World, iterator: Any) -> Any:
+    function, *parts = iterator.__reduce__()[1]
+    values = []
+    for part in parts:
+        values.append(advanced(world, part))
+        if values[-1] is MISSING:
+            return MISSING
+    return world.interpret(function, *values)
+
+
+def _filtered(world: _World, iterator: Any) -> Any:
+    function, part = iterator.__reduce__()[1]
+    while True:
+        value = advanced(world, part)
+        if value is MISSING:
+            return MISSING
+        verdict = value if function in (None, bool) else world.interpret(function, value)
+        if world.operate(bool, verdict):
+            return value
+
+
+def _zipped(world: _World, iterator: Any) -> Any:
+    values = []
+    for part in iterator.__reduce__()[1]:
+        values.append(advanced(world, part))
+        if values[-1] is MISSING:
+            return MISSING
+    return tuple(values) if values else MISSING
+
+
+_STEPS: dict[type, Callable[[_World, Any], Any]] = {map: _mapped, filter: _filtered, zip: _zipped}
+"""How built-in iterators advance, which tell what they are made of; others with such a class run natively."""
+
+
+def drawn(world: _World, iterable: Any) -> Generator[Any, None, None]:
+    """The values of ``iterable`` for a native function, which takes them one by one."""
+    iterator = world.operate(iter, iterable)
+    while (value := advanced(world, iterator)) is not MISSING:
+        yield value
+
+
+def is_drawn(generator: Generator[Any, Any, Any]) -> bool:
+    """Whether what a generator runs is interpreted."""
+    return generator.gi_code is drawn.__code__ or is_generator_of_machine(generator)
+
+
+def consumable(world: _World, iterable: Any) -> bool:
+    """Whether ``drawn`` gives what a native function would take, with code of the user's interpreted."""
+    if is_lazy(iterable):
+        return True
+    kind = type(iterable)
+    if not kind.__flags__ & MADE_BY_PYTHON or isinstance(iterable, type):
+        return False
+    if any(world.looked_up(kind, name) is not MISSING for name in ("__len__", "__length_hint__")):
+        return False  # which a native function asks as well
+    return type(world.looked_up(kind, "__iter__")) is FunctionType
