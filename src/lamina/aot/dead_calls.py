@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
 from lamina.base.aliasing import writes_first
-from lamina.base.captured import example, fakes, memory, overloads_named, tensors
-from lamina.base.source import operation_name, source_of
-from lamina.ops.calls import ANY, FLOATS, FUNCTIONS, NUMBERS, TRUTHS, USUAL
+from lamina.base.captured import fakes, memory
+from lamina.base.source import source_of
+from lamina.ops.raising import draws, holds
 
 __all__ = ["dead_call"]
-
-_WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
-_COUNTED = _WHOLE | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-_USUAL = _COUNTED | {torch.bool, torch.complex64, torch.complex128}
-_RANGES = frozenset({"arange", "linspace"})
-"""Calls that make no truth values and no complex numbers."""
-_RANDOM = torch.Tag.nondeterministic_seeded
 
 
 def dead_call(gm: GraphModule, eager_numbers: bool) -> str:
@@ -32,9 +23,9 @@ def dead_call(gm: GraphModule, eager_numbers: bool) -> str:
     for node in gm.graph.nodes:
         if node in live or not _gives_tensors(node):
             continue
-        if eager_numbers and _draws(node):
+        if eager_numbers and draws(node):
             return f"{source_of(node)} draws random numbers that nothing uses"
-        if not _holds(node):
+        if not holds(node):
             return f"{source_of(node)} may raise though nothing uses its result"
     return ""
 
@@ -71,42 +62,3 @@ def _gives_tensors(node: Node) -> bool:
     if node.op not in ("call_function", "call_method"):
         return False
     return bool(fakes(node))
-
-
-def _draws(node: Node) -> bool:
-    return any(_RANDOM in overload.tags for overload in overloads_named(operation_name(node.target)))
-
-
-def _lists(node: Node) -> bool:
-    """Whether an index is a list of numbers, which tracing takes for a tensor whose values it does not know."""
-    found = list(node.args[1:])
-    for one in found:
-        if isinstance(one, tuple):
-            found.extend(one)
-    return any(isinstance(one, list) for one in found)
-
-
-def _holds(node: Node) -> bool:
-    """Whether the call, which tracing has accepted, raises for no values of its operands."""
-    name = operation_name(node.target)
-    if writes_first(node):  # it raises where the other does, or in tracing
-        name = name.removesuffix("_")
-    given = [t for t in map(example, node.all_input_nodes) if isinstance(t, torch.Tensor)]
-    if name == operator.getitem.__name__:
-        return len(given) <= 1 and not _lists(node)
-    known = FUNCTIONS.get(name)
-    holds = known.holds if known is not None else ""
-    if holds == ANY:
-        return True
-    dtypes = {t.dtype for t in given}
-    if holds == USUAL:
-        made = {t.dtype for t in tensors(node)}
-        return dtypes | made <= _USUAL and (name not in _RANGES or made <= _COUNTED)
-    if all(d.is_floating_point and d.itemsize > 1 for d in dtypes):
-        pointwise = any(
-            torch.Tag.pointwise in overload.tags for overload in overloads_named(operation_name(node.target))
-        )
-        return pointwise or holds in (FLOATS, NUMBERS, TRUTHS) or _draws(node)
-    if holds not in (NUMBERS, TRUTHS) or any(d.is_complex for d in dtypes):
-        return False
-    return dtypes <= _USUAL and (holds == TRUTHS or torch.bool not in dtypes)

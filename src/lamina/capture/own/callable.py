@@ -78,15 +78,20 @@ class _Entry:
             self._note("state", Decision("capture", self.subject, False, OTHER_STATE()))
             return self.target(*args, **kwargs)
         self._note("interpreted", Decision("capture", self.subject, True, INTERPRETED()))
-        recorder = Recorder(self.regions, lambda: _user_line(machine))
+        recorder = Recorder(self.regions, lambda: _user_line(machine), lambda: machine.watch())
         world = CapturingWorld(recorder)
         machine = Machine(world)
         world.interpret = lambda function, *given, **named: machine.run(function, given, named)
         with recording(recorder):
             try:
-                return machine.run(self.target, args, kwargs)
-            finally:
+                result = machine.run(self.target, args, kwargs)
+            except BaseException as error:
+                raised = error
+            else:
                 recorder.flush()
+                return result
+            recorder.flush()  # what this raises eager raises before
+            raise raised
 
     def _note(self, name: str, decision: Decision) -> None:
         if name not in self.noted:

@@ -115,6 +115,7 @@ class CapturingWorld(PlainWorld):
             return self._set(*operands)
         if function is delattr:
             return self._delete(*operands)
+        self.settle()
         if type(operands[0]) is CellType:
             return function(*operands)
         return self.operate(function, *operands)
@@ -137,6 +138,8 @@ class CapturingWorld(PlainWorld):
         if id(function) in _CONSUMERS and len(args) == 1:
             return self._consumed(caller, function, args, kwargs)
         if self._is_seen(function) and not self._calls_back(function, args, kwargs):
+            if self.recorder.watching and _is_of_container(function):
+                self.settle()
             return caller(function, args, kwargs)
         return self.natively(caller, (function, args, kwargs), {})
 
@@ -174,6 +177,7 @@ class CapturingWorld(PlainWorld):
     def _set(self, owner: Any, name: str, value: Any, plainly: Callable[..., Any] | None = None) -> None:
         """``setattr``, or the method ``plainly`` of ``object`` that it comes to."""
         kind = type(owner)
+        self.settle()
         if kind in (Pending, torch.Tensor):
             self.recorder.flush()
         elif kind.__flags__ & MADE_BY_PYTHON:
@@ -188,6 +192,7 @@ class CapturingWorld(PlainWorld):
 
     def _delete(self, owner: Any, name: str) -> None:
         kind = type(owner)
+        self.settle()
         if kind.__flags__ & MADE_BY_PYTHON and deletes_by_code(kind, name):
             self.natively(delattr, (owner, name), {})
             return
@@ -253,6 +258,9 @@ class CapturingWorld(PlainWorld):
             return True
         return (id(function) in _PURE or id(function) in _MAKERS) and asks(function, values)
 
+    def settle(self) -> None:
+        self.recorder.settle()
+
     def natively(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of what is not understood: everything is computed before, and nothing is recorded in it."""
         recorder = self.recorder
@@ -271,7 +279,7 @@ class CapturingWorld(PlainWorld):
         if id(function) in _PURE or id(function) in _MAKERS:
             return True
         if kind is FunctionType:
-            return "handle_torch_function" in function.__code__.co_names
+            return "handle_torch_function" in function.__code__.co_names or function in STATE_QUERIES
         if kind is BuiltinFunctionType or kind is MethodWrapperType:
             return self._is_seen_builtin(function)
         if kind is MethodDescriptorType:
@@ -286,7 +294,16 @@ class CapturingWorld(PlainWorld):
             return True
         if isinstance(owner, ModuleType) and owner.__name__ in ("math", "_operator"):
             return True
+        if type(function) is MethodWrapperType and function.__name__ == "__init__" and function.__objclass__ is object:
+            return True
         return function in STATE_QUERIES or id(function) in _seen_by_modes() or function is object.__new__
+
+
+def _is_of_container(function: Any) -> bool:
+    """Whether a function is a method of a built-in container, which may change it."""
+    if type(function) is MethodDescriptorType:
+        return function.__objclass__ in CONTAINERS
+    return type(function) is BuiltinFunctionType and type(function.__self__) in CONTAINERS
 
 
 class _Length:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lamina.capture.own.control import CONTROL_STEPS, DELEGATED, RETURNED, YIELDED
 from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING, Frame, Step, bound_arguments
-from lamina.capture.own.instructions import Program, UnknownInstruction, decode
+from lamina.capture.own.instructions import Handler, Program, UnknownInstruction, decode
 from lamina.capture.own.places import Places
 from lamina.capture.own.steps import DATA_STEPS
 from lamina.capture.own.world import World
@@ -75,7 +75,8 @@ class Machine:
     """Runs functions in a ``World``.
 
     ``handled`` is the exception that the innermost ``except`` block of all frames handles, ``frames`` are those in
-    progress.
+    progress. ``watched`` is a frame with those of its instructions whose exceptions it handles: before it leaves them,
+    the world settles what may raise.
     """
 
     def __init__(self, world: World) -> None:
@@ -83,6 +84,7 @@ class Machine:
         self.handled: BaseException | None = None
         self.frames: list[Frame] = []
         self.places = Places()
+        self.watched: tuple[Frame, Handler] | None = None
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``function``, with what it calls interpreted as well where that is possible."""
@@ -103,11 +105,10 @@ class Machine:
             if entered is not None:
                 return self._result_of(entered)
         caller = _caller if frame is None else self.caller(frame)
-        if type(function) is type and (init := self._initialiser(function)) is not None:
-            made = self.world.made(caller(object.__new__, (function,), {}))
-            if (result := self._called(frame, init, (made, *args), kwargs)) is not None:
-                raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
-            return made
+        if type(function) is type:
+            made = self._made(frame, function, args, kwargs)
+            if made is not MISSING:
+                return made
         return self.world.call(caller, function, args, kwargs)
 
     def _unwrapped(self, function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -122,12 +123,24 @@ class Machine:
                 return call, (function, *args)
         return function, args
 
-    def _initialiser(self, kind: type) -> FunctionType | None:
-        """The ``__init__`` of a class, if all that a call of it does is to make an object and call that."""
-        if self.world.looked_up(kind, "__new__") is not object.__new__:
-            return None
-        found = self.world.looked_up(kind, "__init__")
-        return found if type(found) is FunctionType and self.world.enters(found) and is_interpretable(found) else None
+    def _made(self, frame: Frame | None, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An object of a class whose ``__new__`` or ``__init__`` is interpreted; ``MISSING`` if Python makes it."""
+        new, init = self.world.looked_up(kind, "__new__"), self.world.looked_up(kind, "__init__")
+        if new is object.__new__ and self._is_entered(init):
+            made = self.world.made((_caller if frame is None else self.caller(frame))(new, (kind,), {}))
+        elif type(new) is staticmethod and self._is_entered(new.__func__):
+            made = self._called(frame, new.__func__, (kind, *args), kwargs)
+            init = self.world.looked_up(type(made), "__init__")
+            if not type.__subclasscheck__(kind, type(made)) or type(init) is not FunctionType:
+                return made
+        else:
+            return MISSING
+        if (result := self._called(frame, init, (made, *args), kwargs)) is not None:
+            raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
+        return made
+
+    def _is_entered(self, function: Any) -> bool:
+        return type(function) is FunctionType and self.world.enters(function) and is_interpretable(function)
 
     def caller(self, frame: Frame) -> Callable[..., Any]:
         """What calls natively from where ``frame`` stands; within an ``except`` block, with its exception."""
@@ -179,17 +192,58 @@ class Machine:
             try:
                 return self._loop(frame)
             except BaseException as error:
-                if not self._caught(frame, error):
+                if self.watched is not None:
+                    self._caught_when_settled(frame, error)
+                elif not self._caught(frame, error):
                     raise
 
     def _loop(self, frame: Frame) -> str:
         steps = frame.steps
         while True:
-            step, arg = steps[frame.place]
-            frame.place += 1
+            place = frame.place
+            step, arg = steps[place]
+            frame.place = place + 1
             signal: str | None = step(self, frame, arg)
+            if self.watched is not None and self.watched[0] is frame:
+                self._settle_before_leaving(frame, place, signal)
             if signal is not None:
                 return signal
+
+    def watch(self) -> bool:
+        """Whether a frame handles what an instruction in progress raises; ``watched`` is the innermost then."""
+        for frame in reversed(self.frames):
+            row = frame.program.handler(frame.place - 1)
+            if row is not None:
+                self.watched = frame, row
+                return True
+        return False
+
+    def _caught_when_settled(self, frame: Frame, error: BaseException) -> None:
+        found = self._settled(error)
+        if not self._caught(frame, found):
+            raise found
+
+    def _settled(self, error: BaseException) -> BaseException:
+        """What is raised where ``error`` was, if a call that was only recorded has to raise before it."""
+        self.watched = None
+        if isinstance(error, Exception):
+            try:
+                self.world.settle()
+            except Exception as earlier:
+                earlier.__context__ = None
+                return earlier
+        return error
+
+    def _settle_before_leaving(self, frame: Frame, place: int, signal: str | None) -> None:
+        """After the instruction at ``place``: if what is watched ends here, what may raise there does so now."""
+        assert self.watched is not None
+        row, following = self.watched[1], frame.place
+        if signal is None and row.start <= following < row.end:
+            return
+        self.watched = None
+        frame.place = place + 1
+        self.world.settle()
+        frame.place = following
 
     def _caught(self, frame: Frame, error: BaseException, thrown: bool = False) -> bool:
         """Go on in the handler of ``frame`` for ``error``, with the traceback that CPython would give it."""

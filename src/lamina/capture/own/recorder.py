@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import sys
 import threading
@@ -38,6 +39,7 @@ from lamina.capture.own.torch_private import (
     settings,
     without_function_modes,
 )
+from lamina.ops.raising import holds
 
 __all__ = ["Recorder", "Regions"]
 
@@ -53,7 +55,7 @@ class Regions:
     """The graphs of one callable that were compiled, by what they compute; ``calls`` counts the calls recorded."""
 
     backend: Backend
-    compiled: dict[Any, Callable[..., Any]] = field(default_factory=dict)
+    compiled: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
     calls: int = 0
     native: int = 0
     of_thread: Any = field(default_factory=threading.local)
@@ -65,14 +67,11 @@ class Regions:
             found = self.of_thread.fakes = Fakes()
         return found
 
-    def of(self, key: Any, gm: GraphModule, fakes: list[Any]) -> Callable[..., Any]:
-        """The compiled form of a graph."""
-        found = self.compiled.get(key)
-        if found is None:
-            if len(self.compiled) >= _MOST_REGIONS:
-                del self.compiled[next(iter(self.compiled))]
-            found = self.compiled[key] = self.backend(gm, fakes)
-        return found
+    def keep(self, key: Any, compiled: Callable[..., Any] | None) -> None:
+        """Keep the compiled form of a graph, or that it computes nothing that anybody may see."""
+        if len(self.compiled) >= _MOST_REGIONS:
+            del self.compiled[next(iter(self.compiled))]
+        self.compiled[key] = compiled
 
 
 class _Segment:
@@ -93,12 +92,23 @@ class _Segment:
         self.pending: list[Pending] = []
         self.numbers: dict[Node, int] = {}
         self.state = (torch.is_grad_enabled(), autocast_states(), settings())
-        self.draws = self.writes = False
+        self.draws = self.writes = self.watched = False
 
     def share_memory(self) -> bool:
         """Whether two of the tensors that it reads lie in the same memory."""
         memories = [tensor.untyped_storage().data_ptr() for tensor in self.inputs if tensor.numel()]
         return len(set(memories)) < len(memories)
+
+    def unread(self, outputs: list[Node]) -> list[Node]:
+        """Results of calls that may raise for what is in their operands, and that none of the ``outputs`` depends on."""
+        live, found = set(outputs), []
+        for node in reversed(self.graph.nodes):
+            if node not in live and node.op in ("call_function", "call_method") and not _is_quiet(node):
+                live.add(node)
+                found.extend(_tensors_of(node)[:1])
+            if node in live:
+                live.update(node.all_input_nodes)
+        return found
 
     def module(self) -> GraphModule:
         """The graph, each of its nodes with what it gives as the computation of fake tensors says it."""
@@ -142,13 +152,16 @@ class _Examples(Interpreter):
 class Recorder(TorchFunctionMode):
     """A function mode: what is called under it becomes nodes of a graph, whose results are pending tensors.
 
-    ``place`` gives the user's line, as a stack trace of it, for each node. ``left``: the program has entered modes of
-    its own, so that nothing is recorded.
+    ``place`` gives the user's line, as a stack trace of it, for each node. ``handled`` is asked where a call may raise
+    for what is in its operands: whether the program may catch that. ``left``: the program has entered modes of its own,
+    so that nothing is recorded.
     """
 
-    def __init__(self, regions: Regions, place: Callable[[], str]) -> None:
+    def __init__(
+        self, regions: Regions, place: Callable[[], str], handled: Callable[[], bool] = lambda: False
+    ) -> None:
         super().__init__()
-        self.regions, self.place = regions, place
+        self.regions, self.place, self.handled = regions, place, handled
         self.segment: _Segment | None = None
         self.left = False
 
@@ -195,6 +208,8 @@ class Recorder(TorchFunctionMode):
         segment.draws = segment.draws or may_draw(name_of(func))
         segment.writes = segment.writes or writes(func, args, kwargs)
         self.regions.calls += 1
+        if not segment.watched and not _is_quiet(node):
+            segment.watched = self.handled()
         if in_place(func):
             args[0]._fake = fake_args[0]
             return (None if name_of(func) == "__setitem__" else args[0],)
@@ -241,7 +256,7 @@ class Recorder(TorchFunctionMode):
             return made
         parts = []
         for place, part in enumerate(found):
-            inner = segment.graph.call_function(_item, (node, place))
+            inner = segment.graph.call_function(operator.getitem, (node, place))
             segment.numbers[inner] = len(segment.numbers)
             segment.key.append(("item", segment.numbers[node], place))
             parts.append(self._results(part, inner, given))
@@ -264,33 +279,83 @@ class Recorder(TorchFunctionMode):
             if sys.getrefcount(made) > 2:  # this variable and the argument of getrefcount
                 alive.append(made)
         alive.reverse()
-        if not alive and not (segment.draws or segment.writes):
-            return
         outputs = [segment.nodes[id(made._fake)] for made in alive]
-        segment.graph.output(tuple(outputs))
         key = (tuple(segment.key), tuple(segment.looks), segment.state, tuple(segment.numbers[n] for n in outputs))
-        self._fill(segment, key, alive)
+        self._fill(segment, key, alive, outputs)
 
-    def _fill(self, segment: _Segment, key: Any, alive: list[Pending]) -> None:
+    @property
+    def watching(self) -> bool:
+        """Whether what is recorded may raise what the program handles."""
+        return self.segment is not None and self.segment.watched
+
+    def settle(self) -> None:
+        """Run what is recorded if it may raise what the program handles."""
+        if self.watching:
+            self.flush()
+
+    def _fill(self, segment: _Segment, key: Any, alive: list[Pending], outputs: list[Node]) -> None:
         """Compile a graph, unless it is compiled, run it, and put its results in place."""
-        grad = torch.is_grad_enabled()
+        grad, failed = torch.is_grad_enabled(), None
         with without_function_modes(), Autocast(segment.state[1]):
             try:
                 SET_GRAD(segment.state[0])
-                if segment.writes and segment.share_memory():
-                    run = GraphModule(torch.nn.Module(), segment.graph).forward  # the compiled one keeps inputs apart
-                elif key not in self.regions.compiled:
-                    gm = segment.module()
-                    run = self.regions.of(key, gm, segment.fakes)
-                    SET_GRAD(segment.state[0])
-                else:
-                    run = self.regions.compiled[key]
+                run = self._compiled(segment, key, outputs)
+                if run is None:
+                    return
                 results = _distinct(run(*segment.inputs), segment.inputs)
+            except Exception as error:
+                if segment.draws or segment.writes:
+                    raise
+                SET_GRAD(segment.state[0])
+                failed = _computed_before(error, segment, alive, outputs)
             finally:
                 SET_GRAD(grad)
+            if failed is not None:
+                failed.__context__ = None
+                raise failed
+            del results[len(alive) :]  # the others are there so that their errors are
             results.reverse()  # so that nothing else holds a result that takes the place of a pending tensor
             for made in alive:
                 _become(made, results.pop())
+
+    def _compiled(self, segment: _Segment, key: Any, outputs: list[Node]) -> Callable[..., Any] | None:
+        """A graph as a function of its inputs; None if nobody would see that it ran."""
+        if key in self.regions.compiled and not (segment.writes and segment.share_memory()):
+            return self.regions.compiled[key]
+        outputs = [*outputs, *segment.unread(outputs)]
+        if not outputs and not (segment.draws or segment.writes):
+            self.regions.keep(key, None)
+            return None
+        segment.graph.output(tuple(outputs))
+        if segment.writes and segment.share_memory():
+            return GraphModule(torch.nn.Module(), segment.graph).forward  # the compiled one keeps inputs apart
+        compiled = self.regions.backend(segment.module(), segment.fakes)
+        SET_GRAD(segment.state[0])
+        self.regions.keep(key, compiled)
+        return compiled
+
+
+def _computed_before(error: Exception, segment: _Segment, alive: list[Pending], outputs: list[Node]) -> Exception:
+    """Compute call by call up to the one that raises, as eager does; gives what it raises, which is ``error`` if none.
+
+    The tensors that are computed before it have their values.
+    """
+    calls = Interpreter(GraphModule(torch.nn.Module(), segment.graph))
+    calls.args_iter = iter(segment.inputs)
+    raised = error
+    for node in segment.graph.nodes:
+        try:
+            calls.env[node] = calls.run_node(node) if node.op != "output" else None
+        except Exception as its_own:
+            raised = its_own
+            break
+    found = [(made, calls.env[node]) for made, node in zip(alive, outputs, strict=True) if node in calls.env]
+    calls.env.clear()
+    while found:
+        made, real = found.pop()
+        taken = any(real is other for _, other in found) or any(real is given for given in segment.inputs)
+        _become(made, real.view_as(real) if taken else real)
+    return raised
 
 
 _swap: Callable[[torch.Tensor, torch.Tensor], None] = torch.utils.swap_tensors
@@ -315,8 +380,16 @@ def _distinct(results: Iterable[torch.Tensor], inputs: list[torch.Tensor]) -> li
     return found
 
 
-def _item(values: Any, place: int) -> Any:
-    return values[place]
+def _tensors_of(node: Node) -> list[Node]:
+    """The tensors that a call gives, as nodes."""
+    if isinstance(node.meta.get("example_value"), torch.Tensor):
+        return [node]
+    return [tensor for user in node.users if user.target is operator.getitem for tensor in _tensors_of(user)]
+
+
+def _is_quiet(node: Node) -> bool:
+    """Whether a node raises for no values, as far as is known."""
+    return node.target is SET_GRAD or holds(node)
 
 
 def _looks(value: Any) -> Any:

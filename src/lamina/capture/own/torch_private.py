@@ -113,10 +113,18 @@ def resumed(mode: Any) -> bool:
     return True
 
 
+_MAKERS = (
+    "arange bartlett_window blackman_window empty empty_strided eye full hamming_window hann_window kaiser_window "
+    "linspace logspace ones rand randint randn randperm range tril_indices triu_indices zeros"
+)
+"""Functions that make tensors of numbers, which modes see though no class of tensors overrides them."""
+
+
 def overridable() -> frozenset[int]:
     """Identities of the functions and methods of torch's that function modes see."""
     found = get_overridable_functions()
-    return frozenset(id(function) for functions in found.values() for function in functions)
+    makers = (getattr(torch, name) for name in _MAKERS.split())
+    return frozenset(map(id, (SET_GRAD, *makers, *(function for functions in found.values() for function in functions))))
 
 
 def fake_mode() -> Any:
@@ -177,6 +185,11 @@ STATE_QUERIES: frozenset[Any] = frozenset(
         torch.is_autocast_enabled,
         torch.get_autocast_dtype,
         torch._C._log_api_usage_once,
+        torch._jit_internal.is_scripting,
+        torch.jit.is_tracing,
+        torch.compiler.is_compiling,
+        torch.compiler.is_dynamo_compiling,
+        torch.compiler.is_exporting,
     )
 )
 """Functions of torch's that ask for state and change nothing."""

@@ -44,6 +44,9 @@ class World(Protocol):
     def made(self, value: Any) -> Any:
         """``value``, an object that the frame has just made."""
 
+    def settle(self) -> None:
+        """Raise now what was only recorded and may raise: the program leaves what handles it, or changes something."""
+
 
 class PlainWorld:
     """Nothing noted: a program does what it does in CPython."""
@@ -78,3 +81,6 @@ class PlainWorld:
 
     def made(self, value: Any) -> Any:
         return value
+
+    def settle(self) -> None:
+        pass

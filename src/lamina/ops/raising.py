@@ -1,0 +1,64 @@
+"""Which calls of torch's raise for no values of their operands."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch.fx import Node
+
+from lamina.base.aliasing import writes_first
+from lamina.base.captured import example, overloads_named, tensors
+from lamina.base.source import operation_name
+from lamina.ops.calls import ANY, FLOATS, FUNCTIONS, NUMBERS, TRUTHS, USUAL
+
+__all__ = ["draws", "holds"]
+
+_WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_COUNTED = _WHOLE | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_USUAL = _COUNTED | {torch.bool, torch.complex64, torch.complex128}
+_RANGES = frozenset({"arange", "linspace"})
+"""Calls that make no truth values and no complex numbers."""
+_RANDOM = torch.Tag.nondeterministic_seeded
+
+
+def draws(node: Node) -> bool:
+    """Whether a call draws random numbers, as ATen tags it."""
+    return any(_RANDOM in overload.tags for overload in overloads_named(operation_name(node.target)))
+
+
+def _lists(node: Node) -> bool:
+    """Whether an index is a list of numbers, which tracing takes for a tensor whose values it does not know."""
+    found = list(node.args[1:])
+    for one in found:
+        if isinstance(one, tuple):
+            found.extend(one)
+    return any(isinstance(one, list) for one in found)
+
+
+def holds(node: Node) -> bool:
+    """Whether the call, which tracing has accepted, raises for no values of its operands."""
+    if node.target is getattr:
+        return True
+    name = operation_name(node.target)
+    if writes_first(node):  # it raises where the other does, or in tracing
+        name = name.removesuffix("_")
+    given = [t for t in map(example, node.all_input_nodes) if isinstance(t, torch.Tensor)]
+    if name == operator.getitem.__name__:
+        return len(given) <= 1 and not _lists(node)
+    known = FUNCTIONS.get(name)
+    holds = known.holds if known is not None else ""
+    if holds == ANY:
+        return True
+    dtypes = {t.dtype for t in given}
+    if holds == USUAL:
+        made = {t.dtype for t in tensors(node)}
+        return dtypes | made <= _USUAL and (name not in _RANGES or made <= _COUNTED)
+    if all(d.is_floating_point and d.itemsize > 1 for d in dtypes):
+        pointwise = any(
+            torch.Tag.pointwise in overload.tags for overload in overloads_named(operation_name(node.target))
+        )
+        return pointwise or holds in (FLOATS, NUMBERS, TRUTHS) or draws(node)
+    if holds not in (NUMBERS, TRUTHS) or any(d.is_complex for d in dtypes):
+        return False
+    return dtypes <= _USUAL and (holds == TRUTHS or torch.bool not in dtypes)

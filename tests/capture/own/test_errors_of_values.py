@@ -1,0 +1,218 @@
+"""Errors that depend on values: raised where the program that eager runs could see them, whoever reads the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import lamina
+from lamina.capture.own.callable import interpreted_callable
+from lamina.record import Record
+
+GOOD, BAD = torch.tensor([0, 1]), torch.tensor([0, 9])
+
+
+class Suppressing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        return kind is not None and issubclass(kind, IndexError)
+
+
+def unread_and_caught(x, i, log):
+    try:
+        x[i]
+    except IndexError:
+        return x - 1
+    return x + 1
+
+
+def unread_beside_a_result(x, i, log):
+    y = x * 2
+    x[i]
+    return y
+
+
+def unread_alone(x, i, log):
+    torch.gather(x, 0, i)
+    return 3
+
+
+def what_was_computed_before_is_kept(x, i, log):
+    y = x * 2
+    try:
+        z = y[i]
+        log.append(1)
+        y = z
+    except IndexError as error:
+        log.append(str(error))
+        return y.sin()
+    return y.cos()
+
+
+def attributes_after_it_are_not_set(x, i, log):
+    class Holder:
+        pass
+
+    holder = Holder()
+    try:
+        z = x[i] * 2
+        holder.n = 1
+    except IndexError:
+        return x, hasattr(holder, "n")
+    return z, holder.n
+
+
+def in_a_function_that_is_called(x, i, log):
+    def inner(x):
+        return x[i] + 1
+
+    try:
+        z = inner(x * 2)
+    except (IndexError, RuntimeError):
+        z = x - 7
+    return z * 2
+
+
+def under_finally(x, i, log):
+    try:
+        return x[i] * 2
+    except IndexError:
+        return x
+    finally:
+        log.append("finally")
+
+
+def under_a_manager_that_suppresses(x, i, log):
+    with Suppressing():
+        y = x[i] * 2
+        log.append("within")
+        return y
+    return x * 3
+
+
+def before_an_error_of_the_programs(x, i, log):
+    try:
+        x[i]
+        raise KeyError
+    except KeyError:
+        return x * 5
+    except IndexError:
+        return x * 7
+
+
+def in_a_generator(x, i, log):
+    def parts():
+        try:
+            yield x[i] * 2
+        except IndexError:
+            yield x * 9
+
+    return list(parts())
+
+
+def of_another_handler(x, i, log):
+    try:
+        try:
+            y = F.embedding(i, x.view(4, 1))
+        except KeyError:
+            return x
+    except IndexError:
+        return x * 11
+    return y
+
+
+def of_an_algorithm(x, i, log):
+    m = x[:1].view(1, 1) * (-1 if i is BAD else 1)
+    try:
+        c = torch.linalg.cholesky(m)
+        log.append("done")
+    except RuntimeError:
+        return m
+    return c
+
+
+def uncaught(x, i, log):
+    y = x * 3
+    log.append(y)
+    y[i]
+    raise ValueError("later")
+
+
+def in_a_loop(x, i, log):
+    found = []
+    for k in range(3):
+        try:
+            found.append(x[i + k] * k)
+        except IndexError:
+            found.append(x * k)
+            break
+    return found
+
+
+PROGRAMS = [
+    unread_and_caught,
+    unread_beside_a_result,
+    unread_alone,
+    what_was_computed_before_is_kept,
+    attributes_after_it_are_not_set,
+    in_a_function_that_is_called,
+    under_finally,
+    under_a_manager_that_suppresses,
+    before_an_error_of_the_programs,
+    in_a_generator,
+    of_another_handler,
+    of_an_algorithm,
+    uncaught,
+    in_a_loop,
+]
+
+
+def outcome(function: Any, i: torch.Tensor) -> Any:
+    log: list[Any] = []
+    try:
+        found = function(torch.arange(1.0, 5.0), i, log)
+    except Exception as error:
+        found = type(error).__name__, str(error), error.__context__, error.__suppress_context__
+    return found, log
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.shape == b.shape and torch.allclose(a, b)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_it_is_raised_where_the_program_sees_it(program: Any) -> None:
+    compiled = lamina.compile(program, backend="interp", options={"capture": "own", "strict": True})
+    for i in (GOOD, BAD, GOOD):
+        found, wanted = outcome(compiled, i), outcome(program, i)
+        assert same(found, wanted), (found, wanted)
+
+
+def test_what_raises_for_no_values_ends_no_graph() -> None:
+    def program(x):
+        try:
+            y = (x * 2).relu() @ x
+        except RuntimeError:
+            return x
+        with torch.no_grad():
+            z = F.softmax(x, -1)
+        return y + z
+
+    graphs = []
+
+    def backend(gm, example_inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    f = interpreted_callable(program, backend_callable=backend, record=Record())
+    assert torch.allclose(f(torch.ones(4)), program(torch.ones(4)))
+    assert len(graphs) == 1
