@@ -115,7 +115,7 @@ def test_breaks_anywhere_leave_all_calls_in_graphs(kind: str) -> None:
 
     program, calls = {
         "try": (handled, 4),
-        "with": (managed, 4),
+        "with": (managed, 6),  # of which two switch the gradients
         "generator": (generated, 9),
         "comprehension": (comprehended, 14),
         "nested": (nested, 8),
