@@ -33,7 +33,7 @@ from lamina.backends.torch_private import beside_tracing
 from lamina.base.collector import collector_held
 from lamina.base.decision import Decision
 from lamina.base.lowering import lowerings_key
-from lamina.base.recovery import is_internal, recover
+from lamina.base.recovery import brief, is_internal, recover
 from lamina.base.rule import NestRule
 from lamina.base.torch_private import fresh_symbols_dropped
 from lamina.base.user_frames import with_users_frames
@@ -41,6 +41,7 @@ from lamina.capture.behind_torch import log_behind_torch
 from lamina.capture.dynamo import compile_callable, compiled_graph, guarded, note_behind_torch
 from lamina.capture.modes.torch_private import has_function_modes
 from lamina.capture.own.callable import interpreted_callable, interprets
+from lamina.capture.reasons import BY_EAGER
 from lamina.capture.torch_private import name_backend, passed_through, serve_without_tangents
 from lamina.decomp.table import decompositions
 from lamina.eager_comparison.trial import trial_of
@@ -118,6 +119,7 @@ def compile_recorded(
     compiler = _Compiler(settings, backend, record)
     attributes = {"record": record, "stats": partial(stats_of, record), "report": partial(report, record)}
     if settings.capture == "own" and interprets(model, fullgraph, dynamic, record):
+        compiler.recaptures = False
         return interpreted_callable(model, backend_callable=compiler, record=record, attributes=attributes)
     return compile_callable(
         model,
@@ -181,12 +183,19 @@ class _Compiler:
         shared = object() if record.compares_stages else None
         self._key: tuple[object, ...] = (options, backend, lowerings_key(), shared)
         self.graphs = 0
+        self.recaptures = True  # whether who captures graphs takes some errors for a wish to capture others
         self.told: set[str] = set()
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs += 1
         name = f"graph{self.graphs - 1}"
-        compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name, self.told)
+        try:
+            compiled = compile_graph(gm, example_inputs, self.options, self.record, self.backend, name, self.told)
+        except Exception as error:
+            if self.recaptures or not asks_for_another_capture(error):
+                raise
+            self.record.note(name, "aten", Decision("fallback", (name,), False, BY_EAGER(error=brief(error))))
+            return raising_assertions(gm.forward, gm)
         try:
             compiled = outside_function_modes(compiled) if has_function_modes() else compiled
             compiled = self.record.graph_entry(name, compiled)

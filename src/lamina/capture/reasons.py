@@ -7,6 +7,7 @@ from lamina.base.reasons import Codes
 __all__ = [
     "BREAKS",
     "BY_DYNAMO",
+    "BY_EAGER",
     "COROUTINE",
     "FRAMES",
     "GENERATOR",
@@ -219,6 +220,13 @@ SKIPPED_BY_DYNAMO = FRAMES.add(
     "Where Dynamo cannot go on after a graph break, there is no graph for the whole function. Functions that it calls "
     "are captured for themselves.",
     "{hint}",
+)
+BY_EAGER = FRAMES.add(
+    10,
+    "the graph runs as it was captured: {error}",
+    "What traces the graph cannot do so without the values of its tensors, on which a size depends, for instance. "
+    "Behind TorchDynamo the graph would be captured in parts.",
+    "leave the option capture at dynamo, or move the call that is named out of the compiled function",
 )
 NOTHING_CAPTURED = FRAMES.add(
     2,

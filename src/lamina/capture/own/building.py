@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lamina.capture.own.frame import NULL, Frame, Step
 from lamina.capture.own.places import native
 
-__all__ = ["BUILDING_STEPS", "described"]
+__all__ = ["BUILDING_STEPS", "described", "listed"]
 
 
 def _unpackers(count: int) -> Callable[[Any], Any]:
@@ -48,19 +49,34 @@ def _build(make: Callable[[list[Any]], Any]) -> Step:
 
 def _build_map(machine: Any, frame: Frame, arg: int) -> None:
     values = _taken(frame, 2 * arg)
-    frame.stack.append(machine.world.made(dict(zip(values[::2], values[1::2], strict=True))))
+    frame.stack.append(_mapping(machine, values[::2], values[1::2]))
+
+
+def _mapping(machine: Any, keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
+    """A new dictionary."""
+    made: dict[Any, Any] = machine.world.made({})
+    for key, value in zip(keys, values, strict=True):
+        machine.world.change(operator.setitem, made, key, value)
+    return made
+
+
+def _build_set(machine: Any, frame: Frame, arg: int) -> None:
+    made: set[Any] = machine.world.made(set())
+    for value in _taken(frame, arg):
+        machine.world.change(set.add, made, value)
+    frame.stack.append(made)
 
 
 def _build_const_key_map(machine: Any, frame: Frame, arg: int) -> None:
     keys = frame.stack.pop()
-    frame.stack.append(machine.world.made(dict(zip(keys, _taken(frame, arg), strict=True))))
+    frame.stack.append(_mapping(machine, keys, _taken(frame, arg)))
 
 
-_listed: Callable[[Any], list[Any]] = native("def listed(values): return [*values]", "listed")
+listed: Callable[[Any], list[Any]] = native("def listed(values): return [*values]", "listed")
 
 
 def _list_extend(machine: Any, frame: Frame, arg: int) -> None:
-    values = machine.world.operate(_listed, frame.stack.pop())
+    values = machine.world.operate(listed, frame.stack.pop())
     frame.stack[-arg].extend(values)
 
 
@@ -113,12 +129,12 @@ def _list_append(machine: Any, frame: Frame, arg: int) -> None:
 
 def _set_add(machine: Any, frame: Frame, arg: int) -> None:
     value = frame.stack.pop()
-    frame.stack[-arg].add(value)
+    machine.world.change(set.add, frame.stack[-arg], value)
 
 
 def _map_add(machine: Any, frame: Frame, arg: int) -> None:
     key, value = _taken(frame, 2)
-    frame.stack[-arg][key] = value
+    machine.world.change(operator.setitem, frame.stack[-arg], key, value)
 
 
 def _list_to_tuple(machine: Any, frame: Frame, arg: Any) -> None:
@@ -167,7 +183,7 @@ def _format_with_spec(machine: Any, frame: Frame, arg: Any) -> None:
 BUILDING_STEPS: dict[str, Step] = {
     "BUILD_TUPLE": _build(tuple),
     "BUILD_LIST": _build(list),
-    "BUILD_SET": _build(set),
+    "BUILD_SET": _build_set,
     "BUILD_STRING": _build("".join),
     "BUILD_SLICE": _build(lambda values: slice(*values)),
     "BUILD_MAP": _build_map,

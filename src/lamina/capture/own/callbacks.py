@@ -60,7 +60,7 @@ _QUIET = frozenset((*_NUMBERS, *_TENSORS, *_NATIVE, *_COUNTERS, type(MISSING)))
 """Classes whose instances run no code of Python's where a native function compares, prints, hashes or iterates them."""
 
 _HOLDERS = frozenset((list, tuple, set, frozenset, deque, dict, OrderedDict, defaultdict))
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _ITERATORS = frozenset(
     map(
@@ -99,6 +99,7 @@ _ASKED: dict[Callable[..., Any], frozenset[str]] = {
     operator.getitem: _ITEMS,
     operator.setitem: _ITEMS,
     operator.delitem: _ITEMS,
+    set.add: _ITEMS,
     callable: frozenset(),
     id: frozenset(),
     type: frozenset(),
@@ -123,12 +124,15 @@ _OF_CONTAINERS: dict[str, frozenset[str]] = {
 """Methods of built-in containers that ask nothing of what those hold, with what they ask of their first argument."""
 
 
+_OF_KEYS = (operator.setitem, operator.delitem, operator.getitem, set.add)
+
+
 def asks(function: Callable[..., Any], values: Sequence[Any]) -> bool:
     """Whether a built-in function or operator may run code of Python's that its operands ``values`` have."""
     names = _ASKED.get(function) if _is_hashable(function) else None
     if names is None:
         return any(type(value) not in _QUIET and calls_back(value) for value in values)
-    if function in (operator.setitem, operator.delitem, operator.getitem):
+    if function in _OF_KEYS:
         return _itself(values[0], names) or calls_back(values[1], _KEYS)
     return any(_itself(value, names) for value in values)
 
@@ -145,7 +149,7 @@ def method_asks(owner: Any, name: str, args: Sequence[Any], kwargs: dict[str, An
 
 
 def _is_hashable(function: Any) -> bool:
-    return type(function) in (BuiltinFunctionType, type)
+    return type(function) in (BuiltinFunctionType, MethodDescriptorType, type)
 
 
 def _itself(value: Any, names: frozenset[str]) -> bool:

@@ -29,7 +29,9 @@ from lamina.capture.own.world import PlainWorld
 
 __all__ = ["CapturingWorld"]
 
-_MAKERS = frozenset(map(id, (*CONTAINERS, enumerate, zip, reversed, super, object, type, property, BaseException)))
+_MAKERS = frozenset(
+    map(id, (*CONTAINERS, enumerate, zip, map, filter, reversed, super, object, type, property, partial, BaseException))
+)
 _LAZY = frozenset(map(id, (map, filter, zip, enumerate)))
 _PURE = frozenset(
     map(
@@ -135,7 +137,7 @@ class CapturingWorld(PlainWorld):
                 return found
         if type(function) is partial:
             return self.interpret(function.func, *function.args, *args, **{**function.keywords, **kwargs})
-        if id(function) in _CONSUMERS and len(args) == 1:
+        if id(function) in _CONSUMERS and len(args) == 1 and not kwargs:
             return self._consumed(caller, function, args, kwargs)
         if self._is_seen(function) and not self._calls_back(function, args, kwargs):
             if self.recorder.watching and _is_of_container(function):
@@ -248,6 +250,8 @@ class CapturingWorld(PlainWorld):
         """Whether a function that modes see may run the user's code by its arguments."""
         values = (*args, *kwargs.values())
         kind = type(function)
+        if function is partial:
+            return False
         if id(function) in _LAZY:
             return asks(iter, values[1:])
         if kind in (BuiltinFunctionType, MethodWrapperType) and type(function.__self__) in CONTAINERS:

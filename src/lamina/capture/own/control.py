@@ -7,7 +7,7 @@ import sys
 from types import CellType, FunctionType
 from typing import Any
 
-from lamina.capture.own.building import described
+from lamina.capture.own.building import described, listed
 from lamina.capture.own.frame import MISSING, NULL, Frame, Step
 from lamina.capture.own.places import native
 
@@ -59,7 +59,7 @@ def _call_ex(machine: Any, frame: Frame, arg: int) -> None:
     if not isinstance(args, tuple):
         if not hasattr(type(args), "__iter__") and not hasattr(type(args), "__getitem__"):
             raise TypeError(f"{described(function)} argument after * must be an iterable, not {type(args).__name__}")
-        args = tuple(args)
+        args = tuple(machine.world.operate(listed, args))
     frame.stack.append(machine.call(frame, function, args, dict(kwargs)))
 
 

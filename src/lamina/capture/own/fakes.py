@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lamina.capture.own.nested import flat, tensors_only
-from lamina.capture.own.torch_private import fake_mode, looking_like
+from lamina.capture.own.torch_private import fake_mode, looking_like, unhooked
 
 __all__ = ["Fakes", "look"]
 
@@ -36,7 +36,7 @@ class Fakes:
         """
         found = self.results.get(key)
         if found is None:
-            with self.mode:
+            with self.mode, unhooked():
                 computed = compute()
             if not tensors_only(computed) or any(_is_symbolic(t) for t in flat(computed)):
                 return None

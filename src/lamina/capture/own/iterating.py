@@ -55,7 +55,7 @@ def _filtered(world: _World, iterator: Any) -> Any:
         value = advanced(world, part)
         if value is MISSING:
             return MISSING
-        verdict = value if function in (None, bool) else world.interpret(function, value)
+        verdict = value if function is None or function is bool else world.interpret(function, value)
         if world.operate(bool, verdict):
             return value
 
@@ -80,7 +80,7 @@ def drawn(world: _World, iterable: Any) -> Generator[Any, None, None]:
         yield value
 
 
-def is_drawn(generator: Generator[Any, Any, Any]) -> bool:
+def is_drawn(generator: GeneratorType[Any, Any, Any]) -> bool:
     """Whether what a generator runs is interpreted."""
     return generator.gi_code is drawn.__code__ or is_generator_of_machine(generator)
 

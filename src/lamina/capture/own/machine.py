@@ -6,7 +6,7 @@ import builtins
 import sys
 from collections.abc import Callable, Generator
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 from lamina.capture.own.control import CONTROL_STEPS, DELEGATED, RETURNED, YIELDED
@@ -362,7 +362,7 @@ def _generator(machine: Machine, frame: Frame) -> Generator[Any, Any, Any]:
             sent = _CAUGHT
 
 
-def is_generator_of_machine(generator: Generator[Any, Any, Any]) -> bool:
+def is_generator_of_machine(generator: GeneratorType[Any, Any, Any]) -> bool:
     """Whether a generator runs a frame of the interpreter's."""
     return generator.gi_code is _generator.__code__
 

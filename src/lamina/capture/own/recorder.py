@@ -37,6 +37,7 @@ from lamina.capture.own.torch_private import (
     as_plain_tensors,
     autocast_states,
     settings,
+    unhooked,
     without_function_modes,
 )
 from lamina.ops.raising import holds
@@ -100,7 +101,7 @@ class _Segment:
         return len(set(memories)) < len(memories)
 
     def unread(self, outputs: list[Node]) -> list[Node]:
-        """Results of calls that may raise for what is in their operands, and that none of the ``outputs`` depends on."""
+        """Results of calls that may raise for what their operands hold, and that none of the ``outputs`` depends on."""
         live, found = set(outputs), []
         for node in reversed(self.graph.nodes):
             if node not in live and node.op in ("call_function", "call_method") and not _is_quiet(node):
@@ -114,7 +115,7 @@ class _Segment:
         """The graph, each of its nodes with what it gives as the computation of fake tensors says it."""
         gm = GraphModule(torch.nn.Module(), self.graph)
         if self.stand_ins.copied:
-            with self.mode, contextlib.suppress(Exception):  # it was computed call by call
+            with self.mode, unhooked(), contextlib.suppress(Exception):  # it was computed call by call
                 _Examples(gm).run(*self.fakes)
         return gm
 
@@ -157,9 +158,7 @@ class Recorder(TorchFunctionMode):
     so that nothing is recorded.
     """
 
-    def __init__(
-        self, regions: Regions, place: Callable[[], str], handled: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, regions: Regions, place: Callable[[], str], handled: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
         self.regions, self.place, self.handled = regions, place, handled
         self.segment: _Segment | None = None
@@ -354,7 +353,7 @@ def _computed_before(error: Exception, segment: _Segment, alive: list[Pending], 
     while found:
         made, real = found.pop()
         taken = any(real is other for _, other in found) or any(real is given for given in segment.inputs)
-        _become(made, real.view_as(real) if taken else real)
+        _become(made, _again(real) if taken else real)
     return raised
 
 
@@ -366,8 +365,14 @@ def _become(made: Pending, real: torch.Tensor) -> None:
     made.__dict__.clear()
     try:
         _swap(made, real)
-    except RuntimeError:  # somebody else holds what was computed
-        _swap(made, real.view_as(real))
+    except (RuntimeError, AssertionError):  # somebody else holds what was computed
+        _swap(made, _again(real))
+
+
+def _again(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor that is ``tensor``, with its history and its memory."""
+    with torch.set_grad_enabled(not (tensor.is_leaf and tensor.requires_grad)):  # such a view was made without
+        return tensor.view_as(tensor)
 
 
 def _distinct(results: Iterable[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -375,7 +380,7 @@ def _distinct(results: Iterable[torch.Tensor], inputs: list[torch.Tensor]) -> li
     taken = {id(tensor) for tensor in inputs}
     found = []
     for result in results:
-        found.append(result.view_as(result) if id(result) in taken else result)
+        found.append(_again(result) if id(result) in taken else result)
         taken.add(id(result))
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = [
     "recording",
     "resumed",
     "settings",
+    "unhooked",
     "without_function_modes",
 ]
 
@@ -124,12 +126,33 @@ def overridable() -> frozenset[int]:
     """Identities of the functions and methods of torch's that function modes see."""
     found = get_overridable_functions()
     makers = (getattr(torch, name) for name in _MAKERS.split())
-    return frozenset(map(id, (SET_GRAD, *makers, *(function for functions in found.values() for function in functions))))
+    return frozenset(
+        map(id, (SET_GRAD, *makers, *(function for functions in found.values() for function in functions)))
+    )
 
 
 def fake_mode() -> Any:
     """A mode in which operations compute no values."""
     return FakeTensorMode(allow_non_fake_inputs=False)
+
+
+@contextlib.contextmanager
+def unhooked() -> Iterator[None]:
+    """Computation of which hooks of the caller's on saved tensors see nothing, and torch logs no errors."""
+    before, _LOG.disabled = _LOG.disabled, True
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+            yield
+    finally:
+        _LOG.disabled = before
+
+
+_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+"""Where torch writes each error of a computation without values, which are eager's to tell."""
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def looking_like(tensor: torch.Tensor) -> Any:
@@ -186,7 +209,6 @@ STATE_QUERIES: frozenset[Any] = frozenset(
         torch.get_autocast_dtype,
         torch._C._log_api_usage_once,
         torch._jit_internal.is_scripting,
-        torch.jit.is_tracing,
         torch.compiler.is_compiling,
         torch.compiler.is_dynamo_compiling,
         torch.compiler.is_exporting,
