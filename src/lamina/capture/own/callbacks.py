@@ -7,9 +7,9 @@ import operator
 import os
 from abc import ABCMeta
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import EnumMeta
-from functools import cache, partial
+from functools import partial
 from types import (
     BuiltinFunctionType,
     EllipsisType,
@@ -44,7 +44,7 @@ CONTAINERS = (
 FUNCTIONS = frozenset((FunctionType, MethodType, partial, map, filter))
 """Classes of arguments by which a native function may call the user's code."""
 
-_IMMUTABLE = 1 << 8
+_IMMUTABLE = MADE_BY_PYTHON >> 1
 """Py_TPFLAGS_IMMUTABLETYPE of CPython's object.h."""
 _LIBRARIES = ("torch", "numpy")
 """Modules whose classes of C's run no code of the user's for an operator."""
@@ -168,37 +168,57 @@ def _itself(value: Any, names: frozenset[str]) -> bool:
     return not kind.__module__.startswith(_LIBRARIES)
 
 
-_DEEPEST = 20
-"""Containers within containers that are looked into."""
-
-
-def calls_back(value: Any, names: frozenset[str] | None = None, depth: int = 0) -> bool:
+def calls_back(value: Any, names: frozenset[str] | None = None) -> bool:
     """Whether a native function that looks at ``value``, and at what it holds, may run code of Python's.
 
-    With ``names``, only special methods of these names count. ``depth`` is of the containers around it.
+    With ``names``, only special methods of these names count.
     """
+    waiting, seen = [value], {id(value)}
+    while waiting:
+        value = waiting.pop()
+        if type(value) in _QUIET:
+            continue
+        parts = _parts(value)
+        if parts is None:
+            if _has_code(value, names):
+                return True
+            continue
+        new = [part for part in parts if type(part) not in _QUIET and id(part) not in seen]
+        seen.update(map(id, new))
+        waiting.extend(new)
+    return False
+
+
+def _parts(value: Any) -> Iterable[Any] | None:
+    """What a built-in container or iterator holds; None if ``value`` is neither."""
     kind = type(value)
-    if kind in _QUIET or kind in _ITERATORS:
-        return False
+    if kind in _ITERATORS:
+        return ()
+    if kind in _MAPPINGS:
+        return (*value.keys(), *value.values())
     if kind in _HOLDERS or kind in _VIEWS:
-        if depth == _DEEPEST:
-            return True
-        parts = value.items() if kind in _MAPPINGS else value
-        return any(type(part) not in _QUIET and calls_back(part, names, depth + 1) for part in parts)
+        return value  # type: ignore[no-any-return]
+    if kind is zip or kind is enumerate:
+        return value.__reduce__()[1]  # type: ignore[no-any-return]
+    return None
+
+
+def _has_code(value: Any, names: frozenset[str] | None) -> bool:
+    """Whether the class of ``value``, which is no built-in container, has code of Python's for a native function."""
+    kind = type(value)
     if kind is GeneratorType:
         return not (is_generator_of_machine(value) or value.gi_code.co_filename.startswith(_OURS))
-    if kind in (zip, enumerate):
-        return any(calls_back(part, names, depth + 1) for part in value.__reduce__()[1])
     if isinstance(value, type):
         return kind not in _CLASSES
     if not _is_of_python(kind):
         return not kind.__module__.startswith(_LIBRARIES)
     if _has_special_methods(kind, names):
         return True
-    if not issubclass(kind, tuple(_HOLDERS)):
+    held: Any = next((base for base in kind.__mro__ if base in _HOLDERS), None)
+    if held is None:
         return False
-    parts = dict.items(value) if issubclass(kind, dict) else value
-    return any(type(part) not in _QUIET and calls_back(part, names, depth + 1) for part in parts)
+    parts = (*dict.keys(value), *dict.values(value)) if issubclass(held, dict) else held.__iter__(value)
+    return any(type(part) not in _QUIET and calls_back(part, names) for part in parts)
 
 
 def _is_of_python(kind: type) -> bool:
@@ -236,12 +256,7 @@ def _has_special_methods(kind: type, names: frozenset[str] | None) -> bool:
     return False
 
 
-@cache
-def _module_of_library(module: str) -> bool:
-    return module.partition(".")[0] in ("torch", "enum", "abc")
-
-
 def _of_library(kind: type) -> bool:
     """Whether a class is one of torch's or of Python's own, whose methods call nothing of the user's by themselves."""
     module = kind.__module__
-    return isinstance(module, str) and _module_of_library(module)
+    return isinstance(module, str) and module.partition(".")[0] in ("torch", "enum", "abc")

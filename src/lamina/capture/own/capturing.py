@@ -5,49 +5,28 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Callable
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from types import (
     BuiltinFunctionType,
     CellType,
     FunctionType,
-    MethodDescriptorType,
     MethodWrapperType,
-    ModuleType,
 )
 from typing import Any
 
 import torch
 
 from lamina.capture.own.attributes import deletes_by_code, read_attribute, setter_of
-from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, asks, calls_back, method_asks
+from lamina.capture.own.callbacks import asks, calls_back
 from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
 from lamina.capture.own.iterating import advanced, consumable, drawn
+from lamina.capture.own.natives import CONSUMERS, KEEPING, is_of_container, is_seen, runs_the_users
 from lamina.capture.own.pending import Pending
 from lamina.capture.own.recorder import Recorder
-from lamina.capture.own.torch_private import STATE_QUERIES, overridable, paused, resumed
+from lamina.capture.own.torch_private import paused, resumed
 from lamina.capture.own.world import PlainWorld
 
 __all__ = ["CapturingWorld"]
-
-_MAKERS = frozenset(
-    map(id, (*CONTAINERS, enumerate, zip, map, filter, reversed, super, object, type, property, partial, BaseException))
-)
-_LAZY = frozenset(map(id, (map, filter, zip, enumerate)))
-_PURE = frozenset(
-    map(
-        id,
-        (
-            abs, all, any, callable, chr, divmod, format, hash, id, isinstance, issubclass, iter, len, max,
-            min, next, ord, pow, print, range, repr, round, sorted, sum,
-        ),
-    )
-)  # fmt: skip
-"""Builtins that only ask their arguments, which function modes see where they are tensors."""
-_CONSUMERS = frozenset(map(id, (list, tuple, set, frozenset, sum, any, all, max, min, sorted, enumerate, zip)))
-"""Builtins that take the values of iterables one by one."""
-
-_KEEPING = frozenset(map(id, (list, tuple, enumerate, zip)))
-"""Those of them that ask nothing of the values."""
 
 _OPENED = (
     "torch.nn.modules.",
@@ -68,11 +47,6 @@ _METHODS: dict[Callable[..., Any], str] = {
 """Operators that are one method of their first operand, by the functions that they are."""
 _KNOWN_CLASSES = frozenset((type(MISSING), Pending, torch.Tensor, torch.nn.Parameter, torch.Size))
 _IDENTITY = (operator.is_, operator.is_not)
-
-
-@cache
-def _seen_by_modes() -> frozenset[int]:
-    return overridable()
 
 
 class CapturingWorld(PlainWorld):
@@ -107,7 +81,7 @@ class CapturingWorld(PlainWorld):
         if function in _METHODS:
             found = self.looked_up(type(operands[0]), _METHODS[function])
             if type(found) is FunctionType and self.enters(found):
-                return self._checked(function, self.interpret(found, *operands))
+                return _checked(function, self.interpret(found, *operands))
         if function is operator.getitem and type(operands[0]) is defaultdict:
             return self._with_default(*operands)
         return self.natively(function, operands, {})
@@ -137,10 +111,10 @@ class CapturingWorld(PlainWorld):
                 return found
         if type(function) is partial:
             return self.interpret(function.func, *function.args, *args, **{**function.keywords, **kwargs})
-        if id(function) in _CONSUMERS and len(args) == 1 and not kwargs:
+        if id(function) in CONSUMERS and len(args) == 1 and not kwargs:
             return self._consumed(caller, function, args, kwargs)
-        if self._is_seen(function) and not self._calls_back(function, args, kwargs):
-            if self.recorder.watching and _is_of_container(function):
+        if is_seen(function) and not runs_the_users(function, args, kwargs):
+            if self.recorder.watching and is_of_container(function):
                 self.settle()
             return caller(function, args, kwargs)
         return self.natively(caller, (function, args, kwargs), {})
@@ -219,7 +193,7 @@ class CapturingWorld(PlainWorld):
         (values,) = args
         if consumable(self, values):
             values = drawn(self, values)
-        asks_them = id(function) not in _KEEPING and type(function) is not FunctionType
+        asks_them = id(function) not in KEEPING and type(function) is not FunctionType
         if calls_back(values) if asks_them else asks(iter, (values,)):
             return self.natively(caller, (function, args, kwargs), {})
         return caller(function, (values,), kwargs)
@@ -232,35 +206,9 @@ class CapturingWorld(PlainWorld):
             mapping[key] = self.interpret(mapping.default_factory)
         return mapping[key]
 
-    def _checked(self, function: Callable[..., Any], found: Any) -> Any:
-        """What an operator makes of what its method gave."""
-        if function is operator.truth and type(found) is not bool:
-            raise TypeError(f"__bool__ should return bool, returned {type(found).__name__}")
-        if function is len:
-            return len(_Length(found))
-        if function is iter and not hasattr(type(found), "__next__"):
-            raise TypeError(f"iter() returned non-iterator of type '{type(found).__name__}'")
-        return found
-
     def _interpreted(self, function: FunctionType, *args: Any) -> Any:
         """A function of an attribute; those of torch's that are not opened run with recording on."""
         return self.interpret(function, *args) if self.enters(function) else function(*args)
-
-    def _calls_back(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a function that modes see may run the user's code by its arguments."""
-        values = (*args, *kwargs.values())
-        kind = type(function)
-        if function is partial:
-            return False
-        if id(function) in _LAZY:
-            return asks(iter, values[1:])
-        if kind in (BuiltinFunctionType, MethodWrapperType) and type(function.__self__) in CONTAINERS:
-            return method_asks(function.__self__, function.__name__, args, kwargs)
-        if kind is MethodDescriptorType and function.__objclass__ in CONTAINERS and args:
-            return method_asks(args[0], function.__name__, args[1:], kwargs)
-        if not {*map(type, values)}.isdisjoint(FUNCTIONS):
-            return True
-        return (id(function) in _PURE or id(function) in _MAKERS) and asks(function, values)
 
     def settle(self) -> None:
         self.recorder.settle()
@@ -277,38 +225,6 @@ class CapturingWorld(PlainWorld):
             if was_on or recorder.left:
                 recorder.left = not resumed(recorder)
 
-    def _is_seen(self, function: Any) -> bool:
-        """Whether function modes see what ``function`` does with tensors, and it does nothing else that matters."""
-        kind = type(function)
-        if id(function) in _PURE or id(function) in _MAKERS:
-            return True
-        if kind is FunctionType:
-            return "handle_torch_function" in function.__code__.co_names or function in STATE_QUERIES
-        if kind is BuiltinFunctionType or kind is MethodWrapperType:
-            return self._is_seen_builtin(function)
-        if kind is MethodDescriptorType:
-            return function.__objclass__ in CONTAINERS or id(function) in _seen_by_modes()
-        return False
-
-    def _is_seen_builtin(self, function: Any) -> bool:
-        owner = function.__self__
-        if isinstance(owner, torch.Tensor):
-            return True
-        if type(owner) in CONTAINERS or any(owner is kind for kind in (dict, list, str)):
-            return True
-        if isinstance(owner, ModuleType) and owner.__name__ in ("math", "_operator"):
-            return True
-        if type(function) is MethodWrapperType and function.__name__ == "__init__" and function.__objclass__ is object:
-            return True
-        return function in STATE_QUERIES or id(function) in _seen_by_modes() or function is object.__new__
-
-
-def _is_of_container(function: Any) -> bool:
-    """Whether a function is a method of a built-in container, which may change it."""
-    if type(function) is MethodDescriptorType:
-        return function.__objclass__ in CONTAINERS
-    return type(function) is BuiltinFunctionType and type(function.__self__) in CONTAINERS
-
 
 class _Length:
     """What ``len`` is given in place of an object whose ``__len__`` was interpreted."""
@@ -322,3 +238,14 @@ class _Length:
 
 def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return function(*args, **kwargs)
+
+
+def _checked(function: Callable[..., Any], found: Any) -> Any:
+    """What an operator makes of what its method gave."""
+    if function is operator.truth and type(found) is not bool:
+        raise TypeError(f"__bool__ should return bool, returned {type(found).__name__}")
+    if function is len:
+        return len(_Length(found))
+    if function is iter and not hasattr(type(found), "__next__"):
+        raise TypeError(f"iter() returned non-iterator of type '{type(found).__name__}'")
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from lamina.capture.own.building import described, listed
@@ -232,6 +232,14 @@ def _matches(error: BaseException, wanted: Any) -> bool:
     return any(kind in type(error).__mro__ for kind in kinds)
 
 
+def _bound(found: Any, owner: Any) -> Any:
+    """What a class has, as an attribute of ``owner``."""
+    if type(found) is FunctionType:
+        return MethodType(found, owner)
+    get = getattr(type(found), "__get__", None)
+    return found if get is None else get(found, owner, type(owner))
+
+
 def _before_with(machine: Any, frame: Frame, arg: Any) -> None:
     manager = frame.stack.pop()
     kind = type(manager)
@@ -240,9 +248,9 @@ def _before_with(machine: Any, frame: Frame, arg: Any) -> None:
         if found is MISSING:
             also = " (missed __exit__ method)" if name == "__exit__" else ""
             raise TypeError(f"'{kind.__name__}' object does not support the context manager protocol{also}")
-    leave = machine.bound(leave, manager)
+    leave = _bound(leave, manager)
     frame.stack.append(leave)
-    frame.stack.append(machine.call(frame, machine.bound(enter, manager), (), {}))
+    frame.stack.append(machine.call(frame, _bound(enter, manager), (), {}))
 
 
 def _with_except_start(machine: Any, frame: Frame, arg: Any) -> None:

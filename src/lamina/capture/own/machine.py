@@ -71,6 +71,10 @@ def is_interpretable(function: FunctionType) -> bool:
     return _program_of(function.__code__) is not None
 
 
+def _is_entered(world: World, function: Any) -> bool:
+    return type(function) is FunctionType and world.enters(function) and is_interpretable(function)
+
+
 class Machine:
     """Runs functions in a ``World``.
 
@@ -126,9 +130,9 @@ class Machine:
     def _made(self, frame: Frame | None, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An object of a class whose ``__new__`` or ``__init__`` is interpreted; ``MISSING`` if Python makes it."""
         new, init = self.world.looked_up(kind, "__new__"), self.world.looked_up(kind, "__init__")
-        if new is object.__new__ and self._is_entered(init):
+        if new is object.__new__ and _is_entered(self.world, init):
             made = self.world.made((_caller if frame is None else self.caller(frame))(new, (kind,), {}))
-        elif type(new) is staticmethod and self._is_entered(new.__func__):
+        elif type(new) is staticmethod and _is_entered(self.world, new.__func__):
             made = self._called(frame, new.__func__, (kind, *args), kwargs)
             init = self.world.looked_up(type(made), "__init__")
             if not type.__subclasscheck__(kind, type(made)) or type(init) is not FunctionType:
@@ -139,9 +143,6 @@ class Machine:
             raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
         return made
 
-    def _is_entered(self, function: Any) -> bool:
-        return type(function) is FunctionType and self.world.enters(function) and is_interpretable(function)
-
     def caller(self, frame: Frame) -> Callable[..., Any]:
         """What calls natively from where ``frame`` stands; within an ``except`` block, with its exception."""
         from_there = self.places.caller(frame)
@@ -149,13 +150,6 @@ class Machine:
         if handled is None:
             return from_there
         return lambda function, args, kwargs: _while_handling(handled, from_there, function, args, kwargs)
-
-    def bound(self, found: Any, owner: Any) -> Any:
-        """What a class has, as an attribute of ``owner``."""
-        if type(found) is FunctionType:
-            return MethodType(found, owner)
-        get = getattr(type(found), "__get__", None)
-        return found if get is None else get(found, owner, type(owner))
 
     def _enter(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Frame | None:
         """A frame for a call; None if Python is to make the call, or to raise what is wrong with its arguments."""
