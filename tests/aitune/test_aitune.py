@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import subprocess
@@ -320,3 +321,58 @@ def test_a_wrapped_module_keeps_modes_within() -> None:
     model[1].eval()
     assert ait.Module(model).training
     assert [part.training for part in model] == [True, False]
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+def test_a_wrapped_module_has_the_names_of_the_module() -> None:
+    plain = Deep().eval()
+    wrapped = ait.wrap(plain, [m for m in ait.inspect(plain, torch.ones(2, 4)).modules if m.name in ("body", "head")])
+    whole = ait.Module(plain)
+    for other in (wrapped, whole):
+        assert list(other.state_dict()) == list(plain.state_dict())
+        assert other.state_dict()._metadata == plain.state_dict()._metadata
+        assert [name for name, _ in other.named_parameters()] == [name for name, _ in plain.named_parameters()]
+        assert [name for name, _ in other.named_buffers()] == [name for name, _ in plain.named_buffers()]
+        assert [name for name, _ in other.named_modules()] == [name for name, _ in plain.named_modules()]
+        assert other.get_parameter("body.0.weight") is plain.body[0].weight
+        assert len(list(other.parameters())) == len(list(plain.parameters()))
+        state = {key: torch.full_like(value, 2.0) for key, value in Deep().state_dict().items()}
+        assert not any(other.load_state_dict(state))
+        assert plain.body[0].weight[0, 0] == 2.0
+        plain.load_state_dict(other.state_dict())
+        del state["body.0.bias"]
+        state["head.more"] = torch.ones(1)
+        found = other.load_state_dict(state, strict=False)
+        assert (found.missing_keys, found.unexpected_keys) == (["body.0.bias"], ["head.more"])
+        with pytest.raises(RuntimeError, match=r'Missing key.*"body\.0\.bias"'):
+            other.load_state_dict(state)
+        again = copy.deepcopy(other)
+        again.load_state_dict({key: torch.full_like(v, 3.0) for key, v in plain.state_dict().items()})
+        assert again.get_parameter("head.bias")[0] == 3.0
+        assert plain.head.bias[0] == 2.0
+    assert next(wrapped.double().parameters()).dtype == torch.float64
+    assert plain.head.weight.dtype == torch.float64
+
+
+def test_an_attribute_that_is_set_is_the_modules() -> None:
+    model = Counting()
+    model.scale = 2.0  # type: ignore[assignment]
+    wrapped = ait.Module(model)
+    wrapped.scale = 3.0
+    assert model.scale == 3.0
+    wrapped.layer = nn.Identity()
+    assert torch.equal(wrapped(torch.ones(2)), torch.ones(2))
+    del wrapped.scale
+    assert not hasattr(model, "scale")
+    wrapped.name = "another"
+    assert not hasattr(model, "name")
+    assert wrapped.eval().training is model.training is False

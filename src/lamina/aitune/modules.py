@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,7 +33,9 @@ class Module(nn.Module):
     ``strategy`` holds for all graphs, which are the structures of inputs, ``strategies`` for single ones: a sequence
     with one for each, or a mapping of their numbers in the order that they are met in. ``dynamic_shapes`` maps
     arguments to one entry for each axis, a size, ``DynamicDim`` or ``BatchDim``; calls outside of it run as eager.
-    ``unseen`` counts calls that were not tuned for; attributes of the module are attributes of this one.
+    ``unseen`` counts calls that were not tuned for. Attributes of the module are attributes of this one, where they are
+    set as well, and its parameters, buffers and modules have the names that they have there: a ``state_dict`` of what
+    holds this module fits what holds the module itself, and the other way round.
     """
 
     def __init__(
@@ -54,7 +56,9 @@ class Module(nn.Module):
                 f"Module was given {wrong[0]!r} as a strategy",
                 remedy="give one of lamina.aitune.tune_strategy, such as MinLatency()",
             )
-        self.module = module
+        hooked: Any = self  # torch leaves these without types
+        hooked.register_load_state_dict_pre_hook(_keys_of_module)
+        hooked.register_load_state_dict_post_hook(_keys_as_without)
         self.name = name or type(module).__name__
         self.strategy, self.strategies = strategy, strategies
         self.dynamic_shapes = dict(dynamic_shapes or {})
@@ -64,6 +68,7 @@ class Module(nn.Module):
         self.recording = False
         self._failed: set[str] = set()
         self._told = False
+        self.module = module  # from here on attributes are set in there
         self.training = module.training  # train() would change modules within that are in another mode
 
     @property
@@ -79,6 +84,35 @@ class Module(nn.Module):
             if name == "module":
                 raise
             return getattr(super().__getattr__("module"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute of the module, unless it is one that this one has itself."""
+        inner = self.__dict__.get("_modules", {}).get("module")
+        if inner is None or name == "module" or name in self.__dict__ or hasattr(type(self), name):
+            super().__setattr__(name, value)
+        else:
+            setattr(inner, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Delete an attribute of the module."""
+        if name in self.__dict__:
+            super().__delattr__(name)
+        else:
+            delattr(self.module, name)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """The module's."""
+        return self.module.load_state_dict(state_dict, strict, assign)
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """The module and those within, by the names that they have without this one."""
+        yield from self.module.named_modules(memo, prefix, remove_duplicate)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's outputs."""
@@ -151,6 +185,20 @@ class Module(nn.Module):
             left = outside(self.dynamic_shapes, shape, self.name)
             if left:
                 raise BadArgument(f"{self.name}: {left}", remedy="give inputs within dynamic_shapes, or allow more")
+
+
+def _keys_of_module(module: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Give the keys of a state, in which the wrapped module's tensors are its own, the names that torch looks for."""
+    module.__dict__["_loading"] = prefix
+    for key in [key for key in state_dict if key.startswith(prefix)]:
+        state_dict[f"{prefix}module.{key[len(prefix) :]}"] = state_dict.pop(key)
+
+
+def _keys_as_without(module: nn.Module, found: Any) -> None:
+    """What is missing or too many, by the names that the user knows."""
+    prefix = module.__dict__.pop("_loading", "")
+    for keys in (found.missing_keys, found.unexpected_keys):
+        keys[:] = [prefix + key.removeprefix(f"{prefix}module.") if key.startswith(prefix) else key for key in keys]
 
 
 def wrap(
