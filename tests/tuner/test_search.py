@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,13 @@ from torch import Tensor, nn
 import lamina
 from lamina.errors import BadArgument
 from lamina.tuner import search
+from lamina.tuner.building import build
+from lamina.tuner.candidates import candidates_for
 from lamina.tuner.journal import Journal
 from lamina.tuner.process import Processes
-from lamina.tuner.values import Candidate, Row
+from lamina.tuner.programs import Subject
+from lamina.tuner.samples import samples_of
+from lamina.tuner.values import Candidate, Part, Row, mix_of
 from tests.architecture.source import ROOT
 from tests.tuner.models import small
 
@@ -190,3 +195,41 @@ def test_an_executor_that_is_not_there_is_said(book: Path, monkeypatch: pytest.M
     monkeypatch.setattr("lamina.backends.adapters.optional.find_spec", lambda name: None)
     with pytest.raises(BadArgument, match=r"(?s)executor 'ray' needs ray.*pip install ray"):
         tuned(book, executor="ray")
+
+
+def convolution() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).eval()
+
+
+INNERMOST = Candidate("innermost", "channels-last")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda model: model[0].weight.mul_(2),
+        lambda model: model.load_state_dict({k: torch.ones_like(v) for k, v in model.state_dict().items()}),
+        lambda model: setattr(model[4], "bias", nn.Parameter(torch.ones(4))),
+        lambda model: model[1].running_mean.add_(1),
+    ],
+)
+def test_a_copy_of_the_weights_follows_them(write: Callable[[Any], None]) -> None:
+    model, x = convolution(), torch.randn(2, 3, 8, 8)
+    for candidate in (INNERMOST, mix_of({Part(("0",), 1.0): INNERMOST, Part(("1",), 1.0): INNERMOST})):
+        call = build(candidate, model).call
+        with torch.no_grad():
+            assert torch.allclose(call(x), model(x), atol=1e-5)
+            write(model)
+            assert torch.allclose(call(x), model(x), atol=1e-5)
+
+
+def test_a_copy_of_the_weights_is_refused_in_training(book: Path) -> None:
+    result = lamina.tune(
+        convolution(), torch.randn(2, 3, 8, 8), loss=torch.sum, candidates=(INNERMOST,), seconds=0.1, journal=book
+    )
+    assert (result.rows[1].verdict, result.chosen.candidate.name) == ("refused", "eager")
+    assert "computes with a copy" in result.rows[1].reason
+    training = Subject(convolution(), samples_of(torch.randn(2, 3, 8, 8)), torch.sum)
+    assert not [c for c in candidates_for(training, lossy=False) if c.kind == "channels-last"]
+    assert [c for c in candidates_for(replace(training, loss=None), lossy=False) if c.kind == "channels-last"]

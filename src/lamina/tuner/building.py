@@ -17,7 +17,7 @@ from lamina.errors import BadArgument
 from lamina.programs import named_object
 from lamina.tuner.parts import modules_in, replaced, tensors_of
 from lamina.tuner.programs import Built
-from lamina.tuner.torch_private import with_forward, without_hooks
+from lamina.tuner.torch_private import slots_of, stamp_of, with_forward, without_hooks
 from lamina.tuner.values import Candidate, parts_in
 
 __all__ = ["build"]
@@ -51,16 +51,44 @@ def _lamina(model: Model, backend: str = "lamina", **settings: Any) -> Built:
 def _torch_compile(model: Model, channels_last: bool = False, **settings: Any) -> Built:
     if not channels_last:
         return Built(torch.compile(model, **settings))
-    held = _channels_last(model)
-    return Built(_contiguous(torch.compile(held.call, **settings)), held.owner)
+    return _of_copy(model, lambda own: _contiguous(torch.compile(_innermost(own), **settings)))
 
 
 def _channels_last(model: Model, compiled: str = "") -> Built:
     """Weights of convolutions with channels innermost; outputs are given back contiguous."""
+    return _of_copy(model, lambda own: _contiguous(_compiled(_innermost(own), compiled)))
+
+
+def _innermost(own: nn.Module) -> nn.Module:
+    found: nn.Module = own.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return found
+
+
+def _of_copy(model: Model, make: Callable[[nn.Module], Model]) -> Built:
+    """What ``make`` makes of a copy of the model, which it may change."""
     if not isinstance(model, nn.Module):
-        raise BadArgument("channels-last is for modules", remedy="pass the module")
-    own: nn.Module = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Built(_contiguous(_compiled(own, compiled)), own)
+        raise BadArgument(f"a {type(model).__name__} has no weights to copy", remedy="pass the module")
+    made = _Copied(model, make)
+    return Built(made, made.owner)
+
+
+class _Copied:
+    """A callable that is made of a copy of a model, and anew at the first call after its weights have changed."""
+
+    def __init__(self, model: nn.Module, make: Callable[[nn.Module], Model]) -> None:
+        self.model, self.make = model, make
+        self._renew()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.stamp != stamp_of(self.slots):
+            self._renew()
+        return self.made(*args, **kwargs)
+
+    def _renew(self) -> None:
+        self.slots = slots_of(self.model)
+        self.stamp = stamp_of(self.slots)
+        self.owner = copy.deepcopy(self.model)
+        self.made = self.make(self.owner)
 
 
 def _compiled(model: Model, by: str, **settings: Any) -> Model:
@@ -110,13 +138,14 @@ def _tf32(model: Model, compiled: str = "") -> Built:
 
 def _torchao(model: Model, config: str, compiled: str = "") -> Built:
     """A copy with the weights of its linear layers quantised by TorchAO's configuration of that name."""
-    if not isinstance(model, nn.Module):
-        raise BadArgument("quantisation is for modules", remedy="pass the module")
     check_installed("torchao", ("torchao",))
     quantization = optional("torchao.quantization")
-    own = copy.deepcopy(model)
-    quantization.quantize_(own, getattr(quantization, config)())
-    return Built(_compiled(own, compiled), own)
+
+    def quantised(own: nn.Module) -> Model:
+        quantization.quantize_(own, getattr(quantization, config)())
+        return _compiled(own, compiled)
+
+    return _of_copy(model, quantised)
 
 
 def _mix(model: Model, **settings: Any) -> Built:

@@ -32,7 +32,7 @@ def candidates_for(subject: Subject, *, lossy: bool) -> tuple[Candidate, ...]:
         Candidate("torch.compile", "torch.compile", cost=2),
         *(Candidate(f"lamina, {mode}", "lamina", {"mode": mode}, cost=3) for mode in graphs[1:]),
     ]
-    if isinstance(subject.model, nn.Module) and _convolves(subject.model):
+    if not subject.training and isinstance(subject.model, nn.Module) and _convolves(subject.model):
         found += [
             Candidate("channels-last", "channels-last", cost=2),
             Candidate("lamina, channels-last", "channels-last", {"compiled": "lamina"}, cost=3),

@@ -1,4 +1,6 @@
-"""Modules that share everything with another but the children or the forward function that are replaced."""
+"""Modules that share everything with another but the children or the forward function that are replaced, and where a
+module holds its tensors.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,33 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["children_of", "shadow", "with_forward", "without_hooks"]
+from lamina.runtime.torch_private import version_of
+
+__all__ = ["children_of", "shadow", "slots_of", "stamp_of", "with_forward", "without_hooks"]
 
 
 def children_of(module: nn.Module) -> dict[str, nn.Module]:
     """The direct children by name, one that is there twice twice; ``named_children`` leaves the second out."""
     return {name: child for name, child in module._modules.items() if child is not None}
+
+
+def slots_of(module: nn.Module) -> list[tuple[dict[str, Tensor | None], str]]:
+    """Where the parameters and buffers of a module and of those within stand: mappings with the names in them."""
+    held: list[Any] = [places for m in module.modules() for places in (m._parameters, m._buffers)]
+    return [(places, name) for places in held for name in places]
+
+
+def stamp_of(slots: list[tuple[dict[str, Tensor | None], str]]) -> list[tuple[int, int] | None]:
+    """What changes when one of the tensors is written to or replaced: addresses and versions. A write that torch does
+    not count, such as one to ``tensor.data``, is not seen, nor are those to tensors of inference mode.
+    """
+    found = [places.get(name) for places, name in slots]
+    try:
+        return [None if t is None else (t.data_ptr(), version_of(t)) for t in found]
+    except RuntimeError:  # one is of inference mode
+        return [None if t is None else (t.data_ptr(), 0 if t.is_inference() else version_of(t)) for t in found]
 
 
 def shadow(module: nn.Module, children: Mapping[str, nn.Module] | None = None) -> nn.Module:
