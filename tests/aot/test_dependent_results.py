@@ -376,3 +376,19 @@ def test_what_is_not_watched_runs_nothing_again_and_keeps_nothing_alive() -> Non
     logits.retain_grad()
     logits.sum().backward()
     assert "watched result" not in [d.kind for d in compiled.record.decisions()]
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_hooks_keep_nothing_alive_after_their_results(differentiated: bool) -> None:
+    leaf = torch.randn(3, 4, requires_grad=True)
+    made, sine, total = lamina.compile(lambda x: ((y := x * 3), y.sin(), y.sum()))(leaf)
+    made.register_hook(lambda gradient: gradient * 2)
+    gone = [weakref.ref(one) for one in (made, sine, total)]
+    if differentiated:
+        (sine.sum() + total).backward()
+    gc.disable()
+    try:
+        del made, sine, total
+        assert [one() for one in gone] == [None] * 3
+    finally:
+        gc.enable()

@@ -21,7 +21,7 @@ from torch import is_inference_mode_enabled
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.aot import reasons
-from lamina.aot.autograd.torch_private import asked_of_engine, direct_apply, saved_and_changed
+from lamina.aot.autograd.torch_private import asked_of_engine, direct_apply, hooks_noticed
 from lamina.aot.differentiable import why_not_again
 from lamina.aot.eager_history import reach_in_eager
 from lamina.aot.norm_statistics import unread
@@ -34,6 +34,7 @@ from lamina.aot.torch_private import (
     SET_GRAD,
     autocast_states,
     forward_of,
+    graph_is_kept,
     is_grad_enabled,
     never_captured,
     transforms_are_active,
@@ -42,7 +43,7 @@ from lamina.base.captured import example, memory
 from lamina.base.fx.copying import copy_nodes
 from lamina.base.fx.torch_private import flatten, graph_module
 from lamina.base.reasons import Reason
-from lamina.base.torch_private import storage_of
+from lamina.base.torch_private import storage_of, version_of
 from lamina.base.user_warnings import warn_user
 from lamina.errors import UnknownGradient
 
@@ -71,18 +72,18 @@ class _Part:
     unread: tuple[int, ...]
     autocast: tuple[dict[str, Any], ...]
 
-    def gradients(self, given: Sequence[Any], gradient: torch.Tensor, error: Exception | None) -> list[Any]:
+    def gradients(self, given: Sequence[Any], gradient: torch.Tensor, written: Sequence[torch.Tensor]) -> list[Any]:
         """The gradients of all that the part is ``given``, None where none arrives, to be differentiated again or not.
 
-        ``error`` is raised if any value but those of inputs is needed for them: some were written to since.
+        Raises autograd's error if other values than those of inputs are needed and some were ``written`` to since.
         """
         create_graph = is_grad_enabled()
         with contextlib.ExitStack() as modes:
             for state in self.autocast:
                 modes.enter_context(torch.autocast(**state))
             modes.enter_context(torch.enable_grad())
-            if error is not None:
-                modes.enter_context(_saving_only(given[: len(self.inputs)], error))
+            if written:
+                modes.enter_context(_saving_only(given[: len(self.inputs)], written))
             own = [t.view_as(t) if leads else t for t, leads in zip(given, self.leads, strict=True)]
             for i in self.unread:
                 own[i] = own[i].clone()
@@ -115,8 +116,7 @@ def leading_on(
             result = made[part.places[0]]
             if result.grad_fn is not None:
                 others = [made[k] for k in part.others]
-                hooks = [_hooks_of(other) for other in others]
-                leading = _direct(watch, hooks, (result,), result, *[inputs[i] for i in part.inputs], *others)
+                leading = _direct(watch, (result,), result, *[inputs[i] for i in part.inputs], *others)
                 for place in part.places:
                     made[place] = leading
                 made_again(made, part.below)
@@ -133,9 +133,12 @@ class _Watch:
         self.part, self._notes = part, notes
         self._noted = self._warned = False
 
-    def again(self, kinds: frozenset[str]) -> bool:
-        """Whether the part is run for others that are watched in these ways; tells where it cannot be."""
-        limit, notes = self.part.limit, self._notes
+    def again(self, kinds: frozenset[str], gone: Reason | None) -> bool:
+        """Whether the part is run for others that are watched in these ways; tells where it cannot be.
+
+        ``gone`` is the reason for that if one of the others is not there any more.
+        """
+        limit, notes = self.part.limit or gone, self._notes
         if not self._noted:
             self._noted = True
             notes.decided("watched result", limit is None, limit or reasons.WATCHED_RESULT())
@@ -155,18 +158,22 @@ _REMEDY = "return it from a compiled function of its own, and compute what depen
 
 
 class _Dependent(torch.autograd.Function):
-    """A result, which leads to the region's node and to what it depends on."""
+    """A result, which leads to the region's node and to what it depends on.
+
+    What it depends on is held as long as anybody else holds it, or has hooks on it.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any, watch: _Watch, hooks: Sequence[Any], hidden: tuple[torch.Tensor], result: torch.Tensor, *given: Any
-    ) -> Any:
+    def forward(ctx: Any, watch: _Watch, hidden: tuple[torch.Tensor], result: torch.Tensor, *given: Any) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.watch, ctx.hooks, ctx.count = watch, hooks, len(given)
-        ctx.others = [weakref.ref(t) for t in given[len(watch.part.inputs) :]]
+        count = len(watch.part.inputs)
+        ctx.watch, ctx.count, ctx.held = watch, len(given), None
+        ctx.others = [weakref.ref(t) for t in given[count:]]
+        ctx.versions = [version_of(t) for t in given[count:]]
+        ctx.hooks = [hooks_noticed(t, ctx, _hold) for t in given[count:]]
         if watch.part.limit is None:
-            places = [i for i, value in enumerate(given) if isinstance(value, torch.Tensor)]
-            ctx.places, ctx.numbers = places, [None if isinstance(value, torch.Tensor) else value for value in given]
+            places = [i for i in range(count) if isinstance(given[i], torch.Tensor)]
+            ctx.places, ctx.numbers = places, [None if isinstance(x, torch.Tensor) else x for x in given[:count]]
             ctx.save_for_backward(*(given[i] for i in places))
         return hidden[0].detach()
 
@@ -174,21 +181,21 @@ class _Dependent(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         nothing = (None,) * ctx.count
         if gradient is None:
-            return None, None, None, None, *nothing
+            return None, None, None, *nothing
         watch = ctx.watch
         kinds = _watched(ctx)
-        if not kinds or not watch.again(kinds):
-            return None, None, None, gradient, *nothing
-        error = None
-        try:
-            saved = ctx.saved_tensors
-        except RuntimeError as written:
-            saved, changed = saved_and_changed(ctx)
-            error = written if changed else None
+        if not kinds:
+            return None, None, gradient, *nothing
+        others = [reference() for reference in ctx.others]
+        if not watch.again(kinds, None if all(t is not None for t in others) else reasons.INPUT_CHANGED()):
+            return None, None, gradient, *nothing
         given = list(ctx.numbers)
-        for place, tensor in zip(ctx.places, saved, strict=True):
+        for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
             given[place] = tensor
-        return None, None, None, None, *watch.part.gradients(given, gradient, error)
+        changed = [t for t, version in zip(others, ctx.versions, strict=True) if version_of(t) != version]
+        if not graph_is_kept():
+            ctx.held = None
+        return None, None, None, *watch.part.gradients([*given, *others], gradient, changed)
 
 
 never_captured(_Dependent.backward)
@@ -210,24 +217,21 @@ def _watched(ctx: Any) -> frozenset[str]:
     return frozenset(kinds)
 
 
-def _hooks_of(result: torch.Tensor) -> Any:
-    """Where torch keeps the hooks of a result, those that are registered later too, whatever becomes of the tensor."""
-    if result._backward_hooks is None:
-        result.register_hook(_nothing).remove()  # type: ignore[no-untyped-call]
-    return result._backward_hooks
+def _hold(ctx: Any) -> None:
+    """Hold what a node's result depends on: somebody has a hook on it, and may let go of it."""
+    ctx.held = [reference() for reference in ctx.others]
 
 
-def _nothing(gradient: torch.Tensor) -> None:
-    pass
-
-
-def _saving_only(tensors: Sequence[Any], error: Exception) -> contextlib.AbstractContextManager[Any]:
-    """Inside, autograd raises the error where it saves anything but these tensors."""
+def _saving_only(tensors: Sequence[Any], written: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[Any]:
+    """Inside, autograd's error is raised where it saves anything but these tensors: some others were ``written`` to."""
     places = {storage_of(t) for t in tensors if isinstance(t, torch.Tensor)}
 
     def saved(tensor: torch.Tensor) -> torch.Tensor:
         if storage_of(tensor) not in places:
-            raise error
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"[{written[0].type()} {list(written[0].shape)}] is at version {version_of(written[0])}"
+            )
         return tensor
 
     return torch.autograd.graph.saved_tensors_hooks(saved, lambda tensor: tensor)

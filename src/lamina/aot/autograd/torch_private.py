@@ -6,7 +6,9 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +38,7 @@ __all__ = [
     "differentiable_places",
     "direct_apply",
     "history_of_results",
+    "hooks_noticed",
     "node_class",
     "results_keep_versions",
     "run_aot_autograd",
@@ -448,3 +451,38 @@ def _asked_in(frame: Any) -> set[tuple[Any, int]] | None:
                     asked.add(edge)
         frame = frame.f_back
     return asked
+
+
+class _Hooks(OrderedDict[Any, Any]):
+    """A tensor's hooks, as torch keeps them; when there is one, those who asked for that are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Callable[[], None]] = []
+
+    def __setitem__(self, key: Any, hook: Any) -> None:
+        super().__setitem__(key, hook)
+        for tell in self.told:
+            tell()
+
+
+def hooks_noticed(tensor: torch.Tensor, node: Any, notice: Callable[[Any], None]) -> Mapping[Any, Any]:
+    """Where torch keeps the hooks of a tensor, also those of later. At each new one ``notice`` is called with ``node``.
+
+    They stay there when the tensor is written to, which gives it a new node and new hooks.
+    """
+    hooks: Any = tensor._backward_hooks
+    if hooks is None:
+        tensor._backward_hooks = hooks = _Hooks()
+        if tensor.grad_fn is not None:
+            tensor.grad_fn._register_hook_dict(tensor)
+    if isinstance(hooks, _Hooks):
+        reference = weakref.ref(node)
+
+        def tell() -> None:
+            found = reference()
+            if found is not None:
+                notice(found)
+
+        hooks.told.append(tell)
+    return hooks  # type: ignore[no-any-return]
