@@ -83,3 +83,15 @@ def pipeline(width: int) -> Pipeline:
 def quick(model: Callable[..., Any]) -> Callable[..., Any]:
     """What a sleeper gives, without the sleep; other models as they are."""
     return (lambda x: x + 1) if isinstance(model, Slow) else model
+
+
+def first_half(output: Tensor) -> Tensor:
+    return output[:2]
+
+
+def no_tensor(output: Tensor) -> float:
+    return 3.0
+
+
+def no_metric(call: Callable[..., Any]) -> float:
+    raise ZeroDivisionError("no data")

@@ -25,7 +25,7 @@ from lamina.tuner.programs import Subject
 from lamina.tuner.samples import samples_of
 from lamina.tuner.values import Candidate, Part, Row, mix_of
 from tests.architecture.source import ROOT
-from tests.tuner.models import small
+from tests.tuner.models import batch, first_half, mean_square, no_metric, no_tensor, small
 
 WRONG = Candidate("constant", "import", {"target": "tests.tuner.planted:constant"})
 
@@ -115,6 +115,14 @@ def test_what_cannot_be_tuned_is_said(book: Path) -> None:
         ({"loss": "mse"}, "loss is 'mse'(.|\n)*give a function"),
         ({"journal": book.parent}, "is a folder"),
         ({"model": nn.Linear}, "the class Linear(.|\n)*pass a module"),
+        ({"journal": None}, "the journal is None(.|\n)*path of a file"),
+        ({"modules": 3}, "modules is 3"),
+        ({"threshold": "1%"}, "threshold is '1%'(.|\n)*0 or more"),
+        ({"metric": str, "max_drop": -1}, "max_drop is -1"),
+        ({"candidates": (Candidate("c", "lamina", {"x": torch.ones(1)}),)}, "candidate 'c' are no plain data"),
+        ({"metric": no_metric, "max_drop": 0.1}, "its metric raises ZeroDivisionError: no data"),
+        ({"loss": no_tensor}, "the loss of an output is a float"),
+        ({"loss": first_half}, r"the loss of an output is a tensor of shape \(2, 16\)"),
     ]
     for given, said in wrong:
         with pytest.raises(BadArgument, match=said):
@@ -233,3 +241,35 @@ def test_a_copy_of_the_weights_is_refused_in_training(book: Path) -> None:
     training = Subject(convolution(), samples_of(torch.randn(2, 3, 8, 8)), torch.sum)
     assert not [c for c in candidates_for(training, lossy=False) if c.kind == "channels-last"]
     assert [c for c in candidates_for(replace(training, loss=None), lossy=False) if c.kind == "channels-last"]
+
+
+@pytest.mark.parametrize("loss", [None, mean_square])
+def test_a_model_that_writes_to_its_state_is_tuned(book: Path, loss: Any) -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16)).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    found = tuned(book, model, loss=loss, candidates=(Candidate("lamina", "lamina"),), modules=False)
+    assert [row.verdict for row in found.rows if row.verdict not in ("tie", "faster", "slower")] == ["baseline"]
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_model_that_draws_numbers_is_said_to(book: Path) -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5)).train()
+    wrong = Candidate("noisy", "import", {"target": "tests.tuner.liars:noisy"})
+    found = tuned(book, model, loss=mean_square, candidates=(wrong,), modules=False)
+    assert "set its dropout to 0" in found.rows[1].reason
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"x": batch()},
+        [batch()] * 3,
+        (b for b in [batch()]),
+        ({"x": batch()} for _ in "ab"),
+        [(batch(),), {"x": batch()}],
+    ],
+    ids=["mapping", "list", "generator", "mappings", "tuple and mapping"],
+)
+def test_inputs_come_in_many_forms(book: Path, inputs: Any) -> None:
+    result = lamina.tune(small(), inputs, candidates=(), modules=False, seconds=0.05, journal=book)
+    assert result.rows[0].verdict == "baseline"

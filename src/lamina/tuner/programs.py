@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.base.reference import copied
+from lamina.errors import BadArgument
 from lamina.tuner.parts import tensors_of
 from lamina.tuner.samples import Sample
 
@@ -52,9 +53,19 @@ def program(call: Callable[..., Any], loss: Callable[[Any], Tensor] | None) -> C
     def step(*args: Any, **kwargs: Any) -> Any:
         assert loss is not None
         output = call(*args, **kwargs)
-        return {"output": opened(_detached(output)), "loss": loss(output)}
+        return {"output": opened(_detached(output)), "loss": _loss(loss, output)}
 
     return outputs if loss is None else step
+
+
+def _loss(loss: Callable[[Any], Tensor], output: Any) -> Tensor:
+    found: Any = loss(output)
+    if not isinstance(found, Tensor) or found.numel() != 1:
+        what = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise BadArgument(
+            f"the loss of an output is {what}", remedy="give a function that returns one number, a tensor"
+        )
+    return found
 
 
 def _detached(value: Any) -> Any:
@@ -127,6 +138,6 @@ def timed_call(call: Callable[..., Any], subject: Subject, owner: Callable[..., 
     def train() -> Any:
         for parameter in parameters:
             parameter.grad = None
-        torch.autograd.backward(loss(call(*args, **kwargs)))
+        torch.autograd.backward(_loss(loss, call(*args, **kwargs)))
 
     return train

@@ -13,7 +13,7 @@ from torch import Tensor
 from lamina.base.user_warnings import warn_user
 from lamina.errors import BadArgument
 from lamina.runtime.clock import CLOCK
-from lamina.tuner.arguments import checked, journal_path, seconds_of
+from lamina.tuner.arguments import checked, checked_lists, journal_path, seconds_of
 from lamina.tuner.candidates import candidates_for, device_of, lacking
 from lamina.tuner.fleet import Fleet
 from lamina.tuner.identity import row_key, subject_key
@@ -36,6 +36,8 @@ __all__ = ["EXECUTORS", "tune"]
 
 EXECUTORS = ("local", "ray")
 """Where candidates are measured."""
+
+_SEE = "see that model(*inputs) runs, and fits its limits; the items of a tuple are the arguments of one call"
 
 _SHARE = 0.25
 """Of the budget, what one candidate may take at most."""
@@ -93,7 +95,8 @@ def tune(
     Raises ``BadArgument`` for wrong arguments, a model that fails in eager, and limits that nothing keeps.
     """
     numbers = {"seconds": seconds, "candidate_seconds": candidate_seconds, "memory_limit": memory_limit}
-    checked(model, {"loss": loss, "metric": metric}, numbers, candidates, modules)
+    checked(model, {"loss": loss, "metric": metric}, numbers, {"threshold": threshold, "max_drop": max_drop})
+    checked_lists(candidates, modules)
     if executor not in EXECUTORS:
         raise BadArgument(f"executor is {executor!r}", remedy=f"give one of {', '.join(EXECUTORS)}")
     if (metric is None) != (max_drop is None):
@@ -188,9 +191,7 @@ class _Search:
             self.told.row(row)
             eager = row.candidate == EAGER
             if row.reason.startswith(EAGER_FAILED) or (eager and row.verdict != "baseline"):
-                raise BadArgument(
-                    f"nothing can be tuned: {row.reason}", remedy="see that model(*inputs) runs, and fits its limits"
-                )
+                raise BadArgument(f"nothing can be tuned: {row.reason}", remedy=_SEE)
             if eager:
                 self.own = row.figures
             elif row.figures is not None:

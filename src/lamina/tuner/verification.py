@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,10 @@ from lamina.testing.torch_private import compiled_anew
 from lamina.tuner.programs import Built, Subject, opened, program
 from lamina.tuner.samples import Sample
 
-__all__ = ["Allowed", "Reference", "Verified"]
+__all__ = ["Allowed", "EagerRaised", "Reference", "Verified"]
+
+
+_DRAWN = "; eager draws random numbers, and this candidate others: to tune such a model, set its dropout to 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +53,12 @@ class _Case:
     exact: Trace | None
 
 
+class EagerRaised(Exception):
+    """Eager, or the user's metric of it, raised an exception: its class and text."""
+
+
 class Reference:
-    """Eager's runs of the samples, taken once. Raises eager's exception if it fails."""
+    """Eager's runs of the samples, taken once. Raises ``EagerRaised`` if it fails."""
 
     def __init__(self, subject: Subject, samples: tuple[Sample, ...]) -> None:
         self.subject = subject
@@ -63,10 +71,14 @@ class Reference:
                 raised = eager.leaves.get("end")
                 if isinstance(raised, Raised):
                     if number == 0:
-                        raise RuntimeError(f"{raised.kind}: {raised.text}")
+                        raise EagerRaised(f"{raised.kind}: {raised.text}")
                     continue  # an input that was made up, and is none for this model
                 self.cases.append(_Case(sample, runs, eager, runs.exact(step)))
-        self.metric = None if subject.metric is None else float(subject.metric(subject.model))
+        self.metric = None if subject.metric is None else _measured(subject.metric, subject.model)
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Within it, calls may write to the model's state, which is as before in the end."""
+        return self.cases[0].runs.state.kept() if self.cases else nullcontext()
 
     def verify(self, built: Built, allowed: Allowed) -> Verified:
         """Hold a candidate against eager on every sample."""
@@ -111,7 +123,15 @@ class Reference:
         wrong = [d for d in found if not _is_allowed(d, case.eager, ours, case.exact, allowed)]
         if not wrong:
             return "", largest
-        return f"{wrong[0].where}: {_told(wrong[0], case.eager, ours, case.exact)}", largest
+        drawn = _DRAWN if case.eager.draws_numbers and wrong[0].kind in ("value", "rounding") else ""
+        return f"{wrong[0].where}: {_told(wrong[0], case.eager, ours, case.exact)}{drawn}", largest
+
+
+def _measured(metric: Callable[[Callable[..., Any]], float], model: Callable[..., Any]) -> float:
+    try:
+        return float(metric(model))
+    except Exception as error:
+        raise EagerRaised(f"its metric raises {type(error).__name__}: {error}") from error
 
 
 def _outputs_change(call: Callable[..., Any], case: _Case, subject: Subject) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from lamina.errors import BadArgument
+from lamina.errors import BadArgument, LaminaError
 from lamina.tuner.building import build
 from lamina.tuner.candidates import device_of
 from lamina.tuner.memory import limit_memory, peak_memory
@@ -31,7 +31,7 @@ from lamina.tuner.shares import parts_of
 from lamina.tuner.statistics import quantile
 from lamina.tuner.timing import Clock, race
 from lamina.tuner.values import Candidate, Figures, Row
-from lamina.tuner.verification import Allowed, Reference, Verified
+from lamina.tuner.verification import Allowed, EagerRaised, Reference, Verified
 
 __all__ = ["EAGER_FAILED", "Job", "examine", "packed", "serve"]
 
@@ -138,9 +138,9 @@ def examine(subject: Subject, job: Job, tell: Tell = lambda stage: None) -> Row:
 
 def _raised(candidate: Candidate, raised: Exception, stage: str) -> Row:
     text = next(iter(str(raised).strip().splitlines()), "")[:300]
-    said = f"{type(raised).__name__}: {text}"
-    if stage == "eager runs":
-        return Row(candidate, "failed", f"{EAGER_FAILED}{said}")
+    said = raised.what if isinstance(raised, LaminaError) else f"{type(raised).__name__}: {text}"
+    if isinstance(raised, EagerRaised):
+        return Row(candidate, "failed", f"{EAGER_FAILED}{text}")
     if _is_out_of_memory(raised):
         return Row(candidate, "out of memory", f"while {stage}: {said}")
     if isinstance(raised, BadArgument) and "pip install" in raised.remedy:
@@ -166,14 +166,16 @@ def _examined(subject: Subject, job: Job, at: Tell) -> Row:
     at("it is called first")
     owner = subject.model if built.owner is None else built.owner
     call = timed_call(built.call, subject, owner)
-    call()
+    with reference.kept():
+        call()
     build_seconds = time.monotonic() - start
     at("it is verified")
     verified = reference.verify(built, job.allowed)
     if verified.reason:
         return Row(candidate, "refused", verified.reason)
     at("it is timed")
-    figures, verdict = _timed(subject, built, job, call)
+    with reference.kept():
+        figures, verdict = _timed(subject, built, job, call)
     at("it is verified again")
     again = _verified_again(reference, built, job, before)
     if again.reason:
