@@ -303,6 +303,26 @@ def test_a_write_to_a_watched_result_gives_eagers_gradients_or_an_error(
         assert "inplace" in found[0] or "view" in found[0] or "modified" in found[0]
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_inputs_that_are_written_to_are_watched_as_well(dynamic: bool) -> None:
+    def write(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x.mul_(2)
+        return x.sin(), (x * y).sum()
+
+    def outcome(function: Callable[..., Any]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        leaves = [torch.randn(3, 4, requires_grad=True) for _ in range(2)]
+        x, seen = leaves[0] * 1.5, list[torch.Tensor]()
+        sine, total = function(x, leaves[1])
+        x.register_hook(lambda gradient: (seen.append(gradient.clone()), gradient * 3)[1])
+        x.retain_grad()
+        (sine.sum() + total + x.sum()).backward()
+        return [*seen, x.grad, *(leaf.grad for leaf in leaves)]  # type: ignore[list-item]
+
+    wanted = outcome(write)
+    torch.testing.assert_close(outcome(lamina.compile(write, dynamic=dynamic)), wanted, rtol=1e-4, atol=1e-6)
+
+
 def test_hooks_of_what_is_written_to_later_belong_to_that() -> None:
     leaf = torch.randn(3, 4, requires_grad=True)
     made, double = lamina.compile(lambda x: ((y := x * 3), y * 2))(leaf)

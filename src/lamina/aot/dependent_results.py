@@ -56,10 +56,10 @@ _SWITCHES = (SET_GRAD, ENTER_AUTOCAST, EXIT_AUTOCAST)
 class _Part:
     """The captured calls between a result and what it depends on.
 
-    ``gm`` takes the graph's inputs at the places ``inputs`` and then the results ``others``, and gives the result that
-    is returned at ``places``. ``leads`` says of each of its inputs whether a gradient reaches it. ``limit`` is why the
-    calls are never run again, None if they may be. ``below`` are the results that are views of this one, ``unread`` the
-    inputs of ``gm`` that it writes to without reading them.
+    ``gm`` takes the graph's inputs at the places ``inputs`` and then the results ``others`` (input i as it was written
+    to for -1-i), and gives the result that is returned at ``places``. ``leads`` says of each of its inputs whether a
+    gradient reaches it. ``limit`` is why the calls are never run again, None if they may be. ``below`` are the results
+    that are views of this one, ``unread`` the inputs of ``gm`` that it writes to without reading them.
     """
 
     places: tuple[int, ...]
@@ -115,7 +115,7 @@ def leading_on(
             part = watch.part
             result = made[part.places[0]]
             if result.grad_fn is not None:
-                others = [made[k] for k in part.others]
+                others = [made[k] if k >= 0 else inputs[-1 - k] for k in part.others]
                 leading = _direct(watch, (result,), result, *[inputs[i] for i in part.inputs], *others)
                 for place in part.places:
                     made[place] = leading
@@ -249,20 +249,20 @@ def _parts(gm: GraphModule, example_inputs: Sequence[Any], written: frozenset[in
 
 
 class _Results:
-    """The results of a graph that may have a gradient, each once. An input that is returned sees all of its own."""
+    """The results of a graph that may have a gradient, each once, and inputs that it writes to, as they are then.
+
+    Input i has the place -1-i. One that is not written to sees all of its gradient, returned or not.
+    """
 
     def __init__(self, returned: Sequence[Any], gm: GraphModule, written: frozenset[int]) -> None:
-        inputs = {id(example(n)) for i, n in enumerate(gm.graph.find_nodes(op="placeholder")) if i not in written}
-        found = {
-            i: node
-            for i, node in enumerate(returned)
-            if isinstance(node, Node) and _may_have_gradient(node) and id(example(node)) not in inputs
-        }
-        self.nodes = found
+        given = gm.graph.find_nodes(op="placeholder")
+        inputs = {id(example(n)) for i, n in enumerate(given) if i not in written}
+        values = {i: n for i, n in enumerate(returned) if isinstance(n, Node)} | {-1 - i: given[i] for i in written}
+        self.nodes = {i: n for i, n in values.items() if _may_have_gradient(n) and id(example(n)) not in inputs}
         self.places: dict[int, tuple[int, ...]] = {}
-        for i, node in found.items():
+        for i, node in self.nodes.items():
             self.places[id(example(node))] = (*self.places.get(id(example(node)), ()), i)
-        self._first = {found[places[0]] for places in self.places.values()}
+        self._first = {self.nodes[places[0]] for places in self.places.values() if places[0] >= 0}
 
     def is_first(self, node: Node) -> bool:
         """Whether a node is a result, and not one that another is as well."""
@@ -319,17 +319,19 @@ class _Calls:
         graph = Graph()
         made: dict[Node, Any] = copy_nodes(graph, inputs)
         for other in others:
-            given = graph.placeholder(f"result_{other}")
+            given = graph.placeholder(f"result_{other}".replace("-", "_"))
             given.meta = dict(self.results.nodes[other].meta)
             made.update((node, given) for node, one in stops.items() if one == other)
         graph.output((copy_nodes(graph, calls, made)[result],))
         gm = graph_module(self.gm, graph, with_meta=False)
         values = [*(example_inputs[i] for i in inputs.values()), *(example(self.results.nodes[k]) for k in others)]
         reach = reach_in_eager(gm, values, {0: ("result", 0)})()
+        own, places = self.results.places_of(result), tuple(inputs.values())
+        if reach is None:
+            self.notes.decided("dependent results", False, reasons.LEADS_UNKNOWN(place=own[0]))
         leads = tuple(one is not None for one in reach or ())
         if not any(leads[len(inputs) :]):
             return None
-        own, places = self.results.places_of(result), tuple(inputs.values())
         views = below(self.gm, own[0])
         if views is None:
             # A view of a view that is a result is made of that one: see ``relations``.

@@ -312,6 +312,12 @@ LIES_IN_SHARED_MEMORY = _TRACED.add(
     "retain_grad and torch.autograd.grad of the results that it depends on see only what arrives from outside.",
     "return one of the views, and make the others outside of the compiled function",
 )
+LEADS_UNKNOWN = _TRACED.add(
+    23,
+    "which results the result {place} depends on is not known: the captured calls do not run on tensors without values",
+    "Hooks, retain_grad and torch.autograd.grad of the results that it depends on see only what arrives from outside.",
+    "return that result from a compiled function of its own",
+)
 
 TAKEN_APART = _TRACED.add(
     18,
