@@ -5,6 +5,9 @@ compiling that is spent in what keeps stages, writes reasons and logs, in proces
 cache of kernels: times of whole runs with recording and without differ by more than that from run to run. The
 failures: at each place where something is recorded or told an exception is raised at every call, and results,
 gradients and kernels are compared with those of a run without.
+
+``--report`` measures what the option ``report`` adds instead: compiling with it and without takes turns in one
+process, and the report is written after each.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import gc
 import importlib
 import json
 import logging
+import resource
 import statistics
 import sys
 import tempfile
@@ -37,8 +41,10 @@ from benchmarks.report import RESULTS
 from lamina.base.reasons import Code
 from lamina.extend import rule
 from lamina.record import Record
+from lamina.report import recording
+from lamina.report.write import write_report
 
-__all__ = ["PLACES", "cost", "failures", "outcome", "program"]
+__all__ = ["PLACES", "cost", "failures", "outcome", "program", "report_cost"]
 
 PLACES = (
     "lamina.record.Stage",
@@ -67,12 +73,16 @@ PLACES = (
     "lamina.rewrite.rewriting.Matcher",
     "lamina.rewrite.unmatched.source_of",
     "lamina.report.recording.graph_copy",
+    "lamina.report.recording._awaited",
+    "lamina.backends.profiled.timed",
     "lamina.record._dump_region",
     "lamina.record.files",
 )
 """Functions, by module, that do nothing but record or tell: one that raises must not change what is compiled."""
 _MOST = 0.02
 """The share of compiling that recording may take."""
+_MOST_FOR_REPORTS = 0.2
+"""The share of it that the option report may add."""
 
 
 def _halved(x: Tensor) -> Tensor:
@@ -112,7 +122,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     results: list[Tensor] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for rows in (4, 6):
+        for rows in (4, 6, 6):
             x, w = torch.randn(rows, 5, requires_grad=True), torch.randn(5, 7, requires_grad=True)
             result = compiled(x, w)
             result.sum().backward()
@@ -255,10 +265,11 @@ def _accounted(spent: _Spent) -> Iterator[None]:
         yield
 
 
-def _seconds(name: str) -> tuple[float, float]:
+def _seconds(name: str, report: str = "") -> tuple[float, float, Record]:
     """Processor seconds of this thread to the end of the first training step, and those of them spent on recording.
 
-    The kernels of the model are in this process, so that no compiler is waited for.
+    The kernels of the model are in this process, so that no compiler is waited for. With the record, which keeps what
+    a report needs where ``report`` names a file.
     """
     torch.compiler.reset()
     torch.manual_seed(0)
@@ -267,22 +278,60 @@ def _seconds(name: str) -> tuple[float, float]:
     spent = _Spent()
     with _accounted(spent):
         start = time.thread_time()
-        compiled = lamina.compile(model, dynamic=False, options={"progress": False, "compare_eager": "off"})
+        options = {"progress": False, "compare_eager": "off", "report": report}
+        compiled = lamina.compile(model, dynamic=False, options=options)
         compiled(*given).sum().backward()
-        return time.thread_time() - start, spent.seconds
+        return time.thread_time() - start, spent.seconds, compiled.record
 
 
 def cost(name: str, turns: int) -> dict[str, float]:
     """Median processor seconds of compiling, and the share of them that recording takes: median and largest."""
     _seconds(name)
     found = [_seconds(name) for _ in range(turns)]
-    shares = [recording / whole for whole, recording in found]
+    shares = [recording / whole for whole, recording, _ in found]
     return {
         "turns": turns,
-        "seconds": round(statistics.median(whole for whole, _ in found), 4),
+        "seconds": round(statistics.median(whole for whole, *_ in found), 4),
         "share": round(statistics.median(shares), 4),
         "largest_share": round(max(shares), 4),
     }
+
+
+def report_cost(name: str, turns: int) -> dict[str, float]:
+    """What the option ``report`` adds to compiling, as a share of it, and the processor seconds of writing.
+
+    ``share`` is the median over turns, each of which compiles without the option and with it. Seconds of writing are
+    this process's, with the texts of all levels but assembly, and those of the compilers and disassemblers that
+    assembly takes.
+    """
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(recording, "_waiting", recording._Waiting()):
+        file = str(Path(folder) / "report.html")
+        _seconds(name, file)
+        shares, plain, writing, assembling = [], [], [], []
+        for _ in range(turns):
+            without, with_it = _seconds(name)[0], _seconds(name, file)
+            shares.append(with_it[0] / without - 1)
+            plain.append(without)
+            for assembly, seconds in ((False, writing), (True, assembling)):
+                start = time.process_time() if not assembly else _children()
+                write_report(with_it[2], file, assembly=assembly)
+                seconds.append((time.process_time() if not assembly else _children()) - start)
+            recording._waiting.records.clear()
+    middle = statistics.median(plain)
+    return {
+        "turns": turns,
+        "seconds": round(middle, 4),
+        "share": round(statistics.median(shares), 4),
+        "writing_seconds": round(statistics.median(writing), 4),
+        "writing_share": round(statistics.median(writing) / middle, 4),
+        "assembly_seconds": round(statistics.median(assembling), 4),
+    }
+
+
+def _children() -> float:
+    """Processor seconds of processes that this one started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> int:
@@ -291,7 +340,11 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--only", default="", help="the one model to take")
     parser.add_argument("--no-failures", action="store_true")
+    parser.add_argument("--report", action="store_true", help="measure what the option report adds, and nothing else")
     given = parser.parse_args()
+    path = RESULTS / "recording.json"
+    if given.report:
+        return _measured_reports(path, given.only, given.turns)
     costs = {}
     for name in MODELS:
         if given.only in ("", name):
@@ -300,10 +353,24 @@ def main() -> int:
     harm = [] if given.no_failures else failures()
     print(f"{len(PLACES)} places, 2 errors each: {len(harm)} do harm", *harm, sep="\n  ")
     if not given.only and not given.no_failures:
-        content = {"cost": costs, "places": len(PLACES), "errors": 2, "harm": harm}
-        path = RESULTS / "recording.json"
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        _write(path, known | {"cost": costs, "places": len(PLACES), "errors": 2, "harm": harm})
     return bool(harm) or any(one["share"] > _MOST for one in costs.values())
+
+
+def _measured_reports(path: Path, only: str, turns: int) -> int:
+    found = {}
+    for name in MODELS:
+        if only in ("", name):
+            found[name] = report_cost(name, max(3, turns // 6) if name.startswith("GPT") else turns)
+            print(name, found[name], flush=True)
+    if not only:
+        _write(path, json.loads(path.read_text(encoding="utf-8")) | {"report": found})
+    return any(one["share"] > _MOST_FOR_REPORTS for one in found.values())
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -57,3 +57,5 @@ def test_the_committed_figures() -> None:
     assert found["places"] == len(recording.PLACES)
     assert set(found["cost"]) == set(recording.MODELS)
     assert all(one["share"] <= 0.02 for one in found["cost"].values())
+    assert set(found["report"]) == set(recording.MODELS)
+    assert all(one["share"] <= 0.2 for one in found["report"].values())

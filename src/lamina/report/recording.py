@@ -166,8 +166,15 @@ def _unreported(error: Exception, record: Record, options: Options) -> Record:
     """``record``, where what was to be written of it failed by a fault of ours."""
     if not is_internal(error):
         raise error
-    note, instead = record.noting("", "record"), "it is compiled all the same, and reported nowhere"
-    recover(error, doing="recording it", region=record.name, instead=instead, strict=options.strict, note=note)
+    recover(
+        error,
+        doing="recording it",
+        region=record.name,
+        instead="it is compiled all the same, and reported nowhere",
+        strict=options.strict,
+        note=record.noting("", "record"),
+        kind="record",
+    )
     return record
 
 
