@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 import lamina
+from lamina.codegen.origins import triton_with_origins
+from lamina.codegen.triton.emit import emit
 from lamina.record import Record
+from lamina.schedule.fuse import Fused
+from lamina.schedule.gpu_target import GpuTarget
+from lamina.schedule.plan import make_plan
 
 
 class Block(nn.Module):
@@ -42,6 +48,25 @@ def trained(**options: Any) -> Record:
     compiled(torch.randn(4, 8, 32)).square().sum().backward()
     record: Record = compiled.record
     return record
+
+
+def trained_for_a_gpu() -> Record:
+    """The record of that model's forward with a plan and Triton kernels in the place of those for the CPU.
+
+    No GPU is needed.
+    """
+    record, target = trained(), GpuTarget()
+    found = Record(record.name)
+    for stage in record.stages:
+        if isinstance(stage.value, Fused) and "_backward" not in stage.region:
+            plan = make_plan(stage.value, target)
+            sources = triton_with_origins({kernel.name: emit(kernel, target) for kernel in plan.kernels}, plan)
+            made = [replace(stage, name="plan", value=plan, decisions=plan.decisions)]
+            made.append(replace(stage, name="codegen", value=sources, decisions=()))
+            found.stages += [stage, *made]
+        elif stage.name not in ("plan", "host", "codegen", "build", "cache") and "_backward" not in stage.region:
+            found.stages.append(stage)
+    return found
 
 
 def link_pairs(report: dict[str, Any]) -> Iterator[tuple[int, int, int, int]]:

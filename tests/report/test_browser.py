@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from lamina.report.document import document
 from lamina.report.page import page
 from tests.report.browser import Browser, chromium
-from tests.report.programs import link_pairs, trained
+from tests.report.programs import link_pairs, trained, trained_for_a_gpu
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`${x}\u2028<!--"
 VIEWS = ("overview", "trace", "fusion", "decisions", "guards", "kernels", "passes", "memory", "time")
@@ -141,6 +142,40 @@ def test_a_click_marks_lines_of_other_levels(browser: Browser, tmp_path: Path, r
     browser.until("document.querySelectorAll('.results li').length > 3")
     browser.key("Escape")
     browser.until("!document.querySelector('.results')")
+    assert_quiet(browser)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_kernels_of_a_gpu_lead_to_ptx_and_machine_code_and_back(browser: Browser, tmp_path: Path) -> None:
+    gpu = document(trained_for_a_gpu())
+    assert gpu["faults"] == []
+    levels = [text["level"] for text in gpu["texts"]]
+    assert levels.count("ptx") == levels.count("assembly") == levels.count("kernel") == len(gpu["kernels"]) > 2
+    file = opened(browser, tmp_path, gpu)
+    ptx, text = next((n, one) for n, one in enumerate(gpu["texts"]) if one["key"].startswith("ptx:gelu"))
+    lines = text["text"].split("\n")
+    store = next(number for number, line in enumerate(lines, 1) if "st.global" in line)
+    linked = """(([text, line]) => { const { report } = window.lamina;
+        return [...report.linked(text, line)].map(([one, lines]) => [report.texts[one].level, one, lines[0]]); })(%s)"""
+    places = {level: (one, line) for level, one, line in browser.evaluate(linked % [ptx, store])}
+    for level in ("ptx", "assembly", "kernel"):
+        found = {one for one, *_ in browser.evaluate(linked % list(places[level]))}
+        assert {"python", "forward", "loops", "kernel", "ptx", "assembly"} <= found, level
+    browser.evaluate("sessionStorage.setItem('panes', JSON.stringify(['python', 'kernel', 'ptx', 'assembly']))")
+    browser.open(file, f"#trace={text['key']}/{store}")
+    for level in ("python", "kernel", "ptx", "assembly"):
+        browser.until(f"document.querySelector('.pane.{level} .line-chosen')")
+    browser.evaluate("location.hash = 'kernels'")
+    browser.until("document.querySelector('main table.wide')")
+    head = browser.evaluate("[...document.querySelectorAll('table.wide th')].map((one) => one.innerText.trim())")
+    first = browser.evaluate(
+        "[...document.querySelectorAll('table.wide tbody tr')].map((r) => [...r.cells].map((c) => c.innerText))"
+    )
+    for row in first:
+        figures = dict(zip(head, row, strict=True))
+        assert 0 < int(figures["Registers"]) <= 255
+        assert int(figures["Spills"]) >= 0
+        assert figures["Shared"]
     assert_quiet(browser)
 
 
