@@ -83,7 +83,13 @@ class Assembler:
         return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def _read(self, building: subprocess.Popen[bytes], folder: str, number: int) -> list[str]:
-        if building.wait(_SECONDS):
+        try:
+            status = building.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            building.kill()
+            building.wait()
+            raise
+        if status:
             raise subprocess.CalledProcessError(building.returncode, self.compiler)
         how = ("-d", "-l", "--inlines", "-M", "intel", "--no-show-raw-insn", "-C", f"{number}.o")
         read = subprocess.run(

@@ -181,8 +181,12 @@ def _step_box(number: int, step: dict[str, Any]) -> dict[str, Any]:
 
 def _group_box(number: int, name: str, steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     kernels = sum(step["kind"] == "kernel" for step in steps)
-    detail = f"{kernels} kernels, {len(steps) - kernels} library calls"
+    detail = f"{_counted(kernels, 'kernel')}, {_counted(len(steps) - kernels, 'library call')}"
     return {"opens": str(number), "kind": "group", "label": name or "outermost", "detail": detail, "module": name}
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _map(boxes: Sequence[dict[str, Any]], edges: Sequence[dict[str, Any]]) -> dict[str, Any]:

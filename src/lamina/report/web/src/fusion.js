@@ -104,13 +104,14 @@ function Legend({ region }) {
     for (const map of Object.values(region.fusion)) {
       for (const edge of map.edges) {
         if (!edge.why) continue;
-        const one = found.get(edge.why) ?? { count: 0, bytes: 0, code: edge.code };
+        const one = found.get(edge.code || edge.why) ?? { count: 0, bytes: 0, code: edge.code, why: new Set() };
         one.count++;
         one.bytes += edge.bytes;
-        found.set(edge.why, one);
+        found.set(edge.code || edge.why, one);
+        one.why.add(edge.why);
       }
     }
-    return [...found].sort((a, b) => b[1].bytes - a[1].bytes);
+    return [...found.values()].sort((a, b) => b.bytes - a.bytes);
   }, [region]);
   return html`
     <h2>${region.name}</h2>
@@ -118,8 +119,10 @@ function Legend({ region }) {
     <h3>Why there is a boundary</h3>
     <ul class="reasons">
       ${reasons.map(
-        ([why, one]) => html`<li key=${why}>
-          ${one.code && html`<code>${one.code}</code> `}${why} <span class="faint">× ${one.count}, ${bytes(one.bytes)}</span>
+        (one) => html`<li key=${[...one.why][0]} title=${[...one.why].join("\n")}>
+          ${one.code && html`<code>${one.code}</code> `}${[...one.why][0]}
+          ${one.why.size > 1 && ` (and ${plural(one.why.size - 1, "other")} like it)`}
+          <span class="faint"> × ${one.count}, ${bytes(one.bytes)}</span>
         </li>`,
       )}
     </ul>
