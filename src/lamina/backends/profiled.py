@@ -79,13 +79,15 @@ def timed_program(text: str, kernels: Mapping[str, Kernel], times: dict[str, lis
         nonlocal watched, calls
         calls += 1
         if calls == 1 or calls > 1 + _TIMED_CALLS:
+            watched = None  # it may hold memory of its own
             return program(args)
-        if watched is None:
+        timing = watched
+        if timing is None:
             try:
-                watched = load_program(text, "call", {"kernels": timed(kernels, times)})
+                timing = watched = load_program(text, "call", {"kernels": timed(kernels, times)})
             except Exception:  # nothing that is only noted may harm a call
-                watched = program
-        return watched(args)
+                timing = watched = program
+        return timing(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call

@@ -37,7 +37,8 @@ def region_program(gm: GraphModule) -> dict[str, str] | None:
     held = {
         str(n.target): getattr(gm, str(n.target), None) for n in gm.graph.nodes if n.op in ("get_attr", "call_module")
     }
-    if None in given or any(not isinstance(value, torch.Tensor | GraphModule) for value in held.values()):
+    told = all(name.isidentifier() and isinstance(value, torch.Tensor | GraphModule) for name, value in held.items())
+    if None in given or not told:
         return None
     out = Writer()
     out.line()
@@ -76,7 +77,7 @@ def _example(value: object) -> str | None:
         made = f"example({shape}, {strides}, {value.dtype})"
         return made if value.device.type == "cpu" else f'{made}.to("{value.device.type}")'
     if isinstance(value, torch.SymInt | int):
-        return repr(hint(value))
+        return repr(value) if isinstance(value, bool) else repr(hint(value))
     if isinstance(value, torch.SymFloat | float):
         return "0.5" if isinstance(value, torch.SymFloat) else repr(value)
     return "None" if value is None else None
