@@ -16,7 +16,7 @@ from lamina.errors import BadArgument
 from lamina.testing.state import reachable
 from lamina.tuner.building import build
 from lamina.tuner.identity import model_key
-from lamina.tuner.mixes import candidates_for_parts, mixed, parts_named
+from lamina.tuner.mixes import candidates_for_parts, mixed, parts_named, refined
 from lamina.tuner.parts import modules_in, replaced, tensors_of
 from lamina.tuner.shares import parts_of
 from lamina.tuner.values import Candidate, Figures, Interval, Part, Row, mix_of, parts_in
@@ -131,6 +131,27 @@ def test_candidates_of_parts_come_back_from_plain_data() -> None:
     assert [c.name for c in found] == ["a and 1 alike: lamina", "c: lamina"]
     again = Candidate.from_json(found[0].to_json())
     assert parts_in(again) == ((("a", "b"), LAMINA),)
+
+
+def test_modes_are_tried_for_a_part_where_their_compiler_helps() -> None:
+    a, b = Part(("a",), 0.6), Part(("b",), 0.3)
+    other = Candidate("torch.compile, max-autotune", "torch.compile", {"mode": "max-autotune"}, 3)
+    frozen = Candidate("frozen", "lamina", {"options": {"freeze": True}}, 3)
+    narrow = Candidate("narrow", "autocast", {"dtype": "bfloat16", "compiled": "lamina"}, 3, True)
+    innermost = Candidate("innermost", "channels-last", {"compiled": "lamina"}, 3)
+    modes = Candidate("max-autotune", "lamina", {"mode": "max-autotune"}, 3)
+    whole = (LAMINA, modes, frozen, other, narrow, innermost)
+    first = candidates_for_parts((a, b), whole)
+    of_a = ["a: lamina", "a: torch.compile, max-autotune", "a: narrow", "a: innermost"]
+    assert [c.name for c in first] == [*of_a, *(name.replace("a: ", "b: ", 1) for name in of_a)]
+    speeds = {"a: lamina": 1.5, "a: innermost": 1.2}
+    rows = [row(c, "faster" if c.name in speeds else "tie", speeds.get(c.name, 1.0)) for c in first]
+    assert [c.name for c in refined(rows, whole)] == ["a: max-autotune", "a: frozen"]
+    assert refined([row(c, "tie", 1.0) for c in first], whole) == ()
+    better = [row(c, "faster", 1.515 if "auto" in c.name else 1.8) for c in refined(rows, whole)]
+    last = row(first[4], "faster", 1.3)
+    mixes = mixed([*rows[:4], *better, last], lambda mix: row(mix, "faster", 2.0))
+    assert [r.candidate.name for r in mixes] == ["a: frozen; b: lamina"]
 
 
 def row(candidate: Candidate, verdict: str, speed: float) -> Row:

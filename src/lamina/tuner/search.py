@@ -19,7 +19,7 @@ from lamina.tuner.fleet import Fleet
 from lamina.tuner.identity import row_key, subject_key
 from lamina.tuner.journal import Journal
 from lamina.tuner.memory import available_memory
-from lamina.tuner.mixes import candidates_for_parts, mixed, parts_named
+from lamina.tuner.mixes import candidates_for_parts, mixed, parts_named, refined
 from lamina.tuner.objective import Objective, parse_objective
 from lamina.tuner.parts import modules_in
 from lamina.tuner.process import Processes
@@ -127,6 +127,7 @@ def tune(
         wanted = candidates is None if modules is None else modules
         parts = parts_named(wanted, rows[0].parts, held)
         singles = search.rows(candidates_for_parts(parts, chosen))
+        singles += search.rows(refined(singles, chosen))
         rows += [*singles, *mixed(singles, lambda mix: search.rows((mix,))[0])]
     return _right(Result(model, rows, goal, environment), subject, allowed)
 
