@@ -24,7 +24,7 @@ from lamina.tuner.programs import Subject
 from lamina.tuner.samples import Sample, held_out, samples_of
 from lamina.tuner.settings import TorchSettings, ambient, changed
 from lamina.tuner.table import rows_table, table_text
-from lamina.tuner.values import Row
+from lamina.tuner.values import CHOOSABLE, Row
 from lamina.tuner.verification import Allowed, Reference
 
 __all__ = ["Environment", "Result", "load", "refusal", "restored"]
@@ -129,25 +129,31 @@ def restored(
     data: Mapping[str, Any], model: Callable[..., Any], path: str, samples: tuple[Sample, ...] | None = None
 ) -> Result:
     """The result that ``Result.to_json`` gave, from the file ``path``; else as ``load``."""
-    objective = parse_objective(data["objective"])
     subject = Subject(model, (Sample(),) if samples is None else samples)
     environment = Environment.here(device_of(subject))
+    try:
+        objective = parse_objective(data["objective"])
+        saved = Environment(dict(data["device"]), dict(data["versions"]))
+        rows = [Row.from_json(row) for row in data["rows"]]
+        flaw = next(filter(None, (row.flaw() for row in rows)), "")
+        key, named = data["model"], [row for row in rows if row.candidate.name == data["chosen"]]
+    except (KeyError, TypeError, ValueError, AttributeError, BadArgument) as error:
+        flaw = f"{type(error).__name__}: {error}"
+    if flaw or not named or named[0].verdict not in CHOOSABLE:
+        raise BadArgument(f"{path} is damaged: {flaw or 'its choice is none of its rows'}", remedy="tune again")
     other = [
         f"{name} is {environment.device.get(name)!r} here and was {value!r}"
-        for name, value in data["device"].items()
+        for name, value in saved.device.items()
         if environment.device.get(name) != value
     ]
     if other:
         raise BadArgument(
             f"{path} was measured on another device: {'; '.join(other)}", remedy="tune again on this machine"
         )
-    if data["model"] != model_key(model):
+    if key != model_key(model):
         raise BadArgument(f"{path} is of another model, or of one with other weights", remedy="tune this one")
-    saved = Environment(data["device"], data["versions"])
-    rows = [Row.from_json(row) for row in data["rows"]]
-    named = [row for row in rows if row.candidate.name == data["chosen"]]
     result = Result(model, rows, objective, saved)
-    result.chosen = named[0] if named else result.chosen
+    result.chosen = named[0]
     if samples is not None:
         wrong = refusal(result, subject)
         if wrong:
@@ -159,7 +165,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         known = data["version"] == _VERSION
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadArgument(f"{path} is no saved result: {error}", remedy="give a file that Result.save wrote") from error
     if not known:
         raise BadArgument(f"{path} has the form {data['version']}, not {_VERSION}", remedy="tune again")
