@@ -28,3 +28,16 @@ def test_a_name_that_is_not_there_is_said() -> None:
     for name in ("tests.tuner.models", "tests.tuner.models:nothing", "tests.nothing:small"):
         with pytest.raises(BadArgument, match=r"write package\.module:name"):
             named_object(name)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("--save", "is a folder"), ("--report", "end in .html"), ("--save", "in no folder")]
+)
+def test_a_file_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path, option: str, said: str) -> None:
+    (tmp_path / "file.txt").touch()
+    name = {"is a folder": tmp_path, "end in .html": tmp_path / "file.txt", "in no folder": tmp_path / "file.txt" / "x"}
+    line = ["tune", "tests.tuner.nowhere:small", "--inputs", "tests.tuner.models:batch", option, str(name[said])]
+    done = CliRunner().invoke(app, line)
+    assert done.exit_code != 0
+    assert isinstance(done.exception, BadArgument)
+    assert said in str(done.exception)

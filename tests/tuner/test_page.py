@@ -16,6 +16,7 @@ from lamina.cli.app import app
 from lamina.errors import BadArgument
 from lamina.tuner.objective import parse_objective
 from lamina.tuner.page import reproduction, tuning_page, write_tuning_page
+from lamina.tuner.table import SPENT, rows_table, table_text
 from lamina.tuner.values import EAGER, Candidate, Figures, Interval, Row
 
 HOSTILE = "</pre><script>alert(1)</script>\"'&<"
@@ -97,3 +98,13 @@ def test_the_command_writes_a_page_whose_lines_it_takes(tmp_path: Path) -> None:
     assert [row["verdict"] for row in json.loads(done.stdout)["rows"]] == ["baseline", "refused"]
     wrong = CliRunner().invoke(app, [*line[:-1], "fast"])
     assert wrong.exit_code != 0
+
+
+def test_what_the_budget_was_spent_for_is_one_row() -> None:
+    spent = tuple(Row(Candidate(f"c{k}", "import"), "not tried", SPENT) for k in range(5))
+    other = Row(Candidate("d", "import"), "not tried", f"{SPENT}: no answer")
+    table = rows_table((ROWS[0], *spent[:2], other), ROWS[0], "t")
+    assert table.row_count == 4
+    table = rows_table((ROWS[0], *spent, other), ROWS[0], "t")
+    assert table.row_count == 3
+    assert "c0 and 4 more" in table_text(table)

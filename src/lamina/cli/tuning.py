@@ -14,6 +14,7 @@ from torch import nn
 
 from lamina.errors import BadArgument
 from lamina.programs import named_object
+from lamina.tuner.page import PAGES
 from lamina.tuner.search import tune
 from lamina.tuner.values import Candidate
 
@@ -38,6 +39,8 @@ def tune_command(
 
     Example: lamina tune models:encoder --inputs models:batch --objective "throughput, error<=1e-3"
     """
+    for path, endings in ((save, ()), (report, PAGES)):
+        _check_written(path, endings)
     sys.path.insert(0, "")  # modules of the folder at hand, in the processes of candidates as well
     result = tune(
         _made(target),
@@ -59,6 +62,17 @@ def tune_command(
         result.save(save)
     out = Console(soft_wrap=True, highlight=False)
     out.print(json.dumps(result.to_json(), indent=1) if as_json else str(result), markup=False)
+
+
+def _check_written(path: Path | None, endings: tuple[str, ...]) -> None:
+    """Say before anything runs that a file cannot be written in the end."""
+    if path is None:
+        return
+    there = next((parent for parent in path.absolute().parents if parent.exists()), path)
+    if path.is_dir() or not there.is_dir():
+        raise BadArgument(f"{path} is {'a folder' if path.is_dir() else 'in no folder'}", remedy="name a file")
+    if endings and path.suffix not in endings:
+        raise BadArgument(f"{path} does not end in {endings[0]}", remedy=f"name a file that ends in {endings[0]}")
 
 
 def _candidates(text: str) -> list[Candidate] | None:

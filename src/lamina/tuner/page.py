@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from lamina.tuner.objective import Objective
 
-__all__ = ["reproduction", "tuning_page", "write_tuning_page"]
+__all__ = ["PAGES", "reproduction", "tuning_page", "write_tuning_page"]
 
+PAGES = (".html", ".htm")
+"""Endings of a page's file."""
 _COLUMNS = ("", "candidate", "verdict", "speed", "p50", "p99", "per second", "memory", "error", "build")
 
 
@@ -42,7 +44,7 @@ def reproduction(row: Row, objective: Objective, command: str = "") -> str:
 def write_tuning_page(path: str | Path, text: str) -> Path:
     """Write a page, and return its path. Raises ``BadArgument`` for another ending than ``.html``."""
     path = Path(path)
-    if path.suffix not in (".html", ".htm"):
+    if path.suffix not in PAGES:
         raise BadArgument(f"no page has the ending {path.suffix!r}", remedy="name a file that ends in .html")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", errors="surrogatepass")

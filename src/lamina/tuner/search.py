@@ -28,6 +28,7 @@ from lamina.tuner.progress import Progress
 from lamina.tuner.result import Environment, Result, refusal
 from lamina.tuner.samples import samples_of
 from lamina.tuner.settings import TorchSettings
+from lamina.tuner.table import SPENT
 from lamina.tuner.values import EAGER, Candidate, Figures, Row
 from lamina.tuner.verification import Allowed
 from lamina.tuner.worker import EAGER_FAILED, Job
@@ -252,7 +253,7 @@ class _Search:
     def _measured(self, job: Job) -> Row:
         left = self._left(job)
         if left <= 0:
-            return Row(job.candidate, "not tried", "the budget was spent before")
+            return Row(job.candidate, "not tried", SPENT)
         turn = self.book.turn(self.key, left + _GRACE)
         if turn is None:
             return self._examined(job)
@@ -273,7 +274,7 @@ class _Search:
     def _examined(self, job: Job) -> Row:
         limit = self._left(job)
         if limit <= 0:
-            return Row(job.candidate, "not tried", "the budget was spent before")
+            return Row(job.candidate, "not tried", SPENT)
         if self.processes is None:
             self.processes = Processes(self.subject)
         told = self.told

@@ -11,23 +11,33 @@ from rich.table import Table
 from lamina.tuner.choice import pareto
 from lamina.tuner.values import Figures, Row
 
-__all__ = ["duration", "figures_told", "rows_table", "size", "table_text"]
+__all__ = ["SPENT", "duration", "figures_told", "rows_table", "size", "table_text"]
 
+SPENT = "the budget was spent before"
+"""Why a candidate was not tried."""
+_SEVERAL = 3
+"""Candidates not tried from which on they are one row."""
 _WIDTH = 150
 """Characters of a line of a table that no terminal shows."""
 
 
 def rows_table(rows: Sequence[Row], chosen: Row | None, title: str) -> Table:
-    """A row for each candidate; "*" marks the chosen one, "P" those of which none is better in all respects."""
+    """A row for each candidate; "*" marks the chosen one, "P" those of which none is better in all respects. Those for
+    which the budget had nothing left are one row.
+    """
     table = Table(title=title, title_justify="left")
     names = ("", "candidate", "verdict", "speed", "p50", "p99", "per second", "memory", "error", "build", "reason")
     for name in names:
         numeric = name in ("p50", "p99", "per second", "memory", "error", "build")
         table.add_column(name, overflow="fold", justify="right" if numeric else "left")
     best = {id(row) for row in pareto(rows)}
-    for row in rows:
+    left = [row for row in rows if row.verdict == "not tried" and row.reason == SPENT]
+    for row in rows if len(left) < _SEVERAL else [row for row in rows if row not in left]:
         marks = ("*" if row is chosen else "") + ("P" if id(row) in best else "")
         table.add_row(marks, row.candidate.name, row.verdict, *figures_told(row.figures), row.reason)
+    if len(left) >= _SEVERAL:
+        more = f"{SPENT}; tune again, which measures these alone"
+        table.add_row("", f"{left[0].candidate.name} and {len(left) - 1} more", "not tried", *figures_told(None), more)
     return table
 
 

@@ -14,6 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -82,6 +83,7 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     for number in (1, 2):
         os.dup2(descriptor, number)
+    _track_alone()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's interrupt is the parent's to handle
 
     def work() -> None:
@@ -112,6 +114,14 @@ def serve(pipe: Connection, job: Job, subject: Subject | bytes, log: str) -> Non
             if os.getpgrp() == os.getpid():
                 os.killpg(0, signal.SIGKILL)
             os._exit(1)  # who waits for the row was killed, and nobody would end a candidate that hangs
+
+
+def _track_alone() -> None:
+    """Have a tracker of semaphores of its own for this process: the user's would tell what a killed one left behind."""
+    tracker: Any = getattr(resource_tracker, "_resource_tracker", None)
+    for name in ("_fd", "_pid"):
+        if hasattr(tracker, name):
+            setattr(tracker, name, None)
 
 
 def examine(subject: Subject, job: Job, tell: Tell = lambda stage: None) -> Row:
