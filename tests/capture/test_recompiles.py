@@ -313,6 +313,19 @@ def test_the_stance_says_the_fact_and_both_values(case: Any) -> None:
     compiled(*calls[-1])
 
 
+@pytest.mark.parametrize("case", STANCES.values(), ids=STANCES)
+def test_the_stance_says_the_same_behind_torch_compile(case: Any) -> None:
+    function, calls, words = case
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="lamina")
+    for given in calls[:-1]:
+        compiled(*given)
+    with torch.compiler.set_stance("fail_on_recompile"), pytest.raises(RecompileRefused, match=words) as raised:
+        compiled(*calls[-1])
+    assert Path(__file__).name in str(raised.value)
+    compiled(*calls[-1])
+
+
 def test_symbols_pass_the_stance() -> None:
     compiled = lamina.compile(scaled, backend="eager")
     for n in (2, 3, 2.5, 3.5):

@@ -399,3 +399,27 @@ def test_what_it_does_not_do_is_left_to_dynamo_and_said() -> None:
     f = lamina.compile(lambda x: x * 2 + 1, fullgraph=True, options={"capture": "own"})
     assert torch.equal(f(values()), values() * 2 + 1)
     assert any("fullgraph asks for one graph" in str(d.reason) for d in f.record.decisions())
+
+
+def test_graphs_are_counted_and_kept_in_the_record() -> None:
+    @own
+    def parted(x):
+        y = x.sin()
+        return y.cos() if y.sum() > 0 else y
+
+    parted(values())
+    assert parted.stats().graphs == 2
+    stages = [stage.name for stage in parted.record.stages]
+    assert stages.count("capture") == 3  # what the callable is, and each of its graphs
+    assert stages.count("other") == 2
+
+
+def test_a_result_of_several_that_nothing_reads_leaves_nothing_to_eager() -> None:
+    @own
+    def halved(x):
+        first, _ = x.chunk(2)
+        return first.cos()
+
+    halved(values())
+    assert not halved.record.decisions("fallback")
+    assert halved.stats().kernels == 1

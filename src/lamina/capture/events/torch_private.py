@@ -30,6 +30,7 @@ from lamina.capture.breaks import break_reason, is_torchs
 from lamina.capture.log import CaptureLog
 from lamina.capture.recompiles.guard_texts import FailedGuard, failed_guard, is_of_another
 from lamina.capture.recompiles.guarded_call import GuardedCall, calling_frame, given_names
+from lamina.capture.torch_private import passed_through
 from lamina.errors import RecompileRefused
 
 __all__ = ["Guards", "function_being_compiled", "note_fixed_sizes", "refused_recompile", "was_reset", "watch_frames"]
@@ -151,7 +152,7 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 def _log_at_end(compiler: Any, code: CodeType) -> CaptureLog | None:
     """The log to be told of the end of a frame of ``code``: behind torch.compile only that of what a user calls."""
-    if any(isinstance(getattr(backend, "log", None), CaptureLog) for backend in _backends(compiler)):
+    if _is_lamina_compile(compiler):
         return _log_of(compiler, code)
     wrapper = _calling_wrapper()
     if wrapper is None and _original(code) is code:
@@ -164,6 +165,11 @@ def _log_at_end(compiler: Any, code: CodeType) -> CaptureLog | None:
             owner = getattr(compiled, "__self__", compiled)
             log.record.name = getattr(owner, "__qualname__", type(owner).__qualname__)
     return log
+
+
+def _is_lamina_compile(compiler: Any) -> bool:
+    """Whether ``compiler`` is behind ``lamina.compile``, not behind ``torch.compile(backend="lamina")``."""
+    return any(isinstance(getattr(backend, "log", None), CaptureLog) for backend in _backends(compiler))
 
 
 def _calling_wrapper() -> FrameType | None:
@@ -213,6 +219,7 @@ def _hear_of_failed_guards_of(asked: Any) -> None:
     def find(entries: Any, frame: Any, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         given = (entries, frame) if backend is None else (entries, frame, backend)
         reasons = find_any(*given, *args, **kwargs)
+        refused: RecompileRefused | None = None
         with suppress(Exception):
             compiler = getattr(_thread, "compiler", None) if asked is convert_frame else backend
             log = _log_of(compiler, frame.f_code)
@@ -222,8 +229,13 @@ def _hear_of_failed_guards_of(asked: Any) -> None:
                 failed = [failed_guard(text, call) for text in own]
                 if asked is convert_frame:
                     log.compiled_again(log.name_of(_original(frame.f_code)), failed)
-                else:
+                elif _is_lamina_compile(backend):
                     _thread.refused = failed[:1]
+                else:
+                    code = frame.f_code
+                    refused = _refused(failed, f"{code.co_filename}:{code.co_firstlineno}", code.co_name)
+        if refused is not None:
+            raise passed_through(refused)
         return reasons
 
     asked.get_and_maybe_log_recompilation_reasons = find
@@ -330,10 +342,17 @@ def refused_recompile(error: RuntimeError) -> RuntimeError:
         return RecompileRefused(
             what, where=f"{file}:{line}", remedy="call it with such arguments before the stance is set"
         )
-    [first] = failed
+    return _refused(failed, f"{file}:{line}", name) or error
+
+
+def _refused(failed: Sequence[FailedGuard], place: str, name: str) -> RecompileRefused | None:
+    """The error of a recompile that the stance forbids, by the newest version's guard; None where none is known."""
+    if not failed:
+        return None
+    first = failed[0]
     return RecompileRefused(
         f"the stance fail_on_recompile forbids to compile {name} again: {first.reason} [{first.reason.code}]",
-        where=first.called_at or f"{file}:{line}",
+        where=first.called_at or place,
         remedy="; ".join(filter(None, (first.reason.remedy, "call it with such arguments before the stance is set"))),
     )
 

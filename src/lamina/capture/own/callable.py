@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
 
 from lamina.base.decision import Decision
+from lamina.capture.dynamo import Captured, compiled_graph
+from lamina.capture.log import CaptureLog
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.own.capturing import CapturingWorld
 from lamina.capture.own.machine import Machine
@@ -68,7 +72,7 @@ class _Entry:
 
     def __init__(self, target: Any, backend: Backend, record: Record) -> None:
         self.target, self.record = target, record
-        self.regions = Regions(backend)
+        self.regions = Regions(partial(_noted, backend, CaptureLog(record)))
         self.noted: set[str] = set()
         name = getattr(target, "__name__", type(target).__name__)
         self.subject = (str(name),)
@@ -97,6 +101,13 @@ class _Entry:
         if name not in self.noted:
             self.noted.add(name)
             self.record.note("", "capture", decision)
+
+
+def _noted(backend: Backend, log: CaptureLog, gm: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+    """What ``backend`` makes of a graph that ``log`` is told of; interpreting takes the seconds of no stage."""
+    with log.record.harmless("capture"):
+        log.record.keep("", "capture", Captured(gm, 0))
+    return compiled_graph(backend, gm, examples, log)
 
 
 def _user_line(machine: Machine) -> str:

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -44,7 +44,7 @@ from lamina.ops.raising import holds
 
 __all__ = ["Recorder", "Regions"]
 
-Backend = Callable[[GraphModule, list[Any]], Callable[..., Any]]
+Backend = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _MOST_REGIONS = 256
@@ -256,6 +256,7 @@ class Recorder(TorchFunctionMode):
         parts = []
         for place, part in enumerate(found):
             inner = segment.graph.call_function(operator.getitem, (node, place))
+            inner.meta["stack_trace"] = node.meta["stack_trace"]
             segment.numbers[inner] = len(segment.numbers)
             segment.key.append(("item", segment.numbers[node], place))
             parts.append(self._results(part, inner, given))
