@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot import reasons
+from lamina.aot import eager_reasons
 from lamina.aot.dependent_results import leading_on
 from lamina.aot.draws import draws_numbers
 from lamina.aot.errors import raising_as_captured, raising_assertions
@@ -126,8 +126,7 @@ def read_captured(gm: GraphModule, example_inputs: Sequence[Any], options: Optio
     notes.place = _place(whole)
     limit = refusal(whole, options.numerics == "eager")
     state = State(whole) if limit is not None else read_state(keeping_layouts(whole))
-    if state.refused:
-        limit = reasons.STATE_SWITCHED(why=state.refused)
+    limit = limit or state.refused
     if limit is not None:
         notes.refuse(limit)
     return Captured(
@@ -152,7 +151,7 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
         return captured.as_captured()
     if captured.guards.unreadable():
         captured.guards.drop()
-        notes.refuse(reasons.BASE_OF_VIEW())
+        notes.refuse(eager_reasons.BASE_OF_VIEW())
         return captured.as_captured()
     compiled, state, whole, example_inputs = found.run, captured.state, captured.whole, captured.example_inputs
     if found.outside:
@@ -175,7 +174,7 @@ def surrounded(captured: Captured, found: Differentiated, options: Options, note
                 refused = refused or not set(overlapping).isdisjoint(found.written)
             refused = refused or shares_storage(example_inputs, found.written_with_history)
         if refused:
-            notes.refuse(reasons.SHARED_INPUT())
+            notes.refuse(eager_reasons.SHARED_INPUT())
             return captured.as_captured()
     if found.written_with_history:
         compiled = serving_apart_in_history(compiled, state.gm.forward, found.written_with_history, notes.tell)

@@ -6,16 +6,18 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
+from lamina.aot import eager_reasons
 from lamina.base.aliasing import writes_first
 from lamina.base.captured import fakes, memory
+from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 from lamina.ops.raising import draws, holds
 
 __all__ = ["dead_call"]
 
 
-def dead_call(gm: GraphModule, eager_numbers: bool) -> str:
-    """Why the captured graph is eager's to run: a call that nothing depends on and that may raise, or "".
+def dead_call(gm: GraphModule, eager_numbers: bool) -> Reason | None:
+    """Why the captured graph is eager's to run: a call that nothing depends on and that may raise, or None.
 
     A functional graph has no place for it. ``eager_numbers``: random numbers are eager's, so each draw counts.
     """
@@ -24,10 +26,10 @@ def dead_call(gm: GraphModule, eager_numbers: bool) -> str:
         if node in live or not _gives_tensors(node):
             continue
         if eager_numbers and draws(node):
-            return f"{source_of(node)} draws random numbers that nothing uses"
+            return eager_reasons.UNUSED_DRAW(place=source_of(node))
         if not holds(node):
-            return f"{source_of(node)} may raise though nothing uses its result"
-    return ""
+            return eager_reasons.DEAD_CALL(place=source_of(node))
+    return None
 
 
 def _live(gm: GraphModule) -> set[Node]:

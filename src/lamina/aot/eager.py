@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule
 
-from lamina.aot import reasons
+from lamina.aot import eager_reasons
 from lamina.aot.cost import bytes_of, classify
 from lamina.base.reasons import Reason
 
@@ -34,4 +34,4 @@ def eager_is_best(joint: GraphModule) -> Reason | None:
     read = bytes_of(computed[0].args[0].meta["val"])
     if read >= _HIDES_THE_HOST:
         return None
-    return reasons.ONE_SUM(bytes=read)
+    return eager_reasons.ONE_SUM(bytes=read)

@@ -12,7 +12,7 @@ from typing import Any
 from torch import is_inference_mode_enabled
 from torch.fx import GraphModule
 
-from lamina.aot import reasons
+from lamina.aot import eager_reasons
 from lamina.aot.torch_private import ASSERT, forward_of, never_captured
 from lamina.base.reasons import Reason
 from lamina.base.recovery import brief
@@ -52,7 +52,7 @@ def raising_as_captured(
         results = forward_of(captured)(*inputs)
         if strict:
             raise raised
-        tell(reasons.KERNELS_RAISE(error=brief(raised)))
+        tell(eager_reasons.KERNELS_RAISE(error=brief(raised)))
         return results
 
     never_captured(run)

@@ -15,10 +15,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from lamina.aot import eager_reasons
 from lamina.base.aliasing import writes_first
 from lamina.base.captured import argument, example, memory, tensors
 from lamina.base.fx.copying import Made, copy_nodes
 from lamina.base.fx.torch_private import graph_module
+from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import contiguous, is_fake, is_sure
 
@@ -51,15 +53,15 @@ def _as_copy(node: Node, target: Any, value: Any, graph: Graph, made: Made) -> N
     return copy
 
 
-def lost_layout(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: such a write to a tensor with a history, or "".
+def lost_layout(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: such a write to a tensor with a history, or None.
 
     The gradient of a copy's target is zero, and what is added to it has another sign where it is -0.0.
     """
     for node in _losing(gm):
         if example(_written(node)).requires_grad:
-            return f"{source_of(node)} writes to a tensor whose layout tracing does not keep"
-    return ""
+            return eager_reasons.LOST_LAYOUT(place=source_of(node))
+    return None
 
 
 def same_strides(one: Any, other: Any) -> bool:

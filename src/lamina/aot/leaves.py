@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot import eager_reasons
 from lamina.aot.torch_private import is_leaf
 from lamina.base.captured import example, fakes, memory, tensors
+from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 
 __all__ = ["leaf_made"]
@@ -18,8 +20,8 @@ _OF_A_TRANSFORM = "_wrap_for_grad"
 """Makes the leaf at which ``torch.func.grad`` and the like begin to differentiate; the graph does that itself."""
 
 
-def leaf_made(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: a leaf of its own that gradients flow to, or "".
+def leaf_made(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: a leaf of its own that gradients flow to, or None.
 
     A view of a tensor with a history that is taken where gradients are off requires a gradient and has no history.
     Traced for AOTAutograd it has that of its base, or none at all.
@@ -28,9 +30,9 @@ def leaf_made(gm: GraphModule) -> str:
     made = {node for node in calls if _is_leaf(node) and operation_name(node.target) != _OF_A_TRANSFORM}
     for node in made:
         if any(user.op == "output" or (user not in made and _requires_grad(user)) for user in node.users):
-            return f"{source_of(node)} makes a leaf that requires a gradient"
+            return eager_reasons.LEAF_MADE(place=source_of(node))
     view = None if torch.is_grad_enabled() else _view_with_history(gm)
-    return f"{source_of(view)} makes a view with a history, and the caller has gradients off" if view else ""
+    return None if view is None else eager_reasons.VIEW_WITHOUT_HISTORY(place=source_of(view))
 
 
 def _view_with_history(gm: GraphModule) -> Node | None:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from torch.fx import GraphModule, Node
 
+from lamina.aot import eager_reasons
 from lamina.base.captured import example, memory, tensors
+from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 
 __all__ = ["moved_memory"]
 
 
-def moved_memory(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: an input gets memory of one that gets another; "" if none does.
+def moved_memory(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: an input gets memory of one that gets another; None if none does.
 
     Or a result lies in memory that an input gets, or had before: what it is a view of, whether it may be written to and
     with which others it has a version are then not what its fake tensor says.
@@ -25,12 +27,12 @@ def moved_memory(gm: GraphModule) -> str:
     for node in moves:
         given = [one for one in node.args[1:2] if isinstance(one, Node)]
         if any(_owner(one) in moved for one in given):
-            return f"{source_of(node)} gives an input the memory of one that gets another memory"
+            return eager_reasons.MOVED_MEMORY(place=source_of(node))
         places.update(place for one in (node.args[0], *given) for place in _places(one))
     for node in gm.graph.output_node().all_input_nodes if moves else ():
         if not places.isdisjoint(_places(node)):
-            return f"{source_of(node)} is returned in memory that an input gets, or had before it gets another"
-    return ""
+            return eager_reasons.RETURNED_MOVED_MEMORY(place=source_of(node))
+    return None
 
 
 def _places(node: object) -> list[object]:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot import eager_reasons
 from lamina.aot.overlap import inputs_written
 from lamina.base.captured import argument, example, fakes, memory
+from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import depends_on_data, hint, is_guarded, is_sure
 
@@ -22,8 +24,8 @@ _SELECTS = {"select": 1, "select_copy": 1, "select_scatter": 2}
 _ITEMS = (operator.getitem, operator.setitem)
 
 
-def out_of_range(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: a call for an element that is not there, or "".
+def out_of_range(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: a call for an element that is not there, or None.
 
     Eager raises. Fake tensors do not always (in torch 2.11 and 2.12 for no ``select``, in 2.13 for no ``as_strided`` of
     run-time sizes): compiled, the call would be left out if nothing uses its result, and read other memory if not.
@@ -37,19 +39,19 @@ def out_of_range(gm: GraphModule) -> str:
             continue
         for size, place in _selected(node):
             if not (is_guarded(place < size) and is_guarded(place >= -size)):
-                return f"{source_of(node)} selects what is not there"
+                return eager_reasons.OUT_OF_RANGE(place=source_of(node))
             if (depends_on_data(place) or depends_on_data(size)) and not _is_known(place, size):
-                return f"{source_of(node)} selects an element, and only data tell whether it is there"
+                return eager_reasons.PLACE_OF_DATA(place=source_of(node))
         if operation_name(node.target) == "as_strided":
             if _reaches_too_far(node, made):
-                return f"{source_of(node)} reaches past its operand's memory"
+                return eager_reasons.PAST_MEMORY(place=source_of(node))
             if any(_looks_beside(node, one) for one in written):
-                return f"{source_of(node)} looks beside the elements of an input that is written to"
+                return eager_reasons.BESIDE_WRITTEN(place=source_of(node))
         for one in fakes(node):
             if one.layout is torch.strided and memory(one) not in seen:
                 made[memory(one)] = max(_reach(one), made.get(memory(one), 0), key=hint)
         seen.update(map(memory, fakes(node)))
-    return ""
+    return None
 
 
 def _is_known(place: Any, size: Any) -> bool:

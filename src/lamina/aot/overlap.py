@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot import eager_reasons
 from lamina.aot.overlapping_views import may_overlap
 from lamina.base.aliasing import writes_first
 from lamina.base.captured import example, memory
+from lamina.base.reasons import Code, Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import is_fake, is_zero
 
@@ -39,8 +41,8 @@ def _is_number(size: int | torch.SymInt) -> bool:
     return isinstance(size, int)
 
 
-def overlapping_write(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: its first write to memory that the same call shares, or "".
+def overlapping_write(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: its first write to memory that the same call shares, or None.
 
     A tensor whose elements share memory eager refuses to write to, or writes to what the elements share, depending on
     the operation; a view of an input of that kind counts as well. Where a call reads what it writes to in another order
@@ -54,8 +56,8 @@ def overlapping_write(gm: GraphModule) -> str:
         for node in part.graph.nodes:
             why = _why_refused(node, shared)
             if why:
-                return f"{source_of(node)} {why}"
-    return ""
+                return why(place=source_of(node))
+    return None
 
 
 def inputs_written(gm: GraphModule) -> tuple[int, ...]:
@@ -64,23 +66,23 @@ def inputs_written(gm: GraphModule) -> tuple[int, ...]:
     return tuple(i for i, node in enumerate(gm.graph.find_nodes(op="placeholder")) if _storage(node) in written)
 
 
-def _why_refused(node: Node, shared: set[Any]) -> str:
+def _why_refused(node: Node, shared: set[Any]) -> Code | None:
     written = tensors_written(node)
     if not written:
-        return ""
+        return None
     for one in written:
         if _overlapping(one) or (shared and _storage(one) in shared) or _is_of_windows(one):
-            return "writes to a tensor whose elements share memory, which eager refuses for most"
+            return eager_reasons.SHARED_ELEMENTS
     for number, one in enumerate(written):
         if any(one is other or _meet(example(one), example(other), alike=True) for other in written[:number]):
-            return "writes to the same memory twice"
+            return eager_reasons.WRITTEN_TWICE
     read = [other for other in node.all_input_nodes if other not in written and not _is_the_part_written(node, other)]
     places = _assigned(node) or [example(one) for one in written]
     if any(_meet(place, example(other)) for place in places for other in read):
-        return "reads memory that it writes to in another order, which eager refuses for most"
+        return eager_reasons.OVERLAPPING_WRITE
     if len(written) > 1 and _read_at_other_places(node, written):
-        return "reads memory that it has written to before"
-    return ""
+        return eager_reasons.READ_AFTER_WRITE
+    return None
 
 
 def _is_of_windows(node: Node) -> bool:

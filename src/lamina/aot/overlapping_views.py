@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot import eager_reasons
 from lamina.aot.gaps import LAID_OUT_AS_FIRST, has_gaps
 from lamina.base.captured import example, memory
+from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import contiguous, hint, is_constant, is_fake, is_sure, is_true
 
@@ -45,8 +47,8 @@ def returns_windows(gm: GraphModule) -> bool:
     return False
 
 
-def look_elsewhere(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: an ``as_strided`` of what kernels cannot show it, or "".
+def look_elsewhere(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: an ``as_strided`` of what kernels cannot show it, or None.
 
     That is a part of a tensor that has a gradient: eager's is that of the elements that the part has, others get none;
     where the result is made anew from the whole tensor, those have one as well. And it is memory with gaps that the
@@ -62,8 +64,8 @@ def look_elsewhere(gm: GraphModule) -> str:
             if not isinstance(part, torch.Tensor):
                 continue
             if (part.requires_grad and not _is_whole(part)) or memory(part) in gaps:
-                return f"{source_of(node)} looks at memory beside its operand's elements"
-    return ""
+                return eager_reasons.LOOKS_ELSEWHERE(place=source_of(node))
+    return None
 
 
 def _is_whole(tensor: Any) -> bool:

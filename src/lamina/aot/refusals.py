@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch.fx import GraphModule
 
-from lamina.aot import reasons
+from lamina.aot import eager_reasons
 from lamina.aot.dead_calls import dead_call
 from lamina.aot.hooked_results import hooked_result
 from lamina.aot.inexact_integers import inexact_integers
@@ -26,32 +28,32 @@ from lamina.base.reasons import Reason
 __all__ = ["refusal"]
 
 
-_CHECKS = (
-    (overlapping_write, reasons.OVERLAPPING_WRITE),
-    (assumed_size, reasons.ASSUMED_SIZE),
-    (refused_call, reasons.REFUSED_CALL),
-    (out_of_range, reasons.OUT_OF_RANGE),
-    (other_in_eager, reasons.OTHER_IN_EAGER),
-    (inexact_integers, reasons.INEXACT_INTEGER),
-    (leaf_made, reasons.LEAF_MADE),
-    (hooked_result, reasons.HOOKED_RESULT),
-    (untracked_write, reasons.UNTRACKED_WRITE),
-    (moved_memory, reasons.MOVED_MEMORY),
-    (unknown_view, reasons.UNKNOWN_VIEW),
-    (split_function, reasons.SPLIT_FUNCTION),
-    (look_elsewhere, reasons.LOOKS_ELSEWHERE),
-    (misplaced_result, reasons.MISPLACED_RESULT),
+def _assumed_size(gm: GraphModule) -> Reason | None:
+    why = assumed_size(gm)
+    return eager_reasons.ASSUMED_SIZE(why=why) if why else None
+
+
+_CHECKS: tuple[Callable[[GraphModule], Reason | None], ...] = (
+    overlapping_write,
+    _assumed_size,
+    refused_call,
+    out_of_range,
+    other_in_eager,
+    inexact_integers,
+    leaf_made,
+    hooked_result,
+    untracked_write,
+    moved_memory,
+    unknown_view,
+    split_function,
+    look_elsewhere,
+    misplaced_result,
 )
 
 
 def refusal(gm: GraphModule, eager_numbers: bool) -> Reason | None:
     """Why the captured graph is eager's to run, with the place in the user's code; None if it is not."""
-    for check, code in _CHECKS:
-        why = check(gm)
-        if why:
-            return code(why=why)
-    why = lost_layout(gm) if eager_numbers else ""
-    if why:
-        return reasons.LOST_LAYOUT(why=why)
-    why = dead_call(gm, eager_numbers)
-    return reasons.DEAD_CALL(why=why) if why else None
+    for check in _CHECKS:
+        if why := check(gm):
+            return why
+    return (lost_layout(gm) if eager_numbers else None) or dead_call(gm, eager_numbers)

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot import eager_reasons
 from lamina.base.captured import argument, example
+from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import depends_on_data, hint, is_guarded
 
@@ -22,19 +24,19 @@ _VIEWS = frozenset({"unflatten", "view", "view_as"})
 """Calls for another shape of the same memory. Fake tensors give it where dimensions of one element are in the way."""
 
 
-def refused_call(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: a call that raises there alone or is traced wrongly, or ""."""
+def refused_call(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: a call that raises there alone or is traced wrongly, or None."""
     for node in gm.graph.nodes:
         if node.op not in ("call_function", "call_method"):
             continue
         name = operation_name(node.target)
         if name in _MISTOLD:
-            return f"{source_of(node)} counts labels behind the last one when it is traced"
+            return eager_reasons.COUNTED_LABELS(place=source_of(node))
         if name in _VIEWS and _has_no_view(node):
-            return f"{source_of(node)} asks for a view of elements that do not follow each other"
+            return eager_reasons.NO_SUCH_VIEW(place=source_of(node))
         if name in ("pad", "constant_pad_nd") and _cuts_too_much(node):
-            return f"{source_of(node)} takes more off one side than there is"
-    return ""
+            return eager_reasons.REFUSED_CALL(place=source_of(node))
+    return None
 
 
 def _has_no_view(node: Node) -> bool:

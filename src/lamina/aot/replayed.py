@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot import eager_reasons
 from lamina.aot.overlap import inputs_written, tensors_written
 from lamina.aot.torch_private import SET_GRAD, never_captured, switches_state
 from lamina.aot.untracked_writes import untracked_write
@@ -27,6 +28,7 @@ from lamina.base.aliasing import writes_first
 from lamina.base.captured import example, fakes, memory
 from lamina.base.fx.copying import returning
 from lamina.base.fx.torch_private import graph_module
+from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import is_fake
 
@@ -81,16 +83,16 @@ def replayed_views(gm: GraphModule) -> Replayed | None:
     return Replayed(_copy(gm, kept, None), views.forward, places)
 
 
-def unknown_view(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: a view of a written input that cannot be made again, or ""."""
+def unknown_view(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: a view of a written input that cannot be made again, or None."""
     returned = _returned(gm)
     viewing = _viewing(gm, returned)
     node = _unknown(gm, viewing)
     if node is not None:
-        return f"{source_of(node)} gives a view of an input that it writes to, with run-time integers"
+        return eager_reasons.UNKNOWN_VIEW(place=source_of(node))
     made_again = [*viewing, *_parts(gm, returned)]
     node = next((one for one in made_again if _outdated(gm, one)), None)
-    return f"{source_of(node)} gives a view of an input that is written to afterwards" if node else ""
+    return None if node is None else eager_reasons.OUTDATED_VIEW(place=source_of(node))
 
 
 def _outdated(gm: GraphModule, view: Node) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from lamina.aot import reasons
+from lamina.aot import eager_reasons, reasons
 from lamina.aot.autograd.torch_private import (
     Applied,
     differentiable_places,
@@ -148,10 +148,10 @@ def _stated_limit(error: Exception) -> Reason | None:
     Eager computes what AOTAutograd cannot trace or differentiate, and where it cannot either, the error is its own.
     """
     if isinstance(error, DataDependentGuard):
-        return reasons.ASKS_THE_DATA(error=brief(error))
+        return eager_reasons.ASKS_THE_DATA(error=brief(error))
     if isinstance(error, LaminaError) or asks_for_another_capture(error) or raised_within(error, _TRACED_BY):
         return None
-    return reasons.NOT_TRACED(error=brief(error))
+    return eager_reasons.NOT_TRACED(error=brief(error))
 
 
 class _Autograd:

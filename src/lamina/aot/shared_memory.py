@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from lamina.aot import reasons
+from lamina.aot import eager_reasons
 from lamina.aot.torch_private import never_captured, overlapping
 from lamina.base.reasons import Reason
 from lamina.base.torch_private import storage_of, version_of
@@ -79,7 +79,7 @@ def serving_apart_in_history(
     What lies in one storage has one version, also where no element is shared: the write, which comes after the forward
     has saved the other input as it was, would look like one to that.
     """
-    refused = partial(tell, reasons.ONE_STORAGE())
+    refused = partial(tell, eager_reasons.ONE_STORAGE())
     return _serving(compiled, eager, lambda given: not shares_storage(given, written), refused)
 
 
@@ -98,7 +98,7 @@ def serving_same_bases(
     def fits(given: Sequence[Any]) -> bool:
         return all(_has_sizes(given[i]._base, fixed) for i, fixed in sizes.items())
 
-    return _serving(compiled, eager, fits, partial(tell, reasons.OTHER_BASE()))
+    return _serving(compiled, eager, fits, partial(tell, eager_reasons.OTHER_BASE()))
 
 
 def _is_view(x: Any) -> bool:
@@ -137,7 +137,7 @@ def _serving_same_places(
 ) -> Callable[..., Any]:
     """For graphs made for inputs in one storage: they serve inputs at the same places of common storages."""
     made_for = _places(inputs, tensors)
-    refused = partial(tell, reasons.SHARED_OTHERWISE())
+    refused = partial(tell, eager_reasons.SHARED_OTHERWISE())
     return _serving(compiled, eager, lambda given: _places(given, tensors) == made_for, refused)
 
 
@@ -212,7 +212,7 @@ def _serving_apart(
         nonlocal told
         if not told:
             told = True
-            tell(reasons.SHARED_NOW())
+            tell(eager_reasons.SHARED_NOW())
         return eager(*given)
 
     run = run_pair if sized and len(inputs) == 2 and min(length, other) > 0 else run_all

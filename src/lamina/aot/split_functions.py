@@ -12,28 +12,30 @@ from collections.abc import Iterator
 
 from torch.fx import GraphModule, Node
 
+from lamina.aot import eager_reasons
 from lamina.aot.overlap import tensors_written
 from lamina.base.captured import is_custom_function, tensors
+from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 
 __all__ = ["split_function"]
 
 
-def split_function(gm: GraphModule) -> str:
+def split_function(gm: GraphModule) -> Reason | None:
     """Why the captured graph is eager's to run: results of a custom function lead to different results of its own.
 
-    "" if there is no such function.
+    None if there is no such function.
     """
     functions = [n for n in gm.graph.nodes if is_custom_function(n)]
     if not functions:
-        return ""
+        return None
     ends = {n for n in gm.graph.output_node().all_input_nodes if _has_gradient(n)}
     for function in functions:
         parts = [n for n in function.users if n.target is operator.getitem and _has_gradient(n)]
         reached = [found for part in parts if (found := frozenset(_reached(part, ends)))]
         if len(set(reached)) > 1:
-            return f"of {source_of(function)}, a custom autograd function, some gradients may not be there"
-    return ""
+            return eager_reasons.SPLIT_FUNCTION(place=source_of(function))
+    return None
 
 
 def _has_gradient(node: Node) -> bool:

@@ -16,6 +16,7 @@ import torch
 from torch import is_inference_mode_enabled
 from torch.fx import GraphModule, Node
 
+from lamina.aot import eager_reasons
 from lamina.aot.torch_private import (
     ENTER_AUTOCAST,
     ENTER_INFERENCE,
@@ -30,6 +31,7 @@ from lamina.aot.torch_private import (
 from lamina.base.fx.copying import copy_nodes
 from lamina.base.fx.torch_private import graph_module
 from lamina.base.modes import autocast_kept
+from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 
 __all__ = ["State", "read_state", "undone", "without_history"]
@@ -45,7 +47,7 @@ class State:
     ``gm`` computes what the graph does, without the switches that are taken care of here. It is to be compiled and run
     within ``inference`` (None: in what mode the caller has). ``grad`` is the grad mode that the graph leaves, None
     if that it finds; ``at_once`` says that it is switched before anything is computed, and so is left by a graph that
-    raises as well. ``refused`` is why the graph is to run as it was captured, "" if it is not. ``switches`` says
+    raises as well. ``refused`` is why the graph is to run as it was captured, None if it is not. ``switches`` says
     whether it switches the grad mode at all.
     """
 
@@ -53,7 +55,7 @@ class State:
     inference: bool | None = None
     grad: bool | None = None
     at_once: bool = False
-    refused: str = ""
+    refused: Reason | None = None
     switches: bool = False
 
     def entered(self) -> contextlib.AbstractContextManager[Any]:
@@ -86,7 +88,7 @@ def read_state(gm: GraphModule) -> State:
     dropped: list[Node] = []
     if inference:
         if not _encloses(inference, nodes):
-            why = f"{source_of(inference[0])} switches inference mode for a part of the graph"
+            why = eager_reasons.INFERENCE_MODE_OF_A_PART(place=source_of(inference[0]))
             return State(gm, refused=why)
         mode = bool(inference[0].args[0])
         dropped = list(inference)
@@ -100,20 +102,20 @@ def read_state(gm: GraphModule) -> State:
     return State(_without(gm, dropped), mode, left, at_once, switches=True)
 
 
-def _refused(switches: Sequence[Node]) -> str:
-    """Why a graph with these switches is to run as it was captured; "" if it is not."""
+def _refused(switches: Sequence[Node]) -> Reason | None:
+    """Why a graph with these switches is to run as it was captured; None if it is not."""
     for node in switches:
         if node.target not in _KNOWN:
-            return f"{source_of(node)} calls {_name(node)}, which changes the state that the graph's calls run in"
+            return eager_reasons.STATE_SWITCHED(place=source_of(node), call=_name(node))
     forward = [n for n in switches if n.target is SET_FORWARD_GRAD]
     if forward and bool(forward[-1].args[0]) != forward_grad_enabled():
-        return f"{source_of(forward[-1])} leaves forward-mode differentiation switched"
+        return eager_reasons.FORWARD_MODE_LEFT(place=source_of(forward[-1]))
     for enter, leave in _PAIRS:
         left = [n.args[0] for n in switches if n.target is leave]
         for node in switches:
             if node.target is enter and node not in left:
-                return f"{source_of(node)} calls {_name(node)}, and the graph ends within"
-    return ""
+                return eager_reasons.MODE_LEFT_ENTERED(place=source_of(node), call=_name(node))
+    return None
 
 
 def _is_switch(node: Node) -> bool:

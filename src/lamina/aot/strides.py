@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from lamina.aot import eager_reasons
 from lamina.aot.gaps import LAID_OUT_AS_FIRST, has_gaps
 from lamina.aot.layouts import same_strides
 from lamina.base.captured import argument, example, memory
+from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import DataDependentGuard, contiguous, is_fake
 from lamina.ops.calls import names
@@ -22,8 +24,8 @@ _DIVISIONS = frozenset(("div", "divide", "true_divide"))
 _LAID_OUT_APART = _AS_A_SUM | _DIVISIONS | {"log_sigmoid", "ldexp", "pow"}
 
 
-def misplaced_result(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: a result whose strides tracing or kernels get wrong, or "".
+def misplaced_result(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: a result whose strides tracing or kernels get wrong, or None.
 
     Kernels make no memory with gaps; ``empty_strided`` does, and ``slice_scatter`` and its like of such a tensor. On a
     CPU a batch norm's result is contiguous, or has channels last where its operand has; traced it has whatever strides
@@ -33,17 +35,17 @@ def misplaced_result(gm: GraphModule) -> str:
     returned = {memory(example(one)) for one in gm.graph.output_node().all_input_nodes} - {None}
     for node in gm.graph.nodes:
         if operation_name(node.target) in ("empty_strided", "new_empty_strided") and not _dense(node):
-            return f"{source_of(node)} makes memory with gaps"
+            return eager_reasons.MEMORY_WITH_GAPS(place=source_of(node))
         copies = operation_name(node.target) in LAID_OUT_AS_FIRST
         if copies and memory(example(node)) in returned and has_gaps(example(node)):
-            return f"{source_of(node)} makes memory with gaps"
+            return eager_reasons.MEMORY_WITH_GAPS(place=source_of(node))
         if node.op == "call_function" and operation_name(node.target) == "batch_norm" and node.args:
             image = example(node.args[0])
             if isinstance(image, torch.Tensor) and image.device.type == "cpu" and not _plain(image):
-                return f"{source_of(node)} has other strides than tracing tells"
+                return eager_reasons.MISPLACED_RESULT(place=source_of(node))
         if node.op in ("call_function", "call_method") and _misplaced(node):
-            return f"{source_of(node)} has other strides than tracing tells"
-    return ""
+            return eager_reasons.MISPLACED_RESULT(place=source_of(node))
+    return None
 
 
 def _misplaced(node: Node) -> bool:

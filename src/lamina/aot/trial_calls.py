@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from lamina.aot import eager_reasons
 from lamina.aot.torch_private import (
     ENTER_AUTOCAST,
     EXIT_AUTOCAST,
@@ -32,6 +33,7 @@ from lamina.aot.torch_private import (
     without_function_modes,
 )
 from lamina.base.captured import tensors
+from lamina.base.reasons import Reason
 from lamina.base.source import operation_name, source_of
 from lamina.base.symbolic.torch_private import depends_on_data, hint, is_fake
 
@@ -64,14 +66,14 @@ _ASKS = 4096
 """Calls whose answers are kept."""
 
 
-def other_in_eager(gm: GraphModule) -> str:
-    """Why the captured graph is eager's to run: a call on the CPU that raises there or gives another result, or "".
+def other_in_eager(gm: GraphModule) -> Reason | None:
+    """Why the captured graph is eager's to run: a call on the CPU that raises there or gives another result, or None.
 
     A call is made with small sizes first; if it raises, with its own sizes and several contents. It counts as refused
     if it raises with all of them.
     """
     if dispatch_is_watched():
-        return ""
+        return None
     with torch.no_grad(), ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -85,48 +87,52 @@ def other_in_eager(gm: GraphModule) -> str:
             elif node.target is EXIT_AUTOCAST and node.args[0] in entered:
                 EXIT_AUTOCAST(entered.pop(node.args[0]))
             elif why := _differs(node):
-                return f"{source_of(node)} {why}"
-    return ""
+                return why
+    return None
 
 
-def _differs(node: Node) -> str:
-    """In what eager differs from tracing for a call; "" if in nothing that was seen, and where it is not asked."""
+def _differs(node: Node) -> Reason | None:
+    """In what eager differs from tracing for a call; None if in nothing that was seen, and where it is not asked."""
     name = operation_name(node.target)
     if node.op not in ("call_function", "call_method") or name in _UNTRIED or not node.all_input_nodes:
-        return ""
+        return None
     if (node.op == "call_function" and not is_torch_function(node.target)) or _is_internal(name):
-        return ""
+        return None
     places = {operand: place for place, operand in enumerate(node.all_input_nodes)}
     try:
         given = _Given((_packed(node.args, places), _packed(node.kwargs, places)), _wanted(node, places))
     except _UnknownError:
-        return ""
+        return None
     if not given.likes:
-        return ""
+        return None
     answer = _answer(node.target, given, calling_state())
     if answer.refused:
-        return f"is refused by eager: {answer.refused}"
+        return eager_reasons.OTHER_IN_EAGER(place=source_of(node), error=answer.refused)
     traced = tensors(node)
     if len(traced) != len(answer.results):
-        return ""
+        return None
     laid_out = name not in _OTHER_KERNELS and all(like.dense for like in given.likes)
     for one, eager in zip(traced, answer.results, strict=True):
-        if is_fake(one) and one.layout is torch.strided and (why := _other_kind(one, eager, laid_out)):
+        if is_fake(one) and one.layout is torch.strided and (why := _other_kind(node, one, eager, laid_out)):
             return why
-    return ""
+    return None
 
 
-def _other_kind(traced: Tensor, eager: _Like, laid_out: bool) -> str:
+def _other_kind(node: Node, traced: Tensor, eager: _Like, laid_out: bool) -> Reason | None:
     """In what a traced result differs from eager's, whose sizes may be smaller; ``laid_out``: in strides as well."""
     if traced.dtype != eager.dtype or traced.dim() != len(eager.shape):
-        return f"gives {eager.dtype} of {len(eager.shape)} dimensions, traced {traced.dtype} of {traced.dim()}"
+        return eager_reasons.OTHER_KIND(
+            place=source_of(node),
+            eager=f"{eager.dtype} of {len(eager.shape)} dimensions",
+            traced=f"{traced.dtype} of {traced.dim()}",
+        )
     if not laid_out or any(depends_on_data(n) for n in (*traced.shape, *traced.stride())):
-        return ""
+        return None
     ours = _like(0, traced)
     if 0 in (*traced.stride(), *eager.shape):
-        return ""
+        return None
     traced_order, order = ([i for i in like.order if ours.shape[i] > 1] for like in (ours, eager))
-    return "has other strides than tracing tells" if traced_order != order else ""
+    return None if traced_order == order else eager_reasons.MISPLACED_RESULT(place=source_of(node))
 
 
 def _wanted(node: Node, places: dict[Node, int]) -> frozenset[int]:

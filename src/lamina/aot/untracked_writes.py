@@ -13,19 +13,21 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from lamina.aot import eager_reasons
 from lamina.aot.overlap import tensors_written
 from lamina.aot.torch_private import is_leaf, share_history
 from lamina.base.captured import example, fakes, memory
+from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 
 __all__ = ["untracked_write"]
 
 
-def untracked_write(gm: GraphModule) -> str:
+def untracked_write(gm: GraphModule) -> Reason | None:
     """Why the captured graph is eager's to run: a write that autograd does not see, to an input that has a history.
 
     Or one by which a tensor in the memory of an input gets a history that the input has not, if it is returned.
-    "" if there is neither.
+    None if there is neither.
     """
     inputs: dict[Any, list[torch.Tensor]] = {}
     for one in (value for node in gm.graph.find_nodes(op="placeholder") for value in fakes(node)):
@@ -34,8 +36,8 @@ def untracked_write(gm: GraphModule) -> str:
     returned = [one for node in gm.graph.output_node().all_input_nodes for one in fakes(node)]
     for node in gm.graph.nodes:
         if any(_is_unseen(example(one), inputs, returned) for one in tensors_written(node)):
-            return f"{source_of(node)} writes to an input past autograd"
-    return ""
+            return eager_reasons.UNTRACKED_WRITE(place=source_of(node))
+    return None
 
 
 def _is_unseen(written: Any, inputs: Mapping[Any, list[torch.Tensor]], returned: list[Any]) -> bool:

@@ -421,5 +421,5 @@ def test_a_result_of_several_that_nothing_reads_leaves_nothing_to_eager() -> Non
         return first.cos()
 
     halved(values())
-    assert not halved.record.decisions("fallback")
+    assert not halved.record.decisions("eager")
     assert halved.stats().kernels == 1
