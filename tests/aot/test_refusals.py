@@ -63,12 +63,12 @@ def called(compiled: Callable[..., Any], *arguments: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("program", "make", "why"),
     [
-        (shared, lambda: torch.zeros(1), "share memory, .*; clone"),
+        (shared, lambda: torch.zeros(1), "share memory, .*; write to a copy"),
         (shifted, lambda: torch.ones(4), "in another order, .*; clone"),
         (dead, lambda: torch.ones(4), "nothing uses its result; remove"),
         (gaps, lambda: torch.ones(2), "makes memory with gaps; .*make the tensor before"),
         (leaf, lambda: torch.ones(4, requires_grad=True) * 1, "makes a leaf .*; make"),
-        (mode, lambda: torch.ones(4), "inference mode .*; switch it outside"),
+        (mode, lambda: torch.ones(4), "inference mode .*; put all of the function into"),
     ],
 )
 @pytest.mark.parametrize("strict", [False, True])

@@ -9,8 +9,8 @@ _RUN = Codes(94, "Backends")
 REFUSED = _RUN.add(
     0,
     "{why}",
-    "The backend does not take this call or graph; its fallback does.",
-    "the backend's supports= or the sentence says what it takes",
+    "The backend does not take such calls, which its fallback runs; the rest of the graph is its own.",
+    "let supports= of the backend take them, or write them otherwise, as the sentence says",
 )
 SUPPORTED = _RUN.add(
     1,
@@ -44,6 +44,13 @@ OTHER_SIZES = _RUN.add(
     6,
     "it is {kernel} with sizes {sizes}",
     "A kernel equal to another but for its sizes shares the compiled function, which takes the sizes as arguments.",
+)
+
+GRAPH_REFUSED = _RUN.add(
+    7,
+    "{why}",
+    "The backend does not take the graph, or none of its calls, and its fallback runs all of it.",
+    "choose another backend for it, or change what the sentence names",
 )
 
 _GRAPHS = Codes(95, "Whether calls are recorded as CUDA graphs")

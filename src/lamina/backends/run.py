@@ -13,7 +13,7 @@ from lamina.aot.region import Region
 from lamina.backends.api import Backend, accepted
 from lamina.backends.graph_cache import cached_graph
 from lamina.backends.kernels import is_ours
-from lamina.backends.reasons import REFUSED
+from lamina.backends.reasons import GRAPH_REFUSED
 from lamina.backends.regions import Boxed
 from lamina.backends.registry import as_backend
 from lamina.backends.results import check_callable, checked, checked_once
@@ -67,7 +67,7 @@ def willing(
     fallback, refused = as_backend(backend.fallback), (*refused, backend)
     if fallback in refused:
         raise _nobody(refused, name, why)
-    decision = Decision("backend", (backend.name, fallback.name), False, REFUSED(why=why))
+    decision = Decision("backend", (backend.name, fallback.name), False, GRAPH_REFUSED(why=why))
     record.note(name, "backend", decision)
     return willing(fallback, gm, example_inputs, record, name, refused)
 
@@ -215,7 +215,7 @@ class _Job:
         self.refused.append(backend)
         if fallback in self.refused:
             raise _nobody(self.refused, name, why)
-        decision = Decision("backend", (name, backend.name, fallback.name), False, REFUSED(why=why))
+        decision = Decision("backend", (name, backend.name, fallback.name), False, GRAPH_REFUSED(why=why))
         self.record.note(name, "backend", decision)
         return fallback
 

@@ -14,6 +14,28 @@ IN_TILES = _TILES.add(
 NOT_IN_TILES = _TILES.add(
     1,
     "{why}",
+    "The call stays torch's, which on a CPU stores all scores: its functions do what tiles do not.",
+    "compute scores from places and scores alone, as the sentence says",
+)
+
+OTHER_DTYPES = _TILES.add(
+    2,
+    "its operands are of {dtypes}",
     "The call stays torch's, which on a CPU stores all scores.",
-    "use float32, bfloat16 or float16 operands of fixed sizes",
+    "give queries, keys and values one dtype: float32, bfloat16 or float16",
+)
+
+RUN_TIME_SIZE = _TILES.add(
+    3,
+    "{what} is known only at run time",
+    "The call stays torch's, which on a CPU stores all scores: tiles are made for a fixed number of heads and "
+    "features, and a fixed scale.",
+    "mark heads and features as static (torch._dynamo.mark_static), and pass the scale as a number",
+)
+
+OTHER_OPERANDS = _TILES.add(
+    4,
+    "{what}",
+    "The call stays torch's, which on a CPU stores all scores: tiles read dense tensors of the CPU that have elements.",
+    "give it dense tensors of the CPU, none of them empty",
 )

@@ -26,7 +26,7 @@ from lamina.base.reasons import Reason
 from lamina.base.recovery import recover
 from lamina.base.symbolic.torch_private import has_symbols
 from lamina.flex_attention.graphs import Example, Scores, attention_tile, visible_keys
-from lamina.flex_attention.reasons import IN_TILES, NOT_IN_TILES
+from lamina.flex_attention.reasons import IN_TILES, NOT_IN_TILES, OTHER_DTYPES, OTHER_OPERANDS, RUN_TIME_SIZE
 from lamina.options import Options
 from lamina.record import Record
 
@@ -56,7 +56,7 @@ class Tiling:
     plan: _Plan | None = None
     ranges: GraphModule | None = None
     tile: GraphModule | None = None
-    why: str = ""
+    why: Reason | None = None
 
     def put(self, ranges: Boxed | None, tile: Boxed) -> None:
         """Put the compiled graphs in the place of the call."""
@@ -65,7 +65,8 @@ class Tiling:
 
     def decision(self) -> Decision:
         """Whether it runs in tiles, and in which."""
-        said = NOT_IN_TILES(why=self.why) if self.plan is None else self.plan.reason(self.ranges is not None)
+        said = self.why if self.plan is None else self.plan.reason(self.ranges is not None)
+        assert said is not None
         return Decision("body", (self.name, self.call.name), self.plan is not None, said)
 
 
@@ -77,8 +78,10 @@ def tilings(outer: GraphModule, name: str, decompositions: Mapping[Any, Callable
         inner = f"{name}_{node.name}"
         try:
             found = _Call(outer, node, decompositions).tiled(inner)
-        except (_Unfit, Special) as why:
-            found = Tiling(outer, node, inner, why=str(why))
+        except _Unfit as why:
+            found = Tiling(outer, node, inner, why=why.args[0])
+        except Special as why:
+            found = Tiling(outer, node, inner, why=NOT_IN_TILES(why=why))
         yield found
 
 
@@ -156,21 +159,21 @@ class _Call:
 
     def _check(self) -> None:
         if self.score is None or self.mask is None:
-            raise _Unfit("it holds no graphs")
+            raise _Unfit(NOT_IN_TILES(why="it holds no graphs"))
         operands = (self.query, self.key, self.value)
         reads = (x for x in (*self.mine, *self.masks) if not isinstance(x, torch.SymInt))
         tensors = (*operands, *reads)
         if not all(isinstance(x, Tensor) and x.device.type == "cpu" for x in tensors):
-            raise _Unfit("what it reads are not all tensors of the CPU")
+            raise _Unfit(OTHER_OPERANDS(what="what it reads are not all tensors of the CPU"))
         if len({x.dtype for x in operands}) > 1 or self.query.dtype not in _DTYPES:
-            raise _Unfit(f"its operands are of {', '.join(sorted({str(x.dtype) for x in operands}))}")
+            raise _Unfit(OTHER_DTYPES(dtypes=", ".join(sorted({str(x.dtype) for x in operands}))))
         lasting = (n for x in operands for n in (x.shape[1], x.shape[3]))
         if any(map(has_data_sizes, tensors)) or not all(type(n) is int for n in lasting):
-            raise _Unfit("a size of its operands is known only at run time")
+            raise _Unfit(RUN_TIME_SIZE(what="a size of its operands"))
         if not isinstance(self.scale, float):
-            raise _Unfit("its scale is known only at run time")
+            raise _Unfit(RUN_TIME_SIZE(what="its scale"))
         if any(x.numel() == 0 for x in operands if not has_symbols(x)):
-            raise _Unfit("one of its operands is empty")
+            raise _Unfit(OTHER_OPERANDS(what="one of its operands is empty"))
 
     def _scores(self, keys: int | None, rows: int | None) -> Scores:
         assert self.score is not None

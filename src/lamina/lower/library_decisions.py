@@ -12,6 +12,14 @@ __all__ = ["NO_RULE", "library_decisions"]
 NO_RULE = "no lowering rule"
 """The reason of a call whose operation is not in the table."""
 
+_BY_WORDS = (
+    ("complex", reasons.COMPLEX),
+    ("known only at run time", reasons.RUN_TIME_NUMBER),
+    ("depends on data", reasons.SIZE_OF_DATA),
+    ("depends on its values", reasons.SIZE_OF_DATA),
+)
+"""Codes of reasons by words in them: a reason is text in the loop program, which is printed and read back."""
+
 _NAMED = 8
 """Calls that a decision names; its facts count all of them."""
 
@@ -34,4 +42,4 @@ def library_decisions(program: LoopProgram) -> tuple[Decision, ...]:
 def _reason(op: str, why: str) -> Reason:
     if why == NO_RULE:
         return reasons.NO_LOOPS(operation=op)
-    return reasons.COMPLEX(why=why) if "complex" in why else reasons.LEFT(why=why)
+    return next((code for words, code in _BY_WORDS if words in why), reasons.LEFT)(why=why)

@@ -25,3 +25,19 @@ COMPLEX = _CALLS.add(
     "Lamina's loops compute with real numbers; ATen runs operations on complex ones between Lamina's kernels.",
     "compute with the real and the imaginary parts (torch.view_as_real), which are real tensors",
 )
+
+RUN_TIME_NUMBER = _CALLS.add(
+    3,
+    "{why}",
+    "Loops for the operation need a number that is fixed when it is compiled, and here only a run tells it; ATen "
+    "runs the call between Lamina's kernels.",
+    "mark the size as static (torch._dynamo.mark_static), or give the number as a constant",
+)
+
+SIZE_OF_DATA = _CALLS.add(
+    4,
+    "{why}",
+    "The size of the result, or the number that the operation gives, depends on the data; ATen runs the call between "
+    "Lamina's kernels.",
+    "use torch.where, or a mask and a result of fixed size",
+)

@@ -204,7 +204,7 @@ def _rewritten(run: _Run, node: Node) -> Iterator[Node]:
                 facts, reason = [("rule at", rule.place)], reasons.NOT_REPLACED(why=why)
                 if isinstance(why, WrongRightSide):
                     facts.append(("right side at", why.place))
-                    reason = reasons.WRONG_RIGHT_SIDE(why=why)
+                    reason = why.why
                 decision = Decision("rewrite", (rule.name, *sources), False, reason, tuple(facts))
                 run.decisions.append(decision)
                 if isinstance(why, WrongRightSide):

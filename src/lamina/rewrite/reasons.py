@@ -27,8 +27,8 @@ NOT_REPLACED = _RULES.add(
 )
 WRONG_RIGHT_SIDE = _RULES.add(
     3,
-    "{why}",
-    "The right side of a rule fails, or gives another shape, dtype or gradient than its left side.",
+    "its right side {named}: {error}",
+    "The right side of a rule raises an error, or cannot be traced.",
     "correct the right side at the place in the facts; lamina.testing.check_rule tries both sides",
 )
 IN_CIRCLES = _RULES.add(
@@ -87,8 +87,7 @@ ATTENTION_BY_LIBRARY = _RULES.add(
 ATTENTION_KEPT = _RULES.add(
     9,
     "{why}",
-    "Two products with a softmax between them stay as they are: the library has no kernel for this form, or a slower "
-    "one.",
+    "Two products with a softmax between them stay as they are: the library's attention does not compute this form.",
     "torch.nn.functional.scaled_dot_product_attention says the same in a form that libraries take",
 )
 INLINED_REGIONS = _RULES.add(
@@ -101,6 +100,57 @@ REGION_KEPT = _RULES.add(
     "a size in it is known only at run time",
     "A marked region stays a call, as its sizes depend on data.",
     "bound the size with torch._check",
+)
+
+NO_TENSOR_RIGHT = _RULES.add(
+    12,
+    "its right side gives something that is no tensor",
+    "A rule puts the results of its right side in the place of tensors.",
+    "return a tensor, or a tuple of tensors, at the place in the facts",
+)
+
+OTHER_COUNT_RIGHT = _RULES.add(
+    13,
+    "its right side gives {right} results, its left side {left}",
+    "A rule puts each result of its right side in the place of one of its left side.",
+    "return as many tensors from both sides of the rule",
+)
+
+LOST_GRADIENT_RIGHT = _RULES.add(
+    14,
+    "{why}",
+    "In training, an input of the rule has a gradient through its left side and none through its right side.",
+    "compute the right side from its arguments by differentiable operations, without detach() or no_grad()",
+)
+
+OTHER_TENSOR_RIGHT = _RULES.add(
+    15,
+    "its right side gives {right} where its left side gives {left}",
+    "A rule must give tensors of the same dtype, shape and device on both sides.",
+    "convert or reshape the result of the right side; lamina.testing.check_rule tries both sides",
+)
+
+ATTENTION_IS_SLOWER = _RULES.add(
+    16,
+    "{why}",
+    "Two products with a softmax between them stay as they are: the library has no faster kernel for operands of "
+    "these sizes and dtypes.",
+)
+
+ATTENTION_WEIGHTS_READ = _RULES.add(
+    17,
+    "{why}",
+    "Two products with a softmax between them stay as they are, as the weights are needed in memory for something "
+    "else.",
+    "do not return or read the weights where they are not needed",
+)
+
+ATTENTION_DTYPES = _RULES.add(
+    18,
+    "{why}",
+    "Two products with a softmax between them stay as they are: the library takes queries, keys, values and masks of "
+    "one dtype.",
+    "convert them to one dtype; a mask may be boolean",
 )
 
 _LIBRARY = Codes(31, "Work handed to libraries, and layouts made for them")

@@ -12,10 +12,12 @@ from torch.fx import Graph, Node
 from lamina.base.fx.copying import add_calls
 from lamina.base.fx.recording import Decompositions
 from lamina.base.identity import line_of, place_of
+from lamina.base.reasons import Reason
 from lamina.base.rule import Match, Rule
 from lamina.base.source import source_of
 from lamina.base.symbolic.torch_private import contiguous
 from lamina.ops.aliasing import makes_view
+from lamina.rewrite import reasons
 from lamina.rewrite.gradients import lost_gradient
 from lamina.rewrite.terms import is_tensor
 from lamina.rewrite.torch_private import same_size, symbol_of, unlike_sizes
@@ -36,9 +38,9 @@ class Refused(Exception):
 class WrongRightSide(Refused):
     """The rule is wrong: its right side, at ``place``, fails or gives something else than its left side."""
 
-    def __init__(self, why: str, place: str) -> None:
+    def __init__(self, why: Reason, place: str) -> None:
         super().__init__(why)
-        self.place = place
+        self.why, self.place = why, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +130,21 @@ class Replacer:
             found = trace(function, fakes, self.decompositions, symbol)
         except Exception as error:
             named = "cannot be traced" if isinstance(error, Untraceable) else f"failed: {type(error).__name__}"
-            why = f"its right side {named}: {error}"
+            why = reasons.WRONG_RIGHT_SIDE(named=named, error=error)
             # What its operations are taken apart into may write to memory, which is no fault of the rule.
             at_fault = self.decompositions is None or _fails(lambda: trace(function, fakes, None, symbol))
             if unknown or not at_fault:
                 raise Refused(why) from None
             raise WrongRightSide(why, line_of(error, rule.after) or place) from None
         if not all(isinstance(r, Node) for r in found.results):
-            raise WrongRightSide("its right side gives something that is no tensor", place)
+            raise WrongRightSide(reasons.NO_TENSOR_RIGHT(), place)
         if match.training and self.decompositions is None and rule not in self.tested:
             lost = lost_gradient(match, wanted)
             if lost:
-                raise WrongRightSide(lost, place)
+                raise WrongRightSide(reasons.LOST_GRADIENT_RIGHT(why=lost), place)
         if len(found.results) != len(match.outputs):
-            text = f"its right side gives {len(found.results)} results, its left side {len(match.outputs)}"
-            raise WrongRightSide(text, place)
+            counts = reasons.OTHER_COUNT_RIGHT(right=len(found.results), left=len(match.outputs))
+            raise WrongRightSide(counts, place)
         return found
 
     def _symbol(self, symbol: Any) -> Node | None:
@@ -163,7 +165,7 @@ class Replacer:
             alike = a.dtype == b.dtype and a.device == b.device and a.dim() == b.dim()
             sizes = list(zip(a.shape, b.shape, strict=True)) if alike else []
             if not alike or not all(same_size(x, y) for x, y in sizes):
-                why = f"its right side gives {_described(b)} where its left side gives {_described(a)}"
+                why = reasons.OTHER_TENSOR_RIGHT(right=_described(b), left=_described(a))
                 unlike = not alike or any(unlike_sizes(x, y) for x, y in sizes)
                 raise WrongRightSide(why, place_of(match.rule.after)) if unlike else Refused(why)
             shared = _looked_at(result)

@@ -17,8 +17,9 @@ from torch.fx import GraphModule, Node
 from lamina.backends.regions import Boxed
 from lamina.base.decision import Decision
 from lamina.base.fx.copying import returning
+from lamina.base.reasons import Reason
 from lamina.base.torch_private import HigherOrderOperator
-from lamina.segments.reasons import BODY_COMPILED, BODY_LEFT
+from lamina.segments import reasons
 
 __all__ = ["Body", "bodies_in", "decided_bodies"]
 
@@ -34,7 +35,7 @@ class Body:
     call: Node
     target: str
     name: str
-    why: str
+    why: Reason | None
 
     @property
     def graph(self) -> GraphModule:
@@ -54,7 +55,7 @@ class Body:
 
     def decision(self) -> Decision:
         """Whether it is compiled, and why or for what."""
-        said = BODY_LEFT(why=self.why) if self.why else BODY_COMPILED(caller=self.call.target)
+        said = self.why or reasons.BODY_COMPILED(caller=self.call.target)
         return Decision("body", (self.name, self.call.name), not self.why, said)
 
 
@@ -76,20 +77,20 @@ def decided_bodies(others: Iterable[Decision], bodies: Iterable[Body]) -> Iterat
         yield body.decision()
 
 
-def _unfit(call: Node, body: GraphModule) -> str:
-    """Why ``body`` runs as ATen calls; "" if it is to be compiled."""
+def _unfit(call: Node, body: GraphModule) -> Reason | None:
+    """Why ``body`` runs as ATen calls; None if it is to be compiled."""
     if str(call.target) not in _CALLERS:
-        return f"{call.target} does more with its graph than call it"
+        return reasons.BODY_LEFT(caller=call.target)
     for node in body.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-            return f"its input {node.name} is no strided tensor"
+            return reasons.BODY_OF_OTHER_INPUTS(name=node.name, what="no strided tensor")
         if not all(type(n) is int for n in (*value.shape, *value.stride())):
-            return "the sizes of its inputs are known only at run time"
+            return reasons.BODY_OF_RUN_TIME_SIZES()
         if value.is_conj() or value.is_neg():
-            return f"its input {node.name} is conjugated or negated lazily"
+            return reasons.BODY_OF_OTHER_INPUTS(name=node.name, what="conjugated or negated lazily")
     computes = sum(1 for n in body.graph.nodes if n.op == "call_function")
-    return "" if computes > 1 else "it is a single call"
+    return None if computes > 1 else reasons.BODY_OF_ONE_CALL()
 
 
 def _in_tuple(body: GraphModule) -> tuple[GraphModule, bool]:

@@ -21,6 +21,7 @@ from lamina.aot.gaps import without_gaps
 from lamina.backends.torch_private import as_number, number_symbol
 from lamina.base.decision import Decision
 from lamina.base.fx.copying import copy_nodes, copy_on_demand
+from lamina.base.reasons import Reason
 from lamina.base.torch_private import OpOverload
 from lamina.ir.library import has_effect
 from lamina.lower.sizes import leaves_in
@@ -269,11 +270,11 @@ class _Cutter:
         return made
 
     def _decisions(self, segments: int) -> tuple[Decision, ...]:
-        grouped: dict[tuple[str, str], list[Node]] = {}
+        grouped: dict[tuple[str, Reason], list[Node]] = {}
         for node, reason in self.found.reasons.items():
             grouped.setdefault((str(node.target), reason), []).append(node)
         made = [
-            Decision("segments", (target, *(n.name for n in nodes[:6])), False, reasons.CALLED_BETWEEN(why=reason))
+            Decision("segments", (target, *(n.name for n in nodes[:6])), False, reason)
             for (target, reason), nodes in grouped.items()
         ]
         return (*made, Decision("segments", (self.name,), True, reasons.IN_SEGMENTS(count=segments)))

@@ -10,10 +10,12 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from lamina.backends.torch_private import number_symbol, symbols_in
+from lamina.base.reasons import Reason
 from lamina.base.torch_private import HigherOrderOperator, OpOverload
 from lamina.lower.rules import RULES
 from lamina.lower.sizes import UnknownSize, expr_of, leaves_in
 from lamina.lower.to_loops import is_lowered_wrapper, is_size_float
+from lamina.segments import reasons
 
 __all__ = ["ASSERTIONS", "CONSTANT", "INNER", "OUTER", "SIZE", "NodeKinds", "classify", "cuts_by_itself"]
 
@@ -31,7 +33,7 @@ class NodeKinds:
     """What is known of a graph's nodes: their kind, why some cut, and the node that gives each symbol."""
 
     kinds: dict[Node, str] = field(default_factory=dict)
-    reasons: dict[Node, str] = field(default_factory=dict)
+    reasons: dict[Node, Reason] = field(default_factory=dict)
     binders: dict[Any, Node] = field(default_factory=dict)
     asked: set[Any] = field(default_factory=set)
     """Limits of sizes that a node has before anything that runs between segments gives them."""
@@ -77,34 +79,34 @@ def classify(gm: GraphModule, found: NodeKinds) -> None:
                 _bind(gm.graph, node, found)
 
 
-def _reason(node: Node, makes_symbols: bool, found: NodeKinds) -> str:
-    """Why a call runs between segments; "" if it does not."""
+def _reason(node: Node, makes_symbols: bool, found: NodeKinds) -> Reason | None:
+    """Why a call runs between segments; None if it does not."""
     for given in (node, *node.all_input_nodes):
         if given in found.refused and (given is node or given.op in ("placeholder", "get_attr")):
-            return found.refused[given]
+            return reasons.NOT_LOWERED(why=found.refused[given])
     if node.target is operator.getitem:
-        return "part of what runs between kernels" if found.kinds.get(node.args[0]) is OUTER else ""  # type: ignore[arg-type]
+        return reasons.CALLED_BETWEEN() if found.kinds.get(node.args[0]) is OUTER else None  # type: ignore[arg-type]
     if str(node.target).startswith(ASSERTIONS):
-        return "it checks a number"
+        return reasons.CHECKS_NUMBER()
     if makes_symbols or _makes_number(node):
-        return "it gives a size or a number known only at run time"
+        return reasons.CALLED_BETWEEN()
     if isinstance(node.target, HigherOrderOperator):
         holds_graph = any(n.op == "get_attr" and found.kinds[n] is OUTER for n in node.all_input_nodes)
-        return "" if is_lowered_wrapper(node) and not holds_graph else "control flow or a call with a graph of its own"
+        return None if is_lowered_wrapper(node) and not holds_graph else reasons.HOLDS_GRAPH()
     value = node.meta.get("val")
     if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
-        return "" if _expressible(value) else "arithmetic on numbers"
+        return None if _expressible(value) else reasons.NUMBER_ARITHMETIC()
     if isinstance(value, torch.SymFloat):
         plain = is_size_float(node) and not any(found.kinds.get(n) is OUTER for n in node.all_input_nodes)
-        return "" if plain and not _has_floats(value) else "arithmetic on numbers"
+        return None if plain and not _has_floats(value) else reasons.NUMBER_ARITHMETIC()
     if isinstance(value, torch.SymBool | bool | float) or not isinstance(node.target, OpOverload):
-        return "arithmetic on numbers"
+        return reasons.NUMBER_ARITHMETIC()
     numbers = [n.meta.get("val") for n in node.all_input_nodes]
     if any(isinstance(v, torch.SymBool) for v in numbers):
-        return "it takes a truth value known only at run time"
+        return reasons.TAKES_NUMBER(what="truth value")
     if any(isinstance(v, torch.SymFloat) for v in numbers) and str(node.target) not in RULES:
-        return "it takes a number known only at run time"
-    return ""
+        return reasons.TAKES_NUMBER(what="number")
+    return None
 
 
 def _is_number(node: Node) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from lamina.tuning.measure import Sampler, Timing, race
+from lamina.tuning.reasons import LITTLE_TO_GAIN, MODEL_IS_SURE
 from lamina.tuning.values import ENOUGH, Candidate, Choice, Measurement, Policy, Task
 
 __all__ = ["Notes", "guess", "measured", "remembered", "worth_asking", "worth_timing"]
@@ -33,7 +34,7 @@ def worth_asking(bound: float, policy: Policy) -> str:
     """Why a kernel whose bytes take ``bound`` microseconds is left to the model, "" if its candidates are wanted."""
     if bound <= 0:
         return "it moves nothing"
-    return f"its bytes take {bound:.1f} us: too little to gain" if bound < policy.least else ""
+    return LITTLE_TO_GAIN(why=f"its bytes take {bound:.1f} us") if bound < policy.least else ""
 
 
 def worth_timing(task: Task, policy: Policy) -> str:
@@ -42,7 +43,7 @@ def worth_timing(task: Task, policy: Policy) -> str:
         return "there is one candidate"
     first, second = task.candidates[0].predicted, task.candidates[1].predicted
     if first is not None and second is not None and second > first * (1 + policy.doubt):
-        return f"the model is sure: {second / first - 1:.0%} before the next"
+        return MODEL_IS_SURE(percent=f"{second / first - 1:.0%}")
     return ""
 
 

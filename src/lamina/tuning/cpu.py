@@ -21,6 +21,7 @@ from lamina.tuning.choose import guess, measured, remembered, worth_timing
 from lamina.tuning.cpu_bench import CpuBench
 from lamina.tuning.kernels import axis_lengths, sizes_known, untimeable
 from lamina.tuning.measure import Sampler, beside_others
+from lamina.tuning.reasons import CANNOT_BE_TIMED, LITTLE_TO_GAIN, SAME_RESULTS, TIME_OVER
 from lamina.tuning.values import Candidate, Choice, Measurement, Policy, Task, Tuned
 
 __all__ = ["CpuTuning"]
@@ -94,7 +95,7 @@ class CpuTuning:
         for o in self.open:
             left = ends - time.perf_counter()
             if left <= 0:
-                self._settle(guess(o.task, f"{self.policy.seconds:g} s of measuring were over"))
+                self._settle(guess(o.task, TIME_OVER(seconds=f"{self.policy.seconds:g}")))
             else:
                 self._settle(self._timed(o, built, left))
         self.open = []
@@ -114,7 +115,7 @@ class CpuTuning:
         ranked[1:] = sorted(ranked[1:], key=lambda r: r.schedule != alone)  # never beyond those that are timed
         task = Task(kernel.name, "", tuple(_candidate(r.schedule, r.microseconds) for r in ranked))
         if ranked[0].microseconds < _LEAST:
-            why = f"it is expected to take {ranked[0].microseconds:.1f} us: too little to gain"
+            why = LITTLE_TO_GAIN(why=f"it is expected to take {ranked[0].microseconds:.1f} us")
             self._settle(guess(task, why))
             return
         opened = self._opened(task, kernel, call)
@@ -132,7 +133,7 @@ class CpuTuning:
         if not calls:
             return "nothing launches it"
         if self.always:
-            return "deterministic algorithms are asked for"
+            return SAME_RESULTS()
         if len(kernel.nests) > 1:
             return "different nests of one launch"
         if not all(sizes_known(call, self.buffers) for call in calls):
@@ -198,7 +199,7 @@ class CpuTuning:
         try:
             return measured(o.task, self.policy, self.cache, samplers, failures, seconds, timing=timing)
         except (RuntimeError, MemoryError) as error:
-            return guess(o.task, f"it cannot be timed: {error}"[:160])
+            return guess(o.task, CANNOT_BE_TIMED(why=f"it cannot be timed: {error}"[:160]))
 
     def _settle(self, choice: Choice) -> None:
         """Give the kernel the winner's schedule."""

@@ -36,6 +36,7 @@ from lamina.tuning.cuda_bench import KernelBench
 from lamina.tuning.kernels import axis_lengths, label_of, moved_bytes, sizes_known, untimeable
 from lamina.tuning.measure import Sampler
 from lamina.tuning.products import Library, ProductChoice
+from lamina.tuning.reasons import CANNOT_BE_TIMED, SAME_RESULTS, TIME_OVER
 from lamina.tuning.values import Candidate, Choice, Policy, Task, Tuned
 
 __all__ = ["RegionTuning", "triton_unit"]
@@ -107,7 +108,7 @@ class RegionTuning:
         self.open: list[_Open] = []
         self.plan = plan
         # Another tile adds in another order, and which one wins is not the same every time.
-        always = "deterministic algorithms are asked for" if torch.are_deterministic_algorithms_enabled() else ""
+        always = SAME_RESULTS() if torch.are_deterministic_algorithms_enabled() else ""
         for kernel in plan.kernels:
             task, call, why = self._task(kernel)
             asked = products is not None and kernel.name in products.libraries
@@ -151,7 +152,7 @@ class RegionTuning:
             if is_capturing():
                 self._settle(guess(o.task, "the stream is recording a CUDA graph"))
             elif left <= 0:
-                self._settle(guess(o.task, f"{self.policy.seconds:g} s of measuring were over"))
+                self._settle(guess(o.task, TIME_OVER(seconds=f"{self.policy.seconds:g}")))
             else:
                 self._settle(self._timed(o, built, driver, left))
         self.open = []
@@ -271,7 +272,7 @@ class RegionTuning:
         try:
             choice = measured(o.task, self.policy, self.cache, samplers, failures, seconds)
         except RuntimeError as error:  # torch's out-of-memory error is one
-            return guess(o.task, f"it cannot be timed: {error}"[:160])
+            return guess(o.task, CANNOT_BE_TIMED(why=f"it cannot be timed: {error}"[:160]))
         noted = tuple(replace(m, facts=facts.get(m.label, ())) for m in choice.measurements)
         return replace(choice, measurements=noted)
 

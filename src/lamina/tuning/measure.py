@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lamina.tuning.reasons import NOT_SURELY_FASTER, NOT_TIMED
 from lamina.tuning.values import ENOUGH, Measurement
 
 __all__ = ["Sampler", "Timing", "beside_others", "in_turns", "race"]
@@ -78,16 +79,16 @@ def race(
     """
     begun = clock()
     runners = [_Runner(label, sampler) for label, sampler in samplers.items()]
-    stopped = ""
+    stopped: str = ""
     for runner in runners:
         if stopped:
             runner.reason, runner.skipped = stopped, True
             continue
         runner.run(_FIRST)
         if runner.times and bound is not None and bound >= ENOUGH * runner.median:
-            stopped = f"not timed: {runner.label} reached {bound / runner.median:.0%} of the bound"
+            stopped = NOT_TIMED(why=f"{runner.label} reached {bound / runner.median:.0%} of the bound")
         elif runner.times and clock() - begun > seconds:
-            stopped = f"not timed: {seconds:g} s were over"
+            stopped = NOT_TIMED(why=f"{seconds:g} s were over")
     best = min((r.median for r in runners), default=float("inf"))
     close = [r for r in runners if r.times and r.median <= _CLOSE * best]
     if len(close) > 1 and clock() - begun <= seconds:
@@ -134,7 +135,7 @@ def in_turns(
     for runner in runners if over else []:
         if runner is not standing and not runner.reason and len(runner.times) < _FEWEST:
             runner.times.clear()
-            runner.reason, runner.skipped = f"not timed: {seconds:g} s were over", True
+            runner.reason, runner.skipped = NOT_TIMED(why=f"{seconds:g} s were over"), True
     return tuple(
         Measurement(r.label, r.median if r.times else None, len(r.times), r.reason, r.skipped) for r in runners
     )
@@ -171,13 +172,13 @@ def beside_others(
             continue
         if rounds < _FEWEST and clock() - begun > seconds:
             runner.times.clear()
-            runner.reason, runner.skipped = f"not timed: {seconds:g} s were over", True
+            runner.reason, runner.skipped = NOT_TIMED(why=f"{seconds:g} s were over"), True
             continue
         pairs = list(zip(runner.times, standing.times, strict=False))
         faster = sum(mine < other for mine, other in pairs)
         ahead = len(pairs) >= _FEWEST and _low(runner.times) < _low(standing.times)
         if ahead and faster < _AGREE * len(pairs):
-            runner.reason = f"faster than the best guess in {faster} of {len(pairs)} rounds"
+            runner.reason = NOT_SURELY_FASTER(faster=faster, rounds=len(pairs))
     return tuple(
         Measurement(r.label, _low(r.times) if r.times and not r.reason else None, len(r.times), r.reason, r.skipped)
         for r in runners

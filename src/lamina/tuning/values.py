@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.base.decision import Decision
+from lamina.base.reasons import Reason
 from lamina.tuning import reasons
 
 __all__ = ["ENOUGH", "Candidate", "Choice", "Measurement", "Policy", "Task", "Tuned", "policy_of"]
@@ -91,7 +92,17 @@ class Choice:
                 facts.append(("share", round(bound / times[self.winner.label], 3)))
         taken = self.winner.label != self.task.candidates[0].label
         reason = _BY_SOURCE[self.source](why=self.reason)
+        if isinstance(self.reason, Reason):
+            reason = Reason(reason, self.reason.code, self.reason.remedy)
         return Decision("tune", (self.task.subject,), taken, reason, tuple(facts))
+
+
+def _of_candidate(measured: Measurement) -> Reason:
+    """What became of a candidate."""
+    if measured.microseconds is not None:
+        return reasons.CANDIDATE_TIMED(us=f"{measured.microseconds:.1f}")
+    why = measured.reason
+    return why if isinstance(why, Reason) else reasons.CANDIDATE_DROPPED(why=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +124,7 @@ class Tuned:
                 "candidate",
                 (choice.task.subject, m.label),
                 m.label == choice.winner.label,
-                reasons.CANDIDATE_DROPPED(why=m.reason)
-                if m.microseconds is None
-                else reasons.CANDIDATE_TIMED(us=f"{m.microseconds:.1f}"),
+                _of_candidate(m),
                 () if m.microseconds is None else (("us", round(m.microseconds, 2)), ("samples", m.samples)),
             )
             for choice in self.choices

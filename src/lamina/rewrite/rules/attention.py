@@ -22,7 +22,7 @@ from lamina.base.decision import Decision
 from lamina.base.reasons import Reason
 from lamina.base.source import source_of
 from lamina.masked_rows.attention import kernel_for, masked_attention
-from lamina.rewrite.reasons import ATTENTION_BY_LIBRARY, ATTENTION_KEPT
+from lamina.rewrite.reasons import ATTENTION_BY_LIBRARY, ATTENTION_DTYPES, ATTENTION_IS_SLOWER
 from lamina.rewrite.rules.attention_check import checked_on_cpu, guarded, on_cpu
 from lamina.rewrite.rules.attention_form import Attention, Refusal, attention_of
 from lamina.rewrite.rules.attention_mask import mask_of
@@ -67,7 +67,7 @@ def _used(gm: GraphModule, decisions: list[Decision], checked: bool) -> GraphMod
             call.check_gain()
             call.mask.changes = any(n > found.last and _shares_memory(n, call.mask.tensors) for n in fixed)
         except Refusal as why:
-            decisions.append(_decision(node, False, ATTENTION_KEPT(why=why)))
+            decisions.append(_decision(node, False, why.reason))
             continue
         replacements[found.last] = call.write
         decisions.append(_decision(node, True, ATTENTION_BY_LIBRARY()))
@@ -172,7 +172,7 @@ class _Call:
             masked=bool(self.mask.parts),
         )
         if reason:
-            raise Refusal(reason)
+            raise Refusal(reason, ATTENTION_IS_SLOWER)
 
     def _name_dimensions(self) -> None:
         scores = self.found.scores
@@ -234,9 +234,9 @@ class _Call:
         if self.value.dtype != self.query.dtype:
             for operand in (self.query, self.key):
                 if weights.dtype != self.value.dtype or not operand.narrowed(self.value.dtype):
-                    raise Refusal("queries, keys and values differ in dtype")
+                    raise Refusal("queries, keys and values differ in dtype", ATTENTION_DTYPES)
         if not self.query.dtype == self.key.dtype == self.value.dtype:
-            raise Refusal("queries, keys and values differ in dtype")
+            raise Refusal("queries, keys and values differ in dtype", ATTENTION_DTYPES)
 
     def write(self, write: Writer) -> Node:
         """The call of the library, in the place of the second product."""

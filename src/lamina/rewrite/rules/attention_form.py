@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from lamina.base.reasons import Code
+from lamina.rewrite.reasons import ATTENTION_KEPT, ATTENTION_WEIGHTS_READ
 from lamina.rewrite.rules.constants import Constants
 from lamina.rewrite.rules.products import Labels, Product, product
 from lamina.rewrite.rules.spelling import Spelled, fake_of, number, spelled
@@ -22,7 +24,11 @@ it is so far below the others that nothing of it is left is found at each call (
 
 
 class Refusal(Exception):
-    """Why a softmax is not the middle of an attention that the library computes."""
+    """Why a softmax is not the middle of an attention that the library computes, with the ``code`` of the reason."""
+
+    def __init__(self, why: str, code: Code = ATTENTION_KEPT) -> None:
+        super().__init__(why)
+        self.reason = code(why=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +167,7 @@ def _below(found: Attention) -> None:
     labels: Labels = (*(f"b{i}" for i in range(_dims(node) - 2)), "q", "k")
     while True:
         if len(node.users) != 1:
-            raise Refusal("the attention weights are used elsewhere as well")
+            raise Refusal("the attention weights are used elsewhere as well", ATTENTION_WEIGHTS_READ)
         (user,) = node.users
         mixing = product(user)
         if mixing is not None:
@@ -177,7 +183,7 @@ def _passed(found: Attention, node: Node, user: Node, labels: Labels) -> Labels:
     """The labels of ``user``'s result, if it does to the weights something that attention has a place for."""
     call = spelled(user)
     if call is None or call.writes or call.args[0] is not node:
-        raise Refusal(f"{user.name} reads the attention weights")
+        raise Refusal(f"{user.name} reads the attention weights", ATTENTION_WEIGHTS_READ)
     if call.name == "cast" and call.args[1].is_floating_point:
         return labels
     if call.name == "contiguous":
@@ -193,7 +199,7 @@ def _passed(found: Attention, node: Node, user: Node, labels: Labels) -> Labels:
         return (*(f"b{i}" for i in range(value.dim() - 2)), "q", "k")
     order = _order(call, len(labels))
     if order is None:
-        raise Refusal(f"{user.name} reads the attention weights")
+        raise Refusal(f"{user.name} reads the attention weights", ATTENTION_WEIGHTS_READ)
     return tuple(labels[i] for i in order)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from lamina.rewrite.reasons import ATTENTION_DTYPES
 from lamina.rewrite.rules.attention_form import MASKED, Refusal, Step
 from lamina.rewrite.rules.constants import Constants, distinct
 from lamina.rewrite.rules.editing import Writer
@@ -188,7 +189,7 @@ def mask_of(
                 raise Refusal("a mask, or a reshaped score, is multiplied by a tensor")
             factor = fake_of(step.value)
             if factor is not None and factor.dim() > 0 and factor.dtype != dtype:
-                raise Refusal("the scores are scaled in another dtype than the queries'")
+                raise Refusal("the scores are scaled in another dtype than the queries'", ATTENTION_DTYPES)
             mask.factors.append(step)
             mask.replay.append(_Part(step, _as_it_is))
         else:
@@ -232,11 +233,11 @@ def _part(mask: Mask, step: Step, batch: Sizes, sizes: tuple[Any, Any], constant
         elif bool((known.amax(-1) == -math.inf).any()):
             raise Refusal("a row whose keys are all masked")
         elif not torch.equal(known.to(mask.dtype).to(known.dtype), known):
-            raise Refusal("the mask's values do not fit in the queries' dtype")
+            raise Refusal("the mask's values do not fit in the queries' dtype", ATTENTION_DTYPES)
     elif step.kind == "add":
         mask.may_mask_rows = True
         if fake.dtype.itemsize > mask.dtype.itemsize or not fake.is_floating_point():
-            raise Refusal("the mask is not of the queries' dtype")
+            raise Refusal("the mask is not of the queries' dtype", ATTENTION_DTYPES)
     else:
         mask.may_mask_rows = True
     if step.kind == "fill":
