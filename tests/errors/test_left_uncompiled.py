@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import re
 import warnings
@@ -96,6 +97,10 @@ def in_manager(x: Tensor) -> Tensor:
         return x.sin()
 
 
+def hashed(x: Tensor) -> Tensor:
+    return x + len(inspect.getsource(test_it_is_said_behind_torch_compile)) % 2
+
+
 def own_generator(x: Tensor) -> Tensor:
     return x + torch.randn(4, generator=torch.Generator().manual_seed(0))
 
@@ -140,6 +145,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tuple[A
     "own generator": (lambda: own_generator, lambda: (x(),), True, "LM1014"),
     "generator": (lambda: generator, lambda: (x(),), False, "LM1201"),
     "coroutine": (lambda: coroutine, lambda: (x(),), False, "LM1020"),
+    "file passed over": (lambda: hashed, lambda: (x(),), True, "LM1021"),
     "C method": (lambda: x().add, lambda: (x(),), False, "LM1008"),
     "no tensor": (lambda: lambda a, b: a + b, lambda: (1, 2), False, "LM1202"),
     "identity": (nn.Identity, lambda: (x(),), False, "LM1202"),

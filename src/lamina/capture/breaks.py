@@ -11,7 +11,7 @@ import torch
 
 from lamina.base.reasons import Reason
 from lamina.base.user_warnings import is_pythons
-from lamina.capture.reasons import BREAKS, LOOP_BROKEN, OTHER_BREAK
+from lamina.capture.reasons import BREAKS, IN_PASSED_FILE, LOOP_BROKEN, OTHER_BREAK, WRITTEN_IN_C
 
 __all__ = ["break_reason", "is_torchs", "user_frame", "user_place"]
 
@@ -24,6 +24,8 @@ _NO_ADVICE = (
     "This is likely to be a Dynamo bug",
 )
 """How hints of Dynamo's begin that are for those who write Dynamo."""
+_OF_A_FILE = "intentionally marked that the function"
+"""What Dynamo explains of functions that have Python code."""
 _LONGEST = 160
 """Characters of Dynamo's texts in a reason."""
 
@@ -41,6 +43,8 @@ def break_reason(kind: str, message: str) -> Reason:
     first = _brief(message.partition("\n")[0])
     context = parts.get("Developer debug context") or parts.get("Explanation") or first
     code = BREAKS.get(kind, OTHER_BREAK)
+    if code is WRITTEN_IN_C and _OF_A_FILE in parts.get("Explanation", ""):
+        code = IN_PASSED_FILE
     return code(
         what=kind or first,
         why=parts.get("Explanation", first),
@@ -56,6 +60,7 @@ def _brief(text: str) -> str:
 
 _QUALIFIED = re.compile(r"^module: ([\w.]+|<unknown module>), qualname: ([\w.<>]+)")
 _BUILTIN = re.compile(r"^builtin (\w+) ")
+_METHOD = re.compile(r"^call_method \w+\((?:<class ')?([^()']*)(?:'>)?\) (\w+)")
 _CALL = re.compile(r"^call_(?:function|method) (?:\w+Variable\()?(.*)$")
 
 
@@ -63,6 +68,8 @@ def _readable(context: str) -> str:
     """Dynamo's description of a call, without the classes that it stands for."""
     if match := _QUALIFIED.match(context):
         return ".".join(part for part in match.groups() if part != "<unknown module>")
+    if match := _METHOD.match(context):
+        return ".".join(match.groups())
     if match := _BUILTIN.match(context):
         return match.group(1)
     match = _CALL.match(context)

@@ -12,6 +12,7 @@ __all__ = [
     "FRAMES",
     "GENERATOR",
     "INTERPRETED",
+    "IN_PASSED_FILE",
     "LOOP_BROKEN",
     "NOTHING_CAPTURED",
     "NO_TENSOR_CALLS",
@@ -22,6 +23,7 @@ __all__ = [
     "SIZE_FIXED",
     "SKIPPED_BY_DYNAMO",
     "SYMBOLS_TAKE_TOO_LONG",
+    "WRITTEN_IN_C",
 ]
 
 _BREAKS = Codes(10, "graph breaks")
@@ -78,10 +80,10 @@ _NESTED = _BREAKS.add(
     "Dynamo does not capture nested tensors of layout torch.strided.",
     "make it with layout=torch.jagged",
 )
-_SKIPPED = _BREAKS.add(
+WRITTEN_IN_C = _BREAKS.add(
     8,
     "{context} is not captured",
-    "Dynamo does not look into a function of this file, written in C or of a library that it passes over.",
+    "The function is written in C, where Dynamo cannot look into it.",
     "move the call out of the compiled function, or wrap it by torch.library.custom_op if it computes with tensors",
 )
 _DISABLED = _BREAKS.add(
@@ -157,6 +159,12 @@ COROUTINE = _BREAKS.add(
     "Python runs coroutines; functions that one calls are captured for themselves.",
     "compile the functions that the coroutine calls",
 )
+IN_PASSED_FILE = _BREAKS.add(
+    21,
+    "{context} is in a file that is not captured",
+    "Dynamo passes over the functions of some files: those of Python's library and parts of torch's.",
+    "move the call out of the compiled function, or compute the same by functions of your own or of torch",
+)
 
 BREAKS = {
     "Attempted to wrap RNN, GRU, or LSTM": _RNN,
@@ -178,10 +186,10 @@ BREAKS = {
     "Dynamic shape operator (no meta kernel)": _NO_KERNEL,
     "Operator does not support running with fake tensors": _NO_KERNEL,
     "NotImplementedError/UnsupportedFakeTensorException when running FX node": _NO_KERNEL,
-    "Attempted to call function marked as skipped": _SKIPPED,
-    "Attempted to inline function marked as skipped": _SKIPPED,
-    "Attempted to inline function marked as skipped (SkipFunctionVariable)": _SKIPPED,
-    "can't handle functions not implemented in python ": _SKIPPED,
+    "Attempted to call function marked as skipped": WRITTEN_IN_C,
+    "Attempted to inline function marked as skipped": WRITTEN_IN_C,
+    "Attempted to inline function marked as skipped (SkipFunctionVariable)": WRITTEN_IN_C,
+    "can't handle functions not implemented in python ": WRITTEN_IN_C,
     "Skip calling `torch.compiler.disable()`d function": _DISABLED,
     "Skip inlining `torch.compiler.disable()`d function": _DISABLED,
     "Call to `torch._dynamo.graph_break()`": _ASKED,
