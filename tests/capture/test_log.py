@@ -113,7 +113,13 @@ def scaled(x: Tensor, n: float) -> Tensor:
 
 RECOMPILES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...], str, str]] = {
     "size": (scaled, (torch.ones(4), 2), (torch.ones(5), 2), "LM1101", "size 0 of x was 4 and is 5"),
-    "dtype": (scaled, (torch.ones(4), 2), (torch.ones(4).double(), 2), "LM1103", "dtype of x was Float and is Double"),
+    "dtype": (
+        scaled,
+        (torch.ones(4), 2),
+        (torch.ones(4).double(), 2),
+        "LM1103",
+        "dtype of x was float32 and is float64",
+    ),
     "number": (scaled, (torch.ones(4), 2.5), (torch.ones(4), 3.5), "LM1106", "n was 2.5 and is 3.5"),
     "gradient": (
         scaled,

@@ -55,18 +55,82 @@ def test_named_make_targets_and_files_exist(document: Path) -> None:
         assert (document.parent / link).exists(), f"{document.name} links to {link}"
 
 
-def test_the_commands_of_the_cache_page_run(tmp_path: Path) -> None:
-    [commands] = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs/cache.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    program = tmp_path / "lamina"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lamina "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
-    source = tmp_path / "block.py"
-    source.write_text(blocks(ROOT / "docs/cache.md")[0], encoding="utf-8")
-    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
-    script = f'set -e\n"{sys.executable}" block.py\n{commands}'
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+COMMANDS = re.compile(r"^```sh\n(.*?)^```|^    (lamina [^\n]*)$", re.DOTALL | re.MULTILINE)
+
+TRAINING = """
+import sys
+
+import torch
+
+import lamina
+
+
+def step(x, w):
+    return torch.softmax((x @ w).relu(), -1).sum()
+
+
+if __name__ == "__main__":
+    step = lamina.compile(step)
+    w = torch.randn(16, 8, requires_grad=True)
+    for rows in (4, 5):
+        step(torch.randn(rows, 16), w).backward()
+"""
+
+FUNCTION = """
+import torch
+
+
+def function(x=torch.ones(8, 16)):
+    return torch.softmax(x * 2, -1)
+"""
+
+
+def commands(name: str) -> list[str]:
+    """The shell commands of a page: blocks marked as such, and lines that begin with the command, without remarks."""
+    found = COMMANDS.findall((ROOT / name).read_text(encoding="utf-8"))
+    return [text for block, line in found for text in (block or line.split("   ")[0]).strip().splitlines() if text]
+
+
+def in_shell(folder: Path, script: str, timeout: int = 280) -> subprocess.CompletedProcess[str]:
+    """A script run in ``folder``, where ``lamina`` and ``python`` are those of this process."""
+    for name, call in (("lamina", "-m lamina "), ("python", "")):
+        program = folder / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {call}"$@"\n', encoding="utf-8")
+        program.chmod(0o755)
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{folder}"}
+    return subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout
     )
+
+
+PAGES = {
+    "docs/bisect.md": {"lamina minify train.py --to small.py": 2},
+    "docs/explaining.md": {},
+    "docs/profiling.md": {},
+}
+"""The pages, with the commands whose status is not 0: nothing differs in the program, so there is nothing to reduce."""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_commands_of_pages_run(name: str, tmp_path: Path) -> None:
+    for script in ("train.py", "program.py"):
+        (tmp_path / script).write_text(TRAINING, encoding="utf-8")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "module.py").write_text(FUNCTION, encoding="utf-8")
+    found = commands(name)
+    assert len(found) > 1
+    for command in found:
+        done = in_shell(tmp_path, command)
+        assert done.returncode == PAGES[name].get(command, 0), f"{command}\n{done.stdout}{done.stderr}"
+        assert done.stdout + done.stderr, command
+
+
+def test_the_commands_of_the_cache_page_run(tmp_path: Path) -> None:
+    (tmp_path / "block.py").write_text(blocks(ROOT / "docs/cache.md")[0], encoding="utf-8")
+    done = in_shell(tmp_path, "\n".join(["set -e", "python block.py", *commands("docs/cache.md")]))
     assert done.returncode == 0, done.stdout + done.stderr
     added = re.search(r"^([0-9]+) entries and notes added, 0 refused", done.stdout, re.MULTILINE)
     assert added, done.stdout

@@ -58,7 +58,6 @@ _STAGES = {
     "partition": "aot",
     "aten": "aot",
     "rewrite": "rewrite",
-    "rewrites": "rewrite",
     "fold": "rewrite",
     "graph": "lowering",
     "lower": "lowering",

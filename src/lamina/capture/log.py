@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from traceback import FrameSummary
@@ -97,7 +98,9 @@ class CaptureLog:
         """A size or number that could have varied holds for one value only, by a line of ``stack``."""
         place = user_place(user_frame(stack))
         self.fixed_names.add(symbol)
-        self._note(Decision("specialise", (symbol, place), True, SIZE_FIXED(symbol=symbol, value=value)))
+        size = _SIZE.fullmatch(symbol)
+        said = symbol if size is None else f"size {size[2]} of {size[1]}"
+        self._note(Decision("specialise", (said, place), True, SIZE_FIXED(symbol=said, value=value)))
 
     def fixed_from_now_on(self, function: CodeType) -> None:
         """No size that ``function`` is called with is a symbol from now on, as tracing symbols takes too long."""
@@ -152,6 +155,9 @@ class CaptureLog:
 
 _NOTHING_TO_DO = ("no tensor-related objects", "no content in function call", "No ops traced")
 """What Dynamo says of functions in which there is nothing to capture."""
+
+
+_SIZE = re.compile(r"(.+)\.size\(\)\[(\d+)\]")
 
 
 def _editable(frame: FrameSummary | None) -> FrameSummary | None:

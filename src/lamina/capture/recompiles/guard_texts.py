@@ -115,9 +115,29 @@ def _is_parameter(name: str, call: GuardedCall) -> bool:
 def _tensor(kind: str) -> Callable[[re.Match[str], GuardedCall], Told]:
     def tell(match: re.Match[str], call: GuardedCall) -> Told:
         name, place, old, new = match.groups()
+        if kind == "dtype":
+            old, new = _DTYPES.get(old, old), _DTYPES.get(new, new)
         return kind, {"name": name, "place": place or "", "old": old, "new": new}
 
     return tell
+
+
+_DTYPES = {
+    "BFloat16": "bfloat16",
+    "Bool": "bool",
+    "Byte": "uint8",
+    "Char": "int8",
+    "ComplexDouble": "complex128",
+    "ComplexFloat": "complex64",
+    "ComplexHalf": "complex32",
+    "Double": "float64",
+    "Float": "float32",
+    "Half": "float16",
+    "Int": "int32",
+    "Long": "int64",
+    "Short": "int16",
+}
+"""Dtypes by their names in C++, which guards have."""
 
 
 def _gradient(match: re.Match[str], call: GuardedCall) -> Told:
