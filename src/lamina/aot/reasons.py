@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lamina.base.reasons import Codes
+from lamina.base.torch_names.torch_private import MARK_STATIC
 
 _TRACED = Codes(21, "How a graph is traced with its gradients")
 
@@ -33,14 +34,14 @@ SIZES_TOOK_LONG = _TRACED.add(
     "what tracing asks about symbolic sizes took more than {seconds} s",
     "Sizes known only at run time made tracing ask too many questions; the graph was traced again with numbers in "
     "their place.",
-    "mark sizes that do not change as static (torch._dynamo.mark_static), or leave dynamic=None",
+    f"mark sizes that do not change as static ({MARK_STATIC}), or leave dynamic=None",
 )
 NUMBERS_ONLY = _TRACED.add(
     5,
     "torch knows a gradient or an operation for numbers only",
     "A gradient formula of torch's takes plain integers where the graph has symbols; it was traced again with the "
     "numbers of this call.",
-    "mark the size as static (torch._dynamo.mark_static)",
+    f"mark the size as static ({MARK_STATIC})",
 )
 NO_FUNCTION = _TRACED.add(
     6,

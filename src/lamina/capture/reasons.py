@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from lamina.base.reasons import Codes
+from lamina.base.torch_names.torch_private import (
+    ALLOW_RNN,
+    CAPTURE_NUMBERS,
+    CAPTURE_SIZES_OF_DATA,
+    GRAPH_BREAK,
+    IGNORED_LOGGING_FUNCTIONS,
+    SKIP_FRAME,
+    STEP_UNSUPPORTED,
+    TRACE_AUTOGRAD,
+)
 
 __all__ = [
     "BREAKS",
@@ -40,7 +50,7 @@ _VALUE = _BREAKS.add(
     "Python asks a tensor for a number, which only the data tell",
     "`item()`, `tolist()`, `int(tensor)` and `float(tensor)` give Python a number of a tensor's. The graph ends there, "
     "as what follows may depend on it.",
-    "keep the number in a tensor, or set torch._dynamo.config.capture_scalar_outputs = True",
+    f"keep the number in a tensor, or set {CAPTURE_NUMBERS} = True",
 )
 _BRANCH = _BREAKS.add(
     2,
@@ -52,7 +62,7 @@ _SHAPE = _BREAKS.add(
     3,
     "the size of a result depends on data ({context})",
     "`nonzero`, `unique`, a mask as an index and the like have results whose sizes only the data tell.",
-    "use torch.where or a mask of fixed size, or set torch._dynamo.config.capture_dynamic_output_shape_ops = True",
+    f"use torch.where or a mask of fixed size, or set {CAPTURE_SIZES_OF_DATA} = True",
 )
 LOOP_BROKEN = _BREAKS.add(
     4,
@@ -66,7 +76,7 @@ _RNN = _BREAKS.add(
     "torch.nn.RNN, GRU and LSTM are not captured",
     "Dynamo leaves recurrent layers to torch's library calls, and with them the function that calls them.",
     "call the recurrent layer outside of the compiled function, compiling what is before and after it, or set "
-    "torch._dynamo.config.allow_rnn = True",
+    f"{ALLOW_RNN} = True",
 )
 _SPARSE = _BREAKS.add(
     6,
@@ -95,7 +105,7 @@ _DISABLED = _BREAKS.add(
 _ASKED = _BREAKS.add(
     10,
     "the program asks for a graph break",
-    "The program calls torch._dynamo.graph_break or skip_frame.",
+    f"The program calls {GRAPH_BREAK} or skip_frame.",
     "take the call out",
 )
 _BUILTIN = _BREAKS.add(
@@ -114,7 +124,7 @@ _LOGGED = _BREAKS.add(
     13,
     "a call of a logger",
     "Python runs calls of loggers.",
-    "take the call out, or name it in torch._dynamo.config.ignore_logging_functions",
+    f"take the call out, or name it in {IGNORED_LOGGING_FUNCTIONS}",
 )
 _CONVERTED = _BREAKS.add(
     14,
@@ -192,9 +202,9 @@ BREAKS = {
     "can't handle functions not implemented in python ": WRITTEN_IN_C,
     "Skip calling `torch.compiler.disable()`d function": _DISABLED,
     "Skip inlining `torch.compiler.disable()`d function": _DISABLED,
-    "Call to `torch._dynamo.graph_break()`": _ASKED,
-    "Call to `torch._dynamo.skip_frame()`": _ASKED,
-    "Call to `torch._dynamo.step_unsupported()`": _ASKED,
+    f"Call to `{GRAPH_BREAK}()`": _ASKED,
+    f"Call to `{SKIP_FRAME}()`": _ASKED,
+    f"Call to `{STEP_UNSUPPORTED}()`": _ASKED,
     "Failed to trace builtin operator": _BUILTIN,
     "attempted to reorder a debugging function that can't actually be reordered": _BUILTIN,
     "Graph break under GenericContextWrappingVariable": _MANAGER,
@@ -208,7 +218,7 @@ BREAKS = {
     "Unhandled tensor method": _METHOD,
     "Unsupported Tensor.backward() call": _BACKWARD,
     "Unsupported Tensor.requires_grad_() call": _BACKWARD,
-    "using `torch.autograd.grad` with `torch._dynamo.config.trace_autograd_ops=False`": _BACKWARD,
+    f"using `torch.autograd.grad` with `{TRACE_AUTOGRAD}=False`": _BACKWARD,
     "setattr() on Tensor.requires_grad": _BACKWARD,
     "graph break in loop": LOOP_BROKEN,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lamina.base.reasons import Codes
+from lamina.base.torch_names.torch_private import MARK_STATIC
 
 _TILES = Codes(36, "Attention with functions of scores (flex_attention)")
 
@@ -30,7 +31,7 @@ RUN_TIME_SIZE = _TILES.add(
     "{what} is known only at run time",
     "The call stays torch's, which on a CPU stores all scores: tiles are made for a fixed number of heads and "
     "features, and a fixed scale.",
-    "mark heads and features as static (torch._dynamo.mark_static), and pass the scale as a number",
+    f"mark heads and features as static ({MARK_STATIC}), and pass the scale as a number",
 )
 
 OTHER_OPERANDS = _TILES.add(

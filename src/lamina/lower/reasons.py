@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lamina.base.reasons import Codes
+from lamina.base.torch_names.torch_private import MARK_STATIC
 
 _CALLS = Codes(45, "Calls of libraries and ATen")
 
@@ -31,7 +32,7 @@ RUN_TIME_NUMBER = _CALLS.add(
     "{why}",
     "Loops for the operation need a number that is fixed when it is compiled, and here only a run tells it; ATen "
     "runs the call between Lamina's kernels.",
-    "mark the size as static (torch._dynamo.mark_static), or give the number as a constant",
+    f"mark the size as static ({MARK_STATIC}), or give the number as a constant",
 )
 
 SIZE_OF_DATA = _CALLS.add(

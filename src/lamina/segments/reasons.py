@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lamina.base.reasons import Codes
+from lamina.base.torch_names.torch_private import MARK_STATIC
 
 _PIECES = Codes(40, "Graphs compiled in pieces")
 
@@ -84,7 +85,7 @@ BODY_OF_RUN_TIME_SIZES = _PIECES.add(
     12,
     "the sizes of its inputs are known only at run time",
     "A graph within a control-flow call runs as ATen calls, as kernels for it are made for fixed sizes.",
-    "mark the sizes as static (torch._dynamo.mark_static), or compile with dynamic=False",
+    f"mark the sizes as static ({MARK_STATIC}), or compile with dynamic=False",
 )
 
 BODY_OF_OTHER_INPUTS = _PIECES.add(

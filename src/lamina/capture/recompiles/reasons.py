@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from lamina.base.reasons import Codes
+from lamina.base.torch_names.torch_private import (
+    EQUAL_SIZES_ARE_ONE,
+    FIXED_PARAMETER_SIZES,
+    MARK_DYNAMIC,
+    RECOMPILE_LIMIT,
+    SYMBOLIC_MODULE_INTEGERS,
+)
 
 __all__ = ["GUARDS", "LIMIT_REACHED", "OTHER_GUARD"]
 
@@ -19,7 +26,7 @@ _SIZE = _GUARDS.add(
     "size {place} of {name} was {old} and is {new}",
     "A tensor that the caller gives has another size than the one that was compiled for. The next version takes the "
     "size as a symbol, if dynamic is not False.",
-    "compile with dynamic=True, or call torch._dynamo.mark_dynamic({marked}, {place}) before such a call{where}",
+    f"compile with dynamic=True, or call {MARK_DYNAMIC}({{marked}}, {{place}}) before such a call{{where}}",
 )
 _STRIDE = _GUARDS.add(
     2,
@@ -118,14 +125,14 @@ _PARAMETER_SIZE = _GUARDS.add(
     17,
     "size {place} of {name} was {old} and is {new}",
     "Parameters and buffers of a module have fixed sizes in compiled code, whatever dynamic is.",
-    "give the tensor to the module as an argument, or set torch._dynamo.config.force_parameter_static_shapes = False "
+    f"give the tensor to the module as an argument, or set {FIXED_PARAMETER_SIZES} = False "
     "and compile with dynamic=True",
 )
 _OUTER_SIZE = _GUARDS.add(
     18,
     "size {place} of {name} was {old} and is {new}",
     "The tensor is no argument: the function reads it from an object, or from a variable outside.",
-    "compile with dynamic=True, or call torch._dynamo.mark_dynamic({marked}, {place}) where {name} is set",
+    f"compile with dynamic=True, or call {MARK_DYNAMIC}({{marked}}, {{place}}) where {{name}} is set",
 )
 _SMALL_SIZE = _GUARDS.add(
     19,
@@ -151,7 +158,7 @@ _MODULE_NUMBER = _GUARDS.add(
     22,
     "{name} was {old} and is {new}",
     "Integers that are attributes of a module are constants of the compiled code, whatever dynamic is.",
-    "give it to the module as an argument, or set torch._dynamo.config.allow_unspec_int_on_nn_module = True",
+    f"give it to the module as an argument, or set {SYMBOLIC_MODULE_INTEGERS} = True",
 )
 _OUTER_NUMBER = _GUARDS.add(
     23,
@@ -164,7 +171,7 @@ _EQUAL_SIZES = _GUARDS.add(
     24,
     "sizes that were equal are not: {guard}{values}",
     "Sizes that are equal when a function is compiled are taken for one, so that code holds where they are equal.",
-    "let them differ in the first call, or set torch.fx.experimental._config.use_duck_shape = False before it",
+    f"let them differ in the first call, or set {EQUAL_SIZES_ARE_ONE} = False before it",
 )
 _INFERENCE = _GUARDS.add(
     25,
@@ -206,7 +213,7 @@ _MODULES = _GUARDS.add(
 )
 LIMIT_REACHED = _GUARDS.add(
     50,
-    "it was compiled as often as torch._dynamo.config.recompile_limit allows ({limit}){why}",
+    f"it was compiled as often as {RECOMPILE_LIMIT} allows ({{limit}}){{why}}",
     "A function was compiled so often that nothing more is compiled of it: calls that no version fits are run by "
     "Python.",
     "Pass what varies as a tensor, compile with dynamic=True, or raise the limit",

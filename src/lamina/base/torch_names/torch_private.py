@@ -1,0 +1,37 @@
+"""Names of torch's settings and functions that are private or may move, for texts: what a user can set or call."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ALLOW_RNN",
+    "CAPTURE_NUMBERS",
+    "CAPTURE_SIZES_OF_DATA",
+    "CONTEXTLIB",
+    "EQUAL_SIZES_ARE_ONE",
+    "FIXED_PARAMETER_SIZES",
+    "GRAPH_BREAK",
+    "IGNORED_LOGGING_FUNCTIONS",
+    "MARK_DYNAMIC",
+    "MARK_STATIC",
+    "RECOMPILE_LIMIT",
+    "SKIP_FRAME",
+    "STEP_UNSUPPORTED",
+    "SYMBOLIC_MODULE_INTEGERS",
+    "TRACE_AUTOGRAD",
+]
+
+ALLOW_RNN = "torch._dynamo.config.allow_rnn"
+CAPTURE_NUMBERS = "torch._dynamo.config.capture_scalar_outputs"
+CAPTURE_SIZES_OF_DATA = "torch._dynamo.config.capture_dynamic_output_shape_ops"
+CONTEXTLIB = "torch.utils._contextlib"
+EQUAL_SIZES_ARE_ONE = "torch.fx.experimental._config.use_duck_shape"
+FIXED_PARAMETER_SIZES = "torch._dynamo.config.force_parameter_static_shapes"
+GRAPH_BREAK = "torch._dynamo.graph_break"
+IGNORED_LOGGING_FUNCTIONS = "torch._dynamo.config.ignore_logging_functions"
+MARK_DYNAMIC = "torch._dynamo.mark_dynamic"
+MARK_STATIC = "torch._dynamo.mark_static"
+RECOMPILE_LIMIT = "torch._dynamo.config.recompile_limit"
+SKIP_FRAME = "torch._dynamo.skip_frame"
+STEP_UNSUPPORTED = "torch._dynamo.step_unsupported"
+SYMBOLIC_MODULE_INTEGERS = "torch._dynamo.config.allow_unspec_int_on_nn_module"
+TRACE_AUTOGRAD = "torch._dynamo.config.trace_autograd_ops"
