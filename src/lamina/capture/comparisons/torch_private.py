@@ -9,6 +9,7 @@ greatest of numbers among which there is one. Such a comparison ends a graph tha
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -92,9 +93,25 @@ def _break_at_extremes() -> None:
             if any(map(_is_tensor, (a, b))):
                 _break(f"{self.fn.__name__} of tensors")
             _break_at_mixed(f"{self.fn.__name__} of numbers", (a, b))
+        if compiles_for_lamina(tx.output) and _are_floats((a, b)):
+            first, second = (b, a) if self.fn is max else (a, b)
+            return b if _is_less(tx, second, first) else a
         return compare_any(self, tx, a, b)
 
     BuiltinVariable._call_min_max_binary = compare  # type: ignore[method-assign]
+
+
+def _are_floats(variables: Iterable[Any]) -> bool:
+    """Whether they are floats, of which one is a symbol."""
+    found = [v.realize() if issubclass(type(v), LazyVariableTracker) else v for v in variables]
+    numbers = all(issubclass(type(v), (ConstantVariable, SymNodeVariable)) and v.python_type() is float for v in found)
+    return numbers and not all(map(_is_fixed, found))
+
+
+def _is_less(tx: Any, one: Any, other: Any) -> bool:
+    """What Python asks to choose one of two floats, which tells apart neither zeros nor NaN; a guard on the answer."""
+    answer = BuiltinVariable(operator.lt).call_function(tx, [one, other], {})
+    return bool(answer.as_python_constant() if _is_fixed(answer) else answer.evaluate_expr(tx.output))
 
 
 def _break_at_mixed(what: str, variables: Iterable[Any]) -> None:

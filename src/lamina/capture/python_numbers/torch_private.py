@@ -7,13 +7,19 @@ at hand: a guard asks for it, and another one is compiled for.
 from __future__ import annotations
 
 import functools
+import math
+import operator
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch._dynamo import config
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.builder import VariableBuilder
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.sym_node import SymNode
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
 
@@ -24,7 +30,10 @@ def correct_numbers() -> None:
     """Replace the methods, once."""
     _keep_zeros()
     _keep_remainders()
+    _keep_floors_of_quotients()
     _keep_rounding()
+    _guard_domains()
+    _guard_cancellation()
 
 
 def _traces() -> bool:
@@ -63,6 +72,34 @@ def _keep_remainders() -> None:
     SymNode.mod = mod  # type: ignore[method-assign]
 
 
+def _keep_floors_of_quotients() -> None:
+    """Let ``//`` of floats take the numbers at hand: torch's is ``a / b``, rounded to an integer of 64 bits.
+
+    Python's is the floor of the exact quotient (``1.0 // 0.1`` is 9.0), of any size, with NaN and signs of zeros.
+    """
+
+    def keep(divide_any: Any, swapped: bool) -> Any:
+        @functools.wraps(divide_any)
+        def divide(self: Any, other: Any) -> Any:
+            both = (self, other)
+            if any(isinstance(number, (float, torch.SymFloat)) for number in both) and _traces():
+                numbers = [_number(number) for number in both]
+                return operator.floordiv(*(reversed(numbers) if swapped else numbers))
+            return divide_any(self, other)
+
+        return divide
+
+    for kind in (torch.SymInt, torch.SymFloat):
+        for name, swapped in (("__floordiv__", False), ("__rfloordiv__", True)):
+            setattr(kind, name, keep(getattr(kind, name), swapped))
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, torch.SymInt):
+        return value.node.guard_int(__file__, 0)
+    return value.node.guard_float(__file__, 0) if isinstance(value, torch.SymFloat) else value
+
+
 def _constant(node: Any) -> Any:
     """``node`` for the number that it is now, on which a guard is made."""
     if node.pytype is int:
@@ -81,3 +118,131 @@ def _keep_rounding() -> None:
         return round_any(self, ndigits)
 
     torch.SymInt.__round__ = rounded  # type: ignore[method-assign]
+
+
+_LARGEST = sys.float_info.max
+_WORD = 2.0**62
+"""Floats up to here are integers of 64 bits when they are rounded."""
+
+
+def _guard_domains() -> None:
+    """Guard on what numbers must be for Python to compute with them, where it refuses others.
+
+    Torch has an infinity or NaN for those, or an integer of 64 bits, and Dynamo leaves out what nothing uses. Where
+    numbers at hand are refused, Python computes with them, and raises.
+    """
+    for name in ("float_truediv", "int_truediv"):
+        _guard(name, operator.truediv, lambda a, b: b != 0)
+    _guard("int_floordiv", operator.floordiv, lambda a, b: b != 0)
+    _guard("mod", operator.mod, lambda a, b: b != 0)
+    _guard("lshift", operator.lshift, lambda a, b: b >= 0)
+    _guard("rshift", operator.rshift, lambda a, b: b >= 0)
+    _guard("float_pow", operator.pow, lambda a, b: a > 0, _is_finite)
+    _guard("sym_sqrt", math.sqrt, lambda a: a >= 0)
+    _guard("sym_log2", math.log2, lambda a: a > 0)
+    for name in ("asin", "acos"):
+        _guard(f"sym_{name}", getattr(math, name), lambda a: a >= -1 and a <= 1)
+    for name in ("sin", "cos", "tan"):
+        _guard(f"sym_{name}", getattr(math, name), _is_finite)
+    for name in ("sinh", "cosh"):
+        _guard(f"sym_{name}", getattr(math, name), lambda a: True, _is_finite)
+    for name, function in (("floor", math.floor), ("ceil", math.ceil), ("trunc", math.trunc), ("round", round)):
+        _guard(name, function, _is_rounded_to_a_word)
+
+
+def _is_finite(number: Any) -> bool:
+    return not _is_of_floats(number) or bool(number >= -_LARGEST and number <= _LARGEST)
+
+
+def _is_rounded_to_a_word(number: Any, digits: Any = None) -> bool:
+    return not _is_of_floats(number) or bool(number >= -_WORD and number <= _WORD)
+
+
+def _is_of_floats(number: Any) -> bool:
+    """Whether a float that a program is called with is in it, not only integers and sizes."""
+    return isinstance(number, torch.SymFloat) and any(symbol_is_type(s, SymT.FLOAT) for s in number.node.expr.free_symbols)
+
+
+def _guard(
+    name: str, function: Callable[..., Any], accepts: Callable[..., bool], gives: Callable[[Any], bool] | None = None
+) -> None:
+    """Ask, where a symbol's method ``name`` is called, what ``accepts`` of its numbers, and ``gives`` of its result."""
+    compute_any = getattr(SymNode, name)
+
+    @functools.wraps(compute_any)
+    def compute(self: Any, *others: Any) -> Any:
+        nodes = [node for node in (self, *others) if isinstance(node, SymNode)]
+        if not _guards(nodes):
+            return compute_any(self, *others)
+        if accepts(*map(_value, (self, *others))):
+            result = compute_any(self, *others)
+            if gives is None or gives(_value(result)):
+                return result
+        numbers = [_hint(node) for node in (self, *others)]
+        return _node(self, function(*numbers))
+
+    setattr(SymNode, name, compute)
+
+
+_CANCELS = 2.0**20
+"""What is left of a sum by which its terms are greater may be the rounding of them."""
+
+
+def _guard_cancellation() -> None:
+    """Guard on sums of floats, which torch writes in another order, not to be what rounding left of their terms.
+
+    ``(k + 1e16) - 1e16`` is a multiple of 2 in Python and ``k`` in torch, ``k + 0.0`` is never -0.0.
+    """
+
+    def guard(name: str, function: Callable[..., Any]) -> None:
+        add_any = getattr(SymNode, name)
+
+        @functools.wraps(add_any)
+        def add(self: Any, other: Any) -> Any:
+            result = add_any(self, other)
+            terms = (self, other)
+            if float not in (self.pytype, other.pytype) or _keeps_order(terms, result) or not _guards(terms):
+                return result
+            if _is_left_of(_value(result), *map(_value, terms)):
+                return result
+            return _node(self, function(*map(_hint, terms)))
+
+        setattr(SymNode, name, add)
+
+    guard("add", operator.add)
+    guard("sub", operator.sub)
+
+
+def _keeps_order(terms: Iterable[Any], result: Any) -> bool:
+    """Whether the expression of a sum has its two terms, of which the second may be subtracted."""
+    first, second = (node.expr for node in terms)
+    found = result.expr
+    return not found.free_symbols or (found.is_Add and set(found.args) in ({first, second}, {first, -second}))
+
+
+def _is_left_of(result: Any, one: Any, other: Any) -> bool:
+    if not _is_of_floats(result):
+        return True
+    return bool(result != 0) and bool(abs(one) + abs(other) <= abs(result) * _CANCELS)
+
+
+def _guards(nodes: Iterable[Any]) -> bool:
+    """Whether a trace for Lamina computes with these numbers, all of which are known now."""
+    return get_proxy_mode() is None and all(node.has_hint() for node in nodes) and _traces()
+
+
+def _value(node: Any) -> Any:
+    """What a node of a symbol stands for: a number, or a symbol that compares as one, with a guard."""
+    if not isinstance(node, SymNode):
+        return node
+    if node.is_constant():
+        return node.constant
+    return torch.SymFloat(node) if node.pytype is float else torch.SymInt(node)
+
+
+def _hint(node: Any) -> Any:
+    return _constant(node).hint if isinstance(node, SymNode) else node
+
+
+def _node(like: Any, number: Any) -> Any:
+    return like.wrap_int(number) if type(number) is int else like.wrap_float(float(number))
