@@ -31,6 +31,7 @@ from lamina.capture.comparisons.torch_private import break_at_comparisons
 from lamina.capture.guards.torch_private import invalidate_isolated
 from lamina.capture.missing_attributes.torch_private import note_missing_attributes
 from lamina.capture.python_numbers.torch_private import correct_numbers
+from lamina.capture.torch_functions.torch_private import correct_functions
 from lamina.capture.trace_corrections.torch_private import compiles_for_lamina, correct_traces
 
 __all__ = [
@@ -182,6 +183,7 @@ correct_traces()
 break_at_arrays()
 break_at_comparisons()
 correct_numbers()
+correct_functions()
 invalidate_isolated()
 note_missing_attributes()
 

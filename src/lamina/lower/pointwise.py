@@ -234,9 +234,11 @@ def powered(x: Value, exponent: Operand) -> Value | None:
 
 def power(low: Lowering, node: Node, out: TensorValue, x: Operand, y: Operand) -> TensorValue:
     """``x ** y`` into ``out``."""
+    is_root = isinstance(y, float) and y in _SMALL_POWERS
+    exact = is_root and isinstance(x, TensorValue) and x.dtype == "float16" and not low.on_gpu(x)  # -0.0 ** 0.5 is 0.0
 
     def body(a: Value) -> Value:
-        short = powered(a, y)
+        short = None if exact else powered(a, y)
         return a.op("pow", low.operand(a.builder, y, a.dtype)) if short is None else short
 
     is_float = DTYPES[out.dtype].is_float

@@ -110,7 +110,7 @@ def _are_floats(variables: Iterable[Any]) -> bool:
 
 def _is_less(tx: Any, one: Any, other: Any) -> bool:
     """What Python asks to choose one of two floats, which tells apart neither zeros nor NaN; a guard on the answer."""
-    answer = BuiltinVariable(operator.lt).call_function(tx, [one, other], {})
+    answer: Any = BuiltinVariable(operator.lt).call_function(tx, [one, other], {})
     return bool(answer.as_python_constant() if _is_fixed(answer) else answer.evaluate_expr(tx.output))
 
 

@@ -121,7 +121,7 @@ def _keep_rounding() -> None:
 
 
 _LARGEST = sys.float_info.max
-_WORD = 2.0**62
+_WORD = torch.iinfo(torch.int64).max // 2
 """Floats up to here are integers of 64 bits when they are rounded."""
 
 
@@ -160,7 +160,7 @@ def _is_rounded_to_a_word(number: Any, digits: Any = None) -> bool:
 
 def _is_of_floats(number: Any) -> bool:
     """Whether a float that a program is called with is in it, not only integers and sizes."""
-    return isinstance(number, torch.SymFloat) and any(symbol_is_type(s, SymT.FLOAT) for s in number.node.expr.free_symbols)
+    return isinstance(number, torch.SymFloat) and bool(_floats(number.node))
 
 
 def _guard(
@@ -184,8 +184,8 @@ def _guard(
     setattr(SymNode, name, compute)
 
 
-_CANCELS = 2.0**20
-"""What is left of a sum by which its terms are greater may be the rounding of them."""
+_CANCELS = math.sqrt(1 / sys.float_info.epsilon)
+"""A sum by which its terms are greater than this has less than half of the digits right."""
 
 
 def _guard_cancellation() -> None:
@@ -194,16 +194,18 @@ def _guard_cancellation() -> None:
     ``(k + 1e16) - 1e16`` is a multiple of 2 in Python and ``k`` in torch, ``k + 0.0`` is never -0.0.
     """
 
-    def guard(name: str, function: Callable[..., Any]) -> None:
+    def guard(name: str, function: Callable[..., Any], sums: bool = True) -> None:
         add_any = getattr(SymNode, name)
 
         @functools.wraps(add_any)
         def add(self: Any, other: Any) -> Any:
             result = add_any(self, other)
             terms = (self, other)
-            if float not in (self.pytype, other.pytype) or _keeps_order(terms, result) or not _guards(terms):
+            if float not in (self.pytype, other.pytype) or not _guards(terms):
                 return result
-            if _is_left_of(_value(result), *map(_value, terms)):
+            if not _loses_floats(terms, result) and (
+                not sums or _keeps_order(terms, result) or _is_left(terms, result)
+            ):
                 return result
             return _node(self, function(*map(_hint, terms)))
 
@@ -211,19 +213,31 @@ def _guard_cancellation() -> None:
 
     guard("add", operator.add)
     guard("sub", operator.sub)
+    guard("mul", operator.mul, sums=False)
 
 
 def _keeps_order(terms: Iterable[Any], result: Any) -> bool:
     """Whether the expression of a sum has its two terms, of which the second may be subtracted."""
     first, second = (node.expr for node in terms)
     found = result.expr
-    return not found.free_symbols or (found.is_Add and set(found.args) in ({first, second}, {first, -second}))
+    return found.is_Add and set(found.args) in ({first, second}, {first, -second})
 
 
-def _is_left_of(result: Any, one: Any, other: Any) -> bool:
-    if not _is_of_floats(result):
+def _loses_floats(terms: Iterable[Any], result: Any) -> bool:
+    """Whether a float that may vary is in one of the terms and not in the result, as in ``k - k`` and ``k * 0.0``."""
+    return bool(_floats(*terms) - _floats(result))
+
+
+def _floats(*nodes: Any) -> set[Any]:
+    return {s for node in nodes for s in node.expr.free_symbols if symbol_is_type(s, SymT.FLOAT)}
+
+
+def _is_left(terms: Iterable[Any], result: Any) -> bool:
+    """Whether a sum is none of those, which is guarded; sums of integers and sizes are not asked about."""
+    one, other, found = map(_value, (*terms, result))
+    if not _is_of_floats(found):
         return True
-    return bool(result != 0) and bool(abs(one) + abs(other) <= abs(result) * _CANCELS)
+    return bool(found != 0) and bool(abs(one) + abs(other) <= abs(found) * _CANCELS)
 
 
 def _guards(nodes: Iterable[Any]) -> bool:
@@ -237,7 +251,8 @@ def _value(node: Any) -> Any:
         return node
     if node.is_constant():
         return node.constant
-    return torch.SymFloat(node) if node.pytype is float else torch.SymInt(node)
+    made: Any = torch.SymFloat if node.pytype is float else torch.SymInt
+    return made(node)
 
 
 def _hint(node: Any) -> Any:

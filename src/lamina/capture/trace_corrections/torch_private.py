@@ -7,7 +7,6 @@ touched.
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from types import FunctionType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch._dynamo import config, utils
 from torch._dynamo.codegen import PyCodegen
 from torch._dynamo.exc import unimplemented
@@ -63,7 +61,6 @@ def correct_traces() -> None:
     _keep_data()
     _break_at_texts_of_exceptions()
     _keep_unused_elements()
-    _give_inputs_of_dropouts()
 
 
 def guard_without_graph(guard: Callable[[], object], guarded: Callable[[Any], bool]) -> None:
@@ -333,36 +330,6 @@ def _takes_elements(node: Any) -> bool:
 
 def _elements(tensor: torch.Tensor, index: Any) -> torch.Tensor:
     return tensor[index]
-
-
-def _give_inputs_of_dropouts() -> None:
-    """Let a dropout that drops nothing give its argument, which is the same object in eager; fake tensors copy it."""
-    handlers = TorchInGraphFunctionVariable._get_handlers()
-    parameters = inspect.signature(F.dropout)
-    native = inspect.signature(lambda input, p, train: None)
-
-    def give(signature: inspect.Signature) -> Callable[..., Any]:
-        def handle(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                given = list(signature.bind(*args, **kwargs).arguments.values())
-            except TypeError:  # eager refuses them as well
-                return None
-            return given[0] if compiles_for_lamina(tx.output) and _drops_nothing(*given[:3]) else None
-
-        return handle
-
-    handlers.setdefault(F.dropout, give(parameters))
-    for function in (torch.dropout, torch.ops.aten.dropout, torch.ops.aten.dropout.default):
-        handlers.setdefault(function, give(native))
-
-
-def _drops_nothing(tensor: Any, p: Any = None, training: Any = None) -> bool:
-    share, trains = (v.as_python_constant() if v is not None and v.is_python_constant() else v for v in (p, training))
-    share = 0.5 if p is None else share
-    if not tensor.is_tensor() or not (isinstance(share, (int, float)) and 0 <= share <= 1):
-        return False
-    shape = tensor.as_proxy().node.meta["example_value"].shape
-    return share == 0 or trains is False or any(type(size) is int and size == 0 for size in shape)
 
 
 def _keep_data() -> None:

@@ -1,0 +1,1 @@
+"""Functions of torch that give something else where Dynamo traces them."""

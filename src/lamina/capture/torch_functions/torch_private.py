@@ -1,0 +1,88 @@
+"""Functions of torch that give something else where Dynamo traces them: names as read in torch 2.11 to 2.13."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.tensor import NumpyNdarrayVariable
+from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+from lamina.capture.trace_corrections.torch_private import compiles_for_lamina
+
+__all__ = ["correct_functions"]
+
+
+def correct_functions() -> None:
+    """Replace Dynamo's handlers of them, once, for traces of Lamina's."""
+    _give_inputs_of_dropouts()
+    _fill_with_dtypes_of_tensors()
+
+
+def _give_inputs_of_dropouts() -> None:
+    """Let a dropout that drops nothing give its argument, which is the same object in eager; fake tensors copy it."""
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    parameters = inspect.signature(F.dropout)
+    native = inspect.signature(lambda input, p, train: None)
+
+    def give(signature: inspect.Signature) -> Callable[..., Any]:
+        def handle(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                given = list(signature.bind(*args, **kwargs).arguments.values())
+            except TypeError:  # eager refuses them as well
+                return None
+            return given[0] if compiles_for_lamina(tx.output) and _drops_nothing(*given[:3]) else None
+
+        return handle
+
+    handlers.setdefault(F.dropout, give(parameters))
+    for function in (torch.dropout, torch.ops.aten.dropout, torch.ops.aten.dropout.default):
+        handlers.setdefault(function, give(native))
+
+
+def _drops_nothing(tensor: Any, p: Any = None, training: Any = None) -> bool:
+    share, trains = (v.as_python_constant() if v is not None and v.is_python_constant() else v for v in (p, training))
+    share = 0.5 if p is None else share
+    if not tensor.is_tensor() or not (isinstance(share, (int, float)) and 0 <= share <= 1):
+        return False
+    shape = tensor.as_proxy().node.meta["example_value"].shape
+    return share == 0 or trains is False or any(type(size) is int and size == 0 for size in shape)
+
+
+def _fill_with_dtypes_of_tensors() -> None:
+    """Let ``torch.full`` with a tensor for its number have the dtype that numbers give; Dynamo has the default."""
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    fill_any = handlers.get(torch.full)
+    if fill_any is None:  # a release that asks for the number while it traces
+        return
+
+    @functools.wraps(fill_any)
+    def fill(self: Any, tx: Any, size: Any, fill_value: Any, **kwargs: Any) -> Any:
+        if fill_value.is_tensor() and compiles_for_lamina(tx.output):
+            number = fill_value.as_proxy().node.meta["example_value"]
+            if (number.requires_grad or isinstance(fill_value, NumpyNdarrayVariable)) and not tx.one_graph:
+                unimplemented(
+                    gb_type="torch.full with a tensor or an array for its number",
+                    context="fill_value",
+                    explanation="torch.full takes no tensor that requires a gradient, and NumPy's numbers by their class",
+                    hints=["Call detach(), float() or int()"],
+                )
+            if not {"dtype", "out"} & kwargs.keys():
+                kwargs["dtype"] = ConstantVariable.create(_of_numbers(number.dtype))
+        return fill_any(self, tx, size, fill_value, **kwargs)
+
+    handlers[torch.full] = fill
+
+
+def _of_numbers(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that a tensor made of a number of this kind has."""
+    if dtype.is_floating_point or dtype.is_complex:
+        default = torch.get_default_dtype()
+        return default if dtype.is_floating_point else torch.promote_types(default, torch.complex32)
+    return torch.bool if dtype == torch.bool else torch.int64
