@@ -70,7 +70,7 @@ def _fill_with_dtypes_of_tensors() -> None:
                 unimplemented(
                     gb_type="torch.full with a tensor or an array for its number",
                     context="fill_value",
-                    explanation="torch.full takes no tensor that requires a gradient, and NumPy's numbers by their class",
+                    explanation="It takes no tensor with a gradient, and numbers of NumPy by their class",
                     hints=["Call detach(), float() or int()"],
                 )
             if not {"dtype", "out"} & kwargs.keys():
