@@ -15,10 +15,12 @@ from lamina.base.torch_names.torch_private import (
 )
 
 __all__ = [
+    "ALWAYS_ANOTHER",
     "BREAKS",
     "BY_DYNAMO",
     "BY_EAGER",
     "COROUTINE",
+    "FORGOTTEN",
     "FRAMES",
     "GENERATOR",
     "INTERPRETED",
@@ -29,6 +31,7 @@ __all__ = [
     "OTHER_BREAK",
     "OTHER_STATE",
     "PASSED_OVER",
+    "REUSED",
     "RUN_BY_PYTHON",
     "SIZE_FIXED",
     "SKIPPED_BY_DYNAMO",
@@ -282,10 +285,12 @@ PASSED_OVER = FRAMES.add(
 )
 INTERPRETED = FRAMES.add(
     7,
-    "its calls are interpreted: graphs are kept, what a call reads is read anew each time",
+    "its calls are interpreted: {why}",
     "With capture own the function is run by an interpreter, which records the calls of torch's and runs their graphs "
-    "compiled. Every call is interpreted, which costs about a microsecond for each instruction of Python's.",
-    "leave the option capture at dynamo where the time of Python's instructions counts",
+    "compiled. A later call runs without it where all that the first has read is the same, which cannot be told here: "
+    "what is named reads or changes things in ways that are not known. A call that is interpreted costs about a "
+    "microsecond for each instruction of Python's.",
+    "take out what is named, or leave the option capture at dynamo where the time of Python's instructions counts",
 )
 OTHER_STATE = FRAMES.add(
     8,
@@ -299,4 +304,24 @@ BY_DYNAMO = FRAMES.add(
     "TorchDynamo captures it: {why}",
     "The option capture is own, but that front end does not do what is asked for.",
     "leave out what is named",
+)
+REUSED = FRAMES.add(
+    13,
+    "a call is done again without interpretation where {count} facts hold",
+    "With capture own the first call is interpreted, and all that it reads of the world outside is noted: facts. A "
+    "later call for which they hold runs the same graphs, writes and results from one flat function of Python's.",
+)
+FORGOTTEN = FRAMES.add(
+    14,
+    "the least used of {most} versions is forgotten: {fact}",
+    "With capture own a function has a version for each set of facts that its calls were found in; the sentence names "
+    "the fact that the calls after it did not fulfil.",
+    "pass what varies as a tensor",
+)
+ALWAYS_ANOTHER = FRAMES.add(
+    15,
+    "its calls are interpreted: {count} versions of it were made and hardly used, as {fact} does not hold again",
+    "With capture own a function has a version for each value of what it reads. Where that differs in each call, as a "
+    "counter does, versions are of no use, and calls are interpreted.",
+    "keep what varies in a tensor",
 )

@@ -1,4 +1,4 @@
-"""A callable that is interpreted at each call, with what it computes in compiled graphs."""
+"""A callable whose calls are interpreted once for all those that read the same, its computations in compiled graphs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from lamina.capture.dynamo import Captured, compiled_graph
 from lamina.capture.log import CaptureLog
 from lamina.capture.module import is_transparent, original_of, transparent
 from lamina.capture.own.capturing import CapturingWorld
+from lamina.capture.own.frame import MISSING
 from lamina.capture.own.machine import Machine
 from lamina.capture.own.recorder import Backend, Recorder, Regions
+from lamina.capture.own.reuse.driver import state_of_torch
+from lamina.capture.own.reuse.trace import Trace
+from lamina.capture.own.reuse.tracing import TracingWorld
+from lamina.capture.own.reuse.versions import Versions
 from lamina.capture.own.torch_private import in_ordinary_state, recording
-from lamina.capture.reasons import BY_DYNAMO, INTERPRETED, OTHER_STATE
+from lamina.capture.reasons import BY_DYNAMO, OTHER_STATE
 from lamina.record import Record
 
 __all__ = ["interpreted_callable", "interprets"]
@@ -32,8 +37,8 @@ def interpreted_callable(
 ) -> Any:
     """``target``, a function, method or module, with the graphs of its torch calls compiled by ``backend_callable``.
 
-    Each call is interpreted anew, so that a change of whatever it reads counts; compiled graphs are kept. What comes
-    back has the ``attributes``.
+    A call is interpreted, and what it reads is noted; a later one for which all of that is the same runs the same
+    graphs and writes. What comes back has the ``attributes``.
     """
     if isinstance(target, torch.nn.Module):
         module = original_of(target) if is_transparent(target) else target
@@ -76,26 +81,36 @@ class _Entry:
         self.noted: set[str] = set()
         name = getattr(target, "__name__", type(target).__name__)
         self.subject = (str(name),)
+        self.versions = Versions(self.subject, record)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         if not in_ordinary_state():
             self._note("state", Decision("capture", self.subject, False, OTHER_STATE()))
             return self.target(*args, **kwargs)
-        self._note("interpreted", Decision("capture", self.subject, True, INTERPRETED()))
+        found = self.versions.run(args, kwargs)
+        return self._interpreted(args, kwargs) if found is MISSING else found
+
+    def _interpreted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorder = Recorder(self.regions, lambda: _user_line(machine), lambda: machine.watch())
-        world = CapturingWorld(recorder)
-        machine = Machine(world)
-        world.interpret = lambda function, *given, **named: machine.run(function, given, named)
+        trace = Trace(lambda: _place(machine), state_of_torch()) if self.versions.wanted else None
+        recorder.trace = trace
+        capturing = CapturingWorld(recorder)
+        machine = Machine(capturing if trace is None else TracingWorld(capturing, trace))
+        capturing.interpret = lambda function, *given, **named: machine.run(function, given, named)
+        if trace is not None:
+            trace.begin(self.target, args, kwargs)
+        raised: BaseException | None = None
         with recording(recorder):
             try:
                 result = machine.run(self.target, args, kwargs)
             except BaseException as error:
-                raised = error
-            else:
-                recorder.flush()
-                return result
+                result, raised = None, error
             recorder.flush()  # what this raises eager raises before
+        if raised is not None:
             raise raised
+        if trace is not None:
+            self.versions.add(trace, result)
+        return result
 
     def _note(self, name: str, decision: Decision) -> None:
         if name not in self.noted:
@@ -108,6 +123,14 @@ def _noted(backend: Backend, log: CaptureLog, gm: GraphModule, examples: Sequenc
     with log.record.harmless("capture"):
         log.record.keep("", "capture", Captured(gm, 0))
     return compiled_graph(backend, gm, examples, log)
+
+
+def _place(machine: Machine) -> str:
+    """The innermost line in progress that is not torch's, in short."""
+    for frame in reversed(machine.frames):
+        if not frame.code.co_filename.startswith(_TORCH):
+            return f"{frame.code.co_filename}:{frame.line}"
+    return ""
 
 
 def _user_line(machine: Machine) -> str:

@@ -218,6 +218,7 @@ class CapturingWorld(PlainWorld):
         """A call of what is not understood: everything is computed before, and nothing is recorded in it."""
         recorder = self.recorder
         recorder.flush()
+        recorder.escaped("what may call the program back")
         recorder.regions.native += 1
         was_on = paused(recorder)
         try:

@@ -56,10 +56,9 @@ def _call_ex(machine: Any, frame: Frame, arg: int) -> None:
     kwargs = frame.stack.pop() if arg & 1 else {}
     args = frame.stack.pop()
     function, _ = _called(frame, [])
-    if not isinstance(args, tuple):
-        if not hasattr(type(args), "__iter__") and not hasattr(type(args), "__getitem__"):
-            raise TypeError(f"{described(function)} argument after * must be an iterable, not {type(args).__name__}")
-        args = tuple(machine.world.operate(listed, args))
+    if not hasattr(type(args), "__iter__") and not hasattr(type(args), "__getitem__"):
+        raise TypeError(f"{described(function)} argument after * must be an iterable, not {type(args).__name__}")
+    args = tuple(machine.world.operate(listed, args))
     frame.stack.append(machine.call(frame, function, args, dict(kwargs)))
 
 

@@ -99,6 +99,8 @@ class Machine:
         if not kwargs and id(function) in _OF_FRAMES:
             found = _of_frame(self, frame, function, args)
             if found is not MISSING:
+                if function is not super:
+                    self.world.frame_asked(function)
                 return found
         return self._called(frame, function, args, kwargs)
 
@@ -119,8 +121,9 @@ class Machine:
         """The function behind a method, or behind an object of a class with a ``__call__``."""
         kind = type(function)
         if kind is MethodType:
-            if type(function.__func__) is FunctionType:
-                return function.__func__, (function.__self__, *args)
+            inner = self.world.attribute(function, "__func__")
+            if type(inner) is FunctionType:
+                return inner, (self.world.attribute(function, "__self__"), *args)
         elif kind.__flags__ & MADE_BY_PYTHON and kind is not FunctionType and not isinstance(function, type):
             call = self.world.looked_up(kind, "__call__")
             if type(call) is FunctionType:
@@ -368,7 +371,7 @@ _OF_FRAMES = frozenset(map(id, (super, locals, globals, vars, dir, eval, exec, s
 def _of_frame(machine: Machine, frame: Frame, function: Any, args: tuple[Any, ...]) -> Any:
     """What a function that asks for its caller's frame gives; ``MISSING`` if this call does not."""
     if function is super:
-        return MISSING if args else _super_of(frame)
+        return MISSING if args else _super_of(machine.world, frame)
     if function is builtins.globals:
         return frame.function.__globals__
     if function is sys.exception and machine.handled is not None:
@@ -383,14 +386,14 @@ def _of_frame(machine: Machine, frame: Frame, function: Any, args: tuple[Any, ..
     return sorted(frame.names()) if function is dir else frame.names()
 
 
-def _super_of(frame: Frame) -> Any:
+def _super_of(world: World, frame: Frame) -> Any:
     names = frame.program.places
     if "__class__" not in names:
         raise RuntimeError("super(): __class__ cell not found")
     if not frame.code.co_argcount:
         raise RuntimeError("super(): no arguments")
-    owner = frame.variables[names.index("__class__")].cell_contents
+    owner = world.cell(frame.variables[names.index("__class__")])
     itself = frame.variables[0]
     if names[0] in frame.code.co_cellvars:
-        itself = itself.cell_contents
+        itself = world.cell(itself)
     return super(owner, itself)

@@ -11,7 +11,7 @@ import torch
 from lamina.capture.own.callbacks import CONTAINERS, FUNCTIONS, asks, method_asks
 from lamina.capture.own.torch_private import STATE_QUERIES, overridable
 
-__all__ = ["CONSUMERS", "KEEPING", "is_of_container", "is_seen", "runs_the_users"]
+__all__ = ["CONSUMERS", "KEEPING", "is_of_container", "is_seen", "runs_the_users", "seen_by_modes"]
 
 _MAKERS = frozenset(
     map(id, (*CONTAINERS, enumerate, zip, map, filter, reversed, super, object, type, property, partial, BaseException))
@@ -35,7 +35,8 @@ KEEPING = frozenset(map(id, (list, tuple, enumerate, zip)))
 
 
 @cache
-def _seen_by_modes() -> frozenset[int]:
+def seen_by_modes() -> frozenset[int]:
+    """Identities of the functions of torch's that function modes see."""
     return overridable()
 
 
@@ -49,7 +50,7 @@ def is_seen(function: Any) -> bool:
     if kind is BuiltinFunctionType or kind is MethodWrapperType:
         return _is_seen_builtin(function)
     if kind is MethodDescriptorType:
-        return function.__objclass__ in CONTAINERS or id(function) in _seen_by_modes()
+        return function.__objclass__ in CONTAINERS or id(function) in seen_by_modes()
     return False
 
 
@@ -63,7 +64,7 @@ def _is_seen_builtin(function: Any) -> bool:
         return True
     if type(function) is MethodWrapperType and function.__name__ == "__init__" and function.__objclass__ is object:
         return True
-    return function in STATE_QUERIES or id(function) in _seen_by_modes() or function is object.__new__
+    return function in STATE_QUERIES or id(function) in seen_by_modes() or function is object.__new__
 
 
 def runs_the_users(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

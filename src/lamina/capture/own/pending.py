@@ -50,6 +50,7 @@ def _compute(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Have the pending tensors among the arguments of an operation computed."""
     found = _first(args, kwargs)
     if found is not None:
+        found._recorder.escaped("what does not go through function modes")
         found._recorder.flush()
         if type(found) is Pending:
             raise lost(found)

@@ -23,6 +23,7 @@ from lamina.capture.own.fakes import Fakes, look
 from lamina.capture.own.nested import flat, frozen, mapped, tensors
 from lamina.capture.own.pending import Pending, lost, pending
 from lamina.capture.own.places import by_interpreter
+from lamina.capture.own.reuse.run import Run
 from lamina.capture.own.torch_calls import (
     IDENTITY,
     QUERIES,
@@ -93,7 +94,7 @@ class _Segment:
         self.pending: list[Pending] = []
         self.numbers: dict[Node, int] = {}
         self.state = (torch.is_grad_enabled(), autocast_states(), settings())
-        self.draws = self.writes = self.watched = False
+        self.draws = self.writes = self.watched = self.switches = False
 
     def share_memory(self) -> bool:
         """Whether two of the tensors that it reads lie in the same memory."""
@@ -155,7 +156,8 @@ class Recorder(TorchFunctionMode):
 
     ``place`` gives the user's line, as a stack trace of it, for each node. ``handled`` is asked where a call may raise
     for what is in its operands: whether the program may catch that. ``left``: the program has entered modes of its own,
-    so that nothing is recorded.
+    so that nothing is recorded. ``trace`` is told of graphs that run and of calls that do not go into one; ``seen``
+    counts the calls that came here.
     """
 
     def __init__(self, regions: Regions, place: Callable[[], str], handled: Callable[[], bool] = lambda: False) -> None:
@@ -163,10 +165,13 @@ class Recorder(TorchFunctionMode):
         self.regions, self.place, self.handled = regions, place, handled
         self.segment: _Segment | None = None
         self.left = False
+        self.trace: Any = None
+        self.seen = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = name_of(func)
+        self.seen += 1
         if func is SET_GRAD:
             return self._set_grad(args)
         if name in IDENTITY:
@@ -179,13 +184,20 @@ class Recorder(TorchFunctionMode):
             if found is not None:
                 return found[0]
         self.flush()
+        self.escaped(name)
         self.regions.native += 1
         return func(*args, **kwargs)
+
+    def escaped(self, name: str) -> None:
+        """What ``name`` says uses tensors outside of graphs, or may do whatever it likes."""
+        if self.trace is not None:
+            self.trace.end(f"{name} runs between graphs")
 
     def _set_grad(self, args: tuple[bool]) -> None:
         """Switch the grad mode: within a graph if there is one."""
         if self.segment is not None and args[0] != torch.is_grad_enabled():
             self._node("call_function", SET_GRAD, tuple(args), {})
+            self.segment.switches = True
         SET_GRAD(*args)
 
     def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
@@ -295,15 +307,20 @@ class Recorder(TorchFunctionMode):
 
     def _fill(self, segment: _Segment, key: Any, alive: list[Pending], outputs: list[Node]) -> None:
         """Compile a graph, unless it is compiled, run it, and put its results in place."""
-        grad, failed = torch.is_grad_enabled(), None
+        grad, failed, aliased = torch.is_grad_enabled(), None, False
         with without_function_modes(), Autocast(segment.state[1]):
             try:
                 SET_GRAD(segment.state[0])
                 run = self._compiled(segment, key, outputs)
                 if run is None:
                     return
-                results = _distinct(run(*segment.inputs), segment.inputs)
+                computed = run(*segment.inputs)
+                before = [*map(id, computed)]
+                results = _distinct(computed, segment.inputs)
+                aliased = before != [*map(id, results)]
+                del computed
             except Exception as error:
+                self.escaped("a graph that raises")
                 if segment.draws or segment.writes:
                     raise
                 SET_GRAD(segment.state[0])
@@ -317,6 +334,24 @@ class Recorder(TorchFunctionMode):
             results.reverse()  # so that nothing else holds a result that takes the place of a pending tensor
             for made in alive:
                 _become(made, results.pop())
+        if self.trace is not None and run is not None:
+            self._tell(segment, run, alive, aliased)
+
+    def _tell(self, segment: _Segment, run: Callable[..., Any], alive: list[Pending], aliased: bool) -> None:
+        """Tell the trace of a graph that has run."""
+        self.trace.ran(
+            Run(
+                run,
+                tuple(segment.inputs),
+                tuple(alive),
+                grad=segment.state[0],
+                switches=segment.switches,
+                autocast=segment.state[1],
+                draws=segment.draws,
+                writes=segment.writes,
+                aliased=aliased,
+            )
+        )
 
     def _compiled(self, segment: _Segment, key: Any, outputs: list[Node]) -> Callable[..., Any] | None:
         """A graph as a function of its inputs; None if nobody would see that it ran."""
@@ -328,6 +363,7 @@ class Recorder(TorchFunctionMode):
             return None
         segment.graph.output(tuple(outputs))
         if segment.writes and segment.share_memory():
+            self.escaped("a graph that writes to tensors that share memory")
             return GraphModule(torch.nn.Module(), segment.graph).forward  # the compiled one keeps inputs apart
         compiled = self.regions.backend(segment.module(), segment.fakes)
         SET_GRAD(segment.state[0])

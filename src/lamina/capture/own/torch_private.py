@@ -31,6 +31,7 @@ __all__ = [
     "resumed",
     "settings",
     "unhooked",
+    "unseen",
     "without_function_modes",
 ]
 
@@ -39,6 +40,8 @@ SET_GRAD: Callable[[bool], None] = torch._C._set_grad_enabled
 
 as_plain_tensors = torch._C.DisableTorchFunctionSubclass
 """A context in which operations see no class of a tensor's."""
+unseen = torch._C.DisableTorchFunction
+"""A context in which no function mode and no class of a tensor's sees operations."""
 _function_modes: Callable[[], list[Any]] = _get_current_function_mode_stack
 
 

@@ -44,6 +44,9 @@ class World(Protocol):
     def made(self, value: Any) -> Any:
         """``value``, an object that the frame has just made."""
 
+    def frame_asked(self, function: Any) -> None:
+        """``function`` was called, which asks the frame that calls it for its variables."""
+
     def settle(self) -> None:
         """Raise now what was only recorded and may raise: the program leaves what handles it, or changes something."""
 
@@ -81,6 +84,9 @@ class PlainWorld:
 
     def made(self, value: Any) -> Any:
         return value
+
+    def frame_asked(self, function: Any) -> None:
+        pass
 
     def settle(self) -> None:
         pass

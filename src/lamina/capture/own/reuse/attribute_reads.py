@@ -1,0 +1,244 @@
+"""How CPython finds an attribute, step by step, with what each step reads noted."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+import torch
+
+from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
+from lamina.capture.own.pending import Pending
+from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.trace import Trace
+from lamina.capture.own.torch_calls import QUERIES
+from lamina.capture.own.torch_private import unseen
+
+__all__ = ["Attributes"]
+
+_FIELD = type(__import__("collections").namedtuple("_Field", "a").a)
+_OF_TENSORS = (Pending, torch.Tensor, torch.nn.Parameter)
+_BUILTIN = (list, dict, tuple, str, int, float, bool, complex, set, frozenset, bytes, range, OrderedDict, torch.Size)
+_PARTS = {MethodType: ("__func__", "__self__"), property: ("fget",), slice: ("start", "stop", "step")}
+
+
+class Attributes:
+    """Attributes of all kinds of objects.
+
+    ``interpret`` runs a function of the user's, ``enters`` tells whether it may, ``native`` is Python's ``getattr``
+    under the recorder.
+    """
+
+    def __init__(self, trace: Trace, interpret: Callable[..., Any], enters: Callable[[FunctionType], bool]) -> None:
+        self.trace, self.interpret, self.enters = trace, interpret, enters
+
+    def read(self, value: Any, name: str) -> Any:
+        """``value.name``."""
+        kind = type(value)
+        if kind in _OF_TENSORS:
+            return self._of_tensor(value, name)
+        if kind is ModuleType:
+            return self._of_module(value, name)
+        if isinstance(value, type):
+            return self._of_class(value, name)
+        if kind is super:
+            return self._of_super(value, name)
+        if kind is FunctionType:
+            return self._of_function(value, name)
+        if kind.__flags__ & MADE_BY_PYTHON:
+            return self._of_instance(value, name)
+        if name in _PARTS.get(kind, ()):
+            return self.trace.attribute_of(value, name)
+        found = getattr(value, name)
+        if kind in _BUILTIN and (is_settled(found) or type(found) is BuiltinFunctionType):
+            return found
+        self.trace.end(f"attribute {name} of a {kind.__name__} is read")
+        return found
+
+    def _of_tensor(self, value: Any, name: str) -> Any:
+        trace = self.trace
+        kind = torch.Tensor if type(value) is Pending else type(value)
+        found = trace.class_entry(kind, name)
+        place = trace.place_of(value)
+        if name == "__class__":
+            return trace.fixed(kind)
+        if isinstance(found, GetSetDescriptorType):
+            if name == "is_leaf" and place is not None:
+                with unseen():
+                    return value.is_leaf
+            if name in QUERIES and name != "is_shared":
+                return getattr(value, name)
+            if name.startswith("_"):
+                trace.end(f"attribute {name} of a tensor is read")
+            return getattr(value, name)
+        if isinstance(found, (MethodDescriptorType, WrapperDescriptorType)):
+            if place is not None:
+                self.bare(value)
+            return getattr(value, name)
+        if place is not None and found is MISSING and name in value.__dict__:
+            return trace.dict_item(trace.attribute_of(value, "__dict__"), name)
+        trace.end(f"attribute {name} of a tensor is read")
+        return getattr(value, name)
+
+    def bare(self, value: Any) -> None:
+        """Note that a tensor has no attributes of its own, which would come before those of its class."""
+        place = self.trace.place_of(value)
+        if place is None:
+            return
+        if value.__dict__:
+            self.trace.end("a tensor has attributes of its own")
+        self.trace.note("bare", (place,), None)
+
+    def _of_module(self, value: Any, name: str) -> Any:
+        trace = self.trace
+        trace.fixed(value)
+        space = trace.attribute_of(value, "__dict__")
+        found = trace.dict_item(space, name)
+        if found is not MISSING:
+            return found
+        found = getattr(value, name)
+        trace.end(f"attribute {name} of module {value.__name__} is computed")
+        return found
+
+    def _of_function(self, value: Any, name: str) -> Any:
+        trace = self.trace
+        if hasattr(FunctionType, name):
+            trace.end(f"attribute {name} of a function is read")
+            return getattr(value, name)
+        found = trace.dict_item(trace.attribute_of(value, "__dict__"), name)
+        return getattr(value, name) if found is MISSING else found
+
+    def _of_class(self, value: type, name: str) -> Any:
+        trace, meta = self.trace, type(value)
+        trace.fixed(value)
+        for special in ("__getattribute__", "__getattr__", name):
+            found = trace.class_entry(meta, special)
+            usual = type.__getattribute__ if special == "__getattribute__" else MISSING
+            if found is not usual:
+                trace.end(f"attribute {name} of class {value.__qualname__} is its metaclass's")
+                return getattr(value, name)
+        found = trace.class_entry(value, name)
+        if found is MISSING:
+            return getattr(value, name)
+        kind = type(found)
+        if kind is FunctionType or kind is property or not self.has(found, "__get__"):
+            return found
+        if kind is staticmethod:
+            return trace.attribute_of(found, "__func__")
+        if kind is classmethod:
+            return self._bound(trace.attribute_of(found, "__func__"), value)
+        if kind in (MethodDescriptorType, WrapperDescriptorType):
+            return found
+        if kind is BuiltinFunctionType:
+            return found
+        trace.end(f"attribute {name} of class {value.__qualname__} is a descriptor")
+        return getattr(value, name)
+
+    def _bound(self, function: Any, owner: Any) -> Any:
+        if type(function) is not FunctionType:
+            self.trace.end("a method is no function")
+        return MethodType(function, owner)
+
+    def _of_super(self, value: Any, name: str) -> Any:
+        trace = self.trace
+        owner, kind = value.__self__, value.__self_class__
+        order = kind.__mro__
+        rest = order[order.index(value.__thisclass__) + 1 :]
+        found = trace.searched(kind, rest, name)
+        if type(found) is FunctionType:
+            return MethodType(found, owner) if owner is not kind else found
+        if type(found) is WrapperDescriptorType and name == "__init__":
+            return getattr(value, name)
+        trace.end(f"attribute {name} of super() is a descriptor")
+        return getattr(value, name)
+
+    def _of_instance(self, value: Any, name: str) -> Any:
+        trace, kind = self.trace, type(value)
+        if trace.place_of(value) is None and not trace.is_made(value):
+            trace.end(f"it is not known where a {kind.__qualname__} comes from")
+            return getattr(value, name)
+        reader = trace.class_entry(kind, "__getattribute__")
+        if type(reader) is FunctionType and self.enters(reader):
+            if trace.class_entry(kind, "__getattr__") is not MISSING:
+                trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
+            return self.interpret(reader, value, name)
+        if name == "__class__":
+            if trace.class_entry(kind, name) is not vars(object)["__class__"]:
+                trace.end("a class has a __class__ of its own")
+            return trace.fixed(getattr(value, name))
+        found = trace.class_entry(kind, name)
+        if reader is not object.__getattribute__ or not self._has_plain_dict(kind):
+            trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
+            return getattr(value, name)
+        if found is not MISSING and self.has(found, "__set__", "__delete__"):
+            return self._by_descriptor(value, name, found)
+        space = trace.attribute_of(value, "__dict__") if hasattr(value, "__dict__") else {}
+        own = trace.dict_item(space, name)
+        if own is not MISSING:
+            return own
+        if found is not MISSING:
+            return self._of_class_of(value, name, found)
+        other = trace.class_entry(kind, "__getattr__")
+        if type(other) is FunctionType and self.enters(other):
+            return self.interpret(other, value, name)
+        if other is not MISSING:
+            trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
+        return getattr(value, name)
+
+    def has(self, found: Any, *names: str) -> bool:
+        """Whether the class of ``found`` has one of the methods that make it a descriptor."""
+        return any(self.trace.class_entry(type(found), name) is not MISSING for name in names)
+
+    def _has_plain_dict(self, kind: type) -> bool:
+        """Whether ``__dict__`` is where instances keep their attributes."""
+        for base in kind.__mro__:
+            if "__dict__" in vars(base):
+                return type(vars(base)["__dict__"]) is GetSetDescriptorType
+        return True
+
+    def _by_descriptor(self, value: Any, name: str, found: Any) -> Any:
+        trace, kind = self.trace, type(found)
+        if kind is property:
+            getter = trace.attribute_of(found, "fget")
+            if type(getter) is FunctionType and self.enters(getter):
+                return self.interpret(getter, value)
+        elif name == "__dict__":
+            return trace.attribute_of(value, "__dict__")
+        elif kind is MemberDescriptorType or kind is _FIELD:
+            try:
+                return trace.attribute_of(value, name)
+            except AttributeError:
+                trace.end(f"attribute {name} of a {type(value).__qualname__} is missing")
+                raise
+        trace.end(f"attribute {name} of a {type(value).__qualname__} is a descriptor")
+        return getattr(value, name)
+
+    def _of_class_of(self, value: Any, name: str, found: Any) -> Any:
+        """What the class of ``value`` has, as an attribute of ``value``."""
+        trace, kind = self.trace, type(found)
+        if kind is FunctionType:
+            return MethodType(found, value)
+        if kind is staticmethod:
+            return trace.attribute_of(found, "__func__")
+        if kind is classmethod:
+            return self._bound(trace.attribute_of(found, "__func__"), trace.fixed(type(value)))
+        if not self.has(found, "__get__"):
+            return found
+        getter = trace.class_entry(kind, "__get__")
+        if type(getter) is FunctionType and self.enters(getter):
+            return self.interpret(getter, found, value, trace.fixed(type(value)))
+        if kind is BuiltinFunctionType:
+            return found
+        trace.end(f"attribute {name} of a {type(value).__qualname__} is a descriptor")
+        return getattr(value, name)

@@ -1,0 +1,281 @@
+"""Calls of Python's own functions: which of them a trace can do again, and what they read."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from types import BuiltinFunctionType, GeneratorType, MethodWrapperType, ModuleType
+from typing import Any
+
+import torch
+
+from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
+from lamina.capture.own.pending import Pending
+from lamina.capture.own.reuse.attribute_reads import Attributes
+from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
+from lamina.capture.own.torch_private import STATE_QUERIES
+
+__all__ = ["Calls"]
+
+_DETERMINED = frozenset(
+    map(
+        id,
+        (
+            *STATE_QUERIES,
+            torch.get_default_dtype,
+            torch.are_deterministic_algorithms_enabled,
+            torch.get_float32_matmul_precision,
+            torch.get_num_threads,
+        ),
+    )
+)
+"""Functions of torch's whose answer the state of torch at the begin of the call decides."""
+
+_WALKERS = (
+    enumerate, zip, reversed, iter, list, tuple, dict, range, slice, super, set, frozenset, sum, any, all, min, max,
+)  # fmt: skip
+_COMPARING = frozenset(map(id, (set, frozenset, any, all, min, max, dict)))
+"""Of those, the ones that ask the elements for more than what they are."""
+_ON_CONSTANTS = frozenset(
+    map(
+        id,
+        (
+            abs, bool, bytes, chr, complex, divmod, float, format, hash, int, len, max, min, ord, pow, repr, round,
+            sorted, str, sum, any, all, callable,
+        ),
+    )
+)  # fmt: skip
+_CONTAINERS = (list, dict, set, OrderedDict)
+_READS: dict[Any, tuple[str, ...]] = {
+    dict: ("keys", "values", "items", "copy"),
+    OrderedDict: ("keys", "values", "items", "copy"),
+    list: ("copy",),
+}
+_STEPS = frozenset(
+    (
+        type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())), type(iter({}.items())),
+        type(iter(OrderedDict())), type(iter(range(0))), type(iter(set())), type(iter("")), type(iter("é")),
+        type(reversed([])), enumerate, zip, reversed, range, GeneratorType,
+        type({}.keys()), type({}.values()), type({}.items()), type(OrderedDict().values()),
+        type(OrderedDict().items()), type(OrderedDict().keys()),
+    )
+)  # fmt: skip
+"""Iterators and views, which know what they go over since they were made."""
+
+
+class Calls:
+    """Tells of a call whether a trace holds it, and does those that need not go to Python."""
+
+    def __init__(self, trace: Trace, attributes: Attributes) -> None:
+        self.trace, self.attributes = trace, attributes
+
+    def known(self, value: Any) -> bool:
+        """Whether all that ``value`` tells natively is decided: it is a constant, or made by the call of such."""
+        if is_settled(value):
+            return True
+        kind = type(value)
+        if kind in (list, tuple, set) and self.trace.place_of(value) is None:
+            return all(self.known(part) for part in value)
+        if kind in DICTS and self.trace.place_of(value) is None:
+            return all(self.known(key) and self.known(part) for key, part in value.items())
+        return False
+
+    def walked(self, value: Any) -> bool:
+        """Whether one may go over ``value``, whose elements are noted then."""
+        kind = type(value)
+        if kind in (list, tuple, *DICTS):
+            self.trace.opened(value)
+            return True
+        if kind in _STEPS:
+            return self.trace.place_of(value) is None
+        if kind is set:
+            return self.trace.place_of(value) is None and all(map(is_settled, value))
+        return is_settled(value)
+
+    def opened_deep(self, value: Any) -> None:
+        """Note all that is in lists, tuples and dictionaries."""
+        if type(value) in (list, tuple):
+            self.trace.opened(value)
+            for part in value:
+                self.opened_deep(part)
+        elif type(value) in DICTS:
+            self.trace.opened(value)
+            for part in value.values():
+                self.opened_deep(part)
+
+    def done(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the call gives, if it is answered here; else ``MISSING``, and ``is_native`` tells of the call."""
+        special: Callable[..., Any] | None = None if kwargs else _SPECIAL.get(id(function))
+        return MISSING if special is None else special(self, *args)
+
+    def is_native(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether Python may make the call, and a later call need not make it again."""
+        if id(function) in _DETERMINED:
+            return True
+        given = (*args, *kwargs.values())
+        if any(function is walker for walker in _WALKERS):
+            return self._walks(function, given)
+        if id(function) in _ON_CONSTANTS:
+            return all(map(self.known, given))
+        if type(function) is BuiltinFunctionType:
+            return self._is_native_method(function, given)
+        if type(function) is MethodWrapperType:
+            return function.__name__ == "__init__" and function.__objclass__ is object and not given
+        return False
+
+    def _walks(self, function: Any, given: tuple[Any, ...]) -> bool:
+        if function is super:
+            return len(given) == 2
+        if function in (range, slice):
+            return all(map(is_settled, given))
+        if function is iter and len(given) != 1:
+            return False
+        if not all(self.walked(value) for value in given):
+            return False
+        if id(function) in _COMPARING:
+            return all(map(self.known, self._parts(given)))
+        if function is sum:
+            return all(type(part) in (Pending, *TENSORS) or self.known(part) for part in self._parts(given))
+        return True
+
+    def _parts(self, given: tuple[Any, ...]) -> list[Any]:
+        parts: list[Any] = []
+        for value in given:
+            if type(value) in DICTS:
+                parts.extend((*value.keys(), *value.values()))
+            elif type(value) in (list, tuple, set, frozenset):
+                parts.extend(value)
+            else:
+                parts.append(value)
+        return parts
+
+    def _is_native_method(self, function: Any, given: tuple[Any, ...]) -> bool:
+        owner, name = function.__self__, function.__name__
+        if isinstance(owner, ModuleType):
+            return owner is math and all(map(self.known, given))
+        kind = type(owner)
+        if isinstance(owner, type) or not (is_settled(owner) or kind in _CONTAINERS or kind in (tuple, frozenset)):
+            return False
+        if self.trace.place_of(owner) is None:
+            return self._of_made(owner, name, given)
+        if name not in _READS.get(kind, ()):
+            return False
+        self.trace.opened(owner)
+        return True
+
+    def _of_made(self, owner: Any, name: str, given: tuple[Any, ...]) -> bool:
+        """Methods of a container that the call has made, or of a constant."""
+        if type(owner) is list and name in ("append", "insert", "pop", "clear", "copy", "reverse"):
+            return True
+        if type(owner) in DICTS and name in ("keys", "values", "items", "clear", "copy"):
+            return True
+        if type(owner) in DICTS and name in ("get", "pop", "setdefault"):
+            return bool(given) and is_settled(given[0])
+        if name in ("extend", "update"):
+            return all(self.walked(value) for value in given) and not isinstance(owner, set)
+        return all(map(self.known, given)) and (is_settled(owner) or self.known(owner))
+
+    # what is answered here
+
+    def type_of(self, *args: Any) -> Any:
+        if len(args) != 1 or type(args[0]) is Pending:
+            return torch.Tensor if len(args) == 1 else MISSING
+        return self.trace.fixed(type(args[0]))
+
+    def getattr_of(self, *args: Any) -> Any:
+        if len(args) not in (2, 3) or type(args[1]) is not str:
+            return MISSING
+        try:
+            return self.attributes.read(*args[:2])
+        except AttributeError:
+            if len(args) == 2:
+                raise
+            return args[2]
+
+    def hasattr_of(self, *args: Any) -> Any:
+        if len(args) != 2 or type(args[1]) is not str:
+            return MISSING
+        try:
+            self.attributes.read(*args)
+        except AttributeError:
+            return False
+        return True
+
+    def get_of(self, container: Any, *args: Any) -> Any:
+        """``container.get`` of a dictionary from outside."""
+        if len(args) not in (1, 2) or not is_settled(args[0]):
+            return MISSING
+        found = self.trace.dict_item(container, args[0])
+        return (args[1] if len(args) == 2 else None) if found is MISSING else found
+
+    def isinstance_of(self, *args: Any) -> Any:
+        if len(args) != 2:
+            return MISSING
+        value, wanted = args
+        kinds = wanted if type(wanted) is tuple else (wanted,)
+        if not all(isinstance(kind, type) for kind in kinds):
+            return MISSING
+        for kind in kinds:
+            self._instance_facts(value, kind)
+        return isinstance(value, kinds)
+
+    def _instance_facts(self, value: Any, kind: type) -> None:
+        """Note what decides whether ``value`` is an instance of ``kind``."""
+        trace, meta = self.trace, type(kind)
+        of_python = type(value).__flags__ & MADE_BY_PYTHON and type(value) not in (Pending, *TENSORS)
+        if of_python and trace.class_entry(type(value), "__class__") is not vars(object)["__class__"]:
+            trace.end("a class has a __class__ of its own")
+        if issubclass(kind, torch.Tensor):
+            if type(value) in TENSORS:
+                self.attributes.bare(value)
+            elif isinstance(value, torch.Tensor) and type(value) is not Pending:
+                trace.end("it is asked which class a tensor has")
+        elif trace.class_entry(meta, "__instancecheck__") is not type.__instancecheck__:
+            place = trace.place_of(value)
+            if place is None or trace.effects:
+                trace.end(f"whether something is a {kind.__qualname__} is asked of its metaclass")
+            else:
+                trace.note("answer", (place,), (_IsA(kind), isinstance(value, kind)))
+
+    def len_of(self, *args: Any) -> Any:
+        if len(args) != 1 or type(args[0]) not in (list, tuple, set, *DICTS):
+            return MISSING
+        self.trace.length(args[0])
+        return len(args[0])
+
+    def imported(self, *args: Any) -> Any:
+        """``import`` of a module that is loaded."""
+        if len(args) != 5 or args[4] != 0 or "." in args[0]:
+            return MISSING
+        found = sys.modules.get(args[0])
+        if type(found) is not ModuleType or getattr(getattr(found, "__spec__", None), "_initializing", False):
+            return MISSING
+        modules = self.trace.fixed(sys.modules, "sys.modules")
+        return self.trace.dict_item(modules, args[0])
+
+
+class _IsA:
+    """Asks for the class of a value."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def __call__(self, value: Any) -> bool:
+        return isinstance(value, self.kind)
+
+    def __repr__(self) -> str:
+        return f"instance of {self.kind.__qualname__}"
+
+
+_SPECIAL: dict[int, Callable[..., Any]] = {
+    id(type): Calls.type_of,
+    id(getattr): Calls.getattr_of,
+    id(hasattr): Calls.hasattr_of,
+    id(isinstance): Calls.isinstance_of,
+    id(len): Calls.len_of,
+    id(builtins.__import__): Calls.imported,
+}

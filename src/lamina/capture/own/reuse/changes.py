@@ -1,0 +1,91 @@
+"""Writes of a traced call: which of them can be done again, and what they rest on."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from types import CellType
+from typing import Any
+
+import torch
+
+from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
+from lamina.capture.own.pending import Pending
+from lamina.capture.own.reuse.attribute_reads import Attributes
+from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.operators import ARITHMETIC, Operators
+from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
+
+__all__ = ["Changes"]
+
+
+_SET_MODULE_ATTRIBUTE = torch.nn.Module.__setattr__
+
+
+class Changes:
+    """Tells of a write whether a trace holds it; one to an object from outside is noted as an effect."""
+
+    def __init__(self, trace: Trace, attributes: Attributes, operators: Operators) -> None:
+        self.trace, self.attributes, self.operators = trace, attributes, operators
+
+    def noted(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
+        """Whether the trace can do a write again, which it notes if it is one to the world outside."""
+        trace, target = self.trace, operands[0]
+        kind, place = type(target), trace.place_of(target)
+        if all(map(is_settled, operands)):
+            return True
+        if function in ARITHMETIC:
+            tensors = any(type(value) in (Pending, *TENSORS) for value in operands)
+            if tensors:
+                self.operators.on_tensors(function, operands)
+            return tensors
+        if function is setattr:
+            return self._is_attribute_noted(*operands)
+        if function is operator.setitem and kind in DICTS and is_settled(operands[1]):
+            if place is not None:
+                trace.effect(function, target, operands[1:], target, operands[1])
+            return True
+        if function is operator.setitem and kind is list and type(operands[1]) is int:
+            if place is not None:
+                trace.length(target)
+                trace.effect(function, target, operands[1:], target, operands[1] % max(len(target), 1))
+            return True
+        if kind is CellType and function.__name__ == "_set_cell":
+            if place is not None:
+                trace.effect(function, target, operands[1:], target, "cell_contents")
+            return True
+        if place is None and function in (dict.update, set.update):
+            return self.operators.calls.walked(operands[1])
+        if place is None and function is set.add:
+            return is_settled(operands[1])
+        return place is None and function is operator.delitem and kind in DICTS and is_settled(operands[1])
+
+    def _is_attribute_noted(self, target: Any, name: str, value: Any) -> bool:
+        trace, kind = self.trace, type(target)
+        if not kind.__flags__ & MADE_BY_PYTHON or isinstance(target, (type, torch.Tensor)):
+            return False
+        place = trace.place_of(target)
+        if place is None and not trace.is_made(target):
+            return False
+        writer = trace.class_entry(kind, "__setattr__")
+        if writer is _SET_MODULE_ATTRIBUTE and is_settled(value):
+            if not self._is_plain_of_module(target, name):
+                return False
+        elif writer is not object.__setattr__:
+            return False
+        found = trace.class_entry(kind, name)
+        if found is not MISSING and self.attributes.has(found, "__set__", "__delete__"):
+            return False
+        if place is not None:
+            trace.effect(setattr, target, (name, value), trace.attribute_of(target, "__dict__"), name)
+        return True
+
+    def _is_plain_of_module(self, module: Any, name: str) -> bool:
+        """Whether a constant that a module is given becomes an attribute like others."""
+        trace = self.trace
+        space = trace.attribute_of(module, "__dict__")
+        for held in ("_parameters", "_modules", "_buffers"):
+            names = trace.dict_item(space, held)
+            if type(names) not in DICTS or trace.dict_item(names, name) is not MISSING:
+                return False
+        return True

@@ -1,0 +1,160 @@
+"""Operators of a traced call: what they read, and what is answered without Python."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
+from lamina.capture.own.pending import Pending
+from lamina.capture.own.reuse.calls import Calls
+from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.trace import DICTS, TENSORS, Trace
+
+__all__ = ["ARITHMETIC", "Operators"]
+
+
+ARITHMETIC = {
+    operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "truediv",
+    operator.floordiv: "floordiv", operator.mod: "mod", operator.pow: "pow", operator.matmul: "matmul",
+    operator.lshift: "lshift", operator.rshift: "rshift", operator.and_: "and", operator.or_: "or",
+    operator.xor: "xor", operator.iadd: "iadd", operator.isub: "isub", operator.imul: "imul",
+    operator.itruediv: "itruediv", operator.lt: "lt", operator.le: "le", operator.eq: "eq", operator.ne: "ne",
+    operator.gt: "gt", operator.ge: "ge", operator.neg: "neg", operator.pos: "pos", operator.invert: "invert",
+    operator.getitem: "getitem",
+}  # fmt: skip
+"""Operators on tensors by the names of their methods, which are looked up in the class."""
+_IDENTITY = (operator.is_, operator.is_not)
+_NUMBERS = (int, float, bool, complex, slice, type(None), type(...))
+_SINGLE = (type(None), bool, type(...))
+
+
+class Operators:
+    """Operators; ``interpret`` runs a function of the user's, ``enters`` tells whether it may."""
+
+    def __init__(
+        self, trace: Trace, calls: Calls, interpret: Callable[..., Any], enters: Callable[[FunctionType], bool]
+    ) -> None:
+        self.trace, self.calls, self.interpret, self.enters = trace, calls, interpret, enters
+
+    def operated(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+        """What an operator gives, if it is answered here; else ``MISSING``: the base class may do it."""
+        trace, first = self.trace, operands[0]
+        if function in _IDENTITY:
+            self._identity(*operands)
+            return MISSING
+        if all(map(is_settled, operands)):
+            return MISSING
+        if any(type(value) in (Pending, *TENSORS) for value in operands):
+            self.on_tensors(function, operands)
+            return MISSING
+        if function is operator.getitem:
+            return self._item(*operands)
+        if function is operator.contains and type(first) in DICTS and is_settled(operands[1]):
+            return trace.dict_item(first, operands[1]) is not MISSING if trace.place_of(first) else MISSING
+        if function is operator.truth:
+            return self._truth(first)
+        if type(first).__flags__ & MADE_BY_PYTHON:
+            return self._by_method(function, operands)
+        self._by_walking(function, operands)
+        return MISSING
+
+    def _by_walking(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> None:
+        calls, name = self.calls, getattr(function, "__name__", "")
+        if function is next:
+            if self.trace.place_of(operands[0]) is not None or not calls.walked(operands[0]):
+                self.trace.end("an iterator from outside is asked for the next value")
+        elif function is iter or name in ("listed", "unpack", "tuple"):
+            if not calls.walked(operands[0]):
+                self.trace.end(f"one goes over a {type(operands[0]).__qualname__}")
+        elif function is operator.add and all(type(value) in (list, tuple) for value in operands):
+            for value in operands:
+                self.trace.opened(value)
+        elif not all(map(calls.known, operands)):
+            kinds = ", ".join(type(value).__qualname__ for value in operands)
+            self.trace.end(f"{name or 'an operator'} is asked of {kinds}")
+
+    def _identity(self, one: Any, other: Any) -> None:
+        trace = self.trace
+        places = trace.place_of(one), trace.place_of(other)
+        if type(one) in _SINGLE or type(other) in _SINGLE:
+            return
+        if is_settled(one) and is_settled(other) and not isinstance(one, torch.dtype):
+            trace.end("it is asked whether two equal values are the same object")
+        elif places[0] is not None and places[1] is not None and one is not other:
+            trace.note("apart", (places[0], places[1]), None)
+
+    def on_tensors(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> None:
+        trace = self.trace
+        name = ARITHMETIC.get(function)
+        if name is None:
+            if function not in (iter, operator.truth):
+                trace.end(f"{getattr(function, '__name__', 'an operator')} is asked of a tensor")
+            return
+        for value in operands:
+            kind = torch.Tensor if type(value) is Pending else type(value)
+            if kind in TENSORS:
+                trace.class_entry(kind, f"__{name}__")
+                trace.class_entry(kind, f"__r{name}__")
+            elif kind in (list, tuple):
+                self.calls.opened_deep(value)
+            elif kind not in _NUMBERS and not is_settled(value):
+                trace.end(f"an operator on a tensor and a {kind.__qualname__}")
+
+    def _item(self, container: Any, key: Any) -> Any:
+        trace, kind = self.trace, type(container)
+        if kind.__flags__ & MADE_BY_PYTHON:
+            return self._by_method(operator.getitem, (container, key))
+        if isinstance(container, type) or kind not in (list, tuple, *DICTS) or not is_settled(key):
+            trace.end(f"an item of a {kind.__qualname__} is read")
+            return MISSING
+        if trace.place_of(container) is None:
+            return MISSING
+        if kind in DICTS:
+            return trace.dict_item(container, key)
+        if id(container) in trace.containers:
+            trace.end("a list is read after it was written to")
+            return MISSING
+        if type(key) is slice:
+            trace.opened(container)
+            return MISSING
+        trace.length(container)
+        found = container[key]
+        return trace.child(container, "item", key % len(container), found)
+
+    def _truth(self, value: Any) -> Any:
+        trace, kind = self.trace, type(value)
+        if kind in (list, tuple, set, *DICTS):
+            trace.length(value)
+            return MISSING
+        if kind.__flags__ & MADE_BY_PYTHON and not isinstance(value, type):
+            for name in ("__bool__", "__len__"):
+                found = trace.class_entry(kind, name)
+                if type(found) is FunctionType and self.enters(found):
+                    result = self.interpret(found, value)
+                    if type(result) in (bool, int):
+                        return bool(result)
+                if found is not MISSING:
+                    trace.end(f"a {kind.__qualname__} is asked whether it is true")
+                    return MISSING
+            return True
+        if isinstance(value, type) or kind in (FunctionType, MethodType, BuiltinFunctionType):
+            return True
+        trace.end(f"a {kind.__qualname__} is asked whether it is true")
+        return MISSING
+
+    def _by_method(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+        """An operator that is one method of the user's."""
+        kind = type(operands[0])
+        name = {iter: "__iter__", operator.getitem: "__getitem__"}.get(function)
+        found = MISSING if name is None else self.trace.class_entry(kind, name)
+        if type(found) is FunctionType and self.enters(found):
+            result = self.interpret(found, *operands)
+            if function is not iter or hasattr(type(result), "__next__"):
+                return result
+        self.trace.end(f"an operator on a {kind.__qualname__}")
+        return MISSING

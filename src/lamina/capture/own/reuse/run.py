@@ -1,0 +1,30 @@
+"""A graph that an interpreted call has run, as the trace of the call keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["Run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A graph that was run on ``inputs`` in grad mode ``grad`` and autocast's state ``autocast``, giving ``results``.
+
+    ``switches``: it changes the grad mode within; ``draws``: it draws random numbers; ``writes``: it writes to
+    tensors; ``aliased``: a result was an input, or another result, of which a view was made.
+    """
+
+    run: Callable[..., Any]
+    inputs: tuple[torch.Tensor, ...]
+    results: tuple[torch.Tensor, ...]
+    grad: bool
+    autocast: tuple[Any, ...]
+    switches: bool
+    draws: bool
+    writes: bool
+    aliased: bool

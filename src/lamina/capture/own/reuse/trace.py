@@ -1,0 +1,294 @@
+"""The trace of one interpreted call: what it read, what it ran, what it wrote, and what it gave."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+import torch
+
+from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
+from lamina.capture.own.pending import Pending
+from lamina.capture.own.reuse.facts import Facts, Place, constant_key, is_settled
+from lamina.capture.own.reuse.run import Run
+from lamina.capture.own.torch_private import is_plain, unseen
+
+__all__ = ["DICTS", "TENSORS", "Effect", "Trace", "tensor_look"]
+
+DICTS = (dict, OrderedDict)
+TENSORS = (torch.Tensor, torch.nn.Parameter)
+_FIXED = (
+    MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType, GetSetDescriptorType, MemberDescriptorType,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A write: ``function(target, *operands)`` on an object that was there before the call."""
+
+    function: Callable[..., Any]
+    target: Any
+    operands: tuple[Any, ...]
+
+
+class Trace:
+    """What a call does, as far as it can be done again by what it says; ``ended`` says why it cannot, if so.
+
+    ``where`` gives the user's line in progress.
+    """
+
+    def __init__(self, where: Callable[[], str], state: tuple[Any, ...]) -> None:
+        self.where, self.state = where, state
+        self.facts = Facts()
+        self.ended: str | None = None
+        self.steps: list[Run] = []
+        self.effects: list[Effect] = []
+        self.known: dict[int, tuple[Any, Place]] = {}
+        self.made: dict[int, Any] = {}
+        self.changed: set[tuple[int, Any]] = set()
+        self.containers: dict[int, Any] = {}
+        self.looked: dict[tuple[int, str], Any] = {}
+        self.results: dict[int, Any] = {}
+        self._views: dict[type, Any] = {}
+        self._entered: set[int] = set()
+
+    def end(self, why: str) -> None:
+        """Nothing is noted any more: a later call is interpreted again."""
+        if self.ended is None:
+            self.ended = f"{why} ({self.where()})" if self.where() else why
+            self.steps.clear()
+            self.effects.clear()
+            self.known.clear()
+            self.made.clear()
+            self.containers.clear()
+            self.results.clear()
+
+    def begin(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note what the call is given."""
+        self.fixed(target)
+        self.note("state", (), self.state)
+        self.note("arguments", (), (len(args), tuple(kwargs)))
+        for at, value in enumerate(args):
+            self.enter(value, self.facts.place("argument", None, at))
+        for name, value in kwargs.items():
+            self.enter(value, self.facts.place("keyword", None, name))
+
+    def ran(self, run: Run) -> None:
+        """A graph was run."""
+        if self.ended is not None:
+            return
+        if run.autocast != self.state[1]:
+            self.end("autocast is switched within the call")
+            return
+        for tensor in run.inputs:
+            if self.place_of(tensor) is None and id(tensor) not in self.results:
+                self.end("it is not known where a tensor comes from")
+                return
+        if run.writes:
+            places = tuple(place for place in map(self.place_of, run.inputs) if place is not None)
+            if len(places) < len(run.inputs):
+                self.end("a graph writes to what an earlier one computed")
+                return
+            if len(places) > 1:
+                self.note("unshared", places, None)
+        for made in run.results:
+            self.results[id(made)] = made
+        self.steps.append(run)
+
+    def finish(self, state: tuple[Any, ...]) -> None:
+        """The call has returned in a ``state`` of torch; note what its writes rest on."""
+        if state != self.state:
+            self.end("the call leaves another state of torch than it found")
+        for changed in list(self.containers.values()):
+            place = self.place_of(changed)
+            for other, at in list(self.known.values()):
+                alike = type(other) is type(changed) and other is not changed
+                if place is not None and alike and at.number != place.number:
+                    self.note("apart", (place, at), None)
+
+    def note(self, kind: str, places: tuple[Place, ...], value: Any) -> None:
+        """Note a fact with the line in progress."""
+        if self.ended is None:
+            self.facts.note(kind, places, value, self.where())
+
+    def place_of(self, value: Any) -> Place | None:
+        """Where an object was found; None for one that the call has made."""
+        found = self.known.get(id(value))
+        return None if found is None else found[1]
+
+    def fixed(self, value: Any, name: str = "") -> Any:
+        """``value``, an object that is the same one in all calls for which the facts hold."""
+        if not is_settled(value) and id(value) not in self.known:
+            shown = name or getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+            self.known[id(value)] = value, self.facts.place("object", None, value, str(shown or type(value).__name__))
+        return value
+
+    def enter(self, value: Any, place: Place) -> Any:
+        """``value``, which was found at ``place``."""
+        if self.ended is not None or place.number in self._entered:
+            return value
+        self._entered.add(place.number)
+        if is_settled(value):
+            self.note("constant", (place,), value)
+            return value
+        if id(value) in self.known:
+            if isinstance(value, (type, ModuleType)) or _is_fixed(value):
+                self.note("is", (place,), value)
+            else:
+                self.note("same", (place, self.known[id(value)][1]), None)
+            return value
+        self._entered_anew(value, place)
+        return value
+
+    def _entered_anew(self, value: Any, place: Place) -> None:
+        kind = type(value)
+        if isinstance(value, type) or kind is ModuleType or _is_fixed(value):
+            self.note("is", (place,), value)
+            self.known[id(value)] = value, place
+            self.fixed(value)
+            return
+        if kind is Pending or self.is_made(value) or id(value) in self.results:
+            self.end("an object that the call has made is read from outside")
+            return
+        self.note("type", (place,), kind)
+        self.known[id(value)] = value, place
+        if kind in TENSORS:
+            with unseen():
+                look = tensor_look(value) if is_plain(value) else None
+            if look is None:
+                self.end("a tensor is of an unusual kind")
+            else:
+                self.note("look", (place,), look)
+
+    def child(self, owner: Any, how: str, key: Any, value: Any) -> Any:
+        """``value``, which is the attribute or item ``key`` of ``owner``."""
+        place = self.place_of(owner)
+        if place is None or (id(owner), constant_key(key)) in self.changed:
+            return value
+        return self.enter(value, self.facts.place(how, place, key))
+
+    def dict_item(self, container: Any, key: Any) -> Any:
+        """``container[key]`` of a dictionary, ``MISSING`` if it has none."""
+        found = container.get(key, MISSING)
+        if found is not MISSING:
+            return self.child(container, "item", key, found)
+        place = self.place_of(container)
+        if place is not None and (id(container), constant_key(key)) not in self.changed:
+            self.note("absent", (place,), key)
+        return MISSING
+
+    def attribute_of(self, owner: Any, name: str) -> Any:
+        """An attribute that C code of Python's gives without asking anybody."""
+        return self.child(owner, "attribute", name, getattr(owner, name))
+
+    def opened(self, container: Any) -> None:
+        """Note what is in a list, tuple or dictionary from outside, and in which order."""
+        place = self.place_of(container)
+        if place is None or self.ended is not None:
+            return
+        if id(container) in self.containers:
+            self.end("a container is read as a whole after it was written to")
+        elif type(container) in DICTS:
+            if not all(is_settled(key) and type(key) in (str, int) for key in container):
+                self.end("a dictionary has keys other than texts and integers")
+                return
+            self.note("keys", (place,), tuple(container))
+            for key, value in list(container.items()):
+                self.child(container, "item", key, value)
+        elif type(container) in (list, tuple):
+            self.note("length", (place,), len(container))
+            for at, value in enumerate(container):
+                self.child(container, "item", at, value)
+        else:
+            self.end(f"a {type(container).__name__} is read as a whole")
+
+    def length(self, container: Any) -> None:
+        """Note the length of a container from outside."""
+        place = self.place_of(container)
+        if place is None:
+            return
+        if id(container) in self.containers:
+            self.end("a container is read as a whole after it was written to")
+        self.note("length", (place,), len(container))
+
+    def class_entry(self, kind: type, name: str) -> Any:
+        """What a class or a base of it has under ``name``, not bound; ``MISSING`` if there is nothing."""
+        key = (id(kind), name)
+        if key in self.looked:
+            return self.looked[key]
+        found = self.searched(kind, kind.__mro__, name)
+        self.looked[key] = found
+        return found
+
+    def searched(self, kind: type, bases: tuple[type, ...], name: str) -> Any:
+        """The same in some of the bases of ``kind``."""
+        if kind.__flags__ & MADE_BY_PYTHON:
+            self.fixed(kind)
+            order = self.facts.place("attribute", self.known[id(kind)][1], "__mro__")
+            self.note("is", (order,), kind.__mro__)
+        for base in bases:
+            entries = vars(base)
+            written = base.__flags__ & MADE_BY_PYTHON
+            if written:
+                label = f"vars({base.__qualname__})"
+                place = self.facts.place("object", None, self._view(base), label)
+                self.known.setdefault(id(self._view(base)), (self._view(base), place))
+            if name in entries:
+                return self.child(self._view(base), "item", name, entries[name]) if written else entries[name]
+            if written:
+                self.note("absent", (place,), name)
+        return MISSING
+
+    def _view(self, kind: type) -> Any:
+        """What a class has of its own, the same object each time."""
+        found = self._views.get(kind)
+        if found is None:
+            found = self._views[kind] = vars(kind)
+        return found
+
+    def remember(self, value: Any) -> Any:
+        """``value``, an object that the call has just made and that somebody may take for one from outside."""
+        if self.ended is None:
+            try:
+                self.made[id(value)] = weakref.ref(value)
+            except TypeError:
+                self.made[id(value)] = lambda: value
+        return value
+
+    def is_made(self, value: Any) -> bool:
+        """Whether the call has made ``value``."""
+        found = self.made.get(id(value))
+        return found is not None and found() is value
+
+    def effect(self, function: Callable[..., Any], target: Any, operands: tuple[Any, ...], at: Any, key: Any) -> None:
+        """A write to ``at[key]``, which is what the write to ``target`` changes; before it is done."""
+        self.effects.append(Effect(function, target, operands))
+        self.changed.add((id(at), constant_key(key)))
+        self.containers[id(at)] = at
+
+
+def tensor_look(t: torch.Tensor) -> Any:
+    """What the fact about a tensor says: (dtype, device, sizes, strides, offset, requires_grad, leaf, conj, neg)."""
+    return (
+        t.dtype, t.device, tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, t.is_leaf, t.is_conj(),
+        t.is_neg(),
+    )  # fmt: skip
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether ``value`` is a function of C's, or an entry of a class of C's, which cannot change."""
+    if type(value) is BuiltinFunctionType:
+        return value.__self__ is None or isinstance(value.__self__, (ModuleType, type))
+    return isinstance(value, _FIXED)

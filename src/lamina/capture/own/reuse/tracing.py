@@ -1,0 +1,183 @@
+"""The world of a call that is interpreted and traced: what it reads is noted, what it writes is noted and done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, MethodWrapperType
+from typing import Any
+
+import torch
+
+from lamina.capture.own.capturing import CapturingWorld
+from lamina.capture.own.frame import MADE_BY_PYTHON, MISSING
+from lamina.capture.own.natives import seen_by_modes
+from lamina.capture.own.pending import Pending
+from lamina.capture.own.reuse.attribute_reads import Attributes
+from lamina.capture.own.reuse.calls import Calls
+from lamina.capture.own.reuse.changes import Changes
+from lamina.capture.own.reuse.facts import is_settled
+from lamina.capture.own.reuse.operators import Operators
+from lamina.capture.own.reuse.trace import DICTS, Trace
+from lamina.capture.own.torch_calls import name_of
+
+__all__ = ["TracingWorld"]
+
+
+class TracingWorld:
+    """A captured call whose facts go to ``trace``; where the trace has ended, ``base`` answers as for other calls."""
+
+    def __init__(self, base: CapturingWorld, trace: Trace) -> None:
+        self.base, self.trace = base, trace
+
+        def interpret(*given: Any) -> Any:
+            return base.interpret(*given)
+
+        self.attributes = Attributes(trace, interpret, self.enters)
+        self.calls = Calls(trace, self.attributes)
+        self.operators = Operators(trace, self.calls, interpret, self.enters)
+        self.changes = Changes(trace, self.attributes, self.operators)
+
+    def attribute(self, value: Any, name: str) -> Any:
+        if self.trace.ended is not None:
+            return self.base.attribute(value, name)
+        return self.attributes.read(value, name)
+
+    def looked_up(self, kind: type, name: str) -> Any:
+        if self.trace.ended is not None:
+            return self.base.looked_up(kind, name)
+        return self.trace.class_entry(torch.Tensor if kind is Pending else kind, name)
+
+    def variable(self, function: FunctionType, name: str) -> Any:
+        trace = self.trace
+        if trace.ended is not None:
+            return self.base.variable(function, name)
+        space = trace.fixed(function.__globals__, "globals()")
+        found = trace.dict_item(space, name)
+        if found is MISSING:
+            given: Any = function
+            found = trace.dict_item(trace.fixed(given.__builtins__, "builtins"), name)
+        return found
+
+    def cell(self, cell: Any) -> Any:
+        found = cell.cell_contents
+        if self.trace.ended is not None:
+            return found
+        return self.trace.child(cell, "attribute", "cell_contents", found)
+
+    def made(self, value: Any) -> Any:
+        if type(value) is FunctionType or type(value).__flags__ & MADE_BY_PYTHON:
+            self.trace.remember(value)
+        return value
+
+    def settle(self) -> None:
+        self.base.settle()
+
+    def frame_asked(self, function: Any) -> None:
+        self.trace.end(f"{function.__name__}() asks for the frame")
+
+    def enters(self, function: FunctionType) -> bool:
+        enters = self.base.enters(function)
+        if enters and self.trace.ended is None:
+            self._entered(function)
+        return enters
+
+    def _entered(self, function: FunctionType) -> None:
+        """Note what a call of ``function`` reads of it."""
+        trace = self.trace
+        place = trace.place_of(function)
+        if place is None:
+            if not trace.is_made(function):
+                trace.end(f"it is not known where function {function.__qualname__} comes from")
+            return
+        for name in ("__code__", "__globals__", "__builtins__"):
+            trace.note("is", (trace.facts.place("attribute", place, name),), getattr(function, name))
+        for name in ("__defaults__", "__kwdefaults__"):
+            given = trace.attribute_of(function, name)
+            if given is not None and not is_settled(given):
+                trace.opened(given)
+        if function.__closure__ is not None:
+            cells = trace.attribute_of(function, "__closure__")
+            trace.opened(cells)
+
+    def operate(self, function: Callable[..., Any], *operands: Any) -> Any:
+        if self.trace.ended is None:
+            found = self.operators.operated(function, operands)
+            if found is not MISSING:
+                return found
+            if self.trace.ended is None:
+                return function(*operands)
+        return self.base.operate(function, *operands)
+
+    def change(self, function: Callable[..., Any], *operands: Any) -> Any:
+        trace = self.trace
+        if trace.ended is None:
+            self.settle()
+            if self.changes.noted(function, operands):
+                return function(*operands)
+            name = getattr(function, "__name__", "a write").strip("_")
+            trace.end(f"{name} on a {type(operands[0]).__qualname__}")
+        return self.base.change(function, *operands)
+
+    def call(self, caller: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.trace.ended is not None:
+            return self.base.call(caller, function, args, kwargs)
+        if function is setattr and not kwargs and len(args) == 3:
+            return self.change(setattr, *args)
+        found = self._called(function, args, kwargs)
+        if found is not MISSING or self.trace.ended is not None:
+            return self.base.call(caller, function, args, kwargs) if found is MISSING else found
+        if self.calls.is_native(function, args, kwargs):
+            self.settle()
+            return caller(function, args, kwargs)
+        if function is object.__new__ and len(args) == 1 and isinstance(args[0], type):
+            return self.trace.remember(caller(function, args, kwargs))
+        if not self._is_torch_call(function, (*args, *kwargs.values())):
+            name = getattr(function, "__qualname__", None) or type(function).__qualname__
+            self.trace.end(f"{name} is called, of which it is not known what it reads")
+            return self.base.call(caller, function, args, kwargs)
+        seen = self.base.recorder.seen
+        result = self.base.call(caller, function, args, kwargs)
+        if self.base.recorder.seen == seen:
+            self.trace.end(f"{name_of(function)} of torch computes without asking modes")
+        return result
+
+    def _called(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call gives, if it is answered here; else ``MISSING``."""
+        if type(function) is BuiltinFunctionType and type(function.__self__) in (list, *DICTS):
+            found = self._method_of_outside(function, args, kwargs)
+            if found is not MISSING:
+                return found
+        return self.calls.done(function, args, kwargs)
+
+    def _method_of_outside(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        trace, owner, name = self.trace, function.__self__, function.__name__
+        if kwargs or trace.place_of(owner) is None:
+            return MISSING
+        if name == "get" and type(owner) in DICTS:
+            return self.calls.get_of(owner, *args)
+        if name == "append" and type(owner) is list and len(args) == 1:
+            trace.effect(list.append, owner, args, owner, len(owner))
+            self.settle()
+            owner.append(*args)
+            return None
+        return MISSING
+
+    def _is_torch_call(self, function: Any, given: tuple[Any, ...]) -> bool:
+        """Whether the recorder sees the call, and tells the trace if it does not record it."""
+        trace, kind = self.trace, type(function)
+        for value in given:
+            self.calls.opened_deep(value)
+        if name_of(function) == "is_shared":
+            return False
+        if kind is FunctionType:
+            if "handle_torch_function" not in function.__code__.co_names:
+                return False
+            place = trace.place_of(function)
+            if place is None:
+                return False
+            trace.note("is", (place,), function)
+            trace.note("is", (trace.facts.place("attribute", place, "__code__"),), function.__code__)
+            return True
+        if kind in (BuiltinFunctionType, MethodWrapperType) and isinstance(function.__self__, torch.Tensor):
+            return True
+        return id(function) in seen_by_modes()

@@ -1,0 +1,99 @@
+"""The versions of one callable: drivers of earlier calls, each for the calls in which its facts hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lamina.base.decision import Decision
+from lamina.capture.own.frame import MISSING
+from lamina.capture.own.reuse.differences import reason_of
+from lamina.capture.own.reuse.driver import Driver, Miss, Unbuildable, state_of_torch
+from lamina.capture.own.reuse.facts import Fact
+from lamina.capture.own.reuse.trace import Trace
+from lamina.capture.reasons import ALWAYS_ANOTHER, FORGOTTEN, INTERPRETED, REUSED
+from lamina.record import Record
+
+__all__ = ["Versions"]
+
+_MOST = 64
+"""Versions that one callable keeps."""
+_MOST_UNUSED = 8
+"""Versions in a row that were made without a call that one of them fitted."""
+_MOST_ENDED = 4
+"""Traces that ended early, more than calls that were done without interpretation, until no more are tried."""
+
+
+class Versions:
+    """Drivers, the one used last first; ``uses`` counts the calls that one of them has done.
+
+    ``wanted`` tells whether a call that none of them is for is to be traced.
+    """
+
+    def __init__(self, subject: tuple[str, ...], record: Record) -> None:
+        self.subject, self.record = subject, record
+        self.drivers: list[Driver] = []
+        self.uses = self.ended = self.unused = 0
+        self.wanted = True
+        self._missed: tuple[Fact | None, tuple[Any, ...], dict[str, Any]] | None = None
+        self._noted: set[str] = set()
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call gives, or ``MISSING`` if it is to be interpreted."""
+        self._missed = None
+        for place, driver in enumerate(self.drivers):
+            found = driver.run(args, kwargs)
+            if type(found) is not Miss:
+                self.uses += 1
+                self.unused = 0
+                if place:
+                    self.drivers = [driver, *(other for other in self.drivers if other is not driver)]
+                return found
+            if not place:
+                self._missed = found.fact, args, kwargs
+        return MISSING
+
+    def add(self, trace: Trace, result: Any) -> None:
+        """Make a version of a call that was traced."""
+        missed, self._missed = self._missed, None
+        trace.finish(state_of_torch())
+        if trace.ended is None:
+            try:
+                driver = Driver(trace, result)
+            except Unbuildable as why:
+                trace.end(f"the call makes {why}, which is kept or returned")
+        if trace.ended is not None:
+            self._has_ended(trace.ended)
+            return
+        self._note_once("reused", Decision("capture", self.subject, True, REUSED(count=len(trace.facts.facts))))
+        if missed is not None and missed[0] is not None:
+            self.record.note(
+                "", "capture", Decision("recompile", self.subject, True, reason_of(missed[0], *missed[1:]))
+            )
+        self.drivers = [driver, *self.drivers]
+        self.unused += 1
+        self._limit(missed)
+
+    def _has_ended(self, why: str) -> None:
+        self.ended += 1
+        self._note_once(why, Decision("capture", self.subject, True, INTERPRETED(why=why)))
+        if self.ended >= _MOST_ENDED and self.ended > self.uses:
+            self.wanted = False
+            self.drivers = []
+
+    def _limit(self, missed: Any) -> None:
+        """Forget the version used least lately if there are too many, or all if none is used."""
+        fact = "it" if missed is None or missed[0] is None else str(missed[0])
+        if self.unused >= _MOST_UNUSED and self.unused > self.uses // 4:
+            self.wanted = False
+            told = ALWAYS_ANOTHER(count=len(self.drivers), fact=fact)
+            self.record.note("", "capture", Decision("capture", self.subject, True, told))
+            self.drivers = []
+        elif len(self.drivers) > _MOST:
+            self.drivers = self.drivers[:_MOST]
+            told = FORGOTTEN(most=_MOST, fact=fact)
+            self.record.note("", "capture", Decision("capture", self.subject, False, told))
+
+    def _note_once(self, name: str, decision: Decision) -> None:
+        if name not in self._noted and len(self._noted) < _MOST:
+            self._noted.add(name)
+            self.record.note("", "capture", decision)
