@@ -21,6 +21,9 @@ __all__ = ["Machine", "is_generator_of_machine", "is_interpretable"]
 _DEEPEST = 100
 """Calls within calls that are interpreted: each takes a few frames of Python's, of which there are 1,000 by default."""
 
+_MOST_PREPARED = 4096
+"""Functions whose decoded code is kept: a program that makes functions anew would keep all that it ever made."""
+
 _STEPS: dict[str, Step] = {**DATA_STEPS, **CONTROL_STEPS}
 
 _LOOKS_AT_FRAMES = frozenset(("_getframe", "currentframe", "inspect", "settrace", "setprofile"))
@@ -45,7 +48,7 @@ class _Key:
 
 
 _prepared: dict[_Key, tuple[Program, tuple[tuple[Step, Any], ...]] | None] = {}
-"""Decoded code, None for what Python is to run: as many as functions that were interpreted."""
+"""Decoded code, None for what Python is to run: that of the functions interpreted last."""
 
 
 def _prepare(code: CodeType) -> tuple[Program, tuple[tuple[Step, Any], ...]] | None:
@@ -61,9 +64,13 @@ def _prepare(code: CodeType) -> tuple[Program, tuple[tuple[Step, Any], ...]] | N
 
 def _program_of(code: CodeType) -> tuple[Program, tuple[tuple[Step, Any], ...]] | None:
     key = _Key(code)
-    if key not in _prepared:
-        _prepared[key] = _prepare(code)
-    return _prepared[key]
+    if key in _prepared:
+        return _prepared[key]
+    found = _prepare(code)
+    if len(_prepared) >= _MOST_PREPARED:
+        _prepared.pop(next(iter(_prepared)), None)
+    _prepared[key] = found
+    return found
 
 
 def is_interpretable(function: FunctionType) -> bool:

@@ -12,6 +12,7 @@ from types import (
     MethodDescriptorType,
     MethodType,
     ModuleType,
+    SimpleNamespace,
     WrapperDescriptorType,
 )
 from typing import Any
@@ -36,12 +37,18 @@ _PARTS = {MethodType: ("__func__", "__self__"), property: ("fget",), slice: ("st
 class Attributes:
     """Attributes of all kinds of objects.
 
-    ``interpret`` runs a function of the user's, ``enters`` tells whether it may, ``native`` is Python's ``getattr``
-    under the recorder.
+    ``interpret`` runs a function of the user's, ``enters`` tells whether it may; ``otherwise`` reads an attribute where
+    the trace has ended.
     """
 
-    def __init__(self, trace: Trace, interpret: Callable[..., Any], enters: Callable[[FunctionType], bool]) -> None:
-        self.trace, self.interpret, self.enters = trace, interpret, enters
+    def __init__(
+        self,
+        trace: Trace,
+        interpret: Callable[..., Any],
+        enters: Callable[[FunctionType], bool],
+        otherwise: Callable[[Any, str], Any],
+    ) -> None:
+        self.trace, self.interpret, self.enters, self.otherwise = trace, interpret, enters, otherwise
 
     def read(self, value: Any, name: str) -> Any:
         """``value.name``."""
@@ -56,12 +63,15 @@ class Attributes:
             return self._of_super(value, name)
         if kind is FunctionType:
             return self._of_function(value, name)
-        if kind.__flags__ & MADE_BY_PYTHON:
+        if kind.__flags__ & MADE_BY_PYTHON or kind is SimpleNamespace:
             return self._of_instance(value, name)
         if name in _PARTS.get(kind, ()):
             return self.trace.attribute_of(value, name)
+        if kind not in _BUILTIN:
+            self.trace.end(f"attribute {name} of a {kind.__name__} is read")
+            return self.otherwise(value, name)
         found = getattr(value, name)
-        if kind in _BUILTIN and (is_settled(found) or type(found) is BuiltinFunctionType):
+        if is_settled(found) or type(found) is BuiltinFunctionType:
             return found
         self.trace.end(f"attribute {name} of a {kind.__name__} is read")
         return found
@@ -81,7 +91,7 @@ class Attributes:
                 return getattr(value, name)
             if name.startswith("_"):
                 trace.end(f"attribute {name} of a tensor is read")
-            return getattr(value, name)
+            return self.otherwise(value, name)
         if isinstance(found, (MethodDescriptorType, WrapperDescriptorType)):
             if place is not None:
                 self.bare(value)
@@ -89,7 +99,7 @@ class Attributes:
         if place is not None and found is MISSING and name in value.__dict__:
             return trace.dict_item(trace.attribute_of(value, "__dict__"), name)
         trace.end(f"attribute {name} of a tensor is read")
-        return getattr(value, name)
+        return self.otherwise(value, name)
 
     def bare(self, value: Any) -> None:
         """Note that a tensor has no attributes of its own, which would come before those of its class."""
@@ -107,15 +117,14 @@ class Attributes:
         found = trace.dict_item(space, name)
         if found is not MISSING:
             return found
-        found = getattr(value, name)
         trace.end(f"attribute {name} of module {value.__name__} is computed")
-        return found
+        return self.otherwise(value, name)
 
     def _of_function(self, value: Any, name: str) -> Any:
         trace = self.trace
         if hasattr(FunctionType, name):
             trace.end(f"attribute {name} of a function is read")
-            return getattr(value, name)
+            return self.otherwise(value, name)
         found = trace.dict_item(trace.attribute_of(value, "__dict__"), name)
         return getattr(value, name) if found is MISSING else found
 
@@ -127,7 +136,7 @@ class Attributes:
             usual = type.__getattribute__ if special == "__getattribute__" else MISSING
             if found is not usual:
                 trace.end(f"attribute {name} of class {value.__qualname__} is its metaclass's")
-                return getattr(value, name)
+                return self.otherwise(value, name)
         found = trace.class_entry(value, name)
         if found is MISSING:
             return getattr(value, name)
@@ -143,7 +152,7 @@ class Attributes:
         if kind is BuiltinFunctionType:
             return found
         trace.end(f"attribute {name} of class {value.__qualname__} is a descriptor")
-        return getattr(value, name)
+        return self.otherwise(value, name)
 
     def _bound(self, function: Any, owner: Any) -> Any:
         if type(function) is not FunctionType:
@@ -152,6 +161,9 @@ class Attributes:
 
     def _of_super(self, value: Any, name: str) -> Any:
         trace = self.trace
+        if trace.place_of(value) is not None:
+            trace.end("super() is kept")
+            return self.otherwise(value, name)
         owner, kind = value.__self__, value.__self_class__
         order = kind.__mro__
         rest = order[order.index(value.__thisclass__) + 1 :]
@@ -161,13 +173,13 @@ class Attributes:
         if type(found) is WrapperDescriptorType and name == "__init__":
             return getattr(value, name)
         trace.end(f"attribute {name} of super() is a descriptor")
-        return getattr(value, name)
+        return self.otherwise(value, name)
 
     def _of_instance(self, value: Any, name: str) -> Any:
         trace, kind = self.trace, type(value)
         if trace.place_of(value) is None and not trace.is_made(value):
             trace.end(f"it is not known where a {kind.__qualname__} comes from")
-            return getattr(value, name)
+            return self.otherwise(value, name)
         reader = trace.class_entry(kind, "__getattribute__")
         if type(reader) is FunctionType and self.enters(reader):
             if trace.class_entry(kind, "__getattr__") is not MISSING:
@@ -180,7 +192,7 @@ class Attributes:
         found = trace.class_entry(kind, name)
         if reader is not object.__getattribute__ or not self._has_plain_dict(kind):
             trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
-            return getattr(value, name)
+            return self.otherwise(value, name)
         if found is not MISSING and self.has(found, "__set__", "__delete__"):
             return self._by_descriptor(value, name, found)
         space = trace.attribute_of(value, "__dict__") if hasattr(value, "__dict__") else {}
@@ -194,7 +206,7 @@ class Attributes:
             return self.interpret(other, value, name)
         if other is not MISSING:
             trace.end(f"attributes of {kind.__qualname__} are found in a way of its own")
-        return getattr(value, name)
+        return self.otherwise(value, name)
 
     def has(self, found: Any, *names: str) -> bool:
         """Whether the class of ``found`` has one of the methods that make it a descriptor."""
@@ -222,7 +234,7 @@ class Attributes:
                 trace.end(f"attribute {name} of a {type(value).__qualname__} is missing")
                 raise
         trace.end(f"attribute {name} of a {type(value).__qualname__} is a descriptor")
-        return getattr(value, name)
+        return self.otherwise(value, name)
 
     def _of_class_of(self, value: Any, name: str, found: Any) -> Any:
         """What the class of ``value`` has, as an attribute of ``value``."""
@@ -241,4 +253,4 @@ class Attributes:
         if kind is BuiltinFunctionType:
             return found
         trace.end(f"attribute {name} of a {type(value).__qualname__} is a descriptor")
-        return getattr(value, name)
+        return self.otherwise(value, name)

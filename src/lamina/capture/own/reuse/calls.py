@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 import sys
+from abc import ABCMeta
 from collections import OrderedDict
 from collections.abc import Callable
 from types import BuiltinFunctionType, GeneratorType, MethodWrapperType, ModuleType
@@ -221,7 +222,7 @@ class Calls:
             return MISSING
         for kind in kinds:
             self._instance_facts(value, kind)
-        return isinstance(value, kinds)
+        return MISSING if self.trace.ended is not None else isinstance(value, kinds)
 
     def _instance_facts(self, value: Any, kind: type) -> None:
         """Note what decides whether ``value`` is an instance of ``kind``."""
@@ -236,12 +237,19 @@ class Calls:
                 trace.end("it is asked which class a tensor has")
         elif trace.class_entry(meta, "__instancecheck__") is not type.__instancecheck__:
             place = trace.place_of(value)
-            if place is None or trace.effects:
+            plain = meta is ABCMeta and (
+                kind.__module__ in ("collections.abc", "numbers")
+                or trace.class_entry(kind, "__subclasshook__") is vars(object)["__subclasshook__"]
+            )
+            if place is None or trace.effects or not plain:
                 trace.end(f"whether something is a {kind.__qualname__} is asked of its metaclass")
             else:
                 trace.note("answer", (place,), (_IsA(kind), isinstance(value, kind)))
 
     def len_of(self, *args: Any) -> Any:
+        if len(args) == 1 and type(args[0]) in (Pending, *TENSORS):
+            self.trace.class_entry(torch.Tensor if type(args[0]) is Pending else type(args[0]), "__len__")
+            return len(args[0])
         if len(args) != 1 or type(args[0]) not in (list, tuple, set, *DICTS):
             return MISSING
         self.trace.length(args[0])

@@ -135,9 +135,7 @@ class Operators:
             for name in ("__bool__", "__len__"):
                 found = trace.class_entry(kind, name)
                 if type(found) is FunctionType and self.enters(found):
-                    result = self.interpret(found, value)
-                    if type(result) in (bool, int):
-                        return bool(result)
+                    return _truth_of(self.interpret(found, value), name)
                 if found is not MISSING:
                     trace.end(f"a {kind.__qualname__} is asked whether it is true")
                     return MISSING
@@ -154,7 +152,19 @@ class Operators:
         found = MISSING if name is None else self.trace.class_entry(kind, name)
         if type(found) is FunctionType and self.enters(found):
             result = self.interpret(found, *operands)
-            if function is not iter or hasattr(type(result), "__next__"):
-                return result
+            if function is iter and not hasattr(type(result), "__next__"):
+                raise TypeError(f"iter() returned non-iterator of type '{type(result).__name__}'")
+            return result
         self.trace.end(f"an operator on a {kind.__qualname__}")
         return MISSING
+
+
+def _truth_of(found: Any, name: str) -> bool:
+    """The truth of an object whose method ``name`` gave ``found``."""
+    if name == "__bool__" and type(found) is not bool:
+        raise TypeError(f"__bool__ should return bool, returned {type(found).__name__}")
+    if name == "__len__" and not isinstance(found, int):
+        raise TypeError(f"'{type(found).__name__}' object cannot be interpreted as an integer")
+    if name == "__len__" and found < 0:
+        raise ValueError("__len__() should return >= 0")
+    return bool(found)

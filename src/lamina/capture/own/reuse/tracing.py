@@ -32,7 +32,7 @@ class TracingWorld:
         def interpret(*given: Any) -> Any:
             return base.interpret(*given)
 
-        self.attributes = Attributes(trace, interpret, self.enters)
+        self.attributes = Attributes(trace, interpret, self.enters, base.attribute)
         self.calls = Calls(trace, self.attributes)
         self.operators = Operators(trace, self.calls, interpret, self.enters)
         self.changes = Changes(trace, self.attributes, self.operators)
